@@ -52,11 +52,12 @@ class Bounded(HttpToolsProtocol):
         """Take what has arrived; refuse a head, or what follows a body, that is too long."""
         self._size += len(data)
         super().data_received(data)
+        asked: Any = self.cycle  # None before the first request
         if self.transport.is_closing():
             return
         if self._size > MAX_HEAD:
             self.send_400_response("The head of the request, or what follows its body, is too long.")
-        elif self._late is None and self.cycle is not None and self.cycle.response_complete:
+        elif self._late is None and asked is not None and asked.response_complete:
             self._await(HEAD_S)  # uvicorn's own bound is for a connection on which nothing comes
 
     def _await(self, seconds: float | None) -> None:

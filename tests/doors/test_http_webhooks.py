@@ -18,6 +18,7 @@ from standardwebhooks import Webhook as Verifier
 from kgray.http import webhooks as posting
 from kgray.http.webhooks import is_public
 from kgray.memory import webhooks as kept
+from kgray.times import parse
 from tests.doors.served import serving
 from tests.waiting import wait_for
 
@@ -250,6 +251,14 @@ def test_keys_are_made_listed_and_revoked_over_http(tmp_path):
         entries = root.get("/v1/audit").json()["entries"]
         assert entries[-1]["action"] == "keys revoke"
         assert made["key"].split("_", 2)[2] not in json.dumps(entries)
+
+
+def test_a_key_that_expires_makes_none_that_lasts_longer(tmp_path):
+    with serving(tmp_path / "data") as server:
+        chief = server.client(server.key("team", "admin", expires=parse("2100-01-01")[0]))
+        for expires, status in ((None, 403), ("2100-01-02", 403), ("2100-01-01", 200), ("2099-01-01", 200)):
+            body = {"groups": ["team"], "scopes": ["read"], "expires": expires}
+            assert chief.post("/v1/keys", json=body).status_code == status, expires
 
 
 def test_an_admin_of_one_group_sees_its_own_audit_alone(tmp_path):
