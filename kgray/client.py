@@ -13,7 +13,7 @@ from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from kgray import errors
 from kgray.errors import Denied, InputError, KgrayError, Unavailable
@@ -188,7 +188,7 @@ class Remote(BothWays):
         while True:
             status, after, kind, answered = self._exchange(method, target, body, headers)
             if status < 300:
-                return json.loads(answered) if kind.startswith("application/json") else answered.decode()
+                return _read(kind, answered, status)
             if status not in (429, 503) or time.monotonic() + after > until:
                 raise _error(status, answered)
             time.sleep(after)
@@ -201,7 +201,7 @@ class Remote(BothWays):
         asked = Request(where + target, body, {"content-type": "application/json", **headers}, method=method)  # noqa: S310 - checked by `connect`
         try:
             try:
-                answer: Any = urlopen(asked, timeout=self._timeout_s)  # noqa: S310 - as above
+                answer: Any = _OPENER.open(asked, timeout=self._timeout_s)
             except HTTPError as error:
                 answer = error
             with answer:
@@ -215,6 +215,28 @@ class Remote(BothWays):
         """Do nothing: no connection is kept."""
 
 
+class _Stays(HTTPRedirectHandler):
+    """Follows no redirect: the key would go along, to whatever host it names."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+_OPENER = build_opener(_Stays)
+
+
+def _read(kind: str, answered: bytes, status: int) -> Any:  # noqa: ANN401 - JSON, or the text of a dump
+    """Return what was answered. Raises Unavailable where something else than kgray did."""
+    try:
+        if kind == "application/json":
+            return json.loads(answered)
+        if kind == "application/x-ndjson":
+            return answered.decode()
+    except ValueError:
+        pass
+    raise _error(status, b"")
+
+
 def _error(status: int, answered: bytes) -> KgrayError:
     """Return the error that a problem tells of."""
     try:
@@ -222,7 +244,7 @@ def _error(status: int, answered: bytes) -> KgrayError:
         detail, code = str(told["detail"]), str(told["code"])
         field = next((one["pointer"].strip("/") for one in told["errors"]), None)
     except (ValueError, LookupError, TypeError):
-        return Unavailable(f"the server answered {status} without a problem: is it a kgray server?")
+        return Unavailable(f"the server answered {status}, and not as kgray does: is it a kgray server?")
     kind: Any = _CLASSES.get(code) or getattr(
         errors, "".join(part.title() for part in code.split("_")), KgrayError
     )

@@ -48,7 +48,7 @@ async def keys(door: At, request: Request) -> Response:
 
 
 async def add_key(door: At, request: Request, body: KeyOf) -> Response:
-    """Make a key; it is shown once, and reaches no further than the one that asks."""
+    """Make a key; it is shown once, and reaches no further and lasts no longer than the one that asks."""
     holder, expires = _holder(request), None
     if holder is not None and not holder.covers(body.groups):
         raise Forbidden("the key does not reach these groups")
@@ -56,6 +56,9 @@ async def add_key(door: At, request: Request, body: KeyOf) -> Response:
         expires = None if body.expires is None else times.parse(body.expires)[0]
     except ValueError as error:
         raise InputError(f"expires: {error}", field="expires") from None
+    ends = None if holder is None else holder.expires_at
+    if ends is not None and (expires is None or expires > ends):
+        raise Forbidden(f"the key expires at {times.show(ends)}: it makes none that lasts longer")
     await noted(door, request, "keys add", "", {"groups": body.groups, "scopes": body.scopes})
     make = partial(door.access.add, body.groups, body.scopes, expires=expires, rate=body.rate)
     id_, key = await door.call(make)

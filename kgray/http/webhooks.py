@@ -34,6 +34,8 @@ _AT_ONCE = 8  # posts in flight, of all webhooks
 _MOST_IDS = 200  # of a list in a message
 _SAVED_S = 1.0  # between two notes of how far a webhook is: what comes between is posted again after a kill
 _URL = re.compile(r"https?://[!-~]{1,1000}")
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: an IPv4 address behind a gateway
+_UNICAST = ipaddress.ip_network("2000::/3")  # all that is allocated of the global IPv6 addresses
 _log = logging.getLogger("kgray.http")
 
 
@@ -73,8 +75,9 @@ class Posts:
         """Post until it is cancelled."""
         while True:
             try:
-                found = await self._door.call(self.webhooks.every)
+                # Before they are read: of one that ends meanwhile, what is read here may be old.
                 self._going = {id_: task for id_, task in self._going.items() if not task.done()}
+                found = await self._door.call(self.webhooks.every)
                 for webhook in found:
                     due = webhook.again_at is None or webhook.again_at <= times.now()
                     if due and webhook.state != "dead" and webhook.id not in self._going:
@@ -98,11 +101,9 @@ class Posts:
             _log.exception("webhook %s waits", webhook.id)
 
     async def _post_all(self, webhook: Webhook, commits: list[dict[str, Any]], last: int) -> None:
-        note, sent, saved = (
-            partial(self._door.call, self.webhooks.note, webhook.id),
-            webhook.sent,
-            time.monotonic(),
-        )
+        note = partial(self._door.call, self.webhooks.note, webhook.id)
+        was = sent = webhook.sent
+        saved = time.monotonic()
         for commit in commits:
             fault = ""
             try:
@@ -112,14 +113,14 @@ class Posts:
                 fault = str(error)
             self._door.metrics.webhooks.labels("failed" if fault else "delivered").inc()
             if fault:
-                tries = webhook.tries + 1 if sent == webhook.sent else 1
-                await note(sent, tries, fault)
+                await note(was, sent, webhook.tries + 1 if sent == webhook.sent else 1, fault)
                 return
             sent = commit["commit"]
             if time.monotonic() - saved > _SAVED_S:
-                await note(sent)
-                saved = time.monotonic()
-        await note(last)
+                if not await note(was, sent):
+                    return  # it was dropped, or is to begin elsewhere
+                was, saved = sent, time.monotonic()
+        await note(was, max(last, sent))  # a commit may have come after `last` was read
 
     async def _post(self, webhook: Webhook, commit: Mapping[str, Any]) -> None:
         from standardwebhooks import Webhook as Signer
@@ -175,6 +176,10 @@ def is_public(address: str) -> bool:
     found: Any = ipaddress.ip_address(address.partition("%")[0])
     if found.version == 6:
         inside = found.ipv4_mapped or found.sixtofour or (found.teredo or (None, None))[1]
+        if found in _NAT64:
+            inside = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
         if inside is not None:
             return is_public(str(inside))
+        if found not in _UNICAST:
+            return False
     return bool(found.is_global and not found.is_multicast)

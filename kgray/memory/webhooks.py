@@ -76,15 +76,26 @@ class Webhooks:
     def resend(self, group: str, id_: str, since: Instant | None) -> None:
         """Go on at once, a dead one too: from where it is, or after this commit. Raises NotFound."""
         found = self._found(group, id_)
-        self.note(id_, found.sent if since is None else since)
+        self.note(id_, None, found.sent if since is None else since)
 
-    def note(self, id_: str, sent: Instant, tries: int = 0, fault: str = "") -> None:
-        """Note how far a webhook is, and the failures since."""
+    def note(self, id_: str, was: Instant | None, sent: Instant, tries: int = 0, fault: str = "") -> bool:
+        """Note how far a webhook is, and the failures since.
+
+        was: how far it was; where it is elsewhere now, or dropped, nothing is noted, and False returned
+        """
         wait_s = RETRY_S[tries - 1] if 0 < tries <= len(RETRY_S) else None
         again_at = None if wait_s is None else times.now() + int(wait_s * times.SECOND)
         row, columns = (id_, sent, tries, again_at, fault), ("sent", "tries", "again_at", "fault")
         patch = Patch(kind=WEBHOOKS, columns=columns, rows=(row,))
-        self._store.append([OWN], lambda log: log.patch(OWN, patch))
+
+        def append(log: Appending) -> bool:
+            there = (Webhook(*row) for row in log.rows(ALL["webhooks"], OWN))
+            if not any(one.id == id_ and was in (None, one.sent) for one in there):
+                return False
+            log.patch(OWN, patch)
+            return True
+
+        return self._store.append([OWN], append)
 
     def _found(self, group: str, id_: str) -> Webhook:
         for one in self.every(group):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -87,6 +90,54 @@ def test_a_server_that_is_not_there_is_said_so():
         memory.search("x", group="team")
     with pytest.raises(kgray.InputError):
         kgray.connect("localhost")
+
+
+@contextmanager
+def answering(status, body=b"", **headers):
+    """Serve one request; yield the address, and the keys that came."""
+    keys = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["content-length"]))
+            self.do_GET()
+
+        def do_GET(self):
+            keys.append(self.headers["authorization"])
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name.replace("_", "-"), value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.timeout = 5
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", keys
+
+
+@pytest.mark.parametrize(("kind", "body"), [("text/html", b"<p>Log in"), ("application/json", b'{"hits": [')])
+def test_a_server_that_is_not_kgray_is_said_so(kind, body):
+    with (
+        answering(200, body, content_type=kind) as (url, _),
+        kgray.connect(url) as memory,
+        pytest.raises(kgray.Unavailable, match="is it a kgray server"),
+    ):
+        memory.search("x", group="team")
+
+
+def test_a_key_is_not_taken_along_to_where_a_server_points():
+    with answering(200, b"{}", content_type="application/json") as (elsewhere, keys):
+        with (
+            answering(302, location=f"{elsewhere}/v1/groups/team/status") as (url, _),
+            kgray.connect(url, "kg_secret") as memory,
+            pytest.raises(kgray.Unavailable),
+        ):
+            memory.status(group="team")
+        assert keys == []
 
 
 def test_communities_are_found_on_a_server_too(served, tmp_path):

@@ -87,6 +87,35 @@ def test_a_head_without_end_is_refused(served):
     assert many.startswith(b"HTTP/1.1 400")
 
 
+def test_trailers_without_end_are_refused(closed):
+    head = f"POST {TEAM}/search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+    found = answered(closed, head.encode() + b"".join(b"X-%d: y\r\n" % n for n in range(20_000)), quiet_s=5)
+    assert found.startswith(b"HTTP/1.1 40")
+    assert b" 400 " in found
+
+
+@pytest.mark.parametrize(
+    ("asked", "more"),
+    [
+        ("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\r\n"),
+        (f"POST {TEAM}/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n", b"x"),
+    ],
+)
+def test_a_connection_whose_request_was_answered_is_not_held_by_what_is_none(
+    closed, monkeypatch, asked, more
+):
+    with connected(closed) as made:
+        made.sendall(asked.encode())
+        assert made.recv(10_000)
+        monkeypatch.setattr(protocol, "HEAD_S", 0.3)
+        made.settimeout(5)
+        for _ in range(3):
+            made.sendall(more)
+            time.sleep(0.05)
+        while made.recv(10_000):
+            pass
+
+
 def test_slow_clients_keep_nobody_waiting(served):
     with ExitStack() as stack:
         for n in range(100):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from standardwebhooks import Webhook as Verifier
 from kgray.http import webhooks as posting
 from kgray.http.webhooks import is_public
 from kgray.memory import webhooks as kept
+from kgray.times import parse
 from tests.doors.served import serving
 from tests.waiting import wait_for
 
@@ -30,6 +32,8 @@ class Receiver:
 
     def __init__(self):
         self.told, self.answers, self.location = [], [], None
+        self.held = threading.Event()  # answers wait until it is set
+        self.held.set()
 
     def bodies(self):
         return [json.loads(body) for _, body in self.told]
@@ -43,6 +47,7 @@ def receiving():
         def do_POST(self):
             body = self.rfile.read(int(self.headers["content-length"]))
             made.told.append((dict(self.headers), body.decode()))
+            made.held.wait(10)
             self.send_response(made.answers.pop(0) if made.answers else 204)
             if made.location:
                 self.send_header("location", made.location)
@@ -126,6 +131,37 @@ def test_what_is_not_taken_is_tried_again_then_dead_until_it_is_resent(served, r
     assert client.get(f"{TEAM}/webhooks").json() == {"webhooks": []}
 
 
+def test_a_commit_that_comes_during_the_pass_is_posted_once(served, receiver):
+    client, door = served.client(), served.door
+    client.post(f"{TEAM}/webhooks", json={"url": receiver.url})
+    read, texts = door.changes, iter(["I work at Beta Labs."])
+
+    async def changes(*asked):
+        if text := next(texts, ""):
+            await asyncio.to_thread(said, client, text, "a2")
+        return await read(*asked)
+
+    door.changes = changes
+    said(client, "I work at Acme.", "a1")
+    wait_for(lambda: len(receiver.told) >= 2)
+    wait_for(lambda: state(client)["sent"] >= receiver.bodies()[-1]["data"]["commit"])
+    assert [b["data"]["entries"][0]["client_id"] for b in receiver.bodies()] == ["a1", "a2"]
+
+
+def test_a_webhook_that_is_resent_while_it_waits_for_an_answer_begins_again(served, receiver):
+    client = served.client()
+    id_ = client.post(f"{TEAM}/webhooks", json={"url": receiver.url}).json()["id"]
+    said(client, "I work at Acme.", "a1")
+    wait_for(lambda: len(receiver.told) == 1 and state(client)["sent"])
+    receiver.held.clear()
+    said(client, "I work at Beta Labs.", "a2")
+    wait_for(lambda: len(receiver.told) == 2)
+    assert client.post(f"{TEAM}/webhooks/{id_}/resend", json={"since": 0}).status_code == 202
+    receiver.held.set()
+    wait_for(lambda: len(receiver.told) == 4)
+    assert [b["data"]["entries"][0]["client_id"] for b in receiver.bodies()[2:]] == ["a1", "a2"]
+
+
 def test_a_server_that_was_stopped_goes_on_where_it_was(tmp_path, receiver, monkeypatch):
     monkeypatch.setattr(posting, "_LOOK_S", 0.05)
     with serving(tmp_path / "data", webhook_key=KEY, private_webhooks=True) as first:
@@ -160,7 +196,8 @@ def test_a_private_address_is_refused_when_it_is_connected_to(tmp_path, receiver
         ("93.184.216.34", True), ("2606:2800:220:1::1", True), ("127.0.0.1", False), ("10.1.2.3", False),
         ("169.254.169.254", False), ("100.64.0.1", False), ("224.0.0.1", False),
         ("::1", False), ("fe80::1%eth0", False), ("fd00::1", False), ("::ffff:10.0.0.1", False),
-        ("2002:7f00:1::", False),
+        ("2002:7f00:1::", False), ("64:ff9b::5db8:d822", True), ("64:ff9b::a00:1", False),
+        ("64:ff9b:1::a00:1", False), ("fec0::1", False), ("::7f00:1", False),
     ],
 )  # fmt: skip
 def test_which_addresses_are_public(address, public):
@@ -214,6 +251,14 @@ def test_keys_are_made_listed_and_revoked_over_http(tmp_path):
         entries = root.get("/v1/audit").json()["entries"]
         assert entries[-1]["action"] == "keys revoke"
         assert made["key"].split("_", 2)[2] not in json.dumps(entries)
+
+
+def test_a_key_that_expires_makes_none_that_lasts_longer(tmp_path):
+    with serving(tmp_path / "data") as server:
+        chief = server.client(server.key("team", "admin", expires=parse("2100-01-01")[0]))
+        for expires, status in ((None, 403), ("2100-01-02", 403), ("2100-01-01", 200), ("2099-01-01", 200)):
+            body = {"groups": ["team"], "scopes": ["read"], "expires": expires}
+            assert chief.post("/v1/keys", json=body).status_code == status, expires
 
 
 def test_an_admin_of_one_group_sees_its_own_audit_alone(tmp_path):
