@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from urllib.parse import unquote
 
 from kgray.errors import InputError
 from kgray.intake import EXTENSIONS
@@ -90,10 +91,11 @@ def submitted(path: str) -> str:
 
 def _distant(asked: RemoteFile) -> list[InputFile]:
     """Return the file at a URL, or those of its folder that a backfill takes."""
+    root = unquote(asked.name)  # what is typed need not be spelled as what is found
     found = [
         InputFile(name=file.name, path=file.url, size=file.size, mtime_ns=file.mtime_ns)
         for file in asked.found()
-        if file.name == asked.name or _is_taken(file.name.removeprefix(asked.name))
+        if (name := unquote(file.name)) == root or _is_taken(name.removeprefix(root))
     ]
     if not found:
         raise InputError(_NOTHING.format(folder=asked.name))

@@ -21,7 +21,7 @@ from kgray import times
 from kgray.derivation.change import Difference, EpisodeChange, compare, with_change
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import records_of
-from kgray.errors import ContentError, Cost, InputError, KgrayError, NotFound
+from kgray.errors import ContentError, Cost, InputError, KgrayError, NotFound, Unwritable
 from kgray.holds import is_groups_own
 from kgray.ingest import changes
 from kgray.ingest.correct import correct
@@ -408,10 +408,13 @@ class Committer:
         if change.recorded_at is not None:
             change = replace(change, rests_on=await self._last_recorded(change.group))
         self._recorded[change.group] = recorded_at
-        self.outbox.post(change)
+        durable = asyncio.Event()
+        self.outbox.post(change, durable.set)
         await self.outbox.flush()
         if change.group in self.outbox.faults:
             raise self.outbox.faults[change.group][1]
+        if not durable.is_set():  # refused, and the runner has held the group meanwhile
+            raise Unwritable(f"sequence {change.sequence} of group {change.group!r} was not written")
 
     async def record_time(self, group: str) -> Instant:
         """Return the next record time of a group: max(clock, last + 1 microsecond) (R4)."""

@@ -100,6 +100,13 @@ def test_a_missing_object_is_said(bucket: Bucket, tmp_path) -> None:
         find([bucket.url("b/gone.jsonl")], tmp_path)
 
 
+def test_a_file_that_is_named_is_taken_whatever_its_name(bucket: Bucket, tmp_path) -> None:
+    """As of a path; a partition's equals sign is another spelling in the URL that is kept."""
+    bucket.objects = {"b/day=1/part-0": lines(1), "b/.kept=1/x.jsonl": lines(2)}
+    assert [file.name for file in find([bucket.url("b/day=1/part-0")], tmp_path)] == ["s3://b/day%3D1/part-0"]
+    assert len(find([bucket.url("b/.kept=1")], tmp_path)) == 1
+
+
 def test_a_job_gets_urls_as_they_are_and_paths_absolute(tmp_path, monkeypatch) -> None:
     """So a job needs no path of the machine where it was submitted."""
     monkeypatch.chdir(tmp_path)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kgray.errors import Unwritable
 from kgray.ingest.committer import Committer, Direct
 from kgray.ingest.state import GroupState
 from kgray.ingest.withdraw import withdraw_requested
@@ -111,3 +112,32 @@ def test_nobody_decides_before_the_vectors_that_a_removal_left_out_are_durable(t
     with engine.store.writing():
         asyncio.run(withdraw_requested(engine.store, Away(), "g"))
         asyncio.run(states())
+
+
+class Refuses:
+    """A writer that refuses everything; the group is forgiven before anybody else looks, as by its hold."""
+
+    def __init__(self) -> None:
+        self.committer: Committer | None = None
+
+    async def write(self, changes: Sequence[RowChanges]) -> None:
+        """Refuse it."""
+        assert self.committer is not None
+        asyncio.get_running_loop().call_soon(self.committer.forgive, changes[0].group)
+        raise Unwritable("not here")
+
+
+def test_a_correction_that_was_refused_is_not_done(tmp_path: Path) -> None:
+    """The runner may hold the group before the correction goes on."""
+    engine = Engine(tmp_path)
+    engine.add(triples(1, works("Acme"), client_id="a"))
+    operation = Operation(group="g", kind="retract", episodes=("a",))
+    operation = replace(operation, sequence=request(engine.store, operation))
+
+    async def corrected() -> None:
+        writer = Refuses()
+        writer.committer = Committer(replace(engine.parts, writer=writer))
+        with pytest.raises(Unwritable, match="not written"):
+            await writer.committer.correct(operation)
+
+    asyncio.run(corrected())
