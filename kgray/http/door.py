@@ -31,6 +31,7 @@ MAX_WAITING = 256  # requests that wait for one of these
 LONGEST_S = 60.0  # of a read; of `Prefer: wait`
 # While reads are in flight, ingestion rests so many times as long as an entry took: it keeps a quarter.
 _GIVES_WAY, _LONGEST_PAUSE_S = 3.0, 0.1
+_HEADS = 1000  # that are held, before those that are old are dropped
 _HEAD_S = 0.25  # a group's head is read again after this time, for all streams together
 _tracer = trace.get_tracer("kgray")
 
@@ -150,8 +151,11 @@ class Door:
         """Return a group's counters, read at most four times a second for all who ask."""
         at, reading = self._heads.get(group, (0.0, None))
         if reading is None or (reading.done() and time.monotonic() - at > _HEAD_S):
+            now = time.monotonic()
+            if len(self._heads) >= _HEADS:
+                self._heads = {name: one for name, one in self._heads.items() if now - one[0] <= _HEAD_S}
             reading = asyncio.create_task(self.call(self.memory.store.heads, [group]))
-            self._heads[group] = time.monotonic(), reading
+            self._heads[group] = now, reading
         return (await asyncio.shield(reading))[group]
 
     async def changes(self, group: str, since: int, upto: int) -> dict[str, Any]:

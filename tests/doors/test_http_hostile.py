@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
-from kgray.http import Bounds, protocol
+from kgray.http import Bounds, door, protocol
 from tests.doors.served import serving
 from tests.waiting import HANGS_S, wait_for
 
@@ -153,6 +153,16 @@ def test_streams_are_bounded_and_others_are_served_beside_them(tmp_path, count):
         wait_for(lambda: served.door.streams == 0)
         with ExitStack() as stack:
             open_streams(served, stack, 1)
+
+
+def test_groups_that_were_asked_for_once_are_not_kept_forever(served, monkeypatch):
+    monkeypatch.setattr(door, "_HEADS", 10)
+    monkeypatch.setattr(door, "_HEAD_S", 0.0)
+    monkeypatch.setattr(served.door, "ending", True)  # a stream ends after its first look
+    client = served.client()
+    for n in range(30):
+        assert client.get(f"/v1/groups/g{n}/events").status_code == 200
+    assert len(served.door._heads) <= 10
 
 
 TARGETS = """
