@@ -43,7 +43,14 @@ class Position:
         size = max(1, file.seek(0, os.SEEK_END))
         file.seek(0)
         raw: BinaryIO = getattr(file, "raw", file)  # which tells its place while another thread reads
-        self.share = lambda: 1.0 if file.closed else min(1.0, raw.tell() / size)
+
+        def share() -> float:
+            try:
+                return min(1.0, raw.tell() / size)
+            except ValueError:  # closed, maybe by another thread
+                return 1.0
+
+        self.share = share
 
 
 def lines(file: BinaryIO, first: int = 1) -> Iterator[tuple[int, bytes | None]]:

@@ -114,10 +114,14 @@ class Access:
         return self._store.heads([OWN])[OWN].last
 
     def note(self, key: str, action: str, group: str, asked: Mapping[str, Any]) -> None:
-        """Add who asks for a correction or removal to the audit log; key: its id, "" without one."""
+        """Add who asks for a correction or removal to the audit log; key: its id, "" without one.
+
+        Names, surfaces and ids of clients are kept as digests: a removal leaves this log, and no word (R25).
+        """
 
         def append(log: Appending) -> None:
-            told = (key, action, group, canonical(dict(asked)))
+            what = {name: _digests(value) if name in _WORDS else value for name, value in asked.items()}
+            told = (key, action, group, canonical(what))
             log.put(AUDIT, OWN, (log.take_sequence(OWN), times.now(), *told))
 
         self._store.append([OWN], append)
@@ -159,3 +163,13 @@ def _check(groups: Sequence[str], scopes: Sequence[str], *, lasts: bool, rate: i
         raise InputError(f"scope {unknown[0]!r} is none of {', '.join(SCOPES)}", field="scopes")
     if not lasts or (rate is not None and rate < 1):
         raise InputError("it would have expired already" if not lasts else f"rate is {rate}: use 1 or more")
+
+
+_WORDS = frozenset({"entities", "episodes", "source", "surfaces"})  # what of `asked` may be words of a text
+
+
+def _digests(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return strings as the first 64 bits of their SHA-256, so that who knows one can find it."""
+    if isinstance(value, str):
+        return f"sha256:{hashlib.sha256(value.encode()).hexdigest()[:16]}"
+    return [_digests(one) for one in value] if isinstance(value, list | tuple) else value

@@ -100,8 +100,10 @@ class Deployment:
             with suppress(Unavailable):
                 answer(call, grace_s + _DRAIN_S)
         self.end_engines()
+        for handle in self.actors.values():
+            ray.kill(handle, no_restart=True)
         # Again, because one whose keeper did not hear of the end may have started another one.
-        for handle in (*self.actors.values(), *_named(self.spec.namespace).values()):
+        for handle in _named(self.spec.namespace).values():
             ray.kill(handle, no_restart=True)
         return len(self.actors)
 

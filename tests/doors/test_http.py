@@ -339,6 +339,8 @@ def test_removals_are_done_and_audited(served, client):
     assert [(e["action"], e["group"], e["key"]) for e in entries] == [
         ("retract", "team", key.split("_")[1]), ("remove", "team", key.split("_")[1]),
     ]  # fmt: skip
+    # R25: the log says who and when, and keeps no word of what is gone.
+    assert all(one.startswith("sha256:") for one in entries[0]["asked"]["episodes"])
     assert served.client(served.key("team", "read")).get("/v1/audit").status_code == 403
 
 
