@@ -42,7 +42,7 @@ def test_the_audit_log_goes_on_by_its_sequence(store, group):
     access.note("", "retract", group, {})
 
     first, second = [entry for entry in access.audited() if entry["group"] == group]
-    digest = f"sha256:{hashlib.sha256('a\u00e9'.encode()).hexdigest()[:16]}"
+    digest = "sha256:" + hashlib.sha256("a\u00e9".encode()).hexdigest()[:16]
     assert (first["key"], first["action"], first["asked"]) == ("k1", "remove", {"episodes": [digest]})
     assert second in access.audited(first["sequence"])
     assert first not in access.audited(first["sequence"])
