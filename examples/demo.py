@@ -46,16 +46,23 @@ def kgray(folder: Path, *arguments: str) -> None:
     print(flush=True)
 
 
-def picture(folder: Path, name: str, group: str, *options: str) -> None:
-    """Print two commands in a pipe and run them: an entity's history, drawn over time."""
-    history = ["history", name, "--group", group, "--json", "--data", str(folder)]
-    draw = ["examples/timeline.py", *options]
-    print(f"$ kgray {shlex.join(history)} | python {shlex.join(draw)}", flush=True)
-    found = subprocess.run([KGRAY, *history], cwd=ROOT, check=False, stdout=subprocess.PIPE)
-    if found.returncode:
-        raise SystemExit(found.returncode)
-    subprocess.run([sys.executable, *draw], cwd=ROOT, check=True, input=found.stdout)
-    print(flush=True)
+def pictures(folder: Path, *wanted: tuple[str, str, tuple[str, ...]]) -> None:
+    """Print commands in pipes and run them: histories of entities, drawn over time.
+
+    wanted: (name, group, options of the drawing), each; the histories are read side by side.
+    """
+    running = []
+    for name, group, options in wanted:
+        history = ["history", name, "--group", group, "--json", "--data", str(folder)]
+        draw = ["examples/timeline.py", *options]
+        running.append((history, draw, subprocess.Popen([KGRAY, *history], cwd=ROOT, stdout=subprocess.PIPE)))
+    for history, draw, process in running:
+        print(f"$ kgray {shlex.join(history)} | python {shlex.join(draw)}", flush=True)
+        found, _ = process.communicate()
+        if process.returncode:
+            raise SystemExit(process.returncode)
+        subprocess.run([sys.executable, *draw], cwd=ROOT, check=True, input=found)
+        print(flush=True)
 
 
 def part(folder: Path, name: str, *, later: bool) -> str:
@@ -146,14 +153,13 @@ def ask(folder: Path, between: str) -> None:
     who = ("search", "Who is at Lumen Systems?", "--group", "team", "--scope", "community")
     kgray(folder, *who, "--limit", "1")
     heading("What a customer's printer went through, and one person's jobs, each line with its source")
-    picture(folder, "Kestrel LaserPro M28", "support")
-    picture(folder, "Alice Nguyen", "team", "--relation", "WORKS_AT")
+    jobs = ("--relation", "WORKS_AT")
+    pictures(folder, ("Kestrel LaserPro M28", "support", ()), ("Alice Nguyen", "team", jobs))
 
 
 def over_ray(folder: Path) -> str:
     """Ingest the examples through a Ray; return the moment between the two parts of the team's chat."""
     heading("A new folder, and a Ray on this machine that will ingest what is added to it")
-    kgray(folder, "init")
     with ray(folder):
         between = add_everything(folder)
         tell_what_ran_where(folder)
