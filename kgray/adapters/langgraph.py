@@ -12,7 +12,16 @@ from itertools import islice
 from typing import Any
 from urllib.parse import quote, unquote
 
-from langgraph.store.base import BaseStore, GetOp, InvalidNamespaceError, PutOp, SearchItem, SearchOp
+from langgraph.store.base import (
+    BaseStore,
+    GetOp,
+    InvalidNamespaceError,
+    ListNamespacesOp,
+    MatchCondition,
+    PutOp,
+    SearchItem,
+    SearchOp,
+)
 from langgraph.store.base import validate_op_namespace as check_labels
 
 from kgray.errors import InputError, NotFound
@@ -31,7 +40,7 @@ class KgrayStore(BaseStore):
     """A store on a memory: `builder.compile(store=KgrayStore(memory, parts=2))`. It raises KgrayErrors.
 
     parts   how many parts of a namespace name the group, which others never see: with 2, what lies below
-            ("memories", "alice") is of group memories.alice. A search looks into one group
+            ("memories", "alice") is of group memories.alice. A search, as a list of namespaces, sees one
 
     A value of "text", and "speaker" where there is one, is kept as a message, any other as a record. `put`
     waits until it is in the graph. A new value retracts the old one, `delete` erases it.
@@ -65,7 +74,7 @@ class KgrayStore(BaseStore):
                 kept = (item for item in self._found(op) if _fits(item.value, op.filter or {}))
                 answers.append([*islice(kept, op.offset, op.offset + op.limit)])
             else:
-                raise NotImplementedError("kgray reads one group at a time: it lists no namespaces")
+                answers.append(self._namespaces(op))
         for group, of_group in puts.items():
             self._put(group, of_group)
         return answers
@@ -98,18 +107,41 @@ class KgrayStore(BaseStore):
         group, path = self._place(op.namespace_prefix)
         below = (f"{path}:", f"{path}.") if path else ("",)
         if not op.query:
-            after: int | None = 0
-            while after is not None:
-                page = self._verbs.log(group=group, after=after, limit=_MOST)
-                own = (row for row in page["episodes"] if row["source"] == _SOURCE and row["client_id"])
-                yield from (_item(group, row) for row in own if row["client_id"].startswith(below))
-                after = page["next"]
+            yield from (_item(group, row) for row in self._kept(group) if row["client_id"].startswith(below))
             return
         limit = _MOST if op.filter or path else min(op.offset + op.limit, _MOST)
         how = {"scopes": ["episode"], "filters": Filters(sources=(_SOURCE,)), "limit": limit}
         for hit in self._verbs.search(op.query, group=group, **how):
             if hit.client_id and hit.client_id.startswith(below):
                 yield _item(group, self._verbs.episode(hit.id, group=group), hit.score)
+
+    def _namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
+        """Return the namespaces that have items, of the one group that a prefix names."""
+        conditions = op.match_conditions or ()
+        named = next((tuple(one.path) for one in conditions if one.match_type == "prefix"), ())
+        if "*" in named[: self._parts]:
+            raise InvalidNamespaceError(f"{named}: its first {self._parts} parts are to name the group")
+        group, _ = self._place(named)
+        there = {_item(group, row).namespace for row in self._kept(group)}
+        fit = {one[: op.max_depth] for one in there if all(_lies(one, how) for how in conditions)}
+        return sorted(fit)[op.offset : op.offset + op.limit]
+
+    def _kept(self, group: str) -> Iterator[Mapping[str, Any]]:
+        """Yield the rows of the items of a group, in the order of the log."""
+        after: int | None = 0
+        while after is not None:
+            page = self._verbs.log(group=group, after=after, limit=_MOST)
+            yield from (row for row in page["episodes"] if row["source"] == _SOURCE and row["client_id"])
+            after = page["next"]
+
+
+def _lies(namespace: tuple[str, ...], how: MatchCondition) -> bool:
+    """Whether a namespace begins, or ends, with a path; "*" stands for any part."""
+    count = len(how.path)
+    parts = namespace[:count] if how.match_type == "prefix" else namespace[max(0, len(namespace) - count) :]
+    return len(parts) == count and all(
+        want in ("*", part) for want, part in zip(how.path, parts, strict=True)
+    )
 
 
 def _row(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -247,8 +247,8 @@ def ask(
 
 def _suggest(call: Call, text: str, group: str, asked: dict[str, Any]) -> int:
     """Print questions that the memory can answer."""
-    for name in ("mode", "max_calls"):  # of an answer; this is one call
-        asked.pop(name)
+    if asked.pop("mode") != "local" or asked.pop("max_calls") is not None:
+        raise click.UsageError("--suggest is one call of its own: without --mode and --max-calls")
     with call.reader(group) as memory:
         found = finished(memory.suggest(text, group=group, **asked))
     nothing = "No questions: nothing in this group is about it."

@@ -73,6 +73,17 @@ class Webhooks:
         self._found(group, id_)
         self._store.append([OWN], lambda log: log.drop(WEBHOOKS, OWN, (id_,)))
 
+    def forget(self, group: str) -> None:
+        """Forget all webhooks of a group: it is being removed (R27)."""
+        ids = [one.id for one in self.every(group)]
+
+        def append(log: Appending) -> None:
+            for id_ in ids:
+                log.drop(WEBHOOKS, OWN, (id_,))
+
+        if ids:
+            self._store.append([OWN], append)
+
     def resend(self, group: str, id_: str, since: Instant | None) -> None:
         """Go on at once, a dead one too: from where it is, or after this commit. Raises NotFound."""
         found = self._found(group, id_)

@@ -13,6 +13,7 @@ from kgray.kinds import Row
 from kgray.ledger import named, read_with, request, request_reading_again, result
 from kgray.memory.ingesting import why
 from kgray.memory.run_files import forget_texts
+from kgray.memory.webhooks import Webhooks
 from kgray.ports import Embedder, Store, at_one_moment
 from kgray.ports.ingest import IngestOutcome, Queued, Sequences, Stop
 from kgray.records import Operation, OperationKind, check_group
@@ -60,13 +61,14 @@ class Withdrawals:
         again: list[int] = []
         if changes:
             if hard:
-                self._forget_texts(found)  # before the request: from then on whoever ingests carries it out
+                # Before the request: from then on whoever ingests carries it out.
+                self._forget(operation, found)
             sequence, again = self._request(operation, followers if reread else [], stop)
             try:
                 answer = await self._at_once(operation, sequence, stop)
             finally:
                 if hard:
-                    self._forget_texts(found)  # what a run has kept since
+                    self._forget(operation, found)  # what a run has kept since
             done |= {"sequence": sequence} | {name: answer[name] for name in _COUNTED}
             if again:
                 done["episodes"] = len(found)
@@ -133,8 +135,10 @@ class Withdrawals:
         ended = {"committed": done.committed, "failed": done.failed}
         return {"accepted": len(sequences)} | ended | {"stopped": done.stopped, "reason": done.reason}
 
-    def _forget_texts(self, removed: Sequence[Row]) -> None:
-        """Delete what backfill runs keep of these episodes; refusals quote a taken id, and its hash."""
+    def _forget(self, operation: Operation, removed: Sequence[Row]) -> None:
+        """Delete what backfill runs keep of these: refusals quote ids. Of a group, its webhooks too."""
+        if operation.everything:
+            Webhooks(self._store).forget(operation.group)
         if self._data is not None:
             quotes = {text for row in removed for text in (row[4], f"id {row[2]!r} is taken") if row[2]}
             forget_texts(self._data, quotes)

@@ -115,14 +115,29 @@ async def test_puts_of_many_tasks_at_once_are_all_there(memory):
     assert [item.value for item in got] == [*rows.values()]
 
 
+def test_the_namespaces_of_one_group_are_listed(memory):
+    store = KgrayStore(memory, parts=2)
+    places = [ALICE, (*ALICE, "work"), (*ALICE, "work", "2026"), (*ALICE, "home", "2026"), BOB]
+    for place in places:
+        store.put(place, "key", {"text": "I work at Acme."})
+    store.delete((*ALICE, "home", "2026"), "key")
+    assert store.list_namespaces(prefix=ALICE) == places[:3]
+    assert store.list_namespaces(prefix=BOB) == [BOB]
+    assert store.list_namespaces(prefix=(*ALICE, "*"), suffix=("2026",)) == [places[2]]
+    assert store.list_namespaces(prefix=ALICE, max_depth=3) == places[:2]
+    assert store.list_namespaces(prefix=ALICE, limit=1, offset=1) == [places[1]]
+    assert store.list_namespaces(prefix=("memories", "nobody")) == []
+
+
 def test_what_it_cannot_do_it_says(memory):
     store = KgrayStore(memory, parts=2)
     with pytest.raises(InvalidNamespaceError, match="first 2 parts"):
         store.put(("memories",), "key", {"text": "x"})
     with pytest.raises(kgray.InputError, match="not a name"):
         store.put(("memories", "no name"), "key", {"text": "x"})
-    with pytest.raises(NotImplementedError, match="one group"):
-        store.list_namespaces()
+    for prefix in (None, ("memories",), ("memories", "*")):
+        with pytest.raises(InvalidNamespaceError, match="first 2 parts"):
+            store.list_namespaces(prefix=prefix)
     with pytest.raises(NotImplementedError):
         store.put(ALICE, "key", {"text": "x"}, ttl=5)
 

@@ -333,3 +333,7 @@ def test_suggested_questions_are_those_of_the_model(team):
     team.script(replied("follow_up", "NONE", "Acme"))
     assert team("ask", "Acme", "--group", "team", "--suggest", "--json").json == {"questions": []}
     assert team("ask", "Acme", "--group", "nobody", "--suggest", "--json").json == {"questions": []}
+    for more in (("--mode", "drift"), ("--max-calls", "3")):
+        refused = team("ask", "Acme", "--group", "team", "--suggest", *more)
+        assert refused.code == 2
+        assert "--suggest is one call of its own" in refused.err

@@ -15,6 +15,7 @@ pytest.importorskip("standardwebhooks", reason="needs the extra `serve`")
 
 from standardwebhooks import Webhook as Verifier
 
+import kgray
 from kgray.http import webhooks as posting
 from kgray.http.webhooks import is_public
 from kgray.memory import webhooks as kept
@@ -269,3 +270,15 @@ def test_an_admin_of_one_group_sees_its_own_audit_alone(tmp_path):
         own, other = (server.client(server.key(group, "admin")) for group in ("team", "other"))
         assert [e["group"] for e in own.get("/v1/audit").json()["entries"]] == ["team"]
         assert other.get("/v1/audit").json() == {"entries": []}
+
+
+def test_a_group_that_is_removed_takes_its_webhooks_with_it(tmp_path):
+    """R27: no row of it is left, and a later group of that name posts to nobody."""
+    with kgray.open(tmp_path) as memory:
+        webhooks = kept.Webhooks(memory.store)
+        for group in ("team", "other"):
+            memory.add("I work at Acme.", group=group, speaker="Alice")
+            webhooks.add(group, f"https://example.com/{group}hook", None)
+        memory.remove(group="team", everything=True)
+        assert [one.group for one in webhooks.every()] == ["other"]
+    assert b"teamhook" not in b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from kgray.derivation.relations import Relations
 from kgray.derivation.repair import differences
 from kgray.derivation.stored import records_of
 from kgray.ontology import shipped
+from kgray.records import Ruling
 from tests.graph.engine import GROUP, Engine, in_days, reading, triples, works
 
 APART = [
@@ -123,6 +125,30 @@ def test_a_ruling_that_repeats_what_is_in_force_moves_no_record_time(tmp_path: P
     engine = Engine(tmp_path, ontology=two)
     engine.add(triples(2, {"source": "s", "relation": "BB", "target": "z"}))
     engine.check()
+
+
+def test_what_says_the_same_again_moves_no_record_time() -> None:
+    """R2: a ruling on two names, and a verdict on two statements; what says otherwise in between counts."""
+    relations = Relations()
+    for sequence, value in enumerate(("same_as", "same_as", "independent", "same_as"), 1):
+        relations.use("AA", (1, 0))
+        relations.use("BB", (1, 1))
+        ruling = Ruling(
+            sequence=sequence, ordinal=0, name="AA", other="BB", aspect="pair", value=value, judge="m"
+        )
+        relations.rule(ruling, 10 * sequence)
+        assert relations.folded("BB").since == {1: 10, 2: 10, 3: 0, 4: 40}[sequence]
+
+
+def test_a_verdict_that_says_the_same_again_moves_no_record_time(tmp_path: Path) -> None:
+    """R2: and one that says otherwise does."""
+    engine = Engine(tmp_path, ontology=shipped().extended({"LIKES": {"cardinality": "many"}}))
+    engine.add(triples(0, *({"source": "s", "relation": "LIKES", "target": name} for name in ("x", "y"))))
+    graph = engine.view().graph
+    a, b = graph.statements
+    for at, exclusive, since in ((10, True, 10), (20, True, 10), (30, False, 30), (40, True, 40)):
+        graph.take_verdict(a, b, exclusive, at)
+        assert graph.verdicts[a][b] == graph.verdicts[b][a] == (exclusive, since)
 
 
 def test_of_several_rulings_that_exclude_two_relations_the_first_was_enough(tmp_path: Path) -> None:

@@ -116,6 +116,18 @@ def test_two_that_are_due_run_one_after_another_and_what_passed_meanwhile_is_not
     assert work.began == ["2026-03-01T12:10", "2026-03-01T12:15", "2026-03-01T12:20", "2026-03-01T12:20"]
 
 
+def test_a_fault_is_kept_in_a_line_and_the_others_go_on(schedules):
+    for name in ("first", "second"):
+        schedules.add(name, "0 3 * * *", "UTC", MADE)
+    work = Work("2026-03-02T03:00:01Z")
+    work.fails = KeyError("a word of a text")
+    work.look(schedules)
+    assert [(one.said, one.ended_at is None) for one in schedules.every()] == [
+        ("failed: KeyError", False)
+    ] * 2
+    assert len(work.began) == 2
+
+
 def test_one_that_was_interrupted_is_begun_again_three_times_at_most(schedules):
     schedules.add("nightly", "0 3 * * *", "UTC", MADE)
     work = Work("2026-03-02T03:00:00Z")
