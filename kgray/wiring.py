@@ -222,7 +222,7 @@ def build_models(
             OpenAIJudge(client, prompts, apart=chosen.resolution == "per_node", cache=cache),
         )
     from kgray.backends.rules.extractor import RulesExtractor
-    from kgray.backends.rules.judge import RulesJudge
+    from kgray.backends.rules import RulesJudge
 
     keys = [key.strip() for key in (settings.records.key or "").split(",") if key.strip()]
     return RulesExtractor(ontology, keys), RulesJudge()

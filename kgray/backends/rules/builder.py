@@ -37,17 +37,14 @@ class ExtractionBuilder:
             self._index.setdefault(clean, index)
             if key:
                 self._index[key] = index
-                self._add_key(index, key)
+                if clean == key:
+                    self.entities[index] = replace(self.entities[index], key_of=index)
+                else:
+                    self.entities.append(ExtractedEntity(name=key, key_of=index))
         known = self.entities[index]
         if (label and not known.type) or (span and not known.span):
             self.entities[index] = replace(known, type=known.type or label, span=known.span or span)
         return index
-
-    def _add_key(self, index: int, key: str) -> None:
-        if self.entities[index].name == key:
-            self.entities[index] = replace(self.entities[index], key_of=index)
-        else:
-            self.entities.append(ExtractedEntity(name=key, key_of=index))
 
     def type_of(self, name: str) -> str:
         """Return the type of a name as known so far; "" = not known."""

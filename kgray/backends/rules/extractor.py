@@ -11,16 +11,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from decimal import Decimal
-from itertools import zip_longest
+from itertools import product, zip_longest
 
-from kgray.backends.rules import words
 from kgray.backends.rules.builder import ExtractionBuilder
 from kgray.backends.rules.clauses import Clause, ClauseReader
 from kgray.backends.rules.evidence import Timing, other_side, share_dates, timing_of, wording_of
+from kgray.backends.rules.grammar import MAX_TEXT, WORDS, PhraseTable, Sentence, sentences
 from kgray.backends.rules.json_records import JsonReader
 from kgray.backends.rules.marking import FactEnd, KnownWords, MarkedSentence
-from kgray.backends.rules.phrases import PhraseTable
-from kgray.backends.rules.sentences import MAX_TEXT, Sentence, sentences
 from kgray.errors import InvalidAnswer
 from kgray.ontology import Ontology, RelationType
 from kgray.ports import ExtractionRequest
@@ -51,19 +49,16 @@ class RulesExtractor:
         episode, builder = request.episode, ExtractionBuilder()
         if episode.kind == "json":
             table = str(json.loads(episode.metadata).get("table", ""))
-            content, at = _parsed(episode.text), episode.reference_time
-            JsonReader(builder, self._ontology, at, self._keys).read(content, table)
+            try:
+                content = json.loads(episode.text, parse_float=Decimal, parse_int=Decimal, parse_constant=str)
+            except (ValueError, RecursionError) as error:
+                reason = f"the episode's text is not JSON: {error}"
+                raise InvalidAnswer(reason, raw=episode.text[:2000]) from None
+            JsonReader(builder, self._ontology, episode.reference_time, self._keys).read(content, table)
         else:
             _TextReader(self._table, builder, episode, request.previous).read()
             builder.drop_contradictions(self._ontology)
         return builder.extraction(self.identity)
-
-
-def _parsed(text: str) -> object:
-    try:
-        return json.loads(text, parse_float=Decimal, parse_int=Decimal, parse_constant=str)
-    except (ValueError, RecursionError) as error:
-        raise InvalidAnswer(f"the episode's text is not JSON: {error}", raw=text[:2000]) from None
 
 
 class _TextReader:
@@ -76,12 +71,13 @@ class _TextReader:
         self.reference: Instant = episode.reference_time
         self.known = KnownWords()
         for one in (episode, *previous):
-            if one.speaker and one.speaker.lower() not in words.ROLE_SPEAKERS:
-                self.known.add_person(clean_text(one.speaker))
+            if one.speaker and one.speaker.lower() not in WORDS["role_speakers"]:
+                name = clean_text(one.speaker).lower()
+                self.known.persons |= {name, *name.split()}
         self.speaker: FactEnd | None = None
         if episode.speaker and episode.kind == "message":
             name = clean_text(episode.speaker)
-            self.speaker = FactEnd(name, "" if name.lower() in words.ROLE_SPEAKERS else "Person")
+            self.speaker = FactEnd(name, "" if name.lower() in WORDS["role_speakers"] else "Person")
             builder.entity(name, self.speaker.type)
         # Where others speak, "I" may be somebody else.
         self.is_transcript = bool(_TRANSCRIPT.search(self.text[:MAX_TEXT]) or _SOMEBODY.match(self.text))
@@ -127,7 +123,7 @@ class _TextReader:
                     if change := other_side(timing, relation):
                         self._fact(relation, subject, beside, text, change)
                 # Who was the CEO of Acme may work there still.
-                elif (declared := self.table.relations.get(what)) and (holds or what == "HAS_ROLE"):
+                elif (declared := self.table.ontology.get(what)) and (holds or what == "HAS_ROLE"):
                     self._fact(declared, subject, beside, text, timing)
 
     def _objects(self, clause: Clause, subject: FactEnd) -> tuple[FactEnd, ...]:
@@ -147,12 +143,10 @@ class _TextReader:
     def _event(self, clause: Clause, text: str) -> None:
         """Add what took place, where the clause's relation tells only what began or ended by it."""
         event = self.table.events.get((clause.phrase.verb, clause.phrase.words))
-        if event is None or event is clause.phrase:
-            return
-        if timing := timing_of(clause, event, self.reference):
-            for subject in clause.subject.ends:
-                for item in clause.objects:
-                    self._fact(event.relation, subject, item, text, timing)
+        timing = timing_of(clause, event, self.reference) if event and event is not clause.phrase else None
+        if event and timing:
+            for subject, item in product(clause.subject.ends, clause.objects):
+                self._fact(event.relation, subject, item, text, timing)
 
     def _fact(
         self, relation: RelationType, source: FactEnd, target: FactEnd, text: str, timing: Timing
@@ -160,29 +154,21 @@ class _TextReader:
         """Add one fact and its ends; a type that the relation asks for is the type of an end without one."""
         start, start_precision = timing.start or (None, None)
         end, end_precision = timing.end or (None, None)
-        labels = [
-            label if label != "Thing" else "" for label in (relation.subject_type, relation.object_type)
-        ]
-        moment = end if timing.kind == "ended" else start
-        subject = self.builder.entity(source.name, source.type or labels[0], source.span)
-        entity = None
-        if target.value is None:
-            entity = self.builder.entity(target.name, target.type or labels[1], target.span)
+        pairs = ((source, relation.subject_type), (target, relation.object_type))
+        subject, entity = (
+            None
+            if one.value
+            else self.builder.entity(one.name, one.type or label.replace("Thing", ""), one.span)
+            for one, label in pairs
+        )
         self.builder.fact(
             ExtractedFact(
-                source=subject,
-                relation=relation.name,
-                text=text,
-                kind=timing.kind,
-                target=entity,
-                value=target.value,
-                valid_from=start,
-                from_precision=start_precision,
-                valid_to=end,
+                source=subject or 0, relation=relation.name, text=text, kind=timing.kind, target=entity,
+                value=target.value, valid_from=start, from_precision=start_precision, valid_to=end,
                 to_precision=end_precision,
-                inferred=moment == self.reference,
+                inferred=(end if timing.kind == "ended" else start) == self.reference,
             )
-        )
+        )  # fmt: skip
 
 
 def _is_called(said: str, name: str) -> bool:
@@ -194,11 +180,13 @@ def _is_called(said: str, name: str) -> bool:
 def _takes_back(sentence: Sentence) -> bool:
     """Whether a sentence says that the one before it is not so, or asks: "Not!", "Just kidding", "Right?"."""
     lows = [token.low for token in sentence.tokens]
-    if lows[0] in words.TAKES_BACK or lows[:2] in (["i", "mean"], ["i", "lied"], ["no", ","]):
+    if lows[0] in WORDS["takes_back"] or lows[:2] in (["i", "mean"], ["i", "lied"], ["no", ","]):
         return True
     short = len(lows) <= _SHORT or lows[1] == ","
-    negated = sentence.question or not words.NEGATIONS.union(words.TAKES_BACK, words.HEDGES).isdisjoint(lows)
-    return short and negated and lows[0] in words.MAY_TAKE_BACK
+    negated = sentence.question or not WORDS["negations"].union(
+        WORDS["takes_back"], WORDS["hedges"]
+    ).isdisjoint(lows)
+    return short and negated and lows[0] in WORDS["may_take_back"]
 
 
 def _last_said(builder: ExtractionBuilder, subject: str, relation: str) -> tuple[FactEnd, ...] | None:

@@ -24,10 +24,9 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import NamedTuple
 
-from kgray.backends.rules import words
 from kgray.backends.rules.builder import MAX_ITEMS, ExtractionBuilder
+from kgray.backends.rules.grammar import RECORD_KEYS, RECORD_NAMES, WORDS, third_person
 from kgray.backends.rules.marking import find_prices
-from kgray.backends.rules.verbs import third_person
 from kgray.ontology import Ontology, RelationType
 from kgray.records import MAX_RELATION, ExtractedFact, Value, clean_number, clean_relation, clean_text
 from kgray.times import Instant, parse, show
@@ -117,7 +116,7 @@ class JsonReader:
                 return
             inner = {k: v for k, v in content.items() if isinstance(v, Mapping | list)}
             plain = (k for k, v in content.items() if k not in inner and v not in (None, ""))
-            if unread := [k for k in plain if _snake(k) not in words.NO_FACTS]:
+            if unread := [k for k in plain if _snake(k) not in WORDS["no_facts"]]:
                 shown = ", ".join(unread[:_SHOWN]) + (", ..." if len(unread) > _SHOWN else "")
                 self._drop(key or "an object", f"it has no key and no name, so this was not read: {shown}")
             for inner_key, value in inner.items():
@@ -130,7 +129,7 @@ class JsonReader:
         fields: dict[str, object] = {}
         for written, value in content.items():
             fields.setdefault(_snake(written), value)
-        own = next((key for key in (*self.keys, *words.RECORD_KEYS) if _is_name(fields.get(key))), "")
+        own = next((key for key in (*self.keys, *RECORD_KEYS) if _is_name(fields.get(key))), "")
         first = _snake(next(iter(content)))
         if not own and first.endswith(_KEY_ENDS) and _is_name(fields[first]):
             own = first
@@ -157,7 +156,8 @@ class JsonReader:
         record = _Record(
             number=index, name=found.name, label=found.label, depth=depth, own=found.own,
             currency=currency if isinstance(currency, str) else None,
-            person=found.label in words.PERSONS or bool(words.FIELDS_OF_PERSONS & set(map(_snake, content))),
+            person=found.label in WORDS["persons"]
+            or not WORDS["fields_of_persons"].isdisjoint(map(_snake, content)),
         )  # fmt: skip
         self._fields(content, record, "")
         return index
@@ -170,7 +170,7 @@ class JsonReader:
         for key, value in content.items():
             snake = _snake(key)
             names_it = not prefix and (snake in record.own or snake in _TYPES[:3])
-            no_fact = snake in words.NO_FACTS or snake.endswith(("_at", "_url", "_uri"))
+            no_fact = snake in WORDS["no_facts"] or snake.endswith(("_at", "_url", "_uri"))
             if value is None or names_it or no_fact or (snake == "currency" and priced):
                 continue
             items = value if isinstance(value, list) else [value]
@@ -237,8 +237,8 @@ class JsonReader:
         """Return the relation of a field, and the unit that its key ends in; None = it has none."""
         full = key
         stem, _, last = key.rpartition("_")
-        unit = last.upper() if stem and last in words.CURRENCIES else None
-        if stem and key not in self.fields and (unit or last in words.UNITS):
+        unit = last.upper() if stem and last in WORDS["currencies"] else None
+        if stem and key not in self.fields and (unit or last in WORDS["units"]):
             key, unit = stem, last.upper()
         relation, person = self.fields.get(key), record.person
         if key == "title" and person:
@@ -328,8 +328,8 @@ def _name_of(fields: Mapping[str, object], kind: str) -> tuple[str, tuple[str, .
     """Return the name of an object and the fields that give it; "" where none does."""
     own = [key for key in list(fields)[:2] if key.endswith("_name")]
     own += [key for key in fields if kind and key == f"{_snake(kind)}_name"]
-    plain: list[tuple[str, ...]] = [(key,) for key in (*words.RECORD_NAMES, *own, "email")]
-    plain.insert(words.RECORD_NAMES.index("title"), ("first_name", "last_name"))
+    plain: list[tuple[str, ...]] = [(key,) for key in (*RECORD_NAMES, *own, "email")]
+    plain.insert(RECORD_NAMES.index("title"), ("first_name", "last_name"))
     for keys in plain:
         parts = [fields.get(key) for key in keys]
         if all(map(_is_name, parts)):
