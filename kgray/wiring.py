@@ -221,8 +221,8 @@ def build_models(
             ),
             OpenAIJudge(client, prompts, apart=chosen.resolution == "per_node", cache=cache),
         )
-    from kgray.backends.rules.extractor import RulesExtractor
     from kgray.backends.rules import RulesJudge
+    from kgray.backends.rules.extractor import RulesExtractor
 
     keys = [key.strip() for key in (settings.records.key or "").split(",") if key.strip()]
     return RulesExtractor(ontology, keys), RulesJudge()
