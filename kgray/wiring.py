@@ -276,7 +276,7 @@ def build_summarizer(settings: Settings) -> Summarizer | None:
     if settings.model.backend != "openai":
         return None
     require(settings, "model")
-    from kgray.backends.openai_api.summarizer import OpenAISummarizer
+    from kgray.backends.openai_api.answerer import OpenAISummarizer
 
     return OpenAISummarizer(build_client(settings, "model"))
 

@@ -14,7 +14,7 @@ from kgray.cli import printing
 from kgray.cli.adding import defaults_of, rows_options
 from kgray.cli.frame import TEXT, Call, Signals, common, finished
 from kgray.cli.outcome import nothing_accepted, print_counts, say_end, say_quality
-from kgray.cli.progress import Ticker
+from kgray.cli.printing import Ticker
 from kgray.errors import STOPPED, InputError
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _show(report: dict[str, Any]) -> None:
 
 def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest) -> int:
     from kgray.backfill import forecast
-    from kgray.cli.planning import estimator
+    from kgray.cli.adding import estimator
 
     estimate = estimator(settings) if settings.model.backend in ("openai", "vllm") else None
     found = forecast(memory.store, request, estimate=estimate)

@@ -29,7 +29,7 @@ Command = Callable[..., int | None]
 # In the order of `kgray --help`: module and attribute; a command is imported when it is run.
 COMMANDS: Mapping[str, str] = {
     "init": "ledger:init",
-    "plan": "planning:plan",
+    "plan": "adding:plan",
     "add": "adding:add",
     "backfill": "backfilling:backfill",
     "up": "ledger:up",
@@ -45,7 +45,7 @@ COMMANDS: Mapping[str, str] = {
     "history": "looking:history",
     "show": "looking:show",
     "communities": "grouping:communities",
-    "schedule": "scheduling:schedule",
+    "schedule": "grouping:schedule",
     "merge": "correcting:merge",
     "split": "correcting:split",
     "duplicates": "looking:duplicates",
@@ -58,7 +58,7 @@ COMMANDS: Mapping[str, str] = {
     "import": "transferring:import_from",
     "eval": "evaluating:evaluate",
     "serve": "serving:serve",
-    "keys": "keys:keys",
+    "keys": "serving:keys",
     "mcp": "serving:mcp",
     "doctor": "checking:doctor",
 }

@@ -13,8 +13,7 @@ from kgray.cli.frame import MOMENT, TEXT, Call, common, finished, group_option, 
 
 if TYPE_CHECKING:
     from kgray.graph import Entity, FactSpan
-    from kgray.memory.answers import History
-    from kgray.memory.showing import Shown, ToldEpisode
+    from kgray.memory.answers import History, Shown, ToldEpisode
 
 _FACT_STYLES = (printing.DIM, {"fg": "green"})
 

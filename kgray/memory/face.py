@@ -24,12 +24,11 @@ from kgray.intake import FIELDS, Defaults, Refusal, draft_from
 from kgray.ledger import retry
 from kgray.memory.access import Access
 from kgray.memory.answers import ToldFailure, told_failures
-from kgray.memory.correcting import CorrectionKind, corrected, requested
+from kgray.memory.correcting import CorrectionKind, Withdrawals, corrected, requested
 from kgray.memory.ingesting import Item, LocalIngest, Submission, foreseen, last_sequences
 from kgray.memory.naming import no_group
 from kgray.memory.reads import GroupReads, When
 from kgray.memory.reports import Report
-from kgray.memory.withdrawing import Withdrawals
 from kgray.ports import Answerer, Embedder, GroupCounts, Reranker, Store, Summarizer
 from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Queued, Stop, ignore, never, silent
 from kgray.records import check_group
