@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import GROUP, MOMENT, TEXT, Call, Signals, any_group_option, common, finished, together
+from kgray.cli.frame import (
+    GROUP,
+    MOMENT,
+    TEXT,
+    Call,
+    Signals,
+    any_group_option,
+    common,
+    finished,
+    number,
+    several,
+    together,
+)
 from kgray.cli.outcome import FIRST, nothing_accepted, print_report, refusal_line, say_quality
 from kgray.cli.printing import Progress, duration
 from kgray.errors import ContentError, InputError
@@ -25,18 +37,14 @@ if TYPE_CHECKING:
     from kgray.settings import Settings
 
 
+_ON_ERROR = "stop: where anything is refused, nothing of the run is accepted. Default: skip."
 _KINDS = ("message", "text", "json", "triples")
 rows_options = together(
     click.option("--group", type=GROUP, metavar="G", help="The group of rows that name none."),
     click.option("--source", type=TEXT, metavar="S", help="The source of rows that name none."),
     click.option("--kind", type=click.Choice(_KINDS), help="The kind of rows that name none."),
     click.option("--at", type=MOMENT, metavar="T", help="The reference time of rows that have none."),
-    click.option(
-        "--on-error",
-        type=click.Choice(("skip", "stop")),
-        default="skip",
-        help="stop: where anything is refused, nothing of the run is accepted. Default: skip.",
-    ),
+    click.option("--on-error", type=click.Choice(("skip", "stop")), default="skip", help=_ON_ERROR),
     click.option("--replace", is_flag=True, help="Replace episodes whose id is taken by other content."),
     click.option("--again", is_flag=True, help="Accept what was retracted, too; else it stays retracted."),
 )
@@ -88,9 +96,7 @@ def add(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN
 
 @click.command(short_help="Take failed episodes up again.")
 @any_group_option
-@click.option(
-    "--episode", "episodes", multiple=True, type=TEXT, metavar="ID", help="This one only; repeatable."
-)
+@several("--episode", "episodes", metavar="ID", help="This one only; repeatable.")
 @common
 def retry(call: Call, group: str | None, episodes: tuple[str, ...]) -> int:
     r"""Take failed episodes up again, at a new place in their group's order.
@@ -197,22 +203,9 @@ _RATE = click.FloatRange(min=0, min_open=True)
 @click.command(short_help="What ingesting files will cost; nothing is sent.")
 @click.argument("files", nargs=-1, required=True, type=TEXT, metavar="FILE...")
 @click.option("--group", type=GROUP, metavar="G", help="The group of rows that name none. Default: plan.")
-@click.option(
-    "--throughput",
-    type=_RATE,
-    default=100.0,
-    metavar="N",
-    help="Tokens a second of one stream. Default: 100.",
-)
-@click.option(
-    "--first-token", type=_PRICE, default=0.15, metavar="S", help="Seconds to the first. Default: 0.15."
-)
-@click.option(
-    "--streams",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Calls at once. Default: model.max_concurrency.",
-)
+@number("--throughput", type=_RATE, default=100.0, help="Tokens a second of one stream. Default: 100.")
+@number("--first-token", type=_PRICE, default=0.15, metavar="S", help="Seconds to the first. Default: 0.15.")
+@number("--streams", help="Calls at once. Default: model.max_concurrency.")
 @click.option("--input-price", type=_PRICE, metavar="P", help="Price of a million prompt tokens.")
 @click.option("--output-price", type=_PRICE, metavar="P", help="Price of a million completion tokens.")
 @common

@@ -12,7 +12,7 @@ import click
 
 from kgray.cli import printing
 from kgray.cli.adding import defaults_of, rows_options
-from kgray.cli.frame import TEXT, Call, Signals, common, finished
+from kgray.cli.frame import TEXT, Call, Signals, common, finished, number
 from kgray.cli.outcome import nothing_accepted, print_counts, say_end, say_quality
 from kgray.cli.printing import Ticker
 from kgray.errors import STOPPED, InputError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kgray.memory import Memory
     from kgray.settings import Settings
 
-_ANY = click.IntRange(min=1)
+_ORDER = "reference-time: sort the rows of all files by it first. Default: file."
 # Options that are passed on to a job.
 _HANDED_ON = ("group", "source", "kind", "on_error", "limit", "max_calls", "max_tokens", "order")
 
@@ -31,15 +31,10 @@ _HANDED_ON = ("group", "source", "kind", "on_error", "limit", "max_calls", "max_
 @click.argument("paths", nargs=-1, required=True, type=TEXT, metavar="PATH...")
 @rows_options
 @click.option("--dry-run", is_flag=True, help="Check every row and say what it would cost; accept nothing.")
-@click.option("--limit", type=_ANY, metavar="N", help="Take N rows; running it again takes the next ones.")
-@click.option("--max-calls", type=_ANY, metavar="N", help="Stop when so many model calls were made.")
-@click.option("--max-tokens", type=_ANY, metavar="N", help="Stop when so many tokens were used.")
-@click.option(
-    "--order",
-    type=click.Choice(("file", "reference-time")),
-    default="file",
-    help="reference-time: sort the rows of all files by it first. Default: file.",
-)
+@number("--limit", help="Take N rows; running it again takes the next ones.")
+@number("--max-calls", help="Stop when so many model calls were made.")
+@number("--max-tokens", help="Stop when so many tokens were used.")
+@click.option("--order", type=click.Choice(("file", "reference-time")), default="file", help=_ORDER)
 @click.option("--run", type=TEXT, metavar="NAME", help="The run to go on with. Default: by store and paths.")
 @click.option("--submit", is_flag=True, help="Run as a Ray job, and follow its log.")
 @click.option("--job-server", type=TEXT, metavar="URL", help="Where to submit. Default: runtime.address.")

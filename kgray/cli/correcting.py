@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import TEXT, Call, Signals, common, finished, group_option, together
+from kgray.cli.frame import TEXT, Call, Signals, common, finished, group_option, several, together
 from kgray.errors import InputError, exit_code_of
 
 _BYTES_LEFT = {
@@ -87,15 +87,7 @@ def distinct(call: Call, first: str, second: str, group: str) -> int:
 
 @click.command(short_help="Say that some names are another entity.")
 @click.argument("identifier", type=TEXT, metavar="NAME_OR_ID")
-@click.option(
-    "--surface",
-    "surfaces",
-    multiple=True,
-    required=True,
-    type=TEXT,
-    metavar="S",
-    help="A name as it was written; repeatable.",
-)
+@several("--surface", "surfaces", required=True, metavar="S", help="A name as it was written; repeatable.")
 @click.argument("more", nargs=-1, type=TEXT, metavar="[S]...")
 @group_option
 @common
@@ -124,14 +116,7 @@ def undo(call: Call, sequence: int, group: str) -> int:
 
 
 _choice = together(
-    click.option(
-        "--episode",
-        "episodes",
-        multiple=True,
-        type=TEXT,
-        metavar="ID",
-        help="Ours or the client's; repeatable.",
-    ),
+    several("--episode", "episodes", metavar="ID", help="Ours or the client's; repeatable."),
     click.argument("more", nargs=-1, type=TEXT, metavar="[ID]..."),
     click.option("--source", type=TEXT, metavar="S", help="All of this source."),
     click.option("--all", "everything", is_flag=True, help="All of the group."),

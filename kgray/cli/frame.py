@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
@@ -382,6 +382,6 @@ GROUP, MOMENT, TEXT = Checked("group", _group), Checked("time", _moment), Checke
 group_option = click.option("--group", type=GROUP, required=True, metavar="G", help="The group (tenant).")
 any_group_option = click.option("--group", type=GROUP, metavar="G", help="One group only.")
 as_of_option = click.option("--as-of", type=MOMENT, metavar="T", help="Facts that held then. Default: now.")
-known_at_option = click.option(
-    "--known-at", type=MOMENT, metavar="T", help="As this memory knew it then. Default: now."
-)
+known_at_option = click.option("--known-at", type=MOMENT, metavar="T", help="As known then. Default: now.")
+several = partial(click.option, multiple=True, type=TEXT)  # its option may be repeated
+number = partial(click.option, type=click.IntRange(min=1), metavar="N")

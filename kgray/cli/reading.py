@@ -20,6 +20,7 @@ from kgray.cli.frame import (
     finished,
     group_option,
     known_at_option,
+    several,
     together,
 )
 from kgray.errors import InputError
@@ -41,19 +42,11 @@ _LEFT = ("scope", "id", "text")
 _CITED = 100  # characters of a line that an answer cites
 _LONGEST = 160  # characters of a text where standard output is no terminal
 filter_options = together(
-    click.option(
-        "--scope", "scopes", multiple=True, type=click.Choice(_SCOPES), help="Only this; repeatable."
-    ),
-    click.option("--source", "sources", multiple=True, type=TEXT, metavar="S", help="Told in this source."),
-    click.option(
-        "--speaker", "speakers", multiple=True, type=TEXT, metavar="WHO", help="Told by this speaker."
-    ),
-    click.option(
-        "--relation", "relations", multiple=True, type=TEXT, metavar="R", help="Facts of this relation."
-    ),
-    click.option(
-        "--type", "labels", multiple=True, type=TEXT, metavar="TYPE", help="Of entities of this type."
-    ),
+    several("--scope", "scopes", type=click.Choice(_SCOPES), help="Only this; repeatable."),
+    several("--source", "sources", metavar="S", help="Told in this source."),
+    several("--speaker", "speakers", metavar="WHO", help="Told by this speaker."),
+    several("--relation", "relations", metavar="R", help="Facts of this relation."),
+    several("--type", "labels", metavar="TYPE", help="Of entities of this type."),
     click.option("--said-after", type=MOMENT, metavar="T", help="Episodes said then or later."),
     click.option("--said-before", type=MOMENT, metavar="T", help="Episodes said before."),
 )

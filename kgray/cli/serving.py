@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import MOMENT, Call, Signals, common, finished, group_option
+from kgray.cli.frame import MOMENT, Call, Signals, common, finished, group_option, number, several
 from kgray.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -30,14 +30,10 @@ _GRACE_S = 10  # for requests in flight, after SIGTERM
 @click.command(short_help="Serve HTTP and MCP from one port.")
 @click.option("--host", default="127.0.0.1", metavar="HOST", help="Address. Any but loopback demands keys.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8321, help="Default: 8321; 0: any free one.")
-@click.option(
-    "--name", "names", multiple=True, metavar="NAME", help="A further name of this server; repeatable."
-)
+@several("--name", "names", metavar="NAME", help="A further name of this server; repeatable.")
 @click.option("--accept-only", is_flag=True, help="Another process ingests what is added here.")
-@click.option("--max-pending", type=click.IntRange(min=1), default=100_000, metavar="N", help="Then 503.")
-@click.option(
-    "--max-age", type=click.IntRange(min=1), default=3600, metavar="S", help="Of what waits; then 503."
-)
+@number("--max-pending", default=100_000, help="Then 503.")
+@number("--max-age", default=3600, metavar="S", help="Of what waits; then 503.")
 @click.option(
     "--webhooks",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import NamedTuple
 
-from kgray.backends.rules.builder import MAX_ITEMS, ExtractionBuilder
+from kgray.backends.rules.extractor import MAX_ITEMS, ExtractionBuilder
 from kgray.backends.rules.grammar import RECORD_KEYS, RECORD_NAMES, WORDS, third_person
 from kgray.backends.rules.marking import find_prices
 from kgray.ontology import Ontology, RelationType
