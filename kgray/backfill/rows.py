@@ -17,7 +17,9 @@ import numpy as np
 from kgray import locks
 from kgray.backfill.inputs import InputFile
 from kgray.backfill.manifest import VERSION, Manifest
-from kgray.intake import Defaults, Position, Refusal, Submitted, read_file
+from kgray.intake.drafts import Defaults, Refusal
+from kgray.intake.files import Submitted, read_file
+from kgray.intake.formats import Position
 from kgray.locks import explained
 from kgray.memory.run_files import SORTED
 from kgray.ports.ingest import Stop

@@ -29,7 +29,8 @@ from kgray.errors import ContentError, InputError
 
 if TYPE_CHECKING:
     from kgray.ingest.preview import Preview
-    from kgray.intake import Defaults, Refusal, Submitted
+    from kgray.intake.drafts import Defaults, Refusal
+    from kgray.intake.files import Submitted
     from kgray.memory import Memory
     from kgray.ports.ingest import OnStep
     from kgray.prompting.estimate import WorkEstimate
@@ -52,7 +53,7 @@ rows_options = together(
 
 def defaults_of(options: dict[str, Any]) -> Defaults:
     """Return what the options say for rows that do not say it themselves."""
-    from kgray.intake import Defaults
+    from kgray.intake.drafts import Defaults
     from kgray.times import from_datetime
 
     at = None if options["at"] is None else from_datetime(options["at"])
@@ -113,7 +114,7 @@ def retry(call: Call, group: str | None, episodes: tuple[str, ...]) -> int:
 
 def regular(name: str, stack: ExitStack) -> Path:
     """Return a path that can be read twice: standard input, pipes and the like are copied to a file first."""
-    from kgray.intake import spooled
+    from kgray.intake.files import spooled
 
     if name == "-":
         return stack.enter_context(spooled())
@@ -132,7 +133,7 @@ def regular(name: str, stack: ExitStack) -> Path:
 
 def read(paths: list[tuple[str, Path]], defaults: Defaults) -> Iterator[Submitted | Refusal]:
     """Yield the rows of files. paths: the name that is shown of each, and where it is read."""
-    from kgray.intake import read_file
+    from kgray.intake.files import read_file
 
     for name, path in paths:
         yield from read_file(path, defaults, name=name)
@@ -156,7 +157,7 @@ def _watched(memory: Memory) -> Iterator[OnStep]:
 
 async def _preview(call: Call, preview: Preview, items: Iterator[Submitted | Refusal]) -> int:
     """Print each change, and why rows would be refused or fail; return the exit code."""
-    from kgray.intake import Refusal
+    from kgray.intake.drafts import Refusal
 
     faults: list[str] = []
     count = 0
@@ -219,7 +220,7 @@ def plan(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: AN
     Example:
       kgray plan chat.jsonl --input-price 0.15 --output-price 0.60
     """
-    from kgray.intake import Defaults, Refusal
+    from kgray.intake.drafts import Defaults, Refusal
     from kgray.settings import require_built
 
     settings = call.settings()

@@ -18,7 +18,7 @@ from kgray.cli.printing import Ticker
 from kgray.errors import STOPPED, InputError
 
 if TYPE_CHECKING:
-    from kgray.backfill import RunRequest
+    from kgray.backfill.run import RunRequest
     from kgray.memory import Memory
     from kgray.settings import Settings
 
@@ -53,8 +53,7 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
       kgray backfill archive/ --group team --dry-run
       kgray backfill archive/ --group team --max-tokens 2000000
     """
-    from kgray.backfill import run_name
-    from kgray.backfill.inputs import check_name
+    from kgray.backfill.inputs import check_name, run_name
 
     settings, given = call.settings(), options["run"]
     run = run_name(settings, call.folder, paths) if given is None else check_name(given)
@@ -67,7 +66,7 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
         if options["dry_run"]:
             return _dry_run(call, settings, memory, request)
         if options["on_error"] == "stop":
-            from kgray.backfill import forecast
+            from kgray.backfill.forecast import forecast
 
             found = forecast(memory.store, request)
             if found.refused:
@@ -77,7 +76,8 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
 
 
 def _request(call: Call, run: str, paths: tuple[str, ...], options: dict[str, Any]) -> RunRequest:
-    from kgray.backfill import RunRequest, find
+    from kgray.backfill.inputs import find
+    from kgray.backfill.run import RunRequest
 
     return RunRequest(
         run=run,
@@ -88,8 +88,8 @@ def _request(call: Call, run: str, paths: tuple[str, ...], options: dict[str, An
 
 
 def _in_place(call: Call, memory: Memory, request: RunRequest) -> int:
-    from kgray.backfill import backfill as carried_out
     from kgray.backfill.manifest import RunFolder
+    from kgray.backfill.run import backfill as carried_out
 
     with Signals.gentle(), Ticker() as ticker:
         found = finished(carried_out(memory, call.folder, request, stop=Signals.asked, watch=ticker))
@@ -132,7 +132,7 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest) -> int:
-    from kgray.backfill import forecast
+    from kgray.backfill.forecast import forecast
     from kgray.cli.adding import estimator
 
     estimate = estimator(settings) if settings.model.backend in ("openai", "vllm") else None
@@ -152,7 +152,7 @@ def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest
 
 def _as_job(call: Call, settings: Settings, run: str, paths: tuple[str, ...], options: dict[str, Any]) -> int:
     from kgray.backfill.inputs import submitted
-    from kgray.intake import Refusal
+    from kgray.intake.drafts import Refusal
     from kgray.runtime.jobs import Job, follow
     from kgray.runtime.spec import as_environ
     from kgray.settings import public_environ

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 if TYPE_CHECKING:
-    from kgray.backfill import RunProgress
+    from kgray.backfill.report import RunProgress
 
 
 Style = Mapping[str, Any]  # what click.style takes

@@ -20,7 +20,7 @@ from kgray.communities.found import Clustering, clustered
 from kgray.communities.refresh import OnGroup, Refresh, Refreshed
 from kgray.derivation.repair import differences, repaired
 from kgray.errors import InputError, NoSpace, NotFound, SettingsError
-from kgray.intake import FIELDS, Defaults, Refusal, draft_from
+from kgray.intake.drafts import FIELDS, Defaults, Refusal, draft_from
 from kgray.ledger import retry
 from kgray.memory.access import Access
 from kgray.memory.answers import ToldFailure, told_failures

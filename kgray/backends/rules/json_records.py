@@ -29,7 +29,7 @@ from kgray.backends.rules.grammar import RECORD_KEYS, RECORD_NAMES, WORDS, third
 from kgray.backends.rules.marking import find_prices
 from kgray.ontology import Ontology, RelationType
 from kgray.records import MAX_RELATION, ExtractedFact, Value, clean_number, clean_relation, clean_text
-from kgray.times import Instant, parse, show
+from kgray.times import Instant, parse, show_as
 
 MAX_VALUE = 200  # characters
 _MAX_DEPTH = 12
@@ -45,22 +45,24 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 @dataclass(slots=True, kw_only=True)
 class _Record:
-    """The object whose fields are read.
+    """An object that has a name: who it is, and while its fields are read, where it stands.
 
-    number    its index among the entities
-    person    it is surely one
+    key       of the record; "" = it has none
     own       its fields that say what it is called, in lower snake case: they are no facts
+    person    it is surely one
     currency  of its prices, where a field says so
+    number    its index among the entities
     named     relation -> the field that it was first used for: "price_usd" and "price_eur" are not one
     """
 
-    number: int
     name: str
+    key: str
     label: str
-    depth: int
-    person: bool
     own: frozenset[str]
-    currency: str | None = None
+    person: bool
+    currency: str | None
+    depth: int = 0
+    number: int = 0
     named: dict[str, str] = field(default_factory=dict)
 
 
@@ -71,18 +73,6 @@ class _Field(NamedTuple):
     key: str
     unit: str | None
     many: bool
-
-
-class _Identity(NamedTuple):
-    """What an object is called. name: "" = nothing names it; key: "" = it has none; own: the fields used."""
-
-    name: str = ""
-    key: str = ""
-    label: str = ""
-    own: frozenset[str] = frozenset()
-
-
-_NOBODY = _Identity()
 
 
 class JsonReader:
@@ -111,7 +101,7 @@ class JsonReader:
             for item in content:
                 self.read(item, key, depth + 1)
         elif isinstance(content, Mapping) and content:
-            if self._identity(content, key).name:
+            if self._record(content, key):
                 self._entity(content, key, depth)
                 return
             inner = {k: v for k, v in content.items() if isinstance(v, Mapping | list)}
@@ -124,8 +114,10 @@ class JsonReader:
         elif content not in ({}, None):
             self._drop(key or "the content", "a value alone belongs to no object")
 
-    def _identity(self, content: Mapping[str, object], above: str) -> _Identity:
-        """Return what an object is called. above: the field or the table that it stands in."""
+    def _record(self, content: Mapping[str, object], above: str) -> _Record | None:
+        """Return who an object is; None where nothing names it. above: the field or table it stands in."""
+        if not content:
+            return None
         fields: dict[str, object] = {}
         for written, value in content.items():
             fields.setdefault(_snake(written), value)
@@ -143,24 +135,22 @@ class JsonReader:
         if own and not name:
             named = tuple(title for title in _TITLES if _is_name(fields.get(title)))[:1]
             name = clean_text(str(fields[named[0]])) if named else key or clean_text(str(fields[own]))
-        return _Identity(name, key, label, frozenset({own, *named}))
+        person = label in WORDS["persons"] or not WORDS["fields_of_persons"].isdisjoint(fields)
+        currency = content.get("currency")
+        known = currency if isinstance(currency, str) else None
+        own_fields = frozenset({own, *named})
+        made = _Record(name=name, key=key, label=label, own=own_fields, person=person, currency=known)
+        return made if name else None
 
     def _entity(self, content: Mapping[str, object], key: str, depth: int) -> int | None:
         """Read an object that is an entity; return its index, None where it cannot be one."""
-        found = self._identity(content, key) if content else _NOBODY
-        if not found.name or len(self.builder.entities) >= MAX_ITEMS or depth > _MAX_DEPTH:
+        record = self._record(content, key)
+        if record is None or len(self.builder.entities) >= MAX_ITEMS or depth > _MAX_DEPTH:
             self._drop(key or "an object", "it has no name, or there are too many")
             return None
-        index = self.builder.entity(found.name, found.label, key=found.key)
-        currency = content.get("currency")
-        record = _Record(
-            number=index, name=found.name, label=found.label, depth=depth, own=found.own,
-            currency=currency if isinstance(currency, str) else None,
-            person=found.label in WORDS["persons"]
-            or not WORDS["fields_of_persons"].isdisjoint(map(_snake, content)),
-        )  # fmt: skip
+        record.depth, record.number = depth, self.builder.entity(record.name, record.label, key=record.key)
         self._fields(content, record, "")
-        return index
+        return record.number
 
     def _fields(
         self, content: Mapping[str, object], record: _Record, prefix: str, *, many: bool = False
@@ -210,7 +200,7 @@ class JsonReader:
             plain = replace(record, currency=None)
             self._scalar(amount, plain, found._replace(unit=str(unit or "")))
             return
-        if not content or not self._identity(content, found.key).name:
+        if self._record(content, found.key) is None:
             inner = replace(record, label="", person=False, depth=record.depth + 1)
             self._fields(content, inner, f"{found.key}_", many=found.many)
             return
@@ -315,10 +305,9 @@ def _number(text: str) -> str:
 def _date(text: str) -> Value | None:
     """Return a date at its own precision; None where there is no such day."""
     try:
-        instant, precision = parse(text)
+        return Value("date", show_as(*parse(text)))
     except ValueError:
         return None
-    return Value("date", str(show(instant)) if precision == "instant" else text)
 
 
 # --------------------------------------------------------------------------------- names and keys
