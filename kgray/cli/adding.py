@@ -17,7 +17,7 @@ from kgray.cli.frame import (
     Call,
     Signals,
     any_group_option,
-    common,
+    command,
     finished,
     number,
     several,
@@ -60,19 +60,16 @@ def defaults_of(options: dict[str, Any]) -> Defaults:
     return Defaults(group=options["group"], source=options["source"], kind=options["kind"], at=at)
 
 
-@click.command(short_help="Accept files and ingest them.")
+@command("Accept files and ingest them.")
 @click.argument("files", nargs=-1, required=True, type=TEXT, metavar="FILE...")
 @rows_options
 @click.option("--dry-run", is_flag=True, help="Print what would change; accept nothing.")
 @click.option("--accept-only", is_flag=True, help="Accept and return; a later add ingests.")
-@common
 def add(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - click's options
-    r"""Accept the rows of FILE... and ingest until nothing is pending. "-" is standard input.
+    """Accept the rows of FILE... and ingest until nothing is pending. "-" is standard input.
 
     Files are JSON Lines, a JSON array, CSV, Parquet, or plain text (.txt, .md).
 
-    \b
-    Example:
       kgray add chat.jsonl --group team
       echo '{"text": "I work at Acme now", "speaker": "Alice"}' | kgray add - --group team
     """
@@ -95,16 +92,13 @@ def add(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN
     return print_report(call, report)
 
 
-@click.command(short_help="Take failed episodes up again.")
+@command("Take failed episodes up again.")
 @any_group_option
 @several("--episode", "episodes", metavar="ID", help="This one only; repeatable.")
-@common
 def retry(call: Call, group: str | None, episodes: tuple[str, ...]) -> int:
-    r"""Take failed episodes up again, at a new place in their group's order.
+    """Take failed episodes up again, at a new place in their group's order.
 
-    \b
-    Example:
-      kgray retry --group team
+    kgray retry --group team
     """
     with call.memory() as memory, Signals.gentle(), _watched(memory) as on_step:
         retried = memory.retry(group=group, episodes=episodes, on_step=on_step, stop=Signals.asked)
@@ -201,7 +195,7 @@ _PRICE = click.FloatRange(min=0)
 _RATE = click.FloatRange(min=0, min_open=True)
 
 
-@click.command(short_help="What ingesting files will cost; nothing is sent.")
+@command("What ingesting files will cost; nothing is sent.")
 @click.argument("files", nargs=-1, required=True, type=TEXT, metavar="FILE...")
 @click.option("--group", type=GROUP, metavar="G", help="The group of rows that name none. Default: plan.")
 @number("--throughput", type=_RATE, default=100.0, help="Tokens a second of one stream. Default: 100.")
@@ -209,15 +203,12 @@ _RATE = click.FloatRange(min=0, min_open=True)
 @number("--streams", help="Calls at once. Default: model.max_concurrency.")
 @click.option("--input-price", type=_PRICE, metavar="P", help="Price of a million prompt tokens.")
 @click.option("--output-price", type=_PRICE, metavar="P", help="Price of a million completion tokens.")
-@common
 def plan(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - click's options
-    r"""Estimate model calls, tokens, time and cost of adding FILE..., with the pipeline of the settings.
+    """Estimate model calls, tokens, time and cost of adding FILE..., with the pipeline of the settings.
 
     Prompts are rendered and counted (4 characters a token); replies are estimated. Every row is taken
     as new. Nothing is sent, nothing is stored.
 
-    \b
-    Example:
       kgray plan chat.jsonl --input-price 0.15 --output-price 0.60
     """
     from kgray.intake.drafts import Defaults, Refusal

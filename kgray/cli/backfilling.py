@@ -12,7 +12,7 @@ import click
 
 from kgray.cli import printing
 from kgray.cli.adding import defaults_of, rows_options
-from kgray.cli.frame import TEXT, Call, Signals, common, finished, number
+from kgray.cli.frame import TEXT, Call, Signals, command, finished, number
 from kgray.cli.outcome import nothing_accepted, print_counts, say_end, say_quality
 from kgray.cli.printing import Ticker
 from kgray.errors import STOPPED, InputError
@@ -27,7 +27,7 @@ _ORDER = "reference-time: sort the rows of all files by it first. Default: file.
 _HANDED_ON = ("group", "source", "kind", "on_error", "limit", "max_calls", "max_tokens", "order")
 
 
-@click.command(short_help="Accept and ingest files and folders in bulk; resumable.")
+@command("Accept and ingest files and folders in bulk; resumable.")
 @click.argument("paths", nargs=-1, required=True, type=TEXT, metavar="PATH...")
 @rows_options
 @click.option("--dry-run", is_flag=True, help="Check every row and say what it would cost; accept nothing.")
@@ -39,17 +39,14 @@ _HANDED_ON = ("group", "source", "kind", "on_error", "limit", "max_calls", "max_
 @click.option("--submit", is_flag=True, help="Run as a Ray job, and follow its log.")
 @click.option("--job-server", type=TEXT, metavar="URL", help="Where to submit. Default: runtime.address.")
 @click.option("--python", type=TEXT, metavar="FILE", help="The job's interpreter. Default: this one.")
-@common
 def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - click's options
-    r"""Accept the rows of PATH... in bulk, ingest them meanwhile, and report. Folders are searched.
+    """Accept the rows of PATH... in bulk, ingest them meanwhile, and report. Folders are searched.
 
     Files are JSON Lines, a JSON array, CSV, Parquet, or plain text (.txt, .md), read a batch at a time; a
     PATH may be a URL: s3://, gs://, hdfs://, file://.
     Stopped or killed, the same command goes on where it was: a file that has not changed is read on
     behind its last accepted row. The run's manifest, report and refused rows lie in DIR/runs/RUN.
 
-    \b
-    Example:
       kgray backfill archive/ --group team --dry-run
       kgray backfill archive/ --group team --max-tokens 2000000
     """

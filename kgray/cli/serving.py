@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import MOMENT, Call, Signals, common, finished, group_option, number, several
+from kgray.cli.frame import MOMENT, Call, Signals, command, finished, group_of, group_option, number, several
 from kgray.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _TURN_S = 0.0005
 _GRACE_S = 10  # for requests in flight, after SIGTERM
 
 
-@click.command(short_help="Serve HTTP and MCP from one port.")
+@command("Serve HTTP and MCP from one port.")
 @click.option("--host", default="127.0.0.1", metavar="HOST", help="Address. Any but loopback demands keys.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8321, help="Default: 8321; 0: any free one.")
 @several("--name", "names", metavar="NAME", help="A further name of this server; repeatable.")
@@ -41,18 +41,15 @@ _GRACE_S = 10  # for requests in flight, after SIGTERM
     help="Post commits to webhooks; FILE has the key of their secrets, and is made where there is none.",
 )
 @click.option("--private-webhooks", is_flag=True, help="Their receivers may have private addresses.")
-@common
 def serve(
     call: Call, host: str, port: int, names: tuple[str, ...], accept_only: bool,
     webhooks: Path | None, private_webhooks: bool, **bounds: int,
 ) -> int:  # fmt: skip
-    r"""Serve the memory over HTTP (/v1/...) and MCP (/mcp/GROUP) until SIGTERM, and ingest what is added.
+    """Serve the memory over HTTP (/v1/...) and MCP (/mcp/GROUP) until SIGTERM, and ingest what is added.
 
     Without a key, only this machine is served, and may do what the command line may. `kgray keys add` makes
     keys; once there is one, every request needs one.
 
-    \b
-    Example:
       kgray serve --port 8321
       curl -d '{"text": "I work at Acme now", "speaker": "Alice"}' localhost:8321/v1/groups/team/episodes
     """
@@ -110,17 +107,14 @@ def _server(app: FastAPI, host: str, port: int) -> uvicorn.Server:
     return Server(uvicorn.Config(app, host=host, port=port, **quiet, **how))
 
 
-@click.command(short_help="An MCP server on stdin and stdout.")
+@command("An MCP server on stdin and stdout.")
 @group_option
 @click.option("--read-only", is_flag=True, help="Without the tools that add and forget.")
-@common
 def mcp(call: Call, group: str, read_only: bool) -> int:
-    r"""Serve one group to an agent by the Model Context Protocol, on standard input and output.
+    """Serve one group to an agent by the Model Context Protocol, on standard input and output.
 
     docs/mcp.md has the settings of the usual clients.
 
-    \b
-    Example:
       kgray mcp --group team
     """
     from kgray.wiring import needed_by
@@ -132,30 +126,23 @@ def mcp(call: Call, group: str, read_only: bool) -> int:
     return 0
 
 
-keys = click.Group(
-    name="keys",
-    short_help="Keys of the HTTP server.",
-    help=(
-        "Make, list and revoke keys of the HTTP server. Only a key's digest is kept; it is shown once.\n\n"
-        "\b\n"
-        "Example:\n"
-        "  kgray keys add --groups team --scopes read,add"
-    ),
+keys = group_of(
+    "keys",
+    "Keys of the HTTP server.",
+    "Make, list and revoke keys of the HTTP server. Only a key's digest is kept; it is shown once.\n\n"
+    "kgray keys add --groups team --scopes read,add",
 )
 
 
-@keys.command(short_help="Make a key; it is shown once.")
+@command("Make a key; it is shown once.", of=keys)
 @click.option("--groups", required=True, metavar="G,...", help="Names; PREFIX/*: all that begin so; *: all.")
 @click.option("--scopes", required=True, metavar="S,...", help="Of read, add, correct, remove, admin.")
 @click.option("--expires", type=MOMENT, metavar="T", help="Default: never.")
 @click.option("--rate", type=int, metavar="N", help="At most so many requests a second.")
-@common
 def add(call: Call, groups: str, scopes: str, expires: datetime | None, rate: int | None) -> int:
-    r"""Make a key for groups and scopes. Once there is one, every request to the server needs one.
+    """Make a key for groups and scopes. Once there is one, every request to the server needs one.
 
-    \b
-    Example:
-      kgray keys add --groups team,project-/* --scopes read,add --expires 2027-01-01
+    kgray keys add --groups team,project-/* --scopes read,add --expires 2027-01-01
     """
     from kgray.times import from_datetime
 
@@ -170,14 +157,11 @@ def add(call: Call, groups: str, scopes: str, expires: datetime | None, rate: in
     return call.answer({"id": id_, "key": key}, people)
 
 
-@keys.command(name="list", short_help="The keys, without their secrets.")
-@common
+@command("The keys, without their secrets.", name="list", of=keys)
 def list_keys(call: Call) -> int:
-    r"""List the keys with their groups, scopes and ends.
+    """List the keys with their groups, scopes and ends.
 
-    \b
-    Example:
-      kgray keys list
+    kgray keys list
     """
     with call.memory() as memory:
         found = [key.as_dict() for key in memory.access.every()]
@@ -190,15 +174,12 @@ def list_keys(call: Call) -> int:
     return call.answer({"keys": found}, lambda: printing.table(rows, head=head, nothing="No keys."))
 
 
-@keys.command(short_help="Revoke a key.")
+@command("Revoke a key.", of=keys)
 @click.argument("identifier", metavar="ID")
-@common
 def revoke(call: Call, identifier: str) -> int:
-    r"""Revoke a key, for good; a server that runs knows of it within a second.
+    """Revoke a key, for good; a server that runs knows of it within a second.
 
-    \b
-    Example:
-      kgray keys revoke 0f3a9c21b7de
+    kgray keys revoke 0f3a9c21b7de
     """
     with call.memory() as memory:
         memory.access.revoke(identifier)
