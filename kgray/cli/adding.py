@@ -24,7 +24,7 @@ from kgray.cli.frame import (
     together,
 )
 from kgray.cli.outcome import FIRST, nothing_accepted, print_report, refusal_line, say_quality
-from kgray.cli.printing import Progress, duration
+from kgray.cli.progress import Progress, duration
 from kgray.errors import ContentError, InputError
 
 if TYPE_CHECKING:

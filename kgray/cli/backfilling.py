@@ -14,7 +14,7 @@ from kgray.cli import printing
 from kgray.cli.adding import defaults_of, rows_options
 from kgray.cli.frame import TEXT, Call, Signals, command, finished, number
 from kgray.cli.outcome import nothing_accepted, print_counts, say_end, say_quality
-from kgray.cli.printing import Ticker
+from kgray.cli.progress import Ticker
 from kgray.errors import STOPPED, InputError
 
 if TYPE_CHECKING:

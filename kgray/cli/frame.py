@@ -47,7 +47,7 @@ COMMANDS: Mapping[str, str] = {
     "history": "looking:history",
     "show": "looking:show",
     "communities": "grouping:communities",
-    "schedule": "grouping:schedule",
+    "schedule": "scheduling:schedule",
     "merge": "correcting:merge",
     "split": "correcting:split",
     "duplicates": "looking:duplicates",
@@ -60,7 +60,7 @@ COMMANDS: Mapping[str, str] = {
     "import": "transferring:import_from",
     "eval": "evaluating:evaluate",
     "serve": "serving:serve",
-    "keys": "serving:keys",
+    "keys": "keys:keys",
     "mcp": "serving:mcp",
     "doctor": "checking:doctor",
 }

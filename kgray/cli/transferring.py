@@ -15,7 +15,7 @@ import click
 from kgray.cli import printing
 from kgray.cli.frame import TEXT, Call, Signals, command, finished, group_option
 from kgray.cli.outcome import print_counts, say_end
-from kgray.cli.printing import Progress
+from kgray.cli.progress import Progress
 from kgray.errors import InputError, KgrayError
 
 if TYPE_CHECKING:

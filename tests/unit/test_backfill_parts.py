@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from kgray.backfill.budget import Budget
 from kgray.backfill.inputs import run_name
 from kgray.backfill.report import RecentRate, RunProgress
-from kgray.backfill.rows import Sorter
-from kgray.cli import printing
+from kgray.backfill.sorting import Sorter
+from kgray.cli import progress
 from kgray.errors import InputError, Unavailable
 from kgray.intake.drafts import Defaults
 from kgray.intake.files import read_file
@@ -188,24 +188,24 @@ def test_names_that_are_no_folders_are_refused():
 
 def test_where_a_run_stands_is_one_line():
     standing = RunProgress(accepted=1200, ended=800, failed=2, rate=40.0, total=29_600)
-    assert printing.progress_line(standing) == (
+    assert progress.progress_line(standing) == (
         "1200 accepted, 798 committed, 2 failed, 40.0/s, about 12 min left"
     )
-    assert printing.progress_line(RunProgress(duplicate=3, refused=1)) == (
+    assert progress.progress_line(RunProgress(duplicate=3, refused=1)) == (
         "0 accepted, 3 duplicate, 1 refused, 0 committed, 0 failed"
     )
 
 
 def test_sorting_is_told_while_nothing_is_accepted_yet():
-    assert printing.progress_line(RunProgress(sorting=7)) == (
+    assert progress.progress_line(RunProgress(sorting=7)) == (
         "7 rows read to be sorted, 0 accepted, 0 committed, 0 failed"
     )
 
 
 def test_a_line_is_told_every_few_seconds_where_nobody_watches(capsys):
-    ticker = printing.Ticker(every_s=0)
+    ticker = progress.Ticker(every_s=0)
     ticker(RunProgress(accepted=1))
-    quiet = printing.Ticker(every_s=60)
+    quiet = progress.Ticker(every_s=60)
     quiet(RunProgress(accepted=2))
     assert capsys.readouterr().err == "kgray: 1 accepted, 0 committed, 0 failed\n"
 
