@@ -17,10 +17,6 @@ from kgray.ontology import RelationType
 from kgray.records import Value
 
 _MAX_LIST, _MAX_AUXILIARIES, _MAX_LEAD, _MAX_ROLE, _MAX_STATUS = 8, 4, 12, 5, 3
-_JOINS = frozenset({"and", "but", ";"})
-_NEGATIONS = frozenset({"not", "n't", "never", "no", "longer"})
-_UNTRUE = frozenset({"untrue", "false", "fake", "incorrect"})
-_HEADS_OF = frozenset({"head", "vp", "director", "president", "lead"})  # "head of design"
 
 Found = tuple[FactEnd, int]  # an object, and the unit after it
 
@@ -100,7 +96,7 @@ class ClauseReader:
         said = [self.low(i) for i in range(6)]
         if said[0] in {"that", "this"} and "wrong" in said:
             return len(self.sentence.units), False  # "That was wrong: Bob ...": which of the two is so?
-        untrue = _UNTRUE & set(said) or ("true" in said and {"not", "n't"} & set(said))
+        untrue = WORDS["untrue"] & set(said) or ("true" in said and {"not", "n't"} & set(said))
         if said[0] == "it" and untrue and "that" in said:
             return said.index("that") + 1, True
         at = int(self.low(0) in {"-", "*", "•"})
@@ -111,7 +107,7 @@ class ClauseReader:
                 break
             if self.low(colon) == ":":
                 lead = {self.low(i) for i in range(at, colon)}
-                at = colon + 1 if lead & WORDS["leads"] and not lead & _UNTRUE else at
+                at = colon + 1 if lead & WORDS["leads"] and not lead & WORDS["untrue"] else at
                 break
         if self.low(at) in {"at", "in"} and self.sentence.name(at + 1) and self.low(at + 2) == ",":
             at += 3  # "At Acme, Bob reports to Carol"
@@ -119,15 +115,14 @@ class ClauseReader:
 
     def _next_start(self, at: int, *, after_clause: bool) -> int:
         """Return where the next clause may begin: after "and", "but", ";", or the sign that ends a clause."""
-        if after_clause and self.low(at) not in _JOINS:
-            at += 1  # a comma, a bracket, a dash
+        if after_clause:
+            at += self.low(at) not in WORDS["joins"]  # a comma, a bracket, a dash
         else:
             # "All but Bob left" is no "but" between clauses; one of those follows a comma.
-            while at < len(self.sentence.units) and not (
-                self.low(at) in _JOINS and (self.low(at) != "but" or after_clause or self.low(at - 1) == ",")
-            ):
-                at += 1
-        while self.low(at) in _JOINS or self.low(at) in {",", "then"}:
+            last = len(self.sentence.units)
+            joins = (i for i in range(at, last) if self.low(i) in WORDS["joins"])
+            at = next((i for i in joins if self.low(i) != "but" or self.low(i - 1) == ","), last)
+        while self.low(at) in WORDS["joins"] or self.low(at) in {",", "then"}:
             at += 1
         return at
 
@@ -158,7 +153,7 @@ class ClauseReader:
         for verb in range(first, first + _MAX_AUXILIARIES + 1):
             for lemma, forms in self.table.verbs.get(self.low(verb), {}).items():
                 after = verb + 1
-                while lemma == "be" and self.low(after) in _NEGATIONS:
+                while lemma == "be" and self.low(after) in WORDS["not_be"]:
                     after += 1
                 group = [self.low(i) for i in range(first, after) if i != verb]
                 for phrase in self._phrases(lemma, subject):
@@ -366,8 +361,7 @@ class ClauseReader:
             )
         if slot in {"person", "someone"} and self.low(at) in {"me", "us"} and sentence.speaker:
             return sentence.speaker, at + 1
-        is_phrase = slot in {"thing", "group", "problem", "belonging"}
-        found = self._thing(at) if is_phrase else self._name(at, slot)
+        found = self._thing(at) if slot in WORDS["noun_phrase_slots"] else self._name(at, slot)
         return found if found and _fits(found[0], phrase) else None
 
     def _name(self, at: int, slot: str) -> Found | None:
@@ -396,7 +390,7 @@ class ClauseReader:
             end += 1
         if end == at or self.low(end - 1) not in WORDS["role_heads"]:
             return None
-        if self.low(end) == "of" and self.low(end - 1) in _HEADS_OF:
+        if self.low(end) == "of" and self.low(end - 1) in WORDS["heads_of"]:
             field = self.low(end + 1)
             end += 2 * (field.isalpha() and field not in WORDS["function_words"])
         text = self.sentence.text_of(at, end)

@@ -15,28 +15,18 @@ Rome" may be said by somebody who was born there.
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 from typing import NamedTuple
 
 from kgray.backends.rules.clauses import Clause
-from kgray.backends.rules.grammar import Mode, Phrase, third_person
+from kgray.backends.rules.grammar import PATTERNS, THIRD, WORDS, Mode, Phrase, third_person
 from kgray.backends.rules.marking import MarkedSentence
 from kgray.dates import DatedMoment, resolve
 from kgray.ontology import RelationType
 from kgray.records import EvidenceKind, clean_text
 from kgray.times import Instant
 
-_NOW_WORDS = frozenset({"today", "tonight", "this week", "this month", "this year"})
-
 _MAX_WORDING = 400
-_THIRD = {
-    "am": "is", "'m": "is", "are": "is", "'re": "is", "were": "was", "have": "has",
-    "'ve": "has", "do": "does",
-}  # fmt: skip
-_BEFORE_BASE = frozenset({"do", "did", "will", "'ll", "to", "can"})
-_QUALIFIER = re.compile(r"(?: (?:part-time|full-time|remotely))+")
-_FIRST_PERSON = re.compile(r"\b(?:my|our|me|us)\b", re.IGNORECASE)
 
 
 class Timing(NamedTuple):
@@ -123,7 +113,7 @@ def _stated(clause: Clause, reference: Instant, mode: Mode) -> _Stated | None:
             return None  # "left Acme for a week" did not leave it
         if date.role == "length" and (time in {"past", "former"} or mode == "event"):
             continue  # "worked at Acme for three years": not when
-        if date.first.words.lower() in _NOW_WORDS and (date.role, time) == ("at", "present"):
+        if date.first.words.lower() in WORDS["at_present"] and (date.role, time) == ("at", "present"):
             continue  # "works at Acme today" says no more than "works at Acme"
         # Whether an open date ("on Friday") lies after the reference time.
         ahead = date.role != "length" and time not in {"past", "perfect", "former"}
@@ -161,8 +151,8 @@ def wording_of(sentence: MarkedSentence, clause: Clause) -> str:
     verb = units[clause.verb]
     group = [unit.low for unit in units[clause.first : clause.verb + 1]]
     if clause.subject.pronoun:
-        present = clause.tense.time == "present" and _BEFORE_BASE.isdisjoint(group)
-        group = [_THIRD.get(word, word) for word in group]
+        present = clause.tense.time == "present" and WORDS["before_base"].isdisjoint(group)
+        group = [THIRD.get(word, word) for word in group]
         if present and verb.low == clause.phrase.verb:
             group[-1] = third_person(verb.low)
     head = " ".join({"'s": "is", "'ll": "will"}.get(word, word) for word in group)
@@ -170,10 +160,12 @@ def wording_of(sentence: MarkedSentence, clause: Clause) -> str:
     for unit in units[clause.verb + 1 : clause.end]:
         rest += sentence.text[last : unit.start] + ("" if unit.date else sentence.text[unit.start : unit.end])
         last = unit.end
-    qualifier = _QUALIFIER.match(sentence.text, last)
+    qualifier = PATTERNS["qualifier"].match(sentence.text, last)
     rest += qualifier[0] if qualifier else ""
     speaker = sentence.speaker.name if sentence.speaker else ""
     own = "their" if clause.subject.pronoun else f"{speaker}'s"
-    said = _FIRST_PERSON.sub(lambda word: own if word[0].lower() in {"my", "our"} else speaker, rest)
+    said = PATTERNS["first_person"].sub(
+        lambda word: own if word[0].lower() in {"my", "our"} else speaker, rest
+    )
     text = clean_text(f"{clause.subject.text} {head}{said}".replace(" n't", "n't").replace("cann't", "can't"))
     return text[:_MAX_WORDING].strip()

@@ -15,7 +15,7 @@ from itertools import product, zip_longest
 
 from kgray.backends.rules.clauses import Clause, ClauseReader
 from kgray.backends.rules.evidence import Timing, other_side, share_dates, timing_of, wording_of
-from kgray.backends.rules.grammar import MAX_TEXT, WORDS, PhraseTable, Sentence, sentences
+from kgray.backends.rules.grammar import MAX_TEXT, PATTERNS, WORDS, PhraseTable, Sentence, sentences
 from kgray.backends.rules.marking import FactEnd, KnownWords, MarkedSentence
 from kgray.errors import InvalidAnswer
 from kgray.ontology import Ontology, RelationType
@@ -125,10 +125,6 @@ def _contradict(a: ExtractedFact, b: ExtractedFact, *, single: bool) -> bool:
 
 _VERSION = "rules-3"
 _SHORT = 6  # tokens of a sentence that may take back the one before it, its stop included
-_TRANSCRIPT = re.compile(r"^[ \t]*(?:[A-Z][\w.'-]{0,30} ?){1,3}:\s", re.MULTILINE)  # "Ann: I joined Acme"
-_HELLO = r"\W*(?:(?:[Hh]i|[Hh]ello|[Hh]ey)\b\W*)?"
-_HERE = re.compile(_HELLO + r"((?:[A-Z][\w.-]*\s+){1,3})here\b\s*[:,.!]?")  # "Ann here", "B. Smith here:"
-_SOMEBODY = re.compile(_HELLO + r"(?:[Tt]his is|[Ii]t's) [A-Z]")
 
 
 class RulesExtractor:
@@ -180,8 +176,10 @@ class _TextReader:
             self.speaker = FactEnd(name, "" if name.lower() in WORDS["role_speakers"] else "Person")
             builder.entity(name, self.speaker.type)
         # Where others speak, "I" may be somebody else.
-        self.is_transcript = bool(_TRANSCRIPT.search(self.text[:MAX_TEXT]) or _SOMEBODY.match(self.text))
-        if here := _HERE.match(self.text):
+        self.is_transcript = bool(
+            PATTERNS["transcript"].search(self.text[:MAX_TEXT]) or PATTERNS["somebody"].match(self.text)
+        )
+        if here := PATTERNS["here"].match(self.text):
             if self.speaker and _is_called(here[1], self.speaker.name):
                 self.text = " " * here.end() + self.text[here.end() :]  # what follows stays where it stands
             else:

@@ -26,8 +26,8 @@ def _by_word(table: Mapping[str, str]) -> dict[str, str]:
 
 
 _TABLES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
-RECORD_KEYS: list[str] = _TABLES["record_keys"]
-RECORD_NAMES: list[str] = _TABLES["record_names"]
+LISTS: dict[str, list[str]] = {name: listed for name, listed in _TABLES.items() if isinstance(listed, list)}
+THIRD = _by_word(_TABLES["third"])
 CURRENCY_OF = _by_word(_TABLES["money"])
 # Each auxiliary and how it stands in the table of tenses.
 AUXILIARIES = {word: form or word for word, form in _by_word(_TABLES["auxiliaries"]).items()}
@@ -37,6 +37,10 @@ WORDS["no_names_at_the_start"] = WORDS["function_words"].union(
     AUXILIARIES,
     *(WORDS[n] for n in ("starts", "not_names", "titles", "adverbs", "openers", "leads", "hedges")),
 )
+PATTERNS: dict[str, re.Pattern[str]] = {}
+for _name, _text in _TABLES["patterns"].items():
+    _whole = re.sub(r"\{([a-z]+)\}", lambda of: _TABLES["patterns"][of[1]], _text)
+    PATTERNS[_name] = re.compile(_whole, re.VERBOSE)
 _LIGHT = frozenset({"be", "get", "give", "go"})  # say nothing by themselves
 
 
@@ -180,21 +184,7 @@ def _tokens_of(word: str) -> list[str]:
 MAX_TEXT = 100_000  # characters; the rest of a longer text is not read
 MAX_SENTENCE = 1_000  # a longer stretch without an end is cut at a space
 
-_END = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)|[。！？]|\n\s*\n|\n(?=[ \t]*(?:[-*•#]|\d+[.)]))")
 _ABBREVIATIONS = frozenset("mr mrs ms dr prof inc ltd corp co st vs etc e.g i.e no jr sr dept approx".split())
-_LAST_WORD = re.compile(r"([^\W\d_](?:[\w.]{0,12}[^\W_])?)$")
-_REPLY = re.compile(r"^[ \t]*>.*$", re.MULTILINE)  # a line of another message
-# A question without its mark: "He works at Acme, right".
-_ASKED = re.compile(r",\s*(?:right|correct|huh|eh|innit|yes|yeah|no)\W*$", re.IGNORECASE)
-_TOKEN = re.compile(
-    r"https?://[^\s]{1,2000}"
-    r"|[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,4}"
-    r"|(?:[A-Z]\.){1,4}(?=[\s,]|[A-Z])"
-    r"|\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\w])|\d+(?:[.:/-]\d+)*(?:st|nd|rd|th|%)?(?![\w])"
-    r"|[^\W_]+(?:[-'’&][^\W_]+)*"
-    r"|\S"
-)
-_CONTRACTION = re.compile(r"(.+?)(n['’]t|['’](?:s|m|re|ve|ll|d))$|(can)(not)$", re.IGNORECASE)
 _STEMS = {"ca": "can", "wo": "will", "sha": "shall"}
 
 
@@ -222,13 +212,13 @@ class Sentence(NamedTuple):
 
 def sentences(text: str) -> Iterator[Sentence]:
     """Yield the sentences of the first MAX_TEXT characters; lines quoted with ">" are left out."""
-    shown = _REPLY.sub(lambda line: " " * len(line[0]), text[:MAX_TEXT])
+    shown = PATTERNS["reply"].sub(lambda line: " " * len(line[0]), text[:MAX_TEXT])
     open_quotes = 0
     for start, end in _stretches(shown):
         words = shown[start:end]
         if "\n\n" in words:
             open_quotes = 0  # a quotation that was never closed ends with its paragraph
-        asks = "?" in words or "？" in words or _ASKED.search(words) is not None
+        asks = "?" in words or "？" in words or PATTERNS["asked"].search(words) is not None
         if tokens := list(tokenise(shown, start, end)):
             yield Sentence(start, end, tokens, asks, open_quotes > 0)
         open_quotes = (open_quotes + words.count('"')) % 2 if '"' in words else open_quotes
@@ -238,7 +228,9 @@ def sentences(text: str) -> Iterator[Sentence]:
 def _stretches(text: str) -> Iterator[tuple[int, int]]:
     """Yield [start, end) of each sentence; one beyond MAX_SENTENCE in pieces."""
     start = 0
-    ends = (m.end() for m in _END.finditer(text) if m[0] != "." or not _abbreviated(text, m.start()))
+    ends = (
+        m.end() for m in PATTERNS["end"].finditer(text) if m[0] != "." or not _abbreviated(text, m.start())
+    )
     for end in (*ends, len(text)):
         while end - start > MAX_SENTENCE:
             space = text.rfind(" ", start + MAX_SENTENCE // 2, start + MAX_SENTENCE)
@@ -251,7 +243,7 @@ def _stretches(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _abbreviated(text: str, dot: int) -> bool:
-    if not (found := _LAST_WORD.search(text, max(0, dot - 14), dot)):
+    if not (found := PATTERNS["last_word"].search(text, max(0, dot - 14), dot)):
         return False
     word = found[1]
     return word.lower() in _ABBREVIATIONS or (len(word) == 1 and word.isupper() and word != "I")
@@ -259,10 +251,10 @@ def _abbreviated(text: str, dot: int) -> bool:
 
 def tokenise(text: str, start: int, end: int) -> Iterator[Token]:
     """Yield the tokens of text[start:end]; "don't" gives "do" and "n't", "cannot" gives "can" and "not"."""
-    for match in _TOKEN.finditer(text, start, end):
+    for match in PATTERNS["token"].finditer(text, start, end):
         word, (first, last) = match[0], match.span()
         low = word.lower().replace("’", "'")
-        if parts := _CONTRACTION.match(word) if "'" in low or low == "cannot" else None:
+        if parts := PATTERNS["contraction"].match(word) if "'" in low or low == "cannot" else None:
             stem, rest = parts[1] or parts[3], parts[2] or parts[4]
             border = first + len(stem)
             yield Token(stem, _STEMS.get(stem.lower(), stem.lower()), first, border)

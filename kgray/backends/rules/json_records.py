@@ -25,7 +25,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from kgray.backends.rules.extractor import MAX_ITEMS, ExtractionBuilder
-from kgray.backends.rules.grammar import RECORD_KEYS, RECORD_NAMES, WORDS, third_person
+from kgray.backends.rules.grammar import LISTS, WORDS, third_person
 from kgray.backends.rules.marking import find_prices
 from kgray.ontology import Ontology, RelationType
 from kgray.records import MAX_RELATION, ExtractedFact, Value, clean_number, clean_relation, clean_text
@@ -35,10 +35,6 @@ MAX_VALUE = 200  # characters
 _MAX_DEPTH = 12
 _MAX_LABEL = 60  # characters; a longer type is a sentence
 _SHOWN = 8  # names of fields in a line about what was left out
-_TITLES = "headline summary display_label".split()  # of a record that has only a key
-_KEY_ENDS = ("_id", "_key", "_code", "_number")
-_TYPES = ("type", "kind", "@type", "category")
-_AMOUNTS = ("amount", "value", "price")
 _DATE = re.compile(r"\d{4}-\d\d(?:-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?)?")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -121,19 +117,19 @@ class JsonReader:
         fields: dict[str, object] = {}
         for written, value in content.items():
             fields.setdefault(_snake(written), value)
-        own = next((key for key in (*self.keys, *RECORD_KEYS) if _is_name(fields.get(key))), "")
+        own = next((key for key in (*self.keys, *LISTS["record_keys"]) if _is_name(fields.get(key))), "")
         first = _snake(next(iter(content)))
-        if not own and first.endswith(_KEY_ENDS) and _is_name(fields[first]):
+        if not own and first.endswith(tuple(LISTS["key_ends"])) and _is_name(fields[first]):
             own = first
         # What it is called by never changes with its type: a prospect becomes a customer.
         kind = _label_of_key(above) or _label_of_key(own.rpartition("_")[0])
-        label = next((label for t in _TYPES if (label := _camel(fields.get(t)))), kind)
+        label = next((label for t in LISTS["record_types"] if (label := _camel(fields.get(t)))), kind)
         name, named = _name_of(fields, kind)
         key = _key_surface(fields[own], kind or label) if own else ""
         if name.isdigit():
             name = f"{label} {name}".strip()
         if own and not name:
-            named = tuple(title for title in _TITLES if _is_name(fields.get(title)))[:1]
+            named = tuple(title for title in LISTS["record_titles"] if _is_name(fields.get(title)))[:1]
             name = clean_text(str(fields[named[0]])) if named else key or clean_text(str(fields[own]))
         person = label in WORDS["persons"] or not WORDS["fields_of_persons"].isdisjoint(fields)
         currency = content.get("currency")
@@ -159,7 +155,7 @@ class JsonReader:
         priced = any(_snake(key) in self.fields for key in content)
         for key, value in content.items():
             snake = _snake(key)
-            names_it = not prefix and (snake in record.own or snake in _TYPES[:3])
+            names_it = not prefix and (snake in record.own or snake in LISTS["record_types"][:3])
             no_fact = snake in WORDS["no_facts"] or snake.endswith(("_at", "_url", "_uri"))
             if value is None or names_it or no_fact or (snake == "currency" and priced):
                 continue
@@ -193,7 +189,7 @@ class JsonReader:
 
     def _nested(self, content: Mapping[str, object], record: _Record, found: _Field) -> None:
         """Read an object inside an object: an amount, an entity, or more fields of the outer one."""
-        amount = next((content[key] for key in _AMOUNTS if key in content), None)
+        amount = next((content[key] for key in LISTS["amounts"] if key in content), None)
         unit = content.get("currency") or content.get("unit")
         is_amount = amount is not None and not isinstance(amount, Mapping | list)
         if is_amount and len(content) <= 2:  # an amount and its unit
@@ -317,8 +313,8 @@ def _name_of(fields: Mapping[str, object], kind: str) -> tuple[str, tuple[str, .
     """Return the name of an object and the fields that give it; "" where none does."""
     own = [key for key in list(fields)[:2] if key.endswith("_name")]
     own += [key for key in fields if kind and key == f"{_snake(kind)}_name"]
-    plain: list[tuple[str, ...]] = [(key,) for key in (*RECORD_NAMES, *own, "email")]
-    plain.insert(RECORD_NAMES.index("title"), ("first_name", "last_name"))
+    plain: list[tuple[str, ...]] = [(key,) for key in (*LISTS["record_names"], *own, "email")]
+    plain.insert(LISTS["record_names"].index("title"), ("first_name", "last_name"))
     for keys in plain:
         parts = [fields.get(key) for key in keys]
         if all(map(_is_name, parts)):

@@ -12,7 +12,15 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import NamedTuple
 
-from kgray.backends.rules.grammar import AUXILIARIES, CURRENCY_OF, WORDS, PhraseTable, Sentence, Token
+from kgray.backends.rules.grammar import (
+    AUXILIARIES,
+    CURRENCY_OF,
+    PATTERNS,
+    WORDS,
+    PhraseTable,
+    Sentence,
+    Token,
+)
 from kgray.dates import DatePhrase, find_dates
 from kgray.records import Value, clean_number, clean_text
 
@@ -20,19 +28,9 @@ _MAX_NOUNS = 5
 _QUOTES = frozenset("\"“”«»'‘`")
 _SIGNS_IN_NAMES = "'’&/%$€£#@*+=_"  # what follows one of these belongs to what stands before it
 
-_NUMBER = r"\d{1,15}(?:[,']\d{3})*(?:\.\d{1,9})?"
-_SCALE = r"(?:\s?(?:k|K|m|M|million|billion)\b)?"
-_PRICE = re.compile(
-    rf"(?P<sign>[$€£¥₹₽₩])\s?(?P<a>{_NUMBER})(?P<sa>{_SCALE})(?![-–]?\d)"
-    rf"|(?P<code>[A-Z]{{3}})\s(?P<b>{_NUMBER})(?P<sb>{_SCALE})(?![\w])"
-    rf"|(?<![\w.,])(?P<c>{_NUMBER})(?P<sc>{_SCALE})\s?"
-    r"(?P<unit>[$€£]|[A-Z]{3}\b|(?:dollars?|bucks|euros?|pounds?|yen|rupees|francs)\b)"
-)
 _SCALES = {"": 1, "k": 1_000, "m": 1_000_000, "million": 1_000_000, "billion": 1_000_000_000}
+_ORGANISATIONS = ("university of ", "bank of ")
 _MAX_NAME = 120  # characters; a longer run of capitals is a heading or noise
-_TITLE = re.compile(r"([\"“«])([A-Z][\w'’-]*(?: (?:[A-Z0-9][\w'’-]*|of|the|and|a|in|to|for)){0,5})[\"”»]")
-_MODEL = re.compile(r"[A-Z]+[a-z]*-?\d[\w.-]*")
-_NO_MODEL = re.compile(r"[QH][1-4]|[A-Z]{2,}-\d+")  # a quarter, the number of a ticket
 
 
 class FactEnd(NamedTuple):
@@ -174,7 +172,7 @@ class MarkedSentence:
 def find_prices(text: str, start: int, end: int) -> list[Unit]:
     """Return the amounts of money in text[start:end], in order."""
     found = []
-    for match in _PRICE.finditer(text, start, end):
+    for match in PATTERNS["price"].finditer(text, start, end):
         raw = match["a"] or match["b"] or match["c"]
         scale = (match["sa"] or match["sb"] or match["sc"] or "").strip().lower()
         word = match["sign"] or match["code"] or match["unit"]
@@ -183,17 +181,6 @@ def find_prices(text: str, start: int, end: int) -> list[Unit]:
             value = Value("number", clean_number(amount), unit)
             found.append(Unit(match.start(), match.end(), price=value))
     return found
-
-
-# A name in a sentence of which each token is two letters. The first: "-" where it follows the one before
-# within a line and no date or amount stands between, else "|". The second, by what it may be in a name:
-#   P a first name, a known person   C another name's word   W the same, and an auxiliary   d a number
-#   t "Dr"   o "van"   O "of", "the", "&": they join no persons   L the comma of ", Inc"   . a full stop
-_NAME = re.compile(
-    r".(?P<title>t.(?:\..)?)?"
-    r"(?:P(?:-[CP]|-o.(?:[oO].)?[CPW])*|[CW](?:-[CPd]|-[oO].(?:[oO].)?[CPW])*)"
-    r"(?:-L..(?:-\.)?)?"
-)
 
 
 class _Names:
@@ -208,7 +195,7 @@ class _Names:
         taken: spans of dates and amounts
         """
         text, names = self.text, []
-        for match in _TITLE.finditer(text, self.sentence.start, self.sentence.end):
+        for match in PATTERNS["title"].finditer(text, self.sentence.start, self.sentence.end):
             names.append((match.span(), FactEnd(match[2], self._type(match[2]), match.span(2))))
         covered = {at for span in (*taken, *(outer for outer, _ in names)) for at in range(*span)}
         self.tokens = [token for token in self.sentence.tokens if token.start not in covered]
@@ -235,7 +222,7 @@ class _Names:
 
     def _name_at(self, at: int) -> tuple[int, int]:
         """Return the tokens [first, end) of the name that begins at `at`, behind its title; none: empty."""
-        found = _NAME.match(self.letters, 2 * at)
+        found = PATTERNS["name"].match(self.letters, 2 * at)
         if not found:
             return at, at
         first, end = at + len(found["title"] or "") // 2, found.end() // 2
@@ -244,7 +231,7 @@ class _Names:
         return (first, end) if inside or first > at or self._trusted(at, end) else (at, at)
 
     def _letter(self, at: int) -> str:
-        """Return the letter of a token in the table of `_NAME`; x for what is in no name."""
+        """Return the letter of a token in the table of the pattern `name`; x for what is in no name."""
         token, following = self.tokens[at], self._low(at + 1)
         if token.low in WORDS["titles"] and token.text[0].isupper():
             return "t"
@@ -270,7 +257,7 @@ class _Names:
             return False
         mixed = len(text) > 2 and text[0].islower() and text[1].isupper()
         plain = text[0].isupper() and len(text) > 1 and not (self.shouting and text.isupper())
-        return mixed or plain or _MODEL.fullmatch(text) is not None
+        return mixed or plain or PATTERNS["model"].fullmatch(text) is not None
 
     def _trusted(self, at: int, end: int) -> bool:
         """Whether a capital at the start of a sentence is a name's."""
@@ -287,7 +274,7 @@ class _Names:
             low in WORDS["places"]
             or end - at > 1
             or any(map(str.isupper, text[1:]))
-            or _MODEL.fullmatch(text)
+            or PATTERNS["model"].fullmatch(text)
         ):
             return True
         following = self._low(end + (self._low(end) in WORDS["adverbs"]))
@@ -301,12 +288,10 @@ class _Names:
         first, last = parts[0].lower(), parts[-1].lower().rstrip(".")
         if low in self.known.persons:
             return "Person"
-        if (len(parts) > 1 and last in WORDS["organisations"]) or low.startswith(
-            ("university of ", "bank of ")
-        ):
+        if (len(parts) > 1 and last in WORDS["organisations"]) or low.startswith(_ORGANISATIONS):
             return "Organization"
         if any(map(str.isdigit, name)):
-            return "Product" if any(_MODEL.fullmatch(p) and not _NO_MODEL.fullmatch(p) for p in parts) else ""
+            return "Product" if any(map(PATTERNS["product"].fullmatch, parts)) else ""
         initial = len(parts) > 1 and len(first) == 2 and first[1] == "."
         person = first in WORDS["first_names"] or initial
         if low in WORDS["places"]:
