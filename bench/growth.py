@@ -16,7 +16,7 @@ from bench.plain_loop import decided_change, extract
 from bench.timed import ModelClock, TimedModels
 from bench.world import WorldEpisode
 from kgray import times
-from kgray.backends.rules.judge import RulesJudge
+from kgray.backends.rules import RulesJudge
 from kgray.derivation.change import EpisodeChange
 from kgray.ingest.changes import committed
 from kgray.ingest.committer import Direct, Outbox, Parts

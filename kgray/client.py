@@ -18,7 +18,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from kgray import errors
 from kgray.errors import Denied, InputError, KgrayError, Unavailable
 from kgray.graph import Entity, FactSpan, Hit
-from kgray.intake import Refusal
+from kgray.intake.drafts import Refusal
 from kgray.memory import BothWays, EntityCount, History, Report
 from kgray.search import Context
 from kgray.times import from_datetime, show

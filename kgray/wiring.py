@@ -221,8 +221,8 @@ def build_models(
             ),
             OpenAIJudge(client, prompts, apart=chosen.resolution == "per_node", cache=cache),
         )
+    from kgray.backends.rules import RulesJudge
     from kgray.backends.rules.extractor import RulesExtractor
-    from kgray.backends.rules.judge import RulesJudge
 
     keys = [key.strip() for key in (settings.records.key or "").split(",") if key.strip()]
     return RulesExtractor(ontology, keys), RulesJudge()
@@ -276,7 +276,7 @@ def build_summarizer(settings: Settings) -> Summarizer | None:
     if settings.model.backend != "openai":
         return None
     require(settings, "model")
-    from kgray.backends.openai_api.summarizer import OpenAISummarizer
+    from kgray.backends.openai_api.answerer import OpenAISummarizer
 
     return OpenAISummarizer(build_client(settings, "model"))
 

@@ -26,14 +26,14 @@ from bench.commands.options import (
     show,
     world_options,
 )
-from kgray.cli.frame import Call, common
+from kgray.cli.frame import Call, command
 
 if TYPE_CHECKING:
     from bench.empty_stores import StoreKind
     from bench.random_models import Shape
 
 
-@click.command(short_help="Ingest worlds and score the graphs.")
+@command("Ingest worlds and score the graphs.")
 @seeds_option
 @world_options
 @error_options
@@ -42,13 +42,10 @@ if TYPE_CHECKING:
 @choice("--judging", "relation", "statement")
 @click.option("--http", is_flag=True, help="Through a model server and the openai backend.")
 @file("--out", "The figures and the first faults, as JSON.")
-@common
 def quality(call: Call, seeds: tuple[int, ...], http: bool, out: Path | None, **given: Any) -> None:  # noqa: ANN401
-    r"""Ingest generated worlds with a reader that knows them, and hold the graphs against their truth.
+    """Ingest generated worlds with a reader that knows them, and hold the graphs against their truth.
 
-    \b
-    Example:
-      python -m bench quality --seed 1 --seed 2 --seed 3 --http --out quality.json
+    python -m bench quality --seed 1 --seed 2 --seed 3 --http --out quality.json
     """
     from bench import quality as measured
 
@@ -63,7 +60,7 @@ def quality(call: Call, seeds: tuple[int, ...], http: bool, out: Path | None, **
     show(call, document, out, lambda: measured.table(results))
 
 
-@click.command(short_help="How full the runner keeps a model server.")
+@command("How full the runner keeps a model server.")
 @seeds_option
 @world_options
 @count("--window", 128, "Episodes in flight.")
@@ -72,14 +69,11 @@ def quality(call: Call, seeds: tuple[int, ...], http: bool, out: Path | None, **
 @count("--chunk", 8, "Of requests, on Ray.")
 @file("--profile", "The cluster profile of the actors.")
 @out_option
-@common
 def ingest(call: Call, seeds: tuple[int, ...], out: Path | None, **given: Any) -> None:  # noqa: ANN401
-    r"""Ingest generated worlds through a simulated model server, against the ceiling of one call an episode.
+    """Ingest generated worlds through a simulated model server, against the ceiling of one call an episode.
 
-    \b
-    Example:
-      python -m bench ingest --episodes 1000 --window 128 --seed 1 --seed 2
-      python -m bench ingest --runtime ray --streams 64 --window 256
+    python -m bench ingest --episodes 1000 --window 128 --seed 1 --seed 2
+    python -m bench ingest --runtime ray --streams 64 --window 256
     """
     from bench import ingest as measured
     from bench.engine import Way, one_ray
@@ -96,21 +90,18 @@ def ingest(call: Call, seeds: tuple[int, ...], out: Path | None, **given: Any) -
     show(call, document, out, lambda: measured.table(results))
 
 
-@click.command(short_help="What a group costs as it grows.")
+@command("What a group costs as it grows.")
 @listed("--sizes", "1000,10000", "Numbers of facts.")
 @listed("--slots", "10,1000", "Values in one slot.")
 @listed(
     "--store", "sqlite", "sqlite, neo4j, or both: on the server of the settings, else a new one.", "NAME,..."
 )
 @out_option
-@common
 def store(call: Call, sizes: str, slots: str, store: str, out: Path | None) -> None:
-    r"""Measure deciding, committing, loading, searching and the recall of vectors as one group grows.
+    """Measure deciding, committing, loading, searching and the recall of vectors as one group grows.
 
-    \b
-    Example:
-      python -m bench store --sizes 1000,10000,100000 --slots 10,1000,10000
-      python -m bench store --sizes 1000,10000 --store sqlite,neo4j
+    python -m bench store --sizes 1000,10000,100000 --slots 10,1000,10000
+    python -m bench store --sizes 1000,10000 --store sqlite,neo4j
     """
     from bench import store as measured
 
@@ -145,7 +136,7 @@ def _floats(text: str, option: str) -> list[float]:
         raise click.BadParameter("a list of numbers, such as 0.1,0.3", param_hint=option) from None
 
 
-@click.command(short_help="How well communities are found.")
+@command("How well communities are found.")
 @count("--nodes", 10_000, "Entities of a graph.", least=100)
 @listed("--mu", "0.1,0.2,0.3,0.4,0.5", "Shares of the edges that lead anywhere.")
 @listed("--beside", "fast_label_propagation,asyn_lpa,louvain", "Algorithms of networkx.", "NAME,...")
@@ -153,15 +144,12 @@ def _floats(text: str, option: str) -> list[float]:
 @listed("--grown", "", "Instead: what is left of a run once such shares have come, as 0.01,0.1.")
 @count("--groups", 0, "Instead: refresh so many groups of 100 entities through Ray.", least=0)
 @out_option
-@common
 def communities(
     call: Call, nodes: int, mu: str, beside: str, seed: int, grown: str, groups: int, out: Path | None
 ) -> None:
-    r"""Find communities in generated graphs that have some, beside networkx's algorithms.
+    """Find communities in generated graphs that have some, beside networkx's algorithms.
 
-    \b
-    Example:
-      python -m bench communities --nodes 100000 --mu 0.2,0.3 --beside fast_label_propagation
+    python -m bench communities --nodes 100000 --mu 0.2,0.3 --beside fast_label_propagation
     """
     from bench import communities as measured
 
@@ -178,18 +166,15 @@ def communities(
     show(call, document, out, lambda: measured.table(results))
 
 
-@click.command(short_help="What a server takes, and whether it loses any.")
+@command("What a server takes, and whether it loses any.")
 @count("--clients", 64, "Clients that append.")
 @count("--searchers", 16, "Clients that search meanwhile; 0: none.", least=0)
 @count("--seconds", 60, "How long.")
 @out_option
-@common
 def serve(call: Call, clients: int, searchers: int, seconds: int, out: Path | None) -> None:
-    r"""Append to `kgray serve` on loopback, accepting alone, then ingesting too; kill it and look for losses.
+    """Append to `kgray serve` on loopback, accepting alone, then ingesting too; kill it and look for losses.
 
-    \b
-    Example:
-      python -m bench serve --clients 64 --seconds 60
+    python -m bench serve --clients 64 --seconds 60
     """
     from bench import serving as measured
 
@@ -199,14 +184,13 @@ def serve(call: Call, clients: int, searchers: int, seconds: int, out: Path | No
     show(call, document, out, lambda: measured.table(results))
 
 
-@click.command(short_help="Models in the processes that run them: vLLM, BGE.")
+@command("Models in the processes that run them: vLLM, BGE.")
 @choice("--shape", "tiny", "real", text="Of the random weights.")
 @listed("--parts", "embed,rerank,extract,ingest", "What is measured.", "NAME,...")
 @count("--episodes", 20, "Of the ingest.")
 @file("--folder", "For weights and store; new. Default: one that is removed.")
 @file("--profile", "The cluster profile of the ingest's actors. Default: one for a processor.")
 @out_option
-@common
 def models(
     call: Call,
     shape: Shape,
@@ -216,12 +200,10 @@ def models(
     profile: Path | None,
     out: Path | None,
 ) -> int:
-    r"""Measure embedder, reranker, engine, and an ingest with all three, on random weights.
+    """Measure embedder, reranker, engine, and an ingest with all three, on random weights.
 
     It needs torch with FlagEmbedding and vLLM: the extra `gpu`, or the environment of `make test-vllm`.
 
-    \b
-    Example:
       python -m bench models --parts embed,rerank
       python -m bench models --shape real --profile cluster/card-80gb.toml
     """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import Call
+from kgray.cli.frame import Call, together
 
 if TYPE_CHECKING:
     from bench.world import Errors, WorldPlan
@@ -53,17 +53,6 @@ def file(name: str, text: str, *, required: bool = False) -> _Option[Any]:
 def listed(name: str, default: str, text: str, metavar: str = "N,...") -> _Option[Any]:
     """Return an option that takes a list such as 1,2."""
     return click.option(name, default=default, show_default=True, metavar=metavar, help=text)
-
-
-def together(*options: _Option[Any]) -> _Option[Any]:
-    """Return one decorator that adds several options."""
-
-    def add(command: _Command) -> _Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
 
 
 world_options = together(

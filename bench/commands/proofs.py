@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from bench.commands.options import (
     count,
     listed,
@@ -19,7 +17,7 @@ from bench.commands.options import (
     show,
     store_option,
 )
-from kgray.cli.frame import Call, common
+from kgray.cli.frame import Call, command
 
 if TYPE_CHECKING:
     from bench.empty_stores import StoreKind
@@ -35,21 +33,18 @@ def _world(seed: int, episodes: int, groups: int) -> WorldPlan:
     return plan_of(seed, {"episodes": episodes, "groups": groups, "entities": entities})
 
 
-@click.command(short_help="One world, many ways to ingest it, one graph.")
+@command("One world, many ways to ingest it, one graph.")
 @seed_option
 @count("--episodes", 2000)
 @listed("--groups", "1,40", "Worlds of so many groups.")
 @store_option
 @out_option
-@common
 def equality(call: Call, seed: int, episodes: int, groups: str, store: StoreKind, out: Path | None) -> int:
-    r"""Ingest worlds by the plain loop, the local runner and Ray, and compare the graphs byte for byte.
+    """Ingest worlds by the plain loop, the local runner and Ray, and compare the graphs byte for byte.
 
     Windows of 1, 8 and 64, chunks of 1 and 16, answers in random order, a model that is right about
     nothing, one with 10 % errors, live and backfilled episodes mixed.
 
-    \b
-    Example:
       python -m bench equality --episodes 200 --groups 1
     """
     from bench import equality as measured
@@ -63,7 +58,7 @@ def equality(call: Call, seed: int, episodes: int, groups: str, store: StoreKind
     return 0 if all(result.holds for result in results) else 1
 
 
-@click.command(short_help="A backfill through Ray under random kills.")
+@command("A backfill through Ray under random kills.")
 @seed_option
 @count("--kills", 100)
 @count("--episodes", None, "Default: 30 a kill.")
@@ -74,16 +69,13 @@ def equality(call: Call, seed: int, episodes: int, groups: str, store: StoreKind
 @count("--nodes", 2, "Worker nodes.")
 @store_option
 @out_option
-@common
 def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None, **rest: Any) -> int:  # noqa: ANN401
-    r"""Backfill a world on a simulated cluster while its processes are killed, and judge what comes of it.
+    """Backfill a world on a simulated cluster while its processes are killed, and judge what comes of it.
 
     Killed at random: writer, workers, sequencer, model server, the driver, whole nodes; for Neo4j the
     server too. The graph must be the undisturbed one, every episode must end once, no epoch may go back,
     and nothing may be asked twice but what was in flight.
 
-    \b
-    Example:
       python -m bench chaos --kills 10 --outage-s 0
     """
     from bench import chaos as measured
@@ -110,18 +102,15 @@ def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None,
     return 0 if outcome.holds else 1
 
 
-@click.command(short_help="Does memory grow beyond the state that is held?")
+@command("Does memory grow beyond the state that is held?")
 @number("--minutes", 10.0, least=0.5)
 @out_option
-@common
 def soak(call: Call, minutes: float, out: Path | None) -> int:
-    r"""Backfill generated episodes through Ray and watch the memory of driver, sequencer and writer.
+    """Backfill generated episodes through Ray and watch the memory of driver, sequencer and writer.
 
     Half of the time with a few groups that grow, half with many under a small bound of the state in
     memory (runtime.state_mb).
 
-    \b
-    Example:
       python -m bench soak --minutes 2
     """
     from bench import soak as measured

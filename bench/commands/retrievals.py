@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import click
-
 from bench.commands.options import (
     choice,
     count,
@@ -18,10 +16,10 @@ from bench.commands.options import (
     seed_option,
     show,
 )
-from kgray.cli.frame import Call, common
+from kgray.cli.frame import Call, command
 
 
-@click.command(short_help="Evidence in searches and contexts, beside BM25.")
+@command("Evidence in searches and contexts, beside BM25.")
 @seed_option
 @count("--conversations", 10, "Made-up ones; 0: the hand-made one alone.", least=0)
 @count("--turns", 500, "Of each.")
@@ -30,15 +28,12 @@ from kgray.cli.frame import Call, common
 @listed("--budgets", "500,950,1000,1500", "Tokens of the contexts.")
 @file("--rows", "Every question of every system with what it found, as JSON lines.")
 @out_option
-@common
 def retrieval(call: Call, budgets: str, rows: Path | None, out: Path | None, **plan: Any) -> None:  # noqa: ANN401
-    r"""Ask conversations questions whose evidence is known: kgray, and BM25 and cosine over the messages.
+    """Ask conversations questions whose evidence is known: kgray, and BM25 and cosine over the messages.
 
     What was ingested is kept under the folder for temporary files, and used again until the code that ingests
     changes.
 
-    \b
-    Example:
       python -m bench retrieval --conversations 10 --out retrieval.json --rows rows.jsonl
     """
     import json

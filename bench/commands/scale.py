@@ -6,27 +6,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from bench.commands.options import count, out_option, progress, show, store_option
-from kgray.cli.frame import Call, common
+from kgray.cli.frame import Call, command
 
 if TYPE_CHECKING:
     from bench.empty_stores import StoreKind
 
 
-@click.command(short_help="What ten thousand groups cost.")
+@command("What ten thousand groups cost.")
 @count("--groups", 10_000)
 @count("--deep", 200, "So many more have 20 episodes each, which are ingested.")
 @store_option
 @out_option
-@common
 def groups(call: Call, groups: int, deep: int, store: StoreKind, out: Path | None) -> int:
-    r"""Measure a look for what is pending, the counts, the failures, and how often a group's state is loaded.
+    """Measure a look for what is pending, the counts, the failures, and how often a group's state is loaded.
 
-    \b
-    Example:
-      python -m bench groups --groups 1000 --deep 50
+    python -m bench groups --groups 1000 --deep 50
     """
     from bench import groups as measured
 
@@ -35,18 +30,15 @@ def groups(call: Call, groups: int, deep: int, store: StoreKind, out: Path | Non
     return 0
 
 
-@click.command(short_help="How late the loop comes while a large group is loaded.")
+@command("How late the loop comes while a large group is loaded.")
 @count("--facts", 100_000)
 @count("--episodes", 2_000, "Of 40 other groups, ingested meanwhile.")
 @store_option
 @out_option
-@common
 def lag(call: Call, facts: int, episodes: int, store: StoreKind, out: Path | None) -> int:
-    r"""Load a large group and remove an episode of it while other groups are ingested, in one runner.
+    """Load a large group and remove an episode of it while other groups are ingested, in one runner.
 
-    \b
-    Example:
-      python -m bench lag --facts 10000
+    python -m bench lag --facts 10000
     """
     from bench import lag as measured
 

@@ -22,24 +22,21 @@ from bench.commands.options import (
     world_options,
 )
 from kgray.cli import printing
-from kgray.cli.frame import Call, common
+from kgray.cli.frame import Call, command
 
 if TYPE_CHECKING:
     from bench.model_server import Service
 
 
-@click.command(short_help="Write a world's episodes and its truth.")
+@command("Write a world's episodes and its truth.")
 @seed_option
 @world_options
 @file("--out", "Episodes, for `kgray add`.", required=True)
 @file("--truth", "Entities, mentions, extractions, facts.")
-@common
 def world(call: Call, seed: int, out: Path, truth: Path | None, **parameters: Any) -> None:  # noqa: ANN401
-    r"""Write a generated world: episodes in the input format, and apart from them what is true.
+    """Write a generated world: episodes in the input format, and apart from them what is true.
 
-    \b
-    Example:
-      python -m bench world --episodes 1000 --seed 1 --out world.jsonl --truth truth.jsonl
+    python -m bench world --episodes 1000 --seed 1 --out world.jsonl --truth truth.jsonl
     """
     from bench.world.files import write
 
@@ -52,7 +49,7 @@ def world(call: Call, seed: int, out: Path, truth: Path | None, **parameters: An
         )
 
 
-@click.command(name="model-server", short_help="Serve a model that knows a world.")
+@command("Serve a model that knows a world.", name="model-server")
 @click.option("--seed", "--world-seed", type=int, default=1, show_default=True, metavar="N")
 @world_options
 @error_options
@@ -66,15 +63,12 @@ def world(call: Call, seed: int, out: Path, truth: Path | None, **parameters: An
 @rate("--affinity", 0.0, "How near the names of one entity are embedded.")
 @file("--record", "Notes what is answered; a server that is started again with it counts on.")
 @number("--idle-s", 600.0, "Ends after so long.", least=1)
-@common
 def model_server(call: Call, seed: int, port: int, idle_s: float, **rest: Any) -> None:  # noqa: ANN401
-    r"""Serve an OpenAI-compatible model on the loopback address that answers from a world's truth.
+    """Serve an OpenAI-compatible model on the loopback address that answers from a world's truth.
 
     The first line on standard output names its address. It ends on SIGTERM, when its parent process has
     ended, or after --idle-s without a request.
 
-    \b
-    Example:
       python -m bench model-server --seed 1 --port 8000
     """
     import asyncio

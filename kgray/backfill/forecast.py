@@ -11,7 +11,8 @@ from typing import Any
 from kgray.backfill.inputs import check_sources
 from kgray.backfill.report import SHOWN
 from kgray.backfill.run import RunRequest
-from kgray.intake import Refusal, read_file
+from kgray.intake.drafts import Refusal
+from kgray.intake.files import read_file
 from kgray.memory import Report
 from kgray.memory.ingesting import foreseen
 from kgray.ports import Store

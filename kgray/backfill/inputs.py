@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from kgray.errors import InputError
-from kgray.intake import EXTENSIONS
+from kgray.intake.files import EXTENSIONS
 from kgray.intake.remote import RemoteFile, place
 from kgray.runtime.spec import store_identity
 from kgray.settings import Settings

@@ -21,8 +21,7 @@ from typing import IO, Any, Literal, NoReturn
 from kgray import locks
 from kgray.backfill.inputs import InputFile
 from kgray.errors import InputError
-from kgray.intake import Refusal
-from kgray.intake.drafts import reasons
+from kgray.intake.drafts import Refusal, reasons
 from kgray.locks import explained
 from kgray.memory.run_files import REPORT, RUNS
 

@@ -13,7 +13,9 @@ from typing import Any, Literal
 from kgray.backfill.inputs import InputFile
 from kgray.backfill.manifest import VERSION, Manifest
 from kgray.backfill.sorting import Sorter
-from kgray.intake import Defaults, Position, Refusal, Submitted, read_file
+from kgray.intake.drafts import Defaults, Refusal
+from kgray.intake.files import Submitted, read_file
+from kgray.intake.formats import Position
 from kgray.memory.run_files import SORTED
 from kgray.ports.ingest import Stop
 from kgray.records import Draft

@@ -19,7 +19,7 @@ from kgray.backfill.manifest import Manifest, RunFolder, RunState, next_attempt
 from kgray.backfill.report import SHOWN, RecentRate, RunProgress, RunReport, failures_of
 from kgray.backfill.rows import BackfillRows, Order, PlacedRow
 from kgray.errors import KgrayError, NoSpace, Unavailable
-from kgray.intake import Defaults, Refusal
+from kgray.intake.drafts import Defaults, Refusal
 from kgray.ledger import FailedEpisode, failures
 from kgray.memory import Memory, Report
 from kgray.memory.ingesting import Submission, last_sequences

@@ -1,8 +1,8 @@
-"""add, retry: input into the log, and what is pending into the graph."""
+"""add, retry: input into the log, and what is pending into the graph. plan: what that will cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,29 +10,42 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import GROUP, MOMENT, TEXT, Call, Signals, any_group_option, common, finished, together
+from kgray.cli.frame import (
+    GROUP,
+    MOMENT,
+    TEXT,
+    Call,
+    Signals,
+    any_group_option,
+    command,
+    finished,
+    number,
+    several,
+    together,
+)
 from kgray.cli.outcome import FIRST, nothing_accepted, print_report, refusal_line, say_quality
-from kgray.cli.progress import Progress
+from kgray.cli.progress import Progress, duration
 from kgray.errors import ContentError, InputError
 
 if TYPE_CHECKING:
     from kgray.ingest.preview import Preview
-    from kgray.intake import Defaults, Refusal, Submitted
+    from kgray.intake.drafts import Defaults, Refusal
+    from kgray.intake.files import Submitted
     from kgray.memory import Memory
     from kgray.ports.ingest import OnStep
+    from kgray.prompting.estimate import WorkEstimate
+    from kgray.records import Draft
+    from kgray.settings import Settings
 
+
+_ON_ERROR = "stop: where anything is refused, nothing of the run is accepted. Default: skip."
 _KINDS = ("message", "text", "json", "triples")
 rows_options = together(
     click.option("--group", type=GROUP, metavar="G", help="The group of rows that name none."),
     click.option("--source", type=TEXT, metavar="S", help="The source of rows that name none."),
     click.option("--kind", type=click.Choice(_KINDS), help="The kind of rows that name none."),
     click.option("--at", type=MOMENT, metavar="T", help="The reference time of rows that have none."),
-    click.option(
-        "--on-error",
-        type=click.Choice(("skip", "stop")),
-        default="skip",
-        help="stop: where anything is refused, nothing of the run is accepted. Default: skip.",
-    ),
+    click.option("--on-error", type=click.Choice(("skip", "stop")), default="skip", help=_ON_ERROR),
     click.option("--replace", is_flag=True, help="Replace episodes whose id is taken by other content."),
     click.option("--again", is_flag=True, help="Accept what was retracted, too; else it stays retracted."),
 )
@@ -40,26 +53,23 @@ rows_options = together(
 
 def defaults_of(options: dict[str, Any]) -> Defaults:
     """Return what the options say for rows that do not say it themselves."""
-    from kgray.intake import Defaults
+    from kgray.intake.drafts import Defaults
     from kgray.times import from_datetime
 
     at = None if options["at"] is None else from_datetime(options["at"])
     return Defaults(group=options["group"], source=options["source"], kind=options["kind"], at=at)
 
 
-@click.command(short_help="Accept files and ingest them.")
+@command("Accept files and ingest them.")
 @click.argument("files", nargs=-1, required=True, type=TEXT, metavar="FILE...")
 @rows_options
 @click.option("--dry-run", is_flag=True, help="Print what would change; accept nothing.")
 @click.option("--accept-only", is_flag=True, help="Accept and return; a later add ingests.")
-@common
 def add(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - click's options
-    r"""Accept the rows of FILE... and ingest until nothing is pending. "-" is standard input.
+    """Accept the rows of FILE... and ingest until nothing is pending. "-" is standard input.
 
     Files are JSON Lines, a JSON array, CSV, Parquet, or plain text (.txt, .md).
 
-    \b
-    Example:
       kgray add chat.jsonl --group team
       echo '{"text": "I work at Acme now", "speaker": "Alice"}' | kgray add - --group team
     """
@@ -82,18 +92,13 @@ def add(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN
     return print_report(call, report)
 
 
-@click.command(short_help="Take failed episodes up again.")
+@command("Take failed episodes up again.")
 @any_group_option
-@click.option(
-    "--episode", "episodes", multiple=True, type=TEXT, metavar="ID", help="This one only; repeatable."
-)
-@common
+@several("--episode", "episodes", metavar="ID", help="This one only; repeatable.")
 def retry(call: Call, group: str | None, episodes: tuple[str, ...]) -> int:
-    r"""Take failed episodes up again, at a new place in their group's order.
+    """Take failed episodes up again, at a new place in their group's order.
 
-    \b
-    Example:
-      kgray retry --group team
+    kgray retry --group team
     """
     with call.memory() as memory, Signals.gentle(), _watched(memory) as on_step:
         retried = memory.retry(group=group, episodes=episodes, on_step=on_step, stop=Signals.asked)
@@ -103,7 +108,7 @@ def retry(call: Call, group: str | None, episodes: tuple[str, ...]) -> int:
 
 def regular(name: str, stack: ExitStack) -> Path:
     """Return a path that can be read twice: standard input, pipes and the like are copied to a file first."""
-    from kgray.intake import spooled
+    from kgray.intake.files import spooled
 
     if name == "-":
         return stack.enter_context(spooled())
@@ -122,7 +127,7 @@ def regular(name: str, stack: ExitStack) -> Path:
 
 def read(paths: list[tuple[str, Path]], defaults: Defaults) -> Iterator[Submitted | Refusal]:
     """Yield the rows of files. paths: the name that is shown of each, and where it is read."""
-    from kgray.intake import read_file
+    from kgray.intake.files import read_file
 
     for name, path in paths:
         yield from read_file(path, defaults, name=name)
@@ -146,7 +151,7 @@ def _watched(memory: Memory) -> Iterator[OnStep]:
 
 async def _preview(call: Call, preview: Preview, items: Iterator[Submitted | Refusal]) -> int:
     """Print each change, and why rows would be refused or fail; return the exit code."""
-    from kgray.intake import Refusal
+    from kgray.intake.drafts import Refusal
 
     faults: list[str] = []
     count = 0
@@ -184,3 +189,81 @@ def _print_change(call: Call, row: dict[str, Any], *, first: bool) -> None:
         return
     values = (f"{k}={v}" for k, v in row.items() if k not in ("op", "type") and v not in (None, []))
     click.echo(f"{row.get('op', ''):6}  {row['type']:9}  {printing.plain(', '.join(values))}")
+
+
+_PRICE = click.FloatRange(min=0)
+_RATE = click.FloatRange(min=0, min_open=True)
+
+
+@command("What ingesting files will cost; nothing is sent.")
+@click.argument("files", nargs=-1, required=True, type=TEXT, metavar="FILE...")
+@click.option("--group", type=GROUP, metavar="G", help="The group of rows that name none. Default: plan.")
+@number("--throughput", type=_RATE, default=100.0, help="Tokens a second of one stream. Default: 100.")
+@number("--first-token", type=_PRICE, default=0.15, metavar="S", help="Seconds to the first. Default: 0.15.")
+@number("--streams", help="Calls at once. Default: model.max_concurrency.")
+@click.option("--input-price", type=_PRICE, metavar="P", help="Price of a million prompt tokens.")
+@click.option("--output-price", type=_PRICE, metavar="P", help="Price of a million completion tokens.")
+def plan(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - click's options
+    """Estimate model calls, tokens, time and cost of adding FILE..., with the pipeline of the settings.
+
+    Prompts are rendered and counted (4 characters a token); replies are estimated. Every row is taken
+    as new. Nothing is sent, nothing is stored.
+
+      kgray plan chat.jsonl --input-price 0.15 --output-price 0.60
+    """
+    from kgray.intake.drafts import Defaults, Refusal
+    from kgray.settings import require_built
+
+    settings = call.settings()
+    require_built(settings)
+    refused: list[Refusal] = []
+
+    def drafts(items: Iterable[Submitted | Refusal]) -> Iterator[Draft]:
+        for item in items:
+            if isinstance(item, Refusal):
+                refused.append(item)
+            else:
+                yield item.draft
+
+    with ExitStack() as stack:
+        paths = [(name, regular(name, stack)) for name in files]
+        found = estimator(settings)(drafts(read(paths, Defaults(group=options["group"] or "plan"))))
+    _show(call, settings, found, len(refused), options)
+    if refused:
+        first = refused[0]
+        where = f"{first.file}:{first.line}" if first.line else first.file
+        printing.note(f"{printing.counted(len(refused), 'row')} refused; the first: {where}: {first.reason}")
+    return 1 if refused else 0
+
+
+def estimator(settings: Settings) -> Callable[[Iterable[Draft]], WorkEstimate]:
+    """Return a function that estimates what ingesting drafts costs with the pipeline of the settings."""
+    from kgray.prompting.estimate import estimate_work
+    from kgray.wiring import build_ontology, build_prompts
+
+    prompts = build_prompts(settings, build_ontology(settings))
+    return lambda drafts: estimate_work(drafts, prompts, settings.pipeline)
+
+
+def _show(call: Call, settings: Settings, found: WorkEstimate, refused: int, options: dict[str, Any]) -> None:
+    streams = options["streams"] or settings.model.max_concurrency
+    seconds = found.seconds(
+        tokens_per_second=options["throughput"], first_token_s=options["first_token"], streams=streams
+    )
+    cost = None
+    if options["input_price"] is not None or options["output_price"] is not None:
+        cost = found.cost(input_price=options["input_price"] or 0, output_price=options["output_price"] or 0)
+    if call.as_json:
+        rounded = {"seconds": round(seconds, 1), "cost": None if cost is None else round(cost, 6)}
+        printing.emit_json({**found.as_dict(), "refused": refused, **rounded, "streams": streams})
+        return
+    share = f" ({found.fixed_tokens / found.prompt_tokens:.0%} a fixed prefix)" if found.prompt_tokens else ""
+    rows = [
+        ("episodes", f"{found.episodes:,}"),
+        ("model calls", f"about {found.calls:,}"),
+        ("prompt tokens", f"about {found.prompt_tokens:,}{share}"),
+        ("completion tokens", f"about {found.completion_tokens:,}"),
+        ("time", f"about {duration(seconds)} at {options['throughput']:g} tokens/s on {streams} streams"),
+        ("cost", "give --input-price and --output-price" if cost is None else f"about {cost:,.2f}"),
+    ]
+    printing.pairs(rows)

@@ -12,54 +12,45 @@ import click
 
 from kgray.cli import printing
 from kgray.cli.adding import defaults_of, rows_options
-from kgray.cli.frame import TEXT, Call, Signals, common, finished
+from kgray.cli.frame import TEXT, Call, Signals, command, finished, number
 from kgray.cli.outcome import nothing_accepted, print_counts, say_end, say_quality
 from kgray.cli.progress import Ticker
 from kgray.errors import STOPPED, InputError
 
 if TYPE_CHECKING:
-    from kgray.backfill import RunRequest
+    from kgray.backfill.run import RunRequest
     from kgray.memory import Memory
     from kgray.settings import Settings
 
-_ANY = click.IntRange(min=1)
+_ORDER = "reference-time: sort the rows of all files by it first. Default: file."
 # Options that are passed on to a job.
 _HANDED_ON = ("group", "source", "kind", "on_error", "limit", "max_calls", "max_tokens", "order")
 
 
-@click.command(short_help="Accept and ingest files and folders in bulk; resumable.")
+@command("Accept and ingest files and folders in bulk; resumable.")
 @click.argument("paths", nargs=-1, required=True, type=TEXT, metavar="PATH...")
 @rows_options
 @click.option("--dry-run", is_flag=True, help="Check every row and say what it would cost; accept nothing.")
-@click.option("--limit", type=_ANY, metavar="N", help="Take N rows; running it again takes the next ones.")
-@click.option("--max-calls", type=_ANY, metavar="N", help="Stop when so many model calls were made.")
-@click.option("--max-tokens", type=_ANY, metavar="N", help="Stop when so many tokens were used.")
-@click.option(
-    "--order",
-    type=click.Choice(("file", "reference-time")),
-    default="file",
-    help="reference-time: sort the rows of all files by it first. Default: file.",
-)
+@number("--limit", help="Take N rows; running it again takes the next ones.")
+@number("--max-calls", help="Stop when so many model calls were made.")
+@number("--max-tokens", help="Stop when so many tokens were used.")
+@click.option("--order", type=click.Choice(("file", "reference-time")), default="file", help=_ORDER)
 @click.option("--run", type=TEXT, metavar="NAME", help="The run to go on with. Default: by store and paths.")
 @click.option("--submit", is_flag=True, help="Run as a Ray job, and follow its log.")
 @click.option("--job-server", type=TEXT, metavar="URL", help="Where to submit. Default: runtime.address.")
 @click.option("--python", type=TEXT, metavar="FILE", help="The job's interpreter. Default: this one.")
-@common
 def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - click's options
-    r"""Accept the rows of PATH... in bulk, ingest them meanwhile, and report. Folders are searched.
+    """Accept the rows of PATH... in bulk, ingest them meanwhile, and report. Folders are searched.
 
     Files are JSON Lines, a JSON array, CSV, Parquet, or plain text (.txt, .md), read a batch at a time; a
     PATH may be a URL: s3://, gs://, hdfs://, file://.
     Stopped or killed, the same command goes on where it was: a file that has not changed is read on
     behind its last accepted row. The run's manifest, report and refused rows lie in DIR/runs/RUN.
 
-    \b
-    Example:
       kgray backfill archive/ --group team --dry-run
       kgray backfill archive/ --group team --max-tokens 2000000
     """
-    from kgray.backfill import run_name
-    from kgray.backfill.inputs import check_name
+    from kgray.backfill.inputs import check_name, run_name
 
     settings, given = call.settings(), options["run"]
     run = run_name(settings, call.folder, paths) if given is None else check_name(given)
@@ -72,7 +63,7 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
         if options["dry_run"]:
             return _dry_run(call, settings, memory, request)
         if options["on_error"] == "stop":
-            from kgray.backfill import forecast
+            from kgray.backfill.forecast import forecast
 
             found = forecast(memory.store, request)
             if found.refused:
@@ -82,7 +73,8 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
 
 
 def _request(call: Call, run: str, paths: tuple[str, ...], options: dict[str, Any]) -> RunRequest:
-    from kgray.backfill import RunRequest, find
+    from kgray.backfill.inputs import find
+    from kgray.backfill.run import RunRequest
 
     return RunRequest(
         run=run,
@@ -93,8 +85,8 @@ def _request(call: Call, run: str, paths: tuple[str, ...], options: dict[str, An
 
 
 def _in_place(call: Call, memory: Memory, request: RunRequest) -> int:
-    from kgray.backfill import backfill as carried_out
     from kgray.backfill.manifest import RunFolder
+    from kgray.backfill.run import backfill as carried_out
 
     with Signals.gentle(), Ticker() as ticker:
         found = finished(carried_out(memory, call.folder, request, stop=Signals.asked, watch=ticker))
@@ -137,8 +129,8 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest) -> int:
-    from kgray.backfill import forecast
-    from kgray.cli.planning import estimator
+    from kgray.backfill.forecast import forecast
+    from kgray.cli.adding import estimator
 
     estimate = estimator(settings) if settings.model.backend in ("openai", "vllm") else None
     found = forecast(memory.store, request, estimate=estimate)
@@ -157,7 +149,7 @@ def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest
 
 def _as_job(call: Call, settings: Settings, run: str, paths: tuple[str, ...], options: dict[str, Any]) -> int:
     from kgray.backfill.inputs import submitted
-    from kgray.intake import Refusal
+    from kgray.intake.drafts import Refusal
     from kgray.runtime.jobs import Job, follow
     from kgray.runtime.spec import as_environ
     from kgray.settings import public_environ

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import Call, common, finished
+from kgray.cli.frame import Call, command, finished
 from kgray.errors import DONE, FAULTY, INCOMPLETE, KgrayError
 
 if TYPE_CHECKING:
@@ -56,19 +56,16 @@ _BACKENDS = {  # of each part, by its section of the settings, which fill the br
 }
 
 
-@click.command(short_help="What is installed, used, and missing.")
+@command("What is installed, used, and missing.")
 @click.option("--repair", is_flag=True, help="Derive groups anew from their records, and store the result.")
 @click.option("--group", metavar="G", help="With --repair: this group alone.")
 @click.option("--profile", metavar="FILE", type=Path, help="Say whether models fit on this profile's card.")
-@common
 def doctor(call: Call, repair: bool, group: str | None, profile: Path | None) -> int:
-    r"""Check the installation, the settings, the store, and the stored graph against its records.
+    """Check the installation, the settings, the store, and the stored graph against its records.
 
     With --repair it first derives groups anew, sets aside records that contradict each other, and says what
     differed.
 
-    \b
-    Example:
       kgray doctor --data my-data
       kgray doctor --repair --group support
       kgray doctor --profile cluster/card-24gb.toml

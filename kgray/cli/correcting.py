@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import TEXT, Call, Signals, common, finished, group_option, together
+from kgray.cli.frame import TEXT, Call, Signals, command, finished, group_option, several, together
 from kgray.errors import InputError, exit_code_of
 
 _BYTES_LEFT = {
@@ -55,83 +55,56 @@ def _say_context(context: Sequence[Mapping[str, Any]], again: Mapping[str, Any])
     printing.note(f"{read}; {done}")
 
 
-@click.command(short_help="Say that two entities are one.")
+@command("Say that two entities are one.")
 @click.argument("first", type=TEXT, metavar="NAME_OR_ID")
 @click.argument("second", type=TEXT, metavar="NAME_OR_ID")
 @group_option
-@common
 def merge(call: Call, first: str, second: str, group: str) -> int:
-    r"""Say that two entities are one. Nothing is lost: `kgray undo` takes it back.
+    """Say that two entities are one. Nothing is lost: `kgray undo` takes it back.
 
-    \b
-    Example:
-      kgray merge "Bob Smith" 9f3e42d1 --group team
+    kgray merge "Bob Smith" 9f3e42d1 --group team
     """
     return _carried_out(call, "merge", first, second, group=group)
 
 
-@click.command(short_help="Say that two entities are not one.")
+@command("Say that two entities are not one.")
 @click.argument("first", type=TEXT, metavar="NAME_OR_ID")
 @click.argument("second", type=TEXT, metavar="NAME_OR_ID")
 @group_option
-@common
 def distinct(call: Call, first: str, second: str, group: str) -> int:
-    r"""Say that two entities are not one: neither is offered for the other again. `kgray undo` takes it back.
+    """Say that two entities are not one: neither is offered for the other again. `kgray undo` takes it back.
 
-    \b
-    Example:
-      kgray distinct 5b0c17aa 9f3e42d1 --group team
+    kgray distinct 5b0c17aa 9f3e42d1 --group team
     """
     return _carried_out(call, "distinct", first, second, group=group)
 
 
-@click.command(short_help="Say that some names are another entity.")
+@command("Say that some names are another entity.")
 @click.argument("identifier", type=TEXT, metavar="NAME_OR_ID")
-@click.option(
-    "--surface",
-    "surfaces",
-    multiple=True,
-    required=True,
-    type=TEXT,
-    metavar="S",
-    help="A name as it was written; repeatable.",
-)
+@several("--surface", "surfaces", required=True, metavar="S", help="A name as it was written; repeatable.")
 @click.argument("more", nargs=-1, type=TEXT, metavar="[S]...")
 @group_option
-@common
 def split(call: Call, identifier: str, surfaces: tuple[str, ...], more: tuple[str, ...], group: str) -> int:
-    r"""Say that the mentions with these surfaces are another entity.
+    """Say that the mentions with these surfaces are another entity.
 
-    \b
-    Example:
-      kgray split "Bob Smith" --surface "B. Smith" --group team
+    kgray split "Bob Smith" --surface "B. Smith" --group team
     """
     return _carried_out(call, "split", identifier, [*surfaces, *more], group=group)
 
 
-@click.command(short_help="Take a merge or a split back.")
+@command("Take a merge or a split back.")
 @click.argument("sequence", type=int)
 @group_option
-@common
 def undo(call: Call, sequence: int, group: str) -> int:
-    r"""Take a merge or a split back, by the sequence that it printed.
+    """Take a merge or a split back, by the sequence that it printed.
 
-    \b
-    Example:
-      kgray undo 42 --group team
+    kgray undo 42 --group team
     """
     return _carried_out(call, "undo", sequence, group=group)
 
 
 _choice = together(
-    click.option(
-        "--episode",
-        "episodes",
-        multiple=True,
-        type=TEXT,
-        metavar="ID",
-        help="Ours or the client's; repeatable.",
-    ),
+    several("--episode", "episodes", metavar="ID", help="Ours or the client's; repeatable."),
     click.argument("more", nargs=-1, type=TEXT, metavar="[ID]..."),
     click.option("--source", type=TEXT, metavar="S", help="All of this source."),
     click.option("--all", "everything", is_flag=True, help="All of the group."),
@@ -139,35 +112,29 @@ _choice = together(
 )
 
 
-@click.command(short_help="Take episodes out of what is true from now on.")
+@command("Take episodes out of what is true from now on.")
 @group_option
 @_choice
-@common
 def retract(call: Call, group: str, **chosen: Any) -> int:  # noqa: ANN401
-    r"""Take episodes out of what is derived from now on; reads with an earlier --known-at still see them.
+    """Take episodes out of what is derived from now on; reads with an earlier --known-at still see them.
 
     Done when it returns, without a model and whatever is pending. Exits 1 where something named is not there.
 
-    \b
-    Example:
       kgray retract --group team --episode chat-17 --yes
     """
     return _take_out(call, "retract", group, **chosen)
 
 
-@click.command(short_help="Erase episodes with every trace.")
+@command("Erase episodes with every trace.")
 @group_option
 @_choice
 @click.option("--reread", is_flag=True, help="Read anew the episodes that a removed one was context of.")
-@common
 def remove(call: Call, group: str, **chosen: Any) -> int:  # noqa: ANN401
-    r"""Erase episodes with every trace of them. What they had closed reopens. There is no way back.
+    """Erase episodes with every trace of them. What they had closed reopens. There is no way back.
 
     Done when it returns, without a model and whatever is pending. Exits 1 where something named is not there.
     Episodes that were read with a removed one as context are named: what was understood of them is kept.
 
-    \b
-    Example:
       kgray remove --group team --source chat.txt --yes
     """
     return _take_out(call, "remove", group, **chosen)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import Call, common, finished, together
+from kgray.cli.frame import Call, command, finished, together
 from kgray.errors import SettingsError, Stopped
 
 if TYPE_CHECKING:
@@ -36,19 +36,16 @@ _options = together(
 )
 
 
-@click.command("eval", short_help="Recall or answers on a data set of yours.")
+@command("Recall or answers on a data set of yours.", name="eval")
 @click.argument("what", type=click.Choice(("retrieval", "answers")))
 @click.argument("file", type=_PATH)
 @_options
-@common
 def evaluate(call: Call, what: str, file: Path, limit: int | None, rows: Path | None, **given: Any) -> int:  # noqa: ANN401
-    r"""Measure searches and contexts, or a model's answers, on a file of LoCoMo, LongMemEval or DMR.
+    """Measure searches and contexts, or a model's answers, on a file of LoCoMo, LongMemEval or DMR.
 
     Or on JSON lines of messages and questions. Conversations are ingested into a store of their own, below
     eval/ in the data folder, and stay there: the same command again only asks. Answers that stopped go on.
 
-    \b
-    Example:
       kgray eval retrieval locomo10.json --data eval-data
       kgray eval answers longmemeval_s.json --limit 50 --way full --judge judge.toml
     """

@@ -12,8 +12,10 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import wraps
+from functools import partial, wraps
+from inspect import cleandoc
 from pathlib import Path
+from textwrap import dedent, indent
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 import click
@@ -29,7 +31,7 @@ Command = Callable[..., int | None]
 # In the order of `kgray --help`: module and attribute; a command is imported when it is run.
 COMMANDS: Mapping[str, str] = {
     "init": "ledger:init",
-    "plan": "planning:plan",
+    "plan": "adding:plan",
     "add": "adding:add",
     "backfill": "backfilling:backfill",
     "up": "ledger:up",
@@ -301,36 +303,52 @@ def _discard_output(stream: TextIO | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
-def common(command: Command) -> Command:
-    """Add --data, --config, --json and --debug, handed on as one Call."""
+def command(
+    short_help: str, *, name: str | None = None, of: click.Group | None = None
+) -> Callable[[Command], click.Command]:
+    """Make a command of a function that takes a Call and its own arguments and options, the decorators below.
 
-    @wraps(command)
-    def run(
-        *,
-        data: str | None,
-        config: str | None,
-        as_json: bool,
-        debug: bool,
-        **rest: Any,  # noqa: ANN401
-    ) -> int | None:
-        from kgray.cli.waiting import told
+    of: the group that the command belongs to. It gets --data, --config, --json and --debug, too. The last
+    paragraph of the docstring is shown as an example.
+    """
 
-        call = Call(data, config, as_json, debug)
-        try:
-            with told(call.folder, _say):
-                return command(call, **rest)
-        except BrokenPipeError:  # the reader of standard output went away
-            _discard_output()
-            return call.code
+    def made(work: Command) -> click.Command:
+        @wraps(work)
+        def run(
+            *,
+            data: str | None,
+            config: str | None,
+            as_json: bool,
+            debug: bool,
+            **rest: Any,  # noqa: ANN401
+        ) -> int | None:
+            from kgray.cli.waiting import told
 
-    # click's mark for "do not wrap" is the character \b; raw docstrings spell it in two.
-    run.__doc__ = (command.__doc__ or "").replace("\\b", "\b")
-    return together(
-        click.option("--data", metavar="DIR", help="Data folder. Default: KGRAY_DATA, else ./kgray-data."),
-        click.option("--config", metavar="FILE", help="Settings. Default: KGRAY_CONFIG, else kgray.toml."),
-        click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output."),
-        click.option("--debug", is_flag=True, help="Show a traceback with an error."),
-    )(run)
+            call = Call(data, config, as_json, debug)
+            try:
+                with told(call.folder, _say):
+                    return work(call, **rest)
+            except BrokenPipeError:  # the reader of standard output went away
+                _discard_output()
+                return call.code
+
+        run.__doc__ = _with_example(cleandoc(work.__doc__ or ""))
+        own = vars(run).pop("__click_params__", [])
+        vars(_common(run))["__click_params__"] += own  # click shows the last of them first
+        return (click if of is None else of).command(name, short_help=short_help)(run)
+
+    return made
+
+
+def _with_example(text: str) -> str:
+    """Return a help text whose last paragraph is shown as an example."""
+    about, _, example = text.rpartition("\n\n")
+    return f"{about}\n\n\b\nExample:\n{indent(dedent(example), '  ')}"  # \b: click wraps nothing behind it
+
+
+def group_of(name: str, short_help: str, text: str) -> click.Group:
+    """Return a group of commands. text: its help; the last paragraph is shown as an example."""
+    return click.Group(name=name, short_help=short_help, help=_with_example(text))
 
 
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -342,6 +360,14 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
         return command
 
     return add
+
+
+_common = together(
+    click.option("--data", metavar="DIR", help="Data folder. Default: KGRAY_DATA, else ./kgray-data."),
+    click.option("--config", metavar="FILE", help="Settings. Default: KGRAY_CONFIG, else kgray.toml."),
+    click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output."),
+    click.option("--debug", is_flag=True, help="Show a traceback with an error."),
+)
 
 
 class Checked(click.ParamType[Any]):
@@ -382,6 +408,7 @@ GROUP, MOMENT, TEXT = Checked("group", _group), Checked("time", _moment), Checke
 group_option = click.option("--group", type=GROUP, required=True, metavar="G", help="The group (tenant).")
 any_group_option = click.option("--group", type=GROUP, metavar="G", help="One group only.")
 as_of_option = click.option("--as-of", type=MOMENT, metavar="T", help="Facts that held then. Default: now.")
-known_at_option = click.option(
-    "--known-at", type=MOMENT, metavar="T", help="As this memory knew it then. Default: now."
-)
+_KNOWN_AT = "As this memory knew it then. Default: now."
+known_at_option = click.option("--known-at", type=MOMENT, metavar="T", help=_KNOWN_AT)
+several = partial(click.option, multiple=True, type=TEXT)  # its option may be repeated
+number = partial(click.option, type=click.IntRange(min=1), metavar="N")

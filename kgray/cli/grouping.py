@@ -7,40 +7,37 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import GROUP, TEXT, Call, common, finished, group_option, known_at_option
+from kgray.cli.frame import GROUP, TEXT, Call, command, finished, group_of, group_option, known_at_option
 
 if TYPE_CHECKING:
     from kgray.communities.reading import ShownCommunity
     from kgray.communities.refresh import Refreshed
 
+
 _HEAD = ("group", "run", "levels", "communities", "kept", "written", "offline", "calls", "tokens")
 
 
-@click.group(
-    short_help="What belongs together: refresh, list, show.",
-    help="Find, list and show communities: entities that belong together, with names and summaries.\n\n"
-    "\b\nExample:\n  kgray communities refresh --group team\n  kgray communities list --group team",
+communities = group_of(
+    "communities",
+    "What belongs together: refresh, list, show.",
+    "Find, list and show communities: entities that belong together, with names and summaries.\n\n"
+    "kgray communities refresh --group team\nkgray communities list --group team",
 )
-def communities() -> None:
-    """Hold the commands below."""
 
 
-@communities.command(short_help="Find, name and summarise communities.")
+@command("Find, name and summarise communities.", of=communities)
 @click.option("--group", "groups", multiple=True, type=GROUP, metavar="G", help="Only this; repeatable.")
 @click.option("--cold", is_flag=True, help="From nothing, not from what was found last time.")
 @click.option("--due", is_flag=True, help="Only groups of which a tenth is new.")
 @click.option("--profiles", is_flag=True, help="Have the model write of entities with 5 facts, too.")
 @click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Spend no more tokens.")
 @click.option("--dry-run", is_flag=True, help="Say which model calls it would make; change nothing.")
-@common
 def refresh(call: Call, groups: tuple[str, ...], **how: Any) -> int:  # noqa: ANN401
-    r"""Find communities anew, and write their names and summaries, of all groups or those named.
+    """Find communities anew, and write their names and summaries, of all groups or those named.
 
     Where a model is configured it writes, else a text is made without one. What has not changed is kept
     and costs no call. Readers see the earlier communities until all of a group's new ones are there.
 
-    \b
-    Example:
       kgray communities refresh --group team --max-tokens 200000
     """
     with call.memory() as memory:
@@ -65,17 +62,14 @@ def _print_refreshed(found: dict[str, Refreshed], *, dry_run: bool) -> None:
         printing.note("nothing was changed; calls and tokens are what it would take at most")
 
 
-@communities.command("list", short_help="The communities of a group.")
+@command("The communities of a group.", name="list", of=communities)
 @group_option
 @click.option("--level", type=click.IntRange(min=0), metavar="N", help="Of this level; 0 is the finest.")
 @known_at_option
-@common
 def list_(call: Call, group: str, **how: Any) -> int:  # noqa: ANN401
-    r"""List the communities, by level, the largest first.
+    """List the communities, by level, the largest first.
 
-    \b
-    Example:
-      kgray communities list --group team --level 0
+    kgray communities list --group team --level 0
     """
     with call.reader(group) as memory:
         found = finished(memory.communities(group=group, **how))
@@ -89,18 +83,15 @@ def list_(call: Call, group: str, **how: Any) -> int:  # noqa: ANN401
     return call.answer(listed, lambda: printing.table(rows, head=head, styles=styles, nothing=nothing))
 
 
-@communities.command(short_help="One community with its members.")
+@command("One community with its members.", of=communities)
 @click.argument("identifier", type=TEXT, metavar="ID")
 @group_option
 @known_at_option
-@common
 def show(call: Call, identifier: str, group: str, **how: Any) -> int:  # noqa: ANN401
-    r"""Show a community with its summary and its members. ID: its id, or the beginning of it.
+    """Show a community with its summary and its members. ID: its id, or the beginning of it.
 
     `kgray history NAME` shows the facts of a member, and who said them.
 
-    \b
-    Example:
       kgray communities show 6550e080 --group team
     """
     with call.reader(group) as memory:

@@ -7,32 +7,25 @@ from datetime import datetime
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import MOMENT, Call, common
+from kgray.cli.frame import MOMENT, Call, command, group_of
 
-keys = click.Group(
-    name="keys",
-    short_help="Keys of the HTTP server.",
-    help=(
-        "Make, list and revoke keys of the HTTP server. Only a key's digest is kept; it is shown once.\n\n"
-        "\b\n"
-        "Example:\n"
-        "  kgray keys add --groups team --scopes read,add"
-    ),
+keys = group_of(
+    "keys",
+    "Keys of the HTTP server.",
+    "Make, list and revoke keys of the HTTP server. Only a key's digest is kept; it is shown once.\n\n"
+    "kgray keys add --groups team --scopes read,add",
 )
 
 
-@keys.command(short_help="Make a key; it is shown once.")
+@command("Make a key; it is shown once.", of=keys)
 @click.option("--groups", required=True, metavar="G,...", help="Names; PREFIX/*: all that begin so; *: all.")
 @click.option("--scopes", required=True, metavar="S,...", help="Of read, add, correct, remove, admin.")
 @click.option("--expires", type=MOMENT, metavar="T", help="Default: never.")
 @click.option("--rate", type=int, metavar="N", help="At most so many requests a second.")
-@common
 def add(call: Call, groups: str, scopes: str, expires: datetime | None, rate: int | None) -> int:
-    r"""Make a key for groups and scopes. Once there is one, every request to the server needs one.
+    """Make a key for groups and scopes. Once there is one, every request to the server needs one.
 
-    \b
-    Example:
-      kgray keys add --groups team,project-/* --scopes read,add --expires 2027-01-01
+    kgray keys add --groups team,project-/* --scopes read,add --expires 2027-01-01
     """
     from kgray.times import from_datetime
 
@@ -47,14 +40,11 @@ def add(call: Call, groups: str, scopes: str, expires: datetime | None, rate: in
     return call.answer({"id": id_, "key": key}, people)
 
 
-@keys.command(name="list", short_help="The keys, without their secrets.")
-@common
+@command("The keys, without their secrets.", name="list", of=keys)
 def list_keys(call: Call) -> int:
-    r"""List the keys with their groups, scopes and ends.
+    """List the keys with their groups, scopes and ends.
 
-    \b
-    Example:
-      kgray keys list
+    kgray keys list
     """
     with call.memory() as memory:
         found = [key.as_dict() for key in memory.access.every()]
@@ -67,15 +57,12 @@ def list_keys(call: Call) -> int:
     return call.answer({"keys": found}, lambda: printing.table(rows, head=head, nothing="No keys."))
 
 
-@keys.command(short_help="Revoke a key.")
+@command("Revoke a key.", of=keys)
 @click.argument("identifier", metavar="ID")
-@common
 def revoke(call: Call, identifier: str) -> int:
-    r"""Revoke a key, for good; a server that runs knows of it within a second.
+    """Revoke a key, for good; a server that runs knows of it within a second.
 
-    \b
-    Example:
-      kgray keys revoke 0f3a9c21b7de
+    kgray keys revoke 0f3a9c21b7de
     """
     with call.memory() as memory:
         memory.access.revoke(identifier)

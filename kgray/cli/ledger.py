@@ -9,18 +9,15 @@ from typing import Any
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import Call, any_group_option, common, finished
+from kgray.cli.frame import Call, any_group_option, command, finished
 from kgray.cli.waiting import last_outage
 
 
-@click.command(short_help="Make the data folder and its store.")
-@common
+@command("Make the data folder and its store.")
 def init(call: Call) -> int:
-    r"""Make the data folder and its store. Run again, it changes nothing.
+    """Make the data folder and its store. Run again, it changes nothing.
 
-    \b
-    Example:
-      kgray init --data my-data
+    kgray init --data my-data
     """
     backend = call.settings().store.backend
     with call.memory(create=True) as memory:
@@ -29,17 +26,14 @@ def init(call: Call) -> int:
     return call.answer(made, lambda: click.echo(f"{call.folder} is ready ({backend}, schema {version})."))
 
 
-@click.command(short_help="Start Ray and its actors, to stay.")
+@command("Start Ray and its actors, to stay.")
 @click.option("--profile", type=click.Path(path_type=Path), metavar="FILE", help="How big: a TOML file.")
-@common
 def up(call: Call, profile: Path | None) -> int:
-    r"""Start, or find, the actors that ingest the data folder, and Ray where it is not up.
+    """Start, or find, the actors that ingest the data folder, and Ray where it is not up.
 
     They stay when the command ends, and ingest what other commands accept; `kgray down` ends them. With
     runtime.address they are started in the Ray at that address. Run again, it changes nothing.
 
-    \b
-    Example:
       kgray up --data my-data
     """
     from kgray.runtime import lifecycle
@@ -63,15 +57,12 @@ def up(call: Call, profile: Path | None) -> int:
     return call.answer(found, people)
 
 
-@click.command(short_help="End the actors, and the Ray that up started.")
-@common
+@command("End the actors, and the Ray that up started.")
 def down(call: Call) -> int:
-    r"""Commit what is in flight, then end the actors, and the Ray that `kgray up` started.
+    """Commit what is in flight, then end the actors, and the Ray that `kgray up` started.
 
     What was accepted is safe: the next run goes on.
 
-    \b
-    Example:
       kgray down --data my-data
     """
     from kgray.runtime import lifecycle
@@ -83,16 +74,13 @@ def down(call: Call) -> int:
     return call.answer(ended, lambda: click.echo(line if any(ended.values()) else "Nothing is up."))
 
 
-@click.command(short_help="The ledger: episodes by state.")
+@command("The ledger: episodes by state.")
 @any_group_option
-@common
 def status(call: Call, group: str | None) -> int:
-    r"""Show how many episodes are in which state, and what the model has cost.
+    """Show how many episodes are in which state, and what the model has cost.
 
     held: how many of those accepted and extracted wait because their group is held: see `kgray failures`.
 
-    \b
-    Example:
       kgray status
     """
     from kgray.memory.reports import ledger_of
@@ -138,18 +126,15 @@ def _deployment_line(runtime: dict[str, Any]) -> str:
     )
 
 
-@click.command(short_help="Failed episodes with their reasons.")
+@command("Failed episodes with their reasons.")
 @any_group_option
-@common
 def failures(call: Call, group: str | None) -> int:
-    r"""List the episodes that failed by their own content, and the groups that are held (class Held).
+    """List the episodes that failed by their own content, and the groups that are held (class Held).
 
     `kgray retry` takes both up again.
 
     --json gives the model's last reply too; so does `kgray show`.
 
-    \b
-    Example:
       kgray failures --group team
     """
     with call.reader(group, says_pending=False) as memory:
@@ -161,14 +146,11 @@ def failures(call: Call, group: str | None) -> int:
     return call.answer({"failures": rows}, lambda: printing.table(cells, head=head, nothing=nothing))
 
 
-@click.command(short_help="Groups with their counts.")
-@common
+@command("Groups with their counts.")
 def groups(call: Call) -> int:
-    r"""List the groups.
+    """List the groups.
 
-    \b
-    Example:
-      kgray groups
+    kgray groups
     """
     from kgray.memory.reports import group_rows
 

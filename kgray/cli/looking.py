@@ -9,27 +9,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import MOMENT, TEXT, Call, common, finished, group_option, known_at_option
+from kgray.cli.frame import MOMENT, TEXT, Call, command, finished, group_option, known_at_option
 
 if TYPE_CHECKING:
     from kgray.graph import Entity, FactSpan
-    from kgray.memory.answers import History
-    from kgray.memory.showing import Shown, ToldEpisode
+    from kgray.memory.answers import History, Shown, ToldEpisode
 
 _FACT_STYLES = (printing.DIM, {"fg": "green"})
 
 
-@click.command(short_help="Entities, by name or with most facts.")
+@command("Entities, by name or with most facts.")
 @click.argument("query", type=TEXT, default="")
 @group_option
 @click.option("--limit", type=click.IntRange(min=1), default=20, metavar="N", help="Length. Default: 20.")
-@common
 def entities(call: Call, query: str, group: str, limit: int) -> int:
-    r"""List the entities whose name or alias is like QUERY; without one, those with most facts.
+    """List the entities whose name or alias is like QUERY; without one, those with most facts.
 
-    \b
-    Example:
-      kgray entities alice --group team
+    kgray entities alice --group team
     """
     with call.reader(group) as memory:
         found = finished(memory.entities(query, group=group, limit=limit))
@@ -46,17 +42,14 @@ def entities(call: Call, query: str, group: str, limit: int) -> int:
     return call.answer(listed, lambda: printing.table(rows, **look, nothing="No entities."))
 
 
-@click.command(short_help="Entities that may be one.")
+@command("Entities that may be one.")
 @group_option
 @click.option("--limit", type=click.IntRange(min=1), default=50, metavar="N", help="Length. Default: 50.")
-@common
 def duplicates(call: Call, group: str, limit: int) -> int:
-    r"""List pairs of entities that may be one, the likeliest first: `kgray merge` makes one of a pair.
+    """List pairs of entities that may be one, the likeliest first: `kgray merge` makes one of a pair.
 
     `kgray distinct` takes it off the list.
 
-    \b
-    Example:
       kgray duplicates --group team
     """
     with call.reader(group) as memory:
@@ -70,20 +63,17 @@ def duplicates(call: Call, group: str, limit: int) -> int:
     return call.answer(pairs, lambda: printing.table(rows, head=head, nothing="No likely duplicates."))
 
 
-@click.command(short_help="Every span of an entity's facts.")
+@command("Every span of an entity's facts.")
 @click.argument("name_or_id", type=TEXT)
 @group_option
 @click.option("--as-of", type=MOMENT, metavar="T", help="Only facts that held then. Default: all.")
 @known_at_option
-@common
 def history(call: Call, name_or_id: str, group: str, **moments: Any) -> int:  # noqa: ANN401
-    r"""Show every span of an entity's facts, ended ones too, with who said so and what ended them.
+    """Show every span of an entity's facts, ended ones too, with who said so and what ended them.
 
     NAME_OR_ID: a name or alias as it was known at --known-at, an id, or the beginning of one. With --as-of
     only the facts that held then.
 
-    \b
-    Example:
       kgray history "Alice Nguyen" --group team
       kgray history "Alice Nguyen" --group team --known-at 2026-03-01
     """
@@ -110,17 +100,14 @@ def _print_history(found: History) -> None:
     printing.table(rows, styles=styles, nothing="No facts.")
 
 
-@click.command(short_help="One episode, entity or fact.")
+@command("One episode, entity or fact.")
 @click.argument("identifier", type=TEXT, metavar="ID_OR_NAME")
 @group_option
-@common
 def show(call: Call, identifier: str, group: str) -> int:
-    r"""Show one episode, entity or fact with all that belongs to it, and the words that facts were read from.
+    """Show one episode, entity or fact with all that belongs to it, and the words that facts were read from.
 
     ID_OR_NAME: an id or the beginning of one, an episode's client id, or an entity's name.
 
-    \b
-    Example:
       kgray show chat-17 --group team
     """
     with call.reader(group) as memory:

@@ -13,7 +13,7 @@ from kgray.errors import FAULTY
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kgray.intake import Refusal
+    from kgray.intake.drafts import Refusal
     from kgray.memory import Report
 
 FIRST = 10  # refusals that are shown one by one

@@ -16,10 +16,11 @@ from kgray.cli.frame import (
     TEXT,
     Call,
     as_of_option,
-    common,
+    command,
     finished,
     group_option,
     known_at_option,
+    several,
     together,
 )
 from kgray.errors import InputError
@@ -41,19 +42,11 @@ _LEFT = ("scope", "id", "text")
 _CITED = 100  # characters of a line that an answer cites
 _LONGEST = 160  # characters of a text where standard output is no terminal
 filter_options = together(
-    click.option(
-        "--scope", "scopes", multiple=True, type=click.Choice(_SCOPES), help="Only this; repeatable."
-    ),
-    click.option("--source", "sources", multiple=True, type=TEXT, metavar="S", help="Told in this source."),
-    click.option(
-        "--speaker", "speakers", multiple=True, type=TEXT, metavar="WHO", help="Told by this speaker."
-    ),
-    click.option(
-        "--relation", "relations", multiple=True, type=TEXT, metavar="R", help="Facts of this relation."
-    ),
-    click.option(
-        "--type", "labels", multiple=True, type=TEXT, metavar="TYPE", help="Of entities of this type."
-    ),
+    several("--scope", "scopes", type=click.Choice(_SCOPES), help="Only this; repeatable."),
+    several("--source", "sources", metavar="S", help="Told in this source."),
+    several("--speaker", "speakers", metavar="WHO", help="Told by this speaker."),
+    several("--relation", "relations", metavar="R", help="Facts of this relation."),
+    several("--type", "labels", metavar="TYPE", help="Of entities of this type."),
     click.option("--said-after", type=MOMENT, metavar="T", help="Episodes said then or later."),
     click.option("--said-before", type=MOMENT, metavar="T", help="Episodes said before."),
 )
@@ -83,7 +76,7 @@ def asked_of(scopes: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
     return given | {"scopes": chosen, "filters": Filters(**filters)}
 
 
-@click.command(short_help="Ranked hits: facts, entities, episodes.")
+@command("Ranked hits: facts, entities, episodes.")
 @click.argument("query", type=TEXT)
 @group_option
 @as_of_option
@@ -92,7 +85,6 @@ def asked_of(scopes: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
 @click.option("--limit", type=int, default=10, metavar="N", help="Length of the list. Default: 10.")
 @click.option("--recipe", default="hybrid", metavar="R", help="How to search: docs/searching.md has them.")
 @click.option("--explain", is_flag=True, help="Also print what found each hit, and what was left out.")
-@common
 def search(
     call: Call,
     query: str,
@@ -101,12 +93,10 @@ def search(
     explain: bool,
     **given: Any,  # noqa: ANN401
 ) -> int:
-    r"""Search the facts that hold (now, or as of T), the entities, and the episodes. "-" reads the query.
+    """Search the facts that hold (now, or as of T), the entities, and the episodes. "-" reads the query.
 
     With --source, --speaker, --relation or --type, only what they apply to is searched. They may be repeated.
 
-    \b
-    Example:
       kgray search "Where does Alice work?" --group team --as-of 2026-03-01
       kgray search "the printer" --group team --speaker Alice --said-after 2026-03-01
     """
@@ -167,18 +157,15 @@ _context_options = together(
 )
 
 
-@click.command(short_help="The text to put into a prompt.")
+@command("The text to put into a prompt.")
 @click.argument("query", type=TEXT)
 @group_option
 @_context_options
-@common
 def context(call: Call, query: str, group: str, scopes: tuple[str, ...], **given: Any) -> int:  # noqa: ANN401
-    r"""Print what the memory holds on a question as a text for a prompt, within a budget of tokens.
+    """Print what the memory holds on a question as a text for a prompt, within a budget of tokens.
 
     Facts and messages have numbers, [1], [2] ...; --json lists the episodes that each stands for.
 
-    \b
-    Example:
       kgray context "Where does Alice work?" --group team --tokens 800
     """
     asked, text = asked_of(scopes, given), query_from(query)
@@ -193,7 +180,7 @@ def context(call: Call, query: str, group: str, scopes: tuple[str, ...], **given
     return call.answer(built.as_dict(), people)
 
 
-@click.command(short_help="An answer with citations; needs a model.")
+@command("An answer with citations; needs a model.")
 @click.argument("question", type=TEXT)
 @group_option
 @_context_options
@@ -201,7 +188,6 @@ def context(call: Call, query: str, group: str, scopes: tuple[str, ...], **given
 @click.option("--suggest", is_flag=True, help="Print questions about QUESTION that the memory can answer.")
 @click.option("--max-calls", type=int, metavar="N", help="Make no more model calls.")
 @click.option("--max-tokens", type=int, metavar="N", help="Spend no more tokens: prompts and answers.")
-@common
 def ask(
     call: Call,
     question: str,
@@ -210,13 +196,11 @@ def ask(
     suggest: bool,
     **given: Any,  # noqa: ANN401
 ) -> int:
-    r"""Answer a question from the memory alone. Behind each statement stand the numbers of its sources.
+    """Answer a question from the memory alone. Behind each statement stand the numbers of its sources.
 
     What the memory does not hold is not guessed: the answer is "Not in memory.", and "found" is false. --mode
     local answers from a context, global from the communities, drift from what further questions find, too.
 
-    \b
-    Example:
       kgray ask "Where does Alice work?" --group team --max-tokens 4000
       kgray ask "What does everybody work on?" --group team --mode global
     """
@@ -275,17 +259,14 @@ def _sources(answered: Answered) -> None:
         click.echo(f"[{number}] {printing.plain(called)}  {printing.fitted(text, _CITED)}".encode())
 
 
-@click.command(short_help="The whole graph of a group, canonical.")
+@command("The whole graph of a group, canonical.")
 @group_option
 @known_at_option
 @click.option("--hash", "hashed", is_flag=True, help="Its SHA-256 in hex, alone on the line.")
-@common
 def dump(call: Call, group: str, known_at: datetime | None, hashed: bool) -> int:
-    r"""Print the whole graph of a group as sorted JSON lines: the same graph gives the same bytes.
+    """Print the whole graph of a group as sorted JSON lines: the same graph gives the same bytes.
 
-    \b
-    Example:
-      kgray dump --group team --hash
+    kgray dump --group team --hash
     """
     with call.reader(group) as memory:
         if hashed:

@@ -6,33 +6,26 @@ import click
 
 from kgray import times
 from kgray.cli import printing
-from kgray.cli.frame import TEXT, Call, common
+from kgray.cli.frame import TEXT, Call, command, group_of
 
-schedule = click.Group(
-    name="schedule",
-    short_help="When communities are refreshed: add, list, remove.",
-    help=(
-        "Add, list and remove the times at which communities are refreshed while `kgray up` is up.\n\n"
-        "\b\n"
-        "Example:\n"
-        '  kgray schedule add nightly --cron "0 3 * * *" --zone Europe/Berlin'
-    ),
+schedule = group_of(
+    "schedule",
+    "When communities are refreshed: add, list, remove.",
+    "Add, list and remove the times at which communities are refreshed while `kgray up` is up.\n\n"
+    'kgray schedule add nightly --cron "0 3 * * *" --zone Europe/Berlin',
 )
 _HEAD = ("name", "cron", "zone", "next", "last", "")
 
 
-@schedule.command(short_help="Refresh communities at these times.")
+@command("Refresh communities at these times.", of=schedule)
 @click.argument("name", type=TEXT)
 @click.option("--cron", required=True, metavar="EXPR", help="Minute, hour, day, month and weekday.")
 @click.option("--zone", required=True, metavar="Z", help="The time zone: UTC, Europe/Berlin, ...")
-@common
 def add(call: Call, name: str, cron: str, zone: str) -> int:
-    r"""Have the actors of `kgray up` refresh the communities of all groups of which a tenth is new.
+    """Have the actors of `kgray up` refresh the communities of all groups of which a tenth is new.
 
     Times that nobody was up for are made up for once. A group that has grown by half is done from nothing.
 
-    \b
-    Example:
       kgray schedule add nightly --cron "0 3 * * *" --zone Europe/Berlin
     """
     now = times.now()
@@ -41,14 +34,11 @@ def add(call: Call, name: str, cron: str, zone: str) -> int:
     return call.answer(made, lambda: click.echo(f"{name}: the next time is {made['next']}."))
 
 
-@schedule.command(name="list", short_help="The schedules, and what came of them.")
-@common
+@command("The schedules, and what came of them.", name="list", of=schedule)
 def list_schedules(call: Call) -> int:
-    r"""List the schedules with their next and last times.
+    """List the schedules with their next and last times.
 
-    \b
-    Example:
-      kgray schedule list
+    kgray schedule list
     """
     now = times.now()
     with call.memory() as memory:
@@ -58,15 +48,12 @@ def list_schedules(call: Call) -> int:
     return call.answer({"schedules": found}, lambda: printing.table(rows, head=_HEAD, nothing=nothing))
 
 
-@schedule.command(short_help="Remove a schedule.")
+@command("Remove a schedule.", of=schedule)
 @click.argument("name", type=TEXT)
-@common
 def remove(call: Call, name: str) -> int:
-    r"""Remove a schedule. A refresh that goes on is finished.
+    """Remove a schedule. A refresh that goes on is finished.
 
-    \b
-    Example:
-      kgray schedule remove nightly
+    kgray schedule remove nightly
     """
     with call.memory() as memory:
         memory.schedules.remove(name)

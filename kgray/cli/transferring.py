@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import TEXT, Call, Signals, common, finished, group_option
+from kgray.cli.frame import TEXT, Call, Signals, command, finished, group_option
 from kgray.cli.outcome import print_counts, say_end
 from kgray.cli.progress import Progress
 from kgray.errors import InputError, KgrayError
@@ -29,21 +29,18 @@ _STORE, _STORE_PASSWORD = "KGRAY_STORE_", "KGRAY_STORE_PASSWORD"
 _PASSWORD = "NEO4J_PASSWORD"  # noqa: S105 - the variable's name, which Graphiti's own examples use
 
 
-@click.command(short_help="Copy a group into another store.")
+@command("Copy a group into another store.")
 @group_option
 @click.option("--to-data", metavar="DIR", type=TEXT, help="The target's data folder. Default: the source's.")
 @click.option("--to-config", metavar="FILE", type=_FILE, help="The target's settings, such as its store.")
-@common
 def copy(call: Call, group: str, to_data: str | None, to_config: Path | None) -> int:
-    r"""Copy a group into a store that never had it: folder to folder, to Neo4j and back. Verified.
+    """Copy a group into a store that never had it: folder to folder, to Neo4j and back. Verified.
 
     The target's store is that of --to-config FILE, else of kgray.toml in --to-data DIR, else a folder's own
     file; KGRAY_STORE_* variables speak of the source, but KGRAY_STORE_PASSWORD of both. Everything that is
     kept goes along, record times included; then all rows and the graph, now and at earlier moments, are
     compared. The source stays as it is. Copying again compares again.
 
-    \b
-    Example:
       kgray copy --group team --data my-data --to-config neo4j.toml
       kgray copy --group team --config neo4j.toml --to-data back
     """
@@ -108,7 +105,7 @@ def import_from() -> None:
     """Take over another program's memory."""
 
 
-@click.command(short_help="A Graphiti database on Neo4j.")
+@command("A Graphiti database on Neo4j.", of=import_from)
 @click.argument("uri", type=TEXT)
 @group_option
 @click.option("--from-group", type=TEXT, metavar="ID", help="Its group_id. Default: the only one there is.")
@@ -116,18 +113,15 @@ def import_from() -> None:
 @click.option("--database", type=TEXT, metavar="D", help="Default: the user's own.")
 @click.option("--password-file", type=TEXT, metavar="FILE", help=f"Default: {_PASSWORD} in the environment.")
 @click.option("--replace", is_flag=True, help="Replace what was imported before and has changed there.")
-@common
 def graphiti(
     call: Call, uri: str, group: str, from_group: str | None, replace: bool, **login: str | None
 ) -> int:
-    r"""Read a Graphiti database (episodes, entities, facts) into a group; nothing is written to it.
+    """Read a Graphiti database (episodes, entities, facts) into a group; nothing is written to it.
 
     Each of its episodes becomes one of triples: its facts, with their spans and sentences. Its text is kept
     and found by a search of episodes, and no model reads it. What Graphiti recorded when is kept as
     metadata. Ids are Graphiti's, so importing again adds only what is new. What cannot be mapped is counted.
 
-    \b
-    Example:
       NEO4J_PASSWORD=... kgray import graphiti bolt://localhost:7687 --group team --from-group main
     """
     from kgray.settings.checks import NEO4J_SCHEMES, is_address
@@ -205,9 +199,6 @@ def _print_imported(call: Call, importing: Import, report: Report) -> int:
     if importing.lost and not report.stopped:
         printing.note(f"{printing.counted(importing.lost, 'fact')} could not be mapped")
     return code
-
-
-import_from.add_command(graphiti)
 
 
 def _settings_of_target(config: Path | None, data: Path | None, environ: Mapping[str, str]) -> Settings:

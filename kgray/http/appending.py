@@ -19,8 +19,7 @@ from kgray import times
 from kgray.errors import InputError
 from kgray.http.metrics import Metrics
 from kgray.http.problems import Malformed, Overloaded, TooLarge
-from kgray.intake import Defaults, Refusal, draft_from
-from kgray.intake.drafts import parse_json
+from kgray.intake.drafts import Defaults, Refusal, draft_from, parse_json
 from kgray.intake.formats import json_lines
 from kgray.ledger import Acceptance, accept
 from kgray.ports import Store

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from kgray.errors import InputError
 from kgray.http.door import Door
 from kgray.http.guard import check_scope
-from kgray.intake import Defaults, draft_from
+from kgray.intake.drafts import Defaults, draft_from
 from kgray.ledger import Acceptance
 from kgray.mcp.server import Seat, build
 from kgray.memory.access import AccessKey

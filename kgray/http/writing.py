@@ -22,7 +22,7 @@ from kgray.http.managing import noted
 from kgray.http.models import Merge, Retry, Split, Undo, Withdrawal
 from kgray.http.problems import PROBLEMS, Conflict, TooLarge, problem_of, told
 from kgray.http.reading import Group, Identifier
-from kgray.intake import Refusal
+from kgray.intake.drafts import Refusal
 from kgray.intake.formats import MAX_LINE, json_lines
 from kgray.ledger import Acceptance
 from kgray.ledger import retry as retried

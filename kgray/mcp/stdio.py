@@ -9,7 +9,7 @@ from typing import Any
 from anyio import to_thread
 
 from kgray import times
-from kgray.intake import Defaults, draft_from
+from kgray.intake.drafts import Defaults, draft_from
 from kgray.ledger import Acceptance, accept
 from kgray.mcp.server import Seat, build
 from kgray.memory import Memory

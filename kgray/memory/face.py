@@ -20,16 +20,15 @@ from kgray.communities.found import Clustering, clustered
 from kgray.communities.refresh import OnGroup, Refresh, Refreshed
 from kgray.derivation.repair import differences, repaired
 from kgray.errors import InputError, NoSpace, NotFound, SettingsError
-from kgray.intake import FIELDS, Defaults, Refusal, draft_from
+from kgray.intake.drafts import FIELDS, Defaults, Refusal, draft_from
 from kgray.ledger import retry
 from kgray.memory.access import Access
 from kgray.memory.answers import ToldFailure, told_failures
-from kgray.memory.correcting import CorrectionKind, corrected, requested
+from kgray.memory.correcting import CorrectionKind, Withdrawals, corrected, requested
 from kgray.memory.ingesting import Item, LocalIngest, Submission, foreseen, last_sequences
 from kgray.memory.naming import no_group
 from kgray.memory.reads import GroupReads, When
 from kgray.memory.reports import Report
-from kgray.memory.withdrawing import Withdrawals
 from kgray.ports import Answerer, Embedder, GroupCounts, Reranker, Store, Summarizer
 from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Queued, Stop, ignore, never, silent
 from kgray.records import check_group

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Literal
 
 from kgray import holds, times
 from kgray.errors import Locked, NoSpace, Unavailable
-from kgray.intake import Refusal, Submitted
+from kgray.intake.drafts import Refusal
+from kgray.intake.files import Submitted
 from kgray.kinds import EXTRACTIONS_AT
 from kgray.ledger import Acceptance, Foresight, accept, failures, live_ids, request
 from kgray.memory.reports import Report

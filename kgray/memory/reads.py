@@ -15,11 +15,10 @@ from kgray.derivation.stored import view_now
 from kgray.derivation.view import View
 from kgray.graph import Community, Hit
 from kgray.memory import windows
-from kgray.memory.answers import EntityCount, History, entities_like, history_of
+from kgray.memory.answers import EntityCount, History, Shown, described, entities_like, history_of
 from kgray.memory.naming import id_called
 from kgray.memory.reports import derived, dumped, shown
 from kgray.memory.reviewing import LikelyPair, likely_pairs
-from kgray.memory.showing import Shown, described
 from kgray.ports import Embedder, GraphView, SearchScope, Store, at_one_moment
 from kgray.prompting.tokens import Counter, count_tokens
 from kgray.records import check_group

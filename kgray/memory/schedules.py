@@ -92,15 +92,9 @@ class Schedules:
 
     def remove(self, name: str) -> None:
         """Remove a schedule; a refresh that goes on is finished. Raises NotFound."""
-
-        def append(log: Appending) -> bool:
-            there = _of(log, name) is not None
-            if there:
-                log.drop(KIND, OWN, (name,))
-            return there
-
-        if not self._store.append([OWN], append):
+        if name not in {one.name for one in self.every()}:
             raise NotFound(f"there is no schedule {name!r}: `kgray schedule list` shows their names")
+        self._store.append([OWN], lambda log: log.drop(KIND, OWN, (name,)))
 
     def write(self, schedule: Schedule) -> None:
         """Keep what has become of a schedule, unless it was removed."""
@@ -120,8 +114,7 @@ async def carry_out(
     refresh     returns what to keep of it in a line; an error is kept, ends that time, and delays no other
     """
     for schedule in schedules.every():
-        tick = schedule.due(clock())
-        if tick is not None:
+        if (tick := schedule.due(clock())) is not None:
             tries = schedule.tries + 1 if tick == schedule.begun else 1
             begun = replace(schedule, begun=tick, tries=tries, ended_at=None, said="")
             schedules.write(begun)

@@ -17,9 +17,8 @@ from kgray.derivation.view import View
 from kgray.errors import InputError, NotFound
 from kgray.graph import Entity, Fact
 from kgray.ledger import result, sequences_of
-from kgray.memory.answers import entity_row
+from kgray.memory.answers import KEPT, ToldEpisode, entity_row, told_episodes
 from kgray.memory.naming import entities_of, entity_called
-from kgray.memory.showing import KEPT, ToldEpisode, told_episodes
 from kgray.ports import GraphView, Store
 from kgray.search import spans_of
 from kgray.times import Instant, from_datetime, show

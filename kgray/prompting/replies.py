@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field, replace
-from dataclasses import dataclass as plain_dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, StrictBool, StrictInt, TypeAdapter, ValidationError, ValidationInfo
-from pydantic.dataclasses import dataclass
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    StrictBool,
+    StrictInt,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+)
 from pydantic_core import PydanticCustomError
 
 from kgray import times
@@ -123,7 +130,7 @@ def with_entities(extraction: Extraction, places: Sequence[int]) -> Extraction:
     )
 
 
-@plain_dataclass(slots=True)
+@dataclass(slots=True)
 class _Cast:
     """The entities of one reply, collected while it is parsed."""
 
@@ -317,42 +324,15 @@ def _index(index: int, info: ValidationInfo) -> int:
 _Index = Annotated[StrictInt, AfterValidator(_index)]
 
 
-@dataclass(frozen=True, slots=True)
-class DuplicateReply:
-    """Which candidate is the same, if one is."""
-
-    duplicate_of: _Index | None
-
-
-@dataclass(frozen=True, slots=True)
-class RelationReply:
-    """What a relation's name is to another name: one thing at most."""
-
-    same_as: StrictBool | None = None
-    inverse_of: StrictBool | None = None
-    excludes: StrictBool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CardinalityReply:
-    """How many objects a relation takes at one moment."""
-
-    cardinality: Cardinality
-
-
-@dataclass(frozen=True, slots=True)
-class VerdictReply:
-    """Which candidates cannot hold together with the statement."""
-
-    contradicts: Annotated[list[_Index], AfterValidator(lambda found: sorted(set(found)))]
-
-
-_REPLIES: Mapping[str, TypeAdapter[Any]] = {
-    "entity": TypeAdapter(DuplicateReply),
-    "variant": TypeAdapter(DuplicateReply),
-    "relation": TypeAdapter(RelationReply),
-    "cardinality": TypeAdapter(CardinalityReply),
-    "verdict": TypeAdapter(VerdictReply),
+_Indexes = Annotated[list[_Index], AfterValidator(lambda found: sorted(set(found)))]
+_reply = partial(create_model, "Reply")
+_Duplicate = _reply(duplicate_of=(_Index | None, ...))  # which candidate is the same, if one is
+_REPLIES: Mapping[str, type[BaseModel]] = {  # by the kind of question
+    "entity": _Duplicate,
+    "variant": _Duplicate,
+    "relation": _reply(**dict.fromkeys(("same_as", "inverse_of", "excludes"), (StrictBool | None, None))),
+    "cardinality": _reply(cardinality=(Cardinality, ...)),
+    "verdict": _reply(contradicts=(_Indexes, ...)),
 }
 
 
@@ -362,12 +342,12 @@ def parse_answer(question: Question, reply: object) -> Answer:
     Raises InvalidAnswer where the reply does not answer the question.
     """
     try:
-        found = _REPLIES[question.kind].validate_python(reply, context=len(question.candidates))
+        found = _REPLIES[question.kind].model_validate(reply, context=len(question.candidates))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the reply"
         raise _invalid(question, f"is wrong: {where}: {first['msg']}", reply) from None
-    answer = asdict(found)
+    answer = found.model_dump()
     if question.kind != "relation":
         return answer
     said = [aspect for aspect, value in answer.items() if value]

@@ -124,11 +124,8 @@ class Import:
 
 
 def _kept(fact: TheirFact) -> dict[str, Any]:
-    return {
-        "uuid": fact.uuid,
-        "created_at": times.show(fact.created_at),
-        "expired_at": times.show(fact.expired_at),
-    }
+    recorded = {name: times.show(getattr(fact, name)) for name in ("created_at", "expired_at")}
+    return {"uuid": fact.uuid} | recorded
 
 
 def _triple(fact: TheirFact) -> tuple[str, dict[str, Any] | None]:

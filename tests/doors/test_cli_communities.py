@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kgray.errors import InvalidAnswer
-from kgray.prompting.summaries import parse_summary
+from kgray.prompting.schemas import parse_summary
 from tests.doors.chat_server import ChatServer, as_json, at
 from tests.doors.shell import told, triple
 

@@ -27,7 +27,7 @@ from kgray.http.door import Door
 from kgray.http.metrics import Metrics
 from kgray.http.problems import PROBLEMS, problem_of
 from kgray.http.routes import ROUTES
-from kgray.intake import draft_from
+from kgray.intake.drafts import draft_from
 from tests.doors.served import serving
 
 ROOT = Path(__file__).resolve().parents[2]

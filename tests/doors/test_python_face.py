@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 import kgray
-from kgray.backfill import RunRequest, backfill, find
+from kgray.backfill.inputs import find
+from kgray.backfill.run import RunRequest, backfill
 from kgray.errors import Ambiguous, InputError, NotBuilt, NotFound, SettingsError
-from kgray.intake import Defaults
+from kgray.intake.drafts import Defaults
 from kgray.memory import Memory
 from kgray.records import Draft
 

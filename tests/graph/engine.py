@@ -14,7 +14,7 @@ from typing import Any
 from bench.plain_loop import Loop
 from kgray import times
 from kgray.backends.hashing import HashingEmbedder
-from kgray.backends.rules.judge import RulesJudge
+from kgray.backends.rules import RulesJudge
 from kgray.derivation import dump
 from kgray.derivation.stored import StoredView, records_of
 from kgray.derivation.view import View

@@ -11,7 +11,8 @@ import pytest
 
 from kgray import opening
 from kgray.errors import InputError
-from kgray.intake import Defaults, Submitted, read_file
+from kgray.intake.drafts import Defaults
+from kgray.intake.files import Submitted, read_file
 from tests.unit.test_intake import hostile_line
 
 NASTY = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kgray.errors import NotFound
-from kgray.intake import draft_from
+from kgray.intake.drafts import draft_from
 from kgray.memory import Memory
 from tests.graph.engine import SMALL, Engine
 

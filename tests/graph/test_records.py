@@ -12,7 +12,8 @@ import pytest
 import kgray
 from kgray.backends.rules.extractor import RulesExtractor
 from kgray.ingest.runner import Runner
-from kgray.intake import Defaults, draft_from, read_file
+from kgray.intake.drafts import Defaults, draft_from
+from kgray.intake.files import read_file
 from kgray.ontology import Ontology, shipped
 from kgray.records import Draft
 from tests.graph.engine import GROUP, Engine, day, engine_on, triples

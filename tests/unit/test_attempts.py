@@ -11,7 +11,7 @@ import pytest
 
 from kgray.backfill.inputs import InputFile
 from kgray.backfill.manifest import Manifest, RunFolder, next_attempt
-from kgray.intake import Refusal
+from kgray.intake.drafts import Refusal
 
 OPTIONS = {"group": None, "source": None, "kind": None, "at": None, "replace": False, "order": "file"}
 

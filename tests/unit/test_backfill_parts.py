@@ -19,7 +19,9 @@ from kgray.backfill.report import RecentRate, RunProgress
 from kgray.backfill.sorting import Sorter
 from kgray.cli import progress
 from kgray.errors import InputError, Unavailable
-from kgray.intake import Defaults, Position, read_file
+from kgray.intake.drafts import Defaults
+from kgray.intake.files import read_file
+from kgray.intake.formats import Position
 from kgray.ports import GroupCounts
 from kgray.ports.ingest import Sequences, Totals, joined
 from kgray.runtime.jobs import JobLog, ServerTimes, followed, shown

@@ -16,9 +16,9 @@ import pytest
 
 from kgray import times
 from kgray.errors import InputError
-from kgray.intake import Defaults, Refusal, Submitted, draft_from, read_file, spooled
 from kgray.intake import formats as reading
-from kgray.intake.files import MAX_PARAGRAPH, PIECE, pieces
+from kgray.intake.drafts import Defaults, Refusal, draft_from
+from kgray.intake.files import MAX_PARAGRAPH, PIECE, Submitted, pieces, read_file, spooled
 from kgray.records import Draft
 from kgray.times import show
 

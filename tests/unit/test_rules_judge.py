@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kgray.backends.rules.judge import RulesJudge
+from kgray.backends.rules import RulesJudge
 from kgray.ports import Judged, Question, QuestionRequest
 from kgray.prompting.replies import parse_answer
 from kgray.records import Episode

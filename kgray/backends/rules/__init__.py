@@ -1,4 +1,45 @@
-"""The offline models. `extractor` reads English by phrases and JSON by its structure; `judge` answers.
+"""The offline models. `extractor` reads English by phrases and JSON by its structure; `RulesJudge` answers.
 
-Nothing is imported here, so that a command that needs only the judge does not import the extractor.
+The judge gives one fixed answer a kind of question. It never says that two things are one, because a wrong
+"same" costs more than a duplicate (R15), and never that two statements exclude each other, because that ends
+facts. What the ontology declares is decided before a judge is asked (R17). A command that needs only the
+judge does not import the extractor.
 """
+
+from __future__ import annotations
+
+from kgray.ports import Answer, Judged, Question, QuestionRequest
+from kgray.records import clean_text
+
+
+class RulesJudge:
+    """Answers by kind: entity and variant: new; relation: independent; cardinality: many; verdict: none.
+
+    One exception: an entity question with exactly one candidate of the very same name (case aside)
+    is answered with that candidate. Without it every one-word name, which R15 keeps from the
+    automatic steps, would be a new entity in every episode.
+    """
+
+    identity = "rules-1"
+
+    def key(self, request: QuestionRequest) -> str:
+        return request.key(self.identity)
+
+    async def judge(self, request: QuestionRequest) -> Judged:
+        return Judged(answers=tuple(_answer(question) for question in request.questions))
+
+
+def _answer(question: Question) -> Answer:
+    match question.kind:
+        case "entity":
+            name = clean_text(question.item).casefold()
+            same = [i for i, other in enumerate(question.candidates) if clean_text(other).casefold() == name]
+            return {"duplicate_of": same[0] if len(same) == 1 else None}
+        case "variant":
+            return {"duplicate_of": None}
+        case "relation":
+            return {}
+        case "cardinality":
+            return {"cardinality": "many"}
+        case "verdict":
+            return {"contradicts": []}

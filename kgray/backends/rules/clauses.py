@@ -10,18 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from kgray.backends.rules import words
+from kgray.backends.rules.grammar import AUXILIARIES, WORDS, Phrase, Tense, read_tense
 from kgray.backends.rules.marking import FactEnd, MarkedSentence
-from kgray.backends.rules.objects import is_thing, read_object, read_objects, read_role
-from kgray.backends.rules.phrases import Phrase
-from kgray.backends.rules.verbs import Tense, read_tense
 from kgray.dates import DatePhrase
 from kgray.ontology import RelationType
+from kgray.records import Value
 
-_MAX_SUBJECTS, _MAX_AUXILIARIES, _MAX_LEAD = 8, 4, 12
-_JOINS = frozenset({"and", "but", ";"})
-_NEGATIONS = frozenset({"not", "n't", "never", "no", "longer"})
-_UNTRUE = frozenset({"untrue", "false", "fake", "incorrect"})
+_MAX_LIST, _MAX_AUXILIARIES, _MAX_LEAD, _MAX_ROLE, _MAX_STATUS = 8, 4, 12, 5, 3
+
+Found = tuple[FactEnd, int]  # an object, and the unit after it
 
 
 class Subject(NamedTuple):
@@ -81,13 +78,9 @@ class ClauseReader:
         at, denial = self._opening()
         while at < len(self.sentence.units) and self.sentence.states_something:
             clause = self._clause(at, subject)
-            if denial:
-                # "It is not true that Bob works" denies it, and so does "That was wrong: Bob does not work".
+            if denial:  # of one plain clause; "It is not true that Bob does not work" says nothing
                 fits = clause and clause.phrase.mode == "state" and clause.after == clause.end
-                plain = clause and clause.tense.polarity == ""
-                return (
-                    [replace(clause, denied=True)] if clause and fits and plain == (denial == "that") else []
-                )
+                return [replace(clause, denied=True)] if clause and fits and not clause.tense.polarity else []
             if clause:
                 clauses.append(clause)
             elif subject and clauses and self._takes_back(at):
@@ -98,43 +91,38 @@ class ClauseReader:
 
     # ------------------------------------------------------------------- where a clause may begin
 
-    def _opening(self) -> tuple[int, str]:
-        """Return where the first clause begins; "that" or "wrong" after words that deny it, else ""."""
+    def _opening(self) -> tuple[int, bool]:
+        """Return where the first clause begins, and whether words before it deny it."""
         said = [self.low(i) for i in range(6)]
         if said[0] in {"that", "this"} and "wrong" in said:
-            return said.index("wrong") + 2, "wrong"
-        untrue = _UNTRUE & set(said) or ("true" in said and {"not", "n't"} & set(said))
+            return len(self.sentence.units), False  # "That was wrong: Bob ...": which of the two is so?
+        untrue = WORDS["untrue"] & set(said) or ("true" in said and {"not", "n't"} & set(said))
         if said[0] == "it" and untrue and "that" in said:
-            return said.index("that") + 1, "that"
+            return said.index("that") + 1, True
         at = int(self.low(0) in {"-", "*", "•"})
-        while self.low(at) in words.OPENERS or (at and self.low(at) in {",", ":", "all", "everyone"}):
+        while self.low(at) in WORDS["openers"] or (at and self.low(at) in {",", ":", "all", "everyone"}):
             at += 1
-        at = self._after_lead(at)
-        if self.low(at) in {"at", "in"} and self.sentence.name(at + 1) and self.low(at + 2) == ",":
-            at += 3  # "At Acme, Bob reports to Carol"
-        return at, ""
-
-    def _after_lead(self, at: int) -> int:
-        """Return the unit after "Big news:", "New address for the file:"; `at` where there are none."""
-        for colon in range(at + 1, at + _MAX_LEAD):
+        for colon in range(at + 1, at + _MAX_LEAD):  # "Big news:", "New address for the file:"
             if self.sentence.name(colon - 1):
-                return at
+                break
             if self.low(colon) == ":":
                 lead = {self.low(i) for i in range(at, colon)}
-                return at if words.LEADS.isdisjoint(lead) or not _UNTRUE.isdisjoint(lead) else colon + 1
-        return at
+                at = colon + 1 if lead & WORDS["leads"] and not lead & WORDS["untrue"] else at
+                break
+        if self.low(at) in {"at", "in"} and self.sentence.name(at + 1) and self.low(at + 2) == ",":
+            at += 3  # "At Acme, Bob reports to Carol"
+        return at, False
 
     def _next_start(self, at: int, *, after_clause: bool) -> int:
         """Return where the next clause may begin: after "and", "but", ";", or the sign that ends a clause."""
-        if after_clause and self.low(at) not in _JOINS:
-            at += 1  # a comma, a bracket, a dash
+        if after_clause:
+            at += self.low(at) not in WORDS["joins"]  # a comma, a bracket, a dash
         else:
             # "All but Bob left" is no "but" between clauses; one of those follows a comma.
-            while at < len(self.sentence.units) and not (
-                self.low(at) in _JOINS and (self.low(at) != "but" or after_clause or self.low(at - 1) == ",")
-            ):
-                at += 1
-        while self.low(at) in _JOINS or self.low(at) in {",", "then"}:
+            last = len(self.sentence.units)
+            joins = (i for i in range(at, last) if self.low(i) in WORDS["joins"])
+            at = next((i for i in joins if self.low(i) != "but" or self.low(i - 1) == ","), last)
+        while self.low(at) in WORDS["joins"] or self.low(at) in {",", "then"}:
             at += 1
         return at
 
@@ -144,7 +132,7 @@ class ClauseReader:
         if rest[:1] == ["to"] and rest[1:2] != ["be"]:
             return True  # "I moved to Berlin and then to Rome", but not "I like tea, to be honest"
         ended = (self.table.verbs_of_ends & self.table.verbs.get(low, {}).keys() for low in rest)
-        return not words.TAKEN_BACK.isdisjoint(rest) or any(ended)
+        return not WORDS["taken_back"].isdisjoint(rest) or any(ended)
 
     # ------------------------------------------------------------------------------- one clause
 
@@ -162,11 +150,10 @@ class ClauseReader:
 
     def _predicate(self, subject: Subject, first: int, dates: list[DatePhrase]) -> Clause | None:
         """Return the clause whose verb group begins at a unit: auxiliaries, a verb, of "be" a negation."""
-        verb = first
-        while self.low(verb) in words.AUXILIARIES or self.low(verb) in self.table.verbs:
+        for verb in range(first, first + _MAX_AUXILIARIES + 1):
             for lemma, forms in self.table.verbs.get(self.low(verb), {}).items():
                 after = verb + 1
-                while lemma == "be" and self.low(after) in _NEGATIONS:
+                while lemma == "be" and self.low(after) in WORDS["not_be"]:
                     after += 1
                 group = [self.low(i) for i in range(first, after) if i != verb]
                 for phrase in self._phrases(lemma, subject):
@@ -177,9 +164,8 @@ class ClauseReader:
                         )  # fmt: skip
                         if self._match(clause):
                             return clause
-            if verb - first == _MAX_AUXILIARIES or self.low(verb) not in words.AUXILIARIES:
-                return None
-            verb += 1
+            if self.low(verb) not in AUXILIARIES:
+                break
         return None
 
     def _phrases(self, lemma: str, subject: Subject) -> Iterator[Phrase]:
@@ -190,7 +176,7 @@ class ClauseReader:
             if lemma == "be":
                 yield self.table.phrase_of_noun(subject.relation)
             return
-        unsure = not subject.pronoun and not all(end.type or is_thing(end) for end in subject.ends)
+        unsure = not subject.pronoun and not all(end.type or _is_thing(end) for end in subject.ends)
         for phrase in phrases:
             if not all(_suits(end, phrase.relation) for end in subject.ends):
                 continue
@@ -198,61 +184,56 @@ class ClauseReader:
                 continue  # "we are based in Berlin": the speaker, or a company?
             yield phrase
         if lemma == "be" and len(subject.ends) == 1:
-            yield from self.table.reversed_nouns
+            yield from self.table.of_owners
 
     def _match(self, clause: Clause) -> bool:
         """Read on from the verb; whether the phrase's words, its object and nothing else follow."""
         phrase, at = clause.phrase, clause.end
         for group in phrase.words:
             if self.low(at) == "from" and "from" not in group:
-                found = read_object(self.sentence, at + 1, phrase)
-                if found is None:
+                if not (found := self._object(at + 1, phrase)):
                     return False
                 at = found[1]
                 clause.beside.append(("other", found[0]))
             if self.low(at) not in group:
                 return False
             at += 1
-        clause.reversed = phrase.slot == "owner"
-        if clause.reversed:
+        if phrase.slot == "owner":
             wanted, held = phrase.relation.object_type, clause.subject.ends[0].type
             owned = self._owned(at) if wanted in {"", held or wanted} else ()
-            found_owner = (one for one in owned if one.relation is phrase.relation)
-            owner = next(found_owner, None)
-            objects = (owner.ends, owner.end) if owner else None
+            owner = next((one for one in owned if one.relation is phrase.relation), None)
+            ends, end = (owner.ends, owner.end) if owner else ((), at)
         else:
-            objects = read_objects(self.sentence, at, phrase)
-        if objects is None:
-            return False
-        clause.objects, clause.end = objects
-        return self._tail(clause, clause.end)
+            ends, end = self._objects(at, phrase)
+        clause.objects, clause.end, clause.reversed = ends, end, phrase.slot == "owner"
+        return bool(ends) and self._tail(clause, end)
 
     # ------------------------------------------------------------------------ after the object
 
     def _tail(self, clause: Clause, at: int) -> bool:
         """Read on from the objects to the clause's border; whether every word on the way is understood."""
         while not self.sentence.is_border(at):
-            step = self._date(clause, at) or self._any_more(clause, at) or self._company(clause, at)
-            if not step and self._is_loose(clause):
-                loose = self.sentence.noun_phrases(at + 1) if self.low(at) in words.LOOSE_PREPOSITIONS else []
-                if loose and words.FICTIONS.isdisjoint(map(self.low, range(at, loose[0][1]))):
-                    step = loose[0][1]  # "in Berlin", "for the roadmap", but not "in the film"
-            if not step:
+            if date := self.sentence.unit(at).date:
+                clause.dates.append(date)
+                at += 1
+            elif step := self._any_more(clause, at) or self._company(clause, at) or self._loose(clause, at):
+                at = step
+            else:
                 return False
-            at = step
         clause.after = at
         return True
 
-    @staticmethod
-    def _is_loose(clause: Clause) -> bool:
-        """Whether "in Berlin", "for the roadmap" beside it change nothing; they do beside "no longer"."""
+    def _loose(self, clause: Clause, at: int) -> int:
+        """Read "in Berlin", "for the roadmap", but not "in the film"; they change what "no longer" denies."""
         holds = clause.tense.polarity == "" and clause.tense.time not in {"past", "former"}
-        return holds and clause.phrase.mode == "state" and clause.phrase.relation.object != "value"
-
-    def _date(self, clause: Clause, at: int) -> int:
-        date = self.sentence.unit(at).date
-        clause.dates += [date] if date else []
-        return at + 1 if date else 0
+        if not holds or clause.phrase.mode != "state" or clause.phrase.relation.object == "value":
+            return 0
+        found = self.sentence.noun_phrases(at + 1) if self.low(at) in WORDS["loose_prepositions"] else []
+        return (
+            found[0][1]
+            if found and WORDS["fictions"].isdisjoint(map(self.low, range(at, found[0][1])))
+            else 0
+        )
 
     def _any_more(self, clause: Clause, at: int) -> int:
         """Read "any more", which makes "no longer" of "not"."""
@@ -266,15 +247,16 @@ class ClauseReader:
     def _company(self, clause: Clause, at: int) -> int:
         """Read "as a designer", "at Acme" after a role, "for Beta" and "to join Beta" after an end."""
         name, low = clause.phrase.relation.name, self.low(at)
-        office = name == "HAS_ROLE" and clause.objects[0].name.lower().split()[-1] in words.OFFICES
-        what, found = "", None
+        what, found = "other", None
         if name == "WORKS_AT" and low == "as":
-            what, found = "HAS_ROLE", read_role(self.sentence, at + 1)
-        elif name == "HAS_ROLE" and (low in {"at", "for"} or (low == "of" and office)):
-            job = self.table.employment
-            what, found = "WORKS_AT", read_object(self.sentence, at + 1, job) if job else None
+            what, found = "HAS_ROLE", self._role(at + 1)
+        elif name == "HAS_ROLE" and (
+            low in {"at", "for"} or (low == "of" and clause.objects[0].last in WORDS["offices"])
+        ):
+            jobs = (row for row in self.table.phrases.get("work", ()) if row.relation.name == "WORKS_AT")
+            what, found = "WORKS_AT", next((self._object(at + 1, job) for job in jobs), None)
         elif clause.phrase.mode == "end" and (low == "for" or (low, self.low(at + 1)) == ("to", "join")):
-            what, found = "other", read_object(self.sentence, at + 1 + (low == "to"), clause.phrase)
+            found = self._object(at + 1 + (low == "to"), clause.phrase)
         if found is None:
             return 0
         clause.beside.append((what, found[0]))
@@ -293,20 +275,18 @@ class ClauseReader:
             yield self._names(at)
         elif low in {"the", "my", "our"}:
             for thing, end in sentence.noun_phrases(at):
-                if thing.name.lower() not in words.GROUPS and self.low(end - 1) not in self.table.nouns:
+                if thing.name.lower() not in WORDS["groups"] and self.low(end - 1) not in self.table.nouns:
                     own = f"{speaker.name}'s {thing.name}" if low in {"my", "our"} and speaker else ""
-                    yield Subject(
-                        (thing,), end, own or sentence.text_of(at, end), plural=thing.name.endswith("s")
-                    )
+                    text = own or sentence.text_of(at, end)
+                    yield Subject((thing,), end, text, plural=thing.name.endswith("s"))
 
     def _names(self, at: int) -> Subject:
         """Return "Ada", "Ada and Bob", "Ada, Bob and I"; of "Bob, I work", which speaks to Bob, "Bob"."""
+        sentence = self.sentence
         ends: list[FactEnd] = []
         end, step, joined = at, at, False
-        while len(ends) < _MAX_SUBJECTS:
-            name = self.sentence.name(step) or (
-                self.sentence.speaker if ends and self.low(step) == "i" else None
-            )
+        while len(ends) < _MAX_LIST:
+            name = sentence.name(step) or (sentence.speaker if ends and self.low(step) == "i" else None)
             if name is None:
                 break
             ends.append(name)
@@ -342,27 +322,133 @@ class ClauseReader:
     def _noun(self, at: int) -> tuple[RelationType, int] | None:
         """Return the relation that the noun at a unit names, and the unit after the noun."""
         at += self.low(at) in {"new", "current"}
-        for count in (2, 1):
-            noun = " ".join(self.low(i) for i in range(at, at + count))
-            if noun in self.table.nouns:
-                return self.table.nouns[noun], at + count
-        return None
+        nouns = ((" ".join(self.low(i) for i in range(at, at + n)), at + n) for n in (2, 1))
+        return next(((self.table.nouns[noun], end) for noun, end in nouns if noun in self.table.nouns), None)
+
+    # ------------------------------------------------------------------------------- objects
+
+    def _objects(self, at: int, phrase: Phrase) -> tuple[tuple[FactEnd, ...], int]:
+        """Return what fills the phrase's slot, one object or a list, and the unit after it; () = nothing."""
+        if phrase.slot == "before":
+            return (FactEnd(""),), at
+        ends: list[FactEnd] = []
+        found = self._object(at, phrase)
+        while found and len(ends) < _MAX_LIST:
+            if ends and (found[0].value or found[0].is_noun_phrase != ends[0].is_noun_phrase):
+                break
+            ends.append(found[0])
+            at = found[1]
+            step = at + (self.low(at) == ",")
+            step += self.low(step) == "and"
+            found = self._object(step, phrase) if step > at else None
+        return tuple(ends), at
+
+    def _object(self, at: int, phrase: Phrase) -> Found | None:
+        """Return the one object at a unit, and the unit after it."""
+        slot, sentence = phrase.slot, self.sentence
+        if slot == "price":
+            price = sentence.unit(at).price
+            return (FactEnd(price.shown(), value=price), at + 1) if price else None
+        if slot == "role":
+            return self._role(at)
+        if slot == "status":
+            texts = [" ".join(map(self.low, range(at, at + n))) for n in range(_MAX_STATUS + 1)]
+            longest = max((n for n, text in enumerate(texts) if text in WORDS["statuses"]), default=0)
+            return (
+                (FactEnd(texts[longest], value=Value("text", texts[longest])), at + longest)
+                if longest
+                else None
+            )
+        if slot in {"person", "someone"} and self.low(at) in {"me", "us"} and sentence.speaker:
+            return sentence.speaker, at + 1
+        found = self._thing(at) if slot in WORDS["noun_phrase_slots"] else self._name(at, slot)
+        return found if found and _fits(found[0], phrase) else None
+
+    def _name(self, at: int, slot: str) -> Found | None:
+        at += slot == "language" and self.low(at) in WORDS["fluent"]
+        the = self.low(at) == "the"
+        name = self.sentence.name(at + the)
+        # "At the Hilton" is a visit, "at the University of Oslo" is none.
+        return (name, at + the + 1) if name and not (the and name.type != "Organization") else None
+
+    def _thing(self, at: int) -> Found | None:
+        found = next(iter(self.sentence.noun_phrases(at)), None)
+        place = self.sentence.name(found[1] + 1) if found and self.low(found[1]) == "in" else None
+        if found and place and place.type == "Place" and found[0].last in WORDS["belongings"]:
+            name = f"{found[0].name} in {place.name}"  # "the house in Munich" is not the one in Rome
+            return found[0]._replace(name=name, type=self.sentence.type_of(name)), found[1] + 2
+        # "My wife", "the manager": another one for everyone who says it, so no entity.
+        return None if found and self.low(found[1] - 1) in self.table.nouns else found
+
+    def _role(self, at: int) -> Found | None:
+        """Return "product manager" of "the new product manager", "head of design", and the unit after it."""
+        while self.low(at) in {"a", "an", "the", "our", "their", "its", "new"}:
+            at += 1
+        never = WORDS["no_role"] | WORDS["function_words"]
+        end = at
+        while end - at < _MAX_ROLE and self.low(end)[:1].isalpha() and self.low(end) not in never:
+            end += 1
+        if end == at or self.low(end - 1) not in WORDS["role_heads"]:
+            return None
+        if self.low(end) == "of" and self.low(end - 1) in WORDS["heads_of"]:
+            field = self.low(end + 1)
+            end += 2 * (field.isalpha() and field not in WORDS["function_words"])
+        text = self.sentence.text_of(at, end)
+        return FactEnd(text, value=Value("text", text)), end
+
+
+# ------------------------------------------------------------------------- who and what may be what
+
+
+def _fits(end: FactEnd, phrase: Phrase) -> bool:
+    """Whether an object may be what the slot and the relation ask for."""
+    if end.value and phrase.relation.object is not None:
+        return False  # an action is no entity (R18)
+    wanted, low, last = phrase.relation.object_type, end.name.lower(), end.last
+    if wanted == "Place" and end.type in {"Person", "Organization", "Product"}:
+        return False
+    if wanted == "Thing" and not _is_thing(end):
+        return False
+    place = end.type == "Place" or low in WORDS["places"]
+    foreign = place or low in WORDS["languages"]
+    person = end.type in {"", "Person"} and not (foreign or any(map(str.isdigit, low)))
+    person = person and last not in WORDS["organisations"]
+    checks = {
+        "person": person,
+        "someone": end.type == "Person" or (person and " " in low),
+        # Nobody owns or uses somebody; LIKES takes anything.
+        "thing": phrase.relation.object != "entity" or end.type != "Person",
+        "org": end.type in {"", "Organization"} and not (foreign or last in WORDS["groups"]),
+        "employer": end.type == "Organization",
+        "place": place,
+        "group": " " in low and last in WORDS["groups"],
+        "problem": not WORDS["problems"].isdisjoint(low.split()),
+        "belonging": end.type == "Product" or last in WORDS["belongings"],
+        "language": low in WORDS["languages"],
+    }
+    return checks.get(phrase.slot, True)
+
+
+def _is_thing(end: FactEnd) -> bool:
+    """Whether an end is surely no person: a noun phrase, a product, "Project Aurora", "Ticket 42"."""
+    if end.type:
+        return end.type != "Person"
+    low = end.name.lower()
+    return end.is_noun_phrase or any(map(str.isdigit, low)) or not WORDS["things"].isdisjoint(low.split())
 
 
 def _suits(end: FactEnd, relation: RelationType) -> bool:
+    """Whether an end may be the subject of a relation."""
     if relation.subject_type == "Thing":
         return end.type != "Person" and end.span is not None  # without a span: the speaker
     if end.is_noun_phrase:  # "the manager" is nobody by name; "the design team" is
-        return relation.subject_type == "" and end.name.lower().split()[-1] in words.GROUPS
+        return relation.subject_type == "" and end.last in WORDS["groups"]
     return relation.subject_type in {"", end.type or relation.subject_type}
 
 
 def _is_ambiguous(phrase: Phrase, phrases: list[Phrase]) -> bool:
     """Whether the meaning of the words after "be" depends on the subject: "is ready", "is based in"."""
-    same = {
-        other.relation.subject_type
-        for other in phrases
-        if (other.words, other.slot) == (phrase.words, phrase.slot)
-    }
+    rivals = [other for other in phrases if (other.words, other.slot) == (phrase.words, phrase.slot)]
     short = not phrase.words or phrase.slot == "place"
-    return len(same) > 1 or (short and phrase.relation.subject_type == "Thing")
+    subjects = {other.relation.subject_type for other in rivals}
+    return len(subjects) > 1 or (short and phrase.relation.subject_type == "Thing")

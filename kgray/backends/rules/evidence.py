@@ -15,28 +15,18 @@ Rome" may be said by somebody who was born there.
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 from typing import NamedTuple
 
 from kgray.backends.rules.clauses import Clause
+from kgray.backends.rules.grammar import PATTERNS, THIRD, WORDS, Mode, Phrase, third_person
 from kgray.backends.rules.marking import MarkedSentence
-from kgray.backends.rules.phrases import Phrase
-from kgray.backends.rules.verbs import Mode, third_person
-from kgray.dates import DatedMoment, DatePhrase, resolve
+from kgray.dates import DatedMoment, resolve
 from kgray.ontology import RelationType
 from kgray.records import EvidenceKind, clean_text
 from kgray.times import Instant
 
-_NOW_WORDS = frozenset({"today", "tonight", "this week", "this month", "this year"})
-
 _MAX_WORDING = 400
-_THIRD = {
-    "am": "is", "'m": "is", "are": "is", "'re": "is", "were": "was", "have": "has",
-    "'ve": "has", "do": "does",
-}  # fmt: skip
-_QUALIFIER = re.compile(r"(?: (?:part-time|full-time|remotely))+")
-_FIRST_PERSON = re.compile(r"\b(?:my|our|me|us)\b", re.IGNORECASE)
 
 
 class Timing(NamedTuple):
@@ -64,7 +54,6 @@ def timing_of(
     has_opposite  another relation means the opposite, so that "does not like" is evidence of that one
     """
     (time, polarity), mode = clause.tense, phrase.mode
-    now: DatedMoment = (reference, "instant")
     stated = _stated(clause, reference, mode)
     if clause.denied:
         return Timing("denied")
@@ -74,22 +63,32 @@ def timing_of(
         is_event = mode == "start" and not phrase.relation.phrases
         return Timing("denied") if (mode in {"state", "event"} or is_event) and not clause.dates else None
     if mode == "state":
-        return _state(clause, stated, now, has_opposite=has_opposite)
-    if polarity or stated.lasting or stated.end or time == "former":
-        return None
+        return _state(clause, stated, (reference, "instant"), has_opposite=has_opposite)
     happened = time in {"past", "perfect"}
-    moment = stated.start or (now if happened else None)
-    if moment is None or happened != (moment[0] <= reference):
+    moment = stated.start or ((reference, "instant") if happened else None)
+    unclear = (
+        polarity or stated.lasting or stated.end or time == "former" or (mode == "event" and not happened)
+    )
+    if unclear or moment is None or happened != (moment[0] <= reference):
         return None
-    if mode == "event":
-        return Timing("happened", start=moment) if happened else None
-    return Timing("holds", start=moment) if mode == "start" else Timing("ended", end=moment)
+    if mode == "end":
+        return Timing("ended", end=moment)
+    return Timing("happened" if mode == "event" else "holds", start=moment)
 
 
 def _state(clause: Clause, stated: _Stated, now: DatedMoment, *, has_opposite: bool) -> Timing | None:
+    """Return what a state says, such as "works at"; now: the reference time."""
     (time, polarity), (start, end, lasting) = clause.tense, stated
     if time in {"past", "former"}:
-        return _past_state(clause, stated, now)
+        single = clause.phrase.relation.cardinality == "single" and clause.phrase.slot not in {
+            "status",
+            "price",
+        }
+        if start is end is None and (time == "former" or single):
+            return Timing("ended", end=now)
+        if end is None or end[0] > now[0] or (start and start[0] >= end[0]):
+            return None  # "I worked at Acme in 2015": when did it end?
+        return Timing("holds", start, end) if start else Timing("ended", end=end)
     if time == "future" and (start is None or start[0] <= now[0]):
         return None
     if polarity == "no longer":
@@ -105,50 +104,31 @@ def _state(clause: Clause, stated: _Stated, now: DatedMoment, *, has_opposite: b
     return Timing("holds", start or now, end)
 
 
-def _past_state(clause: Clause, stated: _Stated, now: DatedMoment) -> Timing | None:
-    start, end, _ = stated
-    relation = clause.phrase.relation
-    single = relation.cardinality == "single" and clause.phrase.slot not in {"status", "price"}
-    if end is None and start is None and (clause.tense.time == "former" or single):
-        return Timing("ended", end=now)
-    if end is None or end[0] > now[0] or (start and start[0] >= end[0]):
-        return None  # "I worked at Acme in 2015": when did it end?
-    return Timing("holds", start, end) if start else Timing("ended", end=end)
-
-
 def _stated(clause: Clause, reference: Instant, mode: Mode) -> _Stated | None:
     """Return the dates of a clause; None where one is unreadable or one too many."""
-    found = _Stated()
+    start = end = None
+    lasting, time = False, clause.tense.time
     for date in clause.dates:
         if date.role == "length" and mode in {"start", "end"}:
             return None  # "left Acme for a week" did not leave it
-        if date.role == "length" and (clause.tense.time in {"past", "former"} or mode == "event"):
+        if date.role == "length" and (time in {"past", "former"} or mode == "event"):
             continue  # "worked at Acme for three years": not when
-        if date.first.words.lower() in _NOW_WORDS and (date.role, clause.tense.time) == ("at", "present"):
+        if date.first.words.lower() in WORDS["at_present"] and (date.role, time) == ("at", "present"):
             continue  # "works at Acme today" says no more than "works at Acme"
-        ahead = _is_ahead(clause, date)
+        # Whether an open date ("on Friday") lies after the reference time.
+        ahead = date.role != "length" and time not in {"past", "perfect", "former"}
+        ahead = ahead and (time != "present" or clause.phrase.mode != "state" or date.role == "until")
         first = resolve(date.first, reference, future=ahead)
         second = resolve(date.second, reference, future=ahead) if date.second else None
         if first is None or date.role == "other" or (date.second and second is None):
             return None
         if date.role == "until":
             first, second = None, first
-        if (first and found.start) or (second and found.end):
+        if (first and start) or (second and end):
             return None
-        found = _Stated(
-            first or found.start,
-            second or found.end,
-            found.lasting or date.role in {"since", "length", "range"},
-        )
-    return found
-
-
-def _is_ahead(clause: Clause, date: DatePhrase) -> bool:
-    """Whether an open date ("on Friday") lies after the reference time."""
-    time = clause.tense.time
-    if date.role == "length" or time in {"past", "perfect", "former"}:
-        return False
-    return time in {"future", "progressive"} or clause.phrase.mode != "state" or date.role == "until"
+        start, end = first or start, second or end
+        lasting = lasting or date.role in {"since", "length", "range"}
+    return _Stated(start, end, lasting)
 
 
 def share_dates(clauses: list[Clause]) -> None:
@@ -171,23 +151,21 @@ def wording_of(sentence: MarkedSentence, clause: Clause) -> str:
     verb = units[clause.verb]
     group = [unit.low for unit in units[clause.first : clause.verb + 1]]
     if clause.subject.pronoun:
-        bare = (
-            clause.tense.time == "present"
-            and verb.low == clause.phrase.verb
-            and not set(group) & {"do", "did", "will", "'ll", "to", "can"}
-        )
-        group = [_THIRD.get(word, word) for word in group]
-        if bare:
+        present = clause.tense.time == "present" and WORDS["before_base"].isdisjoint(group)
+        group = [THIRD.get(word, word) for word in group]
+        if present and verb.low == clause.phrase.verb:
             group[-1] = third_person(verb.low)
     head = " ".join({"'s": "is", "'ll": "will"}.get(word, word) for word in group)
     rest, last = "", verb.end
     for unit in units[clause.verb + 1 : clause.end]:
         rest += sentence.text[last : unit.start] + ("" if unit.date else sentence.text[unit.start : unit.end])
         last = unit.end
-    qualifier = _QUALIFIER.match(sentence.text, last)
+    qualifier = PATTERNS["qualifier"].match(sentence.text, last)
     rest += qualifier[0] if qualifier else ""
     speaker = sentence.speaker.name if sentence.speaker else ""
     own = "their" if clause.subject.pronoun else f"{speaker}'s"
-    said = _FIRST_PERSON.sub(lambda word: own if word[0].lower() in {"my", "our"} else speaker, rest)
+    said = PATTERNS["first_person"].sub(
+        lambda word: own if word[0].lower() in {"my", "our"} else speaker, rest
+    )
     text = clean_text(f"{clause.subject.text} {head}{said}".replace(" n't", "n't").replace("cann't", "can't"))
     return text[:_MAX_WORDING].strip()

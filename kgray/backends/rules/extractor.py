@@ -9,30 +9,122 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from decimal import Decimal
-from itertools import zip_longest
+from itertools import product, zip_longest
 
-from kgray.backends.rules import words
-from kgray.backends.rules.builder import ExtractionBuilder
 from kgray.backends.rules.clauses import Clause, ClauseReader
 from kgray.backends.rules.evidence import Timing, other_side, share_dates, timing_of, wording_of
-from kgray.backends.rules.json_records import JsonReader
+from kgray.backends.rules.grammar import MAX_TEXT, PATTERNS, WORDS, PhraseTable, Sentence, sentences
 from kgray.backends.rules.marking import FactEnd, KnownWords, MarkedSentence
-from kgray.backends.rules.phrases import PhraseTable
-from kgray.backends.rules.sentences import MAX_TEXT, Sentence, sentences
 from kgray.errors import InvalidAnswer
 from kgray.ontology import Ontology, RelationType
 from kgray.ports import ExtractionRequest
-from kgray.records import Episode, ExtractedFact, Extraction, canonical, clean_text
+from kgray.records import Episode, ExtractedEntity, ExtractedFact, Extraction, canonical, clean_text
 from kgray.times import Instant
+
+MAX_ITEMS = 2_000  # an episode with more entities or facts is a table or noise: the rest is dropped
+_MAX_NEAR = 64  # the latest entities, among which those of the same sentence are
+
+
+class ExtractionBuilder:
+    """Entities by clean name in the order of mention, facts in the order of reading."""
+
+    def __init__(self) -> None:
+        self.entities: list[ExtractedEntity] = []
+        self.facts: list[ExtractedFact] = []
+        self.dropped: list[str] = []
+        self._index: dict[str, int] = {}
+        self._seen: set[tuple[object, ...]] = set()
+
+    def entity(
+        self, name: str, label: str = "", span: tuple[int, int] | None = None, *, key: str = ""
+    ) -> int:
+        """Return the index of a name, adding it where it is new; the first known type is kept.
+
+        key: of the record that the name is about; records with different keys are two entities
+        """
+        clean = clean_text(name)
+        index = self._index.get(key or clean, len(self.entities))
+        if index == len(self.entities):
+            self.entities.append(ExtractedEntity(name=clean, type=label, span=span))
+            self._index.setdefault(clean, index)
+            if key:
+                self._index[key] = index
+                if clean == key:
+                    self.entities[index] = replace(self.entities[index], key_of=index)
+                else:
+                    self.entities.append(ExtractedEntity(name=key, key_of=index))
+        known = self.entities[index]
+        if (label and not known.type) or (span and not known.span):
+            self.entities[index] = replace(known, type=known.type or label, span=known.span or span)
+        return index
+
+    def type_of(self, name: str) -> str:
+        """Return the type of a name as known so far; "" = not known."""
+        index = self._index.get(clean_text(name))
+        return "" if index is None else self.entities[index].type
+
+    def mention(self, names: Sequence[FactEnd]) -> None:
+        """Add names that are in no fact, except those inside a longer name: "Kestrel desk"."""
+        for name in names:
+            near = [one.span for one in self.entities[-_MAX_NEAR:] if one.span and one.span != name.span]
+            inside = name.span and any(a <= name.span[0] and name.span[1] <= b for a, b in near)
+            if not inside and len(self.entities) < MAX_ITEMS:
+                self.entity(name.name, name.type, name.span)
+
+    def fact(self, fact: ExtractedFact) -> None:
+        """Add a fact; one that was said before, or leads from an entity to itself, adds nothing."""
+        if fact.source == fact.target:
+            self.dropped.append(f"{fact.relation}: {fact.text[:80]!r} connects an entity with itself")
+            return
+        key = (fact.source, fact.relation, fact.target, fact.value, fact.kind, fact.valid_from, fact.valid_to)
+        if key in self._seen:
+            return
+        if len(self.facts) < MAX_ITEMS:
+            self._seen.add(key)
+            self.facts.append(fact)
+        elif (line := f"more than {MAX_ITEMS} facts: the rest was not read") not in self.dropped[-1:]:
+            self.dropped.append(line)
+
+    def drop_contradictions(self, ontology: Ontology) -> None:
+        """Leave out facts of this episode that end or deny each other at once: one of them was misread.
+
+        Two objects in one single-valued slot from the same instant; a start and an end, or a denial, of one
+        statement at the same instant.
+        """
+        slots: dict[tuple[int, str], list[ExtractedFact]] = {}
+        for fact in self.facts:
+            slots.setdefault((fact.source, fact.relation), []).append(fact)
+        kept = []
+        for fact in self.facts:
+            declared = ontology.get(fact.relation)
+            single = declared is not None and declared.cardinality == "single"
+            slot = slots[fact.source, fact.relation][:_MAX_NEAR]
+            rival = next((other for other in slot if _contradict(fact, other, single=single)), None)
+            if rival is None:
+                kept.append(fact)
+            else:
+                self.dropped.append(f"{fact.relation}: {fact.text[:80]!r} contradicts {rival.text[:80]!r}")
+        self.facts = kept
+
+    def extraction(self, model: str) -> Extraction:
+        return Extraction(
+            entities=tuple(self.entities), facts=tuple(self.facts), dropped=tuple(self.dropped), model=model
+        )
+
+
+def _contradict(a: ExtractedFact, b: ExtractedFact, *, single: bool) -> bool:
+    if (a.target, a.value) != (b.target, b.value):
+        return single and a.kind == b.kind == "holds" and a.valid_from == b.valid_from
+    if "denied" in {a.kind, b.kind}:
+        return a.kind != b.kind
+    begins, ends = (a, b) if a.kind == "holds" else (b, a)
+    return begins.kind == "holds" and ends.kind == "ended" and begins.valid_from == ends.valid_to
+
 
 _VERSION = "rules-3"
 _SHORT = 6  # tokens of a sentence that may take back the one before it, its stop included
-_TRANSCRIPT = re.compile(r"^[ \t]*(?:[A-Z][\w.'-]{0,30} ?){1,3}:\s", re.MULTILINE)  # "Ann: I joined Acme"
-_HELLO = r"\W*(?:(?:[Hh]i|[Hh]ello|[Hh]ey)\b\W*)?"
-_HERE = re.compile(_HELLO + r"((?:[A-Z][\w.-]*\s+){1,3})here\b\s*[:,.!]?")  # "Ann here", "B. Smith here:"
-_SOMEBODY = re.compile(_HELLO + r"(?:[Tt]his is|[Ii]t's) [A-Z]")
 
 
 class RulesExtractor:
@@ -50,20 +142,19 @@ class RulesExtractor:
         """Return what the episode says. Raises InvalidAnswer for a `json` episode whose text is no JSON."""
         episode, builder = request.episode, ExtractionBuilder()
         if episode.kind == "json":
+            from kgray.backends.rules.json_records import JsonReader
+
             table = str(json.loads(episode.metadata).get("table", ""))
-            content, at = _parsed(episode.text), episode.reference_time
-            JsonReader(builder, self._ontology, at, self._keys).read(content, table)
+            try:
+                content = json.loads(episode.text, parse_float=Decimal, parse_int=Decimal, parse_constant=str)
+            except (ValueError, RecursionError) as error:
+                reason = f"the episode's text is not JSON: {error}"
+                raise InvalidAnswer(reason, raw=episode.text[:2000]) from None
+            JsonReader(builder, self._ontology, episode.reference_time, self._keys).read(content, table)
         else:
             _TextReader(self._table, builder, episode, request.previous).read()
             builder.drop_contradictions(self._ontology)
         return builder.extraction(self.identity)
-
-
-def _parsed(text: str) -> object:
-    try:
-        return json.loads(text, parse_float=Decimal, parse_int=Decimal, parse_constant=str)
-    except (ValueError, RecursionError) as error:
-        raise InvalidAnswer(f"the episode's text is not JSON: {error}", raw=text[:2000]) from None
 
 
 class _TextReader:
@@ -76,16 +167,19 @@ class _TextReader:
         self.reference: Instant = episode.reference_time
         self.known = KnownWords()
         for one in (episode, *previous):
-            if one.speaker and one.speaker.lower() not in words.ROLE_SPEAKERS:
-                self.known.add_person(clean_text(one.speaker))
+            if one.speaker and one.speaker.lower() not in WORDS["role_speakers"]:
+                name = clean_text(one.speaker).lower()
+                self.known.persons |= {name, *name.split()}
         self.speaker: FactEnd | None = None
         if episode.speaker and episode.kind == "message":
             name = clean_text(episode.speaker)
-            self.speaker = FactEnd(name, "" if name.lower() in words.ROLE_SPEAKERS else "Person")
+            self.speaker = FactEnd(name, "" if name.lower() in WORDS["role_speakers"] else "Person")
             builder.entity(name, self.speaker.type)
         # Where others speak, "I" may be somebody else.
-        self.is_transcript = bool(_TRANSCRIPT.search(self.text[:MAX_TEXT]) or _SOMEBODY.match(self.text))
-        if here := _HERE.match(self.text):
+        self.is_transcript = bool(
+            PATTERNS["transcript"].search(self.text[:MAX_TEXT]) or PATTERNS["somebody"].match(self.text)
+        )
+        if here := PATTERNS["here"].match(self.text):
             if self.speaker and _is_called(here[1], self.speaker.name):
                 self.text = " " * here.end() + self.text[here.end() :]  # what follows stays where it stands
             else:
@@ -127,7 +221,7 @@ class _TextReader:
                     if change := other_side(timing, relation):
                         self._fact(relation, subject, beside, text, change)
                 # Who was the CEO of Acme may work there still.
-                elif (declared := self.table.relations.get(what)) and (holds or what == "HAS_ROLE"):
+                elif (declared := self.table.ontology.get(what)) and (holds or what == "HAS_ROLE"):
                     self._fact(declared, subject, beside, text, timing)
 
     def _objects(self, clause: Clause, subject: FactEnd) -> tuple[FactEnd, ...]:
@@ -147,12 +241,10 @@ class _TextReader:
     def _event(self, clause: Clause, text: str) -> None:
         """Add what took place, where the clause's relation tells only what began or ended by it."""
         event = self.table.events.get((clause.phrase.verb, clause.phrase.words))
-        if event is None or event is clause.phrase:
-            return
-        if timing := timing_of(clause, event, self.reference):
-            for subject in clause.subject.ends:
-                for item in clause.objects:
-                    self._fact(event.relation, subject, item, text, timing)
+        timing = timing_of(clause, event, self.reference) if event and event is not clause.phrase else None
+        if event and timing:
+            for subject, item in product(clause.subject.ends, clause.objects):
+                self._fact(event.relation, subject, item, text, timing)
 
     def _fact(
         self, relation: RelationType, source: FactEnd, target: FactEnd, text: str, timing: Timing
@@ -160,29 +252,21 @@ class _TextReader:
         """Add one fact and its ends; a type that the relation asks for is the type of an end without one."""
         start, start_precision = timing.start or (None, None)
         end, end_precision = timing.end or (None, None)
-        labels = [
-            label if label != "Thing" else "" for label in (relation.subject_type, relation.object_type)
-        ]
-        moment = end if timing.kind == "ended" else start
-        subject = self.builder.entity(source.name, source.type or labels[0], source.span)
-        entity = None
-        if target.value is None:
-            entity = self.builder.entity(target.name, target.type or labels[1], target.span)
+        pairs = ((source, relation.subject_type), (target, relation.object_type))
+        subject, entity = (
+            None
+            if one.value
+            else self.builder.entity(one.name, one.type or label.replace("Thing", ""), one.span)
+            for one, label in pairs
+        )
         self.builder.fact(
             ExtractedFact(
-                source=subject,
-                relation=relation.name,
-                text=text,
-                kind=timing.kind,
-                target=entity,
-                value=target.value,
-                valid_from=start,
-                from_precision=start_precision,
-                valid_to=end,
+                source=subject or 0, relation=relation.name, text=text, kind=timing.kind, target=entity,
+                value=target.value, valid_from=start, from_precision=start_precision, valid_to=end,
                 to_precision=end_precision,
-                inferred=moment == self.reference,
+                inferred=(end if timing.kind == "ended" else start) == self.reference,
             )
-        )
+        )  # fmt: skip
 
 
 def _is_called(said: str, name: str) -> bool:
@@ -194,11 +278,13 @@ def _is_called(said: str, name: str) -> bool:
 def _takes_back(sentence: Sentence) -> bool:
     """Whether a sentence says that the one before it is not so, or asks: "Not!", "Just kidding", "Right?"."""
     lows = [token.low for token in sentence.tokens]
-    if lows[0] in words.TAKES_BACK or lows[:2] in (["i", "mean"], ["i", "lied"], ["no", ","]):
+    if lows[0] in WORDS["takes_back"] or lows[:2] in (["i", "mean"], ["i", "lied"], ["no", ","]):
         return True
     short = len(lows) <= _SHORT or lows[1] == ","
-    negated = sentence.question or not words.NEGATIONS.union(words.TAKES_BACK, words.HEDGES).isdisjoint(lows)
-    return short and negated and lows[0] in words.MAY_TAKE_BACK
+    negated = sentence.question or not WORDS["negations"].union(
+        WORDS["takes_back"], WORDS["hedges"]
+    ).isdisjoint(lows)
+    return short and negated and lows[0] in WORDS["may_take_back"]
 
 
 def _last_said(builder: ExtractionBuilder, subject: str, relation: str) -> tuple[FactEnd, ...] | None:

@@ -24,44 +24,41 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import NamedTuple
 
-from kgray.backends.rules import words
-from kgray.backends.rules.builder import MAX_ITEMS, ExtractionBuilder
+from kgray.backends.rules.extractor import MAX_ITEMS, ExtractionBuilder
+from kgray.backends.rules.grammar import LISTS, WORDS, third_person
 from kgray.backends.rules.marking import find_prices
-from kgray.backends.rules.verbs import third_person
 from kgray.ontology import Ontology, RelationType
 from kgray.records import MAX_RELATION, ExtractedFact, Value, clean_number, clean_relation, clean_text
-from kgray.times import Instant, parse, show
+from kgray.times import Instant, parse, show_as
 
 MAX_VALUE = 200  # characters
 _MAX_DEPTH = 12
 _MAX_LABEL = 60  # characters; a longer type is a sentence
 _SHOWN = 8  # names of fields in a line about what was left out
-_TITLES = "headline summary display_label".split()  # of a record that has only a key
-_KEY_ENDS = ("_id", "_key", "_code", "_number")
-_TYPES = ("type", "kind", "@type", "category")
-_AMOUNTS = ("amount", "value", "price")
 _DATE = re.compile(r"\d{4}-\d\d(?:-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?)?")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 @dataclass(slots=True, kw_only=True)
 class _Record:
-    """The object whose fields are read.
+    """An object that has a name: who it is, and while its fields are read, where it stands.
 
-    number    its index among the entities
-    person    it is surely one
+    key       of the record; "" = it has none
     own       its fields that say what it is called, in lower snake case: they are no facts
+    person    it is surely one
     currency  of its prices, where a field says so
+    number    its index among the entities
     named     relation -> the field that it was first used for: "price_usd" and "price_eur" are not one
     """
 
-    number: int
     name: str
+    key: str
     label: str
-    depth: int
-    person: bool
     own: frozenset[str]
-    currency: str | None = None
+    person: bool
+    currency: str | None
+    depth: int = 0
+    number: int = 0
     named: dict[str, str] = field(default_factory=dict)
 
 
@@ -72,18 +69,6 @@ class _Field(NamedTuple):
     key: str
     unit: str | None
     many: bool
-
-
-class _Identity(NamedTuple):
-    """What an object is called. name: "" = nothing names it; key: "" = it has none; own: the fields used."""
-
-    name: str = ""
-    key: str = ""
-    label: str = ""
-    own: frozenset[str] = frozenset()
-
-
-_NOBODY = _Identity()
 
 
 class JsonReader:
@@ -112,12 +97,12 @@ class JsonReader:
             for item in content:
                 self.read(item, key, depth + 1)
         elif isinstance(content, Mapping) and content:
-            if self._identity(content, key).name:
+            if self._record(content, key):
                 self._entity(content, key, depth)
                 return
             inner = {k: v for k, v in content.items() if isinstance(v, Mapping | list)}
             plain = (k for k, v in content.items() if k not in inner and v not in (None, ""))
-            if unread := [k for k in plain if _snake(k) not in words.NO_FACTS]:
+            if unread := [k for k in plain if _snake(k) not in WORDS["no_facts"]]:
                 shown = ", ".join(unread[:_SHOWN]) + (", ..." if len(unread) > _SHOWN else "")
                 self._drop(key or "an object", f"it has no key and no name, so this was not read: {shown}")
             for inner_key, value in inner.items():
@@ -125,42 +110,43 @@ class JsonReader:
         elif content not in ({}, None):
             self._drop(key or "the content", "a value alone belongs to no object")
 
-    def _identity(self, content: Mapping[str, object], above: str) -> _Identity:
-        """Return what an object is called. above: the field or the table that it stands in."""
+    def _record(self, content: Mapping[str, object], above: str) -> _Record | None:
+        """Return who an object is; None where nothing names it. above: the field or table it stands in."""
+        if not content:
+            return None
         fields: dict[str, object] = {}
         for written, value in content.items():
             fields.setdefault(_snake(written), value)
-        own = next((key for key in (*self.keys, *words.RECORD_KEYS) if _is_name(fields.get(key))), "")
+        own = next((key for key in (*self.keys, *LISTS["record_keys"]) if _is_name(fields.get(key))), "")
         first = _snake(next(iter(content)))
-        if not own and first.endswith(_KEY_ENDS) and _is_name(fields[first]):
+        if not own and first.endswith(tuple(LISTS["key_ends"])) and _is_name(fields[first]):
             own = first
         # What it is called by never changes with its type: a prospect becomes a customer.
         kind = _label_of_key(above) or _label_of_key(own.rpartition("_")[0])
-        label = next((label for t in _TYPES if (label := _camel(fields.get(t)))), kind)
+        label = next((label for t in LISTS["record_types"] if (label := _camel(fields.get(t)))), kind)
         name, named = _name_of(fields, kind)
         key = _key_surface(fields[own], kind or label) if own else ""
         if name.isdigit():
             name = f"{label} {name}".strip()
         if own and not name:
-            named = tuple(title for title in _TITLES if _is_name(fields.get(title)))[:1]
+            named = tuple(title for title in LISTS["record_titles"] if _is_name(fields.get(title)))[:1]
             name = clean_text(str(fields[named[0]])) if named else key or clean_text(str(fields[own]))
-        return _Identity(name, key, label, frozenset({own, *named}))
+        person = label in WORDS["persons"] or not WORDS["fields_of_persons"].isdisjoint(fields)
+        currency = content.get("currency")
+        known = currency if isinstance(currency, str) else None
+        own_fields = frozenset({own, *named})
+        made = _Record(name=name, key=key, label=label, own=own_fields, person=person, currency=known)
+        return made if name else None
 
     def _entity(self, content: Mapping[str, object], key: str, depth: int) -> int | None:
         """Read an object that is an entity; return its index, None where it cannot be one."""
-        found = self._identity(content, key) if content else _NOBODY
-        if not found.name or len(self.builder.entities) >= MAX_ITEMS or depth > _MAX_DEPTH:
+        record = self._record(content, key)
+        if record is None or len(self.builder.entities) >= MAX_ITEMS or depth > _MAX_DEPTH:
             self._drop(key or "an object", "it has no name, or there are too many")
             return None
-        index = self.builder.entity(found.name, found.label, key=found.key)
-        currency = content.get("currency")
-        record = _Record(
-            number=index, name=found.name, label=found.label, depth=depth, own=found.own,
-            currency=currency if isinstance(currency, str) else None,
-            person=found.label in words.PERSONS or bool(words.FIELDS_OF_PERSONS & set(map(_snake, content))),
-        )  # fmt: skip
+        record.depth, record.number = depth, self.builder.entity(record.name, record.label, key=record.key)
         self._fields(content, record, "")
-        return index
+        return record.number
 
     def _fields(
         self, content: Mapping[str, object], record: _Record, prefix: str, *, many: bool = False
@@ -169,8 +155,8 @@ class JsonReader:
         priced = any(_snake(key) in self.fields for key in content)
         for key, value in content.items():
             snake = _snake(key)
-            names_it = not prefix and (snake in record.own or snake in _TYPES[:3])
-            no_fact = snake in words.NO_FACTS or snake.endswith(("_at", "_url", "_uri"))
+            names_it = not prefix and (snake in record.own or snake in LISTS["record_types"][:3])
+            no_fact = snake in WORDS["no_facts"] or snake.endswith(("_at", "_url", "_uri"))
             if value is None or names_it or no_fact or (snake == "currency" and priced):
                 continue
             items = value if isinstance(value, list) else [value]
@@ -203,14 +189,14 @@ class JsonReader:
 
     def _nested(self, content: Mapping[str, object], record: _Record, found: _Field) -> None:
         """Read an object inside an object: an amount, an entity, or more fields of the outer one."""
-        amount = next((content[key] for key in _AMOUNTS if key in content), None)
+        amount = next((content[key] for key in LISTS["amounts"] if key in content), None)
         unit = content.get("currency") or content.get("unit")
         is_amount = amount is not None and not isinstance(amount, Mapping | list)
         if is_amount and len(content) <= 2:  # an amount and its unit
             plain = replace(record, currency=None)
             self._scalar(amount, plain, found._replace(unit=str(unit or "")))
             return
-        if not content or not self._identity(content, found.key).name:
+        if self._record(content, found.key) is None:
             inner = replace(record, label="", person=False, depth=record.depth + 1)
             self._fields(content, inner, f"{found.key}_", many=found.many)
             return
@@ -237,8 +223,8 @@ class JsonReader:
         """Return the relation of a field, and the unit that its key ends in; None = it has none."""
         full = key
         stem, _, last = key.rpartition("_")
-        unit = last.upper() if stem and last in words.CURRENCIES else None
-        if stem and key not in self.fields and (unit or last in words.UNITS):
+        unit = last.upper() if stem and last in WORDS["currencies"] else None
+        if stem and key not in self.fields and (unit or last in WORDS["units"]):
             key, unit = stem, last.upper()
         relation, person = self.fields.get(key), record.person
         if key == "title" and person:
@@ -315,10 +301,9 @@ def _number(text: str) -> str:
 def _date(text: str) -> Value | None:
     """Return a date at its own precision; None where there is no such day."""
     try:
-        instant, precision = parse(text)
+        return Value("date", show_as(*parse(text)))
     except ValueError:
         return None
-    return Value("date", str(show(instant)) if precision == "instant" else text)
 
 
 # --------------------------------------------------------------------------------- names and keys
@@ -328,8 +313,8 @@ def _name_of(fields: Mapping[str, object], kind: str) -> tuple[str, tuple[str, .
     """Return the name of an object and the fields that give it; "" where none does."""
     own = [key for key in list(fields)[:2] if key.endswith("_name")]
     own += [key for key in fields if kind and key == f"{_snake(kind)}_name"]
-    plain: list[tuple[str, ...]] = [(key,) for key in (*words.RECORD_NAMES, *own, "email")]
-    plain.insert(words.RECORD_NAMES.index("title"), ("first_name", "last_name"))
+    plain: list[tuple[str, ...]] = [(key,) for key in (*LISTS["record_names"], *own, "email")]
+    plain.insert(LISTS["record_names"].index("title"), ("first_name", "last_name"))
     for keys in plain:
         parts = [fields.get(key) for key in keys]
         if all(map(_is_name, parts)):

@@ -6,15 +6,21 @@ Names are runs of capitals, product names with digits, and titles in quotation m
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import pairwise
 from typing import NamedTuple
 
-from kgray.backends.rules import words
-from kgray.backends.rules.phrases import PhraseTable
-from kgray.backends.rules.sentences import Sentence, Token
+from kgray.backends.rules.grammar import (
+    AUXILIARIES,
+    CURRENCY_OF,
+    PATTERNS,
+    WORDS,
+    PhraseTable,
+    Sentence,
+    Token,
+)
 from kgray.dates import DatePhrase, find_dates
 from kgray.records import Value, clean_number, clean_text
 
@@ -22,19 +28,9 @@ _MAX_NOUNS = 5
 _QUOTES = frozenset("\"“”«»'‘`")
 _SIGNS_IN_NAMES = "'’&/%$€£#@*+=_"  # what follows one of these belongs to what stands before it
 
-_NUMBER = r"\d{1,15}(?:[,']\d{3})*(?:\.\d{1,9})?"
-_SCALE = r"(?:\s?(?:k|K|m|M|million|billion)\b)?"
-_PRICE = re.compile(
-    rf"(?P<sign>[$€£¥₹₽₩])\s?(?P<a>{_NUMBER})(?P<sa>{_SCALE})(?![-–]?\d)"
-    rf"|(?P<code>[A-Z]{{3}})\s(?P<b>{_NUMBER})(?P<sb>{_SCALE})(?![\w])"
-    rf"|(?<![\w.,])(?P<c>{_NUMBER})(?P<sc>{_SCALE})\s?"
-    r"(?P<unit>[$€£]|[A-Z]{3}\b|(?:dollars?|bucks|euros?|pounds?|yen|rupees|francs)\b)"
-)
 _SCALES = {"": 1, "k": 1_000, "m": 1_000_000, "million": 1_000_000, "billion": 1_000_000_000}
+_ORGANISATIONS = ("university of ", "bank of ")
 _MAX_NAME = 120  # characters; a longer run of capitals is a heading or noise
-_TITLE = re.compile(r"([\"“«])([A-Z][\w'’-]*(?: (?:[A-Z0-9][\w'’-]*|of|the|and|a|in|to|for)){0,5})[\"”»]")
-_MODEL = re.compile(r"[A-Z]+[a-z]*-?\d[\w.-]*")
-_NO_MODEL = re.compile(r"[QH][1-4]|[A-Z]{2,}-\d+")  # a quarter, the number of a ticket
 
 
 class FactEnd(NamedTuple):
@@ -46,6 +42,11 @@ class FactEnd(NamedTuple):
     value: Value | None = None
     is_noun_phrase: bool = False
 
+    @property
+    def last(self) -> str:
+        """The last word of its name, in lower case."""
+        return self.name.lower().split()[-1]
+
 
 @dataclass(slots=True)
 class KnownWords:
@@ -53,10 +54,6 @@ class KnownWords:
 
     persons: set[str] = field(default_factory=set)  # speakers, and each word of their names
     lowers: set[str] = field(default_factory=set)  # written without a capital somewhere
-
-    def add_person(self, name: str) -> None:
-        """Note a person's full name and its words."""
-        self.persons |= {name.lower(), *name.lower().split()}
 
 
 class Unit(NamedTuple):
@@ -86,45 +83,37 @@ class MarkedSentence:
         type_of: Callable[[str], str],
     ) -> None:
         """speaker: what "I" means. type_of: a name's type as known from the text before; "" = unknown."""
-        self.text, self.sentence, self.table = text, sentence, table
-        self.speaker, self.type_of = speaker, type_of
-        start, end = sentence.start, sentence.end
-        marks = [Unit(d.start, d.end, date=d) for d in find_dates(text, start, end)]
-        marks += find_prices(text, start, end)
+        self.text, self.table, self.speaker, self.type_of = text, table, speaker, type_of
+        marks = [Unit(d.start, d.end, date=d) for d in find_dates(text, sentence.start, sentence.end)]
+        marks += find_prices(text, sentence.start, sentence.end)
         self.names: list[FactEnd] = []
-        for outer, name in find_names(text, sentence, known, [(m.start, m.end) for m in marks], table.verbs):
-            found = name._replace(type=name.type or type_of(name.name))
-            self.names.append(found)
-            marks.append(Unit(*outer, name=found))
-        units = self._merged(sorted(marks, key=lambda mark: (mark.start, -mark.end)))
-        self.states_something = not (sentence.question or sentence.quoted or self._hedged(units))
-        self.units = [unit for unit in units if unit.low not in words.ADVERBS]
-
-    def _merged(self, marks: list[Unit]) -> list[Unit]:
-        """Return the marks, and a unit for each token that none of them covers."""
+        for outer, name in _Names(text, sentence, known, table).find([(m.start, m.end) for m in marks]):
+            self.names.append(name._replace(type=name.type or type_of(name.name)))
+            marks.append(Unit(*outer, name=self.names[-1]))
         units: list[Unit] = []
-        waiting = marks[::-1]
-        for token in self.sentence.tokens:
+        waiting = sorted(marks, key=lambda mark: (-mark.start, mark.end))
+        for token in sentence.tokens:  # a unit for each that no mark covers
             while waiting and waiting[-1].end <= token.start:
                 waiting.pop()
             if not waiting or token.start < waiting[-1].start:
                 units.append(Unit(token.start, token.end, token.low))
             elif not units or units[-1] != waiting[-1]:
                 units.append(waiting[-1])
-        return units
+        self.states_something = not (sentence.question or sentence.quoted or self._hedged(units))
+        self.units = [unit for unit in units if unit.low not in WORDS["adverbs"]]
 
     def _hedged(self, units: list[Unit]) -> bool:
         """Whether it may not be so, or somebody else says it: "maybe", "if", "Bob said", a quotation."""
         said = [unit for unit in units if unit.low]
-        step = 2 if len(units) > 1 and units[1].low == "," else 1
-        if len(units) > step and units[0].low in words.IRONIC and units[step].low == "and":
-            return True
-        hedged = any(self.text[unit.start : unit.end] in words.HEDGES for unit in said)
         lows = {unit.low for unit in said}
+        step = 2 if len(units) > 1 and units[1].low == "," else 1
+        ironic = len(units) > step and units[0].low in WORDS["ironic"] and units[step].low == "and"
         # "I don't always like coffee" does not say that I don't like it.
-        partly = lows & words.NEGATIONS and lows & words.PARTLY
-        first = bool(partly) or (bool(said) and said[0].low in words.HEDGES)
-        return hedged or first or any(unit.low in _QUOTES for unit in said)
+        partly = lows & WORDS["negations"] and lows & WORDS["partly"]
+        hedges = WORDS["hedges"]  # a name is none, but for the first word: "May I"
+        first = bool(said) and said[0].low in hedges
+        hedged = not hedges.isdisjoint(self.text[unit.start : unit.end] for unit in said)
+        return bool(ironic or partly or first or hedged or lows & _QUOTES)
 
     def unit(self, at: int) -> Unit:
         """Return a unit; an empty one outside the sentence."""
@@ -147,8 +136,8 @@ class MarkedSentence:
 
     def noun_phrases(self, at: int) -> list[tuple[FactEnd, int]]:
         """Return the noun phrases that begin at a unit, the longest first: "the office printer"."""
-        start = at + (self.low(at) in words.DETERMINERS)
-        while self.low(start) in words.PLAIN_ADJECTIVES:
+        start = at + (self.low(at) in WORDS["determiners"])
+        while self.low(start) in WORDS["plain_adjectives"]:
             start += 1
         end = start
         while end - start < _MAX_NOUNS and (self.name(end) or self._is_noun(self.low(end))):
@@ -170,7 +159,7 @@ class MarkedSentence:
 
     def _is_noun(self, low: str) -> bool:
         adverb = low.endswith("ly") and len(low) > 4  # not "fly"
-        if not low[:1].isalpha() or adverb or low in words.FUNCTION_WORDS:
+        if not low[:1].isalpha() or adverb or low in WORDS["function_words"]:
             return False
         forms = {form for known in self.table.verbs.get(low, {}).values() for form in known}
         return "base" in forms or forms.isdisjoint({"past", "participle"})
@@ -183,74 +172,57 @@ class MarkedSentence:
 def find_prices(text: str, start: int, end: int) -> list[Unit]:
     """Return the amounts of money in text[start:end], in order."""
     found = []
-    for match in _PRICE.finditer(text, start, end):
+    for match in PATTERNS["price"].finditer(text, start, end):
         raw = match["a"] or match["b"] or match["c"]
         scale = (match["sa"] or match["sb"] or match["sc"] or "").strip().lower()
         word = match["sign"] or match["code"] or match["unit"]
-        unit = word if word.lower() in words.CURRENCIES else words.CURRENCY_OF.get(word.lower())
-        if unit:
+        if unit := word if word.lower() in WORDS["currencies"] else CURRENCY_OF.get(word.lower()):
             amount = Decimal(re.sub("[,']", "", raw)) * _SCALES[scale]
             value = Value("number", clean_number(amount), unit)
             found.append(Unit(match.start(), match.end(), price=value))
     return found
 
 
-def find_names(
-    text: str, sentence: Sentence, known: KnownWords, taken: Sequence[tuple[int, int]], verbs: Collection[str]
-) -> list[tuple[tuple[int, int], FactEnd]]:
-    """Return the names of a sentence in order, each with its span including title and quotation marks.
+class _Names:
+    """The names of one sentence."""
 
-    taken: spans of dates and amounts; verbs: their forms
-    """
-    names = []
-    blocked = list(taken)
-    for match in _TITLE.finditer(text, sentence.start, sentence.end):
-        names.append((match.span(), FactEnd(match[2], guess_type(match[2], known), match.span(2))))
-        blocked.append(match.span())
-    covered = {place for start, end in blocked for place in range(start, end)}
-    tokens = [token for token in sentence.tokens if token.start not in covered]
-    scan = _Scan(text, tokens, known, verbs)
-    at = 0
-    while at < len(tokens):
-        first, end = scan.name_at(at)
-        if end > at:
-            start, stop = tokens[first].start, tokens[end - 1].end
-            label = "Person" if first > at else guess_type(text[start:stop], known)
-            if stop - start <= _MAX_NAME:
-                names.append(((tokens[at].start, stop), FactEnd(text[start:stop], label, (start, stop))))
-        at = max(end, at + 1)
-    return sorted(names, key=lambda found: found[0])
+    def __init__(self, text: str, sentence: Sentence, known: KnownWords, table: PhraseTable) -> None:
+        self.text, self.sentence, self.known, self.verbs = text, sentence, known, table.verbs
 
+    def find(self, taken: Sequence[tuple[int, int]]) -> list[tuple[tuple[int, int], FactEnd]]:
+        """Return the names in order, each with its span including title and quotation marks.
 
-# A name in a sentence of which each token is two letters. The first: "-" where it follows the one before
-# within a line and no date or amount stands between, else "|". The second, by what it may be in a name:
-#   P a first name, a known person   C another name's word   W the same, and an auxiliary   d a number
-#   t "Dr"   o "van"   O "of", "the", "&": they join no persons   L the comma of ", Inc"   . a full stop
-_NAME = re.compile(
-    r".(?P<title>t.(?:\..)?)?"
-    r"(?:P(?:-[CP]|-o.(?:[oO].)?[CPW])*|[CW](?:-[CPd]|-[oO].(?:[oO].)?[CPW])*)"
-    r"(?:-L..(?:-\.)?)?"
-)
-
-
-class _Scan:
-    """The tokens of one sentence that no date, amount or quoted title covers."""
-
-    def __init__(self, text: str, tokens: list[Token], known: KnownWords, verbs: Collection[str]) -> None:
-        self.tokens, self.known, self.verbs = tokens, known, verbs
-        written = [token.text for token in tokens if token.text[0].isalpha() and len(token.text) > 1]
+        taken: spans of dates and amounts
+        """
+        text, names = self.text, []
+        for match in PATTERNS["title"].finditer(text, self.sentence.start, self.sentence.end):
+            names.append((match.span(), FactEnd(match[2], self._type(match[2]), match.span(2))))
+        covered = {at for span in (*taken, *(outer for outer, _ in names)) for at in range(*span)}
+        self.tokens = [token for token in self.sentence.tokens if token.start not in covered]
+        written = [token.text for token in self.tokens if token.text[0].isalpha() and len(token.text) > 1]
         # Where most words are in capitals, a capital shows no name.
         self.shouting = len(written) > 2 and sum(map(str.isupper, written)) * 2 > len(written)
-        gaps = [text[a.end : b.start] for a, b in pairwise(tokens)]
-        joints = "|" + "".join("|" if len(gap) > 1 or gap == "\n" else "-" for gap in gaps)
-        self.letters = "".join(map("".join, zip(joints, map(self._letter, range(len(tokens))), strict=False)))
+        gaps = [text[a.end : b.start] for a, b in pairwise(self.tokens)]
+        joints = ["|", *("|" if len(gap) > 1 or gap == "\n" else "-" for gap in gaps)]
+        self.letters = "".join(joints[at] + self._letter(at) for at in range(len(self.tokens)))
+        at = 0
+        while at < len(self.tokens):
+            first, end = self._name_at(at)
+            if end > at:
+                start, stop = self.tokens[first].start, self.tokens[end - 1].end
+                label = "Person" if first > at else self._type(text[start:stop])
+                if stop - start <= _MAX_NAME:
+                    outer = (self.tokens[at].start, stop)
+                    names.append((outer, FactEnd(text[start:stop], label, (start, stop))))
+            at = max(end, at + 1)
+        return sorted(names, key=lambda found: found[0])
 
-    def low(self, at: int) -> str:
+    def _low(self, at: int) -> str:
         return self.tokens[at].low if at < len(self.tokens) else ""
 
-    def name_at(self, at: int) -> tuple[int, int]:
+    def _name_at(self, at: int) -> tuple[int, int]:
         """Return the tokens [first, end) of the name that begins at `at`, behind its title; none: empty."""
-        found = _NAME.match(self.letters, 2 * at)
+        found = PATTERNS["name"].match(self.letters, 2 * at)
         if not found:
             return at, at
         first, end = at + len(found["title"] or "") // 2, found.end() // 2
@@ -259,67 +231,69 @@ class _Scan:
         return (first, end) if inside or first > at or self._trusted(at, end) else (at, at)
 
     def _letter(self, at: int) -> str:
-        """Return the letter of a token in the table of `_NAME`; x for what is in no name."""
-        token, following = self.tokens[at], self.low(at + 1)
-        if token.low in words.TITLES and token.text[0].isupper():
+        """Return the letter of a token in the table of the pattern `name`; x for what is in no name."""
+        token, following = self.tokens[at], self._low(at + 1)
+        if token.low in WORDS["titles"] and token.text[0].isupper():
             return "t"
         if token.low == ",":
-            return "L" if following in words.LEGAL_FORMS else "x"
+            return "L" if following in WORDS["legal_forms"] else "x"
         if token.low == ".":
             return "." if at and self.tokens[at - 1].end == token.start else "x"
         if self._is_capitalised(token):
-            person = token.low in words.FIRST_NAMES or token.low in self.known.persons
-            return "P" if person else "W" if token.low in words.AUXILIARIES else "C"
+            person = token.low in WORDS["first_names"] or token.low in self.known.persons
+            return "P" if person else "W" if token.low in AUXILIARIES else "C"
         if token.text[0].isdigit() and token.text.replace(".", "").isalnum():
             # "Ticket 42 is", but not "Bob 7 times".
-            counted = following.endswith("s") and not (
-                following in words.AUXILIARIES or following in self.verbs
-            )
+            counted = following.endswith("s") and not (following in AUXILIARIES or following in self.verbs)
             return "x" if counted else "d"
-        return ("O" if token.low in {"&", "of", "the"} else "o") if token.low in words.CONNECTORS else "x"
+        return ("O" if token.low in {"&", "of", "the"} else "o") if token.low in WORDS["connectors"] else "x"
 
     def _is_capitalised(self, token: Token) -> bool:
         """Whether a name may begin with a token: "Bob", "M28w", "iPhone"."""
         text, low = token.text, token.low
-        if low in words.NOT_NAMES or low in words.ROLE_HEADS or low in words.NEGATIONS:
+        if any(low in WORDS[never] for never in ("not_names", "role_heads", "negations")):
             return False
         if text.startswith("http") or "@" in text:
             return False
         mixed = len(text) > 2 and text[0].islower() and text[1].isupper()
         plain = text[0].isupper() and len(text) > 1 and not (self.shouting and text.isupper())
-        return mixed or plain or _MODEL.fullmatch(text) is not None
+        return mixed or plain or PATTERNS["model"].fullmatch(text) is not None
 
     def _trusted(self, at: int, end: int) -> bool:
         """Whether a capital at the start of a sentence is a name's."""
         low, text = self.tokens[at].low, self.tokens[at].text
-        if low in self.known.persons or low in words.FIRST_NAMES:
+        if low in self.known.persons or low in WORDS["first_names"]:
             return True
-        if at + 1 < end and self.low(at + 1) in words.FIRST_NAMES:
+        if at + 1 < end and self._low(at + 1) in WORDS["first_names"]:
             return False  # "Somehow Bob"
-        if low in words.NOT_NAMES_AT_THE_START or low.endswith(("ing", "ed", "ly")) or low in self.verbs:
+        if low in WORDS["no_names_at_the_start"] or low.endswith(("ing", "ed", "ly")) or low in self.verbs:
             return False
-        if self.low(at + 1) == "of":  # "University of Oslo", but not "Instead of Oslo"
-            return low in words.ORGANISATIONS
-        if low in words.PLACES or end - at > 1 or any(map(str.isupper, text[1:])) or _MODEL.fullmatch(text):
+        if self._low(at + 1) == "of":  # "University of Oslo", but not "Instead of Oslo"
+            return low in WORDS["organisations"]
+        if (
+            low in WORDS["places"]
+            or end - at > 1
+            or any(map(str.isupper, text[1:]))
+            or PATTERNS["model"].fullmatch(text)
+        ):
             return True
-        following = self.low(end + 1) if self.low(end) in words.ADVERBS else self.low(end)
-        is_subject = following in words.AUXILIARIES or following in self.verbs
-        joined = self.low(end) in {"and", "&"} and self.letters[2 * end + 3 : 2 * end + 4] in {"P", "C", "W"}
+        following = self._low(end + (self._low(end) in WORDS["adverbs"]))
+        is_subject = following in AUXILIARIES or following in self.verbs
+        joined = self._low(end) in {"and", "&"} and self.letters[2 * end + 3 : 2 * end + 4] in {"P", "C", "W"}
         return low not in self.known.lowers and (is_subject or joined)
 
-
-def guess_type(name: str, known: KnownWords) -> str:
-    """Return the type that a name shows by itself: Person, Place, Organization, Product; "" = not sure."""
-    low, parts = name.lower(), name.split()
-    first, last = parts[0].lower(), parts[-1].lower().rstrip(".")
-    if low in known.persons:
-        return "Person"
-    if (len(parts) > 1 and last in words.ORGANISATIONS) or low.startswith(("university of ", "bank of ")):
-        return "Organization"
-    if any(map(str.isdigit, name)):
-        return "Product" if any(_MODEL.fullmatch(p) and not _NO_MODEL.fullmatch(p) for p in parts) else ""
-    initial = len(parts) > 1 and len(first) == 2 and first[1] == "."
-    person = first in words.FIRST_NAMES or initial
-    if low in words.PLACES:
-        return "" if person else "Place"
-    return "Person" if person and len(parts) <= 4 else ""
+    def _type(self, name: str) -> str:
+        """Return the type that a name shows by itself, such as Person or Product; "" = not sure."""
+        low, parts = name.lower(), name.split()
+        first, last = parts[0].lower(), parts[-1].lower().rstrip(".")
+        if low in self.known.persons:
+            return "Person"
+        if (len(parts) > 1 and last in WORDS["organisations"]) or low.startswith(_ORGANISATIONS):
+            return "Organization"
+        if any(map(str.isdigit, name)):
+            return "Product" if any(map(PATTERNS["product"].fullmatch, parts)) else ""
+        initial = len(parts) > 1 and len(first) == 2 and first[1] == "."
+        person = first in WORDS["first_names"] or initial
+        if low in WORDS["places"]:
+            return "" if person else "Place"
+        return "Person" if person and len(parts) <= 4 else ""
