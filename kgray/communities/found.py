@@ -27,6 +27,8 @@ class Found:
     members     the entities in it, the most central first
     facts       between its members, or of one and a value; above level 0 between its children
     children    the communities in it
+    is_part     it is what one prompt shows of a larger one
+    rested      the sequences on which a text of an earlier run rests that it keeps
     """
 
     id: str
@@ -35,6 +37,8 @@ class Found:
     facts: list[Fact] = field(default_factory=list)
     parent: str | None = None
     children: list[Found] = field(default_factory=list)
+    is_part: bool = False
+    rested: set[int] = field(default_factory=set)
 
     @property
     def size(self) -> int:
@@ -44,7 +48,7 @@ class Found:
     def sources(self, snapshot: Snapshot) -> set[int]:
         """Return the sequences of the episodes from which a text on it may have words."""
         own = {snapshot.places.get(episode, 0) for fact in self.facts for episode in fact.episodes}
-        told = own.union(*(snapshot.mentioned.get(member, set()) for member in self.members))
+        told = own.union(self.rested, *(snapshot.mentioned.get(member, set()) for member in self.members))
         return told.union(*(child.sources(snapshot) for child in self.children)) - {0}
 
 

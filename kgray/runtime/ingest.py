@@ -25,7 +25,7 @@ from kgray.errors import KgrayError, Unavailable
 from kgray.memory import ingesting
 from kgray.memory.ingesting import done_elsewhere
 from kgray.outages import OUTAGES, Outage
-from kgray.ports import Store
+from kgray.ports import Store, Summarizer
 from kgray.ports.ingest import (
     COUNTS,
     IngestOutcome,
@@ -42,9 +42,12 @@ from kgray.ports.ingest import (
     silent,
 )
 from kgray.runtime import head as heads
+from kgray.runtime.pools import Chunker, PooledSummarizer
+from kgray.runtime.profile import Profile
 from kgray.runtime.session import Session, head_listens, open_session, require_ray, runs_already
 from kgray.runtime.spec import spec_of
 from kgray.settings import Settings
+from kgray.wiring import build_summarizer
 
 if TYPE_CHECKING:
     from kgray.runtime.deploy import Deployment
@@ -112,17 +115,42 @@ class RayIngest:
 
         Raises Unavailable where the task is lost.
         """
-        head = heads.read(self._data)
-        if not runs_already(self._settings, head):
+        if self._joined() is None:
             return clustered(graph, cap, previous, touched)
-        require_ray()
-        with self._joining:
-            if self._session is None:
-                profile = heads.profile_for(self._settings, head)
-                self._session = open_session(self._settings, head, profile, silent)
         from kgray.runtime.scheduler import clustered_by_a_task
 
         return clustered_by_a_task(graph, cap, previous, touched)
+
+    def summarizer(self) -> Summarizer | None:
+        """Return what summarises communities; None where no language model is configured."""
+        local = build_summarizer(self._settings)
+        return None if local is None else PooledSummarizer(local, self._writing)
+
+    def _writing(self) -> Chunker | None:
+        """Return the way to the workers that are up for this store; an engine's are started."""
+        starts = self._settings.model.backend == "vllm"
+        profile = None if starts else self._joined()
+        if profile is None and not starts:
+            return None
+        from kgray.runtime.actors import writing_workers
+        from kgray.runtime.deploy import joined as deployed
+
+        if profile is None:
+            return writing_workers(self._up(silent).spec)
+        there = deployed(spec_of(self._settings, self._data, profile.values()))
+        return None if there is None else writing_workers(there.spec)
+
+    def _joined(self) -> Profile | None:
+        """Join the Ray that runs; return its profile, None where none runs."""
+        head = heads.read(self._data)
+        if not runs_already(self._settings, head):
+            return None
+        require_ray()
+        profile = heads.profile_for(self._settings, head)
+        with self._joining:
+            if self._session is None:
+                self._session = open_session(self._settings, head, profile, silent)
+        return profile
 
     def close(self) -> None:
         """Leave Ray; what was started for this process ends. Idempotent."""

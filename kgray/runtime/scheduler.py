@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from kgray.communities.refresh import Refresh, Refreshed
 from kgray.errors import Unavailable
 from kgray.memory.schedules import Schedules, carry_out
 from kgray.runtime import logs
-from kgray.runtime.actors import control
+from kgray.runtime.actors import control, writing_workers
+from kgray.runtime.pools import PooledSummarizer
 from kgray.runtime.spec import DeploymentSpec
 from kgray.times import SECOND, Instant
 from kgray.wiring import OpenStore, build_summarizer, open_reader
@@ -66,11 +67,11 @@ class Scheduler:
     async def _refreshed(self) -> str:
         """Refresh the groups of which a tenth is new; return what was done, in a line."""
         self._state = "refreshing"
-        opened, settings = self._opened, self._spec.settings()
+        opened, local = self._opened, build_summarizer(self._spec.settings())
         refresh = Refresh(
             store=opened.store,
             embedder=opened.embedder,
-            summarizer=build_summarizer(settings),
+            summarizer=local and PooledSummarizer(local, partial(writing_workers, self._spec)),
             due=True,
             cluster=clustered_by_a_task,
         )
