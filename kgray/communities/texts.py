@@ -132,7 +132,8 @@ def parts_of(one: Found, texts: Mapping[str, Text]) -> list[Found]:
             of.members = [member for member in one.members if number[member] == part]
         for fact in one.facts:
             parts[number[fact.source]].facts.append(fact)
-    return [part for part in parts if part.members or part.children]
+    filled = [part for part in parts if part.members or part.children]
+    return filled if len(filled) > 1 else []
 
 
 def request_of(
