@@ -102,7 +102,7 @@ def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_se
     try:
         with kgray.open(tmp_path, **opened) as memory:
             done = memory.refresh_communities()
-            assert [(one.written, one.calls) for one in done.values()] == [(1, 1)] * 3
+            assert [(one.written, one.offline) for one in done.values()] == [(1, 0)] * 3
             names = {group: [one.name for one in memory.communities(group=group)] for group in GROUPS}
             assert names == {"one": ["3 at work"], "two": ["4 at work"], "three": ["5 at work"]}
             assert [one.calls for one in memory.refresh_communities(cold=True).values()] == [0, 0, 0]
