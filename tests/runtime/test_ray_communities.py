@@ -108,8 +108,8 @@ def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_se
             assert [one.calls for one in memory.refresh_communities(cold=True).values()] == [0, 0, 0]
         wrote = [row["done"] for name, row in up.status().items() if name.startswith("models-")]
         # One that nobody has met yet may be asked anew elsewhere; whoever wrote, it was a worker.
-        assert (len(wrote), sum(wrote)) == (2, len(server.asked))
-        assert len(server.asked) >= 3
+        assert len(wrote) == 2
+        assert 3 <= sum(wrote) <= len(server.asked)
         with (
             kgray.open(tmp_path, **opened | {"model_name": "other"}) as memory,
             pytest.raises(SettingsError, match=r"model\.name"),
