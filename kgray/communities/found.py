@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from kgray.communities.partition import NOBODY, Levels, cap_for, levels_of, part
 from kgray.graph import PROFILE, Community, Fact
 from kgray.search.profiles import TOLD
 
-Clustering = Callable[[Graph, int, Ints | None, "np.ndarray | None"], tuple[Ints, Levels]]
 GROWN = 1.5  # times the entities of the last cold run: then the next run is cold
 _NAMESPACE = uuid.UUID("5e0c9f0e-93c4-5d1b-9a2e-2f6d4f9b7a10")
 
@@ -52,12 +52,21 @@ class Found:
         return told.union(*(child.sources(snapshot) for child in self.children)) - {0}
 
 
-def clustered(
-    graph: Graph, cap: int, previous: Ints | None, touched: np.ndarray | None
-) -> tuple[Ints, Levels]:
-    """Return a graph's communities and their levels: all that takes long, a function of arrays alone."""
-    labels = partition(graph, cap, previous, touched)
-    return labels, levels_of(graph, labels)
+class Problem(NamedTuple):
+    """What `partition` is called with."""
+
+    graph: Graph
+    cap: int
+    previous: Ints | None
+    touched: np.ndarray | None
+
+
+Clustering = Callable[[Problem], Levels]  # `clustered`, here or elsewhere
+
+
+def clustered(problem: Problem) -> Levels:
+    """Return a graph's communities by level: all that takes long, a function of arrays alone."""
+    return levels_of(problem.graph, partition(*problem))
 
 
 def is_cold(snapshot: Snapshot) -> bool:
@@ -76,7 +85,7 @@ def communities(snapshot: Snapshot, *, cold: bool, cluster: Clustering = cluster
         news = snapshot.touched(snapshot.parent.recorded_at)
         if not snapshot.corrected:  # a correction may change any fact, also one that was learned long ago
             touched = np.fromiter((id_ in news for id_ in ids), bool, len(ids))
-    _, levels = cluster(graph, cap_for(graph.nodes), previous, touched)
+    levels = cluster(Problem(graph, cap_for(graph.nodes), previous, touched))
     central = _centrality(graph, levels)
     found = _numbered(snapshot, ids, levels, central)
     _tell_facts(snapshot, found)

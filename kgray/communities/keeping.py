@@ -7,11 +7,13 @@ the text says. What was shown is noted with the answer, in the journal.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 from kgray.communities.export import Snapshot
 from kgray.communities.found import Found
 from kgray.communities.texts import Text, best_facts, card, key_of, parts_of, shown_members
+from kgray.graph import Fact
 from kgray.prompting.prompts import load
 from kgray.search.profiles import told
 from kgray.times import Instant
@@ -26,7 +28,10 @@ class Kept:
     def __init__(self, snapshot: Snapshot) -> None:
         """snapshot: the present."""
         self._snapshot = snapshot
-        self._holding = {fact.id: fact for fact in snapshot.facts if fact.holds_at(snapshot.recorded_at)}
+
+    @cached_property
+    def _holding(self) -> Mapping[str, Fact]:
+        return {fact.id: fact for fact in self._snapshot.facts if fact.holds_at(self._snapshot.recorded_at)}
 
     def note(self, one: Found, texts: Mapping[str, Text]) -> dict[str, Any]:
         """Return what to keep with a text: the ids and the hash of what was shown, of how many, and when."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ OnGroup = Callable[[str, int, int], None]  # a group, how many are done, how man
 
 @dataclass(slots=True, kw_only=True)
 class Refreshed:
-    """What a refresh did, of one group.
+    """What a refresh did, of one group: a row of `kgray communities refresh --json`.
 
     kept, written, offline    communities whose text was there, that a model wrote, and that none did
     profiles    entities that a model has written of, now or before
@@ -59,10 +59,6 @@ class Refreshed:
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the form that `kgray communities refresh --json` prints."""
-        return asdict(self)
 
     def pay(self, cost: Cost) -> None:
         """Count what calls cost."""
@@ -191,15 +187,8 @@ class _Writer:
     done: Refreshed
     names: set[str] = field(default_factory=set)
 
-    @cached_property
-    def before(self) -> Mapping[str, Community]:
-        """The communities of the run before."""
-        return {one.id: one for one in self.shown.listed}
-
-    @cached_property
-    def keeping(self) -> Kept:
-        """What of their texts may stay."""
-        return Kept(self.shown)
+    def __post_init__(self) -> None:
+        self.before, self.keeping = {one.id: one for one in self.shown.listed}, Kept(self.shown)
 
     async def all(self, found: Sequence[Sequence[Found]]) -> dict[str, Text]:
         """Return a text of each community, level by level: an upper one is shown those below it."""

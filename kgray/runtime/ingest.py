@@ -15,11 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kgray.communities.found import clustered
-from kgray.communities.graph import Graph, Ints
+from kgray.communities.found import Problem, clustered
 from kgray.communities.partition import Levels
 from kgray.errors import KgrayError, Unavailable
 from kgray.memory import ingesting
@@ -108,18 +104,16 @@ class RayIngest:
                 return replace(wait.done(), stopped=stopped, reason=reason, totals=totals)
             await asyncio.sleep(_LOOK_S)
 
-    def cluster(
-        self, graph: Graph, cap: int, previous: Ints | None, touched: NDArray[np.bool_] | None
-    ) -> tuple[Ints, Levels]:
+    def cluster(self, problem: Problem) -> Levels:
         """Find communities, as `found.clustered`, in a task of the Ray that runs; here where none does.
 
         Raises Unavailable where the task is lost.
         """
         if self._joined() is None:
-            return clustered(graph, cap, previous, touched)
+            return clustered(problem)
         from kgray.runtime.scheduler import clustered_by_a_task
 
-        return clustered_by_a_task(graph, cap, previous, touched)
+        return clustered_by_a_task(problem)
 
     def summarizer(self) -> Summarizer | None:
         """Return what summarises communities; None where no language model is configured."""
@@ -142,14 +136,17 @@ class RayIngest:
 
     def _joined(self) -> Profile | None:
         """Join the Ray that runs; return its profile, None where none runs."""
-        head = heads.read(self._data)
-        if not runs_already(self._settings, head):
-            return None
+        there = runs_already(self._settings, heads.read(self._data))
+        return self._join(silent) if there else None
+
+    def _join(self, tell: OnWait) -> Profile:
+        """Be in a Ray, one of this process if none runs; return its profile."""
         require_ray()
-        profile = heads.profile_for(self._settings, head)
         with self._joining:
+            head = heads.read(self._data)
+            profile = heads.profile_for(self._settings, head)
             if self._session is None:
-                self._session = open_session(self._settings, head, profile, silent)
+                self._session = open_session(self._settings, head, profile, tell)
         return profile
 
     def close(self) -> None:
@@ -167,11 +164,7 @@ class RayIngest:
     def _up(self, tell: OnWait) -> Deployment:
         """Return the actors; start those that are missing, and Ray if need be."""
         if self._deployment is None:
-            require_ray()
-            head = heads.read(self._data)
-            profile = heads.profile_for(self._settings, head)
-            if self._session is None:
-                self._session = open_session(self._settings, head, profile, tell)
+            profile = self._join(tell)
             from kgray.runtime.deploy import ensure  # it imports ray, which reads the token's variables
 
             spec = spec_of(self._settings, self._data, profile.values())

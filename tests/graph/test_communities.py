@@ -104,10 +104,10 @@ def test_what_is_due_waits_for_a_tenth_of_news(memory):
 
 
 def test_a_group_that_fails_does_not_keep_the_others_from_being_refreshed(memory):
-    def cluster(graph, *rest):
-        if graph.nodes > 2:
+    def cluster(problem):
+        if problem.graph.nodes > 2:
             raise Unavailable("lost")
-        return clustered(graph, *rest)
+        return clustered(problem)
 
     memory.add("I work at Acme.", group="zebra", speaker="Bo", at=LATER)
     refresh = Refresh(store=memory.store, embedder=memory.embedder, cluster=cluster)
@@ -184,11 +184,11 @@ def test_a_removal_between_reading_and_publishing_voids_the_run(memory):
     memory.add("Alice Nguyen works at Zyqqvorp.", group="team", speaker="Greta Lind", at=LATER, id="z1")
     turns = []
 
-    def cluster(*graph):
+    def cluster(problem):
         if not turns:
             memory.remove(group="team", episodes=["z1"])
         turns.append(1)
-        return clustered(*graph)
+        return clustered(problem)
 
     done = refreshed(memory, CountingSummarizer(), cluster=cluster)
     assert (done.run, len(turns)) == (1, 2)

@@ -39,9 +39,9 @@ def test_a_task_a_group_finds_what_is_found_here(tmp_path: Path, monkeypatch: An
     notes = tmp_path / "notes"
     notes.mkdir()
 
-    def noting(*graph: Any) -> Any:
-        (notes / f"{os.getpid()}-{len(graph[0].ends)}").touch()
-        return clustered(*graph)
+    def noting(problem: Any) -> Any:
+        (notes / f"{os.getpid()}-{len(problem.graph.ends)}").touch()
+        return clustered(problem)
 
     monkeypatch.setattr(scheduler, "clustered", noting)
     with kgray.open(tmp_path / "here") as memory:
