@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import resource
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.tables import Column, aligned
-from kgray.communities.graph import Graph, Ints, from_arrays, without
+from kgray.communities.export import Run, Snapshot
+from kgray.communities.found import Found, communities
+from kgray.communities.graph import Graph, Ints, from_arrays
+from kgray.communities.keeping import Kept
 from kgray.communities.partition import NOBODY, cap_for, levels_of, partition
+from kgray.communities.texts import Text, request_of
 from kgray.errors import Cost
+from kgray.graph import Community, Entity, Fact
 from kgray.ports import SummaryRequest
 from kgray.settings import Settings
+from kgray.times import Instant
 
 _LEAST, _MOST_DEGREE, _MEMBERS = 4, 200, (20, 500)
 _COLUMNS = (
@@ -155,9 +163,10 @@ def run(nodes: int, mus: Sequence[float], seed: int, beside: Sequence[str]) -> l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grown:
-    """What is left of a run once a share of the entities has come since, in any order.
+    """What is left of a run once a share of the entities has come since, in any order, with all their facts.
 
-    members, shown  of the new communities the share whose members, and what a writer is shown, are as before
+    members, shown, kept  of the new communities of all levels the share whose members are as before, of
+                          which a writer would be shown the same, and whose text stays without a call
     """
 
     nodes: int
@@ -166,55 +175,92 @@ class Grown:
     communities: int
     members: float
     shown: float
+    kept: float
     cpu_s: float
 
 
 _GROWN = (
     ("nodes", "nodes", ",d"), ("mu", "mu", ".1f"), ("grown", "grown", ".2f"), ("communities", "found", ",d"),
-    ("members", "same members", ".3f"), ("shown", "same input", ".3f"), ("cpu_s", "CPU s", ".2f"),
+    ("members", "same members", ".3f"), ("shown", "same input", ".3f"), ("kept", "kept", ".3f"),
+    ("cpu_s", "CPU s", ".2f"),
 )  # fmt: skip
 
 
 def grow(nodes: int, mu: float, seed: int, share: float) -> Grown:
-    """Find communities, let entities come with all their edges, find them again from there."""
+    """Find communities, let entities come with all their facts, find them again from there."""
     whole, _ = planted(round(nodes * (1 + share)), mu, seed)
     late = np.zeros(whole.nodes, bool)
     late[np.random.default_rng(seed).permutation(whole.nodes)[nodes:]] = True
-    before, cap = without(whole, late), cap_for(nodes)
-    then = partition(before, cap)
-    touched = late.copy()
-    touched[whole.ends[late[whole.heads]]] = True
+    before = _snapshot(whole, late, _FIRST)
+    found = communities(before, cold=True)
+    texts = _texts(found)
+    keeping = Kept(before)
+    notes = {one.id: keeping.note(one, texts) for level in found for one in level}
+    inputs = {one.id: request_of(before, one, texts).data for level in found for one in level}
+    same = {one.id: set(one.members) for level in found for one in level}
+    listed = [_listed(one) for level in found for one in level]
+    parent = Run(1, 1, _FIRST, _FIRST, True, nodes, nodes, "")
+    after = replace(_snapshot(whole, late, _SECOND), parent=parent, listed=listed)
     started = time.process_time()
-    now = partition(whole, cap, np.where(late, NOBODY, then), touched)
+    now = communities(after, cold=False)
     spent = time.process_time() - started
-    old, new = _inputs(before, then), _inputs(whole, now)
-    same = [len(ours & theirs) / len(ours) for ours, theirs in zip(new, old, strict=True)]
-    return Grown(
-        nodes=nodes, mu=mu, grown=share, communities=len(new[0]), members=same[0], shown=same[1], cpu_s=spent
-    )
+    keeping = Kept(after)
+    everyone = [one for level in now for one in level]
+    kept, shown = [], []
+    for one in everyone:  # level by level: above a text that is written anew another one is shown
+        texts.setdefault(one.id, _text(one))
+        shown.append(inputs.get(one.id) == request_of(after, one, texts).data)
+        kept.append(one.id in notes and keeping.since(notes[one.id], one, texts) is not None)
+        if not kept[-1]:
+            texts[one.id] = replace(texts[one.id], name="Another")
+    members = [same.get(one.id) == set(one.members) for one in everyone]
+    shares = {
+        name: sum(of) / len(of) for name, of in (("members", members), ("shown", shown), ("kept", kept))
+    }
+    return Grown(nodes=nodes, mu=mu, grown=share, communities=len(everyone), cpu_s=spent, **shares)
 
 
-def _inputs(graph: Graph, labels: Ints) -> tuple[set[tuple[int, ...]], set[tuple[int, ...]]]:
-    """Return of each community its members; and what is shown: the first 20 of them, and 30 of its edges."""
+_FIRST, _SECOND = 1_000_000, 2_000_000  # moments of the two runs
+
+
+def _snapshot(graph: Graph, late: NDArray[np.bool_], at: Instant) -> Snapshot:
+    """Return a graph as a group; who comes late is there from the second moment on."""
+    there = np.flatnonzero(~late) if at == _FIRST else np.arange(graph.nodes)
+    ids = [str(uuid.UUID(int=int(number))) for number in graph.hashes]
+    entities = {ids[n]: Entity(id=ids[n], name=f"E{n}", born=(1 + int(late[n]), 0)) for n in there.tolist()}
     heads = graph.heads
-    inside = (labels[heads] == labels[graph.ends]) & (labels[heads] != NOBODY)
-    weight = np.bincount(heads[inside], graph.weights[inside], graph.nodes)
-    edges = np.flatnonzero(inside & (heads < graph.ends))
-    ranked = edges[np.lexsort((graph.hashes[heads[edges]], -graph.weights[edges], labels[heads[edges]]))]
-    codes = heads * graph.nodes + graph.ends
-    told = {int(labels[heads[part[0]]]): codes[part[:30]] for part in _parts(ranked, labels[heads])}
-    nodes = np.flatnonzero(labels != NOBODY)
-    members, shown = set(), set()
-    for part in _parts(nodes[np.lexsort((nodes, -weight[nodes], labels[nodes]))], labels):
-        first = np.sort(part[:20]).tolist()
-        members.add(tuple(np.sort(part).tolist()))
-        shown.add((*first, *sorted(told.get(int(labels[part[0]]), np.zeros(0, int)).tolist())))
-    return members, shown
+    facts = []
+    for entry in np.flatnonzero(heads < graph.ends).tolist():
+        a, b = int(heads[entry]), int(graph.ends[entry])
+        since = _SECOND if late[a] or late[b] else _FIRST
+        if since <= at:
+            facts += [_fact(ids[a], ids[b], n, since) for n in range(int(graph.weights[entry]) // 2)]
+    ordered = dict(sorted(entities.items()))
+    return Snapshot(group="g", watermark=at, recorded_at=at, entities=ordered, facts=facts)
 
 
-def _parts(ranked: Ints, labels: Ints) -> list[Ints]:
-    """Cut what is ordered by label into one part a label."""
-    return np.split(ranked, np.flatnonzero(np.diff(labels[ranked])) + 1) if len(ranked) else []
+def _fact(source: str, target: str, number: int, since: Instant) -> Fact:
+    """Return one of the facts of a pair, as old as its younger end."""
+    id_ = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{source} {target} {number}"))
+    return Fact(
+        id=id_, statement=id_, source=source, target=target, relation="KNOWS",
+        text=f"{source} knows {target}", created_at=since, valid_at=since, episodes=("e",),
+    )  # fmt: skip
+
+
+def _text(one: Found) -> Text:
+    return Text(name=one.id[:8], summary="A text of a model. " * 30, writer="", content="")
+
+
+def _texts(found: Sequence[Sequence[Found]]) -> dict[str, Text]:
+    return {one.id: _text(one) for level in found for one in level}
+
+
+def _listed(one: Found) -> Community:
+    return Community(
+        run=1, id=one.id, level=one.level, parent=one.parent, size=one.size, name="", summary="", report={},
+        writer="", content="", members=tuple(one.members), sources=b"", vector=b"",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

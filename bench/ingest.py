@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench.empty_stores import EmptyStore
-from bench.engine import Way, WayRun, carry_out, deployed, given_of, opened, settings_of
+from bench.engine import Way, WayRun, carry_out, deployed, environ_of, given_of, opened, settings_of
 from bench.processes import CpuByRole, ServerProcess, below, flags_of, options_of, require_psutil
 from bench.reading import extraction_tokens, model_use
 from bench.tables import Column, aligned
@@ -62,12 +64,16 @@ class Throughput:
     cpu_by_role: dict[str, float] = field(default_factory=dict)  # seconds of the whole run
     stages: dict[str, float] = field(default_factory=dict)  # seconds, summed over what ran side by side
     digest: str = ""
+    refreshes: int = 0  # of groups with news, meanwhile
 
 
-def run(plan: WorldPlan, way: Way, *, latency: Latency, profile: Path | None = None) -> Throughput:
+def run(
+    plan: WorldPlan, way: Way, *, latency: Latency, profile: Path | None = None, refreshing: bool = False
+) -> Throughput:
     """Ingest a world through a model server of its own process and the `openai` backend.
 
     For `ray` a Ray must be up (`engine.one_ray`); profile: of its actors, None = the laptop's.
+    refreshing: another process finds the communities of all groups meanwhile, again and again, 2 s apart
     """
     if not plan.episodes:
         raise InputError("--episodes 0: there is nothing to ingest")
@@ -92,7 +98,9 @@ def run(plan: WorldPlan, way: Way, *, latency: Latency, profile: Path | None = N
             with _processes(settings, place.data, server.pid) as (roles, totals_of):
                 steps = [time.process_time()]
                 peak, cpu = _peak_mb(), CpuByRole(roles)
-                ran = carry_out(way, memory, drafts, on_step=lambda *_: steps.append(time.process_time()))
+                with _refreshes(given, place.data) if refreshing else nullcontext(result) as counted:
+                    ran = carry_out(way, memory, drafts, on_step=lambda *_: steps.append(time.process_time()))
+                result.refreshes = counted.refreshes
                 result.cpu_by_role = cpu.spent()
                 result.memory_mb = _peak_mb() - peak
                 _note_run(result, ran, totals_of(ran), steps)
@@ -100,6 +108,37 @@ def run(plan: WorldPlan, way: Way, *, latency: Latency, profile: Path | None = N
         finally:
             memory.close()
     return result
+
+
+_REFRESHER = """
+import sys, time, threading, kgray
+stop = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
+done = 0
+with kgray.open(sys.argv[1]) as memory:
+    while not stop.wait(2.0):
+        done += sum(one.news for one in memory.refresh_communities().values())
+print(done)
+"""
+
+
+@dataclass(slots=True)
+class _Refreshes:
+    refreshes: int = 0  # of groups that had news
+
+
+@contextmanager
+def _refreshes(given: Mapping[str, Any], data: Path) -> Iterator[_Refreshes]:
+    """Have a process refresh all groups meanwhile, with texts that need no model."""
+    store = {name: value for name, value in given.items() if name.startswith(("store_", "embedder_"))}
+    counted = _Refreshes()
+    asked = [sys.executable, "-c", _REFRESHER, str(data)]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(asked, env=environ_of(store), stdin=pipe, stdout=pipe, text=True)  # noqa: S603
+    try:
+        yield counted
+    finally:
+        counted.refreshes = int(process.communicate("")[0] or 0)
 
 
 def _peak_mb() -> float:
@@ -177,6 +216,7 @@ _COLUMNS: Sequence[Column] = (
     ("cpu_early_s", "early", ".4f"),
     ("cpu_late_s", "late", ".4f"),
     ("memory_mb", "MB", ".0f"),
+    ("refreshes", "refreshes", "d"),
 )
 
 

@@ -15,6 +15,7 @@ from kgray.times import Instant, from_datetime, show
 
 Scope = Literal["fact", "entity", "episode", "community"]
 _MEMBERS = 10  # of a community that a hit lists
+AS_OF = "as_of"  # in the report of a community: its text says what was known then, not at the run
 PROFILE = -1  # the level of a text on one entity alone, in a run of communities
 
 
@@ -69,7 +70,7 @@ class Community:
 
     level       0 is the finest; PROFILE: a model's text on one entity, whose id it has
     report      rating, reason, findings {summary, explanation, facts}: where a model wrote one
-    stale       something was learned of its members since the run
+    stale       something was learned of its members since its text was made
     """
 
     run: int
@@ -91,6 +92,10 @@ class Community:
     def text(self) -> str:
         """Its name and its summary."""
         return f"{self.name}: {self.summary}"
+
+    def told_at(self, run: datetime) -> datetime:
+        """Return when the text was so; run: the last that its run has seen."""
+        return datetime.fromisoformat(self.report[AS_OF]) if AS_OF in self.report else run
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form of a row of `kgray communities list --json`."""

@@ -68,7 +68,7 @@ def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
         data=folder,
         previous=settings.pipeline.previous_episodes,
         answerer=partial(build_answerer, settings),
-        summarizer=partial(build_summarizer, settings),
+        summarizer=partial(build_summarizer, settings) if ingest is None else ingest.summarizer,
         reranker=build_reranker(settings),
     )
     if ingest is not None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kgray import kinds
 from kgray.errors import StoreError
-from kgray.graph import Community, Entity, Fact
+from kgray.graph import AS_OF, Community, Entity, Fact
 from kgray.kinds import COMMUNITIES, EPISODES, EVIDENCE, FACTS, MENTIONS, RULINGS, VERDICTS, Kind, Row
 from kgray.records import (
     Draft,
@@ -371,4 +371,4 @@ def community(row: Row) -> Community:
     """Read a row of `kinds.COMMUNITIES`."""
     report = json.loads(row[7]) if row[7] else {}
     named = dict(zip(COMMUNITIES.names, row, strict=True))
-    return Community(**named | {"report": report, "members": tuple(row[10])})
+    return Community(**named | {"report": report, "members": tuple(row[10])}, stale=AS_OF in report)

@@ -205,11 +205,7 @@ def build_models(
         from kgray.backends.openai_api.judge import OpenAIJudge
 
         prompts = build_prompts(settings, ontology)
-        if engine is None and settings.model.backend == "vllm":
-            from kgray.backends.vllm_engine import AbsentEngine
-
-            engine = AbsentEngine(str(settings.model.name))
-        client = engine or build_client(settings, "model")
+        client = engine or _model_client(settings)
         chosen = settings.pipeline
         return (
             OpenAIExtractor(
@@ -271,14 +267,22 @@ def build_answerer(settings: Settings) -> Answerer:
     )
 
 
-def build_summarizer(settings: Settings) -> Summarizer | None:
-    """Return what summarises communities; None where no language model is configured."""
-    if settings.model.backend != "openai":
+def build_summarizer(settings: Settings, engine: Client | None = None) -> Summarizer | None:
+    """Return what summarises communities; None where no language model is configured. engine: see above."""
+    if settings.model.backend not in {"openai", "vllm"}:
         return None
     require(settings, "model")
     from kgray.backends.openai_api.answerer import OpenAISummarizer
 
-    return OpenAISummarizer(build_client(settings, "model"))
+    return OpenAISummarizer(engine or _model_client(settings))
+
+
+def _model_client(settings: Settings) -> Client:
+    if settings.model.backend == "vllm":
+        from kgray.backends.vllm_engine import AbsentEngine
+
+        return AbsentEngine(str(settings.model.name))
+    return build_client(settings, "model")
 
 
 def build_prompts(settings: Settings, ontology: Ontology) -> Prompts:

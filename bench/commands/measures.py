@@ -68,6 +68,7 @@ def quality(call: Call, seeds: tuple[int, ...], http: bool, out: Path | None, **
 @choice("--runtime", "local", "ray")
 @count("--chunk", 8, "Of requests, on Ray.")
 @file("--profile", "The cluster profile of the actors.")
+@click.option("--refreshing", is_flag=True, help="Find communities meanwhile, in another process.")
 @out_option
 def ingest(call: Call, seeds: tuple[int, ...], out: Path | None, **given: Any) -> None:  # noqa: ANN401
     """Ingest generated worlds through a simulated model server, against the ceiling of one call an episode.
@@ -80,12 +81,10 @@ def ingest(call: Call, seeds: tuple[int, ...], out: Path | None, **given: Any) -
     from bench.world import Latency
 
     latency = Latency(**{name: given.pop(name) for name in ("streams", "first_token_s", "tokens_per_s")})
-    profile = given.pop("profile")
+    more = {name: given.pop(name) for name in ("profile", "refreshing")}
     way = Way(**{name: given.pop(name) for name in ("runtime", "window", "chunk")})
     with one_ray() if way.runtime == "ray" else nullcontext():
-        results = [
-            measured.run(plan_of(seed, given), way, latency=latency, profile=profile) for seed in seeds
-        ]
+        results = [measured.run(plan_of(seed, given), way, latency=latency, **more) for seed in seeds]
     document = {"results": [asdict(result) for result in results]}
     show(call, document, out, lambda: measured.table(results))
 

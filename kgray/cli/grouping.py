@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -42,7 +43,7 @@ def refresh(call: Call, groups: tuple[str, ...], **how: Any) -> int:  # noqa: AN
     """
     with call.memory() as memory:
         found = finished(memory.refresh_communities(groups, **how, on_group=_told))
-    document = {"groups": {group: done.as_dict() for group, done in found.items()}}
+    document = {"groups": {group: asdict(done) for group, done in found.items()}}
     return call.answer(document, lambda: _print_refreshed(found, dry_run=how["dry_run"]))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from kgray.communities.partition import NOBODY, Levels, cap_for, levels_of, part
 from kgray.graph import PROFILE, Community, Fact
 from kgray.search.profiles import TOLD
 
-Clustering = Callable[[Graph, int, Ints | None, "np.ndarray | None"], tuple[Ints, Levels]]
 GROWN = 1.5  # times the entities of the last cold run: then the next run is cold
 _NAMESPACE = uuid.UUID("5e0c9f0e-93c4-5d1b-9a2e-2f6d4f9b7a10")
 
@@ -27,6 +27,8 @@ class Found:
     members     the entities in it, the most central first
     facts       between its members, or of one and a value; above level 0 between its children
     children    the communities in it
+    is_part     it is what one prompt shows of a larger one
+    rested      the sequences on which a text of an earlier run rests that it keeps
     """
 
     id: str
@@ -35,6 +37,8 @@ class Found:
     facts: list[Fact] = field(default_factory=list)
     parent: str | None = None
     children: list[Found] = field(default_factory=list)
+    is_part: bool = False
+    rested: set[int] = field(default_factory=set)
 
     @property
     def size(self) -> int:
@@ -44,16 +48,25 @@ class Found:
     def sources(self, snapshot: Snapshot) -> set[int]:
         """Return the sequences of the episodes from which a text on it may have words."""
         own = {snapshot.places.get(episode, 0) for fact in self.facts for episode in fact.episodes}
-        told = own.union(*(snapshot.mentioned.get(member, set()) for member in self.members))
+        told = own.union(self.rested, *(snapshot.mentioned.get(member, set()) for member in self.members))
         return told.union(*(child.sources(snapshot) for child in self.children)) - {0}
 
 
-def clustered(
-    graph: Graph, cap: int, previous: Ints | None, touched: np.ndarray | None
-) -> tuple[Ints, Levels]:
-    """Return a graph's communities and their levels: all that takes long, a function of arrays alone."""
-    labels = partition(graph, cap, previous, touched)
-    return labels, levels_of(graph, labels)
+class Problem(NamedTuple):
+    """What `partition` is called with."""
+
+    graph: Graph
+    cap: int
+    previous: Ints | None
+    touched: np.ndarray | None
+
+
+Clustering = Callable[[Problem], Levels]  # `clustered`, here or elsewhere
+
+
+def clustered(problem: Problem) -> Levels:
+    """Return a graph's communities by level: all that takes long, a function of arrays alone."""
+    return levels_of(problem.graph, partition(*problem))
 
 
 def is_cold(snapshot: Snapshot) -> bool:
@@ -72,7 +85,7 @@ def communities(snapshot: Snapshot, *, cold: bool, cluster: Clustering = cluster
         news = snapshot.touched(snapshot.parent.recorded_at)
         if not snapshot.corrected:  # a correction may change any fact, also one that was learned long ago
             touched = np.fromiter((id_ in news for id_ in ids), bool, len(ids))
-    _, levels = cluster(graph, cap_for(graph.nodes), previous, touched)
+    levels = cluster(Problem(graph, cap_for(graph.nodes), previous, touched))
     central = _centrality(graph, levels)
     found = _numbered(snapshot, ids, levels, central)
     _tell_facts(snapshot, found)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray.communities.graph import Graph, Ints, components, tightened, without
+from kgray.communities.graph import Graph, Ints, components, shared, without
 from kgray.communities.propagate import propagate
 
 NOBODY = -1  # the label of a node that belongs to no community
 LEAST = 5  # a smaller community joins a neighbouring one
 CAP, LARGE, LARGE_CAP = 500, 1_000_000, 1000  # members; of a graph of so many nodes; there
 HUB, HUB_TIMES = 200, 20  # neighbours; times the median: a node with more than both is a hub
+NEAR = 5  # `folded` says of what this is the inverse
 LOUVAIN_SEED = 7
 _FEWER = 0.9  # an upper level has at most so many communities, as a share of the level below
 
@@ -57,30 +58,41 @@ def partition(
         labels[stays] = previous[stays]
         if touched is not None:
             active = np.flatnonzero((touched | ~stays) & (plain.degrees > 0))
-    labels = propagate(tightened(plain), labels, cap, active)
-    labels = folded(plain, components(plain, labels), cap)
-    labels = components(plain, propagate(plain, labels, cap, active))
-    labels = folded(plain, labels, cap)
+    common = shared(plain)
+    close, closer = (replace(plain, weights=plain.weights * (1 + common) ** power) for power in (1, 3))
+    labels = folded(plain, components(plain, propagate(closer, labels, cap, active)), cap)
+    labels = folded(plain, components(plain, propagate(close, labels, cap, active)), cap)
+    labels = folded(close, labels, cap, near=True)
+    labels = folded(plain, components(plain, propagate(close, labels, cap, active)), cap)
     return _with_hubs(graph, labels, hubs, cap)
 
 
-def folded(graph: Graph, labels: Ints, cap: int) -> Ints:
+def folded(graph: Graph, labels: Ints, cap: int, *, near: bool = False) -> Ints:
     """Return labels in which communities of fewer than 5 joined, whole, the neighbour with most weight.
 
     Then the larger, then that of the greater hash; only where both together stay within the cap. Each merge
     leaves one community less, so it ends. Labels are least members, before and after.
+
+    near    those join whose weight to the other, beyond what chance gives, is a fifth of their own inside
     """
+    strength = np.bincount(graph.heads, graph.weights, graph.nodes).astype(np.int64)
     while True:
         sizes = np.bincount(labels, minlength=graph.nodes)
         heads = graph.heads
         a, b = labels[heads], labels[graph.ends]
-        # What can join: small, with a neighbour that has room.
-        out = (a != b) & (sizes[a] < LEAST) & (sizes[a] + sizes[b] <= cap)
-        if not out.any():
-            return labels
+        # What can join: small, or near, with a neighbour that has room.
+        out = (a != b) & (near | (sizes[a] < LEAST)) & (sizes[a] + sizes[b] <= cap)
         codes, inverse = np.unique(a[out] * graph.nodes + b[out], return_inverse=True)
-        weight = np.bincount(inverse, graph.weights[out]).astype(np.int64)
+        weight = np.bincount(inverse, graph.weights[out], len(codes)).astype(np.int64)
         small, target = np.divmod(codes, graph.nodes)
+        if near:
+            inside = np.bincount(a[a == b], graph.weights[a == b], graph.nodes).astype(np.int64)
+            ends, all_ = np.bincount(labels, strength, graph.nodes).astype(np.int64), int(strength.sum())
+            own = inside[small] * all_ - ends[small] ** 2
+            those = NEAR * (weight * all_ - ends[small] * ends[target]) > own
+            small, target, weight = small[those], target[those], weight[those]
+        if not len(small):
+            return labels
         order = np.lexsort((graph.hashes[target], sizes[target], weight, small))
         last = np.flatnonzero(np.concatenate((small[order][1:] != small[order][:-1], [True])))
         into = _joined(small[order][last], target[order][last], sizes, graph, cap)

@@ -19,7 +19,7 @@ from kgray.times import Instant, to_datetime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownCommunity:
-    """A community with what is in it. members: (entity id, name); as_of: the last that its run has seen."""
+    """A community with what is in it. members: (entity id, name); as_of: when its text was so."""
 
     community: Community
     members: Sequence[tuple[str, str]]
@@ -81,7 +81,7 @@ def one_of(
             community=found[near[0]],
             members=sorted(((e.id, e.name) for e in shown), key=lambda pair: (pair[1], pair[0])),
             children=[one for one in found.values() if one.parent == near[0]],
-            as_of=to_datetime(standing.recorded_at),
+            as_of=found[near[0]].told_at(to_datetime(standing.recorded_at)),
         )
 
     return at_one_moment(store, read)
@@ -106,5 +106,8 @@ def _standing(store: Store, group: str, known_at: Instant | None) -> _Standing:
     sizes = dict.fromkeys(there, 0)
     for id_ in (id_ for lowest in owner.values() for id_ in standing.upwards(lowest)):
         sizes[id_] += 1
-    as_now = {id_: replace(one, size=sizes[id_], stale=id_ in stale) for id_, one in there.items()}
-    return _Standing(as_now, owner, recorded_at)
+
+    def as_now(one: Community) -> Community:
+        return replace(one, size=sizes[one.id], stale=one.stale or one.id in stale)
+
+    return _Standing({id_: as_now(one) for id_, one in there.items()}, owner, recorded_at)

@@ -8,7 +8,6 @@ answers of the model, in the journal, by the hash of what was shown: they are no
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
@@ -20,9 +19,10 @@ from kgray import kinds, rows, times
 from kgray.communities import texts as writing
 from kgray.communities.export import Run, Snapshot, current, runs, snapshot, withdrawn
 from kgray.communities.found import Clustering, Found, clustered, communities, is_cold, profiled
+from kgray.communities.keeping import Kept
 from kgray.communities.texts import OFFLINE, Text
 from kgray.errors import ContentError, Cost, Unavailable
-from kgray.graph import PROFILE, Community
+from kgray.graph import AS_OF, PROFILE, Community
 from kgray.kinds import Row
 from kgray.ports import Appending, Embedder, Store, Summarizer, SummaryRequest
 from kgray.prompting.tokens import count_tokens
@@ -31,7 +31,8 @@ from kgray.search.summaries import communities_of, profiles_of
 _KEPT_RUNS, _CENTRAL = 2, 10  # runs; members that an upper community names
 _TRIES = 10
 _NEWS = 0.1  # of a group's entities: with `due`, a group with less news is left as it is
-_AT_ONCE = 16  # communities that are written at the same time: ingestion has the rest of the model's streams
+_JOURNALED = "community "  # begins the key of an answer
+_AT_ONCE = 16  # calls at the same time, of all groups: ingestion has the rest of the model's streams
 
 
 OnGroup = Callable[[str, int, int], None]  # a group, how many are done, how many there are
@@ -39,7 +40,7 @@ OnGroup = Callable[[str, int, int], None]  # a group, how many are done, how man
 
 @dataclass(slots=True, kw_only=True)
 class Refreshed:
-    """What a refresh did, of one group.
+    """What a refresh did, of one group: a row of `kgray communities refresh --json`.
 
     kept, written, offline    communities whose text was there, that a model wrote, and that none did
     profiles    entities that a model has written of, now or before
@@ -58,10 +59,6 @@ class Refreshed:
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the form that `kgray communities refresh --json` prints."""
-        return asdict(self)
 
     def pay(self, cost: Cost) -> None:
         """Count what calls cost."""
@@ -93,6 +90,7 @@ class Refresh:
     cluster: Clustering = clustered
     spent: int = 0  # tokens, estimated before a call and counted after it
     gone: bool = False  # the model is out of reach, and asked no more
+    gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def groups(
         self, groups: Sequence[str], *, at_once: int = 1, on_group: OnGroup = lambda *_: None
@@ -180,34 +178,32 @@ def _run(shown: Snapshot, done: Refreshed, writer: str) -> Run:
     return Run(done.run, shown.watermark, shown.recorded_at, times.now(), done.cold, entities, then, writer)
 
 
-@dataclass(slots=True)
+@dataclass
 class _Writer:
     """The texts of one run."""
 
     refresh: Refresh
     shown: Snapshot
     done: Refreshed
-    names: Counter[str] = field(default_factory=Counter)
+    names: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.before, self.keeping = {one.id: one for one in self.shown.listed}, Kept(self.shown)
 
     async def all(self, found: Sequence[Sequence[Found]]) -> dict[str, Text]:
         """Return a text of each community, level by level: an upper one is shown those below it."""
         lowest = [level for level in found if level and level[0].level != PROFILE]
         texts = await asyncio.to_thread(writing.offline, self.shown, lowest)
-        before = {one.id: one.content for one in self.shown.listed}
-        gate = asyncio.Semaphore(_AT_ONCE)
-
-        async def one(community: Found) -> Text | None:
-            async with gate:
-                return await self._written(community, texts)
-
         for level in found:
-            for community, text in zip(level, await asyncio.gather(*map(one, level)), strict=True):
+            written = await asyncio.gather(*(self._written(one, texts) for one in level))
+            for community, text in zip(level, written, strict=True):
                 if text is not None:
                     texts[community.id] = text
                 if community.level == PROFILE:
                     self.done.profiles += text is not None
                     continue
-                same = before.get(community.id) == texts[community.id].content
+                old = self.before.get(community.id)
+                same = old is not None and old.content == texts[community.id].content
                 kept = same and self.refresh.summarizer is None
                 self.done.kept += kept
                 self.done.offline += text is None and not kept
@@ -216,60 +212,88 @@ class _Writer:
 
     def _named(self, text: Text) -> Text:
         """Return a text whose name no other community of the run has."""
-        self.names[text.name] += 1
-        count = self.names[text.name]
-        return text if count == 1 else replace(text, name=f"{text.name} ({count})")
+        name, count = text.name, 1
+        while name in self.names:
+            count += 1
+            name = f"{text.name} ({count})"
+        self.names.add(name)
+        return replace(text, name=name)
 
     async def _written(self, one: Found, texts: Mapping[str, Text]) -> Text | None:
         """Return the text of a model; None where there is none, or it says nothing usable."""
         summarizer = self.refresh.summarizer
         if summarizer is None:
             return None
-        request = writing.request_of(self.shown, one, texts)
+        if (kept := self._kept(one, texts, summarizer.identity)) is not None:
+            self.done.kept += 1
+            return kept
+        parts = await asyncio.gather(*(self._written(part, texts) for part in writing.parts_of(one, texts)))
+        request = writing.request_of(self.shown, one, texts, [part for part in parts if part is not None])
         key = writing.key_of(summarizer.identity, request.task, request.head, request.data)
-        journaled = f"community {key}"
-        known = [rows.answers(row)[0] for row in self._rows(kinds.ANSWERS_TO, [journaled])]
+        known = self._journaled(key)
         if not known and one.level == PROFILE and not self.refresh.profiles:
             return None
-        reply = known[0] if known else await self._asked(one, request, summarizer, journaled)
+        reply = known[0] if known else await self._asked(one, request, key, texts)
         if reply is None:
             return None
-        if one.level != PROFILE:
+        if one.level != PROFILE and not one.is_part:
             self.done.kept += bool(known)
             self.done.written += not known
         return writing.written(request, reply, summarizer.identity, key)
 
-    def _rows(self, read: kinds.Read, values: Sequence[Any]) -> list[Row]:
-        return list(self.refresh.store.rows(read, self.shown.group, values))
+    def _kept(self, one: Found, texts: Mapping[str, Text], writer: str) -> Text | None:
+        """Return the text of the run before, where it may stay though not quite the same would be shown."""
+        old = self.before.get(one.id)
+        if old is None or (old.level, old.writer) != (one.level, writer):
+            return None
+        since = None
+        if len(journaled := self._journaled(old.content)) > 1:
+            since = self.keeping.since(journaled[1], one, texts)
+        if since is None:
+            return None
+        one.rested = set(np.frombuffer(old.sources, "<u4").tolist())  # of who has left, too (R25)
+        report = {name: said for name, said in old.report.items() if name != AS_OF}
+        report |= {AS_OF: times.show(since)} if since < self.shown.recorded_at else {}
+        return Text(name=old.name, summary=old.summary, writer=writer, content=old.content, report=report)
+
+    def _journaled(self, key: str) -> Sequence[Mapping[str, Any]]:
+        """Return the reply to a request and the note on it; nothing where it was not made."""
+        found = self.refresh.store.rows(kinds.ANSWERS_TO, self.shown.group, [_JOURNALED + key])
+        return next(map(rows.answers, found), ())
 
     async def _asked(
-        self, one: Found, request: SummaryRequest, summarizer: Summarizer, key: str
+        self, one: Found, request: SummaryRequest, key: str, texts: Mapping[str, Text]
     ) -> Mapping[str, Any] | None:
         """Return what the model says; None where it is not asked any more, or says nothing usable."""
-        refresh = self.refresh
+        refresh, summarizer = self.refresh, self.refresh.summarizer
         prompt = count_tokens(request.head) + count_tokens(request.data)
         price = prompt + request.room
-        if refresh.gone or (refresh.max_tokens is not None and refresh.spent + price > refresh.max_tokens):
-            return None
-        refresh.spent += price
-        if refresh.dry_run:
-            self.done.pay(Cost(1, prompt, request.room))
-            return None
-        try:
-            reply, cost = await summarizer.write(request)
-        except (ContentError, Unavailable) as error:
-            refresh.gone |= isinstance(error, Unavailable)
-            self.done.pay(error.spent)
-            return None
+        async with refresh.gate:
+            over = refresh.max_tokens is not None and refresh.spent + price > refresh.max_tokens
+            if refresh.gone or over or summarizer is None:
+                return None
+            refresh.spent += price
+            if refresh.dry_run:
+                self.done.pay(Cost(1, prompt, request.room))
+                return None
+            try:
+                reply, cost = await summarizer.write(request)
+            except (ContentError, Unavailable) as error:
+                refresh.gone |= isinstance(error, Unavailable)
+                self.done.pay(error.spent)
+                return None
         refresh.spent += cost.prompt_tokens + cost.completion_tokens - price
         self.done.pay(cost)
-        sources, answer = sorted(one.sources(self.shown)), rows.answers_row(key, [reply], *cost)
-        keep = partial(_journaled, group=self.shown.group, answer=answer, sources=sources)
+        whole = not one.is_part and one.level != PROFILE
+        note = [self.keeping.note(one, texts)] if whole else []
+        answer = rows.answers_row(_JOURNALED + key, [reply, *note], *cost)
+        sources = sorted(one.sources(self.shown))
+        keep = partial(_journal, group=self.shown.group, answer=answer, sources=sources)
         refresh.store.append([self.shown.group], keep)
         return reply
 
 
-def _journaled(at: Appending, *, group: str, answer: Row, sources: Sequence[int]) -> None:
+def _journal(at: Appending, *, group: str, answer: Row, sources: Sequence[int]) -> None:
     """Keep an answer with the episodes that it rests on; nothing where one of them is gone (R25)."""
     there = {row[0] for row in at.rows(kinds.EPISODE_HEADS_AT, group, sources)}
     if sources and there.issuperset(sources):

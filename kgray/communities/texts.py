@@ -11,7 +11,8 @@ from typing import Any
 
 from kgray.communities.export import Snapshot
 from kgray.communities.found import Found
-from kgray.graph import PROFILE
+from kgray.communities.graph import hash_of
+from kgray.graph import PROFILE, Entity, Fact
 from kgray.ports import SummaryRequest, SummaryTask
 from kgray.prompting.prompts import load, section
 from kgray.prompting.tokens import count_tokens
@@ -23,7 +24,9 @@ from kgray.words import plain_words
 
 OFFLINE = "offline 1"  # the writer that asks no model, and its version
 _CARDS, _FACTS, _CARD, _FACT = 20, 30, 240, 160  # the best members and facts are shown; characters of each
-_CHILDREN_TOKENS = 3000  # of the summaries that a report is made of: the largest communities first
+_PARTS_TOKENS = 3000  # of the summaries that one prompt shows, about
+_WHOLE = 200  # members that one prompt speaks for; of more, parts are summarised before
+_MOST_PARTS = 16  # a power of 2; of what needs more the parts have parts
 _ROOM: Mapping[SummaryTask, int] = {"community": 300, "community_report": 900, "profile": 200}
 _NAMED, _TOLD, _TERMS, _LISTED = 3, 3, 4, 8  # without a model: members in a name; facts, words, names
 
@@ -37,6 +40,16 @@ class Text:
     writer: str
     content: str
     report: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def told(self) -> dict[str, str]:
+        """What those above it are shown."""
+        return {"name": self.name, "summary": self.summary}
+
+    @property
+    def text(self) -> str:
+        """Its name and its summary."""
+        return f"{self.name}: {self.summary}"
 
 
 def key_of(*content: str) -> str:
@@ -97,40 +110,71 @@ def _terms(snapshot: Snapshot, lowest: Sequence[Found]) -> dict[str, list[str]]:
     return {id_: best(counted) for id_, counted in own.items()}
 
 
-def request_of(snapshot: Snapshot, one: Found, texts: Mapping[str, Text]) -> SummaryRequest:
-    """Return what a model is asked about a community, or one entity.
+def parts_of(one: Found, texts: Mapping[str, Text]) -> list[Found]:
+    """Cut what is too much for one prompt into parts; none where it fits.
 
-    Members and facts, or the summaries of the communities in it and the facts between them. What is chosen
-    by rank is listed by id, so that another order of rank is the same request.
+    A member, or a community in it, is in the part that its id says, and their number is a power of 2: so one
+    that comes later changes one part.
     """
-    facts = sorted(best(one.facts, snapshot.recorded_at)[:_FACTS], key=lambda fact: fact.id)
+    if one.level == PROFILE:
+        return []
+    shown = sum(count_tokens(texts[child.id].text) for child in one.children)
+    much = max(shown / _PARTS_TOKENS, 0 if one.children else one.size / _WHOLE)
+    if much <= 1:
+        return []
+    count = min(_MOST_PARTS, 1 << math.ceil(math.log2(much)))
+    parts = [Found(id=f"{one.id}/{n}", level=one.level, members=[], is_part=True) for n in range(count)]
+    for child in one.children:
+        parts[hash_of(one.id + child.id) % count].children.append(child)
+    if not one.children:
+        number = {member: hash_of(one.id + member) % count for member in one.members}
+        for part, of in enumerate(parts):
+            of.members = [member for member in one.members if number[member] == part]
+        for fact in one.facts:
+            parts[number[fact.source]].facts.append(fact)
+    filled = [part for part in parts if part.members or part.children]
+    return filled if len(filled) > 1 else []
+
+
+def request_of(
+    snapshot: Snapshot, one: Found, texts: Mapping[str, Text], parts: Sequence[Text] = ()
+) -> SummaryRequest:
+    """Return what a model is asked about a community, a part of one, or one entity.
+
+    Members, the summaries of its parts and facts; or the summaries of the communities in it, or of parts of
+    them, and the facts between them. What is chosen by rank is listed by id, so that another order of rank is
+    the same request.
+    """
+    facts = best_facts(snapshot, one)
     shown = section("FACTS", [{"id": at, "fact": told(fact)[:_FACT]} for at, fact in enumerate(facts)])
-    task: SummaryTask = "community_report" if one.children else "community"
+    task: SummaryTask = "community"
     if one.level == PROFILE:
         task, shown = "profile", section("ENTITY", [who(snapshot.entities[one.id])]) + shown
     elif one.children:
-        shown = section("COMMUNITIES", _children(one, texts)) + shown
+        task = "community" if one.is_part else "community_report"
+        below = parts or [texts[child.id] for child in sorted(one.children, key=lambda child: child.id)]
+        shown = section("COMMUNITIES", [text.told for text in below]) + shown
     else:
-        cards = [
-            ": ".join([safe(entity.name), *entity.labels])[:_CARD]
-            for entity in (snapshot.entities[member] for member in sorted(one.members[:_CARDS]))
-        ]
-        shown = section("MEMBERS", cards) + shown
+        summed = section("PARTS", [text.told for text in parts]) if parts else ""
+        cards = [card(snapshot.entities[member]) for member in shown_members(one)]
+        shown = section("MEMBERS", cards) + summed + shown
     ids = tuple(fact.id for fact in facts)
     return SummaryRequest(task=task, head=load(task), data=shown, room=_ROOM[task], facts=ids)
 
 
-def _children(one: Found, texts: Mapping[str, Text]) -> list[Mapping[str, Any]]:
-    """Return the largest communities in one that fit, by id."""
-    shown: dict[str, Mapping[str, Any]] = {}
-    left = _CHILDREN_TOKENS
-    for child in sorted(one.children, key=lambda child: (-child.size, child.id)):
-        text = texts[child.id]
-        left -= count_tokens(f"{text.name} {text.summary}") + 12
-        if left < 0 and shown:
-            break
-        shown[child.id] = {"name": text.name, "summary": text.summary, "size": child.size}
-    return [shown[id_] for id_ in sorted(shown)]
+def best_facts(snapshot: Snapshot, one: Found) -> list[Fact]:
+    """Return the facts that are shown of a community, by id."""
+    return sorted(best(one.facts, snapshot.recorded_at)[:_FACTS], key=lambda fact: fact.id)
+
+
+def shown_members(one: Found) -> list[str]:
+    """Return the members that are shown of a community, by id."""
+    return sorted(one.members[:_CARDS])
+
+
+def card(entity: Entity) -> str:
+    """Return what is shown of a member."""
+    return ": ".join([safe(entity.name), *entity.labels])[:_CARD]
 
 
 def written(request: SummaryRequest, reply: Mapping[str, Any], writer: str, content: str) -> Text:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import ray
@@ -16,11 +17,15 @@ from ray.exceptions import RayError, RayTaskError
 
 from kgray.errors import Unavailable
 from kgray.runtime.outcomes import Lost, NumberedOutcome, NumberedRequest
+from kgray.runtime.pools import Chunker, Pool
+from kgray.runtime.profile import profile_of
+from kgray.runtime.spec import DeploymentSpec
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
 Handle = Any  # Ray's type of a handle does not know our methods
 _ANSWER_S = 10.0  # for a control call
+_CALLS = 4  # model calls that one request may need in sequence: the call, repairs of its reply, a retry
 
 
 def control(method: _F) -> _F:
@@ -97,3 +102,25 @@ class RemoteWorker:
     def restart(self) -> None:
         """End the process; Ray starts another in its place."""
         ray.kill(self._handle, no_restart=False)
+
+
+def pool_of(spec: DeploymentSpec, names: Sequence[str], what: str) -> Pool:
+    """Return the pool of a deployment's workers with these names; what: see `Pool`."""
+    limits = profile_of(spec.profile, "the deployment").limits
+    patience_s, timeout_s = spec.values["model.patience_s"], spec.values["model.timeout_s"]
+    find = partial(ray.get_actor, namespace=spec.namespace)
+    return Pool(
+        [RemoteWorker(name, find) for name in names],
+        patience_s=patience_s,
+        answer_deadline_s=patience_s + _CALLS * timeout_s,
+        health_every_s=limits.health_every_s,
+        health_deadline_s=limits.health_deadline_s,
+        what=what,
+    )
+
+
+def writing_workers(spec: DeploymentSpec) -> Chunker:
+    """Return the way to the workers that read, for summaries: each a chunk of its own."""
+    count = profile_of(spec.profile, "the deployment").extraction.workers
+    names = [f"models-{number}" for number in range(count)]
+    return Chunker(pool_of(spec, names, "the workers that read"), size=1, linger_s=0.0)

@@ -226,6 +226,14 @@ def find(namespace: str) -> Deployment | None:
     return None
 
 
+def joined(spec: DeploymentSpec) -> Deployment | None:
+    """Return the store's actors, if they are up. Raises SettingsError where they have other settings."""
+    there = find(spec.namespace)
+    if there is not None:
+        _refuse_mixture(spec, there.spec, profile=False)
+    return there
+
+
 def restore(spec: DeploymentSpec) -> list[str]:
     """Start the actors of a deployment that stays and that do not exist; return their names."""
     there = _named(spec.namespace)

@@ -15,17 +15,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kgray.communities.found import clustered
-from kgray.communities.graph import Graph, Ints
+from kgray.communities.found import Problem, clustered
 from kgray.communities.partition import Levels
 from kgray.errors import KgrayError, Unavailable
 from kgray.memory import ingesting
 from kgray.memory.ingesting import done_elsewhere
 from kgray.outages import OUTAGES, Outage
-from kgray.ports import Store
+from kgray.ports import Store, Summarizer
 from kgray.ports.ingest import (
     COUNTS,
     IngestOutcome,
@@ -42,9 +38,12 @@ from kgray.ports.ingest import (
     silent,
 )
 from kgray.runtime import head as heads
+from kgray.runtime.pools import Chunker, PooledSummarizer
+from kgray.runtime.profile import Profile
 from kgray.runtime.session import Session, head_listens, open_session, require_ray, runs_already
 from kgray.runtime.spec import spec_of
 from kgray.settings import Settings
+from kgray.wiring import build_summarizer
 
 if TYPE_CHECKING:
     from kgray.runtime.deploy import Deployment
@@ -105,24 +104,50 @@ class RayIngest:
                 return replace(wait.done(), stopped=stopped, reason=reason, totals=totals)
             await asyncio.sleep(_LOOK_S)
 
-    def cluster(
-        self, graph: Graph, cap: int, previous: Ints | None, touched: NDArray[np.bool_] | None
-    ) -> tuple[Ints, Levels]:
+    def cluster(self, problem: Problem) -> Levels:
         """Find communities, as `found.clustered`, in a task of the Ray that runs; here where none does.
 
         Raises Unavailable where the task is lost.
         """
-        head = heads.read(self._data)
-        if not runs_already(self._settings, head):
-            return clustered(graph, cap, previous, touched)
-        require_ray()
-        with self._joining:
-            if self._session is None:
-                profile = heads.profile_for(self._settings, head)
-                self._session = open_session(self._settings, head, profile, silent)
+        if self._joined() is None:
+            return clustered(problem)
         from kgray.runtime.scheduler import clustered_by_a_task
 
-        return clustered_by_a_task(graph, cap, previous, touched)
+        return clustered_by_a_task(problem)
+
+    def summarizer(self) -> Summarizer | None:
+        """Return what summarises communities; None where no language model is configured."""
+        local = build_summarizer(self._settings)
+        return None if local is None else PooledSummarizer(local, self._writing)
+
+    def _writing(self) -> Chunker | None:
+        """Return the way to the workers that are up for this store; an engine's are started."""
+        starts = self._settings.model.backend == "vllm"
+        profile = None if starts else self._joined()
+        if profile is None and not starts:
+            return None
+        from kgray.runtime.actors import writing_workers
+        from kgray.runtime.deploy import joined as deployed
+
+        if profile is None:
+            return writing_workers(self._up(silent).spec)
+        there = deployed(spec_of(self._settings, self._data, profile.values()))
+        return None if there is None else writing_workers(there.spec)
+
+    def _joined(self) -> Profile | None:
+        """Join the Ray that runs; return its profile, None where none runs."""
+        there = runs_already(self._settings, heads.read(self._data))
+        return self._join(silent) if there else None
+
+    def _join(self, tell: OnWait) -> Profile:
+        """Be in a Ray, one of this process if none runs; return its profile."""
+        require_ray()
+        with self._joining:
+            head = heads.read(self._data)
+            profile = heads.profile_for(self._settings, head)
+            if self._session is None:
+                self._session = open_session(self._settings, head, profile, tell)
+        return profile
 
     def close(self) -> None:
         """Leave Ray; what was started for this process ends. Idempotent."""
@@ -139,11 +164,7 @@ class RayIngest:
     def _up(self, tell: OnWait) -> Deployment:
         """Return the actors; start those that are missing, and Ray if need be."""
         if self._deployment is None:
-            require_ray()
-            head = heads.read(self._data)
-            profile = heads.profile_for(self._settings, head)
-            if self._session is None:
-                self._session = open_session(self._settings, head, profile, tell)
+            profile = self._join(tell)
             from kgray.runtime.deploy import ensure  # it imports ray, which reads the token's variables
 
             spec = spec_of(self._settings, self._data, profile.values())

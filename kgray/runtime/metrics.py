@@ -70,8 +70,10 @@ def count_call(stage: str, seconds: float, outcome: Outcome) -> None:
     observe("kgray_stage_seconds", seconds, stage=stage)
     ended = type(outcome).__name__ if isinstance(outcome, Exception) else "ok"
     _metric("kgray_model_calls").inc(1, {"stage": stage, "outcome": ended})
+    cost = outcome[1] if isinstance(outcome, tuple) else None  # of a summary
     if isinstance(outcome, Extraction | Judged | KgrayError):
         cost = outcome.spent if isinstance(outcome, KgrayError) else outcome.cost
+    if cost is not None:
         for kind, count in (("prompt", cost.prompt_tokens), ("completion", cost.completion_tokens)):
             if count:
                 _metric("kgray_model_tokens").inc(count, {"kind": kind})

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -20,9 +20,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kgray.errors import KgrayError, Unavailable
+from kgray.errors import Cost, KgrayError, Unavailable
 from kgray.outages import OUTAGES
-from kgray.ports import Embedder, ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest
+from kgray.ports import (
+    Embedder,
+    ExtractionRequest,
+    Extractor,
+    Judge,
+    Judged,
+    Matrix,
+    QuestionRequest,
+    Summarizer,
+    SummaryRequest,
+)
 from kgray.records import Extraction
 from kgray.runtime.outcomes import TOLD, Lost, Outcome, within
 
@@ -331,6 +341,25 @@ class PooledJudge:
     async def judge(self, request: QuestionRequest) -> Judged:
         """Return one validated answer a question. Raises as the port does."""
         found: Judged = await self._calls.ask(request)
+        return found
+
+
+class PooledSummarizer:
+    """`ports.Summarizer` over the workers that read, which are found with the first call."""
+
+    def __init__(self, local: Summarizer, find: Callable[[], Chunker | None]) -> None:
+        """find: blocks, from another thread; None = there are none, and the local model writes."""
+        self.identity, self._local, self._find = local.identity, local, find
+        self._found: asyncio.Future[Chunker | None] | None = None
+
+    async def write(self, request: SummaryRequest) -> tuple[Mapping[str, Any], Cost]:
+        """Return a checked reply and what it cost. Raises as the port does."""
+        if self._found is None:
+            self._found = asyncio.ensure_future(asyncio.to_thread(self._find))
+        calls = await asyncio.shield(self._found)
+        if calls is None:
+            return await self._local.write(request)
+        found: tuple[Mapping[str, Any], Cost] = await calls.ask(request)
         return found
 
 

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import ray
-from numpy.typing import NDArray
 
 from kgray import times
-from kgray.communities.found import clustered
-from kgray.communities.graph import Graph, Ints
+from kgray.communities.found import Problem, clustered
 from kgray.communities.partition import Levels
 from kgray.communities.refresh import Refresh, Refreshed
 from kgray.errors import Unavailable
 from kgray.memory.schedules import Schedules, carry_out
 from kgray.runtime import logs
-from kgray.runtime.actors import control
+from kgray.runtime.actors import control, writing_workers
+from kgray.runtime.pools import PooledSummarizer
 from kgray.runtime.spec import DeploymentSpec
 from kgray.times import SECOND, Instant
 from kgray.wiring import OpenStore, build_summarizer, open_reader
@@ -66,11 +65,11 @@ class Scheduler:
     async def _refreshed(self) -> str:
         """Refresh the groups of which a tenth is new; return what was done, in a line."""
         self._state = "refreshing"
-        opened, settings = self._opened, self._spec.settings()
+        opened, local = self._opened, build_summarizer(self._spec.settings())
         refresh = Refresh(
             store=opened.store,
             embedder=opened.embedder,
-            summarizer=build_summarizer(settings),
+            summarizer=local and PooledSummarizer(local, partial(writing_workers, self._spec)),
             due=True,
             cluster=clustered_by_a_task,
         )
@@ -94,17 +93,15 @@ def _said(done: dict[str, Refreshed]) -> str:
     return f"{sum(one.news for one in done.values())} of {len(done)} groups refreshed, {calls} model calls"
 
 
-def clustered_by_a_task(
-    graph: Graph, cap: int, previous: Ints | None, touched: NDArray[Any] | None
-) -> tuple[Ints, Levels]:
+def clustered_by_a_task(problem: Problem) -> Levels:
     """Find communities, as `found.clustered`, in a task of the Ray that this process is in.
 
     A group's graph is one task: its memory is asked for. Raises Unavailable where the task is lost.
     """
-    task = ray.remote(num_cpus=1, memory=_TASK_BYTES + 400 * len(graph.ends))(clustered)
+    task = ray.remote(num_cpus=1, memory=_TASK_BYTES + 400 * len(problem.graph.ends))(clustered)
     try:
-        labels, levels = ray.get(task.remote(graph, cap, previous, touched))
+        found: Levels = ray.get(task.remote(problem))
     except ray.exceptions.RayError as error:
         why = str(error).strip().splitlines()[0][:200]
         raise Unavailable(f"the task that finds communities was lost ({why}): run it again") from None
-    return labels, levels
+    return found

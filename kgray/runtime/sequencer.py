@@ -28,20 +28,18 @@ from kgray.ports import shard_of
 from kgray.ports.ingest import Totals, joined
 from kgray.records import Episode
 from kgray.runtime import logs, metrics
-from kgray.runtime.actors import Handle, RemoteWorker, control, reached
+from kgray.runtime.actors import Handle, control, pool_of, reached
 from kgray.runtime.keeper import Keeper
 from kgray.runtime.outcomes import portable
 from kgray.runtime.pools import Chunker, Pool, PooledEmbedder, PooledExtractor, PooledJudge
 from kgray.runtime.profile import Profile, profile_of
 from kgray.runtime.spec import DeploymentSpec
 from kgray.runtime.writer import RemoteWriter
-from kgray.settings import Settings
 
 CHUNK = 8  # runtime.chunk_episodes and runtime.chunk_requests where they are not set
 _STEPS = 4096  # the latest steps, kept for those who follow
 _MEASURE_S = 0.5  # between two measures of the lag
 _PAUSE_S = 0.2  # between two tries to hold a store that another process holds
-_CALLS = 4  # model calls that one request may need in sequence: the call, repairs of its reply, a retry
 _AFTER_OUTAGE_S = 5.0  # before the next try: the patience was spent already
 _LONGEST_PAUSE_S = 60.0  # between two tries after a fault; the first is _AFTER_OUTAGE_S
 
@@ -72,9 +70,8 @@ class Sequencer:
         logs.start(self._name)
         self._me = context.get_worker_id()
         self._profile: Profile = profile_of(spec.profile, "the deployment")
-        self._models = [RemoteWorker(name, self._named) for name in models]
-        self._embedders = [RemoteWorker(name, self._named) for name in embedders]
-        self._judges = [RemoteWorker(name, self._named) for name in judges]  # none = the models judge
+        self._models, self._embedders = models, embedders
+        self._judges = judges  # none = the models judge
         self._writer = RemoteWriter(
             partial(self._named, writer),
             deadline_s=self._profile.limits.write_deadline_s,
@@ -162,16 +159,14 @@ class Sequencer:
     def _built(self) -> Parts:
         """Open the store; return its parts with the pools in place of the models."""
         settings, local = self._spec.settings(), self._spec.parts()
-        models = self._pool(self._models, settings, "the workers that read")
+        models = self._pool(self._models, "the workers that read")
         requests = settings.runtime.chunk_requests or CHUNK
         reading = self._chunker(models, settings.runtime.chunk_episodes or CHUNK)
         embedder = local.embedder
         if self._embedders:
-            embedding = self._chunker(
-                self._pool(self._embedders, settings, "the workers that embed"), requests
-            )
+            embedding = self._chunker(self._pool(self._embedders, "the workers that embed"), requests)
             embedder = PooledEmbedder(embedding, embedder)
-        judging = self._pool(self._judges, settings, "the workers that judge") if self._judges else models
+        judging = self._pool(self._judges, "the workers that judge") if self._judges else models
         streams = local.streams
         if settings.model.backend == "vllm":  # as many as the engines take; a server takes max_concurrency
             streams = (len(self._models) + len(self._judges)) * self._profile.engine.max_num_seqs
@@ -184,18 +179,9 @@ class Sequencer:
             streams=streams,
         )
 
-    def _pool(self, workers: Sequence[RemoteWorker], settings: Settings, what: str) -> Pool:
-        limits = self._profile.limits
-        pool = Pool(
-            workers,
-            patience_s=settings.model.patience_s,
-            answer_deadline_s=settings.model.patience_s + _CALLS * settings.model.timeout_s,
-            health_every_s=limits.health_every_s,
-            health_deadline_s=limits.health_deadline_s,
-            what=what,
-        )
-        self._pools.append(pool)
-        return pool
+    def _pool(self, workers: Sequence[str], what: str) -> Pool:
+        self._pools.append(pool_of(self._spec, workers, what))
+        return self._pools[-1]
 
     def _chunker(self, pool: Pool, size: int) -> Chunker:
         return Chunker(pool, size=size, linger_s=self._profile.limits.linger_ms / 1000)

@@ -13,9 +13,9 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from kgray.errors import KgrayError
+from kgray.errors import KgrayError, SettingsError
 from kgray.outages import OUTAGES, Outage
-from kgray.ports import ExtractionRequest, Matrix, QuestionRequest
+from kgray.ports import ExtractionRequest, Matrix, QuestionRequest, SummaryRequest
 from kgray.runtime import logs, metrics
 from kgray.runtime.actors import control, streaming
 from kgray.runtime.outcomes import TOLD, NumberedOutcome, NumberedRequest, Outcome, outcome_of
@@ -23,6 +23,7 @@ from kgray.runtime.spec import DeploymentSpec
 
 _TOKENS = 8192  # of one batch of texts: a size that embedding models handle well
 _CHARACTERS_A_TOKEN = 4
+_BEHIND_S, _LOOK_S = 30.0, 0.05  # a summary waits for ingestion so long; between two looks
 _TELL_S = 0.5  # between two looks at what this process waits for
 
 
@@ -126,17 +127,23 @@ class ModelWorker(_PooledActor):
     """Extracts episodes and answers questions; requests are self-contained."""
 
     def _build(self, spec: DeploymentSpec) -> None:
-        from kgray.wiring import build_engine, build_models, build_ontology
+        from kgray.wiring import build_engine, build_models, build_ontology, build_summarizer
 
         settings = spec.settings()
         ontology, limits = build_ontology(settings), spec.profile.get("engine", {})
         # The engine does not come back by itself: Ray starts the process anew, and its calls go elsewhere.
         self._loads = build_engine(settings, ontology, limits, on_dead=lambda: os._exit(1))
         self._extractor, self._judge = build_models(settings, ontology, engine=self._loads)
+        self._summarizer = build_summarizer(settings, self._loads)
+        streams = limits["max_num_seqs"] if self._loads else settings.model.max_concurrency
+        self._share = max(1, streams // (1 if self._loads else spec.profile["extraction"]["workers"]))
+        self._behind = 0  # summaries that wait
 
-    async def _outcome(self, request: ExtractionRequest | QuestionRequest) -> Outcome:
+    async def _outcome(self, request: ExtractionRequest | QuestionRequest | SummaryRequest) -> Outcome:
         since = time.monotonic()
         outcome: Outcome = self._fault
+        if isinstance(request, SummaryRequest):
+            return outcome or await self._written(request)
         if isinstance(request, ExtractionRequest):
             stage, self._read = "extract", self._read + 1
             outcome = outcome or await outcome_of(self._extractor.extract(request))
@@ -148,6 +155,23 @@ class ModelWorker(_PooledActor):
         if self._loads is not None:
             metrics.engine(self._name, self._loads.counts)
         logs.stage(stage, request.episode.group, request.episode.sequence, seconds=took, outcome=outcome)
+        return outcome
+
+    async def _written(self, request: SummaryRequest) -> Outcome:
+        """Summarise once ingestion leaves room, or after a while: it is behind what is read and judged."""
+        self._behind += 1  # of those that run these do nothing yet
+        try:
+            for _ in range(round(_BEHIND_S / _LOOK_S)):
+                if len(self._running) - self._behind < self._share:
+                    break
+                await asyncio.sleep(_LOOK_S)
+        finally:
+            self._behind -= 1
+        if self._summarizer is None:
+            return SettingsError("no language model is configured where Ray's workers run")
+        since = time.monotonic()
+        outcome = await outcome_of(self._summarizer.write(request))
+        metrics.count_call("summarize", time.monotonic() - since, outcome)
         return outcome
 
 

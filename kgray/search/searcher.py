@@ -343,7 +343,8 @@ def _hit(
     if isinstance(row, Entity):
         return hit(scope="entity", text=row.name, entity=row)
     if isinstance(row, Community):
-        return hit(scope="community", text=row.text, community=row, known_at=known_at)
+        told_at = known_at and row.told_at(known_at)
+        return hit(scope="community", text=row.text, community=row, known_at=told_at)
     return hit(
         scope="episode",
         text=row.text,

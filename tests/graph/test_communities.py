@@ -104,10 +104,10 @@ def test_what_is_due_waits_for_a_tenth_of_news(memory):
 
 
 def test_a_group_that_fails_does_not_keep_the_others_from_being_refreshed(memory):
-    def cluster(graph, *rest):
-        if graph.nodes > 2:
+    def cluster(problem):
+        if problem.graph.nodes > 2:
             raise Unavailable("lost")
-        return clustered(graph, *rest)
+        return clustered(problem)
 
     memory.add("I work at Acme.", group="zebra", speaker="Bo", at=LATER)
     refresh = Refresh(store=memory.store, embedder=memory.embedder, cluster=cluster)
@@ -184,11 +184,11 @@ def test_a_removal_between_reading_and_publishing_voids_the_run(memory):
     memory.add("Alice Nguyen works at Zyqqvorp.", group="team", speaker="Greta Lind", at=LATER, id="z1")
     turns = []
 
-    def cluster(*graph):
+    def cluster(problem):
         if not turns:
             memory.remove(group="team", episodes=["z1"])
         turns.append(1)
-        return clustered(*graph)
+        return clustered(problem)
 
     done = refreshed(memory, CountingSummarizer(), cluster=cluster)
     assert (done.run, len(turns)) == (1, 2)
@@ -421,3 +421,91 @@ def test_a_profile_does_not_depend_on_what_is_listed_beside_it(memory, monkeypat
     for one in memory.entities(group="team", limit=100):
         (alone,) = memory.entities(one.entity.name, group="team", limit=1)
         assert (alone.entity.name, alone.profile) == (one.entity.name, one.profile)
+
+
+def circles():
+    """Yield 12 circles of 6 in which everybody knows everybody; each 4 of them are tied to one another."""
+    for circle in range(12):
+        names = [f"C{circle}P{n}" for n in range(6)]
+        pairs = [(a, b) for a in names for b in names if a < b]
+        later = range(circle + 1, circle // 4 * 4 + 4)
+        yield told(f"c{circle}", pairs + [(names[n], f"C{other}P{n}") for other in later for n in range(4)])
+
+
+def told(id_, pairs, at="2026-01-01"):
+    triples = [{"source": a, "relation": "KNOWS", "target": b} for a, b in pairs]
+    return {"group": "rings", "id": id_, "at": at, "triples": triples}
+
+
+def shown(request, tag):
+    """Return what a request shows under a tag; None where it has none."""
+    _, begun, rest = request.data.partition(f"<{tag}>\n")
+    return json.loads(rest.partition(f"\n</{tag}>")[0]) if begun else None
+
+
+def test_a_large_community_is_written_in_parts_and_each_part_once(memory, monkeypatch):
+    """Map-reduce: a prompt has so many members, or summaries; what is more is summarised before."""
+    monkeypatch.setattr("kgray.communities.texts._WHOLE", 5)
+    monkeypatch.setattr("kgray.communities.texts._PARTS_TOKENS", 600)
+    memory.add_many(circles())
+    model = CountingSummarizer()
+    done = refreshed(memory, model, group="rings")
+    assert (done.levels, done.communities, done.written, done.offline) == (2, 15, 15, 0)
+    assert done.calls == len(model.asked)
+
+    whole = [request for request in model.asked if shown(request, "PARTS")]
+    reports = [request for request in model.asked if request.task == "community_report"]
+    parts = [request for request in model.asked if request not in (*whole, *reports)]
+    said = [f"about {part.data[10:60]}" for part in parts]
+    assert sorted(sorted(shown(request, "MEMBERS")) for request in whole) == sorted(
+        [f"C{circle}P{n}" for n in range(6)] for circle in range(12)
+    )
+    assert all(part["name"] in said for request in whole for part in shown(request, "PARTS"))
+    members = [shown(part, "MEMBERS") for part in parts if shown(part, "MEMBERS")]
+    assert sorted(name for names in members for name in names) == sorted(
+        f"C{circle}P{n}" for circle in range(12) for n in range(6)
+    ), "each member is in one part"
+    assert len(reports) == 3
+    below = [one["name"] for part in parts for one in shown(part, "COMMUNITIES") or ()]
+    assert len(below) == len(set(below)) == 12, "no community is left out"
+    assert {one["name"] for report in reports for one in shown(report, "COMMUNITIES")} <= set(said)
+
+    asked = len(model.asked)
+    assert refreshed(memory, model, group="rings", cold=True).calls == 0
+    memory.add_many([told("n1", [("C0P0", "New One")])])
+    assert 0 < refreshed(memory, model, group="rings").calls <= asked / 2
+
+
+def test_a_text_stays_while_it_is_true_and_says_most_of_its_community(memory, monkeypatch):
+    monkeypatch.setattr("kgray.communities.texts._CARDS", 3)
+    monkeypatch.setattr("kgray.communities.texts._FACTS", 5)
+    memory.add_many(circles())
+    model = CountingSummarizer()
+    refreshed(memory, model, group="rings")
+    before = {one.id: one for one in memory.communities(group="rings", level=0)}
+
+    memory.add_many([told("n1", [("C0P0", "Newcomer One"), ("C0P1", "Newcomer One")], at="2026-02-01")])
+    done = refreshed(memory, model, group="rings")
+    assert (done.run, done.kept, done.calls) == (2, done.communities, 0)
+    (home,) = [one for one in memory.communities(group="rings", level=0) if one.stale]
+    assert (home.size, home.text) == (7, before[home.id].text)
+    assert memory.community(home.id, group="rings").as_of == home.told_at(None)
+    assert home.told_at(None) < memory.community(next(iter(before.keys() - {home.id})), group="rings").as_of
+    (hit,) = memory.search(home.name, group="rings", scopes=["community"], limit=1)
+    assert (hit.id, hit.known_at) == (home.id, home.told_at(None))
+
+    gone = json.loads(home.summary.partition("<FACTS>\n")[2].partition("\n")[0])[0]["fact"]
+    a, _, b = gone.partition(" (")[0].partition(" knows ")
+    ended = {"source": a, "relation": "KNOWS", "target": b, "valid_at": None, "invalid_at": "2026-03-01"}
+    left = {"group": "rings", "id": "n2", "at": "2026-03-02", "triples": [ended]}
+    assert memory.add_many([left]).committed == 1
+    again = refreshed(memory, model, group="rings")
+    assert again.calls >= 1, "something that it says has ended"
+    (home,) = [one for one in memory.communities(group="rings", level=0) if one.id == home.id]
+    assert not home.stale
+    assert gone not in home.summary
+
+    new = [(f"C0P{n}", f"Newcomer {m}") for m in range(3) for n in range(6)]
+    memory.add_many([told("n3", new)])
+    assert refreshed(memory, model, group="rings").calls >= 1, "it has grown by more than a quarter"
+    assert not any(one.stale for one in memory.communities(group="rings", level=0))

@@ -11,8 +11,10 @@ import pytest
 import kgray
 from kgray import kinds, times
 from kgray.communities.found import clustered
+from kgray.errors import SettingsError
 from kgray.runtime import scheduler
-from kgray.settings import Settings
+from kgray.settings import Settings, load
+from tests.doors.chat_server import ChatServer, as_json
 from tests.ray_session import SMALL
 from tests.waiting import wait_for
 
@@ -37,9 +39,9 @@ def test_a_task_a_group_finds_what_is_found_here(tmp_path: Path, monkeypatch: An
     notes = tmp_path / "notes"
     notes.mkdir()
 
-    def noting(*graph: Any) -> Any:
-        (notes / f"{os.getpid()}-{len(graph[0].ends)}").touch()
-        return clustered(*graph)
+    def noting(problem: Any) -> Any:
+        (notes / f"{os.getpid()}-{len(problem.graph.ends)}").touch()
+        return clustered(problem)
 
     monkeypatch.setattr(scheduler, "clustered", noting)
     with kgray.open(tmp_path / "here") as memory:
@@ -78,3 +80,41 @@ def test_a_schedule_fires_and_a_missed_time_is_made_up_for_once(tmp_path: Path) 
             wait_for(lambda: up.status()["scheduler-0"]["state"] == "waiting")
         finally:
             assert up.stop(0) == 4
+
+
+def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_session: Any) -> None:
+    """Level by level through the model's actors; with other settings than theirs nothing is written."""
+    from kgray.runtime import deploy, profile
+    from kgray.runtime.spec import spec_of
+
+    def answer(call: Any) -> Any:
+        return as_json({"name": f"{len(call.sections['MEMBERS'])} at work", "summary": "They work."})
+
+    filled(tmp_path)
+    (tmp_path / "profile.toml").write_text(SMALL.format(workers=2, embedders=0, shards=1))
+    server = ChatServer(answer)
+    model = {"backend": "openai", "name": "m", "base_url": server.url, "patience_s": 60.0}
+    settings = load(None, environ={}, overrides={f"model.{key}": value for key, value in model.items()})
+    opened = {f"model_{key}": value for key, value in model.items()}
+    opened |= {"runtime_backend": "ray", "runtime_address": ray_session.address}
+    spec = spec_of(settings, tmp_path, profile.load(tmp_path / "profile.toml").values())
+    up = deploy.ensure(spec, detached=True, chosen=False)
+    try:
+        with kgray.open(tmp_path, **opened) as memory:
+            done = memory.refresh_communities()
+            assert [(one.written, one.offline) for one in done.values()] == [(1, 0)] * 3
+            names = {group: [one.name for one in memory.communities(group=group)] for group in GROUPS}
+            assert names == {"one": ["3 at work"], "two": ["4 at work"], "three": ["5 at work"]}
+            assert [one.calls for one in memory.refresh_communities(cold=True).values()] == [0, 0, 0]
+        wrote = [row["done"] for name, row in up.status().items() if name.startswith("models-")]
+        # One that nobody has met yet may be asked anew elsewhere; whoever wrote, it was a worker.
+        assert len(wrote) == 2
+        assert 3 <= sum(wrote) <= len(server.asked)
+        with (
+            kgray.open(tmp_path, **opened | {"model_name": "other"}) as memory,
+            pytest.raises(SettingsError, match=r"model\.name"),
+        ):
+            memory.refresh_communities()
+    finally:
+        up.stop(0)
+        server.close()

@@ -54,10 +54,12 @@ class Refreshes:
         self._environ = clean | environ
         self._command = [sys.executable, "-m", "kgray", "communities", "refresh", "--data", str(data)]
 
-    def run(self, kill_after_s: float | None = None) -> bool:
-        """Run one; whether it came to its end."""
-        pipe = subprocess.PIPE
+    def run(self, kill_after_s: float | None = None, *, from_publication: bool = False) -> bool:
+        """Run one; whether it came to its end. from_publication: time from its first publication on."""
+        pipe, then = subprocess.PIPE, kept(self.memory)
         process = subprocess.Popen(self._command, env=self._environ, stdout=pipe, stderr=pipe)
+        while from_publication and process.poll() is None and kept(self.memory) == then:
+            time.sleep(0.002)
         try:
             _, err = process.communicate(timeout=HANGS_S if kill_after_s is None else kill_after_s)
         except subprocess.TimeoutExpired:
@@ -122,12 +124,17 @@ def test_a_refresh_that_is_killed_publishes_whole_runs(
                 assert one.add_many(told(cycle)).committed == len(GROUPS)
             calm_model.refresh_communities()
             expected, before = kept(calm), kept(memory)
+            while cycle and refreshes.kills < kills and (not landed or landed[-1] < len(GROUPS)):
+                late = dice.random() < 0.6  # between two publications; else anywhere before the first
+                after_s = dice.uniform(0, 0.02) if late else dice.uniform(0.1, 0.9) * took
+                if refreshes.run(after_s, from_publication=late):
+                    break
+                landed.append(refreshes.look(before, expected))
             began = time.monotonic()
-            if cycle:  # the first one says how long one takes
-                while refreshes.kills < kills and not refreshes.run(dice.uniform(0.3, 1.1) * took):
-                    landed.append(refreshes.look(before, expected))
             refreshes.run()
-            took = took or time.monotonic() - began
+            took = min(took or HANGS_S, time.monotonic() - began)
+            landed.append(-1)  # the end of a cycle
             assert refreshes.look(before, expected) == len(GROUPS)
             cycle += 1
+    landed = [new for new in landed if new >= 0]
     print(f"{kills} kills, new groups after each: {landed}")  # noqa: T201 - what a slow run says

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import communities as bench
-from kgray.communities.graph import components, graph_of, tightened
+from kgray.communities.graph import components, graph_of, shared
 from kgray.communities.matching import assigned, carried
 from kgray.communities.partition import NOBODY, cap_for, folded, levels_of, partition
 from kgray.communities.propagate import _admitted, _winners, _wishes, propagate
@@ -223,7 +223,7 @@ def test_parts_and_common_neighbours():
     graph = graph_of(ids(5), edges((0, 1, 2), (1, 2, 2), (0, 2, 2), (3, 4, 6)))
 
     assert components(graph, np.zeros(5, np.int64)).tolist() == [0, 0, 0, 3, 3]
-    assert tightened(graph).weights.tolist() == [16, 16, 16, 16, 16, 16, 6, 6]
+    assert shared(graph).tolist() == [1, 1, 1, 1, 1, 1, 0, 0]
     assert folded(graph, np.array([0, 1, 0, 3, 3]), 500).tolist() == [0, 0, 0, 3, 3]
     assert np.bincount(propagate(graph, np.arange(5), 2)).max() == 2
 

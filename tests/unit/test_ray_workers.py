@@ -15,16 +15,20 @@ import pytest
 
 import kgray
 from kgray.backends.hashing import HashingEmbedder
-from kgray.errors import SettingsError, StaleWriter, Unavailable
+from kgray.errors import Cost, SettingsError, StaleWriter, Unavailable
 from kgray.ingest.changes import refused
 from kgray.ledger import request, result
 from kgray.outages import OUTAGES
-from kgray.records import Operation
+from kgray.ports import ExtractionRequest, SummaryRequest
+from kgray.records import Episode, Operation
 from kgray.settings import Settings, load
 
 if find_spec("ray") is None:
     pytest.skip('Ray is not installed: pip install "kgray[ray]"', allow_module_level=True)
 
+EPISODE = Episode(
+    group="g", sequence=1, id="e1", source="s", kind="text", text="Hi", reference_time=0, content_sha256=""
+)
 RUNTIME = Path(kgray.__file__).parent / "runtime"
 
 
@@ -130,3 +134,54 @@ def test_the_runtime_uses_no_private_name_of_ray() -> None:
     found = {path.name: private.findall(path.read_text(encoding="utf-8")) for path in RUNTIME.glob("*.py")}
 
     assert {name: uses for name, uses in found.items() if uses} == {}
+
+
+class Blocking:
+    """Models whose calls end when they are told to."""
+
+    identity = "blocking"
+
+    def __init__(self) -> None:
+        self.began: list[Any] = []
+        self.end = asyncio.Event()
+
+    async def extract(self, asked: Any) -> str:
+        self.began.append(asked)
+        await self.end.wait()
+        return "read"
+
+    async def write(self, asked: Any) -> tuple[dict[str, str], Any]:
+        self.began.append(asked)
+        return {"summary": asked.data}, Cost(1, 5, 2)
+
+
+async def test_a_summary_waits_until_ingestion_leaves_room_or_for_a_while(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    from kgray.runtime import workers
+    from kgray.runtime.profile import Profile
+    from kgray.runtime.spec import spec_of
+
+    at = {"backend": "openai", "name": "m", "base_url": "http://127.0.0.1:1/v1", "max_concurrency": 4}
+    settings = load(None, environ={}, overrides={f"model.{key}": value for key, value in at.items()})
+    worker = workers.ModelWorker(spec_of(settings, tmp_path, Profile().values()), "models-0")
+    models = worker._extractor = worker._summarizer = Blocking()  # type: ignore[assignment]
+    read = [ExtractionRequest(episode=EPISODE), ExtractionRequest(episode=EPISODE)]
+    summary = SummaryRequest(task="community", head="", data="all", room=9)
+
+    reading = asyncio.create_task(outcomes(worker, list(enumerate(read))))
+    writing = asyncio.create_task(outcomes(worker, [(7, summary), (8, summary)]))
+    await asyncio.sleep(4 * workers._LOOK_S)
+    assert models.began == read, "two of the four streams are this worker's, of two: both are taken"
+    models.end.set()
+    written = ({"summary": "all"}, Cost(1, 5, 2))
+    assert await writing == {7: written, 8: written}
+    assert await reading == {0: "read", 1: "read"}
+
+    models.end.clear()
+    monkeypatch.setattr(workers, "_BEHIND_S", 2 * workers._LOOK_S)
+    reading = asyncio.create_task(outcomes(worker, list(enumerate(read))))
+    await asyncio.sleep(0)
+    assert await outcomes(worker, [(9, summary)]) == {9: written}, "it does not wait for ever"
+    models.end.set()
+    await reading
