@@ -28,6 +28,7 @@ from kgray.records import Draft
 
 MAX_ROWS = 1000  # of one request
 GATHER_S, GATHER_ROWS = 0.005, 200  # what one transaction waits for, and holds
+_ANSWERED = 8  # requests in one pass of the event loop, whose answers would hold up all others
 MAX_HELD = 20_000  # rows that wait for a transaction
 _tracer = trace.get_tracer("kgray")
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
@@ -177,7 +178,9 @@ class Appends:
                 with suppress(asyncio.InvalidStateError):
                     one.answered.set_exception(error)
             return
-        for one in together:
+        for count, one in enumerate(together, 1):
             own = [next(answers) for _ in one.drafts]
             with suppress(asyncio.InvalidStateError):
                 one.answered.set_result(own)
+            if not count % _ANSWERED:
+                await asyncio.sleep(0)
