@@ -26,9 +26,10 @@ from kgray.memory.background import Background
 from kgray.ports import GroupHead
 
 T = TypeVar("T")
-READERS, WRITERS = 8, 4  # threads for reads; for corrections and removals
+WRITERS, LOOKERS = 4, 4  # threads for corrections and removals; for short looks at the store
 MAX_WAITING = 256  # requests that wait for one of these
 LONGEST_S = 60.0  # of a read; of `Prefer: wait`
+_LONG = frozenset({"changes", "diff", "dump", "neighbourhood"})  # reads that may pass over a whole group
 # While reads are in flight, ingestion rests so many times as long as an entry took: it keeps a quarter.
 _GIVES_WAY, _LONGEST_PAUSE_S = 3.0, 0.1
 _HEADS = 1000  # that are held, before those that are old are dropped
@@ -38,8 +39,13 @@ _tracer = trace.get_tracer("kgray")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What a server takes on. max_pending: episodes; max_age_s: of the oldest of them; max_body: bytes."""
+    """What a server takes on. max_pending: episodes; max_age_s: of the oldest of them; max_body: bytes.
 
+    readers     threads for reads, and as many for long ones. Two, where nothing waits for another server: with
+                eight, which take turns at Python, all took longer, and a health check the more
+    """
+
+    readers: int = 2
     max_pending: int = 100_000
     max_age_s: float = 3600.0
     max_body: int = 8 << 20
@@ -74,7 +80,8 @@ class Door:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Run the loops while the server serves; at the end what was taken is appended."""
-        self._readers, self._writers = CapacityLimiter(READERS), CapacityLimiter(WRITERS)
+        self._readers, self._long = (CapacityLimiter(self.bounds.readers) for _ in range(2))
+        self._writers, self._lookers = CapacityLimiter(WRITERS), CapacityLimiter(LOOKERS)
         appending = asyncio.create_task(self.appends.run())
         loops = [asyncio.create_task(one.run()) for one in (self.posts,) if one]
         loops.append(asyncio.create_task(self._watch()))
@@ -104,7 +111,7 @@ class Door:
     def _ended(self, outcome: str) -> None:
         """Count what became of an entry; called in the thread that ingests, which gives way to reads."""
         self.metrics.episodes.labels(outcome).inc()
-        if self._readers.borrowed_tokens:
+        if self._readers.borrowed_tokens + self._long.borrowed_tokens:
             time.sleep(min(_GIVES_WAY * (time.monotonic() - self._ended_at), _LONGEST_PAUSE_S))
         self._ended_at = time.monotonic()
 
@@ -123,7 +130,8 @@ class Door:
 
     async def read(self, verb: Callable[..., Awaitable[T]], *args: Any, **how: Any) -> T:  # noqa: ANN401
         """Return what a verb of the memory returns, run in a thread for reads. Raises Overloaded."""
-        return await self._within(self._readers, lambda: _ran(verb(*args, **how)), verb.__name__)
+        threads = self._long if verb.__name__ in _LONG or how.get("known_at") else self._readers
+        return await self._within(threads, lambda: _ran(verb(*args, **how)), verb.__name__)
 
     async def change(self, verb: Callable[..., Awaitable[T]], *args: Any, **how: Any) -> T:  # noqa: ANN401
         """Do the same in threads for corrections, which are done even if the client goes away."""
@@ -131,7 +139,7 @@ class Door:
 
     async def call(self, work: Callable[..., T], *args: Any) -> T:  # noqa: ANN401
         """Return what a short read of the store returns."""
-        return await self._within(self._readers, partial(work, *args), "read")
+        return await self._within(self._lookers, partial(work, *args), "read")
 
     async def _within(self, threads: CapacityLimiter, work: Callable[[], T], name: str) -> T:
         if threads.statistics().tasks_waiting >= MAX_WAITING:

@@ -7,7 +7,9 @@ import inspect
 import json
 import re
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event, Semaphore
 
 import pytest
 
@@ -29,6 +31,7 @@ from kgray.http.problems import PROBLEMS, problem_of
 from kgray.http.routes import ROUTES
 from kgray.intake import draft_from
 from tests.doors.served import serving
+from tests.waiting import HANGS_S
 
 ROOT = Path(__file__).resolve().parents[2]
 ALICE = [
@@ -195,6 +198,50 @@ def test_concurrent_appends_share_transactions_and_keep_their_own_answers(served
     assert sorted(sequences) == list(range(1, 121))
     count = served.door.metrics.registry.get_sample_value("kgray_accept_batch_rows_count")
     assert count < 60
+
+
+async def test_what_else_there_is_to_do_is_done_between_the_answers_of_a_transaction(tmp_path):
+    memory, order = kgray.open(tmp_path / "data"), []
+    appends = Appends(memory.store, Metrics())
+    running = asyncio.create_task(appends.run())
+
+    async def append(number):
+        await appends.accept([draft_from({"text": "I work at Acme.", "group": "team", "id": f"r{number}"})])
+        if not number:  # another request comes with the first answer
+            order.append("came")
+            await asyncio.sleep(0)
+            order.append("served")
+        order.append(number)
+
+    await asyncio.gather(*map(append, range(64)))
+    await appends.close()
+    await running
+    memory.close()
+    served = order.index("served")
+    assert len([one for one in order[:served] if isinstance(one, int)]) < 32
+    assert sorted(one for one in order if isinstance(one, int)) == list(range(64))
+
+
+def test_a_search_is_not_kept_waiting_by_reads_of_whole_groups(served, client, monkeypatch):
+    told(client)
+    going, held = Semaphore(0), Event()
+
+    async def dump(**_):
+        going.release()
+        held.wait()
+        return ["{}"]
+
+    monkeypatch.setattr(served.memory, "dump", dump)
+    with ThreadPoolExecutor() as threads:
+        dumps = [threads.submit(served.client().get, f"{TEAM}/dump") for _ in range(6)]
+        try:
+            for _ in range(Bounds().readers):
+                assert going.acquire(timeout=HANGS_S)
+            found = client.post(f"{TEAM}/search", json={"query": "Where does Alice work?"})
+            assert (found.status_code, client.get("/readyz").status_code) == (200, 200)
+        finally:
+            held.set()
+        assert [one.result().status_code for one in dumps] == [200] * 6
 
 
 def test_too_much_that_waits_is_refused_with_a_time_to_come_back(tmp_path):
