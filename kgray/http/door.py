@@ -41,8 +41,8 @@ _tracer = trace.get_tracer("kgray")
 class Bounds:
     """What a server takes on. max_pending: episodes; max_age_s: of the oldest of them; max_body: bytes.
 
-    readers     threads for reads, and as many for long ones. Two, where nothing waits for another server: with
-                eight, which take turns at Python, all took longer, and a health check the more
+    readers     threads for reads, and as many for long ones. Two where nothing waits for another server: with
+                eight, which take turns at Python, all took longer, health checks too
     """
 
     readers: int = 2
