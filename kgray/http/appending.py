@@ -25,12 +25,12 @@ from kgray.intake.formats import json_lines
 from kgray.ledger import Acceptance, accept
 from kgray.ports import Store
 from kgray.records import Draft
+from kgray.spans import span
 
 MAX_ROWS = 1000  # of one request
 GATHER_S, GATHER_ROWS = 0.005, 200  # what one transaction waits for, and holds
 _ANSWERED = 8  # requests in one pass of the event loop, whose answers would hold up all others
 MAX_HELD = 20_000  # rows that wait for a transaction
-_tracer = trace.get_tracer("kgray")
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 _NDJSON = ("application/x-ndjson", "application/jsonl", "application/ndjson", "application/x-jsonlines")
 
@@ -170,7 +170,7 @@ class Appends:
             about = {"kgray.rows": len(drafts)}
             with (
                 self._metrics.accept_seconds.time(),
-                _tracer.start_as_current_span("kgray accept", Context(), attributes=about, links=links),
+                span("kgray accept", about, context=Context(), links=links),
             ):
                 answers = iter(await loop.run_in_executor(self._thread, work))
         except Exception as error:  # noqa: BLE001 - it is the answer of each request

@@ -13,7 +13,6 @@ from typing import Annotated, Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Request, Response
-from opentelemetry import trace
 
 from kgray.http.appending import Appends
 from kgray.http.guard import REFRESH_S, Guard, check_scope
@@ -24,6 +23,7 @@ from kgray.memory import Memory
 from kgray.memory.access import Access
 from kgray.memory.background import Background
 from kgray.ports import GroupHead
+from kgray.spans import span
 
 T = TypeVar("T")
 WRITERS, LOOKERS = 4, 4  # threads for corrections and removals; for short looks at the store
@@ -34,7 +34,6 @@ _LONG = frozenset({"changes", "diff", "dump", "neighbourhood"})  # reads that ma
 _GIVES_WAY, _LONGEST_PAUSE_S = 3.0, 0.1
 _HEADS = 1000  # that are held, before those that are old are dropped
 _HEAD_S = 0.25  # a group's head is read again after this time, for all streams together
-_tracer = trace.get_tracer("kgray")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +61,7 @@ class Door:
         """Serve a memory, whose owner closes it; see `create_app`."""
         self.memory, self.bounds, self._ingests = memory, bounds, ingests
         self.metrics = Metrics()
+        memory.on_stage = self.metrics.stage
         self.guard = Guard(memory.access, host=host, names=names)
         self.appends = Appends(memory.store, self.metrics)
         self.ingesting = Background(memory, self._ended)
@@ -144,7 +144,7 @@ class Door:
     async def _within(self, threads: CapacityLimiter, work: Callable[[], T], name: str) -> T:
         if threads.statistics().tasks_waiting >= MAX_WAITING:
             raise Overloaded(f"{MAX_WAITING} requests wait for a thread: try again")
-        with _tracer.start_as_current_span(f"kgray {name}"):
+        with span(f"kgray {name}"):
             try:
                 async with asyncio.timeout(LONGEST_S):
                     return await to_thread.run_sync(work, limiter=threads, abandon_on_cancel=True)

@@ -38,6 +38,9 @@ class Metrics:
         self.episodes = Counter(
             "kgray_episodes", "Episodes by what became of them.", ["state"], registry=made
         )
+        self.stages = Histogram(
+            "kgray_stage_seconds", "Time of ingestion's stages.", ["stage"], registry=made, buckets=_SECONDS
+        )
         self.pending = Gauge("kgray_pending_episodes", "What is not ended yet.", registry=made)
         self.oldest = Gauge(
             "kgray_oldest_pending_seconds", "Since when the oldest of it waits.", registry=made
@@ -53,6 +56,11 @@ class Metrics:
         requests, histogram = self._of(route, method, status)
         requests.inc()
         histogram.observe(seconds)
+
+    def stage(self, stage: str, seconds: float, _episode: object) -> None:
+        """Count a stage of ingestion; "taken" is none, it begins an episode."""
+        if stage != "taken":
+            self.stages.labels(stage).observe(seconds)
 
     def _labelled(self, route: str, method: str, status: int) -> tuple[Counter, Histogram]:
         return self.requests.labels(route, method, str(status)), self.seconds.labels(route)

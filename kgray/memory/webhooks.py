@@ -70,7 +70,7 @@ class Webhooks:
 
     def drop(self, group: str, id_: str) -> None:
         """Forget a webhook. Raises NotFound."""
-        self._found(group, id_)
+        self.found(group, id_)
         self._store.append([OWN], lambda log: log.drop(WEBHOOKS, OWN, (id_,)))
 
     def forget(self, group: str) -> None:
@@ -86,7 +86,7 @@ class Webhooks:
 
     def resend(self, group: str, id_: str, since: Instant | None) -> None:
         """Go on at once, a dead one too: from where it is, or after this commit. Raises NotFound."""
-        found = self._found(group, id_)
+        found = self.found(group, id_)
         self.note(id_, None, found.sent if since is None else since)
 
     def note(self, id_: str, was: Instant | None, sent: Instant, tries: int = 0, fault: str = "") -> bool:
@@ -108,7 +108,8 @@ class Webhooks:
 
         return self._store.append([OWN], append)
 
-    def _found(self, group: str, id_: str) -> Webhook:
+    def found(self, group: str, id_: str) -> Webhook:
+        """Return a webhook of a group. Raises NotFound."""
         for one in self.every(group):
             if one.id == id_:
                 return one

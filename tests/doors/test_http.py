@@ -17,7 +17,6 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 import httpx2
 from click.testing import CliRunner
-from opentelemetry import trace
 
 import kgray
 import kgray.http.app as http_app
@@ -503,25 +502,3 @@ def test_the_ledger_and_the_groups_are_told_as_the_commands_tell_them(client, tm
     }
     assert answered["groups"]["team"]["held"] == 0
     assert client.get("/v1/groups").json() == said["groups"]
-
-
-async def test_a_transaction_that_accepts_is_a_span_linked_to_its_requests(tmp_path):
-    sdk = pytest.importorskip("opentelemetry.sdk.trace")
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    kept, provider = InMemorySpanExporter(), sdk.TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(kept))
-    trace.set_tracer_provider(provider)
-    memory = kgray.open(tmp_path / "data")
-    appends = Appends(memory.store, Metrics())
-    running = asyncio.create_task(appends.run())
-    with provider.get_tracer("test").start_as_current_span("request") as request:
-        draft = draft_from({"text": "I work at Acme.", "group": "team"})
-        await appends.accept([draft, draft])
-    await appends.close()
-    await running
-    memory.close()
-    (span,) = [one for one in kept.get_finished_spans() if one.name == "kgray accept"]
-    assert (dict(span.attributes), span.parent) == ({"kgray.rows": 2}, None)
-    assert [link.context for link in span.links] == [request.get_span_context()]
