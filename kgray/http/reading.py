@@ -12,11 +12,13 @@ from typing import Annotated, Any, Literal
 from fastapi import Header, Path, Query, Request, Response
 from opentelemetry import trace
 from starlette.responses import JSONResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from kgray.errors import KgrayError
 from kgray.http.door import At, Door, kept, unchanged
 from kgray.http.models import ContextOf, Search
 from kgray.http.problems import Overloaded
+from kgray.http.problems import answer as refused
 from kgray.memory import Memory
 from kgray.memory.reports import group_rows, ledger_of
 from kgray.records import check_group
@@ -129,17 +131,35 @@ async def events(
 ) -> Response:  # fmt: skip
     """Stream commits as server-sent events; `id` is the commit's number, which `Last-Event-ID` resumes."""
     check_group(group)
-    if door.streams >= door.bounds.max_streams:
-        raise Overloaded(f"{door.streams} streams are open: try again", wait_s=30)
     resumed = int(last_event_id) if last_event_id and last_event_id.isdecimal() else since
     at = (await door.head(group)).last_recorded if resumed is None else resumed
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(_stream(door, group, at), media_type="text/event-stream", headers=headers)
+    return _Events(door, _stream(door, group, at))
+
+
+class _Events(StreamingResponse):
+    """A stream, if there is room for it: counted in the same step, because many may come at once."""
+
+    def __init__(self, door: Door, lines: AsyncIterator[str]) -> None:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(lines, media_type="text/event-stream", headers=headers)
+        self._door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        door = self._door
+        if door.streams >= door.bounds.max_streams:
+            full = Overloaded(f"{door.streams} streams are open: try again", wait_s=30)
+            await refused(Request(scope), full)(scope, receive, send)
+            return
+        door.streams += 1
+        door.metrics.streams.inc()
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            door.streams -= 1
+            door.metrics.streams.dec()
 
 
 async def _stream(door: Door, group: str, at: int) -> AsyncIterator[str]:
-    door.streams += 1
-    door.metrics.streams.inc()
     told = time.monotonic()
     try:
         yield f": commits of {group} after {at}\n\n"
@@ -158,6 +178,3 @@ async def _stream(door: Door, group: str, at: int) -> AsyncIterator[str]:
             await asyncio.sleep(_PAUSE_S)
     except KgrayError as error:  # the answer has begun: the client comes back with Last-Event-ID
         yield f": ended: {error}\n\n"
-    finally:
-        door.streams -= 1
-        door.metrics.streams.dec()
