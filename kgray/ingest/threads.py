@@ -36,7 +36,8 @@ async def off_the_loop(store: Store, call: Callable[[], _T], *, much: bool = Fal
 
 async def at_length(call: Callable[[], _T]) -> _T:
     """Return what a call returns that may take seconds; the loop goes on meanwhile."""
-    this, usual = object(), max(_LONG.values(), default=sys.getswitchinterval())
+    # Kept in whole microseconds, rounded down: without the half it would shrink with each call.
+    this, usual = object(), max(_LONG.values(), default=sys.getswitchinterval() + 5e-7)
     _LONG[this] = usual
     sys.setswitchinterval(min(_SWITCH_S, usual))
     try:
