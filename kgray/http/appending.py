@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from opentelemetry import trace
@@ -83,11 +84,9 @@ def _placed(row: dict[str, Any], line: int, group: str, key: str | None) -> dict
 
 def bounded(items: Iterable[Taken | Refusal]) -> list[Taken | Refusal]:
     """Return the items. Raises TooLarge for more rows than a request may have, InputError for none."""
-    found: list[Taken | Refusal] = []
-    for item in items:
-        if len(found) == MAX_ROWS:
-            raise TooLarge(f"more than {MAX_ROWS} rows: send several requests, or use /backfill")
-        found.append(item)
+    found = list(islice(items, MAX_ROWS + 1))
+    if len(found) > MAX_ROWS:
+        raise TooLarge(f"more than {MAX_ROWS} rows: send several requests, or use /backfill")
     if not found:
         raise InputError("the body holds no row")
     return found

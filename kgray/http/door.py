@@ -23,6 +23,7 @@ from kgray.memory import Memory
 from kgray.memory.access import Access
 from kgray.memory.background import Background
 from kgray.ports import GroupHead
+from kgray.records import check_group
 from kgray.spans import span
 
 T = TypeVar("T")
@@ -174,11 +175,18 @@ class Door:
             self._shared[key] = asyncio.create_task(self.read(self.memory.changes, group=group, since=since))
         return await asyncio.shield(self._shared[key])
 
-    async def tag(self, request: Request, group: str) -> str:
-        """Return the weak ETag of an answer without a clock: of the group's last commit and the arguments."""
-        head = (await self.call(self.memory.store.heads, [group]))[group]
+    async def known(self, request: Request, group: str) -> tuple[Response | None, dict[str, str]]:
+        """Return 304 where the client has this answer already, and the headers of one without a clock.
+
+        Its weak ETag is of the group's last commit and the arguments; it is asked again each time, because a
+        removal must show.
+        """
+        head = (await self.call(self.memory.store.heads, [check_group(group)]))[group]
         about = f"{head} {request.scope['path']}?{request.scope['query_string']!r}"
-        return f'W/"{hashlib.sha256(about.encode()).hexdigest()[:24]}"'
+        tag = f'W/"{hashlib.sha256(about.encode()).hexdigest()[:24]}"'
+        headers = {"etag": tag, "cache-control": "private, no-cache"}
+        same = tag in (request.headers.get("if-none-match") or "")
+        return Response(status_code=304, headers=headers) if same else None, headers
 
 
 def _ran(work: Awaitable[T]) -> T:
@@ -202,18 +210,6 @@ def needs(scope: str) -> Any:  # noqa: ANN401 - a FastAPI dependency
         check_scope(request.scope["state"].get("key"), scope, request.path_params.get("group"))
 
     return Depends(check)
-
-
-def unchanged(request: Request, tag: str) -> Response | None:
-    """Return 304 where the client has this answer already."""
-    if tag in (request.headers.get("if-none-match") or ""):
-        return Response(status_code=304, headers=kept(tag))
-    return None
-
-
-def kept(tag: str) -> dict[str, str]:
-    """Return the headers of an answer with an ETag: asked again each time, because a removal must show."""
-    return {"etag": tag, "cache-control": "private, no-cache"}
 
 
 At = Annotated[Door, Depends(door_of)]
