@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
@@ -35,6 +35,9 @@ VERBS: Mapping[str, tuple[str, str, tuple[str, ...], str]] = {
     "show": ("GET", "show/{identifier}", ("identifier",), "records"),
     "episode": ("GET", "episodes/{identifier}", ("identifier",), ""),
     "operation": ("GET", "operations/{sequence}", ("sequence",), ""),
+    "communities": ("GET", "communities", (), "communities"),
+    "community": ("GET", "communities/{identifier}", ("identifier",), ""),
+    "duplicates": ("GET", "duplicates", (), "pairs"),
     "neighbourhood": ("GET", "graph", ("centre",), ""),
     "diff": ("GET", "diff", (), ""),
     "changes": ("GET", "changes", (), ""),
@@ -53,7 +56,6 @@ CORRECTIONS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "undo": lambda sequence: {"sequence": sequence},
 }
 _IN_PATH = re.compile(r"{(\w+)}")
-_MOMENTS = ("valid_at", "invalid_at", "created_at", "expired_at")
 
 
 def connect(
@@ -269,37 +271,24 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON, with datetimes and tuples
     return show(from_datetime(value)) if isinstance(value, datetime) else value
 
 
-def _moment(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
+@cache
+def _reader(kind: type) -> Any:  # noqa: ANN401 - pydantic's
+    """Return what makes a value of its JSON form, whose other keys are passed over."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
-def _entity(row: Mapping[str, Any]) -> Entity:
-    names = {"aliases": tuple(row["aliases"]), "labels": tuple(row["labels"])}
-    return Entity(id=row["id"], name=row.get("name", row.get("text")), **names)
+def _entity(row: Mapping[str, Any]) -> Any:  # noqa: ANN401 - an Entity
+    return _reader(Entity).validate_python({"name": row.get("text"), **row})
 
 
-def _fact(row: Mapping[str, Any]) -> FactSpan:
-    names = ("id", "text", "source_id", "source", "relation", "target_id", "target", "event")
-    told: dict[str, Any] = {name: row[name] for name in names} | {
-        name: _moment(row[name]) for name in _MOMENTS
-    }
-    ended = row.get("ended_by")
-    episodes = tuple((one["id"], one["client_id"]) for one in row["episodes"])
-    return FactSpan(
-        statement=row.get("statement", ""), episodes=episodes, ended_by=ended and tuple(ended), **told
-    )  # fmt: skip
+def _fact(row: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a FactSpan
+    episodes = [(one["id"], one["client_id"]) for one in row["episodes"]]
+    more = {"statement": "", "ended_by": None, **row, "episodes": episodes}
+    return _reader(FactSpan).validate_python(more)
 
 
-def _hit(row: Mapping[str, Any]) -> Hit:
-    told = {name: row[name] for name in ("scope", "id", "text", "score", "group", "methods")}
-    more: dict[str, Any] = {}
-    if row["scope"] == "fact":
-        more = {"fact": _fact(row)}
-    elif row["scope"] == "entity":
-        more = {"entity": _entity(row)}
-    elif row["scope"] == "community":  # its name and summary are the text; what it rests on is not sent
-        more = {"known_at": _moment(row["known_at"])}
-    else:
-        said = _moment(row["reference_time"])
-        more = {"client_id": row["client_id"], "speaker": row["speaker"], "reference_time": said}
-    return Hit(**told, **more)
+def _hit(row: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a Hit; a community's name and summary are its text
+    nested = {"fact": _fact, "entity": _entity}.get(row["scope"])
+    return _reader(Hit).validate_python({**row, row["scope"]: nested(row)} if nested else row)

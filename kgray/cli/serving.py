@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Beside three busy threads an answer took 4.6 ms (median), 30 ms with Python's own 5 ms; they did as much.
 _TURN_S = 0.0005
+_SERVERS = frozenset({"neo4j", "openai", "http"})  # backends that a read waits for
 _GRACE_S = 10  # for requests in flight, after SIGTERM
 
 
@@ -55,7 +56,10 @@ def serve(
 
     with needed_by("this", "serve"):
         from kgray.http import Bounds, create_app
-    limits = Bounds(max_pending=bounds["max_pending"], max_age_s=bounds["max_age"])
+    settings = call.settings()
+    asked = {settings.store.backend, settings.embedder.backend, settings.reranker.backend}
+    how = {} if asked.isdisjoint(_SERVERS) else {"readers": 8}
+    limits = Bounds(max_pending=bounds["max_pending"], max_age_s=bounds["max_age"], **how)
     key = None if webhooks is None else _key_in(webhooks)
     posts: dict[str, Any] = {"webhook_key": key, "private_webhooks": private_webhooks}
     with call.memory(create=True) as memory:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from opentelemetry import trace
@@ -24,11 +25,12 @@ from kgray.intake.formats import json_lines
 from kgray.ledger import Acceptance, accept
 from kgray.ports import Store
 from kgray.records import Draft
+from kgray.spans import span
 
 MAX_ROWS = 1000  # of one request
 GATHER_S, GATHER_ROWS = 0.005, 200  # what one transaction waits for, and holds
+_ANSWERED = 8  # requests in one pass of the event loop, whose answers would hold up all others
 MAX_HELD = 20_000  # rows that wait for a transaction
-_tracer = trace.get_tracer("kgray")
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 _NDJSON = ("application/x-ndjson", "application/jsonl", "application/ndjson", "application/x-jsonlines")
 
@@ -81,11 +83,9 @@ def _placed(row: dict[str, Any], line: int, group: str, key: str | None) -> dict
 
 def bounded(items: Iterable[Taken | Refusal]) -> list[Taken | Refusal]:
     """Return the items. Raises TooLarge for more rows than a request may have, InputError for none."""
-    found: list[Taken | Refusal] = []
-    for item in items:
-        if len(found) == MAX_ROWS:
-            raise TooLarge(f"more than {MAX_ROWS} rows: send several requests, or use /backfill")
-        found.append(item)
+    found = list(islice(items, MAX_ROWS + 1))
+    if len(found) > MAX_ROWS:
+        raise TooLarge(f"more than {MAX_ROWS} rows: send several requests, or use /backfill")
     if not found:
         raise InputError("the body holds no row")
     return found
@@ -168,7 +168,7 @@ class Appends:
             about = {"kgray.rows": len(drafts)}
             with (
                 self._metrics.accept_seconds.time(),
-                _tracer.start_as_current_span("kgray accept", Context(), attributes=about, links=links),
+                span("kgray accept", about, context=Context(), links=links),
             ):
                 answers = iter(await loop.run_in_executor(self._thread, work))
         except Exception as error:  # noqa: BLE001 - it is the answer of each request
@@ -176,7 +176,9 @@ class Appends:
                 with suppress(asyncio.InvalidStateError):
                     one.answered.set_exception(error)
             return
-        for one in together:
+        for count, one in enumerate(together, 1):
             own = [next(answers) for _ in one.drafts]
             with suppress(asyncio.InvalidStateError):
                 one.answered.set_result(own)
+            if not count % _ANSWERED:
+                await asyncio.sleep(0)

@@ -13,7 +13,6 @@ from typing import Annotated, Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Request, Response
-from opentelemetry import trace
 
 from kgray.http.appending import Appends
 from kgray.http.guard import REFRESH_S, Guard, check_scope
@@ -24,22 +23,29 @@ from kgray.memory import Memory
 from kgray.memory.access import Access
 from kgray.memory.background import Background
 from kgray.ports import GroupHead
+from kgray.records import check_group
+from kgray.spans import span
 
 T = TypeVar("T")
-READERS, WRITERS = 8, 4  # threads for reads; for corrections and removals
+WRITERS, LOOKERS = 4, 4  # threads for corrections and removals; for short looks at the store
 MAX_WAITING = 256  # requests that wait for one of these
 LONGEST_S = 60.0  # of a read; of `Prefer: wait`
+_LONG = frozenset({"changes", "diff", "dump", "neighbourhood"})  # reads that may pass over a whole group
 # While reads are in flight, ingestion rests so many times as long as an entry took: it keeps a quarter.
 _GIVES_WAY, _LONGEST_PAUSE_S = 3.0, 0.1
 _HEADS = 1000  # that are held, before those that are old are dropped
 _HEAD_S = 0.25  # a group's head is read again after this time, for all streams together
-_tracer = trace.get_tracer("kgray")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What a server takes on. max_pending: episodes; max_age_s: of the oldest of them; max_body: bytes."""
+    """What a server takes on. max_pending: episodes; max_age_s: of the oldest of them; max_body: bytes.
 
+    readers     threads for reads, and as many for long ones. Two where nothing waits for another server: with
+                eight, which take turns at Python, all took longer, health checks too
+    """
+
+    readers: int = 2
     max_pending: int = 100_000
     max_age_s: float = 3600.0
     max_body: int = 8 << 20
@@ -56,6 +62,7 @@ class Door:
         """Serve a memory, whose owner closes it; see `create_app`."""
         self.memory, self.bounds, self._ingests = memory, bounds, ingests
         self.metrics = Metrics()
+        memory.on_stage = self.metrics.stage
         self.guard = Guard(memory.access, host=host, names=names)
         self.appends = Appends(memory.store, self.metrics)
         self.ingesting = Background(memory, self._ended)
@@ -74,7 +81,8 @@ class Door:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Run the loops while the server serves; at the end what was taken is appended."""
-        self._readers, self._writers = CapacityLimiter(READERS), CapacityLimiter(WRITERS)
+        self._readers, self._long = (CapacityLimiter(self.bounds.readers) for _ in range(2))
+        self._writers, self._lookers = CapacityLimiter(WRITERS), CapacityLimiter(LOOKERS)
         appending = asyncio.create_task(self.appends.run())
         loops = [asyncio.create_task(one.run()) for one in (self.posts,) if one]
         loops.append(asyncio.create_task(self._watch()))
@@ -104,7 +112,7 @@ class Door:
     def _ended(self, outcome: str) -> None:
         """Count what became of an entry; called in the thread that ingests, which gives way to reads."""
         self.metrics.episodes.labels(outcome).inc()
-        if self._readers.borrowed_tokens:
+        if self._readers.borrowed_tokens + self._long.borrowed_tokens:
             time.sleep(min(_GIVES_WAY * (time.monotonic() - self._ended_at), _LONGEST_PAUSE_S))
         self._ended_at = time.monotonic()
 
@@ -123,7 +131,8 @@ class Door:
 
     async def read(self, verb: Callable[..., Awaitable[T]], *args: Any, **how: Any) -> T:  # noqa: ANN401
         """Return what a verb of the memory returns, run in a thread for reads. Raises Overloaded."""
-        return await self._within(self._readers, lambda: _ran(verb(*args, **how)), verb.__name__)
+        threads = self._long if verb.__name__ in _LONG or how.get("known_at") else self._readers
+        return await self._within(threads, lambda: _ran(verb(*args, **how)), verb.__name__)
 
     async def change(self, verb: Callable[..., Awaitable[T]], *args: Any, **how: Any) -> T:  # noqa: ANN401
         """Do the same in threads for corrections, which are done even if the client goes away."""
@@ -131,12 +140,12 @@ class Door:
 
     async def call(self, work: Callable[..., T], *args: Any) -> T:  # noqa: ANN401
         """Return what a short read of the store returns."""
-        return await self._within(self._readers, partial(work, *args), "read")
+        return await self._within(self._lookers, partial(work, *args), "read")
 
     async def _within(self, threads: CapacityLimiter, work: Callable[[], T], name: str) -> T:
         if threads.statistics().tasks_waiting >= MAX_WAITING:
             raise Overloaded(f"{MAX_WAITING} requests wait for a thread: try again")
-        with _tracer.start_as_current_span(f"kgray {name}"):
+        with span(f"kgray {name}"):
             try:
                 async with asyncio.timeout(LONGEST_S):
                     return await to_thread.run_sync(work, limiter=threads, abandon_on_cancel=True)
@@ -166,11 +175,18 @@ class Door:
             self._shared[key] = asyncio.create_task(self.read(self.memory.changes, group=group, since=since))
         return await asyncio.shield(self._shared[key])
 
-    async def tag(self, request: Request, group: str) -> str:
-        """Return the weak ETag of an answer without a clock: of the group's last commit and the arguments."""
-        head = (await self.call(self.memory.store.heads, [group]))[group]
+    async def known(self, request: Request, group: str) -> tuple[Response | None, dict[str, str]]:
+        """Return 304 where the client has this answer already, and the headers of one without a clock.
+
+        Its weak ETag is of the group's last commit and the arguments; it is asked again each time, because a
+        removal must show.
+        """
+        head = (await self.call(self.memory.store.heads, [check_group(group)]))[group]
         about = f"{head} {request.scope['path']}?{request.scope['query_string']!r}"
-        return f'W/"{hashlib.sha256(about.encode()).hexdigest()[:24]}"'
+        tag = f'W/"{hashlib.sha256(about.encode()).hexdigest()[:24]}"'
+        headers = {"etag": tag, "cache-control": "private, no-cache"}
+        same = tag in (request.headers.get("if-none-match") or "")
+        return Response(status_code=304, headers=headers) if same else None, headers
 
 
 def _ran(work: Awaitable[T]) -> T:
@@ -194,18 +210,6 @@ def needs(scope: str) -> Any:  # noqa: ANN401 - a FastAPI dependency
         check_scope(request.scope["state"].get("key"), scope, request.path_params.get("group"))
 
     return Depends(check)
-
-
-def unchanged(request: Request, tag: str) -> Response | None:
-    """Return 304 where the client has this answer already."""
-    if tag in (request.headers.get("if-none-match") or ""):
-        return Response(status_code=304, headers=kept(tag))
-    return None
-
-
-def kept(tag: str) -> dict[str, str]:
-    """Return the headers of an answer with an ETag: asked again each time, because a removal must show."""
-    return {"etag": tag, "cache-control": "private, no-cache"}
 
 
 At = Annotated[Door, Depends(door_of)]

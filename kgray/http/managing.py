@@ -17,6 +17,7 @@ from kgray.http.problems import Forbidden
 from kgray.http.reading import Group, Identifier
 from kgray.http.webhooks import Posts, checked_url
 from kgray.memory.access import AccessKey
+from kgray.memory.webhooks import Webhooks
 from kgray.records import check_group
 
 _SECRET = {"cache-control": "no-store"}  # of an answer that holds one
@@ -97,20 +98,31 @@ async def webhooks(door: At, group: Group) -> Response:
     return JSONResponse({"webhooks": [one.as_dict() for one in found]})
 
 
-async def add_webhook(door: At, group: Group, body: WebhookOf) -> Response:
+async def add_webhook(door: At, request: Request, group: Group, body: WebhookOf) -> Response:
     """Post the group's commits to a URL, from now on or after one; the secret is shown once."""
-    posts = _posts(door, group)
-    made = await door.call(posts.webhooks.add, group, checked_url(body.url), body.since)
+    posts, url = _posts(door, group), checked_url(body.url)
+    await noted(door, request, "webhooks add", group, {"url": url, "since": body.since})
+    made = await door.call(posts.webhooks.add, group, url, body.since)
     return JSONResponse(made.as_dict() | {"secret": posts.secret_of(made.id)}, headers=_SECRET)
 
 
-async def drop_webhook(door: At, group: Group, name: Identifier) -> Response:
+async def drop_webhook(door: At, request: Request, group: Group, name: Identifier) -> Response:
     """Forget a webhook."""
-    await door.call(_posts(door, group).webhooks.drop, group, name)
+    webhooks = await _noted(door, request, "webhooks drop", group, {"id": name})
+    await door.call(webhooks.drop, group, name)
     return JSONResponse({"id": name, "dropped": True})
 
 
-async def resend(door: At, group: Group, name: Identifier, body: Since) -> Response:
+async def resend(door: At, request: Request, group: Group, name: Identifier, body: Since) -> Response:
     """Post again at once, also where it was given up: what was not taken, or all after a commit."""
-    await door.call(_posts(door, group).webhooks.resend, group, name, body.since)
+    webhooks = await _noted(door, request, "webhooks resend", group, {"id": name, "since": body.since})
+    await door.call(webhooks.resend, group, name, body.since)
     return JSONResponse({"id": name}, 202)
+
+
+async def _noted(door: Door, request: Request, action: str, group: str, asked: dict[str, Any]) -> Webhooks:
+    """Write to the audit log who changes a webhook that is there."""
+    found = _posts(door, group).webhooks
+    await door.call(found.found, group, asked["id"])
+    await noted(door, request, action, group, asked)
+    return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from kgray import __version__
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_ROWS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 class Metrics:
@@ -17,34 +18,20 @@ class Metrics:
     def __init__(self) -> None:
         """Count from 0, in a registry of its own."""
         self.registry = made = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=made), partial(Gauge, registry=made)
+        histogram = partial(Histogram, registry=made, buckets=_SECONDS)
         labels = ["route", "method", "status"]
-        self.requests = Counter("kgray_http_requests", "Requests by route.", labels, registry=made)
-        self.seconds = Histogram(
-            "kgray_http_request_seconds",
-            "Time until the answer began.",
-            ["route"],
-            registry=made,
-            buckets=_SECONDS,
-        )
-        self.accept_seconds = Histogram(
-            "kgray_accept_seconds", "Time of an appending transaction.", registry=made, buckets=_SECONDS
-        )
-        self.batch_rows = Histogram(
-            "kgray_accept_batch_rows",
-            "Rows of one.",
-            registry=made,
-            buckets=(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000),
-        )
-        self.episodes = Counter(
-            "kgray_episodes", "Episodes by what became of them.", ["state"], registry=made
-        )
-        self.pending = Gauge("kgray_pending_episodes", "What is not ended yet.", registry=made)
-        self.oldest = Gauge(
-            "kgray_oldest_pending_seconds", "Since when the oldest of it waits.", registry=made
-        )
-        self.streams = Gauge("kgray_sse_clients", "Open streams of events.", registry=made)
-        self.webhooks = Counter("kgray_webhook_deliveries", "Posts.", ["outcome"], registry=made)
-        self.mcp_calls = Counter("kgray_mcp_calls", "Calls of tools.", ["tool", "outcome"], registry=made)
+        self.requests = counter("kgray_http_requests", "Requests by route.", labels)
+        self.seconds = histogram("kgray_http_request_seconds", "Until the answer began.", ["route"])
+        self.accept_seconds = histogram("kgray_accept_seconds", "Of an appending transaction.")
+        self.batch_rows = histogram("kgray_accept_batch_rows", "Rows of one.", buckets=_ROWS)
+        self.episodes = counter("kgray_episodes", "Episodes by what became of them.", ["state"])
+        self.stages = histogram("kgray_stage_seconds", "Of ingestion's stages.", ["stage"])
+        self.pending = gauge("kgray_pending_episodes", "What is not ended yet.")
+        self.oldest = gauge("kgray_oldest_pending_seconds", "Since when the oldest of it waits.")
+        self.streams = gauge("kgray_sse_clients", "Open streams of events.")
+        self.webhooks = counter("kgray_webhook_deliveries", "Posts.", ["outcome"])
+        self.mcp_calls = counter("kgray_mcp_calls", "Calls of tools.", ["tool", "outcome"])
         Info("kgray_build", "The version.", registry=made).info({"version": __version__})
         self._of = lru_cache(maxsize=1024)(self._labelled)
 
@@ -53,6 +40,11 @@ class Metrics:
         requests, histogram = self._of(route, method, status)
         requests.inc()
         histogram.observe(seconds)
+
+    def stage(self, stage: str, seconds: float, _episode: object) -> None:
+        """Count a stage of ingestion; "taken" is none, it begins an episode."""
+        if stage != "taken":
+            self.stages.labels(stage).observe(seconds)
 
     def _labelled(self, route: str, method: str, status: int) -> tuple[Counter, Histogram]:
         return self.requests.labels(route, method, str(status)), self.seconds.labels(route)

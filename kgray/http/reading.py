@@ -12,11 +12,13 @@ from typing import Annotated, Any, Literal
 from fastapi import Header, Path, Query, Request, Response
 from opentelemetry import trace
 from starlette.responses import JSONResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from kgray.errors import KgrayError
-from kgray.http.door import At, Door, kept, unchanged
+from kgray.http.door import At, Door
 from kgray.http.models import ContextOf, Search
 from kgray.http.problems import Overloaded
+from kgray.http.problems import answer as refused
 from kgray.memory import Memory
 from kgray.memory.reports import group_rows, ledger_of
 from kgray.records import check_group
@@ -37,10 +39,12 @@ _TYPES: Mapping[str, Any] = {
     "centre": Annotated[str | None, Query(max_length=1000)],
     "depth": Annotated[int, Query(ge=0, le=4)],
     "limit": Limit,
+    "level": Annotated[int | None, Query(ge=0, le=64)],
     "since": _COUNT,
     "after": _COUNT,
     "state": Literal["accepted", "extracted", "committed", "failed", "withdrawn"] | None,
 }
+TAGGED: set[Callable[..., Any]] = set()  # handlers whose answers have an ETag
 _LINES = 500  # of a dump, at a time
 _BEAT_S, _PAUSE_S = 15.0, 0.5  # of a stream without news; between two looks
 
@@ -73,11 +77,11 @@ def reads(verb: str, *, gives: str = "", tagged: bool = False) -> Callable[..., 
     """
 
     async def handle(door: Door, request: Request, **asked: Any) -> Response:  # noqa: ANN401
-        tag = await door.tag(request, check_group(asked["group"])) if tagged else ""
-        if tagged and (same := unchanged(request, tag)) is not None:
+        same, headers = await door.known(request, asked["group"]) if tagged else (None, None)
+        if same is not None:
             return same
         found = _plain(await door.read(getattr(door.memory, verb), **asked))
-        return JSONResponse({gives: found} if gives else found, headers=kept(tag) if tagged else None)
+        return JSONResponse({gives: found} if gives else found, headers=headers)
 
     _, *own = signature(getattr(Memory, verb)).parameters.values()
     given = [Parameter(name, _NAMED, annotation=kind) for name, kind in (("door", At), ("request", Request))]
@@ -86,6 +90,7 @@ def reads(verb: str, *, gives: str = "", tagged: bool = False) -> Callable[..., 
         given.append(Parameter(one.name, _NAMED, annotation=kind, default=default))
     handle.__signature__ = Signature(given)  # type: ignore[attr-defined]
     handle.__name__, handle.__doc__ = verb, getattr(Memory, verb).__doc__
+    TAGGED.update([handle] * tagged)
     return handle
 
 
@@ -111,8 +116,8 @@ async def groups(door: At, request: Request) -> Response:
 
 async def dump(door: At, request: Request, group: Group, known_at: Moment = None) -> Response:
     """Return the whole graph as sorted JSON lines."""
-    tag = await door.tag(request, check_group(group))
-    if (same := unchanged(request, tag)) is not None:
+    same, headers = await door.known(request, group)
+    if same is not None:
         return same
     lines = await door.read(door.memory.dump, group=group, known_at=known_at)
 
@@ -120,7 +125,10 @@ async def dump(door: At, request: Request, group: Group, known_at: Moment = None
         for start in range(0, len(lines), _LINES):
             yield "".join(f"{line}\n" for line in lines[start : start + _LINES])
 
-    return StreamingResponse(pieces(), media_type="application/x-ndjson", headers=kept(tag))
+    return StreamingResponse(pieces(), media_type="application/x-ndjson", headers=headers)
+
+
+TAGGED.add(dump)
 
 
 async def events(
@@ -129,17 +137,34 @@ async def events(
 ) -> Response:  # fmt: skip
     """Stream commits as server-sent events; `id` is the commit's number, which `Last-Event-ID` resumes."""
     check_group(group)
-    if door.streams >= door.bounds.max_streams:
-        raise Overloaded(f"{door.streams} streams are open: try again", wait_s=30)
     resumed = int(last_event_id) if last_event_id and last_event_id.isdecimal() else since
     at = (await door.head(group)).last_recorded if resumed is None else resumed
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(_stream(door, group, at), media_type="text/event-stream", headers=headers)
+    made = _Events(_stream(door, group, at), headers=headers, media_type="text/event-stream")
+    made.door = door
+    return made
+
+
+class _Events(StreamingResponse):
+    """A stream, if there is room for it: counted in the same step, because many may come at once."""
+
+    door: Door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        door = self.door
+        if door.streams >= door.bounds.max_streams:
+            full = Overloaded(f"{door.streams} streams are open: try again", wait_s=30)
+            await refused(Request(scope), full)(scope, receive, send)
+            return
+        door.streams += 1
+        try:
+            with door.metrics.streams.track_inprogress():
+                await super().__call__(scope, receive, send)
+        finally:
+            door.streams -= 1
 
 
 async def _stream(door: Door, group: str, at: int) -> AsyncIterator[str]:
-    door.streams += 1
-    door.metrics.streams.inc()
     told = time.monotonic()
     try:
         yield f": commits of {group} after {at}\n\n"
@@ -158,6 +183,3 @@ async def _stream(door: Door, group: str, at: int) -> AsyncIterator[str]:
             await asyncio.sleep(_PAUSE_S)
     except KgrayError as error:  # the answer has begun: the client comes back with Last-Event-ID
         yield f": ended: {error}\n\n"
-    finally:
-        door.streams -= 1
-        door.metrics.streams.dec()

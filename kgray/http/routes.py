@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 
 from kgray.http import managing, models, reading, writing
 from kgray.http.door import needs
-from kgray.http.reading import reads
+from kgray.http.reading import TAGGED, reads
 
 _ROW = {"text": "I work at Acme now", "speaker": "Alice", "at": "2026-03-01T09:00:00Z", "id": "chat-17"}
 _OBJECT = {"type": "object", "additionalProperties": True}
@@ -40,7 +40,7 @@ _LINES = {
 
 
 class Route(NamedTuple):
-    """One route. gives: the shape or the media type of its answer; more: statuses besides 200."""
+    """One route. gives: the shape or the media type of its answer; more: statuses besides 200 and 304."""
 
     method: str
     path: str
@@ -60,22 +60,16 @@ ROUTES = (
     Route("POST", f"{_G}/search", "read", reading.search, "Hits"),
     Route("POST", f"{_G}/context", "read", reading.context, "Context"),
     Route("GET", f"{_G}/entities", "read", reads("entities", gives="entities"), "Entities"),
-    Route(
-        "GET",
-        f"{_G}/entities/{{name_or_id}}/history",
-        "read",
-        reads("history", tagged=True),
-        "History",
-        (304,),
-    ),
-    Route(
-        "GET", f"{_G}/show/{{identifier}}", "read", reads("show", gives="records", tagged=True), more=(304,)
-    ),
-    Route("GET", f"{_G}/graph", "read", reads("neighbourhood", tagged=True), "Neighbourhood", (304,)),
-    Route("GET", f"{_G}/diff", "read", reads("diff", tagged=True), more=(304,)),
+    Route("GET", f"{_G}/entities/{{name_or_id}}/history", "read", reads("history", tagged=True), "History"),
+    Route("GET", f"{_G}/show/{{identifier}}", "read", reads("show", gives="records", tagged=True)),
+    Route("GET", f"{_G}/communities", "read", reads("communities", gives="communities")),
+    Route("GET", f"{_G}/communities/{{identifier}}", "read", reads("community")),
+    Route("GET", f"{_G}/duplicates", "read", reads("duplicates", gives="pairs")),
+    Route("GET", f"{_G}/graph", "read", reads("neighbourhood", tagged=True), "Neighbourhood"),
+    Route("GET", f"{_G}/diff", "read", reads("diff", tagged=True)),
     Route("GET", f"{_G}/changes", "read", reads("changes")),
     Route("GET", f"{_G}/events", "read", reading.events, "text/event-stream"),
-    Route("GET", f"{_G}/dump", "read", reading.dump, "application/x-ndjson", (304,)),
+    Route("GET", f"{_G}/dump", "read", reading.dump, "application/x-ndjson"),
     Route("GET", f"{_G}/status", "read", reading.status),
     Route("GET", f"{_G}/failures", "read", reads("failures", gives="failures")),
     Route("POST", f"{_G}/retry", "add", writing.retry, more=(202,)),
@@ -124,7 +118,7 @@ def router() -> APIRouter:
                 200: {"description": "Done", **shaped},
                 **{
                     n: {"description": "See the page on serving", **(shaped if n < 300 else {})}
-                    for n in route.more
+                    for n in (*route.more, *[304] * (route.does in TAGGED))
                 },
                 "4XX": {"description": "The request is at fault", **_PROBLEM},
                 "5XX": {"description": "Try again, or the server is at fault", **_PROBLEM},

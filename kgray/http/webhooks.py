@@ -16,6 +16,7 @@ import re
 import socket
 import ssl
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 1.0
 _ANSWER_S = 15.0  # for a receiver to answer
-_AT_ONCE = 8  # posts in flight, of all webhooks
+_AT_ONCE, _OF_GROUP = 128, 4  # posts in flight, of all groups and of one
 _MOST_IDS = 200  # of a list in a message
 _SAVED_S = 1.0  # between two notes of how far a webhook is: what comes between is posted again after a kill
 _URL = re.compile(r"https?://[!-~]{1,1000}")
@@ -66,6 +67,7 @@ class Posts:
         self.webhooks = Webhooks(door.memory.store)
         self._going: dict[str, asyncio.Task[None]] = {}
         self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._of_group = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(_OF_GROUP))
 
     def secret_of(self, id_: str) -> str:
         """Return the secret of a webhook's signatures: `whsec_` and 256 bits in base64; in no store."""
@@ -107,7 +109,7 @@ class Posts:
         for commit in commits:
             fault = ""
             try:
-                async with self._turns:
+                async with self._of_group[webhook.group], self._turns:
                     await self._post(webhook, commit)
             except Refusal as error:
                 fault = str(error)

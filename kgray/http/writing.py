@@ -196,13 +196,8 @@ async def undo(door: At, request: Request, group: Group, body: Undo, prefer: Pre
 
 
 async def _correct(
-    door: Door,
-    request: Request,
-    group: str,
-    prefer: str | None,
-    kind: OperationKind,
-    **what: Any,  # noqa: ANN401
-) -> Response:
+    door: Door, request: Request, group: str, prefer: str | None, kind: OperationKind, **what: Any  # noqa: ANN401
+) -> Response:  # fmt: skip
     """Request a correction, which has its place in the group's order; 200 = it was waited for."""
     await noted(door, request, kind, check_group(group), what)
     sequence = await door.change(door.memory.request, kind, group=group, **what)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from kgray import holds, times
+from kgray import holds, spans, times
 from kgray.errors import Outrun, Unavailable
 from kgray.holds import Hold, is_groups_own
 from kgray.ingest.calls import Gate
@@ -113,6 +113,7 @@ class Runner:
         """Count a stage's seconds, and tell of them."""
         self.totals.seconds[stage] += seconds
         self._parts.watch(stage, seconds, episode)
+        spans.ended(f"kgray {stage}", seconds, {"kgray.sequence": episode.sequence} if episode else {})
 
 
 class _WindowedRun:

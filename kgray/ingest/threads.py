@@ -20,10 +20,9 @@ There = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]  # runs a coroutine
 
 # Two groups at a time: more would take as much processor time and more memory.
 _THREADS = ThreadPoolExecutor(2, thread_name_prefix="kgray-group")
-_LONG: set[object] = set()
+_LONG: dict[object, float] = {}  # what goes on; how long threads kept the lock before
 _PROBE_S = 0.02
-# How long a thread keeps the lock that the loop asks for.
-_USUAL_S, _SWITCH_S = sys.getswitchinterval(), 0.001
+_SWITCH_S = 0.001  # how long a thread keeps the lock that the loop asks for, at most
 
 
 async def off_the_loop(store: Store, call: Callable[[], _T], *, much: bool = False) -> _T:
@@ -37,15 +36,16 @@ async def off_the_loop(store: Store, call: Callable[[], _T], *, much: bool = Fal
 
 async def at_length(call: Callable[[], _T]) -> _T:
     """Return what a call returns that may take seconds; the loop goes on meanwhile."""
-    this = object()
-    _LONG.add(this)
-    sys.setswitchinterval(_SWITCH_S)
+    # Kept in whole microseconds, rounded down: without the half it would shrink with each call.
+    this, usual = object(), max(_LONG.values(), default=sys.getswitchinterval() + 5e-7)
+    _LONG[this] = usual
+    sys.setswitchinterval(min(_SWITCH_S, usual))
     try:
         return await asyncio.get_running_loop().run_in_executor(_THREADS, call)
     finally:
-        _LONG.discard(this)
+        del _LONG[this]
         if not _LONG:
-            sys.setswitchinterval(_USUAL_S)
+            sys.setswitchinterval(usual)
 
 
 async def apart(work: Callable[[There], Coroutine[Any, Any, _T]]) -> _T:

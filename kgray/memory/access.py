@@ -114,9 +114,9 @@ class Access:
         return self._store.heads([OWN])[OWN].last
 
     def note(self, key: str, action: str, group: str, asked: Mapping[str, Any]) -> None:
-        """Add who asks for a correction or removal to the audit log; key: its id, "" without one.
+        """Add who asks for a correction, removal, key or webhook to the audit log; key: an id, or "".
 
-        Names, surfaces and ids of clients are kept as digests: a removal leaves this log, and no word (R25).
+        Names, surfaces, URLs and ids of clients are kept as digests: a removal leaves no word here (R25).
         """
 
         def append(log: Appending) -> None:
@@ -165,7 +165,7 @@ def _check(groups: Sequence[str], scopes: Sequence[str], *, lasts: bool, rate: i
         raise InputError("it would have expired already" if not lasts else f"rate is {rate}: use 1 or more")
 
 
-_WORDS = frozenset({"entities", "episodes", "source", "surfaces"})  # what of `asked` may be words of a text
+_WORDS = frozenset({"entities", "episodes", "source", "surfaces", "url"})  # of `asked`: may be words
 
 
 def _digests(value: Any) -> Any:  # noqa: ANN401 - JSON

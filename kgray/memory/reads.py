@@ -24,6 +24,7 @@ from kgray.prompting.tokens import Counter, count_tokens
 from kgray.records import check_group
 from kgray.search import Context, Filters, Method, Query, Ranking, Recipe, Reranker, Searcher
 from kgray.search import context as build_context
+from kgray.spans import span
 from kgray.times import Instant
 
 _T = TypeVar("_T")
@@ -76,7 +77,8 @@ class GroupReads:
     async def explain(self, query: str, **how: Any) -> Ranking:  # noqa: ANN401 - the arguments of `search`
         """Return the hits of a search with the signals that ranked them, and what was left out."""
         asked = _query(query, **how)
-        return await self._searcher.ranking(asked, view=self._view_for(asked))
+        with span("kgray search"):
+            return await self._searcher.ranking(asked, view=self._view_for(asked))
 
     async def context(
         self,
@@ -96,7 +98,8 @@ class GroupReads:
         """
         asked, searcher = _query(query, group=group, **how), self._searcher
         view = self._view_for(asked)
-        return await build_context(searcher, asked, tokens=tokens, limit=limit, count=count, view=view)
+        with span("kgray context"):
+            return await build_context(searcher, asked, tokens=tokens, limit=limit, count=count, view=view)
 
     async def entities(self, query: str = "", *, group: str, limit: int = 20) -> list[EntityCount]:
         """Return entities with a name like the query, best first; "": those with most facts first."""

@@ -7,6 +7,7 @@ a commit writes nothing for it, and none is left out.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from kgray import times
@@ -70,23 +71,23 @@ class Webhooks:
 
     def drop(self, group: str, id_: str) -> None:
         """Forget a webhook. Raises NotFound."""
-        self._found(group, id_)
-        self._store.append([OWN], lambda log: log.drop(WEBHOOKS, OWN, (id_,)))
+        self._drop([self.found(group, id_)])
 
     def forget(self, group: str) -> None:
         """Forget all webhooks of a group: it is being removed (R27)."""
-        ids = [one.id for one in self.every(group)]
+        if found := self.every(group):
+            self._drop(found)
 
+    def _drop(self, these: Iterable[Webhook]) -> None:
         def append(log: Appending) -> None:
-            for id_ in ids:
-                log.drop(WEBHOOKS, OWN, (id_,))
+            for one in these:
+                log.drop(WEBHOOKS, OWN, (one.id,))
 
-        if ids:
-            self._store.append([OWN], append)
+        self._store.append([OWN], append)
 
     def resend(self, group: str, id_: str, since: Instant | None) -> None:
         """Go on at once, a dead one too: from where it is, or after this commit. Raises NotFound."""
-        found = self._found(group, id_)
+        found = self.found(group, id_)
         self.note(id_, None, found.sent if since is None else since)
 
     def note(self, id_: str, was: Instant | None, sent: Instant, tries: int = 0, fault: str = "") -> bool:
@@ -108,7 +109,8 @@ class Webhooks:
 
         return self._store.append([OWN], append)
 
-    def _found(self, group: str, id_: str) -> Webhook:
+    def found(self, group: str, id_: str) -> Webhook:
+        """Return a webhook of a group. Raises NotFound."""
         for one in self.every(group):
             if one.id == id_:
                 return one

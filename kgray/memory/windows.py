@@ -12,7 +12,6 @@ from itertools import accumulate
 from typing import Any
 
 from kgray import kinds, rows
-from kgray.derivation.stored import view_now
 from kgray.derivation.view import View
 from kgray.errors import InputError, NotFound
 from kgray.graph import Entity, Fact
@@ -144,14 +143,14 @@ def changes(store: Store, group: str, since: Instant, limit: int) -> Row:
         if ended_at is not None and ended_at > since and state in (kinds.COMMITTED, kinds.FAILED):
             entry = {"type": "episode", "sequence": sequence, "id": id_, "client_id": client_id}
             commit(ended_at)["entries"].append(entry | {"state": rows.STATES[state]})
-    for sequence, kind, _, state, at, _ in store.rows(kinds.ALL["operations"], group):
+    for sequence, kind, state, at in store.rows(kinds.OPERATION_ENDS, group):
         if at is not None and at > since:
             told = "done" if state == kinds.DONE else "refused"
             commit(at)["entries"].append({"type": kind, "sequence": sequence, "state": told})
-    for fact in _all_facts(store, view_now(store, group)):
-        for at, what in ((fact.created_at, "opened"), (fact.expired_at, "ended")):
+    for id_, opened_at, ended_at in store.rows(kinds.FACT_CLOCKS, group):
+        for at, what in ((opened_at, "opened"), (ended_at, "ended")):
             if at is not None and at > since:
-                commit(at)[what].append(fact.id)
+                commit(at)[what].append(id_)
     commits = sorted(found.values(), key=lambda row: int(row["commit"]))
     sizes = (1 + len(row["entries"]) + len(row["opened"]) + len(row["ended"]) for row in commits)
     before = accumulate(sizes, initial=0)

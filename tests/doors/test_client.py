@@ -43,6 +43,7 @@ def story(memory):
     yield ([f["target"] for f in moved["opened"]], [f["target"] for f in moved["ended"]])
     yield [e["client_id"] for c in memory.changes(group="team")["commits"] for e in c["entries"]]
     yield [e["client_id"] for e in memory.log(group="team")["episodes"]]
+    yield (memory.communities(group="team"), memory.duplicates(group="team"))
     merged = memory.merge("Acme", "Beta Labs", group="team")
     yield memory.undo(merged["sequence"], group="team")["sequence"]
     yield memory.retract(group="team", episodes=["a2"])["episodes"]

@@ -7,7 +7,9 @@ import inspect
 import json
 import re
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event, Semaphore
 
 import pytest
 
@@ -15,7 +17,6 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 
 import httpx2
 from click.testing import CliRunner
-from opentelemetry import trace
 
 import kgray
 import kgray.http.app as http_app
@@ -29,6 +30,7 @@ from kgray.http.problems import PROBLEMS, problem_of
 from kgray.http.routes import ROUTES
 from kgray.intake.drafts import draft_from
 from tests.doors.served import serving
+from tests.waiting import HANGS_S
 
 ROOT = Path(__file__).resolve().parents[2]
 ALICE = [
@@ -195,6 +197,50 @@ def test_concurrent_appends_share_transactions_and_keep_their_own_answers(served
     assert sorted(sequences) == list(range(1, 121))
     count = served.door.metrics.registry.get_sample_value("kgray_accept_batch_rows_count")
     assert count < 60
+
+
+async def test_what_else_there_is_to_do_is_done_between_the_answers_of_a_transaction(tmp_path):
+    memory, order = kgray.open(tmp_path / "data"), []
+    appends = Appends(memory.store, Metrics())
+    running = asyncio.create_task(appends.run())
+
+    async def append(number):
+        await appends.accept([draft_from({"text": "I work at Acme.", "group": "team", "id": f"r{number}"})])
+        if not number:  # another request comes with the first answer
+            order.append("came")
+            await asyncio.sleep(0)
+            order.append("served")
+        order.append(number)
+
+    await asyncio.gather(*map(append, range(64)))
+    await appends.close()
+    await running
+    memory.close()
+    served = order.index("served")
+    assert len([one for one in order[:served] if isinstance(one, int)]) < 32
+    assert sorted(one for one in order if isinstance(one, int)) == list(range(64))
+
+
+def test_a_search_is_not_kept_waiting_by_reads_of_whole_groups(served, client, monkeypatch):
+    told(client)
+    going, held = Semaphore(0), Event()
+
+    async def dump(**_):
+        going.release()
+        held.wait()
+        return ["{}"]
+
+    monkeypatch.setattr(served.memory, "dump", dump)
+    with ThreadPoolExecutor() as threads:
+        dumps = [threads.submit(served.client().get, f"{TEAM}/dump") for _ in range(6)]
+        try:
+            for _ in range(Bounds().readers):
+                assert going.acquire(timeout=HANGS_S)
+            found = client.post(f"{TEAM}/search", json={"query": "Where does Alice work?"})
+            assert (found.status_code, client.get("/readyz").status_code) == (200, 200)
+        finally:
+            held.set()
+        assert [one.result().status_code for one in dumps] == [200] * 6
 
 
 def test_too_much_that_waits_is_refused_with_a_time_to_come_back(tmp_path):
@@ -456,25 +502,3 @@ def test_the_ledger_and_the_groups_are_told_as_the_commands_tell_them(client, tm
     }
     assert answered["groups"]["team"]["held"] == 0
     assert client.get("/v1/groups").json() == said["groups"]
-
-
-async def test_a_transaction_that_accepts_is_a_span_linked_to_its_requests(tmp_path):
-    sdk = pytest.importorskip("opentelemetry.sdk.trace")
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    kept, provider = InMemorySpanExporter(), sdk.TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(kept))
-    trace.set_tracer_provider(provider)
-    memory = kgray.open(tmp_path / "data")
-    appends = Appends(memory.store, Metrics())
-    running = asyncio.create_task(appends.run())
-    with provider.get_tracer("test").start_as_current_span("request") as request:
-        draft = draft_from({"text": "I work at Acme.", "group": "team"})
-        await appends.accept([draft, draft])
-    await appends.close()
-    await running
-    memory.close()
-    (span,) = [one for one in kept.get_finished_spans() if one.name == "kgray accept"]
-    assert (dict(span.attributes), span.parent) == ({"kgray.rows": 2}, None)
-    assert [link.context for link in span.links] == [request.get_span_context()]

@@ -155,6 +155,18 @@ def test_streams_are_bounded_and_others_are_served_beside_them(tmp_path, count):
             open_streams(served, stack, 1)
 
 
+def test_streams_that_come_at_once_are_bounded_too(tmp_path):
+    with (
+        serving(tmp_path / "data", bounds=Bounds(max_streams=5), ingests=False) as served,
+        ExitStack() as stack,
+    ):
+        made = [stack.enter_context(connected(served)) for _ in range(30)]
+        for one in made:
+            one.sendall(f"GET {TEAM}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        heads = [one.recv(12).decode() for one in made]
+        assert (heads.count("HTTP/1.1 200"), heads.count("HTTP/1.1 503")) == (5, 25)
+
+
 def test_groups_that_were_asked_for_once_are_not_kept_forever(served, monkeypatch):
     monkeypatch.setattr(door, "_HEADS", 10)
     monkeypatch.setattr(door, "_HEAD_S", 0.0)

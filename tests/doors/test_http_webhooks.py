@@ -163,6 +163,35 @@ def test_a_webhook_that_is_resent_while_it_waits_for_an_answer_begins_again(serv
     assert [b["data"]["entries"][0]["client_id"] for b in receiver.bodies()[2:]] == ["a1", "a2"]
 
 
+def test_slow_receivers_of_one_group_hold_up_no_other(served, receiver):
+    client = served.client()
+    with receiving() as slow:
+        slow.held.clear()
+        for _ in range(9):
+            client.post("/v1/groups/slow/webhooks", json={"url": slow.url})
+        client.post(f"{TEAM}/webhooks", json={"url": receiver.url})
+        client.post("/v1/groups/slow/episodes", json={"text": "I work at Acme."}, headers=WAIT)
+        wait_for(lambda: len(slow.told) >= 4)
+        said(client, "I work at Acme.", "a1")
+        wait_for(lambda: receiver.told)
+        taken = served.door.metrics.webhooks.labels("delivered")._value.get()
+        assert (len(slow.told), taken <= 1) == (4, True)
+        slow.held.set()
+        wait_for(lambda: len(slow.told) == 9)
+
+
+def test_who_made_and_dropped_a_webhook_is_audited_without_its_url(served, receiver, tmp_path):
+    client = served.client(served.key("team", "admin"))
+    id_ = client.post(f"{TEAM}/webhooks", json={"url": receiver.url}).json()["id"]
+    assert client.post(f"{TEAM}/webhooks/{id_}/resend", json={}).status_code == 202
+    assert client.delete(f"{TEAM}/webhooks/{id_}").status_code == 200
+    entries = client.get("/v1/audit").json()["entries"]
+    assert [one["action"] for one in entries] == ["webhooks add", "webhooks resend", "webhooks drop"]
+    assert [one["asked"].get("id") for one in entries] == [None, id_, id_]
+    assert entries[0]["asked"]["url"].startswith("sha256:")
+    assert {one["group"] for one in entries} == {"team"}
+
+
 def test_a_server_that_was_stopped_goes_on_where_it_was(tmp_path, receiver, monkeypatch):
     monkeypatch.setattr(posting, "_LOOK_S", 0.05)
     with serving(tmp_path / "data", webhook_key=KEY, private_webhooks=True) as first:
@@ -281,4 +310,6 @@ def test_a_group_that_is_removed_takes_its_webhooks_with_it(tmp_path):
             webhooks.add(group, f"https://example.com/{group}hook", None)
         memory.remove(group="team", everything=True)
         assert [one.group for one in webhooks.every()] == ["other"]
-    assert b"teamhook" not in b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
+        webhooks.drop("other", webhooks.every()[0].id)
+    left = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
+    assert (b"teamhook" in left, b"otherhook" in left) == (False, False)

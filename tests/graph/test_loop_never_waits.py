@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -104,3 +105,17 @@ def test_lag_is_what_the_loop_comes_late() -> None:
 
     assert asyncio.run(lags(apart=False)) >= 0.2
     assert asyncio.run(lags(apart=True)) < 0.2
+
+
+@pytest.mark.parametrize("usual", [0.005, 0.0004])
+async def test_threads_take_turns_as_before_when_long_work_has_ended(usual):
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(usual)
+    try:
+        told = sys.getswitchinterval()
+        for _ in range(20):
+            during = await asyncio.gather(*(at_length(sys.getswitchinterval) for _ in range(2)))
+        assert during == [min(told, 0.001)] * 2
+        assert sys.getswitchinterval() == told
+    finally:
+        sys.setswitchinterval(before)

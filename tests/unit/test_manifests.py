@@ -208,6 +208,21 @@ def test_a_pod_runs_as_nobody_in_particular_and_asks_for_what_it_needs(template)
 
 
 @pytest.mark.parametrize("template", PODS)
+def test_what_a_pod_writes_lies_on_volumes_of_its_own(template):
+    """All but Neo4j's image, whose start writes the settings beside the program."""
+    for container in template["spec"]["containers"]:
+        readonly = container["securityContext"].get("readOnlyRootFilesystem", False)
+        assert readonly is not container["image"].startswith("neo4j:"), container["name"]
+        if container["image"] == OURS:
+            mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
+            empty = {one["name"] for one in template["spec"]["volumes"] if "emptyDir" in one}
+            assert mounts["/tmp"]["name"] in empty  # noqa: S108 - in the pod
+            assert not mounts["/tmp"].get("readOnly")  # noqa: S108 - as above
+            home = [one["value"] for one in container.get("env", []) if one["name"] == "HOME"]
+            assert home == ["/tmp"] or "ray" not in container["name"], "caches of libraries"  # noqa: S108
+
+
+@pytest.mark.parametrize("template", PODS)
 def test_a_pod_mounts_what_it_declares_and_nothing_else(template):
     spec = template["spec"]
     declared = {volume["name"] for volume in spec.get("volumes", [])}

@@ -28,6 +28,7 @@ from kgray.ingest.calls import Gate, Urgency
 from kgray.outages import OUTAGES
 from kgray.prompting.prompts import tokens
 from kgray.settings import Secret
+from kgray.spans import model_call
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
@@ -305,8 +306,11 @@ class Client:
             try:
                 async with session.limiter.slot() as sent_at:
                     sent = time.time()
-                    with OUTAGES.asking(self.where, self.endpoint.timeout_s), spent.if_cancelled(post.body):
+                    call = model_call(post.path, self.endpoint.name)
+                    waits = OUTAGES.asking(self.where, self.endpoint.timeout_s)
+                    with call as tell, waits, spent.if_cancelled(post.body):
                         found = await self._once(session, post, sent_at)
+                        tell(found)
                 session.limiter.succeeded()
                 OUTAGES.answered(self.where)
                 return found
@@ -356,12 +360,8 @@ class Client:
                 said = f"no answer within {self.endpoint.timeout_s:g} s"
             raise TryLater(said, worked=type(cause).__name__ not in _NEVER_SENT) from None
         except APIStatusError as error:
-            if (
-                post.if_slow
-                and session.streamed(post)
-                and error.status_code == 400
-                and "stream" in str(error)
-            ):
+            refused = error.status_code == 400 and "stream" in str(error)
+            if refused and post.if_slow and session.streamed(post):
                 session.streams = False
                 raise TryLater("does not stream") from None
             raise self._meaning(error, session.limiter, sent_at) from None

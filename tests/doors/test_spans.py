@@ -1,0 +1,109 @@
+"""OpenTelemetry spans, with its SDK: what they say, and that no text is in them."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("opentelemetry.sdk.trace", reason="needs the package opentelemetry-sdk")
+
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import kgray
+from kgray.backends.openai_api.client import Client, Endpoint, Rejected, TokensSpent
+from kgray.intake import draft_from
+from tests.doors.chat_server import ChatServer, Say, as_json
+
+
+@pytest.fixture(scope="module")
+def exported():
+    kept, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    trace.set_tracer_provider(provider)
+    return kept
+
+
+@pytest.fixture
+def kept(exported):
+    exported.clear()
+    return exported
+
+
+def named(kept, name):
+    return [one for one in kept.get_finished_spans() if one.name == name]
+
+
+def test_stages_searches_and_faults_are_spans_without_texts(kept, tmp_path):
+    with kgray.open(tmp_path / "data") as memory:
+        memory.add("I work at Acme.", group="team", speaker="Alice")
+        memory.search("Where does Alice work?", group="team")
+        memory.context("Where does Alice work?", group="team")
+        with pytest.raises(kgray.NotFound):
+            memory.search("Alice", group="team", reranker="node_distance", centre="Zanzibar")
+    told = kept.get_finished_spans()
+
+    stages = {"kgray extract", "kgray embed", "kgray decide", "kgray write"}
+    assert stages | {"kgray search", "kgray context"} <= {one.name for one in told}
+    (extract,) = named(kept, "kgray extract")
+    assert dict(extract.attributes) == {"kgray.sequence": 1}
+    assert extract.end_time >= extract.start_time
+    faults = [one for one in named(kept, "kgray search") if not one.status.is_ok]
+    assert [dict(one.attributes) for one in faults] == [{"error.type": "NotFound"}]
+    everything = " ".join(one.to_json() for one in told)
+    assert not any(word in everything for word in ("Acme", "Alice", "Zanzibar", "team"))
+
+
+async def test_a_call_of_a_model_says_which_and_what_it_took(kept):
+    server = ChatServer(
+        lambda asked: as_json({}) if "ok" in str(asked.body) else Say(status=400, raw=b"Zanzibar")
+    )
+    client = Client(Endpoint(base_url=server.url, name="small"))
+    await client.chat({"messages": [{"role": "user", "content": "ok"}]}, TokensSpent())
+    with pytest.raises(Rejected):
+        await client.chat({"messages": [{"role": "user", "content": "Zanzibar"}]}, TokensSpent())
+    server.close()
+    good, bad = named(kept, "chat small")
+
+    about = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "small"}
+    usage = {"gen_ai.usage.input_tokens": 100, "gen_ai.usage.output_tokens": 20}
+    assert (dict(good.attributes), dict(bad.attributes)) == (
+        about | usage,
+        about | {"error.type": "Rejected"},
+    )
+    assert "Zanzibar" not in bad.to_json()
+
+
+async def test_a_transaction_that_accepts_is_a_span_linked_to_its_requests(kept, tmp_path):
+    pytest.importorskip("fastapi", reason="needs the extra `serve`")
+    from kgray.http.appending import Appends
+    from kgray.http.metrics import Metrics
+
+    memory = kgray.open(tmp_path / "data")
+    appends = Appends(memory.store, Metrics())
+    running = asyncio.create_task(appends.run())
+    with trace.get_tracer("test").start_as_current_span("request") as request:
+        draft = draft_from({"text": "I work at Acme.", "group": "team"})
+        await appends.accept([draft, draft])
+    await appends.close()
+    await running
+    memory.close()
+    (span,) = named(kept, "kgray accept")
+    assert (dict(span.attributes), span.parent) == ({"kgray.rows": 2}, None)
+    assert [link.context for link in span.links] == [request.get_span_context()]
+
+
+def test_a_process_that_has_no_use_for_spans_does_not_load_them(tmp_path):
+    ran = (
+        "import sys, kgray\n"
+        f"with kgray.open({str(tmp_path / 'data')!r}) as memory:\n"
+        "    memory.add('I work at Acme.', group='team', speaker='Alice')\n"
+        "    assert memory.search('Alice', group='team')\n"
+        "assert not any('opentelemetry' in name for name in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", ran], check=True)
