@@ -69,10 +69,16 @@ def _records(
 
     with garbage_not_collected():
         found = told(kinds.EPISODE_HEADS, kinds.EPISODE_HEADS_AT)
-        heads = [_head(row) for row in found if row[5] == kinds.COMMITTED and stands(row[6], row[7])]
+        heads = [
+            EpisodeHead(no, id_, at, ended)
+            for no, id_, _, _, at, state, ended, retired, _ in found
+            if state == kinds.COMMITTED and stands(ended, retired)
+        ]
         live = {head.sequence for head in heads}
-        mentions = [row for row in told(kinds.ALL["mentions"], kinds.MENTIONS_IN) if row[0] in live]
-        evidence = [row for row in told(kinds.ALL["evidence"], kinds.EVIDENCE_IN) if row[0] in live]
+        said = (row for row in told(kinds.ALL["mentions"], kinds.MENTIONS_IN) if row[0] in live)
+        mentions = rows.mentions(said, strings)
+        said = (row for row in told(kinds.ALL["evidence"], kinds.EVIDENCE_IN) if row[0] in live)
+        evidence = rows.evidence(said, strings)
         rulings, verdicts = timed("rulings", at=8), timed("verdicts", at=7)
         asked = store.rows(kinds.ALL["operations"], group)
         operations = [r for r in asked if r[3] == kinds.DONE and r[1] in _TIMED and stands(r[4], None)]
@@ -80,14 +86,14 @@ def _records(
         corrections = [rows.operation(group, row) for row in operations]
         born: set[str] = set()
         if within is not None:  # the entities and statements that are named
-            born = {row[3] for row in mentions} | {row[2] for row in evidence}
+            born = {one.entity for one in mentions} | {one.statement for one in evidence}
             born = born.union(*({*one.entities, one.made} for one in corrections)) - {""}
         births = told(kinds.ALL["births"], kinds.BIRTHS_OF, born)
         return GroupRecords(
             group=group,
             heads=heads,
-            mentions=rows.mentions(mentions, strings),
-            evidence=rows.evidence(evidence, strings),
+            mentions=mentions,
+            evidence=evidence,
             rulings=[rows.ruling(row) for row in rulings],
             verdicts=[rows.verdict(row) for row in verdicts],
             operations=corrections,
@@ -95,10 +101,6 @@ def _records(
             births={strings.setdefault(id_, id_): (sequence, ordinal) for id_, sequence, ordinal in births},
             last_recorded=store.heads([group])[group].last_recorded,
         )
-
-
-def _head(row: Row) -> EpisodeHead:
-    return EpisodeHead(sequence=row[0], id=row[1], reference_time=row[4], recorded_at=row[6])
 
 
 def in_pieces(store: Store, group: str) -> bool:

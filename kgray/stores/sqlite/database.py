@@ -348,12 +348,12 @@ def _look_up(run: Run, read: Read, no: int, values: Iterable[Any]) -> Iterator[l
 
 
 def _scan(run: Run, read: Read, no: int) -> Iterator[list[Row]]:
-    width, place = _SCANS[read]
+    width, at, place = _SCANS[read]
     while page := run(sql.OF_READ[read], (no, _PAGE_ROWS, *place)):
-        yield [row[:width] for row in page]
+        yield page if len(page[0]) == width else [row[:width] for row in page]
         if len(page) < _PAGE_ROWS:
             return
-        place = page[-1][width:]
+        place = tuple(page[-1][column] for column in at)
 
 
 def _first(read: Read) -> Row:
@@ -373,20 +373,25 @@ def _converters(read: Read) -> list[tuple[int, Callable[[Any], Any]]]:
     return [(n, made[types[name]]) for n, name in enumerate(read.chosen) if types[name] in made]
 
 
-# Made once. Of a scan: how many columns are the read's, and the place before its first row.
+def _place(read: Read) -> list[int]:
+    """Return the indexes of the columns of a scan's place."""
+    names = list(dict.fromkeys((*read.chosen, *order_of(read.kind))))
+    return [names.index(name) for name in order_of(read.kind)]
+
+
+# Made once. Of a scan: how many columns are the read's, where a place is, and that before its first row.
 _CONVERTERS = {read: _converters(read) for read in READS}
-_SCANS = {read: (len(read.chosen), _first(read)) for read in READS if read.by is None}
+_SCANS = {read: (len(read.chosen), _place(read), _first(read)) for read in READS if read.by is None}
 
 
 def restored(read: Read, page: list[Row]) -> list[Row]:
     """Return rows of a read with the types that SQLite lacks."""
     if not (converters := _CONVERTERS[read]):
         return page
-    rows = list(map(list, page))
-    for place, convert in converters:
-        for row in rows:
-            row[place] = convert(row[place])
-    return list(map(tuple, rows))
+    columns = list(zip(*page, strict=True))
+    for place, convert in converters if columns else ():
+        columns[place] = tuple(map(convert, columns[place]))
+    return list(zip(*columns, strict=True))
 
 
 # ------------------------------------------------------- what SQLite raises, in one line of ours

@@ -61,14 +61,15 @@ def columns_of(names: Iterable[str]) -> str:
 def _of_read(read: Read) -> str:
     """Return a look-up: (no, values as JSON); or a scan: (no, limit, *the place of the last row).
 
-    The columns of a place, `order_of`, stand at the end of the rows of a scan.
+    The columns of a place, `order_of`, that it does not choose stand at the end of the rows of a scan.
     """
     if read.by is not None:
         return _by_values(read, read.by if isinstance(read.by, tuple) else (read.by,))
     order = order_of(read.kind)
     marks = ", ".join(f"?{3 + n}" for n in range(len(order)))
     within = f"t.no = ?1 AND ({columns_of(order)}) > ({marks}) ORDER BY {columns_of(order)} LIMIT ?2"
-    return f"SELECT {columns_of((*read.chosen, *order))} FROM {read.kind.name} AS t WHERE {within}"
+    chosen = dict.fromkeys((*read.chosen, *order))
+    return f"SELECT {columns_of(chosen)} FROM {read.kind.name} AS t WHERE {within}"
 
 
 def _by_values(read: Read, by: tuple[str, ...]) -> str:
