@@ -378,9 +378,11 @@ class GroupGraph:
 
     def shown_by_recorded(self) -> dict[str, frozenset[str]]:
         """Return recorded entity -> the entities that its mentions show as."""
-        found = {entity: frozenset((entity,)) for entity in self.entities}
-        found.update((recorded, frozenset(shown)) for recorded, shown in self.shows.items())
-        return found
+        return {recorded: self.shows_as(recorded) for recorded in {**self.entities, **self.shows}}
+
+    def shows_as(self, recorded: str) -> frozenset[str]:
+        """Return the entities that a recorded one's mentions show as."""
+        return frozenset(self.shows.get(recorded) or {recorded} & self.entities.keys())
 
     # ------------------------------------------------------------------ commit by commit
 

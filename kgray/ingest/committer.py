@@ -20,13 +20,13 @@ from dataclasses import dataclass, field, replace
 from kgray import times
 from kgray.derivation.change import Difference, EpisodeChange, compare, with_change
 from kgray.derivation.group import GroupGraph
-from kgray.derivation.stored import records_of
+from kgray.derivation.stored import let_go, records_of
 from kgray.errors import ContentError, Cost, InputError, KgrayError, NotFound, Unwritable
 from kgray.holds import is_groups_own
 from kgray.ingest import changes
 from kgray.ingest.correct import correct
 from kgray.ingest.state import GroupState, Rules
-from kgray.ingest.threads import There, apart, at_length, let_go, off_the_loop
+from kgray.ingest.threads import There, apart, at_length, off_the_loop, unawaited
 from kgray.ingest.withdraw import embed_missing
 from kgray.kinds import EPISODES, STATEMENT_VECTORS_OF, Row
 from kgray.ledger import Removals
@@ -432,8 +432,11 @@ class Committer:
 
     def _refolded(self, change: EpisodeChange, recorded_at: Instant) -> Difference:
         records = records_of(self._parts.store, change.episode.group)
+        before = GroupGraph.build(records)
         after = GroupGraph.build(with_change(records, change, recorded_at))
-        return compare(GroupGraph.build(records), after)
+        found = compare(before, after)
+        let_go(*vars(after).values(), *vars(before).values(), records.mentions, records.evidence)
+        return found
 
     def _keep_within_bound(self) -> None:
         while len(self._states) > 1 and self.size() > self._parts.state_bytes:
@@ -442,7 +445,7 @@ class Committer:
     def _drop(self, group: str) -> None:
         state = self._states.pop(group, None)
         if state is not None and state.is_large:
-            let_go(state.clear)
+            unawaited(state.clear)
 
 
 def _after(last: Instant) -> Instant:

@@ -20,7 +20,7 @@ from kgray import rows
 from kgray.derivation.change import Difference, EpisodeChange
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.statements import Statement
-from kgray.derivation.stored import garbage_not_collected, records_of
+from kgray.derivation.stored import garbage_not_collected, let_go, records_of
 from kgray.ingest.aliases import ToldNames
 from kgray.ingest.candidates import NameIndex, Nearest
 from kgray.kinds import ALL, Row
@@ -147,7 +147,9 @@ class GroupState:
     def load(cls, store: Store, group: str, dimensions: int) -> GroupState:
         """Read the group from the store."""
         with garbage_not_collected():
-            state = cls(records_of(store, group), store.rows(ALL["name_vectors"], group), dimensions)
+            records = records_of(store, group)
+            state = cls(records, store.rows(ALL["name_vectors"], group), dimensions)
+            let_go(records.heads, records.mentions, records.evidence)
             if state.is_large:
                 gc.freeze()  # else the collector looks at all of it at once, and the loop waits
         return state
@@ -241,14 +243,8 @@ class GroupState:
         self._vectors_for = (judging, wanted[0])
 
     def clear(self) -> None:
-        """Empty a state that is not used any more, item by item.
-
-        All at once, freeing a group of 100,000 facts would keep the interpreter's lock for a second.
-        """
-        held = (*vars(self.graph).values(), *vars(self).values(), self.names.postings)
-        for one in held:
-            while isinstance(one, dict | list | set) and one:
-                one.popitem() if isinstance(one, dict) else one.pop()
+        """Empty a state that is not used any more."""
+        let_go(*vars(self.graph).values(), *vars(self).values(), self.names.postings)
 
     def _compares(self, statement: Statement | None) -> bool:
         if statement is None or self._vectors_for[0] == "statement":

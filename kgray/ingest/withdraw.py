@@ -30,7 +30,7 @@ from kgray import kinds, rows, times
 from kgray.derivation.change import Difference, compare
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.repair import stale
-from kgray.derivation.stored import records_of
+from kgray.derivation.stored import let_go, records_of
 from kgray.derivation.withdrawn import Left, Withdrawn, removed, retracted
 from kgray.errors import Outrun, Unavailable
 from kgray.ingest import changes
@@ -145,6 +145,8 @@ async def _whole(
     rests = _texts_on(store, group, {row[0] for row in found})
     counted: dict[str, Any] = {"after": _after(store, operation), "episodes": len(found if hard else live)}
     result = counted | _counts(old, new, difference) | ({"replaces": True} if operation.replaces else {})
+    for graph, its in ((new, changed.records), (old, records)):
+        let_go(*vars(graph).values(), its.heads, its.mentions, its.evidence)
     if not hard:
         retired = {kinds.RULINGS: changed.rulings, kinds.VERDICTS: changed.verdicts}
         patches = (*_retired(live, recorded_at), *_patches("retired_at", recorded_at, retired))
