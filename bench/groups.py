@@ -24,6 +24,7 @@ from kgray.ports import ExtractionRequest, Extractor
 from kgray.records import Draft, Extraction
 
 _AT_ONCE = 500  # drafts of one accepting transaction
+_SETTLED_S = 6.0  # a look at Neo4j finds again what was appended in the 5 s before the newest append
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +54,10 @@ def run(kind: StoreKind, groups: int, deep: int, progress: Callable[[str], None]
         for start in range(0, groups, _AT_ONCE):
             accept(store, said[start : start + _AT_ONCE], now=times.now())
         progress(f"{groups} groups have one episode each")
-        _, mark = store.newly_pending(0)
+        time.sleep(_SETTLED_S)
         accept(store, [_said(names[0], 1)], now=times.now())
+        _, mark = store.newly_pending(0)
+        accept(store, [_said(names[1], 1)], now=times.now())
         calls: dict[str, Callable[[], object]] = {
             "look_s": lambda: store.newly_pending(mark),
             "everything_s": store.pending_groups,
