@@ -44,7 +44,7 @@ def let_go(*held: object) -> None:
             one.popitem() if isinstance(one, dict) else one.pop()
 
 
-_TIMED = frozenset({"merge", "split", "distinct", "undo"})
+TIMED = frozenset({"merge", "split", "distinct", "undo"})  # the corrections that derivation applies
 
 
 def records_of(
@@ -96,7 +96,7 @@ def _records(
         evidence = rows.evidence(said, strings)
         rulings, verdicts = timed("rulings", at=8), timed("verdicts", at=7)
         asked = store.rows(kinds.ALL["operations"], group)
-        operations = [r for r in asked if r[3] == kinds.DONE and r[1] in _TIMED and stands(r[4], None)]
+        operations = [r for r in asked if r[3] == kinds.DONE and r[1] in TIMED and stands(r[4], None)]
         recorded.update((row[0], row[4]) for row in operations)
         corrections = [rows.operation(group, row) for row in operations]
         born: set[str] = set()
