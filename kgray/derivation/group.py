@@ -376,10 +376,6 @@ class GroupGraph:
         own = (c for s in self.statements.values() for c in s.claims if not c.other_variant)
         return {claim.said[1:]: claim.statement for claim in own}
 
-    def shown_by_recorded(self) -> dict[str, frozenset[str]]:
-        """Return recorded entity -> the entities that its mentions show as."""
-        return {recorded: self.shows_as(recorded) for recorded in {**self.entities, **self.shows}}
-
     def shows_as(self, recorded: str) -> frozenset[str]:
         """Return the entities that a recorded one's mentions show as."""
         return frozenset(self.shows.get(recorded) or {recorded} & self.entities.keys())

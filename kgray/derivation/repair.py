@@ -173,7 +173,8 @@ def stale(store: Store, group: str) -> tuple[dict[Kind, Sequence[Row]], dict[Kin
     """
     graph = GroupGraph.build(records_of(store, group))
     entities = (rows.entity_row(note.shown()) for note in graph.entities.values())
-    shown = ((recorded, i) for recorded, found in graph.shown_by_recorded().items() for i in sorted(found))
+    recorded = {**graph.entities, **graph.shows}
+    shown = ((one, i) for one in recorded for i in sorted(graph.shows_as(one)))
     facts = map(rows.fact_row, graph.facts_of(graph.statements))
     puts: dict[Kind, Sequence[Row]] = {}
     drops: dict[Kind, Sequence[Key]] = {}

@@ -135,11 +135,8 @@ def distinction(statement: Statement, names: Iterable[str]) -> str:
     names: of what it connects; their own words do not count. A number comes with the word that it counts.
     Events are set apart by their dates, so their numbers are left out; so is "always", which says when.
     """
-    numbers, negated, qualifiers = statement.marks
+    numbers, negated, qualifiers = _besides(names, statement.marks)
     negated = negated and not _SAYS_NOT.search(statement.relation)
-    for name in names if numbers or qualifiers else ():
-        theirs, _, too = _text_marks(name)
-        numbers, qualifiers = numbers - theirs, qualifiers - too
     if not (numbers or negated or qualifiers):
         return ""
     said = statement.first
@@ -206,8 +203,7 @@ def marks_of(said: Evidence | ExtractedFact) -> Marks:
         dated = {str(part) for m in dates for part in (m.year, m.month, m.day)}
         numbers = frozenset(n for n in numbers if n.rstrip("stndrh").lstrip("0") not in dated)
     if said.value is not None:
-        theirs, _, too = _text_marks(said.value.shown())
-        numbers, qualifiers = numbers - theirs, qualifiers - too
+        numbers, _, qualifiers = _besides([said.value.shown()], (numbers, negated, qualifiers))
     if said.kind in _CLOSING:
         return numbers, False, qualifiers - _ENDED
     return numbers, negated, qualifiers
@@ -222,11 +218,17 @@ def says_same(one: Evidence | ExtractedFact, other: Evidence | ExtractedFact) ->
 
 def names_variant(marks: Marks, ends: Iterable[str]) -> bool:
     """Whether a wording with these marks names a variant; ends: names of what it connects (R6)."""
-    numbers, _, qualifiers = marks
-    for name in ends if numbers or qualifiers else ():
+    numbers, _, qualifiers = _besides(ends, marks)
+    return bool(numbers or qualifiers)
+
+
+def _besides(names: Iterable[str], marks: Marks) -> Marks:
+    """Return the marks without the digits and qualifiers that these names have themselves."""
+    numbers, negated, qualifiers = marks
+    for name in names if numbers or qualifiers else ():
         theirs, _, too = _text_marks(name)
         numbers, qualifiers = numbers - theirs, qualifiers - too
-    return bool(numbers or qualifiers)
+    return numbers, negated, qualifiers
 
 
 def fold_key(

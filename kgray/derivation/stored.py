@@ -133,7 +133,7 @@ def view_now(store: Store, group: str) -> GraphView:
     return View(records_of(store, group), stored.episodes) if in_pieces(store, group) else stored
 
 
-class StoredView:
+class StoredView(GraphView):
     """The `ports.GraphView` of a group as known now, from the store: at most three declared reads a call.
 
     Each call sees the snapshot of the `Store.reading` around it, else the newest state.
@@ -166,10 +166,6 @@ class StoredView:
 
     def facts(self, ids: Sequence[str]) -> list[Fact]:
         return [rows.fact(row) for row in self._rows(kinds.FACTS_OF, dict.fromkeys(ids))]
-
-    def entities(self, recorded: Sequence[str]) -> list[Entity]:
-        found = (entity for part in self.entities_of(recorded) for entity in part)
-        return list({entity.id: entity for entity in found}.values())
 
     def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
         shown: dict[str, list[str]] = {id_: [] for id_ in recorded}

@@ -85,20 +85,16 @@ class Database:
         what came before it: for data that a model can be asked for again.
         """
         with self._turn, explained(self.path):
-            self._check_once()
+            if not self._checked:  # before this process writes to the file for the first time
+                first = int(one(self._writer, sql.EPOCH)[0])
+                if (found := damage(self._writer, first=first)) is not None:
+                    raise StoreError(_DAMAGED.format(path=self.path, error=found))
+                self._checked = True
             if durable != self._durable:
                 self._writer.pragma("synchronous", "FULL" if durable else "NORMAL")
                 self._durable = durable
             with transaction(self._writer) as connection:
                 yield connection
-
-    def _check_once(self) -> None:
-        """Check the file before this process writes to it for the first time; see `damage`."""
-        if not self._checked:
-            epoch = int(one(self._writer, sql.EPOCH)[0])
-            if (found := damage(self._writer, first=epoch)) is not None:
-                raise StoreError(_DAMAGED.format(path=self.path, error=found))
-            self._checked = True
 
     def check_epoch(self, connection: apsw.Connection) -> None:
         """Raise StaleWriter where this process does not write, or another took the folder after it (R23)."""
@@ -356,12 +352,6 @@ def _scan(run: Run, read: Read, no: int) -> Iterator[list[Row]]:
         place = tuple(page[-1][column] for column in at)
 
 
-def _first(read: Read) -> Row:
-    """Return the place before the first row of a scan."""
-    types = {column.name: column.type for column in read.kind.columns}
-    return tuple(-1 if types[name] == "int" else "" for name in order_of(read.kind))
-
-
 def _tuple(text: str) -> tuple[str, ...]:
     return () if text == "[]" else tuple(json.loads(text))
 
@@ -373,15 +363,16 @@ def _converters(read: Read) -> list[tuple[int, Callable[[Any], Any]]]:
     return [(n, made[types[name]]) for n, name in enumerate(read.chosen) if types[name] in made]
 
 
-def _place(read: Read) -> list[int]:
-    """Return the indexes of the columns of a scan's place."""
-    names = list(dict.fromkeys((*read.chosen, *order_of(read.kind))))
-    return [names.index(name) for name in order_of(read.kind)]
+def _place(read: Read) -> tuple[list[int], Row]:
+    """Return the indexes of the columns of a scan's place, and the place before its first row."""
+    names, order = list(dict.fromkeys((*read.chosen, *order_of(read.kind)))), order_of(read.kind)
+    types = {column.name: column.type for column in read.kind.columns}
+    return [names.index(name) for name in order], tuple(-1 if types[name] == "int" else "" for name in order)
 
 
 # Made once. Of a scan: how many columns are the read's, where a place is, and that before its first row.
 _CONVERTERS = {read: _converters(read) for read in READS}
-_SCANS = {read: (len(read.chosen), _place(read), _first(read)) for read in READS if read.by is None}
+_SCANS = {read: (len(read.chosen), *_place(read)) for read in READS if read.by is None}
 
 
 def restored(read: Read, page: list[Row]) -> list[Row]:
