@@ -105,19 +105,16 @@ class GroupGraph:
         said = spoken(records.evidence, mentions, self.fold, self.relations, self.births)
         named = name_statements(records.group, said, mentions, self.births)
         # Statements of which more is said than that every variant of them ended or was not so.
-        own = zip(said, named, strict=True)
-        worded = {name[0] for item, name in own if name is not None and not item.evidence.every_variant}
+        own = [(item, name) for item, name in zip(said, named, strict=True) if name is not None]
+        worded = {statement for item, (_, statement, _) in own if not item.evidence.every_variant}
         # Ends that came before what they bear on: that has its own first wording.
-        late: list[tuple[Spoken, tuple[str, int] | None]] = []
-        for (evidence, key, moved_at), name in chain(zip(said, named, strict=True), late):
-            if key is None or name is None:
-                continue
-            head = heads[evidence.sequence]
-            statement, variant = name
-            recorded = evidence.statement
+        late: list[tuple[Spoken, tuple[StatementKey, str, int]]] = []
+        for item, (key, statement, variant) in chain(own, late):
+            evidence, _, moved_at = item
+            head, recorded = heads[evidence.sequence], evidence.statement
             moved = evidence.every_variant and statement != recorded
             if moved and statement in worded and statement not in self.statements:
-                late.append((Spoken(evidence, key, moved_at), name))
+                late.append((item, (key, statement, variant)))
                 continue
             if statement != recorded or recorded in self.parts:
                 known = self.parts.setdefault(recorded, [recorded] if recorded in self.statements else [])
@@ -129,7 +126,7 @@ class GroupGraph:
             self.texts[place] = (evidence.text, head.id)
             if moved_at > head.recorded_at:  # only what was recorded later has moved it
                 self.moved[place] = moved_at
-        for key in {item.key for item, _ in late if item.key is not None}:
+        for key in {key for _, (key, _, _) in late}:
             for claims in (self.general[key], *(self.statements[s].claims for s in self.buckets[key])):
                 claims.sort(key=lambda claim: claim.said[1:])
 

@@ -280,8 +280,8 @@ def spoken(
 
 def name_statements(
     group: str, said: list[Spoken], mentions: Mapping[Place, Mention], births: Mapping[str, Place]
-) -> list[tuple[str, int] | None]:
-    """Return (statement id, variant) of each piece, None of a loop. `said` is in order of place."""
+) -> list[tuple[StatementKey, str, int] | None]:
+    """Return (key, statement id, variant) of each piece, None of a loop. `said` is in order of place."""
     variants = _variants(said, mentions, births)
     owner: dict[str, tuple[StatementKey | None, int]] = {}  # recorded statement -> where it began
     for item, variant in zip(said, variants, strict=True):
@@ -298,7 +298,7 @@ def name_statements(
     for (evidence, _, _), part in zip(said, parts, strict=True):
         if part not in shown:
             shown[part] = statement_id(group, (evidence.sequence, evidence.ordinal))
-    return [None if part[0] is None else (shown[part], part[1]) for part in parts]
+    return [None if part[0] is None else (part[0], shown[part], part[1]) for part in parts]
 
 
 def _move_nameless(said: list[Spoken], variants: list[int]) -> None:

@@ -113,21 +113,12 @@ class NameIndex(NameLookUp):
         self.postings: dict[str, list[str]] = {}
         super().__init__(self.postings)
 
-    def add_new(self, entity: str, surfaces: Iterable[str]) -> None:
-        """Add an entity that is not there yet, with all its surfaces."""
+    def add(self, entity: str, surfaces: Iterable[str], *, new: bool = False) -> None:
+        """Note that an entity bears surfaces; new: it is not there yet."""
         for key in {key for surface in surfaces for key in blocking_keys(surface)}:
-            posting = self.postings.get(key)
-            if posting is None:
-                self.postings[key] = [entity]
-            else:
-                posting.append(entity)
-
-    def add(self, entity: str, surface: str) -> None:
-        """Note that an entity bears a surface."""
-        for key in blocking_keys(surface):
             posting = self.postings.setdefault(key, [])
             # An entity often comes back with an alias that shares a token; only the ends are searched.
-            if entity not in posting[-MAX_POSTING:] and entity not in posting[:MAX_POSTING]:
+            if new or (entity not in posting[-MAX_POSTING:] and entity not in posting[:MAX_POSTING]):
                 posting.append(entity)
 
 

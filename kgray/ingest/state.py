@@ -190,7 +190,7 @@ class GroupState:
             return None
         for mention in change.mentions:
             shown, _ = self.graph.fold.shown(mention.entity, mention.surface, mention.sequence)
-            self.names.add(shown, mention.surface)
+            self.names.add(shown, [mention.surface])
         self._take_vectors(change)
         self._rulings += bool(change.rulings)
         self.ontology_settled = True
@@ -199,7 +199,7 @@ class GroupState:
 
     def _index(self, vectors: Iterator[Row]) -> None:
         for note in sorted(self.graph.entities.values(), key=lambda n: (n.born, n.id)):
-            self.names.add_new(note.id, note.surfaces)
+            self.names.add(note.id, note.surfaces, new=True)
         while part := list(islice(vectors, 1024)):
             self._owners += map(itemgetter(0, 1), part)
             matrix = rows.as_vector(b"".join([row[-1] for row in part])).reshape(len(part), -1)
