@@ -16,13 +16,15 @@ import kgray
 from bench.empty_stores import StoreKind, empty_store
 from bench.processes import rss_mb
 from kgray import times
-from kgray.ingest.committer import Committer
+from kgray.ingest.committer import Committer, Parts
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import BYTES_A_NAME, BYTES_A_STATEMENT
 from kgray.ledger import accept, failures
-from kgray.records import Draft
+from kgray.ports import ExtractionRequest, Extractor
+from kgray.records import Draft, Extraction
 
 _AT_ONCE = 500  # drafts of one accepting transaction
+_SETTLED_S = 6.0  # a look at Neo4j finds again what was appended in the 5 s before the newest append
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ class GroupFigures:
     counts_s: float
     failures_s: float
     episodes: int
+    pace_beside_failing: float  # of healthy groups, beside one that always fails: a share of their pace alone
     loads_an_episode: float
     episodes_per_s: float
     memory_mb: float
@@ -51,8 +54,10 @@ def run(kind: StoreKind, groups: int, deep: int, progress: Callable[[str], None]
         for start in range(0, groups, _AT_ONCE):
             accept(store, said[start : start + _AT_ONCE], now=times.now())
         progress(f"{groups} groups have one episode each")
-        _, mark = store.newly_pending(0)
+        time.sleep(_SETTLED_S)
         accept(store, [_said(names[0], 1)], now=times.now())
+        _, mark = store.newly_pending(0)
+        accept(store, [_said(names[1], 1)], now=times.now())
         calls: dict[str, Callable[[], object]] = {
             "look_s": lambda: store.newly_pending(mark),
             "everything_s": store.pending_groups,
@@ -66,6 +71,8 @@ def run(kind: StoreKind, groups: int, deep: int, progress: Callable[[str], None]
         for start in range(0, len(drafts), _AT_ONCE):
             accept(store, drafts[start : start + _AT_ONCE], now=times.now(), bulk=True)
         progress(f"{deep} groups have 20 episodes each")
+        beside = _pace_beside_failing(memory.parts)
+        progress("40 groups were ingested alone, and 40 beside one that always fails")
         fits = deep // 10 * 20 * (BYTES_A_STATEMENT + 2 * BYTES_A_NAME)
         runner = Runner(replace(memory.parts, state_bytes=fits))
         loads = _counted_loads(runner.committer)
@@ -74,8 +81,9 @@ def run(kind: StoreKind, groups: int, deep: int, progress: Callable[[str], None]
             asyncio.run(runner.run(groups=set(many)))
         seconds = time.monotonic() - began
         found = GroupFigures(
-            store=kind, groups=groups, episodes=len(drafts), loads_an_episode=len(loads) / len(drafts),
-            episodes_per_s=runner.totals.committed / seconds, memory_mb=rss_mb(os.getpid()) or 0.0, **took,
+            store=kind, groups=groups, episodes=len(drafts), pace_beside_failing=beside,
+            loads_an_episode=len(loads) / len(drafts), episodes_per_s=runner.totals.committed / seconds,
+            memory_mb=rss_mb(os.getpid()) or 0.0, **took,
         )  # fmt: skip
         memory.close()
         return found
@@ -84,6 +92,38 @@ def run(kind: StoreKind, groups: int, deep: int, progress: Callable[[str], None]
 def _said(group: str, number: int) -> Draft:
     text, id_ = f"Alice {group} works at Firm {number}.", str(number)
     return Draft(group=group, source="s", kind="text", text=text, reference_time=number, client_id=id_)
+
+
+class _Failing:
+    """A reader with a defect, which every episode of one group meets."""
+
+    def __init__(self, inner: Extractor) -> None:
+        self._inner, self.identity = inner, inner.identity
+
+    async def extract(self, request: ExtractionRequest) -> Extraction:
+        if request.episode.group.endswith("failing"):
+            raise RuntimeError("a defect")
+        return await self._inner.extract(request)
+
+
+def _pace_beside_failing(parts: Parts) -> float:
+    """Return the pace of 40 groups beside one that always fails, as a share of that of 40 others alone.
+
+    By processor time of the run, so that other work on the machine does not count; three pairs, in turn.
+    """
+    took: dict[bool, float] = {True: 0.0, False: 0.0}
+    for turn in range(3):
+        for failing, spent in took.items():
+            names = [f"{'ab'[failing]}{turn}-{n}" for n in range(40)]
+            names += [f"{turn}-failing"] * failing
+            drafts = [_said(name, number) for number in range(10) for name in names]
+            accept(parts.store, drafts, now=times.now())
+            runner = Runner(replace(parts, extractor=_Failing(parts.extractor)))
+            began = time.process_time()
+            with parts.store.writing():
+                asyncio.run(runner.run(groups=set(names)))
+            took[failing] = spent + time.process_time() - began
+    return took[False] / took[True]
 
 
 def _median_s(call: Callable[[], object]) -> float:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bench.empty_stores import EmptyStore, StoreKind
 from bench.engine import Way, deployed, environ_of, given_of, opened, settings_of
-from bench.processes import ServerProcess, flags_of, options_of
+from bench.processes import ServerProcess, flags_of, options_of, redis_server
 from bench.reading import ledger
 from bench.targets import Actors, ActorTarget, Driver, DriverTarget, OutageTarget, RestartedTarget, Target
 from bench.world import Latency, Oracle, World, WorldPlan
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _LATENCY = Latency(streams=12, first_token_s=0.15, tokens_per_s=100.0)
 _DOWN_S = 1.0  # how long a killed model server stays away
+_HEAD_AWAY_S = 5.0  # and a killed head, which Kubernetes starts again
 _LOOK_S = 0.1
 _COUNT_EVERY_S = 1.0
 _EPOCH_EVERY_S = 0.5
@@ -36,6 +37,7 @@ class KillSchedule:
     """What is killed when. kills: kinds in their order; each comes when so many episodes are committed.
 
     address   of a Ray that runs; None = a simulated cluster of `nodes` worker nodes is started for this
+    workers   that read, in that cluster; missing: of those, for whom there is never room
     """
 
     plan: WorldPlan
@@ -47,6 +49,8 @@ class KillSchedule:
     limit_s: float = 1800.0
     seed: int = 1
     nodes: int = 2
+    workers: int = 2
+    missing: int = 0
     address: str | None = None
     profile: Profile | None = None
 
@@ -101,7 +105,7 @@ class KilledBackfill:
         local = given_of(Way(), place, server.base_url)
         self.reader: Memory = opened(settings_of(local), place.data)
         ends.callback(self.reader.close)
-        cluster = ends.enter_context(_cluster(schedule))
+        cluster = ends.enter_context(_cluster(schedule, folder))
         address = schedule.address or cluster.address  # type: ignore[union-attr]
         way = Way(runtime="ray", window=schedule.window)
         given = given_of(way, place, server.base_url, model_max_concurrency=latency.streams)
@@ -125,6 +129,14 @@ class KilledBackfill:
         if cluster is not None:
             self.targets["node"] = RestartedTarget(
                 cluster.kill, cluster.add, answers=lambda: self.actors.all_answer("models", "embedder")
+            )
+            self.targets["control"] = RestartedTarget(
+                lambda _: cluster.kill_control(),
+                cluster.add_control,
+                answers=lambda: self.actors.all_answer("sequencer", "writer"),
+            )
+            self.targets["head"] = RestartedTarget(
+                lambda _: cluster.kill_head(), cluster.start_head, down_s=_HEAD_AWAY_S
             )
         if (database := place.server) is not None:
             self.targets["store"] = RestartedTarget(lambda _: database.kill(), database.start)
@@ -221,14 +233,21 @@ class KilledBackfill:
 
 
 @contextmanager
-def _cluster(schedule: KillSchedule) -> Iterator[SimulatedCluster | None]:
+def _cluster(schedule: KillSchedule, folder: Path) -> Iterator[SimulatedCluster | None]:
     if schedule.address is not None:
         yield None
         return
     from bench.simulated import SimulatedCluster
 
-    cluster = SimulatedCluster(schedule.nodes)
-    try:
+    kinds = {kind for _, kind in schedule.kills}
+    with ExitStack() as ends:
+        redis = ends.enter_context(redis_server(folder)) if "head" in kinds else None
+        cluster = SimulatedCluster(
+            schedule.nodes,
+            workers=schedule.workers,
+            missing=schedule.missing,
+            control="control" in kinds,
+            redis=redis,
+        )
+        ends.callback(cluster.close)
         yield cluster
-    finally:
-        cluster.close()

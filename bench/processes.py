@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from kgray.errors import KgrayError, SettingsError
+from kgray.errors import InputError, KgrayError, SettingsError
 
 if TYPE_CHECKING:
     from bench.world import Oracle
@@ -218,3 +219,21 @@ class CpuByRole:
             role: round(sum(max(0.0, cpu_s(pid) - since) for pid, since in before.items()), 3)
             for role, before in self._before.items()
         }
+
+
+@contextmanager
+def redis_server(folder: Path) -> Iterator[str]:
+    """Run a Redis that keeps nothing on the disk; yield its address. Raises InputError without one."""
+    command = shutil.which("redis-server")
+    if command is None:
+        raise InputError("redis-server was not found: install it, or leave the head alone")
+    port = free_port()
+    with (folder / "redis.log").open("wb") as log:
+        server = subprocess.Popen(  # noqa: S603 - its path is known
+            [command, "--port", str(port), "--save", "", "--dir", str(folder)], stdout=log, stderr=log
+        )
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(_STOP_S)

@@ -1,7 +1,7 @@
-"""A cluster of several nodes on one machine, whose worker nodes can be killed: what proofs of recovery need.
+"""A cluster of several nodes on one machine, whose nodes can be killed: what proofs of recovery need.
 
 The head has room for the sequencers and writers alone, which ask for none; the workers ask for so much that
-they run on the other nodes.
+they run on the other nodes. With a control node the sequencers and writers stand on that.
 """
 
 from __future__ import annotations
@@ -10,23 +10,42 @@ import os
 import random
 import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from kgray.runtime.head import new_folder, new_token, token_environment
-from kgray.runtime.profile import Profile, RayProfile, WorkersProfile
+from kgray.runtime.profile import LimitsProfile, Profile, RayProfile, SequencerProfile, WorkersProfile
 from kgray.runtime.session import use_token
 
 _STORE_BYTES = 80 << 20  # of each node; the least that Ray takes is 75 MiB
 _WORKER_CPUS = 2.0
-_TEMPORARY = "RAY_TMPDIR"
+_TEMPORARY, _REDIS = "RAY_TMPDIR", "RAY_REDIS_ADDRESS"
+_CONTROL = {"bench-role": "control"}
+_MISSING_S = 20.0  # how long a start waits for workers that have no room
 
 
 class SimulatedCluster:
     """A head and worker nodes; `close` ends them. environ: what a process needs to join it."""
 
-    def __init__(self, nodes: int, *, workers: int = 2) -> None:
-        """Start it; this process shows its token from now on."""
+    def __init__(
+        self,
+        nodes: int,
+        *,
+        workers: int = 2,
+        missing: int = 0,
+        control: bool = False,
+        redis: str | None = None,
+    ) -> None:
+        """Start it; this process shows its token from now on.
+
+        missing: workers for whom there is never room. control: whether the sequencers and writers have a node
+        of their own, which a store on a server allows. redis: where the head keeps what it knows
+        """
         self._folder = new_folder()
+        self._ends = ExitStack()
+        if redis is not None:
+            os.environ[_REDIS] = redis
+            self._ends.callback(os.environ.pop, _REDIS, None)
         token = new_token(self._folder)
         use_token(token)
         from ray.cluster_utils import Cluster  # it imports ray, which reads the token's variables
@@ -41,12 +60,14 @@ class SimulatedCluster:
         self.profile = Profile(
             name="simulated",
             ray=RayProfile(cpus=1, dashboard=False),
+            sequencer=SequencerProfile(cpus=0.1, labels=_CONTROL) if control else SequencerProfile(),
             extraction=WorkersProfile(workers=workers, cpus=_WORKER_CPUS),
             embedding=WorkersProfile(workers=1, cpus=_WORKER_CPUS),
+            limits=LimitsProfile(start_deadline_s=_MISSING_S) if missing else LimitsProfile(),
         )
         # All workers fit on one node, so that the others' death takes nobody's place away.
         self._room: dict[str, Any] = {
-            "num_cpus": int(_WORKER_CPUS * (workers + 1)),
+            "num_cpus": int(_WORKER_CPUS * (workers + 1 - missing)),
             "object_store_memory": _STORE_BYTES,
         }
         head: dict[str, Any] = {
@@ -56,10 +77,14 @@ class SimulatedCluster:
             "temp_dir": str(self._folder),
         }
         self._cluster = Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=True)
+        self._head: Any = self._cluster.head_node
         self._nodes: list[Any] = []
+        self._control: Any = None
         try:
             for _ in range(nodes):
                 self.add()
+            if control:
+                self.add_control()
         except BaseException:
             self.close()
             raise
@@ -78,9 +103,27 @@ class SimulatedCluster:
         node = self._nodes.pop(chance.randrange(len(self._nodes)))
         self._cluster.remove_node(node, allow_graceful=False)
 
+    def add_control(self) -> None:
+        """Start the node of the sequencers and writers, and wait until it is alive."""
+        room = self._room | {"num_cpus": 1, "labels": _CONTROL}
+        self._control = self._cluster.add_node(**room)
+
+    def kill_control(self) -> None:
+        """End all processes of that node at once."""
+        self._cluster.remove_node(self._control, allow_graceful=False)
+
+    def kill_head(self) -> None:
+        """End the process that keeps what is known of the cluster."""
+        self._head.kill_gcs_server()
+
+    def start_head(self) -> None:
+        """Start that process again."""
+        self._head.start_gcs_server()
+
     def close(self) -> None:
         """End every node. Idempotent."""
         self._cluster.shutdown()  # type: ignore[no-untyped-call]
+        self._ends.close()
         if self._before is None:
             os.environ.pop(_TEMPORARY, None)
         else:

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from kgray import times
 from kgray.errors import Cost, InputError
@@ -387,8 +387,7 @@ class Operation:
         return self.kind in WITHDRAWALS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeHead:
+class EpisodeHead(NamedTuple):
     """What derivation needs of an episode: its place on both clocks."""
 
     sequence: int

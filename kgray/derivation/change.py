@@ -105,20 +105,23 @@ def fact_changes(
 def compare(old: GroupGraph, new: GroupGraph) -> Difference:
     """Return the difference between two graphs of one group; sweeps only the statements that changed."""
     was, now = old.places(), new.places()
-    places = sorted(was.keys() | now.keys())
-    spoken = tuple((place, now.get(place)) for place in places if was.get(place) != now.get(place))
-    moved = {s for p in places if old.moved.get(p) != new.moved.get(p) for s in (was.get(p), now.get(p)) if s}
+    places = [place for place, shown in now.items() if was.get(place) != shown]
+    places += [place for place in was if place not in now]
+    moves = {p for p in old.moved.keys() | new.moved.keys() if old.moved.get(p) != new.moved.get(p)}
+    moved = {s for p in moves for s in (was.get(p), now.get(p)) if s}
     facts, gone = fact_changes(old.fact, new.fact, _changed_spans(old, new, moved | _touched(old, new)))
-    before, after = ({e: note.shown() for e, note in graph.entities.items()} for graph in (old, new))
-    shows_before, shows_now = _shown_pairs(old), _shown_pairs(new)
+    others = sorted(e for e, note in new.entities.items() if old.entities.get(e) != note)
+    entities = [(new.entities[e].shown(), old.entities.get(e)) for e in others]
+    recorded = {*(old.entities.keys() ^ new.entities.keys()), *old.shows, *new.shows}
+    before, after = ({(r, i) for r in recorded for i in graph.shows_as(r)} for graph in (old, new))
     return Difference(
-        entities=tuple(entity for i, entity in sorted(after.items()) if before.get(i) != entity),
-        gone_entities=tuple(sorted(before.keys() - after.keys())),
+        entities=tuple(shown for shown, note in entities if note is None or note.shown() != shown),
+        gone_entities=tuple(sorted(old.entities.keys() - new.entities.keys())),
         facts=facts,
         gone_facts=gone,
-        shown=tuple(sorted(shows_now - shows_before)),
-        unshown=tuple(sorted(shows_before - shows_now)),
-        spoken=spoken,
+        shown=tuple(sorted(after - before)),
+        unshown=tuple(sorted(before - after)),
+        spoken=tuple((place, now.get(place)) for place in sorted(places)),
     )
 
 
@@ -155,7 +158,3 @@ def _changed_spans(old: GroupGraph, new: GroupGraph, touched: Iterable[str]) -> 
         if reached <= asked:
             return {s: (was.get(s, ()), now.get(s, ())) for s in sorted(asked)}
         asked |= reached
-
-
-def _shown_pairs(graph: GroupGraph) -> set[tuple[str, str]]:
-    return {(recorded, i) for recorded, shown in graph.shown_by_recorded().items() for i in shown}

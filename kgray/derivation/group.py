@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import chain, product
+from operator import attrgetter
 
 from kgray.derivation.change import Difference, EpisodeChange, SpanChanges, fact_changes
 from kgray.derivation.names import EntityNote, Fold
@@ -80,8 +81,10 @@ class GroupGraph:
             self.take_mention(mention)
         for entity in self.entities.keys() & records.names.keys():
             self.entities[entity].name = records.names[entity]
-        for evidence in records.evidence:
-            self.relations.use(evidence.relation, (evidence.sequence, evidence.ordinal))
+        newest_first = records.evidence[::-1]
+        first = dict(zip(map(attrgetter("relation"), newest_first), newest_first, strict=True))
+        for name, evidence in first.items():
+            self.relations.use(name, (evidence.sequence, evidence.ordinal))
         for name, place in records.uses.items():
             self.relations.use(name, place)
         for ruling in records.rulings:
@@ -89,7 +92,10 @@ class GroupGraph:
         self._take_said(records)
         for verdict in records.verdicts:
             self.take_verdict(verdict.a, verdict.b, verdict.exclusive, records.recorded[verdict.sequence])
-        for statement_id in self.statements:
+        traits = self.relations.traits
+        tied = [r for r in self.by_relation if traits(r).symmetric or traits(r).excludes]
+        linked = (s for relation in tied for s in self.by_relation[relation])
+        for statement_id in dict.fromkeys((*linked, *self.verdicts)):  # no other has a rival outside its slot
             self.link(statement_id)
 
     def _take_said(self, records: GroupRecords) -> None:
@@ -99,30 +105,28 @@ class GroupGraph:
         said = spoken(records.evidence, mentions, self.fold, self.relations, self.births)
         named = name_statements(records.group, said, mentions, self.births)
         # Statements of which more is said than that every variant of them ended or was not so.
-        worded = {
-            named[item.place][0] for item in said if item.place in named and not item.evidence.every_variant
-        }
-        late: list[Spoken] = []  # ends that came before what they bear on: that has its own first wording
-        for item in chain(said, late):
-            if (place := item.place) not in named or item.key is None:
-                continue
-            head = heads[item.evidence.sequence]
-            statement, variant = named[place]
-            recorded = item.evidence.statement
-            moved = item.evidence.every_variant and statement != recorded
+        own = [(item, name) for item, name in zip(said, named, strict=True) if name is not None]
+        worded = {statement for item, (_, statement, _) in own if not item.evidence.every_variant}
+        # Ends that came before what they bear on: that has its own first wording.
+        late: list[tuple[Spoken, tuple[StatementKey, str, int]]] = []
+        for item, (key, statement, variant) in chain(own, late):
+            evidence, _, moved_at = item
+            head, recorded = heads[evidence.sequence], evidence.statement
+            moved = evidence.every_variant and statement != recorded
             if moved and statement in worded and statement not in self.statements:
-                late.append(item)
+                late.append((item, (key, statement, variant)))
                 continue
             if statement != recorded or recorded in self.parts:
                 known = self.parts.setdefault(recorded, [recorded] if recorded in self.statements else [])
                 if statement not in known:
                     known.append(statement)
-            for claim in self._claims(item.evidence, item.key, statement, variant, head):
+            for claim in self._claims(evidence, key, statement, variant, head):
                 self.statements[claim.statement].claims.append(claim)
-            self.texts[place] = (item.evidence.text, head.id)
-            if item.moved_at > head.recorded_at:  # only what was recorded later has moved it
-                self.moved[place] = item.moved_at
-        for key in {item.key for item in late if item.key is not None}:
+            place = (evidence.sequence, evidence.ordinal)
+            self.texts[place] = (evidence.text, head.id)
+            if moved_at > head.recorded_at:  # only what was recorded later has moved it
+                self.moved[place] = moved_at
+        for key in {key for _, (key, _, _) in late}:
             for claims in (self.general[key], *(self.statements[s].claims for s in self.buckets[key])):
                 claims.sort(key=lambda claim: claim.said[1:])
 
@@ -187,11 +191,10 @@ class GroupGraph:
         if statement.is_event:  # it competes with nothing (R18)
             return statement
         self.slots.setdefault(("s", subject, relation), []).append(statement_id)
-        further = {key for key in self.slot_keys(statement_id) if key[:2] != ("s", subject)}
-        if entity is not None and self.relations.traits(relation).symmetric:
-            further.add(("s", entity, relation))
-        for slot in sorted(further):
-            self.slots.setdefault(slot, []).append(statement_id)
+        traits = self.relations.traits(relation)
+        if entity is not None and (traits.symmetric or traits.cardinality == "single_object"):
+            side = "s" if traits.symmetric else "o"
+            self.slots.setdefault((side, entity, relation), []).append(statement_id)
         return statement
 
     def take_verdict(self, a: str, b: str, exclusive: bool, recorded: Instant) -> None:
@@ -370,11 +373,9 @@ class GroupGraph:
         own = (c for s in self.statements.values() for c in s.claims if not c.other_variant)
         return {claim.said[1:]: claim.statement for claim in own}
 
-    def shown_by_recorded(self) -> dict[str, frozenset[str]]:
-        """Return recorded entity -> the entities that its mentions show as."""
-        found = {entity: frozenset((entity,)) for entity in self.entities}
-        found.update((recorded, frozenset(shown)) for recorded, shown in self.shows.items())
-        return found
+    def shows_as(self, recorded: str) -> frozenset[str]:
+        """Return the entities that a recorded one's mentions show as."""
+        return frozenset(self.shows.get(recorded) or {recorded} & self.entities.keys())
 
     # ------------------------------------------------------------------ commit by commit
 

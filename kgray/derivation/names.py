@@ -37,17 +37,26 @@ def key(surface: str) -> str:
     "acme" and "ACME." are one name; "C" and "C++", "Room 1" and "Room -1" are not.
     """
     text = folded(surface)
+    if plain := _plain(text):
+        return " ".join(plain)
     return " ".join(word.rstrip(".,;:") or word for word in text.strip(_OUTER).split()) or text.strip()
+
+
+def _plain(text: str) -> list[str] | None:
+    """Return the words of a text of letters, digits and spaces alone, as most names are; else None."""
+    words = text.split()
+    return words if all(map(str.isalnum, words)) else None
 
 
 @lru_cache(maxsize=16_384)
 def tokens(surface: str) -> tuple[str, ...]:
     """Return the telling tokens of a name, in order: without legal forms at its end and stop words."""
-    pieces = list(_pieces(surface))
+    pieces = _pieces(surface)
     while len(pieces) > 1 and pieces[-1] in _LEGAL_FORMS:
-        pieces.pop()
-    telling = tuple(p for p in pieces[:-1] if p not in _STOP_WORDS) + tuple(pieces[-1:])
-    return telling or (key(surface),)
+        pieces = pieces[:-1]
+    if not _STOP_WORDS.isdisjoint(pieces):
+        pieces = (*(p for p in pieces[:-1] if p not in _STOP_WORDS), pieces[-1])
+    return pieces or (key(surface),)
 
 
 def digits(surface: str) -> frozenset[str]:
@@ -71,7 +80,9 @@ def strictly_expands(new: str, old: str) -> bool:
 def spellings(surface: str) -> set[tuple[str, ...]]:
     """Return the words whose letters an acronym may take: with and without legal form and stop words."""
     pieces = _pieces(surface)
-    found = {tokens(surface), pieces, tuple(p for p in pieces if p not in _STOP_WORDS)}
+    found = {tokens(surface), pieces}
+    if not _STOP_WORDS.isdisjoint(pieces):
+        found.add(tuple(p for p in pieces if p not in _STOP_WORDS))
     if len(pieces) > 2 and len(pieces[-1]) <= 3:
         found.add(pieces[:-1])  # a legal form such as AG
     return found - {()}
@@ -79,7 +90,10 @@ def spellings(surface: str) -> set[tuple[str, ...]]:
 
 @lru_cache(maxsize=16_384)
 def _pieces(surface: str) -> tuple[str, ...]:
-    before, comma, after = folded(surface).partition(",")
+    text = folded(surface)
+    if plain := _plain(text):
+        return tuple(plain)
+    before, comma, after = text.partition(",")
     if comma and "," not in after and after.strip() and after.strip(" .") not in _LEGAL_FORMS:
         before, after = after, before  # "Webb, Marcus" is "Marcus Webb"
     return tuple(_POSSESSIVE.sub("", piece) for piece in _PIECES.findall(f"{before} {after}"))

@@ -13,14 +13,13 @@ from typing import Any, get_args
 
 from kgray import kinds, rows, times
 from kgray.derivation.group import GroupGraph
-from kgray.derivation.stored import in_pieces, records_of
+from kgray.derivation.stored import TIMED, in_pieces, records_of
 from kgray.errors import Damaged
 from kgray.kinds import Key, Kind, Row
 from kgray.ports import Patch, RowChanges, Store, at_one_moment
 from kgray.records import EvidenceKind, Operation
 
 _DERIVED = (kinds.ENTITIES, kinds.SHOWN_ENTITIES, kinds.FACTS)
-_TIMED = frozenset({"merge", "split", "undo"})
 _SHOWN = kinds.EVIDENCE.names.index("shown")
 
 
@@ -102,7 +101,7 @@ def _operations(store: Store, group: str, found: _Faults) -> list[Operation]:
     """Return the corrections that can be applied, in order."""
     kept: dict[int, Operation] = {}
     for row in store.rows(kinds.ALL["operations"], group):
-        if row[1] not in _TIMED or row[3] != kinds.DONE:
+        if row[1] not in TIMED or row[3] != kinds.DONE:
             continue
         try:
             operation = rows.operation(group, row)
@@ -119,7 +118,7 @@ def _operations(store: Store, group: str, found: _Faults) -> list[Operation]:
 def _wrong(operation: Operation, earlier: dict[int, Operation]) -> str:
     """Return why a correction cannot be applied; "" where it can."""
     match operation.kind:
-        case "merge" if len(set(operation.entities)) < 2:
+        case "merge" | "distinct" if len(set(operation.entities)) < 2:
             return "it names fewer than two entities"
         case "split" if len(operation.entities) != 1 or not operation.made:
             return "it names no entity, or none that it made"
@@ -174,7 +173,8 @@ def stale(store: Store, group: str) -> tuple[dict[Kind, Sequence[Row]], dict[Kin
     """
     graph = GroupGraph.build(records_of(store, group))
     entities = (rows.entity_row(note.shown()) for note in graph.entities.values())
-    shown = ((recorded, i) for recorded, found in graph.shown_by_recorded().items() for i in sorted(found))
+    recorded = {**graph.entities, **graph.shows}
+    shown = ((one, i) for one in recorded for i in sorted(graph.shows_as(one)))
     facts = map(rows.fact_row, graph.facts_of(graph.statements))
     puts: dict[Kind, Sequence[Row]] = {}
     drops: dict[Kind, Sequence[Key]] = {}

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import combinations
+from itertools import chain, combinations
+from typing import NamedTuple
 
 from kgray.derivation.names import EntityNote, Fold
 from kgray.derivation.relations import OBJECT, WORDS, Folded, Relations
@@ -134,11 +135,8 @@ def distinction(statement: Statement, names: Iterable[str]) -> str:
     names: of what it connects; their own words do not count. A number comes with the word that it counts.
     Events are set apart by their dates, so their numbers are left out; so is "always", which says when.
     """
-    numbers, negated, qualifiers = statement.marks
+    numbers, negated, qualifiers = _besides(names, statement.marks)
     negated = negated and not _SAYS_NOT.search(statement.relation)
-    for name in names if numbers or qualifiers else ():
-        theirs, _, too = _text_marks(name)
-        numbers, qualifiers = numbers - theirs, qualifiers - too
     if not (numbers or negated or qualifiers):
         return ""
     said = statement.first
@@ -182,22 +180,16 @@ def statement_text(statement: Statement, entities: Mapping[str, EntityNote], rel
 
 def elsewhere(claim: Claim, statement: str) -> Claim:
     """Return the claim of one variant as one about another variant of its statement (R6)."""
-    return replace(claim, statement=statement, other_variant=True)
+    return claim._replace(statement=statement, other_variant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Spoken:
+class Spoken(NamedTuple):
     """A piece of evidence and its folded key; None = a loop (subject = object), which derives nothing."""
 
     evidence: Evidence
     key: StatementKey | None
     # Record time of the last merge, split or ruling that gave it a key other than the recorded one; 0 = none.
     moved_at: Instant
-
-    @property
-    def place(self) -> Place:
-        """Where it was recorded."""
-        return self.evidence.sequence, self.evidence.ordinal
 
 
 def marks_of(said: Evidence | ExtractedFact) -> Marks:
@@ -211,8 +203,7 @@ def marks_of(said: Evidence | ExtractedFact) -> Marks:
         dated = {str(part) for m in dates for part in (m.year, m.month, m.day)}
         numbers = frozenset(n for n in numbers if n.rstrip("stndrh").lstrip("0") not in dated)
     if said.value is not None:
-        theirs, _, too = _text_marks(said.value.shown())
-        numbers, qualifiers = numbers - theirs, qualifiers - too
+        numbers, _, qualifiers = _besides([said.value.shown()], (numbers, negated, qualifiers))
     if said.kind in _CLOSING:
         return numbers, False, qualifiers - _ENDED
     return numbers, negated, qualifiers
@@ -227,11 +218,17 @@ def says_same(one: Evidence | ExtractedFact, other: Evidence | ExtractedFact) ->
 
 def names_variant(marks: Marks, ends: Iterable[str]) -> bool:
     """Whether a wording with these marks names a variant; ends: names of what it connects (R6)."""
-    numbers, _, qualifiers = marks
-    for name in ends if numbers or qualifiers else ():
+    numbers, _, qualifiers = _besides(ends, marks)
+    return bool(numbers or qualifiers)
+
+
+def _besides(names: Iterable[str], marks: Marks) -> Marks:
+    """Return the marks without the digits and qualifiers that these names have themselves."""
+    numbers, negated, qualifiers = marks
+    for name in names if numbers or qualifiers else ():
         theirs, _, too = _text_marks(name)
         numbers, qualifiers = numbers - theirs, qualifiers - too
-    return bool(numbers or qualifiers)
+    return numbers, negated, qualifiers
 
 
 def fold_key(
@@ -283,69 +280,72 @@ def spoken(
 
 def name_statements(
     group: str, said: list[Spoken], mentions: Mapping[Place, Mention], births: Mapping[str, Place]
-) -> dict[Place, tuple[str, int]]:
-    """Return evidence place -> (statement id, variant); loops are left out. `said` is in order of place."""
-    owner: dict[str, tuple[StatementKey, int]] = {}
-    parts: dict[tuple[StatementKey, int], list[Evidence]] = {}
-    for item, variant in zip(said, _variants(said, mentions, births), strict=True):
+) -> list[tuple[StatementKey, str, int] | None]:
+    """Return (key, statement id, variant) of each piece, None of a loop. `said` is in order of place."""
+    variants = _variants(said, mentions, births)
+    owner: dict[str, tuple[StatementKey | None, int]] = {}  # recorded statement -> where it began
+    for item, variant in zip(said, variants, strict=True):
         if item.key is not None:
-            part = (item.key, variant)
-            owner.setdefault(item.evidence.statement, part)
-            parts.setdefault(part, []).append(item.evidence)
-    _move_nameless(parts)
-    named: dict[Place, tuple[str, int]] = {}
-    for part, items in parts.items():
-        kept = [s for s in {e.statement for e in items} if owner[s] == part]
-        first = (items[0].sequence, items[0].ordinal)
-        shown = min(kept, key=lambda s: (births[s], s)) if kept else statement_id(group, first)
-        named.update(((e.sequence, e.ordinal), (shown, part[1])) for e in items)
-    return named
+            owner.setdefault(item.evidence.statement, (item.key, variant))
+    _move_nameless(said, variants)
+    shown: dict[tuple[StatementKey | None, int], str] = {}  # the oldest one that began there
+    parts = [(item.key, variant) for item, variant in zip(said, variants, strict=True)]
+    for item, part in zip(said, parts, strict=True):
+        one = item.evidence.statement
+        other = shown.get(part)
+        if one != other and item.key is not None and owner[one] == part:
+            shown[part] = one if other is None else min(one, other, key=lambda s: (births[s], s))
+    for (evidence, _, _), part in zip(said, parts, strict=True):
+        if part not in shown:
+            shown[part] = statement_id(group, (evidence.sequence, evidence.ordinal))
+    return [None if part[0] is None else (part[0], shown[part], part[1]) for part in parts]
 
 
-def _move_nameless(parts: dict[tuple[StatementKey, int], list[Evidence]]) -> None:
+def _move_nameless(said: list[Spoken], variants: list[int]) -> None:
     """Move each end and denial that names no variant to the variant of its key that it bears on."""
-    for key in {part[0] for part, items in parts.items() if any(e.every_variant for e in items)}:
-        variants = [part for part in parts if part[0] == key]
-        if len(variants) == 1:
-            continue
-        best = min(
-            variants,
-            key=lambda part: standing_of(
-                (e.kind, e.valid_from, (e.sequence, e.ordinal), e.every_variant) for e in parts[part]
-            ),
-        )
-        moved = [e for part in variants if part != best for e in parts[part] if e.every_variant]
-        for part in variants:
-            parts[part] = [e for e in parts[part] if part == best or not e.every_variant]
-        parts[best] = sorted([*parts[best], *moved], key=lambda e: (e.sequence, e.ordinal))
-        for part in variants:
-            if not parts[part]:
-                del parts[part]
+    keys = {item.key for item in said if item.evidence.every_variant}
+    found: dict[StatementKey, dict[int, list[int]]] = {}  # key -> variant -> indexes
+    for at, item in enumerate(said) if keys else ():
+        if item.key is not None and item.key in keys:
+            found.setdefault(item.key, {}).setdefault(variants[at], []).append(at)
+
+    def standing(of: list[int]) -> Standing:
+        own = (said[at].evidence for at in of)
+        return standing_of((e.kind, e.valid_from, (e.sequence, e.ordinal), e.every_variant) for e in own)
+
+    for by_variant in found.values():
+        best = min(by_variant, key=lambda variant: standing(by_variant[variant]))
+        for at in chain.from_iterable(by_variant.values()):
+            if said[at].evidence.every_variant:
+                variants[at] = best
 
 
 def _variants(
     said: list[Spoken], mentions: Mapping[Place, Mention], births: Mapping[str, Place]
 ) -> list[int]:
     """Return each evidence's variant: as recorded, unless statements of other recorded ends share its key."""
-    ends: dict[str, tuple[object, ...]] = {}  # recorded statement -> its recorded ends and relation
+    variants = [item.evidence.variant for item in said]
+    earliest: dict[StatementKey, Evidence] = {}
     meeting: dict[StatementKey, dict[str, Evidence]] = {}  # key -> recorded statement -> earliest evidence
-    for item in said:
-        if item.key is None:
-            continue
-        e = item.evidence
-        if e.statement not in ends:
+    for evidence, key, _ in said:
+        if key is not None and (first := earliest.setdefault(key, evidence)).statement != evidence.statement:
+            meeting.setdefault(key, {first.statement: first}).setdefault(evidence.statement, evidence)
+    if not meeting:
+        return variants
+    ends: dict[str, tuple[object, ...]] = {}  # recorded statement -> its recorded ends and relation
+    for e, key, _ in said:
+        if key is not None and e.statement not in ends:
             target = e.value if e.object is None else mentions[e.sequence, e.object].entity
             ends[e.statement] = (mentions[e.sequence, e.subject].entity, e.relation, target)
-        meeting.setdefault(item.key, {}).setdefault(e.statement, e)
     renumbered = {
         key: _match_by_wording(first, ends, births)
         for key, first in meeting.items()
-        if len(first) > 1 and len({ends[s] for s in first}) > 1 and not _are_apart(list(first.values()))
+        if len({ends[s] for s in first}) > 1 and not _are_apart(list(first.values()))
     }
-    return [
-        renumbered[item.key][item.evidence.statement] if item.key in renumbered else item.evidence.variant
-        for item in said
-    ]
+    for at, (e, key, _) in enumerate(said):
+        if key in renumbered:
+            variants[at] = renumbered[key][e.statement]
+    return variants
 
 
 def _are_apart(first: Sequence[Evidence]) -> bool:

@@ -11,13 +11,14 @@ from functools import cached_property
 
 from kgray.derivation.group import GroupGraph
 from kgray.graph import Entity, Fact
+from kgray.ports import GraphView
 from kgray.records import Episode, GroupRecords, Place
 from kgray.times import Instant
 
 ReadEpisodes = Callable[[Sequence[int]], list[Episode]]
 
 
-class View:
+class View(GraphView):
     """A `ports.GraphView` built from records; its methods take recorded ids and return shown rows."""
 
     def __init__(self, records: GroupRecords, episodes: ReadEpisodes) -> None:
@@ -45,13 +46,9 @@ class View:
         wanted = set(ids)
         return [f for f in self.all_facts() if f.id in wanted]
 
-    def entities(self, recorded: Sequence[str]) -> list[Entity]:
-        found = (entity for part in self.entities_of(recorded) for entity in part)
-        return list({entity.id: entity for entity in found}.values())
-
     def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
-        shown, held = self.graph.shown_by_recorded(), self.graph.entities
-        return [[held[i].shown() for i in sorted(shown.get(r, ())) if i in held] for r in recorded]
+        held = self.graph.entities
+        return [[held[i].shown() for i in sorted(self.graph.shows_as(r)) if i in held] for r in recorded]
 
     def episodes(self, sequences: Sequence[int]) -> list[Episode]:
         wanted = [s for s in sequences if s in self._live]

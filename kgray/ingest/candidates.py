@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 from typing import Literal
@@ -48,16 +48,17 @@ _WORDS = 5  # at most so many words of a name are looked for behind a code
 _MOST_CODED = 4_000  # entities of a key that are compared with a code
 
 
-def blocking_keys(surface: str) -> Iterator[str]:
-    """Yield the keys under which a name is found."""
+def blocking_keys(surface: str) -> list[str]:
+    """Return the keys under which a name is found."""
     tokens = names.tokens(surface)
-    yield _NAME + names.key(surface)
-    yield from (_TOKEN + token for token in tokens)
-    yield from {_INITIALS + "".join(word[0] for word in words): None for words in names.spellings(surface)}
+    keys = [_NAME + names.key(surface)]
+    keys += [_TOKEN + token for token in tokens]
+    keys += {_INITIALS + "".join([word[0] for word in words]) for words in names.spellings(surface)}
     if len(tokens) > 1:
-        yield _short(tokens)
+        keys.append(_short(tokens))
     if letters := code(surface):
-        yield _CODE + letters[0] + letters[-1]
+        keys.append(_CODE + letters[0] + letters[-1])
+    return keys
 
 
 def _short(tokens: tuple[str, ...]) -> str:
@@ -112,12 +113,12 @@ class NameIndex(NameLookUp):
         self.postings: dict[str, list[str]] = {}
         super().__init__(self.postings)
 
-    def add(self, entity: str, surface: str) -> None:
-        """Note that an entity bears a surface."""
-        for key in blocking_keys(surface):
+    def add(self, entity: str, surfaces: Iterable[str], *, new: bool = False) -> None:
+        """Note that an entity bears surfaces; new: it is not there yet."""
+        for key in {key for surface in surfaces for key in blocking_keys(surface)}:
             posting = self.postings.setdefault(key, [])
             # An entity often comes back with an alias that shares a token; only the ends are searched.
-            if entity not in posting[-MAX_POSTING:] and entity not in posting[:MAX_POSTING]:
+            if new or (entity not in posting[-MAX_POSTING:] and entity not in posting[:MAX_POSTING]):
                 posting.append(entity)
 
 
@@ -146,9 +147,10 @@ def likeness(surface: str, shown: str) -> Likeness | None:
 @lru_cache(maxsize=16_384)
 def code(surface: str) -> str:
     """Return the letters of an acronym, initialism or ticker, in lower case; "" where the name is none."""
+    if not (surface.isupper() and _CODE_FORM.fullmatch(surface)):
+        return ""
     letters = "".join(c for c in surface if c.isalpha())
-    is_one = _CODE_FORM.fullmatch(surface) and surface.isupper() and 2 <= len(letters) <= 8
-    return letters.lower() if is_one else ""
+    return letters.lower() if 2 <= len(letters) <= 8 else ""
 
 
 def code_match(surface: str) -> Callable[[str], int | None]:
@@ -249,8 +251,8 @@ class Nearest:
         np.clip(levels, -self._levels, self._levels, out=levels)
         return np.asarray(levels, dtype=np.int8)
 
-    def extend(self, vectors: Matrix) -> None:
-        """Append rows (n, d)."""
+    def extend(self, vectors: Matrix, *, sort: bool = True) -> None:
+        """Append rows (n, d); sort: make a query cheap, which is in vain where others follow at once."""
         since, self._count = self._count, self._count + len(vectors)
         if self._count > len(self._rows):
             room = max(64, 2 * since, self._count)
@@ -262,8 +264,8 @@ class Nearest:
         self._rows[since : self._count] = rows
         self._bands[since : self._count] = self._pieces_of(rows)
         self._lengths[since : self._count] = _lengths(rows)
-        if self._count - self._sorted >= _RUN:
-            self._sort_tail()
+        if sort:
+            self.sort()
 
     def near(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, int]]:
         """Return at most `limit` (cosine, row) with cosine >= floor, nearest first, ties by row."""
@@ -312,8 +314,10 @@ class Nearest:
         signs = rows[..., : self._pieces * _PIECE] > 0
         return np.packbits(signs, axis=-1).view(np.uint16)
 
-    def _sort_tail(self) -> None:
-        """Turn the unsorted tail into a sorted run. Runs of similar size merge: O(log n) merges per row."""
+    def sort(self) -> None:
+        """Make a long unsorted tail a sorted run. Runs of similar size merge: O(log n) merges per row."""
+        if self._count - self._sorted < _RUN:
+            return
         start = self._sorted
         while self._runs and self._runs[-1][2] <= 4 * (self._count - start):
             start -= self._runs.pop()[2]

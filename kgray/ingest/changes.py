@@ -17,6 +17,7 @@ from kgray.records import Episode, Evidence, Mention, Operation, Place
 from kgray.times import Instant
 
 _OPEN = frozenset({kinds.ACCEPTED, kinds.EXTRACTED})
+_PENDING = frozenset({kinds.PENDING})
 _ANY = frozenset({kinds.ACCEPTED, kinds.EXTRACTED, kinds.COMMITTED, kinds.FAILED})
 
 Drops = Mapping[Kind, Sequence[Key]]
@@ -27,7 +28,7 @@ def extracted(episode: Episode, extraction: Row) -> RowChanges:
     """Return the move from accepted to extracted. The first extraction stays (R21)."""
     state = Patch(kind=kinds.EPISODES, columns=("state",), rows=((episode.sequence, kinds.EXTRACTED),))
     accepted, puts = frozenset({kinds.ACCEPTED}), {kinds.EXTRACTIONS: (extraction,)}
-    return _of_episode(episode, accepted, puts=puts, patches=(state,), durable=False)
+    return _of(episode, accepted, puts=puts, patches=(state,), durable=False)
 
 
 def answered(episode: Episode, key: str, answers: Row | None = None) -> RowChanges:
@@ -39,7 +40,7 @@ def answered(episode: Episode, key: str, answers: Row | None = None) -> RowChang
     puts: dict[Kind, Sequence[Row]] = {kinds.ANSWER_USES: ((episode.sequence, key),)}
     if answers is not None:
         puts[kinds.ANSWERS] = (answers,)
-    return _of_episode(episode, _ANY, puts=puts, durable=False)
+    return _of(episode, _ANY, puts=puts, durable=False)
 
 
 def spent(episode: Episode, cost: Cost) -> RowChanges:
@@ -54,7 +55,7 @@ def spent(episode: Episode, cost: Cost) -> RowChanges:
 def failed(episode: Episode, error: ContentError, recorded_at: Instant) -> RowChanges:
     """Return the failure of an episode by its own content (R24)."""
     row = rows.failed_row(episode, recorded_at, type(error).__name__, str(error), error.raw)
-    return _of_episode(episode, _OPEN, recorded_at=recorded_at, puts={kinds.EPISODES: (row,)})
+    return _of(episode, _OPEN, recorded_at=recorded_at, puts={kinds.EPISODES: (row,)})
 
 
 def committed(change: EpisodeChange, difference: Difference, recorded_at: Instant) -> RowChanges:
@@ -85,7 +86,7 @@ def committed(change: EpisodeChange, difference: Difference, recorded_at: Instan
     }
     if change.episode_vector is not None:
         puts[kinds.EPISODE_VECTORS] = ((episode.sequence, rows.vector_bytes(change.episode_vector)),)
-    return _of_episode(
+    return _of(
         episode,
         _OPEN,
         recorded_at=recorded_at,
@@ -108,8 +109,9 @@ def corrected(
     erases: bool = False,
 ) -> RowChanges:
     """Return a correction: its result, the difference in the graph, and further changes of rows."""
-    return _of_operation(
+    return _of(
         operation,
+        _PENDING,
         recorded_at=recorded_at,
         drops=_filled({**_derived_drops(difference), **(drops or {})}),
         puts=_filled(
@@ -161,7 +163,7 @@ def pieces(
         state = kinds.DONE if start + most >= len(steps) else kinds.PENDING
         puts[kinds.OPERATIONS].append(rows.operation_row(operation, state, recorded_at, result))
         erases = operation.kind == "remove"
-        yield _of_operation(operation, drops=drops, puts=puts, patches=shown_patch(moved), erases=erases)
+        yield _of(operation, _PENDING, drops=drops, puts=puts, patches=shown_patch(moved), erases=erases)
 
 
 def size(change: RowChanges) -> int:
@@ -173,26 +175,18 @@ def size(change: RowChanges) -> int:
 def cleared(operation: Operation, result: Mapping[str, Any], recorded_at: Instant) -> RowChanges:
     """Return the removal of a whole group (R27)."""
     puts = {kinds.OPERATIONS: (rows.operation_row(operation, kinds.DONE, recorded_at, result),)}
-    return _of_operation(operation, recorded_at=recorded_at, clear=True, puts=puts, erases=True)
+    return _of(operation, _PENDING, recorded_at=recorded_at, clear=True, puts=puts, erases=True)
 
 
 def refused(operation: Operation, reason: str, recorded_at: Instant) -> RowChanges:
     """Return the refusal of a correction that cannot be carried out; what it named is not kept (R25)."""
     row = rows.operation_row(operation, kinds.REFUSED, recorded_at, {"error": reason})
-    return _of_operation(operation, recorded_at=recorded_at, puts={kinds.OPERATIONS: (row,)}, erases=True)
+    return _of(operation, _PENDING, recorded_at=recorded_at, puts={kinds.OPERATIONS: (row,)}, erases=True)
 
 
-def _of_episode(episode: Episode, states: frozenset[int], **what: Any) -> RowChanges:  # noqa: ANN401
-    return RowChanges(
-        group=episode.group, sequence=episode.sequence, ledger=kinds.EPISODES, states=states, **what
-    )
-
-
-def _of_operation(operation: Operation, **what: Any) -> RowChanges:  # noqa: ANN401
-    states = frozenset({kinds.PENDING})
-    return RowChanges(
-        group=operation.group, sequence=operation.sequence, ledger=kinds.OPERATIONS, states=states, **what
-    )
+def _of(entry: Episode | Operation, states: frozenset[int], **what: Any) -> RowChanges:  # noqa: ANN401
+    ledger = kinds.EPISODES if isinstance(entry, Episode) else kinds.OPERATIONS
+    return RowChanges(group=entry.group, sequence=entry.sequence, ledger=ledger, states=states, **what)
 
 
 def _place(evidence: Evidence) -> Place:

@@ -20,13 +20,13 @@ from dataclasses import dataclass, field, replace
 from kgray import times
 from kgray.derivation.change import Difference, EpisodeChange, compare, with_change
 from kgray.derivation.group import GroupGraph
-from kgray.derivation.stored import records_of
+from kgray.derivation.stored import let_go, records_of
 from kgray.errors import ContentError, Cost, InputError, KgrayError, NotFound, Unwritable
 from kgray.holds import is_groups_own
 from kgray.ingest import changes
 from kgray.ingest.correct import correct
 from kgray.ingest.state import GroupState, Rules
-from kgray.ingest.threads import There, apart, at_length, let_go, off_the_loop
+from kgray.ingest.threads import There, apart, at_length, off_the_loop, unawaited
 from kgray.ingest.withdraw import embed_missing
 from kgray.kinds import EPISODES, STATEMENT_VECTORS_OF, Row
 from kgray.ledger import Removals
@@ -266,7 +266,7 @@ class Committer:
                     return state
             elif self.outbox.moves(group):
                 await self.outbox.flush()
-            elif self._unchecked(group):
+            elif self._writes and group not in self._embedded:  # a removal may have left vectors out
                 await self._embed_missing(group)
             else:
                 loading = self._loading.get(group)
@@ -309,10 +309,6 @@ class Committer:
                 return list(store.rows(STATEMENT_VECTORS_OF, state.group, missing)) if missing else []
 
             state.take_wanted(wanted, judging, await off_the_loop(store, read))
-
-    def _unchecked(self, group: str) -> bool:
-        """Whether vectors may be missing that a removal could not compute."""
-        return self._writes and group not in self._embedded
 
     def kept(self, group: str) -> GroupState | None:
         """Return the group's state if it is in memory."""
@@ -432,8 +428,11 @@ class Committer:
 
     def _refolded(self, change: EpisodeChange, recorded_at: Instant) -> Difference:
         records = records_of(self._parts.store, change.episode.group)
+        before = GroupGraph.build(records)
         after = GroupGraph.build(with_change(records, change, recorded_at))
-        return compare(GroupGraph.build(records), after)
+        found = compare(before, after)
+        let_go(*vars(after).values(), *vars(before).values(), records.mentions, records.evidence)
+        return found
 
     def _keep_within_bound(self) -> None:
         while len(self._states) > 1 and self.size() > self._parts.state_bytes:
@@ -442,7 +441,7 @@ class Committer:
     def _drop(self, group: str) -> None:
         state = self._states.pop(group, None)
         if state is not None and state.is_large:
-            let_go(state.clear)
+            unawaited(state.clear)
 
 
 def _after(last: Instant) -> Instant:

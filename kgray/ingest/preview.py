@@ -15,7 +15,8 @@ from kgray.ingest.calls import settle
 from kgray.ingest.committer import Committer, Parts
 from kgray.ingest.decide import Decision, decide
 from kgray.ingest.extract import read_episode
-from kgray.ingest.state import Answers, GroupState, ReadEpisode, name_vectors
+from kgray.ingest.state import Answers, GroupState, ReadEpisode
+from kgray.kinds import ALL
 from kgray.ledger import Foresight, dumped_episodes, find
 from kgray.ports import Answer, QuestionRequest
 from kgray.records import Draft
@@ -60,7 +61,7 @@ class Preview:
         else:
             left = retracted(before.records, replaced).records
             gone = [e for e in dumped_episodes(store, group) if e.sequence in replaced]
-            state = GroupState(left, name_vectors(store, group), self._parts.embedder.dimensions)
+            state = GroupState(left, store.rows(ALL["name_vectors"], group), self._parts.embedder.dimensions)
             await self._committer.with_vectors(state)
         change = await self._decided(read, state)
         after = View(with_change(left, change, recorded_at), lambda _: [])

@@ -71,7 +71,7 @@ class Runner:
         """
         self.totals = Totals()
         try:
-            await self._go(_among(groups), stop, on_step, room)
+            await self._go(lambda group: groups is None or group in groups, stop, on_step, room)
         except Unavailable:
             if not stop():
                 raise  # after a request to stop an outage is no error: nobody waits for the model
@@ -408,7 +408,3 @@ class _WindowedRun:
                 await outbox.flush()
         if not outbox.idle:
             self._committer.forget_all()
-
-
-def _among(groups: Collection[str] | None) -> Takes:
-    return lambda group: groups is None or group in groups

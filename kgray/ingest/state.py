@@ -13,15 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
-
-import numpy as np
 
 from kgray import rows
 from kgray.derivation.change import Difference, EpisodeChange
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.statements import Statement
-from kgray.derivation.stored import garbage_not_collected, records_of
+from kgray.derivation.stored import garbage_not_collected, let_go, records_of
 from kgray.ingest.aliases import ToldNames
 from kgray.ingest.candidates import NameIndex, Nearest
 from kgray.kinds import ALL, Row
@@ -130,10 +129,8 @@ class Case:
 class GroupState:
     """One group's graph with the look-ups that resolution needs. Has one owner; not thread-safe."""
 
-    def __init__(
-        self, records: GroupRecords, vectors: Iterable[tuple[str, str, Vector]], dimensions: int
-    ) -> None:
-        """Build everything from the group's live records and its name vectors, in order of insertion."""
+    def __init__(self, records: GroupRecords, vectors: Iterable[Row], dimensions: int) -> None:
+        """Build everything from the group's live records and its rows of `name_vectors`."""
         self.group = records.group
         self.graph = GroupGraph.build(records)
         self.names = NameIndex()
@@ -150,7 +147,9 @@ class GroupState:
     def load(cls, store: Store, group: str, dimensions: int) -> GroupState:
         """Read the group from the store."""
         with garbage_not_collected():
-            state = cls(records_of(store, group), name_vectors(store, group), dimensions)
+            records = records_of(store, group)
+            state = cls(records, store.rows(ALL["name_vectors"], group), dimensions)
+            let_go(records.heads, records.mentions, records.evidence)
             if state.is_large:
                 gc.freeze()  # else the collector looks at all of it at once, and the loop waits
         return state
@@ -191,20 +190,21 @@ class GroupState:
             return None
         for mention in change.mentions:
             shown, _ = self.graph.fold.shown(mention.entity, mention.surface, mention.sequence)
-            self.names.add(shown, mention.surface)
+            self.names.add(shown, [mention.surface])
         self._take_vectors(change)
         self._rulings += bool(change.rulings)
         self.ontology_settled = True
         self.last_recorded = recorded_at
         return difference
 
-    def _index(self, vectors: Iterable[tuple[str, str, Vector]]) -> None:
+    def _index(self, vectors: Iterator[Row]) -> None:
         for note in sorted(self.graph.entities.values(), key=lambda n: (n.born, n.id)):
-            for surface in note.surfaces:
-                self.names.add(note.id, surface)
-        while part := list(islice(vectors, 4096)):
-            self._owners += ((owner, surface) for owner, surface, _ in part)
-            self.nearest.extend(np.stack([vector for _, _, vector in part]))
+            self.names.add(note.id, note.surfaces, new=True)
+        while part := list(islice(vectors, 1024)):
+            self._owners += map(itemgetter(0, 1), part)
+            matrix = rows.as_vector(b"".join([row[-1] for row in part])).reshape(len(part), -1)
+            self.nearest.extend(matrix, sort=False)
+        self.nearest.sort()
         self._owned = set(self._owners)
 
     def _take_vectors(self, change: EpisodeChange) -> None:
@@ -243,14 +243,8 @@ class GroupState:
         self._vectors_for = (judging, wanted[0])
 
     def clear(self) -> None:
-        """Empty a state that is not used any more, item by item.
-
-        All at once, freeing a group of 100,000 facts would keep the interpreter's lock for a second.
-        """
-        held = (*vars(self.graph).values(), *vars(self).values(), self.names.postings)
-        for one in held:
-            while isinstance(one, dict | list | set) and one:
-                one.popitem() if isinstance(one, dict) else one.pop()
+        """Empty a state that is not used any more."""
+        let_go(*vars(self.graph).values(), *vars(self).values(), self.names.postings)
 
     def _compares(self, statement: Statement | None) -> bool:
         if statement is None or self._vectors_for[0] == "statement":
@@ -269,9 +263,3 @@ def _ends_move(graph: GroupGraph, change: EpisodeChange) -> bool:
         if any(claim.statement != best for claim in graph.general[key]):
             return True
     return False
-
-
-def name_vectors(store: Store, group: str) -> Iterator[tuple[str, str, Vector]]:
-    """Yield (recorded entity, surface, vector) of the names that a store keeps, in order of insertion."""
-    for entity, surface, _, _, kept in store.rows(ALL["name_vectors"], group):
-        yield entity, surface, rows.as_vector(kept)

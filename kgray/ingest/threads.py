@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from kgray.derivation.stored import garbage_not_collected
 from kgray.ports import Store
 
 _T = TypeVar("_T")
@@ -41,7 +42,8 @@ async def at_length(call: Callable[[], _T]) -> _T:
     _LONG[this] = usual
     sys.setswitchinterval(min(_SWITCH_S, usual))
     try:
-        return await asyncio.get_running_loop().run_in_executor(_THREADS, call)
+        with garbage_not_collected():
+            return await asyncio.get_running_loop().run_in_executor(_THREADS, call)
     finally:
         del _LONG[this]
         if not _LONG:
@@ -78,6 +80,6 @@ async def tell_lag(observe: Callable[[float], None]) -> None:
         observe(max(0.0, time.monotonic() - due))
 
 
-def let_go(call: Callable[[], None]) -> None:
+def unawaited(call: Callable[[], None]) -> None:
     """Run a call that may take seconds, and that nobody waits for, in a thread."""
     _THREADS.submit(call)

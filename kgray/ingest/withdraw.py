@@ -22,6 +22,7 @@ import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from kgray import kinds, rows, times
 from kgray.derivation.change import Difference, compare
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.repair import stale
-from kgray.derivation.stored import records_of
+from kgray.derivation.stored import let_go, records_of
 from kgray.derivation.withdrawn import Left, Withdrawn, removed, retracted
 from kgray.errors import Outrun, Unavailable
 from kgray.ingest import changes
@@ -145,6 +146,8 @@ async def _whole(
     rests = _texts_on(store, group, {row[0] for row in found})
     counted: dict[str, Any] = {"after": _after(store, operation), "episodes": len(found if hard else live)}
     result = counted | _counts(old, new, difference) | ({"replaces": True} if operation.replaces else {})
+    for graph, its in ((new, changed.records), (old, records)):
+        let_go(*vars(graph).values(), its.heads, its.mentions, its.evidence)
     if not hard:
         retired = {kinds.RULINGS: changed.rulings, kinds.VERDICTS: changed.verdicts}
         patches = (*_retired(live, recorded_at), *_patches("retired_at", recorded_at, retired))
@@ -247,9 +250,9 @@ def _first_wordings(store: Store, group: str, erased: set[int]) -> dict[str, str
 
     Retracted evidence counts: a statement keeps the vector of its first wording when that is retracted.
     """
-    touched = {row[2] for row in _read(store, kinds.EVIDENCE_IN, group, erased)}
+    touched = {row[2] for row in _read(store, group, kinds.EVIDENCE_IN, erased)}
     wordings: dict[str, list[tuple[int, str]]] = {}
-    for statement, sequence, text in _read(store, kinds.EVIDENCE_OF, group, touched):
+    for statement, sequence, text in _read(store, group, kinds.EVIDENCE_OF, touched):
         wordings.setdefault(statement, []).append((sequence, text))
     texts: dict[str, str] = {}
     for statement, said in wordings.items():
@@ -289,7 +292,7 @@ async def embed_missing(store: Store, embedder: Embedder, group: str) -> list[Ro
         if _UNEMBEDDED not in result:
             continue
         texts: dict[str, str] = {}
-        for statement, _, text in _read(store, kinds.EVIDENCE_OF, group, result.pop(_UNEMBEDDED)):
+        for statement, _, text in _read(store, group, kinds.EVIDENCE_OF, result.pop(_UNEMBEDDED)):
             texts.setdefault(statement, text)
         vectors = _vector_rows(texts, await embedder.embed(list(texts.values())))
         found.append(
@@ -306,10 +309,8 @@ async def embed_missing(store: Store, embedder: Embedder, group: str) -> list[Ro
 
 def _counts(old: GroupGraph, new: GroupGraph, difference: Difference) -> dict[str, int]:
     """Return the result's counts by name; a fact counts as closed where it is gone or ends earlier."""
-    was = {
-        f.id: f
-        for f in old.facts_of(s for s in {f.statement for f in difference.facts} if s in old.statements)
-    }
+    stored = {fact.statement for fact in difference.facts} & old.statements.keys()
+    was = {fact.id: fact for fact in old.facts_of(stored)}
     closed, reopened = len(difference.gone_facts), 0
     for fact in difference.facts:
         earlier = was.get(fact.id)
@@ -335,10 +336,7 @@ def _rows_of(
 
     operations: the merges and splits that are left. The births stay of what they name.
     """
-
-    def read(of: Read, values: Iterable[Any]) -> list[Row]:
-        return _read(store, of, group, values)
-
+    read = partial(_read, store, group)
     mentions, evidence = read(kinds.MENTIONS_IN, erased), read(kinds.EVIDENCE_IN, erased)
     # Names in erased rows, without those that other rows name too.
     others = [row for row in read(kinds.MENTIONS_OF, {row[3] for row in mentions}) if row[2] not in erased]
@@ -364,7 +362,7 @@ def _rows_of(
     }
 
 
-def _read(store: Store, of: Read, group: str, values: Iterable[Any]) -> list[Row]:
+def _read(store: Store, group: str, of: Read, values: Iterable[Any]) -> list[Row]:
     """Return the rows of a declared read; none for no value."""
     asked = sorted(set(values))
     return list(store.rows(of, group, asked)) if asked else []

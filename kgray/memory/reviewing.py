@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kgray import rows
 from kgray.derivation.names import EntityNote
 from kgray.derivation.names import digits as digits_of
 from kgray.errors import InputError
 from kgray.ingest.candidates import Likeness, code_match, likeness
 from kgray.ingest.resolve import NAME_FLOOR
-from kgray.ingest.state import GroupState, name_vectors
+from kgray.ingest.state import GroupState
+from kgray.kinds import ALL
 from kgray.ports import Embedder, Store
 
 _NEAREST = 6  # names near a name by vector: itself, and some others
@@ -51,7 +53,7 @@ def likely_pairs(store: Store, group: str, embedder: Embedder, limit: int) -> li
     if limit < 1:
         raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
     state = GroupState.load(store, group, embedder.dimensions)
-    vectors = {(owner, surface): vector for owner, surface, vector in name_vectors(store, group)}
+    vectors = {row[:2]: rows.as_vector(row[-1]) for row in store.rows(ALL["name_vectors"], group)}
     neighbours = _neighbours(state)
     found: dict[tuple[str, str], LikelyPair] = {}
     for note in state.graph.entities.values():

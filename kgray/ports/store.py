@@ -359,6 +359,8 @@ class GraphView(Protocol):
 
     def entities(self, recorded: Sequence[str]) -> list[Entity]:
         """Return the entities that these recorded ids show as, in the order asked, each once."""
+        found = (entity for part in self.entities_of(recorded) for entity in part)
+        return list({entity.id: entity for entity in found}.values())
 
     def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
         """Return for each recorded id the entities that it shows as: several after a split, else one or none."""

@@ -236,7 +236,7 @@ def fingerprint(state: GroupState) -> dict[str, Any]:
         ],
         "verdicts": graph.verdicts,
         "moved": graph.moved,
-        "shows": graph.shown_by_recorded(),
+        "shows": {one: graph.shows_as(one) for one in {**graph.entities, **graph.shows}},
         "near": {s: sorted(state.names.near(s)) for n in graph.entities.values() for s in n.surfaces},
         "bearers": {s: sorted(state.names.bearers(s)) for n in graph.entities.values() for s in n.surfaces},
         "vectors": state._owners,

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from bench.world import Oracle, World, WorldModel, WorldPlan
+from kgray.derivation.repair import repaired
 from kgray.ports import Judged, Question, QuestionRequest
 from kgray.records import Draft
-from tests.graph.engine import Engine, reading
+from tests.graph.engine import Engine, reading, triples, works
 
 ANNA = {"name": "Anna Berg", "type": "Person"}
 
@@ -195,6 +196,18 @@ def test_entities_that_are_distinct_are_no_candidates_for_each_other(tmp_path: P
     engine.add(seen(4, "Bob Webb"))
     assert [q.candidates for q in judge.asked if q.kind == "entity"] == [("Bobby Webb", "Bob Webb")]
     engine.check()
+
+
+def test_a_repair_leaves_a_distinction_that_was_undone_alone(tmp_path: Path) -> None:
+    """What it undid is stored, so the undo is not set aside."""
+    engine = Engine(tmp_path)
+    engine.add(triples(1, works("Acme")), triples(2, works("Beta")))
+    both = {entity.name: entity.id for entity in engine.view().all_entities()}
+    said = engine.ask("distinct", entities=(both["Acme"], both["Beta"]))
+    engine.ask("undo", target=said["sequence"])
+
+    assert repaired(engine.store, "g") == []
+    assert engine.view().graph.fold.in_force == []
 
 
 @pytest.mark.parametrize("window", [1, 16])

@@ -44,9 +44,9 @@ def test_a_code_is_found_among_many_names_and_a_name_among_many_codes() -> None:
     """The keys hold in both directions whichever came first, and the likeliest is no later than its likes."""
     index = NameIndex()
     for number in range(3000):
-        index.add(f"other {number}", f"Ibo{number % 17}m Berg {number}")
-    index.add("company", "International Business Machines")
-    index.add("ticker", "RR-NG")
+        index.add(f"other {number}", [f"Ibo{number % 17}m Berg {number}"])
+    index.add("company", ["International Business Machines"])
+    index.add("ticker", ["RR-NG"])
 
     assert "company" in index.coded("IBM")
     assert "ticker" in index.coded("Ravenridge Northgate")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import permutations
 
 import pytest
@@ -62,7 +62,7 @@ class History:
         places = zip(sequences, ordinals or [0] * len(self.claims), strict=True)
         return History(
             [
-                replace(claim, said=(claim.said[0], *place), recorded=place[0])
+                claim._replace(said=(claim.said[0], *place), recorded=place[0])
                 for claim, place in zip(self.claims, places, strict=True)
             ]
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,7 +65,7 @@ def sayings(draw: st.DrawFn) -> Claim:
 
 def numbered(claims: Sequence[Claim], places: Iterable[int]) -> list[Claim]:
     return [
-        replace(claim, said=(claim.said[0], place // 3, place), recorded=place)
+        claim._replace(said=(claim.said[0], place // 3, place), recorded=place)
         for claim, place in zip(claims, places, strict=False)
     ]
 
@@ -82,7 +82,7 @@ def of_all_variants(
         found.append(claim)
         if claim.kind in {"ended", "denied"} and claim.statement in variants and claim.said[2] in general:
             others = sorted(set(variants) - {claim.statement})
-            found += [replace(claim, statement=other, other_variant=True) for other in others]
+            found += [claim._replace(statement=other, other_variant=True) for other in others]
     return found
 
 

@@ -58,7 +58,7 @@ class Connection:
         self._database = database
         self._seen: set[str] = set()
         try:
-            if _scheme(uri) not in NEO4J_SCHEMES:
+            if uri.partition("://")[0] not in NEO4J_SCHEMES:
                 raise ValueError(uri)
             self._driver = GraphDatabase.driver(
                 uri,
@@ -169,10 +169,6 @@ class Connection:
 
     def _session(self, *, read: bool) -> Session:
         return self._driver.session(database=self._database, default_access_mode="READ" if read else "WRITE")
-
-
-def _scheme(uri: str) -> str:
-    return uri.partition("://")[0]
 
 
 def _host(uri: str) -> str:

@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 from kgray.kinds import Read, Row
+from kgray.records import is_storable
 from kgray.stores.neo4j.connection import MAX_ROWS
 from kgray.stores.neo4j.mapping import STORED, digest
 from kgray.stores.neo4j.statements import EVERYWHERE, OF_READ
@@ -81,11 +82,7 @@ def _rows(read: Read, found: Iterable[list[Any]], *, first: int = 1) -> Iterator
 def storable(value: Any) -> bool:  # noqa: ANN401 - a text, a number or a place that is asked for
     """Whether the database can hold a value; a look-up of one that it cannot hold finds nothing."""
     if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:  # a lone surrogate
-            return False
-        return True
+        return is_storable(value)
     if isinstance(value, int):
         return -_INT_LIMIT <= value < _INT_LIMIT
     return all(map(storable, value))

@@ -85,20 +85,16 @@ class Database:
         what came before it: for data that a model can be asked for again.
         """
         with self._turn, explained(self.path):
-            self._check_once()
+            if not self._checked:  # before this process writes to the file for the first time
+                first = int(one(self._writer, sql.EPOCH)[0])
+                if (found := damage(self._writer, first=first)) is not None:
+                    raise StoreError(_DAMAGED.format(path=self.path, error=found))
+                self._checked = True
             if durable != self._durable:
                 self._writer.pragma("synchronous", "FULL" if durable else "NORMAL")
                 self._durable = durable
             with transaction(self._writer) as connection:
                 yield connection
-
-    def _check_once(self) -> None:
-        """Check the file before this process writes to it for the first time; see `damage`."""
-        if not self._checked:
-            epoch = int(one(self._writer, sql.EPOCH)[0])
-            if (found := damage(self._writer, first=epoch)) is not None:
-                raise StoreError(_DAMAGED.format(path=self.path, error=found))
-            self._checked = True
 
     def check_epoch(self, connection: apsw.Connection) -> None:
         """Raise StaleWriter where this process does not write, or another took the folder after it (R23)."""
@@ -348,18 +344,12 @@ def _look_up(run: Run, read: Read, no: int, values: Iterable[Any]) -> Iterator[l
 
 
 def _scan(run: Run, read: Read, no: int) -> Iterator[list[Row]]:
-    width, place = _SCANS[read]
+    width, at, place = _SCANS[read]
     while page := run(sql.OF_READ[read], (no, _PAGE_ROWS, *place)):
-        yield [row[:width] for row in page]
+        yield page if len(page[0]) == width else [row[:width] for row in page]
         if len(page) < _PAGE_ROWS:
             return
-        place = page[-1][width:]
-
-
-def _first(read: Read) -> Row:
-    """Return the place before the first row of a scan."""
-    types = {column.name: column.type for column in read.kind.columns}
-    return tuple(-1 if types[name] == "int" else "" for name in order_of(read.kind))
+        place = tuple(page[-1][column] for column in at)
 
 
 def _tuple(text: str) -> tuple[str, ...]:
@@ -373,20 +363,26 @@ def _converters(read: Read) -> list[tuple[int, Callable[[Any], Any]]]:
     return [(n, made[types[name]]) for n, name in enumerate(read.chosen) if types[name] in made]
 
 
-# Made once. Of a scan: how many columns are the read's, and the place before its first row.
+def _place(read: Read) -> tuple[list[int], Row]:
+    """Return the indexes of the columns of a scan's place, and the place before its first row."""
+    names, order = list(dict.fromkeys((*read.chosen, *order_of(read.kind)))), order_of(read.kind)
+    types = {column.name: column.type for column in read.kind.columns}
+    return [names.index(name) for name in order], tuple(-1 if types[name] == "int" else "" for name in order)
+
+
+# Made once. Of a scan: how many columns are the read's, where a place is, and that before its first row.
 _CONVERTERS = {read: _converters(read) for read in READS}
-_SCANS = {read: (len(read.chosen), _first(read)) for read in READS if read.by is None}
+_SCANS = {read: (len(read.chosen), *_place(read)) for read in READS if read.by is None}
 
 
 def restored(read: Read, page: list[Row]) -> list[Row]:
     """Return rows of a read with the types that SQLite lacks."""
     if not (converters := _CONVERTERS[read]):
         return page
-    rows = list(map(list, page))
-    for place, convert in converters:
-        for row in rows:
-            row[place] = convert(row[place])
-    return list(map(tuple, rows))
+    columns = list(zip(*page, strict=True))
+    for place, convert in converters if columns else ():
+        columns[place] = tuple(map(convert, columns[place]))
+    return list(zip(*columns, strict=True))
 
 
 # ------------------------------------------------------- what SQLite raises, in one line of ours

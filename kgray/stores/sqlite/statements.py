@@ -61,14 +61,15 @@ def columns_of(names: Iterable[str]) -> str:
 def _of_read(read: Read) -> str:
     """Return a look-up: (no, values as JSON); or a scan: (no, limit, *the place of the last row).
 
-    The columns of a place, `order_of`, stand at the end of the rows of a scan.
+    The columns of a place, `order_of`, that it does not choose stand at the end of the rows of a scan.
     """
     if read.by is not None:
         return _by_values(read, read.by if isinstance(read.by, tuple) else (read.by,))
     order = order_of(read.kind)
     marks = ", ".join(f"?{3 + n}" for n in range(len(order)))
     within = f"t.no = ?1 AND ({columns_of(order)}) > ({marks}) ORDER BY {columns_of(order)} LIMIT ?2"
-    return f"SELECT {columns_of((*read.chosen, *order))} FROM {read.kind.name} AS t WHERE {within}"
+    chosen = dict.fromkeys((*read.chosen, *order))
+    return f"SELECT {columns_of(chosen)} FROM {read.kind.name} AS t WHERE {within}"
 
 
 def _by_values(read: Read, by: tuple[str, ...]) -> str:
@@ -227,15 +228,3 @@ FACTS_TO = (
     f"SELECT created_at, id FROM facts WHERE no = ?1 AND target = ?2 AND {_HOLDS} "
     "ORDER BY created_at DESC, id LIMIT ?4"
 )
-
-
-def all_statements() -> dict[str, str]:
-    """Return every statement by its name, except patches, which are made when first needed."""
-    found = {}
-    for name, value in globals().items():
-        if isinstance(value, str) and name.isupper() and name[0] != "_":
-            found[name] = value
-        elif isinstance(value, Mapping) and name.isupper():
-            for key, item in value.items():
-                found[f"{name} {getattr(key, 'name', key)}"] = item
-    return found

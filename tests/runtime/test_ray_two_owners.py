@@ -1,0 +1,145 @@
+"""A group has one owner, through Ray too (R23): what takes the store from the actors unseen loses nothing.
+
+The model never answers the same twice, so that whoever decides on anything but what is stored is seen at
+once: the stored graph is then not what the records derive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kgray
+from kgray.derivation.repair import differences
+from kgray.errors import StaleWriter, StoreError
+from kgray.ingest.runner import Runner
+from kgray.kinds import COMMITTED, EPISODE_HEADS
+from kgray.locks import INGEST_LOCK
+from kgray.records import Draft
+from tests.doors.chat_server import Asked, ChatServer, Say, as_json
+from tests.neo4j_server import driver_of
+from tests.ray_session import over_ray
+from tests.runtime.test_ray_neo4j import on_server
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+GROUPS, EPISODES = ("red", "blue"), 24
+PEOPLE, FIRMS = ("Ada", "Bo", "Cy", "Dee"), ("Acme", "Beta", "Gama", "Delta", "Omega")
+TEXT = f"{', '.join(PEOPLE)} talked of {', '.join(FIRMS)}"
+
+
+def fickle(asked: Asked) -> Say:
+    """Read something else, and judge otherwise, each time that it is asked."""
+    chance = random.Random()
+    if asked.task == "batched":
+        return as_json({"answers": [judged(question, chance) for question in asked.sections["QUESTIONS"]]})
+    who, where = chance.choice(PEOPLE), chance.choice(FIRMS)
+    entities = [{"name": who, "type": "Person"}, {"name": where, "type": "Organization"}]
+    said = {"source": 0, "target": 1, "relation": "WORKS_AT", "fact": f"{who} works at {where}"}
+    return as_json({"entities": entities, "facts": [said]})
+
+
+def judged(question: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+    ids = [one["id"] for one in question.get("candidates", ())]
+    answers: dict[str, dict[str, Any]] = {
+        "relation": {"same_as": False, "inverse_of": False, "excludes": chance.random() < 0.5},
+        "cardinality": {"cardinality": chance.choice(["single", "single_object", "many", "depends"])},
+        "verdict": {"reason": "", "contradicts": [one for one in ids if chance.random() < 0.5]},
+    }
+    other = {"duplicate_of": chance.choice([*ids, None])}
+    return {"id": question["id"], **answers.get(question["kind"], other)}
+
+
+def drafts() -> list[Draft]:
+    return [
+        Draft(
+            group=GROUPS[n % 2],
+            source="s",
+            kind="text",
+            text=f"{TEXT} {n}",
+            reference_time=n,
+            client_id=f"{n}",
+        )
+        for n in range(EPISODES)
+    ]
+
+
+async def beside_a_local_run(folder: Path, take: Callable[[], None], **settings: Any) -> None:
+    """Ingest through Ray; then let a local run with the same model take the store."""
+    server = ChatServer(fickle)
+    model = {"model_backend": "openai", "model_name": "m", "model_base_url": server.url, "runtime_window": 8}
+    told: list[tuple[str, int]] = []
+    begun = asyncio.Event()
+
+    def on_step(group: str, sequence: int, outcome: str) -> None:
+        if outcome == "committed":
+            told.append((group, sequence))
+        if len(told) >= EPISODES // 4:
+            begun.set()
+
+    def locally() -> None:
+        with closing(kgray.open(folder, **model, **settings)) as memory:
+            take()
+            with memory.store.writing():
+                asyncio.run(Runner(memory.parts).run(groups=GROUPS, on_step=on_step))
+
+    try:
+        with over_ray(folder, **model, **settings) as memory:
+            going = asyncio.create_task(memory.add_many(drafts(), on_step=on_step))
+            await asyncio.wait(
+                (going, asyncio.ensure_future(begun.wait())), return_when=asyncio.FIRST_COMPLETED
+            )
+            with suppress(StaleWriter):
+                await asyncio.to_thread(locally)
+            report = await going
+            assert (report.failed, report.stopped) == (0, False)
+            for group in GROUPS:
+                rows = memory.store.rows(EPISODE_HEADS, group)
+                committed = {row[0] for row in rows if row[5] == COMMITTED}
+                assert {sequence for name, sequence in told if name == group} == committed
+                assert len(committed) == EPISODES // 2
+                assert differences(memory.store, group) == []
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("runs", [1, pytest.param(10, marks=pytest.mark.slow)])
+async def test_a_local_run_that_takes_the_folder_from_ray(tmp_path: Path, runs: int) -> None:
+    """Its lock is gone, as on a file system without locks: one of the two is stale, and takes it back."""
+    for run in range(runs):
+        folder = tmp_path / str(run)
+        await beside_a_local_run(folder, (folder / INGEST_LOCK).unlink)
+
+
+@pytest.mark.slow
+async def test_a_local_run_that_takes_the_server_from_ray(tmp_path: Path, own_neo4j: Any) -> None:
+    """The lease has run out, as when a process stood still."""
+    with driver_of(own_neo4j) as driver:
+
+        def take() -> None:
+            driver.execute_query("MATCH (s:KgrayShard) REMOVE s.holder, s.beat")
+
+        await beside_a_local_run(tmp_path, take, **on_server(own_neo4j, tmp_path))
+
+
+@pytest.mark.slow
+async def test_a_second_cluster_that_divides_the_groups_otherwise_is_refused(
+    tmp_path: Path, own_neo4j: Any
+) -> None:
+    """The first one goes on, and no group has two owners."""
+    settings = on_server(own_neo4j, tmp_path)
+    with over_ray(tmp_path / "a", **settings) as first:
+        report = await first.add_many(drafts()[:4])
+        assert report.committed == 4
+        with (
+            over_ray(tmp_path / "b", shards=2, **settings) as second,
+            pytest.raises(StoreError, match="divided among 1 shard"),
+        ):
+            await second.add_many(drafts()[4:8])
+        report = await first.add_many(drafts()[:8])
+        assert (report.committed, report.failed) == (8, 0)
