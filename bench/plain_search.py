@@ -1,4 +1,4 @@
-"""Two searches that kgray is measured beside: BM25 and cosine over the messages of one conversation.
+"""Searches that kgray is measured beside: BM25, cosine, and both with what a conversation tells besides.
 
 BM25 (Robertson and Zaragoza 2009): k1 1.2, b 0.75, idf log(1 + (N - n + 0.5) / (n + 0.5)); English stems, no
 stop list. No sessions, no neighbours, no speakers unless they stand in the text.
@@ -9,13 +9,17 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from datetime import datetime
 from functools import cache
 
 import numpy as np
 from snowballstemmer import stemmer
 
+from kgray.evals.dataset import Message
 from kgray.ports import Matrix, Vector
+from kgray.search.question import Question, languages, read
+from kgray.times import from_datetime
 
 _K1, _B = 1.2, 0.75
 _WORD = re.compile(r"\w+")
@@ -36,8 +40,9 @@ def stems(text: str) -> list[str]:
 class PlainBM25:
     """BM25 over texts."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        """Index the texts."""
+    def __init__(self, texts: Sequence[str], stops: Collection[str] = ()) -> None:
+        """Index the texts; stops: words of questions that are left out."""
+        self._stops = stops
         self._postings: dict[str, list[tuple[int, float]]] = defaultdict(list)
         counted = [Counter(stems(text)) for text in texts]
         average = sum(bag.total() for bag in counted) / max(1, len(counted))
@@ -55,7 +60,8 @@ class PlainBM25:
     def scores(self, query: str) -> dict[int, float]:
         """Return the scores of the texts that share a word with the query, by place."""
         scores: dict[int, float] = defaultdict(float)
-        for word in stems(query):
+        asked = " ".join(word for word in _WORD.findall(query.casefold()) if word not in self._stops)
+        for word in stems(asked):
             postings = self._postings.get(word, ())
             rarity = math.log(1 + (self._count - len(postings) + 0.5) / (len(postings) + 0.5))
             for place, weight in postings:
@@ -67,3 +73,51 @@ def nearest(query: Vector, vectors: Matrix, limit: int) -> list[int]:
     """Return the places of the vectors with the largest cosine, best first; all are unit vectors."""
     order = np.argsort(-(vectors @ query), kind="stable")
     return [int(place) for place in order[:limit]]
+
+
+class Together:
+    """Words and vectors in halves, times who and when is asked for, with credit of neighbours and sessions.
+
+    Over messages alone, each signal written out in the plainest way, with round weights: what a search that
+    does more is held against. It shares with kgray how a question is read (names, dates) and the stop list.
+    """
+
+    SPEAKER, DATES, SESSION = 1.3, 1.5, 0.3
+    NEIGHBOURS = ((1, 0.35), (2, 0.15))
+
+    def __init__(self, messages: Sequence[Message], vectors: Matrix) -> None:
+        """vectors: of the messages' texts."""
+        stops = languages()["en"].stops
+        self._vectors = vectors
+        self._speakers = [message.speaker or "" for message in messages]
+        self._times = [from_datetime(datetime.fromisoformat(message.at or "")) for message in messages]
+        sessions: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for place, message in enumerate(messages):
+            sessions[message.source, message.session].append(place)
+        self._sessions = [*sessions.values()]
+        self._bm25 = PlainBM25([message.text for message in messages], stops)
+        told = [" ".join(messages[place].text for place in places) for places in self._sessions]
+        self._of_sessions = PlainBM25(told, stops)
+
+    def read(self, text: str) -> Question:
+        """Return what a question says; `topic` is what its vector is of."""
+        return read(text, speakers=set(self._speakers), now=max(self._times))
+
+    def ranked(self, question: Question, vector: Vector) -> list[int]:
+        """Return the places of all messages, best first."""
+        words, cosines = np.zeros(len(self._times)), self._vectors @ vector
+        for place, score in self._bm25.scores(question.text).items():
+            words[place] = score
+        near = (cosines - cosines.min()) / max(1e-9, float(np.ptp(cosines)))
+        base = 0.5 * words / max(1e-9, words.max()) + 0.5 * near
+        for place, (speaker, at) in enumerate(zip(self._speakers, self._times, strict=True)):
+            base[place] *= self.SPEAKER if speaker in question.speakers else 1.0
+            base[place] *= self.DATES if any(start <= at < end for start, end in question.spans) else 1.0
+        score, of_sessions = base.copy(), self._of_sessions.scores(question.text)
+        best = max(of_sessions.values(), default=1.0)
+        for number, places in enumerate(self._sessions):
+            for steps, weight in self.NEIGHBOURS:
+                score[places[steps:]] += weight * base[places[:-steps]]
+                score[places[:-steps]] += weight * base[places[steps:]]
+            score[places] += self.SESSION * of_sessions.get(number, 0.0) / best
+        return [int(place) for place in np.argsort(-score, kind="stable")]

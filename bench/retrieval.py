@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import tempfile
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +22,18 @@ import numpy as np
 
 import kgray
 from bench.engine import opened, settings_of
-from bench.plain_search import PlainBM25, nearest
-from bench.talk import Shape, conversation
+from bench.plain_search import PlainBM25, Together, nearest
+from bench.talk import LONG, Shape, conversation
 from kgray.evals.dataset import Conversation, Message, read_dataset
 from kgray.evals.measures import DEPTHS
 from kgray.evals.retrieval import BUDGETS, Asked, ask, marks_of, report
 from kgray.memory import Memory
+from kgray.prompting.tokens import count_tokens
 
 HANDMADE = Path(__file__).parent / "data" / "conversation.jsonl"
 _STORES = 2  # each with half of the conversations, ingested and asked by a process of its own
 _CROWD = 7  # people of a conversation in channels; every fifth is one
+_LONG, _LONG_TURNS = 100, 600  # the number of the first long one
 _INGESTING = (
     "backends",
     "derivation",
@@ -44,7 +49,10 @@ _INGESTING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalPlan:
-    """What is measured. conversations: 0 = the hand-made one alone, which is always measured."""
+    """What is measured.
+
+    conversations   0 = the hand-made one alone, which is always measured; and half as many long ones
+    """
 
     seed: int = 1
     conversations: int = 10
@@ -64,7 +72,10 @@ class RetrievalPlan:
             )
             for number in range(self.conversations)
         ]
-        return [*read_dataset(HANDMADE).conversations, *made]
+        # As long as people's real talks of months are: 25 sessions of turns of 130 characters.
+        shape = Shape(turns=_LONG_TURNS, questions=2 * self.questions, shares=LONG, alike=0.75, pads=2)
+        long = [conversation(self.seed, _LONG + number, shape) for number in range(self.conversations // 2)]
+        return [*read_dataset(HANDMADE).conversations, *made, *long]
 
     def stores(self) -> Path:
         """Return the folder of the stores: another one for other messages, embedders or code."""
@@ -81,7 +92,8 @@ def _sources(path: Path) -> Iterator[Path]:
     yield from path.rglob("*.py") if path.is_dir() else [path]
 
 
-SYSTEMS = ("kgray", "kgray, messages", "BM25", "BM25 with speakers", "cosine")
+SYSTEMS = ("kgray", "kgray, messages", "together", "BM25", "BM25 with speakers", "cosine")
+SETS = ("handmade", "two", "channels", "long")
 Row = tuple[str, Asked]  # system, what it found
 
 
@@ -92,16 +104,22 @@ def run(plan: RetrievalPlan, *, progress: Callable[[str], None] = lambda _: None
     with ProcessPoolExecutor(_STORES) as pool:
         parts = list(pool.map(_part, [(plan, folder, part) for part in range(_STORES)]))
     rows = [row for part in parts for row in part]
-    handmade = {talk.name for talk in read_dataset(HANDMADE).conversations}
     document: dict[str, Any] = {"plan": {**asdict(plan), "folder": str(folder)}}
-    for name, chosen in (("handmade", True), ("made", False)):
+    for name in SETS:
         of: dict[str, list[Asked]] = {system: [] for system in SYSTEMS}
         for system, asked in rows:
-            if (asked.conversation in handmade) == chosen:
+            if _set_of(asked.conversation) == name:
                 of[system].append(asked)
         document[name] = {system: report(found) for system, found in of.items()}
     document["rows"] = [_row(system, asked) for system, asked in rows]
     return document
+
+
+def _set_of(conversation: str) -> str:
+    number = re.fullmatch(r"talk-\d+-(\d+)", conversation)
+    if not number:
+        return "handmade"
+    return "long" if int(number[1]) >= _LONG else "channels" if int(number[1]) % 5 == 4 else "two"
 
 
 def _row(system: str, asked: Asked) -> dict[str, Any]:
@@ -135,7 +153,7 @@ def _part(given: tuple[RetrievalPlan, Path, int]) -> list[Row]:
 async def _asked(memory: Memory, talks: Sequence[Conversation], budgets: Sequence[int]) -> list[Row]:
     rows: list[Row] = []
     for talk in talks:
-        rows += await _plain(memory, talk)
+        rows += [*await _plain(memory, talk), *await _together(memory, talk, budgets)]
         for question in talk.questions:
             rows.append(("kgray", await ask(memory, talk, question, group=talk.name, budgets=budgets)))
             found = await ask(memory, talk, question, group=talk.name, scopes=("episode",), budgets=())
@@ -165,6 +183,27 @@ async def _plain(memory: Memory, talk: Conversation) -> list[Row]:
     return rows
 
 
+async def _together(memory: Memory, talk: Conversation, budgets: Sequence[int]) -> list[Row]:
+    """Ask the plain search with all signals; its context is its best messages, as long as they fit."""
+    vectors = await memory.embedder.embed([message.text for message in talk.messages])
+    plain, rows = Together(talk.messages, np.asarray(vectors)), list[Row]()
+    for question in talk.questions:
+        asked = plain.read(question.text)
+        vector = np.asarray(await memory.embedder.embed([asked.topic]))[0]
+        ranked = [talk.messages[place] for place in plain.ranked(asked, vector)]
+        ranking = tuple((message.id,) for message in ranked[: max(DEPTHS)])
+        marks = marks_of(question, ranking)
+        costs = [count_tokens(f"{message.speaker}: {message.text}\n") for message in ranked]
+        for budget in budgets if question.evidence else ():
+            fitting = bisect_right([*accumulate(costs)], budget)
+            shown = {message.id for message in ranked[:fitting]}
+            marks[f"context@{budget}"] = len(shown & set(question.evidence)) / len(question.evidence)
+            marks[f"tokens@{budget}"] = float(sum(costs[:fitting]))
+        found = Asked(conversation=talk.name, question=question, marks=marks, found=ranking)
+        rows.append(("together", found))
+    return rows
+
+
 # ------------------------------------------------------------------------------------ showing
 
 _SHOWN = ("fraction@5", "fraction@10", "fraction@20", "fraction@50", "any@10", "all@10", "ndcg@10", "mrr")
@@ -174,20 +213,22 @@ def table(document: dict[str, Any]) -> str:
     """Return the figures for people."""
     lines: list[str] = []
     budgets = document["plan"]["budgets"]
-    for part in ("handmade", "made"):
+    for part in SETS:
         figures = document[part]
         if not figures["kgray"]["overall"]["questions"]:
             continue
         count = figures["kgray"]["overall"]["questions"]
         lines += [f"== {part}: {count} questions, overall", _head("system")]
         lines += [_line(system, figures[system]["overall"]["measures"]) for system in SYSTEMS]
-        for system in ("kgray", "BM25"):
+        for system in ("kgray", "together", "BM25"):
             lines += ["", f"-- {part}, {system}, by type", _head("type")]
             for kind, found in figures[system]["by_type"].items():
                 lines.append(_line(f"{kind} ({found['questions']})", found["measures"]))
-        lines += ["", f"-- {part}, context of kgray: evidence (tokens used)"]
-        for kind, found in {"overall": figures["kgray"]["overall"], **figures["kgray"]["by_type"]}.items():
-            lines.append(f"{kind:<20}" + "".join(_context(found["measures"], budget) for budget in budgets))
+        for system in ("kgray", "together"):
+            lines += ["", f"-- {part}, context of {system}: evidence (tokens used)"]
+            for kind, found in {"overall": figures[system]["overall"], **figures[system]["by_type"]}.items():
+                cells = (_context(found["measures"], budget) for budget in budgets)
+                lines.append(f"{kind:<20}" + "".join(cells))
         ms = figures["kgray"]["overall"]["ms"]
         told = "; ".join(f"{name} {at['p50']:.1f} / {at['p95']:.1f}" for name, at in ms.items())
         lines += ["", f"-- {part}, ms p50 / p95: {told}", ""]

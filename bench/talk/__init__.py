@@ -6,6 +6,6 @@ making      a conversation of a seed: sessions, messages, questions
 
 from __future__ import annotations
 
-from bench.talk.making import Shape, conversation
+from bench.talk.making import LONG, Shape, conversation
 
-__all__ = ["Shape", "conversation"]
+__all__ = ["LONG", "Shape", "conversation"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -17,8 +17,10 @@ from typing import TypeVar
 from bench.talk.topics import Topic, small_talk, topics
 from bench.world.dice import Dice
 from kgray.evals.dataset import Conversation, Message, Question
+from kgray.search.question import languages
 
 _T = TypeVar("_T")
+_Known = tuple[str, tuple[str, ...]]  # a question and its evidence
 _Write = Callable[["_Person", str], str]  # writes a message; returns its id
 _NAMES = (
     "Marta Jonas Priya Owen Leila Tomasz Greta Malik Nadia Felix Ines Darius Hanne Callum Yuki Bruno Saskia "
@@ -51,6 +53,7 @@ _ADDRESSED = (
     ("your", "{who}'s"),
     ("you", "{who}"),
 )
+_COMMON = languages()["en"].stops
 _TOPICS_A_PERSON, _TOPICS_IN_ALL = 28, 46
 _TIMES = (1, 1, 2, 3, 4)  # how often a person comes back to a topic
 _MOST_EVIDENCE = 5
@@ -58,11 +61,21 @@ _MOST_EVIDENCE = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How large a conversation is. people: 2, or more in channels."""
+    """How large a conversation is, and what is asked.
+
+    people      2, or more in channels
+    shares      of each type among the questions
+    alike       share of the questions about messages that have words of these; None: as it comes, and what is
+                asked of the wrong person stands apart
+    pads        sentences that a turn has beside what it tells, at most
+    """
 
     people: int = 2
     turns: int = 500
     questions: int = 100
+    shares: Mapping[str, float] = field(default_factory=lambda: SHARES)
+    alike: float | None = None
+    pads: int = 0
 
 
 # The share of each type among the questions. "reply": the evidence answers a question of the other.
@@ -74,6 +87,19 @@ SHARES: Mapping[str, float] = {
     "open-domain": 0.07,
     "adversarial": 0.07,
     "none": 0.06,
+}
+
+
+# Of long talks of two, in which half of what is asked has the words of what was said, and one question in
+# five is about the wrong person.
+LONG: Mapping[str, float] = {
+    "single-hop": 0.36,
+    "reply": 0.06,
+    "multi-hop": 0.14,
+    "temporal": 0.16,
+    "open-domain": 0.05,
+    "adversarial": 0.2,
+    "none": 0.03,
 }
 
 
@@ -92,6 +118,7 @@ class _Asked:
 
     evidence: dict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))
     told: dict[str, dict[str, list[str]]] = field(default_factory=lambda: defaultdict(dict))  # topic, person
+    wrong: list[_Known] = field(default_factory=list)  # about somebody who said nothing of it
 
 
 def conversation(seed: int, number: int, shape: Shape | None = None) -> Conversation:
@@ -144,6 +171,9 @@ class _Making:
         def write(who: _Person, text: str) -> str:
             nonlocal turn, at
             turn += 1
+            if self._shape.pads:
+                pads = _some(dice, self._small["pad"], dice.below(self._shape.pads + 1))
+                text = " ".join([text, *pads])
             at += timedelta(seconds=dice.between(20, 140))
             message = f"D{session}:{turn}"
             self._messages.append(
@@ -181,7 +211,7 @@ class _Making:
         when = dice.pick(_WHEN)
         if asked:
             write(other, self._filled(asked, owner, value, when))
-        told = self._filled(told, owner, value, when)
+        content = told = self._filled(told, owner, value, when)
         if dice.flip(0.4):
             told = f"{self._chat('thanks', other)} {told}"
         for place, rate in (("pad", 0.7), ("turn", 0.3)):
@@ -189,6 +219,7 @@ class _Making:
                 told = f"{told} {self._chat(place, other)}"
         message = write(owner, told)
         self._note(topic, owner, value, message, dated=when.casefold() in told.casefold())
+        self._detail(owner, [content], message)
         reaction = f"{self._chat('react', owner)} {self._chat('pad', owner)}"
         if dice.flip(0.75) and (asked_on := self._new(owner, topic.more)):
             further, reply, later = asked_on
@@ -197,6 +228,9 @@ class _Making:
             self._add("reply", later, owner, value, message)
             about = _third_person(further).replace("?", " when it came to {x}?")
             self._add("reply", about, owner, value, message)
+            self._detail(
+                owner, [self._filled(text, owner, value, when) for text in (further, reply)], message
+            )
         else:
             write(other, reaction)
         if dice.flip(0.5):
@@ -215,13 +249,25 @@ class _Making:
     def _note(self, topic: Topic, who: _Person, value: tuple[str, str], message: str, *, dated: bool) -> None:
         """Note what can be asked of a message that tells a topic."""
         self._asked.told[topic.name].setdefault(who.name, []).append(message)
-        for text in (*topic.q, *topic.near):
-            self._add("all", text, who, value, message)
+        for kind, texts in (("far", topic.q), ("near", topic.near)):
+            for text in texts:
+                self._add(kind, text, who, value, message)
         for text in topic.infer:
             self._add("open-domain", text, who, value, message)
         for text in topic.when if dated else ():
             short = self._asking.flip(0.5) and _shortened(value[0])
             self._add("temporal", text, who, (short or value[0], value[1]), message)
+
+    def _detail(self, who: _Person, told: Sequence[str], message: str) -> None:
+        """Note a question that has words of what was told, and the same of somebody else."""
+        if self._shape.alike is None:
+            return
+        words = [word for word in re.findall(r"[a-z]{4,}", self._asking.pick(told)) if word not in _COMMON]
+        chosen = _some(self._asking, list(dict.fromkeys(words)), self._asking.between(2, 3))
+        text = f"What did {{who}} say about {' and '.join(chosen) or 'it'}?"
+        self._add("near", text, who, ("", ""), message)
+        other = self._asking.pick([one for one in self._people if one is not who])
+        self._asked.wrong.append((text.format(who=other.name), (message,)))
 
     def _add(self, kind: str, text: str, who: _Person, value: tuple[str, str], message: str) -> None:
         self._asked.evidence[kind, self._question(text, who.name, who, value)].append(message)
@@ -263,21 +309,33 @@ class _Making:
     # ---------------------------------------------------------------------------- questions
 
     def _questions(self, name: str) -> Iterator[Question]:
-        kinds: dict[str, list[tuple[str, tuple[str, ...]]]] = defaultdict(list)
+        kinds: dict[str, list[_Known]] = defaultdict(list)
+        near: set[str] = set()
         for (kind, text), messages in self._asked.evidence.items():
             if len(messages) <= _MOST_EVIDENCE:
                 many = "multi-hop" if len(messages) > 1 else "single-hop"
-                kinds[many if kind == "all" else kind].append((text, tuple(messages)))
-        kinds["adversarial"] = list(self._adversarial())
+                kinds[many if kind in ("far", "near") else kind].append((text, tuple(messages)))
+                near |= {text} if kind == "near" else set()
+        kinds["adversarial"] = [*self._adversarial(), *self._asked.wrong]
+        near.update(text for text, _ in self._asked.wrong)
         kinds["none"] = [(text, ()) for text in self._unanswerable()]
         number = 0
-        for kind, share in SHARES.items():
-            for text, evidence in _some(self._asking, kinds[kind], round(share * self._shape.questions)):
+        for kind, share in self._shape.shares.items():
+            for text, evidence in self._chosen(kinds[kind], near, round(share * self._shape.questions)):
                 number += 1
-                apart = kind in ("adversarial", "none")
+                apart = kind == "none" or (kind == "adversarial" and self._shape.alike is None)
                 yield Question(id=f"{name}-q{number}", text=text, type=kind, evidence=evidence, apart=apart)
 
-    def _adversarial(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+    def _chosen(self, asked: Sequence[_Known], near: Collection[str], count: int) -> list[_Known]:
+        """Return so many of the questions, of those that have the messages' words the share that is asked."""
+        alike = [row for row in asked if row[0] in near]
+        if self._shape.alike is None or not alike:
+            return _some(self._asking, asked, count)
+        chosen = _some(self._asking, alike, round(self._shape.alike * count))
+        others = [row for row in asked if row[0] not in near]
+        return [*chosen, *_some(self._asking, others, count - len(chosen))]
+
+    def _adversarial(self) -> Iterator[_Known]:
         """Yield questions about somebody who never spoke of the topic; evidence: what another said of it."""
         for topic in self._topics:
             told = self._asked.told[topic.name]
