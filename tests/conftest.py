@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 
 from kgray.outages import OUTAGES
+from tests import ray_session as ray_session_of
 from tests.neo4j_server import neo4j_driver, neo4j_server, own_neo4j
 from tests.ray_session import ray_session
 
@@ -22,8 +23,12 @@ MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a folder there that is it
 ROOM = 4 * 2**30  # bytes that must be free there: the tests' folders take a quarter of it
 
 # Folders of tests lie in memory where there is room: stores wait for the disk at every commit, and no test
-# takes the power away. What is named is left as it is.
-if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
+# takes the power away. What is named is left as it is; some tests run a script of theirs.
+if (
+    os.access(MEMORY, os.W_OK)
+    and shutil.disk_usage(MEMORY).free > ROOM
+    and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 # Else each process that a test starts would compile the package again: 0.2 s of a command's 0.8 s.
 sys.dont_write_bytecode = False
@@ -59,6 +64,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             )
 
 
+@pytest.hookimpl(trylast=True)  # the test's own fixtures end first
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End the worker's Ray after the last test that may need it: its ten processes are never quite idle."""
+    if item.nodeid.endswith("@servers") and nextitem is not None and not _shares(nextitem):
+        ray_session_of.end()
+
+
 def _shares(item: pytest.Item) -> bool:
     """Whether a test is one of those that share a worker, since they share its Ray or its server.
 
@@ -68,7 +80,9 @@ def _shares(item: pytest.Item) -> bool:
 
 
 def _turn(item: pytest.Item) -> int:
-    return 0 if _shares(item) else 1 if RUNTIME in item.path.parents else 2
+    if item.get_closest_marker("ray"):
+        return 1
+    return 0 if _shares(item) else 2 if RUNTIME in item.path.parents else 3
 
 
 @pytest.fixture(autouse=True)
