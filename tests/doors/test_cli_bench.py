@@ -32,12 +32,12 @@ def test_every_command_has_help_with_an_example_and_is_in_the_table_of_the_contr
     assert bench.process("--help").out.startswith("Usage: python -m bench [OPTIONS] COMMAND")
 
 
-def test_retrieval_measures_kgray_beside_plain_searches_and_ingests_once(bench, tmp_path):
-    bench.env["TMPDIR"] = str(tmp_path)
+def test_retrieval_measures_kgray_beside_plain_searches_and_ingests_once(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # its stores are kept there
     asked = ("retrieval", "--conversations", "1", "--turns", "30", "--questions", "12", "--budgets", "500")
-    found = bench.process(*asked, "--json", "--rows", "rows.jsonl").json
+    found = bench(*asked, "--json", "--rows", "rows.jsonl").json
     stores = list((tmp_path / "kgray-retrieval").iterdir())
-    again = bench.process(*asked)
+    again = bench(*asked)
 
     systems = ["kgray", "kgray, messages", "BM25", "BM25 with speakers", "cosine"]
     assert list(found["handmade"]) == list(found["made"]) == systems
@@ -101,14 +101,13 @@ def test_the_graph_of_a_true_reader_is_nearly_the_truth(kgray, bench):
     assert json.loads((kgray.folder / "q.json").read_text(encoding="utf-8")) == answer.json
 
 
-@pytest.mark.parametrize("seed", ["1", "2"])
-def test_a_reader_that_errs_costs_no_more_than_its_errors(bench, seed):
+def test_a_reader_that_errs_costs_no_more_than_its_errors(bench):
     """Accuracy stays within 2 % of the timeline's over the same extractions with true identities.
 
     Without aliases, so that nothing but the reader's errors counts.
     """
     answer = bench(
-        *("quality", "--seed", seed, "--episodes", "200", "--alias-rate", "0", "--errors", "0.1", "--json")
+        *("quality", "--seed", "1", "--episodes", "200", "--alias-rate", "0", "--errors", "0.1", "--json")
     )
 
     (result,) = answer.json["results"]

@@ -269,7 +269,7 @@ def test_a_named_pipe_is_read_once_and_whole(kgray):
 
 def test_output_is_plain_where_it_is_no_terminal(kgray):
     kgray.process("add", kgray.write("a.jsonl", *many(3)))
-    for command in (["status"], ["groups"], ["history", "Ann", "--group", "team"], ["doctor"]):
+    for command in (["history", "Ann", "--group", "team"], ["doctor"]):
         answer = kgray.process(*command)
         assert answer.code == 0
         assert "\x1b" not in answer.out + answer.err
