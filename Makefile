@@ -85,8 +85,8 @@ demo:
 endif
 endif
 
-# Two workers: Ray's tests share one, those on a Neo4j server the other (tests/conftest.py). What is skipped is
-# told with its reason: a Neo4j server or Ray that is missing must be seen.
+# Two workers: the tests on Ray and on a Neo4j server share one (tests/conftest.py). What is skipped is told with
+# its reason: a Neo4j server or Ray that is missing must be seen.
 test: $(DEV)
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup -rs
 

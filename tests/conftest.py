@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,13 +12,27 @@ import hypothesis
 import pytest
 
 from kgray.outages import OUTAGES
-from tests import neo4j_server as servers
+from tests import ray_session as ray_session_of
 from tests.neo4j_server import neo4j_driver, neo4j_server, own_neo4j
 from tests.ray_session import ray_session
 
 __all__ = ["neo4j_driver", "neo4j_server", "own_neo4j", "ray_session"]
 
 RUNTIME = Path(__file__).parent / "runtime"
+MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a folder there that is its user's alone
+ROOM = 4 * 2**30  # bytes that must be free there: the tests' folders take a quarter of it
+
+# Folders of tests lie in memory where there is room: stores wait for the disk at every commit, and no test
+# takes the power away. What is named is left as it is; some tests run a script of theirs.
+if (
+    os.access(MEMORY, os.W_OK)
+    and shutil.disk_usage(MEMORY).free > ROOM
+    and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+# Else each process that a test starts would compile the package again: 0.2 s of a command's 0.8 s.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # The same examples at every run, and none is too slow: what fails is the change's fault, not that of chance.
 # `--hypothesis-profile default` looks for others.
@@ -29,8 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"neo4j_server", "own_neo4j"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("neo4j")
-        if group := _group(item):
-            item.add_marker(pytest.mark.xdist_group(group))
+        if _shares(item):
+            item.add_marker(pytest.mark.xdist_group("servers"))
     if "PYTEST_XDIST_WORKER" in os.environ:
         # What takes longest first, else one worker would wait for the other at the end.
         items.sort(key=_turn)
@@ -48,19 +64,25 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             )
 
 
-def _group(item: pytest.Item) -> str:
-    """Return the group of tests that share a worker, "" for none: they share a Ray, or a database.
+@pytest.hookimpl(trylast=True)  # the test's own fixtures end first
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End the worker's Ray after the last test that may need it: its ten processes are never quite idle."""
+    if item.nodeid.endswith("@servers") and nextitem is not None and not _shares(nextitem):
+        ray_session_of.end()
 
-    A test that needs both starts a server beside the other worker's, but one that is named is one database.
+
+def _shares(item: pytest.Item) -> bool:
+    """Whether a test is one of those that share a worker, since they share its Ray or its server.
+
+    They mostly wait for other processes, which keep the second processor busy: one worker is enough for them.
     """
-    ray, neo4j = (item.get_closest_marker(name) for name in ("ray", "neo4j"))
-    return "neo4j" if neo4j and (servers.NAMED_URI or not ray) else "ray" if ray else ""
+    return any(item.get_closest_marker(name) for name in ("ray", "neo4j"))
 
 
 def _turn(item: pytest.Item) -> int:
-    if group := _group(item):
-        return ("ray", "neo4j").index(group)
-    return 2 if RUNTIME in item.path.parents else 3
+    if item.get_closest_marker("ray"):
+        return 1
+    return 0 if _shares(item) else 2 if RUNTIME in item.path.parents else 3
 
 
 @pytest.fixture(autouse=True)

@@ -35,6 +35,7 @@ cpus = 0.1
 health_every_s = 0.2
 health_deadline_s = 60.0
 """
+_RUNNING: list[Any] = []  # the session, while there is one
 
 
 @pytest.fixture(scope="session")
@@ -56,10 +57,17 @@ def ray_session() -> Iterator[Any]:
         except Unavailable:  # Ray gives its processes 30 s, which a busy machine may not keep
             if not left:
                 raise
+    _RUNNING.append(started)
     yield started
-    started.close()
+    end()
     os.environ.clear()
     os.environ.update(kept)
+
+
+def end() -> None:
+    """End the Ray of this process, if there is one: no later test may ask for it."""
+    while _RUNNING:
+        _RUNNING.pop().close()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import time
 from collections.abc import Callable
@@ -19,6 +20,14 @@ def wait_for(check: Callable[[], bool], running: subprocess.Popen[bytes] | None 
             return
         assert time.monotonic() < until, "waited in vain"
         time.sleep(0.05)
+
+
+async def until(check: Callable[[], bool]) -> None:
+    """Look again and again until a check holds, while other tasks run; fail where it never does."""
+    ends = time.monotonic() + HANGS_S
+    while not check():
+        assert time.monotonic() < ends, "waited in vain"
+        await asyncio.sleep(0.01)
 
 
 def line_of(running: subprocess.Popen[bytes]) -> str:

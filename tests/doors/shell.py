@@ -74,7 +74,7 @@ class Shell:
 
 @dataclass
 class Bench(Shell):
-    """`python -m bench` in a folder, as a process of its own."""
+    """`python -m bench` in a folder; in this process, or as one of its own."""
 
     def script_of(self, code: str) -> str:
         """Run a script to its end, as a process of its own; return its output."""
@@ -85,13 +85,9 @@ class Bench(Shell):
         return done.stdout
 
     def __call__(self, *args: str, stdin: str | bytes | None = None) -> Answer:
-        assert stdin is None, "no measurement reads it"
-        return self.process(*args)
-
-    def here(self, *args: str) -> Answer:
-        """Run a command in this process."""
         from bench.commands import bench
 
+        assert stdin is None, "no measurement reads it"
         result = CliRunner().invoke(bench, list(args), env=self.env)
         return Answer(result.exit_code, result.stdout, result.stderr)
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -38,10 +39,13 @@ def team(kgray) -> Shell:
     return kgray
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
-    "command", ["status", "status --json", "dump --group team", "add a.jsonl", "--help", "doctor"]
-)
+    ("command", "unbuffered"),
+    [
+        ("status", ""), ("status --json", "1"), ("dump --group team", ""), ("dump --group team", "1"),
+        ("add a.jsonl", ""), ("--help", "1"), ("doctor", ""),
+    ],
+)  # fmt: skip
 def test_output_that_cannot_be_written_is_one_line_and_exit_2(team, monkeypatch, command, unbuffered):
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     assert shell(team, f"$K {command} > /dev/full") == (
@@ -86,6 +90,23 @@ def test_a_path_that_cannot_be_looked_for_is_said(kgray):
             assert len(answer.err) < 300
 
 
+ALL_IN_ONE = """
+import json, shlex, sys
+from click.testing import CliRunner
+from kgray.cli import cli
+answers = [CliRunner().invoke(cli, shlex.split(line)) for line in sys.argv[1:]]
+print(json.dumps([(answer.exit_code, answer.stdout, answer.stderr) for answer in answers]))
+"""
+
+
+def all_in_one(kgray: Shell, before: str, commands: Sequence[str]) -> list[tuple[int, str, str]]:
+    """Run commands one after the other in one process; `before` takes rights from it."""
+    words = [*before.split(), sys.executable, "-c", ALL_IN_ONE, *commands]
+    environ = {**os.environ, **kgray.env}
+    done = subprocess.run(words, cwd=kgray.folder, env=environ, check=True, stdout=subprocess.PIPE)
+    return [(code, out, err) for code, out, err in json.loads(done.stdout)]
+
+
 @pytest.fixture
 def weak(team) -> str:
     """Return what a command starts with so that the folder `shut` is shut for it."""
@@ -94,58 +115,49 @@ def weak(team) -> str:
     (folder / "kgray.toml").touch()
     if os.geteuid():
         folder.chmod(0)
-        return "$K"
+        return ""
     if shutil.which("setpriv") is None:
         pytest.skip("root enters every folder, and there is no setpriv to give that up")
     os.chown(folder, 65534, 65534)
     folder.chmod(0o700)
-    return "setpriv --bounding-set -dac_override,-dac_read_search $K"
+    return "setpriv --bounding-set -dac_override,-dac_read_search"
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "status --data shut",
-        "status --data shut/in",
-        "init --data shut/in",
-        "add a.jsonl --data shut/in",
-        "status --config shut/kgray.toml",
-        "status --data shut/in --config open.toml",
-        "init --data shut/in --config open.toml",
-        "add shut/a.jsonl --group g",
-    ],
-)
-def test_a_folder_that_may_not_be_entered_is_one_line_and_exit_2(team, weak, command):
+SHUT = (
+    "status --data shut", "status --data shut/in", "init --data shut/in", "add a.jsonl --data shut/in",
+    "status --config shut/kgray.toml", "status --data shut/in --config open.toml",
+    "init --data shut/in --config open.toml", "add shut/a.jsonl --group g",
+)  # fmt: skip
+DOCTORS = ("doctor --data shut --json", "doctor --data shut --config open.toml --json")
+
+
+def test_a_folder_that_may_not_be_entered_is_one_line_and_exit_2_and_the_doctor_tells_of_it(team, weak):
     team.write("open.toml", "")
-    code, out, err = shell(team, f"{weak} {command}")
-    assert (code, out, err.count("\n")) == (2, "", 1), err
-    assert err.startswith("kgray: ")
-    assert "shut" in err
-    assert "Permission denied" in err
-
-
-@pytest.mark.parametrize("command", ["doctor --data shut", "doctor --data shut --config open.toml"])
-def test_the_doctor_tells_of_a_folder_that_may_not_be_entered(team, weak, command):
-    team.write("open.toml", "")
-    code, out, _ = shell(team, f"{weak} {command} --json")
-    wrong = [check["detail"] for check in json.loads(out)["checks"] if not check["ok"]]
-    assert (code, len(wrong)) == (2, 1)
-    assert "Permission denied" in wrong[0]
+    answers = all_in_one(team, weak, [*SHUT, *DOCTORS])
+    for command, (code, out, err) in zip(SHUT, answers, strict=False):
+        assert (code, out, err.count("\n")) == (2, "", 1), (command, err)
+        assert err.startswith("kgray: "), command
+        assert "shut" in err, command
+        assert "Permission denied" in err, command
+    for code, out, _ in answers[len(SHUT) :]:
+        wrong = [check["detail"] for check in json.loads(out)["checks"] if not check["ok"]]
+        assert (code, len(wrong)) == (2, 1)
+        assert "Permission denied" in wrong[0]
 
 
 @pytest.fixture
 def sealed(team):
     """Return what a command starts with so that it can read the data folder, and write nothing there."""
-    command = "$K"
+    before = ""
     if os.geteuid() == 0:
         if shutil.which("setpriv") is None:
             pytest.skip("root writes everywhere, and there is no setpriv to give that up")
-        command = "setpriv --bounding-set -dac_override $K"
+        before = "setpriv --bounding-set -dac_override"
     folder = team.folder / "kgray-data"
     for file in folder.iterdir():
         file.chmod(0o444)
     folder.chmod(0o555)
-    yield command
+    yield before
     folder.chmod(0o755)
 
 
@@ -159,13 +171,11 @@ READS = (
 def test_a_folder_that_cannot_be_written_is_read_and_left_as_it_is(team, sealed):
     folder = team.folder / "kgray-data"
     files = {file.name: file.read_bytes() for file in folder.iterdir()}
-    for command in READS:
-        code, out, err = shell(team, f"{sealed} {command}")
-        assert (code, out != "") == (0, True), err
-    hits = json.loads(shell(team, f"{sealed} {READS[3]}")[1])["hits"]
-    assert hits[0]["text"] == "Alice Nguyen works at Beta"
-    for command in ("remove --group team --all --yes", "add a.jsonl --replace"):
-        code, out, err = shell(team, f"{sealed} {command}")
+    writes = ("remove --group team --all --yes", "add a.jsonl --replace")
+    *read, removed, added = all_in_one(team, sealed, [*READS, *writes])
+    assert [(code, out != "") for code, out, _ in read] == [(0, True)] * len(READS), read
+    assert json.loads(read[3][1])["hits"][0]["text"] == "Alice Nguyen works at Beta"
+    for code, out, err in (removed, added):
         assert (code, out, err.count("\n"), "cannot be" in err) == (2, "", 1, True), err
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == files
 
@@ -175,7 +185,7 @@ def test_a_folder_that_cannot_be_written_is_read_while_another_process_writes(te
     with kgray_library.open(team.folder / "kgray-data", model_backend="rules") as memory:
         row = {"source": "Alice Nguyen", "relation": "WORKS_AT", "target": "Gama"}
         memory.add([row], kind="triples", group="team", at="2026-05-01")
-        code, out, err = shell(team, f"{sealed} {READS[3]}")
+        [(code, out, err)] = all_in_one(team, sealed, [READS[3]])
     assert (code, json.loads(out)["hits"][0]["text"]) == (0, "Alice Nguyen works at Gama"), err
 
 

@@ -16,7 +16,7 @@ import pytest
 from kgray.outages import OUTAGES
 from tests.doors.chat_server import NOTHING, Asked, ChatServer, Say, at
 from tests.doors.shell import Shell
-from tests.waiting import HANGS_S, line_of
+from tests.waiting import HANGS_S, line_of, until
 
 ROW = {"id": "a", "speaker": "Alice", "text": "I work at Acme.", "at": "2026-01-01", "group": "g"}
 
@@ -151,9 +151,7 @@ async def test_through_ray_the_driver_knows_what_the_workers_wait_for_and_the_le
     }
     with over_ray(tmp_path, **settings) as memory:
         adding = asyncio.create_task(memory.add_many([ROW, ROW | {"id": "b", "text": "I live in Oslo."}]))
-        while not OUTAGES.why():
-            assert not adding.done()
-            await asyncio.sleep(0.05)
+        await until(lambda: bool(OUTAGES.why()) or adding.done())
         told = OUTAGES.why()
         server = ChatServer(lambda asked: Say("no") if "Oslo" in told_by(asked) else NOTHING, port=port)
         report = await adding

@@ -11,7 +11,7 @@ from tests.graph.engine import Engine
 from tests.graph.test_runner import drafts
 
 GROUPS = 4
-BOUND = 3 << 19  # bytes; one group, which is never dropped while it is worked at, takes less
+BOUND = 3 << 18  # bytes; one group, which is never dropped while it is worked at, takes less
 
 
 def test_groups_that_grow_side_by_side_keep_within_the_bound(tmp_path: Path) -> None:
@@ -20,10 +20,10 @@ def test_groups_that_grow_side_by_side_keep_within_the_bound(tmp_path: Path) -> 
     dumps = []
     for name, bound in (("free", 1 << 30), ("bound", BOUND)):
         engine = Engine(tmp_path / name)
-        engine.accept(*drafts(3, 320, GROUPS))
+        engine.accept(*drafts(3, 160, GROUPS))
         runner = Runner(replace(engine.parts, window=16, streams=4, state_bytes=bound))
         with engine.store.writing():
-            assert asyncio.run(runner.run()).committed == 320
+            assert asyncio.run(runner.run()).committed == 160
         sizes.append(runner.committer.size())
         dumps.append({group: engine.dump(group=group) for group in engine.groups()})
 

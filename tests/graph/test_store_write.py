@@ -267,7 +267,7 @@ def test_appenders_and_the_writer_share_one_order(store, stores, group, other, m
     def appended(name, groups):
         appender = stores.open()
         taken = {each: [] for each in groups}
-        for n in range(12):
+        for n in range(6):
             batch = [draft(f"{name} {n} {each}", group=each) for each in groups]
             for each, sequence in zip(groups, append(appender, *batch), strict=True):
                 taken[each].append(sequence)
@@ -284,8 +284,8 @@ def test_appenders_and_the_writer_share_one_order(store, stores, group, other, m
     for each in (group, other):
         taken = [done.result()[each] for done in appending]
         assert all(part == sorted(part) for part in taken)
-        assert sorted(taken[0] + taken[1]) == list(range(1, 25))
-        assert store.counts(each)[each] == GroupCounts(committed=24, entities=24, facts=24)
+        assert sorted(taken[0] + taken[1]) == list(range(1, 13))
+        assert store.counts(each)[each] == GroupCounts(committed=12, entities=12, facts=12)
 
 
 # ------------------------------------------------------------------------------------- the fence

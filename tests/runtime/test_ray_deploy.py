@@ -9,7 +9,6 @@ import pickle
 import re
 import stat
 import subprocess
-import time
 import urllib.request
 from contextlib import suppress
 from dataclasses import replace
@@ -31,7 +30,7 @@ from kgray.settings import Settings, load
 from tests.board import asked
 from tests.doors.shell import Answer, Shell
 from tests.ray_session import over_ray
-from tests.waiting import HANGS_S
+from tests.waiting import HANGS_S, wait_for
 
 pytestmark = pytest.mark.ray
 KEY = "sk-nobody-may-read-this"
@@ -266,12 +265,13 @@ def exported(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Samp
         metrics.engine("extract-0", {"calls": 2})  # no engine runs here
         metrics.gauge("kgray_log_lag", 3, shard=9)
         metrics.gauge("kgray_in_flight", 4, shard=9)
-        until = time.monotonic() + HANGS_S
         found: Samples = []
-        # Names alone may be of processes that other tests had.
-        while [row for row in NUMBERS if row not in found] and time.monotonic() < until:
-            time.sleep(0.2)  # processes tell Ray every few seconds
-            found = samples()
+
+        def told() -> bool:
+            found[:] = samples()
+            return all(row in found for row in NUMBERS)  # names alone may be of other tests' processes
+
+        wait_for(told)  # processes tell Ray every second
     return found
 
 

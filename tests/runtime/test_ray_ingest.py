@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import threading
-import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,7 +23,7 @@ from kgray.memory import Memory
 from kgray.records import Draft
 from kgray.runtime.head import started_at
 from tests.ray_session import kill, over_ray, pid_of
-from tests.waiting import HANGS_S
+from tests.waiting import until, wait_for
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 GROUPS = ("red", "green", "blue")
@@ -120,8 +119,7 @@ async def test_what_is_killed_and_what_hangs_change_nothing(tmp_path: Path, plai
 
 def until_gone(pid: int) -> None:
     """Wait for the end of a process: Ray gives it five seconds to end by itself."""
-    while started_at(pid) is not None:
-        time.sleep(0.1)
+    wait_for(lambda: started_at(pid) is None)
 
 
 async def test_a_run_that_is_asked_to_stop_leaves_the_rest_for_the_next(
@@ -202,8 +200,7 @@ async def test_a_removal_is_served_by_a_sequencer_whose_model_is_down(tmp_path: 
         await memory.add(known, kind="triples", group="g", id="e0")
         waits = [{"id": "e1", "text": "x", "group": "g"}]
         adding = asyncio.create_task(memory.add_many(waits, stop=stopping.is_set))
-        for _ in iter(lambda: ledger(memory)["g"], (1, 1, 0)):
-            await asyncio.sleep(0)
+        await until(lambda: ledger(memory)["g"] == (1, 1, 0))
         result = await memory.remove(group="g", episodes=["e0"])
         assert (result["episodes"], result["absent"], adding.done()) == (1, [], False)
         assert ledger(memory) == {"g": (1, 0, 0)}
@@ -254,10 +251,7 @@ async def test_a_server_that_did_not_know_the_model_is_asked_again_without_a_com
             with pytest.raises(SettingsError, match=r"model\.name"):
                 await memory.add_many([{"text": "Alice works at Acme", "group": "g", "at": "2026-01-01"}])
             Server.knows = True
-            until = time.monotonic() + HANGS_S / 6
-            for _ in iter(lambda: ledger(memory)["g"][0] == 0 or time.monotonic() > until, True):
-                await asyncio.sleep(0)
-            assert ledger(memory)["g"][0] == 0
+            await until(lambda: ledger(memory)["g"][0] == 0)
     finally:
         server.shutdown()
         server.server_close()
