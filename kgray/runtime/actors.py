@@ -69,31 +69,48 @@ def answer(call: Any, timeout_s: float = _ANSWER_S) -> Any:  # noqa: ANN401 - wh
 
 
 class RemoteWorker:
-    """A worker process as the router (`pools`) sees it; found by its name again where it was replaced."""
+    """A worker process as the router (`pools`) sees it; found by its name, again where it was replaced."""
 
-    def __init__(self, name: str, find: Callable[[str], Handle]) -> None:
-        self.name, self._find = name, find
-        self._handle = find(name)
+    def __init__(self, name: str, namespace: str) -> None:
+        self.name, self._namespace = name, namespace
+        self._found: Handle | None = None
+        self._loading: Handle | None = None  # was asked to load its model
+
+    def _handle(self) -> Handle:
+        if self._found is None:
+            try:
+                self._found = ray.get_actor(self.name, namespace=self._namespace)
+            except (ValueError, RayError) as error:
+                raise Lost(f"{self.name} does not run ({type(error).__name__})") from None
+        return self._found
 
     async def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[Sequence[NumberedOutcome]]:
         """Yield the outcomes of a chunk as its calls end. Raises Lost where the process went away."""
+        handle = self._handle()
         with _lost():
-            async for ended in self._handle.work.remote(chunk):
+            async for ended in handle.work.remote(chunk):
                 yield await ended
 
     def abandon(self, numbers: Sequence[int]) -> None:
         """Cancel these requests. Fire and forget: if the message is lost, a model call is wasted."""
-        self._handle.abandon.remote(list(numbers))
+        with suppress(Lost):
+            self._handle().abandon.remote(list(numbers))
 
     async def health(self) -> None:
-        """Return once the process has answered. Raises Lost."""
+        """Return once the process has answered, and has its model. Raises Lost."""
         try:
-            await reached(self._handle.health.remote())
+            handle = self._handle()
+            if await reached(handle.health.remote()):
+                return
         except Lost:
-            with suppress(ValueError, RayError):  # there is none at the moment
-                self._handle = self._find(self.name)
+            self._found = None
             raise
+        if self._loading is not handle:  # one that Ray has started again loads by itself when it is asked to
+            self._loading = handle
+            handle.ready.remote()
+        raise Lost(f"{self.name} loads its model")
 
     def restart(self) -> None:
         """End the process; Ray starts another in its place."""
-        ray.kill(self._handle, no_restart=False)
+        with suppress(Lost):
+            ray.kill(self._handle(), no_restart=False)

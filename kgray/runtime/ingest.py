@@ -7,13 +7,14 @@ the driver or a sequencer may die, and whoever looks next sees the true state.
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from kgray.errors import KgrayError, Unavailable
 from kgray.memory import ingesting
 from kgray.memory.ingesting import done_elsewhere
 from kgray.outages import OUTAGES, Outage
-from kgray.ports import Store
+from kgray.ports import Embedder, Matrix, Reranker, SparseVector, Store
 from kgray.ports.ingest import (
     COUNTS,
     IngestOutcome,
@@ -42,6 +43,7 @@ from kgray.ports.ingest import (
     silent,
 )
 from kgray.runtime import head as heads
+from kgray.runtime.pools import Chunker, Pool, PooledEmbedder, PooledReranker
 from kgray.runtime.session import Session, head_listens, open_session, require_ray, runs_already
 from kgray.runtime.spec import spec_of
 from kgray.settings import Settings
@@ -49,9 +51,11 @@ from kgray.settings import Settings
 if TYPE_CHECKING:
     from kgray.runtime.deploy import Deployment
 
+_T = TypeVar("_T")
 _LOOK_S = 0.1  # between two looks at the store and the sequencers
 _LOST_S = 10.0  # a sequencer that did not answer for so long is looked up, or started, again
 _WHAT = "the sequencer in Ray"
+_WATCH_S = 5.0  # between two looks whether a Ray that is only searched with has ended
 _LAST_LOOK_S = 5.0  # for what is durable and not yet in the sequencers' stats
 
 
@@ -63,6 +67,7 @@ class RayIngest:
         self._settings, self._data, self._store = settings, data, store
         self._session: Session | None = None
         self._joining = threading.Lock()
+        self._watching: threading.Thread | None = None
         self._deployment: Deployment | None = None
 
     async def carry_out(
@@ -112,17 +117,57 @@ class RayIngest:
 
         Raises Unavailable where the task is lost.
         """
-        head = heads.read(self._data)
-        if not runs_already(self._settings, head):
-            return clustered(graph, cap, previous, touched)
-        require_ray()
         with self._joining:
-            if self._session is None:
-                profile = heads.profile_for(self._settings, head)
-                self._session = open_session(self._settings, head, profile, silent)
+            joined = self._join()
+        if not joined:
+            return clustered(graph, cap, previous, touched)
         from kgray.runtime.scheduler import clustered_by_a_task
 
         return clustered_by_a_task(graph, cap, previous, touched)
+
+    def models(self, embedder: Embedder, reranker: Reranker | None) -> tuple[Embedder, Reranker | None]:
+        """Return the models that a process searches with: those of the workers that are up, else its own."""
+        return (
+            OnWorkers(self, embedder) if self._settings.embedder.backend == "bge" else embedder,
+            OnWorkers(self, reranker) if self._settings.reranker.backend == "bge" else reranker,
+        )
+
+    def pool(self, kind: str) -> Pool | None:
+        """Return the workers of a kind, for one call; None where no Ray runs, or none of them."""
+        with self._joining:
+            if (self._session is None and not self._join()) or not head_listens():
+                return None
+            if self._watching is None:
+                self._watching = threading.Thread(target=self._watch, daemon=True)
+                self._watching.start()
+        from kgray.runtime.actors import RemoteWorker
+        from kgray.runtime.deploy import workers
+
+        namespace, model = spec_of(self._settings, self._data, {}).namespace, self._settings.model
+        there = [RemoteWorker(f"{kind}-{number}", namespace) for number in workers(namespace, kind)]
+        random.shuffle(there)  # a pool of one call does not know what others have sent
+        patience_s = model.patience_s
+        deadline_s = patience_s + model.timeout_s
+        return Pool(there, patience_s=patience_s, answer_deadline_s=deadline_s) if there else None
+
+    def _watch(self) -> None:
+        """Leave a Ray that has ended: its client ends a process that waits for the head for a minute."""
+        while (session := self._session) is not None:
+            if self._deployment is None and session.ended():
+                self._leave()
+            time.sleep(_WATCH_S)
+        self._watching = None
+
+    def _join(self) -> bool:
+        """Join the Ray that runs, if this process has not; whether there is one."""
+        head = heads.read(self._data)
+        if not runs_already(self._settings, head):
+            return False
+        require_ray()
+        if self._session is None:
+            profile = heads.profile_for(self._settings, head)
+            self._session = open_session(self._settings, head, profile, silent)
+        return True
 
     def close(self) -> None:
         """Leave Ray; what was started for this process ends. Idempotent."""
@@ -168,6 +213,35 @@ class RayIngest:
         if self._deployment is not None and self._deployment.ours:
             self._deployment.stop(self._deployment.spec.profile["limits"]["grace_s"])
             self._deployment = None
+
+
+class OnWorkers:
+    """`ports.Embedder` or `ports.Reranker` by the workers that are up; where none are, by this process."""
+
+    def __init__(self, ray: RayIngest, local: Any) -> None:  # noqa: ANN401 - either port
+        self._ray, self._local = ray, local
+        self.identity, self.dimensions = local.identity, getattr(local, "dimensions", 0)
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        """Return (len(texts), dimensions)."""
+        return await self._asked("embedder", PooledEmbedder, lambda port: port.embed(texts))
+
+    async def sparse(self, texts: Sequence[str]) -> list[SparseVector]:
+        """Return the weights of each text's tokens."""
+        return await self._asked("embedder", PooledEmbedder, lambda port: port.sparse(texts))
+
+    async def score(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return (len(texts),)."""
+        return await self._asked("reranker", PooledReranker, lambda port: port.score(query, texts))
+
+    async def _asked(self, kind: str, pooled: Any, ask: Callable[[Any], Awaitable[_T]]) -> _T:  # noqa: ANN401
+        pool = await asyncio.to_thread(self._ray.pool, kind)
+        if pool is None:
+            return await ask(self._local)
+        try:
+            return await ask(pooled(Chunker(pool, size=1, linger_s=0.0), self._local))
+        finally:
+            await pool.close()
 
 
 class _Awaited:

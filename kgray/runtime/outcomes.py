@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kgray.errors import KgrayError
 
@@ -18,6 +18,12 @@ Outcome = Any  # a value of the port's own, or a KgrayError; a RuntimeError stan
 NumberedRequest = tuple[int, Any]
 NumberedOutcome = tuple[int, Outcome]
 TOLD = -1  # in place of a number: the outcome is what the worker waits for itself, a tuple of Outage
+
+
+class SparseRequest(NamedTuple):
+    """Asks a worker that embeds for the weights of the texts' tokens, in place of their vectors."""
+
+    texts: tuple[str, ...]
 
 
 class Lost(Exception):

@@ -19,12 +19,24 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kgray.errors import KgrayError, Unavailable
 from kgray.outages import OUTAGES
-from kgray.ports import Embedder, ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest
+from kgray.ports import (
+    Embedder,
+    ExtractionRequest,
+    Extractor,
+    Judge,
+    Judged,
+    Matrix,
+    QuestionRequest,
+    Reranker,
+    SparseEmbedder,
+    SparseVector,
+)
 from kgray.records import Extraction
-from kgray.runtime.outcomes import TOLD, Lost, Outcome, within
+from kgray.runtime.outcomes import TOLD, Lost, Outcome, SparseRequest, within
 
 if TYPE_CHECKING:  # it imports ray, and this module does without
     from kgray.runtime.actors import RemoteWorker
@@ -73,6 +85,7 @@ class Pool:
         self,
         workers: Sequence[RemoteWorker],
         *,
+        least: int | None = None,
         patience_s: float,
         answer_deadline_s: float,
         health_every_s: float = 5.0,
@@ -81,6 +94,7 @@ class Pool:
     ) -> None:
         """Route to these workers.
 
+        least              so many of them exist at any time, the others as there is work for; None = all
         what               what they are called where an outage of them is told of
         patience_s         how long a lost call is sent again before its caller gets Unavailable
         answer_deadline_s  a call unanswered for so long counts as lost, even if its worker is alive; it must
@@ -89,6 +103,7 @@ class Pool:
         health_deadline_s  a worker that does not answer that for so long is restarted
         """
         self._members = [_Member(worker) for worker in workers]
+        self._least = len(workers) if least is None else least
         self._patience_s, self._answer_s = patience_s, answer_deadline_s
         self._every_s, self._deadline_s = health_every_s, health_deadline_s
         # Routers share workers, and a router that was killed leaves calls behind: numbers must not repeat.
@@ -128,8 +143,13 @@ class Pool:
         """Return each worker's name, what it has in hand, whether it is missing, how often it hung."""
         return [
             {"name": m.worker.name, "in_flight": m.in_flight, "missing": m.missing, "restarts": m.restarts}
-            for m in self._members
+            for number, m in enumerate(self._members)
+            if number < self._least or m.in_flight or not m.missing
         ]
+
+    def up(self) -> int:
+        """Return how many workers there are to share the work: the least, and further ones that answer."""
+        return self._least + sum(not member.missing for member in self._members[self._least :])
 
     async def close(self) -> None:
         """End all calls; their callers are cancelled."""
@@ -233,9 +253,10 @@ class Pool:
 
     async def _watch(self) -> None:
         """Probe workers that are busy or missing, again and again; restart those that hang."""
-        while any(member.in_flight or member.missing for member in self._members):
-            for member in self._members:
-                if (member.in_flight or member.missing) and (member.probing is None or member.probing.done()):
+        while any(m.in_flight for m in self._members) or any(m.missing for m in self._members[: self._least]):
+            for number, member in enumerate(self._members):
+                due = member.in_flight or member.missing or number >= self._least
+                if due and (member.probing is None or member.probing.done()):
                     member.probing = self._spawn(self._probe(member))
             await asyncio.sleep(self._every_s)
 
@@ -335,11 +356,13 @@ class PooledJudge:
 
 
 class PooledEmbedder:
-    """`ports.Embedder` over a pool."""
+    """`ports.Embedder` over a pool; `ports.SparseEmbedder` where the local one is."""
 
     def __init__(self, calls: Chunker, local: Embedder) -> None:
         self._calls = calls
         self.identity, self.dimensions = local.identity, local.dimensions
+        if isinstance(local, SparseEmbedder):
+            self.sparse = self._sparse
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
         """Return (len(texts), dimensions); one request for the whole list."""
@@ -348,3 +371,21 @@ class PooledEmbedder:
         found: Any = await self._calls.ask(tuple(texts))
         # A copy: rows that stay in memory must not pin Ray's shared memory, which is read-only.
         return np.array(found, dtype=np.float32)
+
+    async def _sparse(self, texts: Sequence[str]) -> list[SparseVector]:
+        """Return the weights of each text's tokens; one request for the whole list."""
+        found: list[SparseVector] = await self._calls.ask(SparseRequest(tuple(texts))) if texts else []
+        return found
+
+
+class PooledReranker:
+    """`ports.Reranker` over a pool."""
+
+    def __init__(self, calls: Chunker, local: Reranker) -> None:
+        self._calls, self.identity = calls, local.identity
+
+    async def score(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return (len(texts),); one request for the whole list. Raises as the port does."""
+        if not texts:
+            return np.zeros(0, dtype=np.float32)
+        return np.array(await self._calls.ask((query, tuple(texts))), dtype=np.float32)

@@ -118,7 +118,7 @@ async def life(folder: Path) -> None:
     hanging = asyncio.create_task(engine.chat(slow, TokensSpent()))
     for _ in range(500):
         await asyncio.sleep(0.01)
-        if engine.counts["running"]:
+        if engine.counts["calls"]:
             break
     hanging.cancel()
     with pytest.raises(asyncio.CancelledError):

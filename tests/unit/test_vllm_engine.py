@@ -63,7 +63,7 @@ async def test_replies_take_the_path_of_a_servers_replies_and_many_run_at_once(l
         await judge.judge(QuestionRequest(episode=episode(), questions=ALL))
     await engine.stop()
     assert log() == ["start", "stop"]
-    assert engine.counts["running"] == 0
+    assert {engine.counts[name] for name in ("calls", "running", "waiting", "aborted", "preempted")} == {0}
 
 
 async def test_a_call_that_is_cancelled_or_too_slow_is_aborted(log):
