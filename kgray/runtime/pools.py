@@ -65,11 +65,13 @@ class PoolCall:
 class _Member:
     """A worker of the pool.
 
+    further    it is beyond the least: it exists only while there is work for it
     missing    its process does not answer: it has ended, hangs, or never came up
     met        it has answered since it was started; until then it may be loading a model
     """
 
     worker: RemoteWorker
+    further: bool = False
     in_flight: int = 0
     missing: bool = True
     met: bool = False
@@ -102,8 +104,10 @@ class Pool:
         health_every_s     how often workers with work in hand are asked whether they are alive
         health_deadline_s  a worker that does not answer that for so long is restarted
         """
-        self._members = [_Member(worker) for worker in workers]
-        self._least = len(workers) if least is None else least
+        self._members = [
+            _Member(worker, further=least is not None and number >= least)
+            for number, worker in enumerate(workers)
+        ]
         self._patience_s, self._answer_s = patience_s, answer_deadline_s
         self._every_s, self._deadline_s = health_every_s, health_deadline_s
         # Routers share workers, and a router that was killed leaves calls behind: numbers must not repeat.
@@ -119,7 +123,9 @@ class Pool:
 
     def send(self, calls: Sequence[PoolCall], *, avoid: Collection[RemoteWorker] = ()) -> None:
         """Send a chunk to the worker with the least in flight; the first of equals."""
-        member = min(self._members, key=lambda m: (m.missing, m.worker in avoid, m.in_flight))
+        member = min(
+            self._members, key=lambda m: (m.missing, m.missing and m.further, m.worker in avoid, m.in_flight)
+        )
         member.in_flight += len(calls)
         for call in calls:
             call.holder = member.worker
@@ -143,13 +149,13 @@ class Pool:
         """Return each worker's name, what it has in hand, whether it is missing, how often it hung."""
         return [
             {"name": m.worker.name, "in_flight": m.in_flight, "missing": m.missing, "restarts": m.restarts}
-            for number, m in enumerate(self._members)
-            if number < self._least or m.in_flight or not m.missing
+            for m in self._members
+            if not m.further or m.in_flight or not m.missing
         ]
 
     def up(self) -> int:
         """Return how many workers there are to share the work: the least, and further ones that answer."""
-        return self._least + sum(not member.missing for member in self._members[self._least :])
+        return sum(not member.further or not member.missing for member in self._members)
 
     async def close(self) -> None:
         """End all calls; their callers are cancelled."""
@@ -253,9 +259,9 @@ class Pool:
 
     async def _watch(self) -> None:
         """Probe workers that are busy or missing, again and again; restart those that hang."""
-        while any(m.in_flight for m in self._members) or any(m.missing for m in self._members[: self._least]):
-            for number, member in enumerate(self._members):
-                due = member.in_flight or member.missing or number >= self._least
+        while any(m.in_flight or (m.missing and not m.further) for m in self._members):
+            for member in self._members:
+                due = member.in_flight or member.missing or member.further
                 if due and (member.probing is None or member.probing.done()):
                     member.probing = self._spawn(self._probe(member))
             await asyncio.sleep(self._every_s)

@@ -192,6 +192,10 @@ def test_a_backfill_through_engine_and_embedder_ends_and_is_searched_with_the_re
         (h["score"] for h in found["hits"]), reverse=True
     )
     assert found["hits"]
+    assert {"models-0", "embedder-0", "reranker-0"} == found["done"].keys()
+    assert found["done"]["models-0"] >= 20
+    assert found["done"]["embedder-0"] > 0
+    assert found["done"]["reranker-0"] == 1  # by the search, which loads no model itself
 
 
 if __name__ == "__main__":
