@@ -10,11 +10,11 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from kgray.errors import KgrayError, Unavailable
 from kgray.memory import ingesting
 from kgray.memory.ingesting import done_elsewhere
 from kgray.outages import OUTAGES, Outage
-from kgray.ports import Embedder, Matrix, Reranker, SparseVector, Store
+from kgray.ports import Embedder, Reranker, Store
 from kgray.ports.ingest import (
     COUNTS,
     IngestOutcome,
@@ -43,6 +43,7 @@ from kgray.ports.ingest import (
     silent,
 )
 from kgray.runtime import head as heads
+from kgray.runtime.outcomes import encoded
 from kgray.runtime.pools import Chunker, Pool, PooledEmbedder, PooledReranker
 from kgray.runtime.session import Session, head_listens, open_session, require_ray, runs_already
 from kgray.runtime.spec import spec_of
@@ -51,7 +52,6 @@ from kgray.settings import Settings
 if TYPE_CHECKING:
     from kgray.runtime.deploy import Deployment
 
-_T = TypeVar("_T")
 _LOOK_S = 0.1  # between two looks at the store and the sequencers
 _LOST_S = 10.0  # a sequencer that did not answer for so long is looked up, or started, again
 _WHAT = "the sequencer in Ray"
@@ -126,11 +126,12 @@ class RayIngest:
         return clustered_by_a_task(graph, cap, previous, touched)
 
     def models(self, embedder: Embedder, reranker: Reranker | None) -> tuple[Embedder, Reranker | None]:
-        """Return the models that a process searches with: those of the workers that are up, else its own."""
-        return (
-            OnWorkers(self, embedder) if self._settings.embedder.backend == "bge" else embedder,
-            OnWorkers(self, reranker) if self._settings.reranker.backend == "bge" else reranker,
-        )
+        """Return what a process searches with: the workers' models where they have weights, else its own."""
+        if self._settings.embedder.backend == "bge":
+            embedder = PooledEmbedder(_OnWorkers(self, "embedder", embedder), embedder)
+        if self._settings.reranker.backend == "bge" and reranker is not None:
+            reranker = PooledReranker(_OnWorkers(self, "reranker", reranker), reranker)
+        return embedder, reranker
 
     def pool(self, kind: str) -> Pool | None:
         """Return the workers of a kind, for one call; None where no Ray runs, or none of them."""
@@ -215,31 +216,18 @@ class RayIngest:
             self._deployment = None
 
 
-class OnWorkers:
-    """`ports.Embedder` or `ports.Reranker` by the workers that are up; where none are, by this process."""
+class _OnWorkers:
+    """`pools.Calls` to the workers of a kind that are up; where none are, to the model of this process."""
 
-    def __init__(self, ray: RayIngest, local: Any) -> None:  # noqa: ANN401 - either port
-        self._ray, self._local = ray, local
-        self.identity, self.dimensions = local.identity, getattr(local, "dimensions", 0)
+    def __init__(self, ray: RayIngest, kind: str, local: Any) -> None:  # noqa: ANN401 - a model's port
+        self._ray, self._kind, self.local = ray, kind, local
 
-    async def embed(self, texts: Sequence[str]) -> Matrix:
-        """Return (len(texts), dimensions)."""
-        return await self._asked("embedder", PooledEmbedder, lambda port: port.embed(texts))
-
-    async def sparse(self, texts: Sequence[str]) -> list[SparseVector]:
-        """Return the weights of each text's tokens."""
-        return await self._asked("embedder", PooledEmbedder, lambda port: port.sparse(texts))
-
-    async def score(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return (len(texts),)."""
-        return await self._asked("reranker", PooledReranker, lambda port: port.score(query, texts))
-
-    async def _asked(self, kind: str, pooled: Any, ask: Callable[[Any], Awaitable[_T]]) -> _T:  # noqa: ANN401
-        pool = await asyncio.to_thread(self._ray.pool, kind)
+    async def ask(self, request: Any) -> Any:  # noqa: ANN401 - as the port has them
+        pool = await asyncio.to_thread(self._ray.pool, self._kind)
         if pool is None:
-            return await ask(self._local)
+            return await encoded(self.local, request)
         try:
-            return await ask(pooled(Chunker(pool, size=1, linger_s=0.0), self._local))
+            return await Chunker(pool, size=1, linger_s=0.0).ask(request)
         finally:
             await pool.close()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from kgray.errors import KgrayError
@@ -21,9 +21,25 @@ TOLD = -1  # in place of a number: the outcome is what the worker waits for itse
 
 
 class SparseRequest(NamedTuple):
-    """Asks a worker that embeds for the weights of the texts' tokens, in place of their vectors."""
+    """Asks an embedder for the weights of the texts' tokens, in place of their vectors."""
 
-    texts: tuple[str, ...]
+    texts: Sequence[str]
+
+
+class RerankRequest(NamedTuple):
+    """Asks a reranker for the scores of texts."""
+
+    query: str
+    texts: Sequence[str]
+
+
+async def encoded(model: Any, request: Sequence[str] | SparseRequest | RerankRequest) -> Any:  # noqa: ANN401
+    """Return what an embedder, or a reranker, makes of a request."""
+    if isinstance(request, SparseRequest):
+        return await model.sparse(request.texts)
+    if isinstance(request, RerankRequest):
+        return await model.score(*request)
+    return await model.embed(request)
 
 
 class Lost(Exception):

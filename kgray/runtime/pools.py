@@ -16,7 +16,7 @@ from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ from kgray.ports import (
     SparseVector,
 )
 from kgray.records import Extraction
-from kgray.runtime.outcomes import TOLD, Lost, Outcome, SparseRequest, within
+from kgray.runtime.outcomes import TOLD, Lost, Outcome, RerankRequest, SparseRequest, within
 
 if TYPE_CHECKING:  # it imports ray, and this module does without
     from kgray.runtime.actors import RemoteWorker
@@ -323,6 +323,13 @@ class Chunker:
             self._pool.send(calls)
 
 
+class Calls(Protocol):
+    """Carries requests to models elsewhere: a `Chunker`, or what finds workers for each."""
+
+    async def ask(self, request: object) -> Any:  # noqa: ANN401 - the port's value
+        """Return what a model makes of a request, or raise the error it answers with."""
+
+
 # ------------------------------------------------------------- the model ports over a pool
 # The local model of each gives its identity, dimensions and keys, which cost no call.
 
@@ -364,7 +371,7 @@ class PooledJudge:
 class PooledEmbedder:
     """`ports.Embedder` over a pool; `ports.SparseEmbedder` where the local one is."""
 
-    def __init__(self, calls: Chunker, local: Embedder) -> None:
+    def __init__(self, calls: Calls, local: Embedder) -> None:
         self._calls = calls
         self.identity, self.dimensions = local.identity, local.dimensions
         if isinstance(local, SparseEmbedder):
@@ -379,7 +386,6 @@ class PooledEmbedder:
         return np.array(found, dtype=np.float32)
 
     async def _sparse(self, texts: Sequence[str]) -> list[SparseVector]:
-        """Return the weights of each text's tokens; one request for the whole list."""
         found: list[SparseVector] = await self._calls.ask(SparseRequest(tuple(texts))) if texts else []
         return found
 
@@ -387,11 +393,11 @@ class PooledEmbedder:
 class PooledReranker:
     """`ports.Reranker` over a pool."""
 
-    def __init__(self, calls: Chunker, local: Reranker) -> None:
+    def __init__(self, calls: Calls, local: Reranker) -> None:
         self._calls, self.identity = calls, local.identity
 
     async def score(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return (len(texts),); one request for the whole list. Raises as the port does."""
         if not texts:
             return np.zeros(0, dtype=np.float32)
-        return np.array(await self._calls.ask((query, tuple(texts))), dtype=np.float32)
+        return np.array(await self._calls.ask(RerankRequest(query, tuple(texts))), dtype=np.float32)

@@ -23,7 +23,9 @@ from kgray.runtime.outcomes import (
     NumberedOutcome,
     NumberedRequest,
     Outcome,
+    RerankRequest,
     SparseRequest,
+    encoded,
     outcome_of,
 )
 from kgray.runtime.spec import DeploymentSpec
@@ -193,7 +195,7 @@ class EmbedWorker(_PooledActor):
     async def _outcome(self, request: Sequence[str] | SparseRequest) -> Outcome:
         """Return the texts' vectors, (len(request), dimensions), or weights. request: at least one text."""
         if isinstance(request, SparseRequest):
-            return self._fault or await outcome_of(self._embedder.sparse(request.texts))
+            return self._fault or await outcome_of(encoded(self._embedder, request))
         return self._fault or await outcome_of(self._embedded(request))
 
     async def _embedded(self, texts: Sequence[str]) -> Matrix:
@@ -239,11 +241,10 @@ class RerankWorker(_PooledActor):
     def _build(self, spec: DeploymentSpec) -> None:
         from kgray.wiring import build_reranker
 
-        self._reranker = self._loads = build_reranker(spec.settings())
+        self._loads = build_reranker(spec.settings())
 
-    async def _outcome(self, request: tuple[str, Sequence[str]]) -> Outcome:
-        """Return the score of each text. request: the query, and at least one text."""
+    async def _outcome(self, request: RerankRequest) -> Outcome:
         since = time.monotonic()
-        outcome = self._fault or await outcome_of(self._reranker.score(*request))
+        outcome = self._fault or await outcome_of(encoded(self._loads, request))
         metrics.observe("kgray_stage_seconds", time.monotonic() - since, stage="rerank")
         return outcome

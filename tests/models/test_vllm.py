@@ -38,6 +38,7 @@ SCHEMAS = {
 LIMITS = EngineLimits(
     max_num_seqs=64, max_num_batched_tokens=4096, max_model_len=4096, memory_share=0.5, eager=True
 )
+LONGEST_S = 5400  # twenty starts take 7 minutes of a machine with nothing else to do
 ROOM = 600  # a random model ends a text by chance
 
 
@@ -163,7 +164,12 @@ def in_its_own_process(what: str) -> str:
     with TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tests.models.test_vllm", what, folder]
         done = subprocess.run(
-            command, env=os.environ | PROCESSOR, timeout=1500, check=False, capture_output=True, text=True
+            command,
+            env=os.environ | PROCESSOR,
+            timeout=LONGEST_S,
+            check=False,
+            capture_output=True,
+            text=True,
         )
     assert done.returncode == 0, done.stderr[-4000:]
     assert segments() - held == set()
