@@ -174,7 +174,7 @@ def _come_up(found: Deployment, until: float, tell: OnWait) -> dict[str, dict[st
         if not asked or now - told > _TELL_S:
             told = now
             tell(f"{len(rows)} of {len(found.actors)} actors have started after {now - began:.0f} s")
-        missing = ", ".join(sorted(asked.values(), key=_order))
+        missing = ", ".join(sorted(asked.values(), key=order))
         lacking = {_kind(name) for name in asked.values()} - {
             _kind(name) for name in rows if _kind(name) in POOLS
         }
@@ -237,9 +237,10 @@ def restore(spec: DeploymentSpec) -> list[str]:
     return missing
 
 
-def workers(namespace: str, kind: str) -> dict[int, Handle]:
-    """Return the worker actors of a kind that exist, by number; some may not have come up."""
-    return {_order(name)[1]: one for name, one in _named(namespace).items() if _kind(name) == kind}
+def workers(spec: DeploymentSpec, kind: str) -> Deployment:
+    """Return the worker actors of a kind that exist; some may not have come up."""
+    there = _named(spec.namespace)
+    return Deployment(spec, {name: one for name, one in there.items() if _kind(name) == kind})
 
 
 def further(spec: DeploymentSpec, kind: str, numbers: Sequence[int], *, detached: bool) -> None:
@@ -270,7 +271,7 @@ def _named(namespace: str) -> dict[str, Handle]:
     """Return the actors of a namespace that exist, by name, the sequencers first."""
     rows: list[Any] = list_named_actors(all_namespaces=True)
     handles: dict[str, Handle] = {}
-    for name in sorted((row["name"] for row in rows if row["namespace"] == namespace), key=_order):
+    for name in sorted((row["name"] for row in rows if row["namespace"] == namespace), key=order):
         with suppress(ValueError):  # it ended meanwhile, with the command that started it
             handles[name] = ray.get_actor(name, namespace=namespace)
     return handles
@@ -371,7 +372,7 @@ def _start(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:
             **own,
         )
         found[name] = actor.remote(*arguments)
-    return Deployment(spec, {name: found[name] for name in sorted(found, key=_order)})
+    return Deployment(spec, {name: found[name] for name in sorted(found, key=order)})
 
 
 def _on_its_cards(name: str, own: dict[str, Any], engine: EngineProfile, *, detached: bool) -> dict[str, Any]:
@@ -413,5 +414,6 @@ def _kind(name: str) -> str:
     return name.rpartition("-")[0]
 
 
-def _order(name: str) -> tuple[int, int]:
+def order(name: str) -> tuple[int, int]:
+    """Return an actor's place: its kind's, and its number."""
     return ("sequencer", "writer", *POOLS, "scheduler").index(_kind(name)), int(name.rpartition("-")[2])

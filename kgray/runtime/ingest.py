@@ -144,8 +144,8 @@ class RayIngest:
         from kgray.runtime.actors import RemoteWorker
         from kgray.runtime.deploy import workers
 
-        namespace, model = spec_of(self._settings, self._data, {}).namespace, self._settings.model
-        there = [RemoteWorker(f"{kind}-{number}", namespace) for number in workers(namespace, kind)]
+        spec, model = spec_of(self._settings, self._data, {}), self._settings.model
+        there = [RemoteWorker(name, spec.namespace) for name in workers(spec, kind).actors]
         random.shuffle(there)  # a pool of one call does not know what others have sent
         patience_s = model.patience_s
         deadline_s = patience_s + model.timeout_s

@@ -10,19 +10,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from kgray.errors import Unavailable
 from kgray.runtime import logs
-from kgray.runtime.profile import POOLS, READING, profile_of
+from kgray.runtime.profile import POOLS, READING, WorkersProfile, profile_of
 from kgray.runtime.spec import DeploymentSpec
 
 _EVERY_S = 5.0
 _LOOKS = 2  # in a row at which all are full, before more are started
 _FULL = 0.9  # of what the workers take: chunks do not divide it evenly
-_ANSWER_S = 2.0  # for all workers of a pool: one that loads, or has no node, may not answer
 
 
 @dataclass(slots=True)
@@ -39,22 +36,19 @@ class PoolSize:
     full_at: float = field(default_factory=time.monotonic)  # when all were full last
     _full: int = 0  # looks in a row at which they were
 
-    def looked(self, rows: Mapping[int, Mapping[str, Any] | None], now: float) -> tuple[list[int], list[int]]:
+    def looked(self, rows: Mapping[int, Mapping[str, Any]], now: float) -> tuple[list[int], list[int]]:
         """Return the numbers of the workers to start, and of those to end.
 
-        rows: the stats of each worker that exists, by number; None = it does not answer
+        rows: the stats of each worker that exists, by number; of one that loads, or has no node, not "loaded"
         """
-        up = [row for row in rows.values() if row is not None and row["loaded"]]
+        up = [row for row in rows.values() if row.get("loaded")]
         full = bool(up) and sum(row["running"] for row in up) >= _FULL * self.takes * len(up)
         self.full_at = now if full else self.full_at
         self._full = self._full + 1 if full and len(up) == len(rows) else 0  # none while some come up
         start: list[int] = []
         if self._full >= _LOOKS:
             self._full, start = 0, [number for number in range(self.most) if number not in rows][: len(up)]
-        idle = {
-            number: row["idle_s"] if row is not None and row["loaded"] else now - self.full_at
-            for number, row in rows.items()
-        }
+        idle = {n: row["idle_s"] if row.get("loaded") else now - self.full_at for n, row in rows.items()}
         return start, [number for number in rows if number >= self.least and idle[number] >= self.idle_s]
 
 
@@ -68,18 +62,13 @@ class Keeper:
         """
         self._spec, self._stays, self._ended = spec, stays, threading.Event()
         profile = profile_of(spec.profile, "the deployment")
-        engine = spec.values["model.backend"] == "vllm"
-        pools = {kind: (table, getattr(profile, table)) for kind, table in POOLS.items()}
-        self._sizes = {
-            kind: PoolSize(
-                of.least,
-                of.most,
-                profile.engine.max_num_seqs if engine and table in READING else of.concurrency,
-                profile.limits.idle_s,
-            )
-            for kind, (table, of) in pools.items()
-            if sizes and of.most > of.least
-        }
+        self._sizes = {}
+        for kind, table in POOLS.items():
+            of: WorkersProfile = getattr(profile, table)
+            engine = spec.values["model.backend"] == "vllm" and table in READING
+            takes = profile.engine.max_num_seqs if engine else of.concurrency
+            if sizes and of.most > of.least:
+                self._sizes[kind] = PoolSize(of.least, of.most, takes, profile.limits.idle_s)
         looks = ((_EVERY_S, self._restore, stays), (profile.limits.health_every_s, self._size, self._sizes))
         for every_s, look, wanted in looks:
             if wanted:
@@ -107,22 +96,10 @@ class Keeper:
         from kgray.runtime import deploy
 
         for kind, size in self._sizes.items():
-            rows = _stats(deploy.workers(self._spec.namespace, kind))
+            there = deploy.workers(self._spec, kind)
+            rows = {deploy.order(name)[1]: row for name, row in there.status().items()}
             start, end = size.looked(rows, time.monotonic())
             deploy.further(self._spec, kind, start, detached=self._stays)
             ended = [number for number in end if deploy.retire(self._spec, kind, number, size.idle_s)]
             if start or ended:
                 logs.LOGGER.info("workers of %s: started %s, ended %s", kind, start, ended)
-
-
-def _stats(workers: Mapping[int, Any]) -> dict[int, dict[str, Any] | None]:
-    """Return each worker's stats; None where it does not answer at once."""
-    from kgray.runtime.actors import answer
-
-    rows: dict[int, dict[str, Any] | None] = dict.fromkeys(workers)
-    asked = {number: handle.stats.remote() for number, handle in workers.items()}
-    until = time.monotonic() + _ANSWER_S
-    for number, call in asked.items():
-        with suppress(Unavailable):
-            rows[number] = answer(call, max(0.1, until - time.monotonic()))
-    return rows

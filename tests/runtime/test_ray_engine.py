@@ -85,11 +85,11 @@ def did(log: Path) -> list[list[str]]:
     return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
 
 
-def workers(memory: Any) -> set[int]:
-    """Return the numbers of the workers that exist."""
+def workers(memory: Any) -> set[str]:
+    """Return the names of the workers that exist."""
     from kgray.runtime import deploy
 
-    return set(deploy.workers(memory.runtime._deployment.spec.namespace, "models"))
+    return set(deploy.workers(memory.runtime._deployment.spec, "models").actors)
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def test_a_pool_grows_while_its_engines_are_full_and_shrinks_when_they_have_no_w
         assert (report.committed, report.failed) == (150, 0)
         started = {pid for what, pid in did(log) if what == "start"}
         assert len(started) == 3
-        wait_for(lambda: workers(memory) == {0})
+        wait_for(lambda: workers(memory) == {"models-0"})
         assert len({pid for what, pid in did(log) if what == "stop"}) == 2
         memory.add("I like coffee.", group="g")  # who is left works
 

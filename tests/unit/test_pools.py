@@ -361,7 +361,7 @@ def test_a_pool_doubles_while_all_are_full_and_ends_who_has_no_work():
 
     assert size.looked({0: row(10)}, 5.0) == ([], [])  # once is no reason
     assert size.looked({0: row(9)}, 10.0) == ([1], [])  # chunks do not divide evenly
-    assert size.looked({0: row(10), 1: None}, 15.0) == ([], [])  # it has no node yet: none is asked for more
+    assert size.looked({0: row(10), 1: {}}, 15.0) == ([], [])  # it has no node yet: none is asked for more
     assert size.looked({0: row(10), 1: row(0, loaded=False)}, 20.0) == ([], [])
     full = {0: row(12), 1: row(8)}
     assert [size.looked(full, at) for at in (25.0, 30.0)] == [([], []), ([2, 3], [])]
@@ -370,9 +370,9 @@ def test_a_pool_doubles_while_all_are_full_and_ends_who_has_no_work():
     assert size.looked({n: row(10) for n in range(5)}, 45.0) == ([], [])
     assert size.looked({n: row(10) for n in range(5)}, 50.0) == ([], [])  # there are no more
 
-    few = {0: row(0, 99.0), 1: row(3), 2: row(0, 59.0), 3: row(0, 60.0), 4: None}
+    few = {0: row(0, 99.0), 1: row(3), 2: row(0, 59.0), 3: row(0, 60.0), 4: {}}
     assert size.looked(few, 60.0) == ([], [3])  # the first stays; one that was asked for is waited for
-    assert size.looked({0: row(0, 99.0), 4: None}, 111.0) == ([], [4])  # and is not needed any longer
+    assert size.looked({0: row(0, 99.0), 4: {}}, 111.0) == ([], [4])  # and is not needed any longer
 
 
 def test_a_pool_is_not_full_because_one_of_its_workers_is():
