@@ -83,7 +83,7 @@ class Encoder:
         def forward(ids: Any, mask: Any, of: str) -> Any:  # noqa: ANN401 - numpy arrays
             with torch.inference_mode():
                 held = [torch.from_numpy(rows).to(how["devices"]) for rows in (ids, mask)]
-                return _answer(model, *held, of).float().cpu().numpy()
+                return _answer(model, held[0], held[1], of).float().cpu().numpy()
 
         self._forward = forward
 

@@ -39,7 +39,10 @@ _TELL_S = 2.0  # between two lines on what has started
 _JOIN_S = 10.0  # for further workers once one of each kind is up
 _RAY_ENDED = "Ray has ended before its actors answered; what was accepted is safe, run it again"
 _ENGINE_S = 60.0  # for an engine to end: it takes 5 s
-_CLASSES = {"embedder": EmbedWorker, "reranker": RerankWorker}  # of workers; the others read
+_CLASSES: dict[str, type[Any]] = {
+    "embedder": EmbedWorker,
+    "reranker": RerankWorker,
+}  # of workers; the others read
 _WEIGHTS = {"vllm", "bge"}  # backends that load weights into the workers
 
 
@@ -112,7 +115,7 @@ class Deployment:
         """Have workers end their engines: one that is killed with its actor leaves shared memory behind."""
         if self.spec.values["model.backend"] != "vllm":
             return
-        there = self.actors | _named(self.spec.namespace)  # further ones may have been started since
+        there = {**self.actors, **_named(self.spec.namespace)}  # further ones may have been started since
         readers = [handle for name, handle in there.items() if POOLS.get(_kind(name)) in READING]
         for call in [handle.stop.remote() for handle in readers]:
             with suppress(Unavailable):
@@ -333,8 +336,8 @@ def _plan(
             asked["label_selector"] = dict(of.labels)
         if of.env:
             asked["runtime_env"] = {"env_vars": dict(of.env)}
-        own = (_CLASSES.get(kind, ModelWorker), asked)
-        plan |= {name: (*own, (spec, name)) for name in names[kind][: of.most if most else of.least]}
+        cls = _CLASSES.get(kind, ModelWorker)
+        plan |= {name: (cls, asked, (spec, name)) for name in names[kind][: of.most if most else of.least]}
     own = profile.sequencer
     at_store: dict[str, Any] = {"num_cpus": own.cpus}
     if own.memory_mb:

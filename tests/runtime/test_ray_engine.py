@@ -51,7 +51,7 @@ max_num_seqs = 2
 
 [limits]
 health_every_s = 0.2
-idle_s = 2.0
+idle_s = 5.0
 """
 ON_CARDS = """
 [extraction]
@@ -129,10 +129,10 @@ def test_a_pool_grows_while_its_engines_are_full_and_shrinks_when_they_have_no_w
     with kgray.open(tmp_path / "d", **how) as memory:
         report = memory.add_many(rows)
         assert (report.committed, report.failed) == (150, 0)
-        started = {pid for what, pid in did(log) if what == "start"}
-        assert len(started) == 3
         wait_for(lambda: workers(memory) == {"models-0"})
-        assert len({pid for what, pid in did(log) if what == "stop"}) == 2
+        started = {pid for what, pid in did(log) if what == "start"}
+        assert len(started) >= 3  # more where a busy machine took long to give one its first work
+        assert len({pid for what, pid in did(log) if what == "stop"}) == len(started) - 1
         memory.add("I like coffee.", group="g")  # who is left works
 
     assert sorted(pid for what, pid in did(log) if what == "stop") == sorted(started)
