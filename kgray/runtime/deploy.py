@@ -77,11 +77,11 @@ class Deployment:
         except (TimeoutError, Lost) as error:
             raise Unavailable(f"a sequencer does not answer: {type(error).__name__}") from None
 
-    def status(self) -> dict[str, dict[str, Any]]:
-        """Return each actor's stats by name, or why it does not answer."""
+    def status(self, deadline_s: float = _NEWS_S) -> dict[str, dict[str, Any]]:
+        """Return each actor's stats by name, or why it does not answer within the deadline for all."""
         asked = [(name, handle.stats.remote()) for name, handle in self.actors.items()]
         found: dict[str, dict[str, Any]] = {}
-        until = time.monotonic() + _NEWS_S
+        until = time.monotonic() + deadline_s
         for name, call in asked:
             try:
                 found[name] = answer(call, max(0.1, until - time.monotonic()))
@@ -116,8 +116,9 @@ class Deployment:
         if self.spec.values["model.backend"] != "vllm":
             return
         there = {**self.actors, **_named(self.spec.namespace)}  # further ones may have been started since
-        readers = [handle for name, handle in there.items() if POOLS.get(_kind(name)) in READING]
-        for call in [handle.stop.remote() for handle in readers]:
+        readers = {name: handle for name, handle in there.items() if POOLS.get(_kind(name)) in READING}
+        rows = Deployment(self.spec, readers).status()  # one that has no node has no engine either
+        for call in [handle.stop.remote() for name, handle in readers.items() if "pid" in rows[name]]:
             with suppress(Unavailable):
                 answer(call, _ENGINE_S)
 
@@ -246,20 +247,20 @@ def workers(spec: DeploymentSpec, kind: str) -> Deployment:
     return Deployment(spec, {name: one for name, one in there.items() if _kind(name) == kind})
 
 
-def further(spec: DeploymentSpec, kind: str, numbers: Sequence[int], *, detached: bool) -> None:
-    """Start further workers of a kind, and have them load their models, without waiting for them.
+def further(spec: DeploymentSpec, names: Sequence[str], *, detached: bool) -> Mapping[str, Handle]:
+    """Start further workers, and have them load their models, without waiting for them; return them.
 
-    Where no node has room for them they wait for one: Ray's autoscaler then asks for it.
+    Where no node has room for them they wait for one: Ray's autoscaler then asks for it. Those that are not
+    detached end when their handles are forgotten.
     """
-    if numbers:
-        started = _start(spec, *(f"{kind}-{number}" for number in numbers), detached=detached)
-        for handle in started.actors.values():
-            handle.ready.remote()
+    started = _start(spec, *names, detached=detached).actors if names else {}
+    for handle in started.values():
+        handle.ready.remote()
+    return started
 
 
-def retire(spec: DeploymentSpec, kind: str, number: int, idle_s: float) -> bool:
+def retire(spec: DeploymentSpec, name: str, idle_s: float) -> bool:
     """End a worker that had nothing to do for so long, its engine first; whether it has ended."""
-    name = f"{kind}-{number}"
     handle = _named(spec.namespace).get(name)
     with suppress(Unavailable):  # it waits for a node, and nothing runs there
         if handle is not None and not answer(handle.stop.remote(idle_s), _ENGINE_S):

@@ -19,6 +19,7 @@ from kgray.runtime.spec import DeploymentSpec
 
 _EVERY_S = 5.0
 _LOOKS = 2  # in a row at which all are full, before more are started
+_ANSWER_S = 1.0  # for the stats of all workers of a pool: one that has no node gives no answer
 _FULL = 0.9  # of what the workers take: chunks do not divide it evenly
 
 
@@ -62,6 +63,7 @@ class Keeper:
         """
         self._spec, self._stays, self._ended = spec, stays, threading.Event()
         profile = profile_of(spec.profile, "the deployment")
+        self._further: dict[str, Any] = {}  # the workers that this process has started
         self._sizes = {}
         for kind, table in POOLS.items():
             of: WorkersProfile = getattr(profile, table)
@@ -97,9 +99,12 @@ class Keeper:
 
         for kind, size in self._sizes.items():
             there = deploy.workers(self._spec, kind)
-            rows = {deploy.order(name)[1]: row for name, row in there.status().items()}
-            start, end = size.looked(rows, time.monotonic())
-            deploy.further(self._spec, kind, start, detached=self._stays)
-            ended = [number for number in end if deploy.retire(self._spec, kind, number, size.idle_s)]
-            if start or ended:
-                logs.LOGGER.info("workers of %s: started %s, ended %s", kind, start, ended)
+            rows = {deploy.order(name)[1]: row for name, row in there.status(_ANSWER_S).items()}
+            numbers = size.looked(rows, time.monotonic())
+            start, end = ([f"{kind}-{number}" for number in of] for of in numbers)
+            self._further |= deploy.further(self._spec, start, detached=self._stays)
+            for name in end:
+                if deploy.retire(self._spec, name, size.idle_s):
+                    self._further.pop(name, None)
+            if start or end:
+                logs.LOGGER.info("workers that are started: %s; without work: %s", start, end)
