@@ -51,7 +51,8 @@ class BgeEmbedder:
     async def sparse(self, texts: Sequence[str]) -> list[SparseVector]:
         """See `ports.SparseEmbedder`: of a token's weights, the largest. Raises as `embed` does."""
         distinct = list(dict.fromkeys(texts))
-        found = dict(zip(distinct, await self._model.run(lambda: self._weights(distinct)), strict=True))
+        rows = await self._model.run(lambda: self._weights(distinct)) if distinct else []
+        found = dict(zip(distinct, rows, strict=True))
         return [found[text] for text in texts]
 
     def _weights(self, texts: list[str]) -> list[SparseVector]:
