@@ -2,7 +2,7 @@
 
 The weights are made here, at a tiny shape or at that of the real models, so nothing is downloaded; a random
 model is as fast as a trained one of its shape. The ingest runs `kgray backfill` with vLLM and BGE in Ray's
-actors, and a search that reranks: all three on one card where there is one.
+actors, and a search that embeds and reranks there: all on one card where there is one.
 """
 
 from __future__ import annotations
@@ -63,6 +63,12 @@ start_deadline_s = 900.0
 env = {env}
 
 [embedding]
+workers = 1
+cpus = 1.0
+start_deadline_s = 600.0
+env = {{ OMP_NUM_THREADS = "1" }}
+
+[reranking]
 workers = 1
 cpus = 1.0
 start_deadline_s = 600.0
@@ -203,7 +209,10 @@ async def extract(folder: Path, shape: Shape) -> Figures:
 
 
 def ingest(folder: Path, shape: Shape, *, episodes: int, profile: Path | None = None) -> Figures:
-    """Return how a backfill through the actors ended, how fast it was, and a reranked search's hits."""
+    """Return how a backfill through the actors ended, how fast it was, and a reranked search's hits.
+
+    done: how many requests each of the actors with a model has answered
+    """
     made = models(folder, shape)
     lines = [
         {"id": f"m{n}", "group": "bench", "speaker": "Alice", "at": "2026-01-01T09:00:00Z",
@@ -230,12 +239,19 @@ def ingest(folder: Path, shape: Shape, *, episodes: int, profile: Path | None = 
             raise InputError(f"{' '.join(arguments)} ended with {done.returncode}: {done.stderr[-2000:]}")
         return json.loads(done.stdout)
 
-    since = time.monotonic()
-    report = kgray("backfill", str(messages), ends=(0, 1))
-    seconds = time.monotonic() - since
-    failures = kgray("failures", "--group", "bench")["failures"]
-    hits = kgray("search", "tea in Berlin", "--group", "bench", "--scope", "episode", "--recipe", "reranked")
-    return {"report": report, "seconds": seconds, "failures": failures, "hits": hits["hits"]}
+    kgray("up")
+    try:
+        since = time.monotonic()
+        report = kgray("backfill", str(messages), ends=(0, 1))
+        seconds = time.monotonic() - since
+        failures = kgray("failures", "--group", "bench")["failures"]
+        reranked = ("--scope", "episode", "--recipe", "reranked")
+        hits = kgray("search", "tea in Berlin", "--group", "bench", *reranked)["hits"]
+        actors = kgray("status")["runtime"]["actors"]
+    finally:
+        kgray("down")
+    done = {name: row["done"] for name, row in actors.items() if "done" in row}
+    return {"report": report, "seconds": seconds, "failures": failures, "hits": hits, "done": done}
 
 
 async def _seconds(work: Any) -> float:  # noqa: ANN401 - an awaitable

@@ -55,21 +55,22 @@ def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
         profile.chosen(settings)  # report an error in it before anything is created or accepted
     check_models(settings)
     reader = open_reader(settings, folder, create=create)
-    ingest = None
+    ingest, embedder, reranker = None, reader.embedder, build_reranker(settings)
     if on_ray:
         from kgray.runtime.ingest import RayIngest
 
         ingest = RayIngest(settings, folder, reader.store)
+        embedder, reranker = ingest.models(embedder, reranker)
     memory = Memory(
         reader.store,
-        reader.embedder,
+        embedder,
         partial(ingesting, reader),
         ingest=ingest,
         data=folder,
         previous=settings.pipeline.previous_episodes,
         answerer=partial(build_answerer, settings),
         summarizer=partial(build_summarizer, settings) if ingest is None else ingest.summarizer,
-        reranker=build_reranker(settings),
+        reranker=reranker,
     )
     if ingest is not None:
         memory.clustering, memory.groups_at_once = ingest.cluster, _ON_RAY

@@ -238,8 +238,12 @@ def build_engine(
     require(settings, "model")
     prompts, model = build_prompts(settings, ontology), settings.model
     chosen = settings.pipeline
-    read = ("combined",) if chosen.extraction == "combined" else ("extract_entities", "extract_facts")
-    judged = ("batched",) if chosen.resolution == "batched" else ("resolve_entity", "resolve_facts")
+    read: tuple[str, ...] = ("combined",)
+    if chosen.extraction == "separate":
+        read = ("extract_entities", "reflect", "extract_facts", "date_facts")
+    judged: tuple[str, ...] = ("batched",)
+    if chosen.resolution == "per_node":
+        judged = ("resolve_entity", "resolve_facts", "contradiction", "relate")
     return EngineClient(
         str(model.name),
         limits=EngineLimits(**limits),

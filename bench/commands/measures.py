@@ -199,7 +199,7 @@ def models(
     profile: Path | None,
     out: Path | None,
 ) -> int:
-    """Measure embedder, reranker, engine, and an ingest with all three, on random weights.
+    """Measure embedder, reranker, engine, and an ingest and a search with all, on random weights.
 
     It needs torch with FlagEmbedding and vLLM: the extra `gpu`, or the environment of `make test-vllm`.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from kgray.backends.encoder import Encoder, Ids, Rows
 from kgray.errors import InputError, SettingsError
-from kgray.ports import Matrix
+from kgray.ports import Matrix, SparseVector
 
 EMBEDDER = "BAAI/bge-m3"
 RERANKER = "BAAI/bge-reranker-v2-m3"
@@ -48,13 +48,35 @@ class BgeEmbedder:
         found: Matrix = rows[[places[text] for text in texts]]
         return found
 
-    def _vectors(self, texts: list[str]) -> Matrix:
-        pieces = [
+    async def sparse(self, texts: Sequence[str]) -> list[SparseVector]:
+        """See `ports.SparseEmbedder`: of a token's weights, the largest. Raises as `embed` does."""
+        distinct = list(dict.fromkeys(texts))
+        rows = await self._model.run(lambda: self._weights(distinct)) if distinct else []
+        found = dict(zip(distinct, rows, strict=True))
+        return [found[text] for text in texts]
+
+    def _weights(self, texts: list[str]) -> list[SparseVector]:
+        found: list[SparseVector] = [{} for _ in texts]
+        pieces = self._cut(texts)
+        rows = self._model.rows([self._model.framed(piece) for _, piece in pieces], of="sparse")
+        for (place, piece), row in zip(pieces, rows, strict=True):
+            of = found[place]
+            for token, weight in zip(piece, row[1:].tolist(), strict=False):
+                if weight > of.get(token, 0.0) and token not in self._model.special:
+                    of[token] = weight
+        return found
+
+    def _cut(self, texts: list[str]) -> list[tuple[int, Ids]]:
+        """Return the pieces of texts, each with the place of its text."""
+        return [
             (place, piece)
             for place, ids in enumerate(self._model.tokens(texts))
             for piece in _pieces(ids, self._model.length - 2)
         ]
-        found = self._model.rows([self._model.framed(piece) for _, piece in pieces])
+
+    def _vectors(self, texts: list[str]) -> Matrix:
+        pieces = self._cut(texts)
+        found = np.stack(self._model.rows([self._model.framed(piece) for _, piece in pieces]))
         if found.shape[1] != self.dimensions:
             raise SettingsError(
                 f"embedder.name gives {found.shape[1]} numbers a text, but embedder.dimensions = "
@@ -74,6 +96,10 @@ class BgeReranker:
         """Load nothing yet. name: a folder, or one on the hub. Raises SettingsError without FlagEmbedding."""
         self.identity = f"bge:{_shown(name)}"
         self._model = Encoder("reranker", name, _load_reranker)
+
+    async def start(self) -> None:
+        """Load the model; else the first call does. Raises SettingsError."""
+        await self._model.start()
 
     async def score(self, query: str, texts: Sequence[str]) -> Rows:
         """Return (len(texts),) in [0, 1]; (0,) for no text.
@@ -99,7 +125,7 @@ class BgeReranker:
             for place, ids in enumerate(read)
             for piece in _pieces(ids, length - 4 - len(asked))
         ]
-        logits = self._model.rows([self._model.framed(asked, piece) for _, piece in pieces])[:, 0]
+        logits = np.stack(self._model.rows([self._model.framed(asked, piece) for _, piece in pieces]))
         best = np.full(len(texts), -np.inf, dtype=np.float64)
         np.maximum.at(best, [place for place, _ in pieces], logits)
         scores: Rows = (1 / (1 + np.exp(-best))).astype(np.float32)

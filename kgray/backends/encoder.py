@@ -42,7 +42,7 @@ class Encoder:
             )
         self._section, self._name, self._load = section, name, load
         self._lane = ThreadPoolExecutor(1, thread_name_prefix=f"bge-{section}")
-        self._forward: Callable[[Any, Any], Any] | None = None
+        self._forward: Callable[[Any, Any, str], Any] | None = None
 
     async def start(self) -> None:
         """Load the model, unless it is. Raises SettingsError."""
@@ -74,15 +74,16 @@ class Encoder:
                 f"{self._section}.name = {self._name!r} cannot be loaded: {_said(error)}"
             ) from None
         self._tokenizer, model = wrapper.tokenizer, wrapper.model
+        self.special = frozenset(self._tokenizer.all_special_ids)
         model = (model.half() if half else model.float()).to(how["devices"]).eval()
         config = getattr(model, "model", model).config
         # XLM-R counts its places from 2: of 8,194 places 8,192 are for tokens.
         self.length = min(int(self._tokenizer.model_max_length), config.max_position_embeddings - 2)
 
-        def forward(ids: Any, mask: Any) -> Any:  # noqa: ANN401 - numpy arrays
+        def forward(ids: Any, mask: Any, of: str) -> Any:  # noqa: ANN401 - numpy arrays
             with torch.inference_mode():
                 held = [torch.from_numpy(rows).to(how["devices"]) for rows in (ids, mask)]
-                return _answer(model, *held).float().cpu().numpy()
+                return _answer(model, held[0], held[1], of).float().cpu().numpy()
 
         self._forward = forward
 
@@ -97,8 +98,8 @@ class Encoder:
         begin, end = self._tokenizer.cls_token_id, self._tokenizer.sep_token_id
         return [begin, *first, end] if second is None else [begin, *first, end, end, *second, end]
 
-    def rows(self, inputs: list[Ids]) -> Rows:
-        """Return one row an input, in their order."""
+    def rows(self, inputs: list[Ids], of: str = "dense") -> list[Rows]:
+        """Return one row an input, in their order: a vector, a logit, or ("sparse") its tokens' weights."""
         assert self._forward is not None  # noqa: S101 - `run` has loaded it
         pad = self._tokenizer.pad_token_id
         found: list[Any] = [None] * len(inputs)
@@ -110,9 +111,9 @@ class Encoder:
             for row, place in enumerate(places):
                 count = len(inputs[place])
                 ids[row, :count], mask[row, :count] = inputs[place], 1
-            for place, answer in zip(places, self._forward(ids, mask), strict=False):
+            for place, answer in zip(places, self._forward(ids, mask, of), strict=False):
                 found[place] = answer
-        return np.stack(found)
+        return found
 
 
 def _batches(inputs: Sequence[Ids], tokens: int) -> Iterator[tuple[int, list[int]]]:
@@ -132,11 +133,13 @@ def _rows(length: int, tokens: int) -> int:
     return max(1, tokens // length // 2 * 2 if length % 16 else tokens // length)
 
 
-def _answer(model: Any, ids: Any, mask: Any) -> Any:  # noqa: ANN401 - tensors
-    """Return (rows, width): vectors of the embedder, or one logit a row of the reranker."""
-    if hasattr(model, "sparse_linear"):
-        return model({"input_ids": ids, "attention_mask": mask}, return_dense=True)["dense_vecs"]
-    return model(input_ids=ids, attention_mask=mask).logits
+def _answer(model: Any, ids: Any, mask: Any, of: str) -> Any:  # noqa: ANN401 - tensors
+    """Return (rows, width): vectors of the embedder, or weights of tokens; or logits of the reranker."""
+    if not hasattr(model, "sparse_linear"):
+        return model(input_ids=ids, attention_mask=mask).logits[:, 0]
+    asked = {"return_dense": of == "dense", "return_sparse": of == "sparse"}
+    found = model({"input_ids": ids, "attention_mask": mask}, **asked)[f"{of}_vecs"]
+    return found if of == "dense" else found[:, :, 0]
 
 
 def _said(error: Exception) -> str:

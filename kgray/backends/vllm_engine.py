@@ -35,7 +35,8 @@ class EngineLimits:
     max_num_batched_tokens  of one step
     max_model_len           tokens of a prompt and its reply
     memory_share            of the card's memory, for weights and KV cache
-    tensor_parallel         cards of one engine
+    tensor_parallel         cards of one engine: those of this actor's placement group where there are several
+    placement               what the placement group was asked for with, before the engine starts
     eager                   without compiled graphs: starts sooner, runs slower
     """
 
@@ -44,6 +45,7 @@ class EngineLimits:
     max_model_len: int = 8192
     memory_share: float = 0.85
     tensor_parallel: int = 1
+    placement: str = "STRICT_PACK"
     eager: bool = False
 
 
@@ -66,10 +68,30 @@ class _EngineSession:
     limiter: Limiter
 
 
+class _Statistics:
+    """A logger of vLLM's: keeps what the engine says of itself after each of its steps."""
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        self._counts = counts
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, **_: Any) -> None:  # noqa: ANN401 - vLLM's
+        if scheduler_stats is not None:
+            self._counts["running"] = scheduler_stats.num_running_reqs
+            self._counts["waiting"] = scheduler_stats.num_waiting_reqs
+        if iteration_stats is not None:
+            self._counts["preempted"] += iteration_stats.num_preempted_reqs
+
+    def log_engine_initialized(self) -> None:
+        """Say nothing."""
+
+    log = log_engine_initialized
+
+
 class EngineClient(Client):
     """The narrow client of a model, on an engine that starts with the first call or with `start`.
 
-    counts  tokens of prompts, those of them that were cached, tokens of replies, calls in hand, aborted calls
+    counts  tokens of prompts, those of them that were cached, tokens of replies; calls in hand, aborted ones;
+            requests that the engine runs, that wait in its queue, that it has preempted
     """
 
     def __init__(
@@ -103,9 +125,8 @@ class EngineClient(Client):
         self._engine: Any = None
         self._starting = asyncio.Lock()
         self._numbers = itertools.count()
-        self.counts = dict.fromkeys(
-            ("prompt_tokens", "cached_tokens", "reply_tokens", "running", "aborted"), 0
-        )
+        tokens, calls = ("prompt_tokens", "cached_tokens", "reply_tokens"), ("calls", "aborted")
+        self.counts = dict.fromkeys((*tokens, *calls, "running", "waiting", "preempted"), 0)
 
     async def start(self) -> None:
         """Start the engine and read the heads, unless it runs. Raises SettingsError."""
@@ -143,12 +164,14 @@ class EngineClient(Client):
             max_model_len=limits.max_model_len,
             gpu_memory_utilization=limits.memory_share,
             tensor_parallel_size=limits.tensor_parallel,
+            distributed_executor_backend="ray" if limits.tensor_parallel > 1 else None,
             enforce_eager=limits.eager,
             enable_prefix_caching=True,
             structured_outputs_config=_STRUCTURED,
         )
         try:
-            return AsyncLLM.from_engine_args(arguments)
+            # Called by vLLM with its configuration and the engine's number.
+            return AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda *_: _Statistics(self.counts)])
         except (OSError, ValueError, RuntimeError) as error:
             raise SettingsError(
                 f"model.name = {self.endpoint.name!r}: vLLM cannot start it: "
@@ -165,7 +188,7 @@ class EngineClient(Client):
         from vllm.v1.engine.exceptions import EngineDeadError
 
         await self.start()  # another call may have found it dead
-        self.counts["running"] += 1
+        self.counts["calls"] += 1
         try:
             async with asyncio.timeout(self.endpoint.timeout_s):
                 return await self._reply(post.body)
@@ -181,7 +204,7 @@ class EngineClient(Client):
         except (VLLMClientError, ValueError) as error:
             raise Rejected(" ".join(str(error).split())[:300]) from None
         finally:
-            self.counts["running"] -= 1
+            self.counts["calls"] -= 1
 
     async def _reply(self, body: Mapping[str, Any]) -> dict[str, Any]:
         from vllm import SamplingParams

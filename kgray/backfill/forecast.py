@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -37,7 +37,7 @@ class Forecast:
         report = Report(
             accepted=self.accepted, duplicate=self.duplicate, refusals=tuple(self.refusals)
         ).as_dict()
-        plan = None if self.plan is None else self.plan.as_dict()
+        plan = None if self.plan is None else asdict(self.plan)
         return report | {"refused": self.refused, "dry_run": True, "plan": plan}
 
 

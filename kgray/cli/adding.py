@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +19,11 @@ from kgray.cli.frame import (
     any_group_option,
     command,
     finished,
-    number,
     several,
     together,
 )
 from kgray.cli.outcome import FIRST, nothing_accepted, print_report, refusal_line, say_quality
-from kgray.cli.progress import Progress, duration
+from kgray.cli.progress import Progress
 from kgray.errors import ContentError, InputError
 
 if TYPE_CHECKING:
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     from kgray.intake.files import Submitted
     from kgray.memory import Memory
     from kgray.ports.ingest import OnStep
-    from kgray.prompting.estimate import WorkEstimate
-    from kgray.records import Draft
-    from kgray.settings import Settings
 
 
 _ON_ERROR = "stop: where anything is refused, nothing of the run is accepted. Default: skip."
@@ -189,81 +185,3 @@ def _print_change(call: Call, row: dict[str, Any], *, first: bool) -> None:
         return
     values = (f"{k}={v}" for k, v in row.items() if k not in ("op", "type") and v not in (None, []))
     click.echo(f"{row.get('op', ''):6}  {row['type']:9}  {printing.plain(', '.join(values))}")
-
-
-_PRICE = click.FloatRange(min=0)
-_RATE = click.FloatRange(min=0, min_open=True)
-
-
-@command("What ingesting files will cost; nothing is sent.")
-@click.argument("files", nargs=-1, required=True, type=TEXT, metavar="FILE...")
-@click.option("--group", type=GROUP, metavar="G", help="The group of rows that name none. Default: plan.")
-@number("--throughput", type=_RATE, default=100.0, help="Tokens a second of one stream. Default: 100.")
-@number("--first-token", type=_PRICE, default=0.15, metavar="S", help="Seconds to the first. Default: 0.15.")
-@number("--streams", help="Calls at once. Default: model.max_concurrency.")
-@click.option("--input-price", type=_PRICE, metavar="P", help="Price of a million prompt tokens.")
-@click.option("--output-price", type=_PRICE, metavar="P", help="Price of a million completion tokens.")
-def plan(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - click's options
-    """Estimate model calls, tokens, time and cost of adding FILE..., with the pipeline of the settings.
-
-    Prompts are rendered and counted (4 characters a token); replies are estimated. Every row is taken
-    as new. Nothing is sent, nothing is stored.
-
-      kgray plan chat.jsonl --input-price 0.15 --output-price 0.60
-    """
-    from kgray.intake.drafts import Defaults, Refusal
-    from kgray.settings import require_built
-
-    settings = call.settings()
-    require_built(settings)
-    refused: list[Refusal] = []
-
-    def drafts(items: Iterable[Submitted | Refusal]) -> Iterator[Draft]:
-        for item in items:
-            if isinstance(item, Refusal):
-                refused.append(item)
-            else:
-                yield item.draft
-
-    with ExitStack() as stack:
-        paths = [(name, regular(name, stack)) for name in files]
-        found = estimator(settings)(drafts(read(paths, Defaults(group=options["group"] or "plan"))))
-    _show(call, settings, found, len(refused), options)
-    if refused:
-        first = refused[0]
-        where = f"{first.file}:{first.line}" if first.line else first.file
-        printing.note(f"{printing.counted(len(refused), 'row')} refused; the first: {where}: {first.reason}")
-    return 1 if refused else 0
-
-
-def estimator(settings: Settings) -> Callable[[Iterable[Draft]], WorkEstimate]:
-    """Return a function that estimates what ingesting drafts costs with the pipeline of the settings."""
-    from kgray.prompting.estimate import estimate_work
-    from kgray.wiring import build_ontology, build_prompts
-
-    prompts = build_prompts(settings, build_ontology(settings))
-    return lambda drafts: estimate_work(drafts, prompts, settings.pipeline)
-
-
-def _show(call: Call, settings: Settings, found: WorkEstimate, refused: int, options: dict[str, Any]) -> None:
-    streams = options["streams"] or settings.model.max_concurrency
-    seconds = found.seconds(
-        tokens_per_second=options["throughput"], first_token_s=options["first_token"], streams=streams
-    )
-    cost = None
-    if options["input_price"] is not None or options["output_price"] is not None:
-        cost = found.cost(input_price=options["input_price"] or 0, output_price=options["output_price"] or 0)
-    if call.as_json:
-        rounded = {"seconds": round(seconds, 1), "cost": None if cost is None else round(cost, 6)}
-        printing.emit_json({**found.as_dict(), "refused": refused, **rounded, "streams": streams})
-        return
-    share = f" ({found.fixed_tokens / found.prompt_tokens:.0%} a fixed prefix)" if found.prompt_tokens else ""
-    rows = [
-        ("episodes", f"{found.episodes:,}"),
-        ("model calls", f"about {found.calls:,}"),
-        ("prompt tokens", f"about {found.prompt_tokens:,}{share}"),
-        ("completion tokens", f"about {found.completion_tokens:,}"),
-        ("time", f"about {duration(seconds)} at {options['throughput']:g} tokens/s on {streams} streams"),
-        ("cost", "give --input-price and --output-price" if cost is None else f"about {cost:,.2f}"),
-    ]
-    printing.pairs(rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,9 +131,13 @@ def _show(report: dict[str, Any]) -> None:
 
 def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest) -> int:
     from kgray.backfill.forecast import forecast
-    from kgray.cli.adding import estimator
+    from kgray.prompting.estimate import estimate_work
+    from kgray.wiring import build_ontology, build_prompts
 
-    estimate = estimator(settings) if settings.model.backend in ("openai", "vllm") else None
+    estimate = None
+    if settings.model.backend in ("openai", "vllm"):
+        prompts = build_prompts(settings, build_ontology(settings))
+        estimate = partial(estimate_work, prompts=prompts, pipeline=settings.pipeline)
     found = forecast(memory.store, request, estimate=estimate)
     print_counts(call, found.as_dict(), tuple(found.refusals))
     if not call.as_json and found.plan is None:

@@ -43,7 +43,7 @@ _BACKENDS = {  # of each part, by its section of the settings, which fill the br
     "reranker": {
         "none": "ranks are fused without one",
         "http": "{0.name} at {0.base_url}",
-        "bge": "bge-reranker-v2-m3 in this process",
+        "bge": "bge-reranker-v2-m3, in this process or in Ray's actors",
     },
     "runtime": {
         "local": "in this process",

@@ -31,7 +31,6 @@ Command = Callable[..., int | None]
 # In the order of `kgray --help`: module and attribute; a command is imported when it is run.
 COMMANDS: Mapping[str, str] = {
     "init": "ledger:init",
-    "plan": "adding:plan",
     "add": "adding:add",
     "backfill": "backfilling:backfill",
     "up": "ledger:up",

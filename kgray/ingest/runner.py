@@ -16,6 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from kgray import holds, spans, times
@@ -109,6 +110,13 @@ class Runner:
                 await run.end()
                 self._run = None
 
+    def widen(self, streams: int) -> None:
+        """Let so many calls of models be in flight, of twice as many episodes at least."""
+        if streams != self._parts.streams:
+            self._parts = replace(self._parts, streams=streams, window=max(self._parts.window, 2 * streams))
+            if self._run is not None:
+                self._run.widen(self._parts)
+
     def watch(self, stage: str, seconds: float, episode: Episode | None) -> None:
         """Count a stage's seconds, and tell of them."""
         self.totals.seconds[stage] += seconds
@@ -146,6 +154,11 @@ class _WindowedRun:
         self._looked_at = self._asked_at = -_LOOK_S
         self._tasks: set[asyncio.Task[Any]] = set()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def widen(self, parts: Parts) -> None:
+        """Go on with another number of streams."""
+        self._parts, self._run.gate.width = parts, parts.streams
+        self._run.gate.let_in()
 
     async def go(self) -> None:
         grace: float | None = None

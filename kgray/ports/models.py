@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,6 +151,20 @@ class Embedder(Protocol):
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
         """Return (len(texts), dimensions); (0, dimensions) for no text; a text of no words is still unit length."""
+
+
+SparseVector = dict[int, float]
+
+
+@runtime_checkable
+class SparseEmbedder(Protocol):
+    """An embedder that, on request, also weighs a text's tokens: a lexical signal that the model has learnt."""
+
+    async def sparse(self, texts: Sequence[str]) -> list[SparseVector]:
+        """Return, by text, token id -> weight above 0; {} for a text of no words.
+
+        How well two texts fit is the sum, over the tokens of both, of the products of their weights.
+        """
 
 
 class Reranker(Protocol):

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from kgray.ports import ExtractionRequest, Question
 from kgray.prompting.prompts import Prompts, dating_data, extraction_data, questions_data, tokens
@@ -57,24 +56,6 @@ class WorkEstimate:
     prompt_tokens: int = 0
     fixed_tokens: int = 0
     completion_tokens: int = 0
-
-    def seconds(self, *, tokens_per_second: float, first_token_s: float, streams: int) -> float:
-        """Return the seconds that a server takes with all streams busy.
-
-        tokens_per_second: that each stream writes; first_token_s: seconds until a call's first token
-        """
-        if not self.calls:
-            return 0.0
-        alone = self.calls * first_token_s + self.completion_tokens / tokens_per_second
-        return max(alone / min(streams, self.calls), alone / self.calls)
-
-    def cost(self, *, input_price: float, output_price: float) -> float:
-        """Return the cost, in the currency of the prices, which are for a million tokens."""
-        return (self.prompt_tokens * input_price + self.completion_tokens * output_price) / 1e6
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the counts by name, for JSON."""
-        return asdict(self)
 
 
 def estimate_work(drafts: Iterable[Draft], prompts: Prompts, pipeline: PipelineSettings) -> WorkEstimate:

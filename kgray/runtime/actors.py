@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, TypeVar
 
 import ray
@@ -17,7 +16,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from kgray.errors import Unavailable
 from kgray.runtime.outcomes import Lost, NumberedOutcome, NumberedRequest
-from kgray.runtime.pools import Chunker, Pool
+from kgray.runtime.pools import Pool
 from kgray.runtime.profile import profile_of
 from kgray.runtime.spec import DeploymentSpec
 
@@ -25,7 +24,7 @@ _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
 Handle = Any  # Ray's type of a handle does not know our methods
 _ANSWER_S = 10.0  # for a control call
-_CALLS = 4  # model calls that one request may need in sequence: the call, repairs of its reply, a retry
+CALLS = 4  # model calls that one request may need in sequence: the call, repairs of its reply, a retry
 
 
 def control(method: _F) -> _F:
@@ -74,53 +73,65 @@ def answer(call: Any, timeout_s: float = _ANSWER_S) -> Any:  # noqa: ANN401 - wh
 
 
 class RemoteWorker:
-    """A worker process as the router (`pools`) sees it; found by its name again where it was replaced."""
+    """A worker process as the router (`pools`) sees it; found by its name, again where it was replaced."""
 
-    def __init__(self, name: str, find: Callable[[str], Handle]) -> None:
-        self.name, self._find = name, find
-        self._handle = find(name)
+    def __init__(self, name: str, namespace: str) -> None:
+        self.name, self._namespace = name, namespace
+        self._found: Handle | None = None
+        self._loading: Handle | None = None  # was asked to load its model
+
+    def _handle(self) -> Handle:
+        if self._found is None:
+            try:
+                self._found = ray.get_actor(self.name, namespace=self._namespace)
+            except (ValueError, RayError) as error:
+                raise Lost(f"{self.name} does not run ({type(error).__name__})") from None
+        return self._found
 
     async def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[Sequence[NumberedOutcome]]:
         """Yield the outcomes of a chunk as its calls end. Raises Lost where the process went away."""
+        handle = self._handle()
         with _lost():
-            async for ended in self._handle.work.remote(chunk):
+            async for ended in handle.work.remote(chunk):
                 yield await ended
 
     def abandon(self, numbers: Sequence[int]) -> None:
         """Cancel these requests. Fire and forget: if the message is lost, a model call is wasted."""
-        self._handle.abandon.remote(list(numbers))
+        with suppress(Lost):
+            self._handle().abandon.remote(list(numbers))
 
     async def health(self) -> None:
-        """Return once the process has answered. Raises Lost."""
+        """Return once the process has answered, and has its model. Raises Lost."""
         try:
-            await reached(self._handle.health.remote())
+            handle = self._handle()
+            if await reached(handle.health.remote()):
+                return
         except Lost:
-            with suppress(ValueError, RayError):  # there is none at the moment
-                self._handle = self._find(self.name)
+            self._found = None
             raise
+        if self._loading is not handle:  # one that Ray has started again loads by itself when it is asked to
+            self._loading = handle
+            handle.ready.remote()
+        raise Lost(f"{self.name} loads its model")
 
     def restart(self) -> None:
         """End the process; Ray starts another in its place."""
-        ray.kill(self._handle, no_restart=False)
+        with suppress(Lost):
+            ray.kill(self._handle(), no_restart=False)
 
 
-def pool_of(spec: DeploymentSpec, names: Sequence[str], what: str) -> Pool:
-    """Return the pool of a deployment's workers with these names; what: see `Pool`."""
+def pool_of(
+    spec: DeploymentSpec, workers: Sequence[RemoteWorker], what: str, least: int | None = None
+) -> Pool:
+    """Return the pool of a deployment's workers; what, least: see `Pool`."""
     limits = profile_of(spec.profile, "the deployment").limits
     patience_s, timeout_s = spec.values["model.patience_s"], spec.values["model.timeout_s"]
-    find = partial(ray.get_actor, namespace=spec.namespace)
     return Pool(
-        [RemoteWorker(name, find) for name in names],
+        workers,
+        least=least,
         patience_s=patience_s,
-        answer_deadline_s=patience_s + _CALLS * timeout_s,
+        answer_deadline_s=patience_s + CALLS * timeout_s,
         health_every_s=limits.health_every_s,
         health_deadline_s=limits.health_deadline_s,
         what=what,
     )
-
-
-def writing_workers(spec: DeploymentSpec) -> Chunker:
-    """Return the way to the workers that read, for summaries: each a chunk of its own."""
-    count = profile_of(spec.profile, "the deployment").extraction.workers
-    names = [f"models-{number}" for number in range(count)]
-    return Chunker(pool_of(spec, names, "the workers that read"), size=1, linger_s=0.0)

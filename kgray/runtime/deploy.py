@@ -14,19 +14,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.util import list_named_actors
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray import PlacementGroupID
+from ray.util import list_named_actors, placement_group_table
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from kgray.errors import SettingsError, Unavailable
 from kgray.ports.ingest import OnWait, silent
 from kgray.runtime.actors import Handle, actor_of, answer, reached
 from kgray.runtime.outcomes import Lost
-from kgray.runtime.profile import fitting, profile_of
+from kgray.runtime.profile import POOLS, READING, EngineProfile, WorkersProfile, fitting, profile_of
 from kgray.runtime.scheduler import Scheduler
 from kgray.runtime.sequencer import Sequencer
 from kgray.runtime.session import head_listens
 from kgray.runtime.spec import DeploymentSpec, differences
-from kgray.runtime.workers import EmbedWorker, ModelWorker
+from kgray.runtime.workers import EmbedWorker, ModelWorker, RerankWorker
 from kgray.runtime.writer import GraphWriter
 
 _NEWS_S = 5.0  # for the stats of all sequencers; where Ray has ended, its own deadline is a minute
@@ -37,9 +39,10 @@ _TELL_S = 2.0  # between two lines on what has started
 _JOIN_S = 10.0  # for further workers once one of each kind is up
 _RAY_ENDED = "Ray has ended before its actors answered; what was accepted is safe, run it again"
 _ENGINE_S = 60.0  # for an engine to end: it takes 5 s
-# Kind of actors -> their table of the profile.
-_POOLS = {"models": "extraction", "judges": "judging", "embedder": "embedding"}
-_WORKERS, _READERS = tuple(_POOLS), ("models", "judges")
+_CLASSES: dict[str, type[Any]] = {
+    "embedder": EmbedWorker,
+    "reranker": RerankWorker,
+}  # of workers; the others read
 _WEIGHTS = {"vllm", "bge"}  # backends that load weights into the workers
 
 
@@ -74,11 +77,11 @@ class Deployment:
         except (TimeoutError, Lost) as error:
             raise Unavailable(f"a sequencer does not answer: {type(error).__name__}") from None
 
-    def status(self) -> dict[str, dict[str, Any]]:
-        """Return each actor's stats by name, or why it does not answer."""
+    def status(self, deadline_s: float = _NEWS_S) -> dict[str, dict[str, Any]]:
+        """Return each actor's stats by name, or why it does not answer within the deadline for all."""
         asked = [(name, handle.stats.remote()) for name, handle in self.actors.items()]
         found: dict[str, dict[str, Any]] = {}
-        until = time.monotonic() + _NEWS_S
+        until = time.monotonic() + deadline_s
         for name, call in asked:
             try:
                 found[name] = answer(call, max(0.1, until - time.monotonic()))
@@ -105,14 +108,17 @@ class Deployment:
         # Again, because one whose keeper did not hear of the end may have started another one.
         for handle in _named(self.spec.namespace).values():
             ray.kill(handle, no_restart=True)
+        _free(self.spec.namespace)
         return len(self.actors)
 
     def end_engines(self) -> None:
         """Have workers end their engines: one that is killed with its actor leaves shared memory behind."""
         if self.spec.values["model.backend"] != "vllm":
             return
-        ending = [handle.stop.remote() for name, handle in self.actors.items() if name.startswith(_READERS)]
-        for call in ending:
+        there = {**self.actors, **_named(self.spec.namespace)}  # further ones may have been started since
+        readers = {name: handle for name, handle in there.items() if POOLS.get(_kind(name)) in READING}
+        rows = Deployment(self.spec, readers).status()  # one that has no node has no engine either
+        for call in [handle.stop.remote() for name, handle in readers.items() if "pid" in rows[name]]:
             with suppress(Unavailable):
                 answer(call, _ENGINE_S)
 
@@ -172,9 +178,9 @@ def _come_up(found: Deployment, until: float, tell: OnWait) -> dict[str, dict[st
         if not asked or now - told > _TELL_S:
             told = now
             tell(f"{len(rows)} of {len(found.actors)} actors have started after {now - began:.0f} s")
-        missing = ", ".join(sorted(asked.values(), key=_order))
+        missing = ", ".join(sorted(asked.values(), key=order))
         lacking = {_kind(name) for name in asked.values()} - {
-            _kind(name) for name in rows if _kind(name) in _WORKERS
+            _kind(name) for name in rows if _kind(name) in POOLS
         }
         if not lacking and now - last > _JOIN_S:
             tell(f"not up yet: {missing}; no node has room for them, or they load: they join when they come")
@@ -189,13 +195,13 @@ def _loaded(found: Deployment, up: Collection[str], tell: OnWait) -> Iterator[Ex
 
     Raises Unavailable where one needs longer than its pool's deadline.
     """
-    workers = {name: one for name, one in found.actors.items() if name in up and name.startswith(_WORKERS)}
+    workers = {name: one for name, one in found.actors.items() if name in up and _kind(name) in POOLS}
     calls = {name: handle.ready.remote() for name, handle in workers.items()}
-    chosen = {str(found.spec.values[f"{part}.backend"]) for part in ("model", "embedder")}
+    chosen = {str(found.spec.values[f"{part}.backend"]) for part in ("model", "embedder", "reranker")}
     if found.fresh and _WEIGHTS & chosen:
         tell(f"loading models in {', '.join(calls)}")
     for name, call in calls.items():
-        pool = found.spec.profile[_POOLS[name.rpartition("-")[0]]]
+        pool = found.spec.profile[POOLS[_kind(name)]]
         yield answer(call, pool["start_deadline_s"])
 
 
@@ -243,11 +249,41 @@ def restore(spec: DeploymentSpec) -> list[str]:
     return missing
 
 
+def workers(spec: DeploymentSpec, kind: str) -> Deployment:
+    """Return the worker actors of a kind that exist; some may not have come up."""
+    there = _named(spec.namespace)
+    return Deployment(spec, {name: one for name, one in there.items() if _kind(name) == kind})
+
+
+def further(spec: DeploymentSpec, names: Sequence[str], *, detached: bool) -> Mapping[str, Handle]:
+    """Start further workers, and have them load their models, without waiting for them; return them.
+
+    Where no node has room for them they wait for one: Ray's autoscaler then asks for it. Those that are not
+    detached end when their handles are forgotten.
+    """
+    started = _start(spec, *names, detached=detached).actors if names else {}
+    for handle in started.values():
+        handle.ready.remote()
+    return started
+
+
+def retire(spec: DeploymentSpec, name: str, idle_s: float) -> bool:
+    """End a worker that had nothing to do for so long, its engine first; whether it has ended."""
+    handle = _named(spec.namespace).get(name)
+    with suppress(Unavailable):  # it waits for a node, and nothing runs there
+        if handle is not None and not answer(handle.stop.remote(idle_s), _ENGINE_S):
+            return False
+    if handle is not None:
+        ray.kill(handle, no_restart=True)
+    _free(spec.namespace, name)
+    return True
+
+
 def _named(namespace: str) -> dict[str, Handle]:
     """Return the actors of a namespace that exist, by name, the sequencers first."""
     rows: list[Any] = list_named_actors(all_namespaces=True)
     handles: dict[str, Handle] = {}
-    for name in sorted((row["name"] for row in rows if row["namespace"] == namespace), key=_order):
+    for name in sorted((row["name"] for row in rows if row["namespace"] == namespace), key=order):
         with suppress(ValueError):  # it ended meanwhile, with the command that started it
             handles[name] = ray.get_actor(name, namespace=namespace)
     return handles
@@ -287,18 +323,21 @@ def _refuse_mixture(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bo
 
 
 def _plan(
-    spec: DeploymentSpec, *, detached: bool
+    spec: DeploymentSpec, *, detached: bool, most: bool = False
 ) -> dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]]:
     """Return (class, its Ray options, constructor arguments) of every actor by name, in start order.
 
     detached: they outlive this process; only then there is one that looks at the schedules
+    most: with the workers that there are only where much waits
     """
     profile = fitting(profile_of(spec.profile, "the deployment"), spec.values["store.backend"])
     plan: dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]] = {}
     names: dict[str, list[str]] = {}
-    for kind, table in _POOLS.items():
-        of, cls = getattr(profile, table), EmbedWorker if kind == "embedder" else ModelWorker
-        names[kind] = [f"{kind}-{number}" for number in range(of.workers)]
+    for kind, table in POOLS.items():
+        if kind == "reranker" and spec.values["reranker.backend"] != "bge":
+            continue  # a server's, or none
+        of: WorkersProfile = getattr(profile, table)
+        names[kind] = [f"{kind}-{number}" for number in range(of.most)]
         asked: dict[str, Any] = {"num_cpus": of.cpus, "num_gpus": of.gpus, "max_concurrency": of.concurrency}
         if of.memory_mb:
             asked["memory"] = of.memory_mb << 20
@@ -306,7 +345,8 @@ def _plan(
             asked["label_selector"] = dict(of.labels)
         if of.env:
             asked["runtime_env"] = {"env_vars": dict(of.env)}
-        plan |= {name: (cls, asked, (spec, name)) for name in names[kind]}
+        cls = _CLASSES.get(kind, ModelWorker)
+        plan |= {name: (cls, asked, (spec, name)) for name in names[kind][: of.most if most else of.least]}
     own = profile.sequencer
     at_store: dict[str, Any] = {"num_cpus": own.cpus}
     if own.memory_mb:
@@ -327,10 +367,13 @@ def _plan(
 
 def _start(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:
     """Start those of the named actors (default: all) that do not exist; concurrent calls share actors."""
-    plan = _plan(spec, detached=detached)
+    plan = _plan(spec, detached=detached, most=bool(names))
+    engine = profile_of(spec.profile, "the deployment").engine
     found: dict[str, Handle] = {}
     for name in names or plan:
         cls, own, arguments = plan[name]
+        if engine.tensor_parallel > 1 and POOLS.get(_kind(name)) in READING:
+            own = _on_its_cards(f"{spec.namespace}/{name}", own, engine, detached=detached)
         actor = actor_of(cls).options(
             name=name,
             namespace=spec.namespace,
@@ -341,12 +384,48 @@ def _start(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:
             **own,
         )
         found[name] = actor.remote(*arguments)
-    return Deployment(spec, {name: found[name] for name in sorted(found, key=_order)})
+    return Deployment(spec, {name: found[name] for name in sorted(found, key=order)})
+
+
+def _on_its_cards(name: str, own: dict[str, Any], engine: EngineProfile, *, detached: bool) -> dict[str, Any]:
+    """Return an actor's options in a placement group of one card a bundle, where vLLM puts its own workers.
+
+    The actor itself stands in the first bundle and takes no card. A group that is there is used.
+    """
+    asked = {"CPU": own["num_cpus"], "memory": own.get("memory", 0)}
+    bundles: list[dict[str, float]] = [{"GPU": 1.0} for _ in range(engine.tensor_parallel)]
+    bundles[0] |= {what: count for what, count in asked.items() if count}
+    labels = own.get("label_selector")
+    group = next(_groups(name), None) or placement_group(
+        bundles,
+        strategy=engine.placement,
+        name=name,
+        lifetime="detached" if detached else None,
+        bundle_label_selector=[labels] * len(bundles) if labels else None,
+    )
+    within = PlacementGroupSchedulingStrategy(
+        group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
+    )
+    kept = {key: value for key, value in own.items() if key != "label_selector"}
+    return kept | {"num_gpus": 0, "scheduling_strategy": within}
+
+
+def _groups(name: str) -> Iterator[PlacementGroup]:
+    """Yield the placement groups of a worker, or, by its namespace, of all workers of a deployment."""
+    for key, row in placement_group_table().items():
+        if f"{row['name']}/".startswith(f"{name}/") and row["state"] != "REMOVED":
+            yield PlacementGroup(PlacementGroupID.from_hex(key))
+
+
+def _free(*name: str) -> None:
+    for group in _groups("/".join(name)):
+        remove_placement_group(group)
 
 
 def _kind(name: str) -> str:
     return name.rpartition("-")[0]
 
 
-def _order(name: str) -> tuple[int, int]:
-    return ("sequencer", "writer", *_WORKERS, "scheduler").index(_kind(name)), int(name.rpartition("-")[2])
+def order(name: str) -> tuple[int, int]:
+    """Return an actor's place: its kind's, and its number."""
+    return ("sequencer", "writer", *POOLS, "scheduler").index(_kind(name)), int(name.rpartition("-")[2])

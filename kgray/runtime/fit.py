@@ -121,12 +121,18 @@ def _engine(profile: Profile, name: str, faults: list[str]) -> list[Row]:
 
 
 def _encoders(profile: Profile, settings: Settings) -> Iterator[Row]:
-    """Yield a row for the embedders that share the card with the engine, and for the reranker of searches."""
+    """Yield a row for the embedders and rerankers that share the card with the engine.
+
+    Where no worker reranks, a process that searches is taken to have its reranker on the card.
+    """
     free = 1 - (profile.extraction.gpus if settings.model.backend == "vllm" else 0)
-    of = profile.embedding.gpus
-    beside = min(profile.embedding.workers, int(free / of + 1e-6)) if of else 0
-    kinds = (("reranker", settings.reranker, RERANKER, 1), ("embedder", settings.embedder, EMBEDDER, beside))
-    for kind, chosen, usual, count in kinds:
+    kinds = (
+        ("reranker", settings.reranker, RERANKER, profile.reranking, 1),
+        ("embedder", settings.embedder, EMBEDDER, profile.embedding, 0),
+    )
+    for kind, chosen, usual, of, without in kinds:
+        beside = min(of.most, int(free / of.gpus + 1e-6)) if of.gpus else 0
+        count = beside if of.most else without
         if chosen.backend == "bge" and count:
             config = config_of(chosen.name or usual)
             each = sum(parameters(config)) * 2 / GB + _CONTEXT_GB

@@ -7,11 +7,13 @@ the driver or a sequencer may die, and whoever looks next sees the true state.
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ from kgray.errors import KgrayError, Unavailable
 from kgray.memory import ingesting
 from kgray.memory.ingesting import done_elsewhere
 from kgray.outages import OUTAGES, Outage
-from kgray.ports import Store, Summarizer
+from kgray.ports import Embedder, Reranker, Store, Summarizer
 from kgray.ports.ingest import (
     COUNTS,
     IngestOutcome,
@@ -38,7 +40,7 @@ from kgray.ports.ingest import (
     silent,
 )
 from kgray.runtime import head as heads
-from kgray.runtime.pools import Chunker, PooledSummarizer
+from kgray.runtime.pools import OnWorkers, Pool, PooledEmbedder, PooledReranker, PooledSummarizer
 from kgray.runtime.profile import Profile
 from kgray.runtime.session import Session, head_listens, open_session, require_ray, runs_already
 from kgray.runtime.spec import spec_of
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 _LOOK_S = 0.1  # between two looks at the store and the sequencers
 _LOST_S = 10.0  # a sequencer that did not answer for so long is looked up, or started, again
 _WHAT = "the sequencer in Ray"
+_WATCH_S = 5.0  # between two looks whether a Ray that is only searched with has ended
 _LAST_LOOK_S = 5.0  # for what is durable and not yet in the sequencers' stats
 
 
@@ -62,6 +65,7 @@ class RayIngest:
         self._settings, self._data, self._store = settings, data, store
         self._session: Session | None = None
         self._joining = threading.Lock()
+        self._watching: threading.Thread | None = None
         self._deployment: Deployment | None = None
 
     async def carry_out(
@@ -118,21 +122,7 @@ class RayIngest:
     def summarizer(self) -> Summarizer | None:
         """Return what summarises communities; None where no language model is configured."""
         local = build_summarizer(self._settings)
-        return None if local is None else PooledSummarizer(local, self._writing)
-
-    def _writing(self) -> Chunker | None:
-        """Return the way to the workers that are up for this store; an engine's are started."""
-        starts = self._settings.model.backend == "vllm"
-        profile = None if starts else self._joined()
-        if profile is None and not starts:
-            return None
-        from kgray.runtime.actors import writing_workers
-        from kgray.runtime.deploy import joined as deployed
-
-        if profile is None:
-            return writing_workers(self._up(silent).spec)
-        there = deployed(spec_of(self._settings, self._data, profile.values()))
-        return None if there is None else writing_workers(there.spec)
+        return None if local is None else PooledSummarizer(self._on_workers("models", local), local)
 
     def _joined(self) -> Profile | None:
         """Join the Ray that runs; return its profile, None where none runs."""
@@ -148,6 +138,48 @@ class RayIngest:
             if self._session is None:
                 self._session = open_session(self._settings, head, profile, tell)
         return profile
+
+    def models(self, embedder: Embedder, reranker: Reranker | None) -> tuple[Embedder, Reranker | None]:
+        """Return what a process searches with: the workers' models where they have weights, else its own."""
+        if self._settings.embedder.backend == "bge":
+            embedder = PooledEmbedder(self._on_workers("embedder", embedder), embedder)
+        if self._settings.reranker.backend == "bge" and reranker is not None:
+            reranker = PooledReranker(self._on_workers("reranker", reranker), reranker)
+        return embedder, reranker
+
+    def _on_workers(self, kind: str, local: Any) -> OnWorkers:  # noqa: ANN401 - a model's port
+        return OnWorkers(partial(self.pool, kind), local)
+
+    def pool(self, kind: str) -> Pool | None:
+        """Return the workers of a kind, for one call; None where no Ray runs, or none of them.
+
+        Engines that read are started: no process but theirs has the model.
+        """
+        model, reads = self._settings.model, kind == "models"
+        if reads and model.backend == "vllm":
+            self._up(silent)
+        elif (self._session is None and self._joined() is None) or not head_listens():
+            return None
+        with self._joining:
+            if self._watching is None:
+                self._watching = threading.Thread(target=self._watch, daemon=True)
+                self._watching.start()
+        from kgray.runtime.actors import CALLS, RemoteWorker
+        from kgray.runtime.deploy import workers
+
+        spec = spec_of(self._settings, self._data, {})
+        there = [RemoteWorker(name, spec.namespace) for name in workers(spec, kind).actors]
+        random.shuffle(there)  # a pool of one call does not know what others have sent
+        deadline_s = model.patience_s + (CALLS if reads else 1) * model.timeout_s
+        return Pool(there, patience_s=model.patience_s, answer_deadline_s=deadline_s) if there else None
+
+    def _watch(self) -> None:
+        """Leave a Ray that has ended: its client ends a process that waits for the head for a minute."""
+        while (session := self._session) is not None:
+            if self._deployment is None and session.ended():
+                self._leave()
+            time.sleep(_WATCH_S)
+        self._watching = None
 
     def close(self) -> None:
         """Leave Ray; what was started for this process ends. Idempotent."""

@@ -8,16 +8,41 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from kgray.errors import KgrayError
+from kgray.ports import SummaryRequest
 
 _T = TypeVar("_T")
 Outcome = Any  # a value of the port's own, or a KgrayError; a RuntimeError stands for a bug of ours
 NumberedRequest = tuple[int, Any]
 NumberedOutcome = tuple[int, Outcome]
 TOLD = -1  # in place of a number: the outcome is what the worker waits for itself, a tuple of Outage
+
+
+class SparseRequest(NamedTuple):
+    """Asks an embedder for the weights of the texts' tokens, in place of their vectors."""
+
+    texts: Sequence[str]
+
+
+class RerankRequest(NamedTuple):
+    """Asks a reranker for the scores of texts."""
+
+    query: str
+    texts: Sequence[str]
+
+
+async def answered(model: Any, request: Any) -> Any:  # noqa: ANN401 - as the ports have them
+    """Return what an embedder, a reranker or a summariser makes of a request."""
+    if isinstance(request, SummaryRequest):
+        return await model.write(request)
+    if isinstance(request, SparseRequest):
+        return await model.sparse(request.texts)
+    if isinstance(request, RerankRequest):
+        return await model.score(*request)
+    return await model.embed(request)
 
 
 class Lost(Exception):

@@ -16,9 +16,10 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kgray.errors import Cost, KgrayError, Unavailable
 from kgray.outages import OUTAGES
@@ -30,11 +31,14 @@ from kgray.ports import (
     Judged,
     Matrix,
     QuestionRequest,
+    Reranker,
+    SparseEmbedder,
+    SparseVector,
     Summarizer,
     SummaryRequest,
 )
 from kgray.records import Extraction
-from kgray.runtime.outcomes import TOLD, Lost, Outcome, within
+from kgray.runtime.outcomes import TOLD, Lost, Outcome, RerankRequest, SparseRequest, answered, within
 
 if TYPE_CHECKING:  # it imports ray, and this module does without
     from kgray.runtime.actors import RemoteWorker
@@ -63,11 +67,13 @@ class PoolCall:
 class _Member:
     """A worker of the pool.
 
+    further    it is beyond the least: it exists only while there is work for it
     missing    its process does not answer: it has ended, hangs, or never came up
     met        it has answered since it was started; until then it may be loading a model
     """
 
     worker: RemoteWorker
+    further: bool = False
     in_flight: int = 0
     missing: bool = True
     met: bool = False
@@ -83,6 +89,7 @@ class Pool:
         self,
         workers: Sequence[RemoteWorker],
         *,
+        least: int | None = None,
         patience_s: float,
         answer_deadline_s: float,
         health_every_s: float = 5.0,
@@ -91,6 +98,7 @@ class Pool:
     ) -> None:
         """Route to these workers.
 
+        least              so many of them exist at any time, the others as there is work for; None = all
         what               what they are called where an outage of them is told of
         patience_s         how long a lost call is sent again before its caller gets Unavailable
         answer_deadline_s  a call unanswered for so long counts as lost, even if its worker is alive; it must
@@ -98,7 +106,10 @@ class Pool:
         health_every_s     how often workers with work in hand are asked whether they are alive
         health_deadline_s  a worker that does not answer that for so long is restarted
         """
-        self._members = [_Member(worker) for worker in workers]
+        self._members = [
+            _Member(worker, further=least is not None and number >= least)
+            for number, worker in enumerate(workers)
+        ]
         self._patience_s, self._answer_s = patience_s, answer_deadline_s
         self._every_s, self._deadline_s = health_every_s, health_deadline_s
         # Routers share workers, and a router that was killed leaves calls behind: numbers must not repeat.
@@ -114,7 +125,9 @@ class Pool:
 
     def send(self, calls: Sequence[PoolCall], *, avoid: Collection[RemoteWorker] = ()) -> None:
         """Send a chunk to the worker with the least in flight; the first of equals."""
-        member = min(self._members, key=lambda m: (m.missing, m.worker in avoid, m.in_flight))
+        member = min(
+            self._members, key=lambda m: (m.missing, m.missing and m.further, m.worker in avoid, m.in_flight)
+        )
         member.in_flight += len(calls)
         for call in calls:
             call.holder = member.worker
@@ -139,7 +152,12 @@ class Pool:
         return [
             {"name": m.worker.name, "in_flight": m.in_flight, "missing": m.missing, "restarts": m.restarts}
             for m in self._members
+            if not m.further or m.in_flight or not m.missing
         ]
+
+    def up(self) -> int:
+        """Return how many workers there are to share the work: the least, and further ones that answer."""
+        return sum(not member.further or not member.missing for member in self._members)
 
     async def close(self) -> None:
         """End all calls; their callers are cancelled."""
@@ -243,9 +261,10 @@ class Pool:
 
     async def _watch(self) -> None:
         """Probe workers that are busy or missing, again and again; restart those that hang."""
-        while any(member.in_flight or member.missing for member in self._members):
+        while any(m.in_flight or (m.missing and not m.further) for m in self._members):
             for member in self._members:
-                if (member.in_flight or member.missing) and (member.probing is None or member.probing.done()):
+                due = member.in_flight or member.missing or member.further
+                if due and (member.probing is None or member.probing.done()):
                     member.probing = self._spawn(self._probe(member))
             await asyncio.sleep(self._every_s)
 
@@ -306,6 +325,31 @@ class Chunker:
             self._pool.send(calls)
 
 
+class Calls(Protocol):
+    """Carries requests to models elsewhere: a `Chunker`, or what finds workers for each."""
+
+    async def ask(self, request: object) -> Any:  # noqa: ANN401 - the port's value
+        """Return what a model makes of a request, or raise the error it answers with."""
+
+
+class OnWorkers:
+    """`Calls` to workers that are looked for with each; where none are, to the model of this process."""
+
+    def __init__(self, find: Callable[[], Pool | None], local: Any) -> None:  # noqa: ANN401 - a model's port
+        """find: blocks, and is called in another thread."""
+        self._find, self._local = find, local
+
+    async def ask(self, request: object) -> Any:  # noqa: ANN401 - the port's value
+        """Return what a model makes of a request, or raise the error it answers with."""
+        pool = await asyncio.to_thread(self._find)
+        if pool is None:
+            return await answered(self._local, request)
+        try:
+            return await Chunker(pool, size=1, linger_s=0.0).ask(request)
+        finally:
+            await pool.close()
+
+
 # ------------------------------------------------------------- the model ports over a pool
 # The local model of each gives its identity, dimensions and keys, which cost no call.
 
@@ -345,30 +389,25 @@ class PooledJudge:
 
 
 class PooledSummarizer:
-    """`ports.Summarizer` over the workers that read, which are found with the first call."""
+    """`ports.Summarizer` over a pool."""
 
-    def __init__(self, local: Summarizer, find: Callable[[], Chunker | None]) -> None:
-        """find: blocks, from another thread; None = there are none, and the local model writes."""
-        self.identity, self._local, self._find = local.identity, local, find
-        self._found: asyncio.Future[Chunker | None] | None = None
+    def __init__(self, calls: Calls, local: Summarizer) -> None:
+        self._calls, self.identity = calls, local.identity
 
     async def write(self, request: SummaryRequest) -> tuple[Mapping[str, Any], Cost]:
         """Return a checked reply and what it cost. Raises as the port does."""
-        if self._found is None:
-            self._found = asyncio.ensure_future(asyncio.to_thread(self._find))
-        calls = await asyncio.shield(self._found)
-        if calls is None:
-            return await self._local.write(request)
-        found: tuple[Mapping[str, Any], Cost] = await calls.ask(request)
+        found: tuple[Mapping[str, Any], Cost] = await self._calls.ask(request)
         return found
 
 
 class PooledEmbedder:
-    """`ports.Embedder` over a pool."""
+    """`ports.Embedder` over a pool; `ports.SparseEmbedder` where the local one is."""
 
-    def __init__(self, calls: Chunker, local: Embedder) -> None:
+    def __init__(self, calls: Calls, local: Embedder) -> None:
         self._calls = calls
         self.identity, self.dimensions = local.identity, local.dimensions
+        if isinstance(local, SparseEmbedder):
+            self.sparse = self._sparse
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
         """Return (len(texts), dimensions); one request for the whole list."""
@@ -377,3 +416,20 @@ class PooledEmbedder:
         found: Any = await self._calls.ask(tuple(texts))
         # A copy: rows that stay in memory must not pin Ray's shared memory, which is read-only.
         return np.array(found, dtype=np.float32)
+
+    async def _sparse(self, texts: Sequence[str]) -> list[SparseVector]:
+        found: list[SparseVector] = await self._calls.ask(SparseRequest(tuple(texts))) if texts else []
+        return found
+
+
+class PooledReranker:
+    """`ports.Reranker` over a pool."""
+
+    def __init__(self, calls: Calls, local: Reranker) -> None:
+        self._calls, self.identity = calls, local.identity
+
+    async def score(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return (len(texts),); one request for the whole list. Raises as the port does."""
+        if not texts:
+            return np.zeros(0, dtype=np.float32)
+        return np.array(await self._calls.ask(RerankRequest(query, tuple(texts))), dtype=np.float32)

@@ -5,20 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import StrictBool, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, StrictBool, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from kgray.errors import SettingsError
 from kgray.settings import Settings
-from kgray.settings.checks import CLOSED, FilledText, one_line, read_toml, within
+from kgray.settings.checks import CLOSED, FilledText, fault, one_line, read_toml, within
 
 DEFAULT = "laptop"
+# Kind of worker actors, the first part of their names -> its table of the profile.
+POOLS = {"models": "extraction", "judges": "judging", "embedder": "embedding", "reranker": "reranking"}
+READING = ("extraction", "judging")  # those of a language model
 _MOST = 100_000
 _Whole = Annotated[int, within(1, _MOST)]
 _Share = Annotated[float, within(0.0, _MOST)]
 _Seconds = Annotated[float, within(0.001, _MOST)]
+
+
+def _workers(value: Any) -> Any:  # noqa: ANN401 - what a user wrote
+    spread = isinstance(value, Mapping)
+    least, most = (value.get("min"), value.get("max")) if spread else (value, value)
+    whole = type(least) is type(most) is int and int(spread) <= least <= most <= _MOST
+    if not whole or (spread and len(value) > 2):
+        raise fault(f"a whole number from 0 to {_MOST} is needed, or {{ min = 1, max = 4 }}.")
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -45,10 +57,11 @@ class SequencerProfile:
 class WorkersProfile:
     """Worker actors of one kind, each with these resources.
 
-    0 workers that embed = in the sequencer's own process; 0 that judge = those that extract judge too.
+    0 workers that embed = in the sequencer's own process; 0 that judge = those that extract judge too;
+    0 that rerank = in the process that searches.
     """
 
-    workers: Annotated[int, within(0, _MOST)] = 1
+    workers: Annotated[int | Mapping[str, int], BeforeValidator(_workers)] = 1  # or {min, max}
     cpus: _Share = 0.5  # of each
     gpus: _Share = 0.0  # a fraction is a claim in Ray's books: the memory of the card is not divided by it
     memory_mb: Annotated[int, within(0, 100_000_000)] = 0  # of the machine, as a claim; 0 = none
@@ -56,6 +69,16 @@ class WorkersProfile:
     start_deadline_s: _Seconds = 120.0  # to load its model
     labels: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of the nodes it may run on
     env: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of its process; no secret
+
+    @property
+    def least(self) -> int:
+        """How many there are at any time."""
+        return self.workers if isinstance(self.workers, int) else self.workers["min"]
+
+    @property
+    def most(self) -> int:
+        """How many there are where much waits."""
+        return self.workers if isinstance(self.workers, int) else self.workers["max"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -67,6 +90,8 @@ class EngineProfile:
     max_model_len: Annotated[int, within(256, 10_000_000)] = 8192  # tokens of a prompt and its reply
     memory_share: Annotated[float, within(0.01, 1.0)] = 0.85  # of the card, for weights and KV cache
     tensor_parallel: _Whole = 1  # cards of one engine: as many `gpus` are needed
+    # Where these stand: all on one node, or, where none has so many, on as few as possible, or on many.
+    placement: Literal["STRICT_PACK", "PACK", "SPREAD"] = "STRICT_PACK"
     eager: StrictBool = False  # no compiled graphs: starts sooner, runs slower
 
 
@@ -81,6 +106,7 @@ class LimitsProfile:
     pending_writes: _Whole = 16  # calls that may queue at the writer; a run has one on its way
     grace_s: _Share = 5.0  # a run that is asked to stop commits what it has in flight for so long
     linger_ms: _Share = 2.0  # how long a chunk waits for more of its kind
+    idle_s: _Seconds = 300.0  # without work for so long, a worker beyond the least is ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -93,6 +119,7 @@ class Profile:
     extraction: WorkersProfile = field(default_factory=lambda: WorkersProfile(workers=2))
     judging: WorkersProfile = field(default_factory=lambda: WorkersProfile(workers=0))
     embedding: WorkersProfile = field(default_factory=WorkersProfile)
+    reranking: WorkersProfile = field(default_factory=lambda: WorkersProfile(workers=0))
     engine: EngineProfile = field(default_factory=EngineProfile)
     limits: LimitsProfile = field(default_factory=LimitsProfile)
 
@@ -143,10 +170,10 @@ def profile_of(values: Mapping[str, Any], source: str) -> Profile:
             f"extraction.workers = 0 in {source}: a whole number from 1 to {_MOST} is needed."
         )
     cards = found.engine.tensor_parallel
-    for pool in ("extraction", "judging"):
-        of: WorkersProfile = getattr(found, pool)
-        if cards > 1 and of.workers and of.gpus != cards:  # Ray gives a worker the cards of one node
+    for table in POOLS.values():
+        of: WorkersProfile = getattr(found, table)
+        if table in READING and cards > 1 and of.workers and of.gpus != cards:
             raise SettingsError(
-                f"{pool}.gpus = {of.gpus:g} in {source}: engine.tensor_parallel = {cards} needs {cards}."
+                f"{table}.gpus = {of.gpus:g} in {source}: engine.tensor_parallel = {cards} needs {cards}."
             )
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from kgray.communities.refresh import Refresh, Refreshed
 from kgray.errors import Unavailable
 from kgray.memory.schedules import Schedules, carry_out
 from kgray.runtime import logs
-from kgray.runtime.actors import control, writing_workers
-from kgray.runtime.pools import PooledSummarizer
+from kgray.runtime.actors import RemoteWorker, control, pool_of
+from kgray.runtime.pools import OnWorkers, Pool, PooledSummarizer
+from kgray.runtime.profile import profile_of
 from kgray.runtime.spec import DeploymentSpec
 from kgray.times import SECOND, Instant
 from kgray.wiring import OpenStore, build_summarizer, open_reader
@@ -69,13 +70,18 @@ class Scheduler:
         refresh = Refresh(
             store=opened.store,
             embedder=opened.embedder,
-            summarizer=local and PooledSummarizer(local, partial(writing_workers, self._spec)),
+            summarizer=local and PooledSummarizer(OnWorkers(self._readers, local), local),
             due=True,
             cluster=clustered_by_a_task,
         )
         said = _said(await refresh.groups(list(opened.store.heads()), at_once=_AT_ONCE))
         logs.LOGGER.info("communities refreshed: %s", said)
         return said
+
+    def _readers(self) -> Pool:
+        of = profile_of(self._spec.profile, "the deployment").extraction
+        there = [RemoteWorker(f"models-{number}", self._spec.namespace) for number in range(of.most)]
+        return pool_of(self._spec, there, "the workers that read", of.least)
 
     @control
     async def stats(self) -> dict[str, Any]:

@@ -28,11 +28,11 @@ from kgray.ports import shard_of
 from kgray.ports.ingest import Totals, joined
 from kgray.records import Episode
 from kgray.runtime import logs, metrics
-from kgray.runtime.actors import Handle, control, pool_of, reached
+from kgray.runtime.actors import Handle, RemoteWorker, control, pool_of, reached
 from kgray.runtime.keeper import Keeper
 from kgray.runtime.outcomes import portable
 from kgray.runtime.pools import Chunker, Pool, PooledEmbedder, PooledExtractor, PooledJudge
-from kgray.runtime.profile import Profile, profile_of
+from kgray.runtime.profile import Profile, WorkersProfile, profile_of
 from kgray.runtime.spec import DeploymentSpec
 from kgray.runtime.writer import RemoteWriter
 
@@ -70,8 +70,9 @@ class Sequencer:
         logs.start(self._name)
         self._me = context.get_worker_id()
         self._profile: Profile = profile_of(spec.profile, "the deployment")
-        self._models, self._embedders = models, embedders
-        self._judges = judges  # none = the models judge
+        self._models, self._embedders, self._judges = (
+            [RemoteWorker(name, spec.namespace) for name in names] for names in (models, embedders, judges)
+        )  # no judges = the models judge
         self._writer = RemoteWriter(
             partial(self._named, writer),
             deadline_s=self._profile.limits.write_deadline_s,
@@ -79,6 +80,7 @@ class Sequencer:
         )
         self._parts: Parts | None = None  # built by the service, so that a failure can be retried
         self._pools: list[Pool] = []
+        self._engines: set[Pool] = set()  # those whose workers have an engine each
         self._runner: Runner | None = None
         self._past = Totals()  # of the runs before the one that goes on
         self._steps: deque[tuple[str, int, str]] = deque(maxlen=_STEPS)
@@ -98,7 +100,7 @@ class Sequencer:
         self._loop = asyncio.get_running_loop()
         self._nudge = asyncio.Event()  # set from outside: look at what was asked
         self._service = asyncio.create_task(self._serve())
-        self._keeper = Keeper(spec) if kept else None
+        self._keeper = Keeper(spec, stays=kept, sizes=shard == 0)
 
     def _named(self, name: str) -> Handle:
         return ray.get_actor(name, namespace=self._spec.namespace)
@@ -127,6 +129,7 @@ class Sequencer:
                 if not await self._begin():
                     return
                 self._runner = Runner(replace(self._parts, writer=self._writer))
+                self._widen(self._runner)
             self._state = "serving"
             shards = self._profile.sequencer.shards
             await self._runner.serve(
@@ -159,28 +162,28 @@ class Sequencer:
     def _built(self) -> Parts:
         """Open the store; return its parts with the pools in place of the models."""
         settings, local = self._spec.settings(), self._spec.parts()
-        models = self._pool(self._models, "the workers that read")
+        models = self._pool(self._models, self._profile.extraction, "the workers that read")
         requests = settings.runtime.chunk_requests or CHUNK
         reading = self._chunker(models, settings.runtime.chunk_episodes or CHUNK)
         embedder = local.embedder
         if self._embedders:
-            embedding = self._chunker(self._pool(self._embedders, "the workers that embed"), requests)
-            embedder = PooledEmbedder(embedding, embedder)
-        judging = self._pool(self._judges, "the workers that judge") if self._judges else models
-        streams = local.streams
-        if settings.model.backend == "vllm":  # as many as the engines take; a server takes max_concurrency
-            streams = (len(self._models) + len(self._judges)) * self._profile.engine.max_num_seqs
+            pool = self._pool(self._embedders, self._profile.embedding, "the workers that embed")
+            embedder = PooledEmbedder(self._chunker(pool, requests), embedder)
+        judging = models
+        if self._judges:
+            judging = self._pool(self._judges, self._profile.judging, "the workers that judge")
+        if settings.model.backend == "vllm":
+            self._engines = {models, judging}
         return replace(
             local,
             watch=_log_stage,
             extractor=PooledExtractor(reading, local.extractor),
             judge=PooledJudge(self._chunker(judging, requests), local.judge),
             embedder=embedder,
-            streams=streams,
         )
 
-    def _pool(self, workers: Sequence[str], what: str) -> Pool:
-        self._pools.append(pool_of(self._spec, workers, what))
+    def _pool(self, workers: Sequence[RemoteWorker], of: WorkersProfile, what: str) -> Pool:
+        self._pools.append(pool_of(self._spec, workers, what, of.least))
         return self._pools[-1]
 
     def _chunker(self, pool: Pool, size: int) -> Chunker:
@@ -252,7 +255,13 @@ class Sequencer:
                 self._exported.export(self._totals())
             if self._runner is not None:
                 self._held_bytes = self._runner.committer.size()
+                self._widen(self._runner)
             await asyncio.sleep(_MEASURE_S)
+
+    def _widen(self, runner: Runner) -> None:
+        """Have as many calls in flight as the engines that are there take; a server has its own number."""
+        if self._engines:
+            runner.widen(sum(pool.up() for pool in self._engines) * self._profile.engine.max_num_seqs)
 
     # ------------------------------------------------------------------------ asked from outside
 
@@ -308,8 +317,7 @@ class Sequencer:
     @control
     async def drain(self, grace_s: float) -> int:
         """Take nothing new, commit what is in flight, and end; return how many are still in flight."""
-        if self._keeper is not None:
-            self._keeper.end()
+        self._keeper.end()
         self._stopping = True
         self._loop.call_soon_threadsafe(self._nudge.set)
         await asyncio.to_thread(self._ended.wait, grace_s)

@@ -1,4 +1,4 @@
-"""Worker actors: one that extracts and judges, one that embeds. Neither opens the store.
+"""Worker actors: one that extracts and judges, one that embeds, one that reranks. None opens the store.
 
 The models are in `kgray/backends`; this module carries out chunks of requests. Each outcome is returned as
 soon as it is there, so that a chunk's slowest call delays no other. Errors are returned as values.
@@ -18,7 +18,16 @@ from kgray.outages import OUTAGES, Outage
 from kgray.ports import ExtractionRequest, Matrix, QuestionRequest, SummaryRequest
 from kgray.runtime import logs, metrics
 from kgray.runtime.actors import control, streaming
-from kgray.runtime.outcomes import TOLD, NumberedOutcome, NumberedRequest, Outcome, outcome_of
+from kgray.runtime.outcomes import (
+    TOLD,
+    NumberedOutcome,
+    NumberedRequest,
+    Outcome,
+    RerankRequest,
+    SparseRequest,
+    answered,
+    outcome_of,
+)
 from kgray.runtime.spec import DeploymentSpec
 
 _TOKENS = 8192  # of one batch of texts: a size that embedding models handle well
@@ -38,6 +47,8 @@ class _PooledActor(ABC):
         self._loop: asyncio.AbstractEventLoop | None = None  # of the work; None before the first chunk
         self._running: dict[int, asyncio.Task[Outcome]] = {}
         self._done = self._read = 0  # requests; episodes among them
+        self._loaded = self._ending = False
+        self._idle_since = time.monotonic()
         self._since = time.time()
         self._waits: tuple[Outage, ...] = ()  # as last told
         try:
@@ -56,19 +67,36 @@ class _PooledActor(ABC):
                 await start()
             except KgrayError as error:
                 self._fault = error
+        if not self._loaded:
+            self._loaded, self._idle_since = True, time.monotonic()
         return self._fault
 
-    async def stop(self) -> None:
-        """End what the model has started: processes and shared memory of an engine."""
+    async def stop(self, idle_s: float = 0.0) -> bool:
+        """End what the model has started, processes and shared memory of an engine; take no more work.
+
+        idle_s: return False, and go on, where there was work within so many seconds
+        """
+        if idle_s and self._idle_s() < idle_s:
+            return False
+        self._ending = True
         if (stop := getattr(self._loads, "stop", None)) is not None:
             await stop()
+        return True
+
+    def _counts(self) -> dict[str, float]:
+        return dict(getattr(self._loads, "counts", {}))
+
+    def _idle_s(self) -> float:
+        return 0.0 if self._running else time.monotonic() - self._idle_since
 
     @abstractmethod
     async def _outcome(self, request: Any) -> Outcome: ...  # noqa: ANN401 - the port's request
 
     @streaming
     async def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[list[NumberedOutcome]]:
-        """Carry out a chunk; yield the outcomes of calls as they end. Raises nothing."""
+        """Carry out a chunk; yield the outcomes of calls as they end: none where it ends. Raises nothing."""
+        if self._ending:
+            return
         self._loop = asyncio.get_running_loop()
         metrics.observe("kgray_batch_size", len(chunk), of="chunk")
         tasks = {asyncio.create_task(self._outcome(request)): number for number, request in chunk}
@@ -80,7 +108,8 @@ class _PooledActor(ABC):
                 if (waits := tuple(OUTAGES.current())) != self._waits:
                     self._waits = waits
                     yield [(TOLD, waits)]
-                self._done += len(ended)
+                self._done, self._idle_since = self._done + len(ended), time.monotonic()
+                metrics.engine(self._name, self._counts())
                 for task in ended:
                     self._running.pop(tasks[task], None)
                 if ended:
@@ -89,14 +118,16 @@ class _PooledActor(ABC):
             for task in left:
                 task.cancel()
                 self._running.pop(tasks[task], None)
+            # Once more: the engine counts a step after it has told of its replies.
+            self._loop.call_later(_TELL_S, lambda: metrics.engine(self._name, self._counts()))
 
     @control
-    async def health(self) -> int:
-        """Return the process id after a turn of the work's event loop; if that loop hangs, never."""
+    async def health(self) -> bool:
+        """Whether it has its model, after a turn of the work's event loop; if that loop hangs, no answer."""
         if self._loop is not None:
             turned = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop)
             await asyncio.wrap_future(turned)
-        return os.getpid()
+        return self._loaded or not hasattr(self._loads, "start")
 
     @control
     async def stats(self) -> dict[str, Any]:
@@ -108,7 +139,9 @@ class _PooledActor(ABC):
             "done": self._done,
             "read": self._read,
             "since": self._since,
-        } | ({"engine": dict(counts)} if (counts := getattr(self._loads, "counts", None)) else {})
+            "loaded": self._loaded,
+            "idle_s": self._idle_s(),
+        } | ({"engine": counts} if (counts := self._counts()) else {})
 
     @control
     async def describe(self) -> dict[str, Any]:
@@ -152,8 +185,6 @@ class ModelWorker(_PooledActor):
             outcome = outcome or await outcome_of(self._judge.judge(request))
         took = time.monotonic() - since
         metrics.count_call(stage, took, outcome)
-        if self._loads is not None:
-            metrics.engine(self._name, self._loads.counts)
         logs.stage(stage, request.episode.group, request.episode.sequence, seconds=took, outcome=outcome)
         return outcome
 
@@ -185,8 +216,10 @@ class EmbedWorker(_PooledActor):
         self._waiting: list[tuple[str, asyncio.Future[Any]]] = []
         self._batching: asyncio.Task[None] | None = None
 
-    async def _outcome(self, request: Sequence[str]) -> Outcome:
-        """Return the texts' vectors, (len(request), dimensions). request: at least one text."""
+    async def _outcome(self, request: Sequence[str] | SparseRequest) -> Outcome:
+        """Return the texts' vectors, (len(request), dimensions), or weights. request: at least one text."""
+        if isinstance(request, SparseRequest):
+            return self._fault or await outcome_of(answered(self._embedder, request))
         return self._fault or await outcome_of(self._embedded(request))
 
     async def _embedded(self, texts: Sequence[str]) -> Matrix:
@@ -224,3 +257,18 @@ class EmbedWorker(_PooledActor):
             count += 1
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         return batch
+
+
+class RerankWorker(_PooledActor):
+    """Scores texts against a query; a request's texts are one batch."""
+
+    def _build(self, spec: DeploymentSpec) -> None:
+        from kgray.wiring import build_reranker
+
+        self._loads = build_reranker(spec.settings())
+
+    async def _outcome(self, request: RerankRequest) -> Outcome:
+        since = time.monotonic()
+        outcome = self._fault or await outcome_of(answered(self._loads, request))
+        metrics.observe("kgray_stage_seconds", time.monotonic() - since, stage="rerank")
+        return outcome

@@ -51,7 +51,7 @@ class GraphWriter:
         self._epoch = 0
         self._last: dict[str, int] = {}  # client -> number of its last batch of this epoch that was written
         self._batches = self._writes = self._repeats = 0
-        self._keeper = Keeper(spec) if kept else None
+        self._keeper = Keeper(spec, stays=True) if kept else None
 
     def begin(self) -> int | Exception:
         """Take a new epoch, so that every older run is stale; return it, or why it cannot be taken."""

@@ -276,8 +276,6 @@ def test_a_dry_run_tells_the_calls_of_a_language_model_and_makes_none(kgray):
     rows = [{"id": f"r{i}", "text": f"Ann met Bob {i} times.", "group": "g", "at": i} for i in range(20)]
     file = kgray.write("a.jsonl", *rows)
     plan = kgray("backfill", file, "--dry-run", "--json").json["plan"]
-    asked = kgray("plan", file, "--json").json
-    assert plan == {name: asked[name] for name in plan}
     assert plan["calls"] >= 20
     shown = kgray("backfill", file, "--dry-run").out
     assert f"about {plan['calls']} model calls" in shown

@@ -233,10 +233,11 @@ def test_vectors_over_http_are_stored_and_searched(kgray, serve):
 # ------------------------------------------------------------------------------------------ plan
 
 
-def test_plan_counts_what_would_be_sent_and_sends_nothing(kgray, serve):
+def test_a_dry_run_counts_what_would_be_sent_and_sends_nothing(kgray, serve):
     """The prompts are those that `add` sends: their tokens are counted, those of questions estimated."""
     server = serve(read)
     kgray.env["KGRAY_EMBEDDER_BACKEND"] = "hashing"
+    kgray("init")
     triple = {
         "kind": "triples",
         "triples": [{"source": "A", "relation": "KNOWS", "target": "B"}],
@@ -244,54 +245,31 @@ def test_plan_counts_what_would_be_sent_and_sends_nothing(kgray, serve):
     }
     file = kgray.write("rows.jsonl", *ROWS, triple, {"text": ""})
 
-    answer = kgray("plan", file, "--input-price", "2", "--output-price", "10", "--streams", "2", "--json")
+    answer = kgray("backfill", file, "--group", "g", "--dry-run", "--json")
 
-    assert answer.code == 1
-    assert "1 row refused; the first: rows.jsonl:4" in answer.err
+    assert (answer.code, answer.json["refused"]) == (1, 1)
     assert server.asked == server.probes == []
-    found = answer.json
-    assert (found["episodes"], found["triples"], found["refused"]) == (3, 1, 1)
+    found = answer.json["plan"]
+    assert (found["episodes"], found["triples"]) == (3, 1)
     assert found["calls"] == 2  # two extractions, and a fifth of a call of questions, rounded
-    assert found["cost"] == pytest.approx(
-        (found["prompt_tokens"] * 2 + found["completion_tokens"] * 10) / 1e6
-    )
-    assert found["seconds"] > 0.2
     kgray("add", file, "--group", "g")
     sent = sum(-(-len(a.head) // 4) + -(-len(a.data) // 4) for a in server.asked if a.task == "combined")
     assert sent < found["prompt_tokens"] < sent * 1.4
     assert found["fixed_tokens"] > 0.6 * found["prompt_tokens"]
 
 
-def test_plan_follows_the_pipeline_settings(kgray, serve):
+def test_a_dry_run_follows_the_pipeline_settings(kgray, serve):
     serve(read)
-    file = kgray.write("rows.jsonl", *ROWS * 20)
-    packed = kgray("plan", file, "--json").json
+    kgray("init")
+    rows = [{**row, "id": f"{n}-{row['id']}"} if "id" in row else row for n in range(20) for row in ROWS]
+    asked = ("backfill", kgray.write("rows.jsonl", *rows), "--group", "g", "--dry-run", "--json")
+    packed = kgray(*asked).json["plan"]
     kgray.env |= {"KGRAY_PIPELINE_EXTRACTION": "separate", "KGRAY_PIPELINE_REFLECT_ROUNDS": "1"}
 
-    apart = kgray("plan", file, "--json").json
+    apart = kgray(*asked).json["plan"]
 
     assert (packed["calls"], apart["calls"]) == (44, 164)
     assert apart["prompt_tokens"] > packed["prompt_tokens"]
-    shown = kgray("plan", file).out.splitlines()
-    assert [line.split("  ")[0] for line in shown] == [
-        "episodes",
-        "model calls",
-        "prompt tokens",
-        "completion tokens",
-        "time",
-        "cost",
-    ]
-
-
-def test_plan_refuses_what_add_would_refuse(kgray, serve):
-    serve(read)
-    kgray.env["KGRAY_PIPELINE_REFLECT_ROUNDS"] = "2"
-    file = kgray.write("rows.jsonl", *ROWS)
-
-    planned, added = kgray("plan", file), kgray("add", file, "--group", "g")
-
-    assert (planned.code, planned.out) == (2, "")
-    assert planned.err == added.err
 
 
 def test_help_imports_no_heavy_library():

@@ -20,6 +20,7 @@ import pytest
 import kgray
 from bench import random_models
 from kgray.errors import InputError, SettingsError
+from kgray.ports import SparseEmbedder
 
 TOKENS = 256  # of a pass on a processor, as `kgray.backends.bge` has it
 
@@ -70,6 +71,28 @@ async def test_vectors_are_those_of_flag_embedding_itself(folders, embedder):
     assert np.abs(found - reference.encode(texts)["dense_vecs"]).max() < 1e-5
     assert np.abs((found**2).sum(axis=1) - 1).max() < 1e-5
     assert (await embedder.embed([])).shape == (0, 64)
+
+
+async def test_weights_of_tokens_are_those_of_flag_embedding_itself(folders, embedder):
+    """On request, beside the vectors: a token id and its largest weight; special ids have none."""
+    from FlagEmbedding import BGEM3FlagModel
+
+    texts = [*texts_of(30), "", "Alice Alice Alice"]
+    reference = BGEM3FlagModel(str(folders["bge"]), use_fp16=False, devices="cpu", passage_max_length=512)
+    wanted = reference.encode(texts, return_dense=False, return_sparse=True)["lexical_weights"]
+
+    found = await embedder.sparse(texts)
+
+    assert isinstance(embedder, SparseEmbedder)
+    assert any(found)
+    for weights, same in zip(found, wanted, strict=True):
+        assert weights == pytest.approx({int(token): float(w) for token, w in same.items()}, abs=1e-5)
+    assert found[-2] == {}
+    assert await embedder.sparse([]) == []
+    assert await embedder.sparse(texts[::-1]) == found[::-1]  # the bits, in any order
+    start = "Alice works at Acme. " * 200
+    long, end = await embedder.sparse([start + "Dana sails to Oslo.", "Dana sails to Oslo."])
+    assert long.keys() > end.keys()  # it is read to its end
 
 
 async def test_a_text_has_the_same_bits_in_every_company_and_order(embedder):
@@ -146,6 +169,50 @@ def test_a_memory_searches_and_reranks_with_both(folders, tmp_path, capfd):
         assert hits
         assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     assert "it/s" not in capfd.readouterr().err
+
+
+PROFILE = """
+[extraction]
+workers = 1
+cpus = 0.1
+[embedding]
+workers = 1
+cpus = 0.1
+env = { OMP_NUM_THREADS = "1" }
+[reranking]
+workers = 1
+cpus = 0.1
+env = { OMP_NUM_THREADS = "1" }
+"""
+
+
+def test_a_search_asks_the_workers_that_are_up_and_finds_what_this_process_finds(folders, tmp_path):
+    """Embedder and reranker in actors of their own: neither is loaded here; the scores have the same bits."""
+    (tmp_path / "p.toml").write_text(PROFILE)
+    how: dict[str, Any] = {
+        "embedder_backend": "bge", "embedder_name": str(folders["bge"]),
+        "reranker_backend": "bge", "reranker_name": str(folders["reranker"]),
+    }  # fmt: skip
+    on_ray = {"runtime_backend": "ray", "runtime_profile": tmp_path / "p.toml"}
+    asked = {"group": "g", "recipe": "reranked", "scopes": ["episode"]}
+    with kgray.open(tmp_path / "d", **how, **on_ray) as memory:
+        report = memory.add_many(
+            [{"text": text, "group": "g", "at": "2026-03-01"} for text in texts_of(12, seed=9)]
+        )
+        assert (report.committed, report.failed) == (12, 0)
+        actors = memory.runtime._deployment.status()
+        assert {"embedder-0", "reranker-0"} <= actors.keys()
+        hits = memory.search("tea in Berlin", **asked)
+        weights = asyncio.run(memory.embedder.sparse(["Alice likes tea."]))
+        reranker = memory._searcher.reranker
+        here = (memory.embedder._calls.local._model, reranker._calls.local._model)
+        assert [model._forward for model in here] == [None, None]
+        assert memory.runtime._deployment.status()["reranker-0"]["done"] == 1
+    with kgray.open(tmp_path / "d", **how) as memory:
+        assert [(hit.id, hit.score) for hit in memory.search("tea in Berlin", **asked)] == [
+            (hit.id, hit.score) for hit in hits
+        ]
+        assert asyncio.run(memory.embedder.sparse(["Alice likes tea."])) == weights
 
 
 def bare_loops(folder: str, texts: list[str]) -> Any:

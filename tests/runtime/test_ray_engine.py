@@ -1,13 +1,19 @@
-"""An engine in Ray's workers, with the stand-in for vLLM: it dies, comes back, and ends before its actor."""
+"""Engines in Ray's workers, with the stand-in for vLLM: their life, their number, and their cards."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 import kgray
+from tests.waiting import HANGS_S, wait_for
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 STAND_IN = Path(__file__).parent.parent / "stand_in"
@@ -31,23 +37,124 @@ max_num_seqs = 4
 [limits]
 health_every_s = 0.2
 """
+GROWS = """
+[extraction]
+workers = {{ min = 1, max = 3 }}
+cpus = 0.1
+env = {{ PYTHONPATH = "{path}", KGRAY_TEST_ENGINE_LOG = "{log}", KGRAY_TEST_ENGINE_STEP_S = "0.2" }}
+
+[embedding]
+workers = 0
+
+[engine]
+max_num_seqs = 2
+
+[limits]
+health_every_s = 0.2
+idle_s = 5.0
+"""
+ON_CARDS = """
+[extraction]
+workers = 2
+cpus = 0.1
+gpus = 2
+env = {{ PYTHONPATH = "{path}", KGRAY_TEST_ENGINE_LOG = "{log}" }}
+
+[embedding]
+workers = 0
+
+[engine]
+tensor_parallel = 2
+
+[limits]
+health_every_s = 0.2
+"""
+
+
+def settings(tmp_path: Path, profile: str) -> tuple[dict[str, Any], Path]:
+    """Return the settings of engines by this profile, and the file in which they note what they do."""
+    log, path = tmp_path / "engine.log", tmp_path / "cards.toml"
+    paths = f"{Path(__file__).parents[2]}:{STAND_IN}"
+    path.write_text(profile.format(path=paths, log=log), encoding="utf-8")
+    how = {"model_backend": "vllm", "model_name": "m", "runtime_backend": "ray", "runtime_profile": path}
+    return how, log
+
+
+def did(log: Path) -> list[list[str]]:
+    """Return what the engines did, in words, each with its process last."""
+    return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def workers(memory: Any) -> set[str]:
+    """Return the names of the workers that exist."""
+    from kgray.runtime import deploy
+
+    return set(deploy.workers(memory.runtime._deployment.spec, "models").actors)
+
+
+@contextmanager
+def node(cards: int) -> Iterator[psutil.Process]:
+    """Have a node with so many cards join the Ray of this process; the cards are claims in its books."""
+    import ray
+
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=1"]
+    command += [f"--num-gpus={cards}", f"--address={ray.get_runtime_context().gcs_address}"]
+    joined = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield psutil.Process(joined.pid)
+    finally:
+        joined.terminate()
+        joined.wait(HANGS_S)
 
 
 def test_an_engine_that_dies_is_started_anew_and_ends_before_its_actor(tmp_path):
-    log = tmp_path / "engine.log"
-    profile = tmp_path / "cards.toml"
-    paths = f"{Path(__file__).parents[2]}:{STAND_IN}"
-    profile.write_text(PROFILE.format(path=paths, log=log), encoding="utf-8")
-    how = {"model_backend": "vllm", "model_name": "m", "runtime_backend": "ray", "runtime_profile": profile}
+    (how, log), before = settings(tmp_path, PROFILE), set(sys.modules)
     with kgray.open(tmp_path / "d", **how) as memory:
         rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(6)]
         report = memory.add_many([*rows, {"text": "[[DIE ONCE]]", "group": "g", "at": "2026-03-02"}])
         assert (report.committed, report.failed) == (7, 0)
 
-    assert "vllm" not in sys.modules  # nothing but the workers imports it
-    did = [line.split() for line in log.read_text().splitlines()]
-    started, ended = ([pid for what, pid in did if what == name] for name in ("start", "stop"))
-    assert [what for what, _ in did].count("die") == 1
+    assert "vllm" not in sys.modules.keys() - before  # nothing but the workers imports it
+    started, ended = ([pid for what, pid in did(log) if what == name] for name in ("start", "stop"))
+    assert [what for what, _ in did(log)].count("die") == 1
     assert len(set(started)) == 3  # one that reads, one that judges, and the one that came back
-    died = next(pid for what, pid in did if what == "die")
+    died = next(pid for what, pid in did(log) if what == "die")
     assert sorted(ended) == sorted(set(started) - {died})
+
+
+def test_a_pool_grows_while_its_engines_are_full_and_shrinks_when_they_have_no_work(tmp_path):
+    """From one to its most and back to one; what was added has ended its engine before its actor."""
+    how, log = settings(tmp_path, GROWS)
+    rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(150)]
+    with kgray.open(tmp_path / "d", **how) as memory:
+        report = memory.add_many(rows)
+        assert (report.committed, report.failed) == (150, 0)
+        wait_for(lambda: workers(memory) == {"models-0"})
+        started = {pid for what, pid in did(log) if what == "start"}
+        assert len(started) >= 3  # more where a busy machine took long to give one its first work
+        assert len({pid for what, pid in did(log) if what == "stop"}) == len(started) - 1
+        memory.add("I like coffee.", group="g")  # who is left works
+
+    assert sorted(pid for what, pid in did(log) if what == "stop") == sorted(started)
+
+
+def test_an_engine_over_several_cards_has_a_placement_group_that_goes_with_it(tmp_path):
+    """Each of two engines takes two cards of one node. The second has none until a second node joins."""
+    from ray.util import placement_group_table
+
+    how, log = settings(tmp_path, ON_CARDS)
+    rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(6)]
+    with node(2), kgray.open(tmp_path / "d", **how) as memory:
+        assert memory.add_many(rows).committed == 6
+        namespace = memory.runtime._deployment.spec.namespace
+
+        def groups() -> list[str]:
+            mine = [row for row in placement_group_table().values() if row["name"].startswith(namespace)]
+            return sorted(row["state"] for row in mine)
+
+        assert groups() == ["CREATED", "PENDING"]
+        with node(2):
+            wait_for(lambda: len([1 for what, *_ in did(log) if what == "start"]) == 2)
+            assert groups() == ["CREATED", "CREATED"]
+    assert [words[:2] for what, *words in did(log) if what == "cards"] == [["STRICT_PACK", "2"]] * 2
+    wait_for(lambda: groups() == ["REMOVED", "REMOVED"])

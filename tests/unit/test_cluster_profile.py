@@ -45,6 +45,13 @@ def test_a_profile_says_only_what_differs(tmp_path):
             "extraction.workers = True in room.toml: a whole number from 0 to 100000",
         ),
         (
+            "[extraction]\nworkers = { min = 3, max = 2 }\n",
+            "{'min': 3, 'max': 2} in room.toml: a whole number from 0 to 100000 is needed, or { min = 1, max",
+        ),
+        ("[embedding]\nworkers = { min = 0, max = 2 }\n", "or { min = 1, max = 4 }."),
+        ("[embedding]\nworkers = { min = 1, max = 2, usual = 2 }\n", "or { min = 1, max = 4 }."),
+        ('[engine]\nplacement = "ANY"\n', 'use one of "STRICT_PACK", "PACK", "SPREAD".'),
+        (
             "[extraction]\ngpus = 0.8\n\n[engine]\ntensor_parallel = 2\n",
             "extraction.gpus = 0.8 in room.toml: engine.tensor_parallel = 2 needs 2.",
         ),
@@ -61,6 +68,16 @@ def test_what_is_wrong_is_told_with_its_key_and_file(tmp_path, monkeypatch, text
         load(tmp_path.joinpath("room.toml").relative_to(tmp_path))
 
     assert told in str(caught.value)
+
+
+def test_a_pool_has_as_many_workers_or_a_least_and_a_most():
+    profile = profile_of(
+        {"extraction": {"workers": {"min": 1, "max": 4}}, "judging": {"workers": 3}}, "room.toml"
+    )
+
+    counts = [(pool.least, pool.most) for pool in (profile.extraction, profile.judging, profile.reranking)]
+    assert counts == [(1, 4), (3, 3), (0, 0)]
+    assert profile_of(profile.values(), "again") == profile
 
 
 def test_a_profile_that_is_not_there_is_told(tmp_path):

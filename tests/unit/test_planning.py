@@ -1,4 +1,4 @@
-"""What `kgray plan` estimates, beside what a simulated world really takes."""
+"""What a dry run estimates, beside what a simulated world really takes."""
 
 from __future__ import annotations
 

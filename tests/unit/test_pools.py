@@ -12,6 +12,7 @@ import pytest
 
 from kgray.errors import InvalidAnswer, SettingsError, Unavailable
 from kgray.outages import OUTAGES, Outage
+from kgray.runtime.keeper import PoolSize
 from kgray.runtime.outcomes import TOLD, Lost, NumberedOutcome, NumberedRequest, outcome_of, within
 from kgray.runtime.pools import Chunker, Pool
 
@@ -309,3 +310,72 @@ async def test_what_is_no_error_of_ours_crosses_as_one_that_names_it():
     back = await outcome_of(fails())
 
     assert (type(back), str(back)) == (RuntimeError, "ZeroDivisionError: division by zero")
+
+
+async def test_a_worker_beyond_the_least_gets_work_while_it_is_there_and_is_missed_by_nobody():
+    first, further = Hands("first", echo), Hands("further", echo)
+    further.lost.set()  # it was not started
+    pool = Pool([first, further], least=1, patience_s=60.0, answer_deadline_s=600.0, health_every_s=0.01)
+    calls = Chunker(pool, size=1, linger_s=0.0)
+    busy = asyncio.Event()
+
+    async def waits(request: Any) -> Any:
+        await busy.wait()
+        return request
+
+    first._answers = further._answers = waits
+    asked = [asyncio.create_task(calls.ask(n)) for n in range(4)]
+    await asyncio.sleep(0.05)
+    assert (pool.up(), first.chunks, further.chunks) == (1, [[0], [1], [2], [3]], [])
+    assert [row["name"] for row in pool.stats()] == ["first"]
+
+    further.lost.clear()  # it has come up
+    await until(lambda: pool.up() == 2)
+    asked += [asyncio.create_task(calls.ask(n)) for n in (4, 5)]
+    await asyncio.sleep(0.01)
+    assert further.chunks == [[4], [5]]
+    assert len(pool.stats()) == 2
+
+    further.lost.set()  # it was ended, or its node went away: what it had goes to who is left
+    await until(lambda: pool.up() == 1)
+    busy.set()
+    assert await asyncio.gather(*asked) == list(range(6))
+    assert further.restarts == 0
+    await pool.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if holds():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError
+
+
+def row(running: int, idle_s: float = 0.0, *, loaded: bool = True) -> dict[str, Any]:
+    return {"running": running, "idle_s": idle_s, "loaded": loaded}
+
+
+def test_a_pool_doubles_while_all_are_full_and_ends_who_has_no_work():
+    size = PoolSize(least=1, most=5, takes=10, idle_s=60.0, full_at=0.0)
+
+    assert size.looked({0: row(10)}, 5.0) == ([], [])  # once is no reason
+    assert size.looked({0: row(9)}, 10.0) == ([1], [])  # chunks do not divide evenly
+    assert size.looked({0: row(10), 1: {}}, 15.0) == ([], [])  # it has no node yet: none is asked for more
+    assert size.looked({0: row(10), 1: row(0, loaded=False)}, 20.0) == ([], [])
+    full = {0: row(12), 1: row(8)}
+    assert [size.looked(full, at) for at in (25.0, 30.0)] == [([], []), ([2, 3], [])]
+    assert size.looked({n: row(10) for n in range(4)}, 35.0) == ([], [])
+    assert size.looked({n: row(10) for n in range(4)}, 40.0) == ([4], [])
+    assert size.looked({n: row(10) for n in range(5)}, 45.0) == ([], [])
+    assert size.looked({n: row(10) for n in range(5)}, 50.0) == ([], [])  # there are no more
+
+    few = {0: row(0, 99.0), 1: row(3), 2: row(0, 59.0), 3: row(0, 60.0), 4: {}}
+    assert size.looked(few, 60.0) == ([], [3])  # the first stays; one that was asked for is waited for
+    assert size.looked({0: row(0, 99.0), 4: {}}, 111.0) == ([], [4])  # and is not needed any longer
+
+
+def test_a_pool_is_not_full_because_one_of_its_workers_is():
+    size = PoolSize(least=2, most=4, takes=10, idle_s=60.0)
+    assert [size.looked({0: row(16), 1: row(1)}, 1.0) for _ in range(3)] == [([], [])] * 3
+    assert size.looked({}, 1.0) == ([], [])

@@ -13,6 +13,7 @@ import pytest
 from kgray.errors import NotBuilt, Refused, SettingsError, Unavailable
 from kgray.ontology import shipped
 from kgray.ports import ExtractionRequest
+from kgray.prompting.prompts import Prompts
 from kgray.settings import load, require_built
 from kgray.wiring import build_engine, build_models
 from tests.doors.test_openai_models import ALL, QuestionRequest, episode
@@ -63,7 +64,16 @@ async def test_replies_take_the_path_of_a_servers_replies_and_many_run_at_once(l
         await judge.judge(QuestionRequest(episode=episode(), questions=ALL))
     await engine.stop()
     assert log() == ["start", "stop"]
-    assert engine.counts["running"] == 0
+    assert {engine.counts[name] for name in ("calls", "running", "waiting", "aborted", "preempted")} == {0}
+
+
+async def test_the_head_of_every_prompt_of_the_pipeline_is_read_at_the_start(log):
+    apart = ("extract_entities", "reflect", "extract_facts", "date_facts")
+    tasks = (*apart, "resolve_entity", "resolve_facts", "contradiction", "relate")
+    engine, _, _ = built(pipeline_extraction="separate", pipeline_resolution="per_node")
+    await engine.start()
+    assert engine._engine.prefixes == {Prompts(shipped())[task].head[:1000] for task in tasks}
+    await engine.stop()
 
 
 async def test_a_call_that_is_cancelled_or_too_slow_is_aborted(log):

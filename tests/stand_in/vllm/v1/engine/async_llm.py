@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,8 @@ from vllm import AsyncEngineArgs, SamplingParams, note, noted
 from vllm.exceptions import VLLMClientError
 from vllm.v1.engine.exceptions import EngineDeadError
 
-STEP_S = 0.01  # of a step, in which all that run are carried out
+# Of a step, in which all that run are carried out.
+STEP_S = float(os.environ.get("KGRAY_TEST_ENGINE_STEP_S", "0.01"))
 
 
 def smallest(schema: dict[str, Any]) -> Any:
@@ -26,6 +28,18 @@ def smallest(schema: dict[str, Any]) -> Any:
     return {"array": [], "integer": 0, "boolean": False, "string": ""}[kind]
 
 
+def cards() -> str:
+    """Return the bundles of this actor's placement group, and their strategy: where vLLM puts its workers."""
+    import ray
+    from ray.util import placement_group_table
+
+    group = ray.util.get_current_placement_group()
+    assert group is not None
+    assert all(bundle.get("GPU", 0) <= 1 for bundle in group.bundle_specs)  # vLLM refuses others
+    count = sum(bundle.get("GPU", 0) for bundle in group.bundle_specs)
+    return f"{placement_group_table(group)['strategy']} {count:g}"
+
+
 class Tokenizer:
     def apply_chat_template(self, messages: list[dict[str, str]], **how: Any) -> list[int]:
         assert how == {
@@ -35,16 +49,30 @@ class Tokenizer:
 
 
 class AsyncLLM:
-    def __init__(self, values: dict[str, Any]) -> None:
+    def __init__(self, values: dict[str, Any], loggers: Sequence[Callable[..., Any]]) -> None:
         self.values, self.running, self.most, self.dead = values, 0, 0, False
         self.prefixes: set[str] = set()
+        self.loggers = [logger(None, 0) for logger in loggers]
+        for logger in self.loggers:
+            logger.log_engine_initialized()
 
     @classmethod
-    def from_engine_args(cls, arguments: AsyncEngineArgs) -> AsyncLLM:
+    def from_engine_args(
+        cls, arguments: AsyncEngineArgs, stat_loggers: Sequence[Callable[..., Any]] = ()
+    ) -> AsyncLLM:
         if arguments.values["model"] == "missing":
             raise OSError("missing is not a folder with a model")
+        if arguments.values["distributed_executor_backend"] == "ray":
+            note(f"cards {cards()}")
         note("start")
-        return cls(arguments.values)
+        return cls(arguments.values, stat_loggers)
+
+    def stepped(self) -> None:
+        """Tell of what runs: all that is asked for, above what may run at once it waits."""
+        runs = min(self.running, self.values["max_num_seqs"])
+        scheduled = SimpleNamespace(num_running_reqs=runs, num_waiting_reqs=self.running - runs)
+        for logger in self.loggers:
+            logger.record(scheduled, SimpleNamespace(num_preempted_reqs=0), mm_cache_stats=None, engine_idx=0)
 
     def get_tokenizer(self) -> Tokenizer:
         return Tokenizer()
@@ -60,6 +88,7 @@ class AsyncLLM:
             raise VLLMClientError("This model's maximum context length is 8192 tokens.")
         self.running += 1
         self.most = max(self.most, self.running)
+        self.stepped()
         try:
             await (asyncio.Event().wait() if "[[HANG]]" in text else asyncio.sleep(STEP_S))
             if "[[DIE]]" in text or ("[[DIE ONCE]]" in text and "die" not in noted()):
@@ -71,6 +100,7 @@ class AsyncLLM:
             raise
         finally:
             self.running -= 1
+            self.stepped()
         head = text[:1000]
         cached = 1000 if head in self.prefixes else 0
         self.prefixes.add(head)
