@@ -136,7 +136,10 @@ class RayIngest:
     def pool(self, kind: str) -> Pool | None:
         """Return the workers of a kind, for one call; None where no Ray runs, or none of them."""
         with self._joining:
-            if (self._session is None and not self._join()) or not head_listens():
+            try:
+                if (self._session is None and not self._join()) or not head_listens():
+                    return None
+            except KgrayError:  # no Ray answers, or only a job server: reading needs none
                 return None
             if self._watching is None:
                 self._watching = threading.Thread(target=self._watch, daemon=True)
