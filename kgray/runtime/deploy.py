@@ -23,7 +23,15 @@ from kgray.errors import SettingsError, Unavailable
 from kgray.ports.ingest import OnWait, silent
 from kgray.runtime.actors import Handle, actor_of, answer, reached
 from kgray.runtime.outcomes import Lost
-from kgray.runtime.profile import POOLS, READING, EngineProfile, WorkersProfile, fitting, profile_of
+from kgray.runtime.profile import (
+    POOLS,
+    READING,
+    EngineProfile,
+    SequencerProfile,
+    WorkersProfile,
+    fitting,
+    profile_of,
+)
 from kgray.runtime.scheduler import Scheduler
 from kgray.runtime.sequencer import Sequencer
 from kgray.runtime.session import head_listens
@@ -330,22 +338,14 @@ def _plan(
             continue  # a server's, or none
         of: WorkersProfile = getattr(profile, table)
         names[kind] = [f"{kind}-{number}" for number in range(of.most)]
-        asked: dict[str, Any] = {"num_cpus": of.cpus, "num_gpus": of.gpus, "max_concurrency": of.concurrency}
-        if of.memory_mb:
-            asked["memory"] = of.memory_mb << 20
-        if of.labels:
-            asked["label_selector"] = dict(of.labels)
+        asked = _claims(of) | {"num_gpus": of.gpus, "max_concurrency": of.concurrency}
         if of.env:
             asked["runtime_env"] = {"env_vars": dict(of.env)}
         cls = _CLASSES.get(kind, ModelWorker)
         plan |= {name: (cls, asked, (spec, name)) for name in names[kind][: of.most if most else of.least]}
-    own = profile.sequencer
-    at_store: dict[str, Any] = {"num_cpus": own.cpus}
-    if own.memory_mb:
-        at_store["memory"] = own.memory_mb << 20
-    if own.labels and not spec.on_one_node:
-        at_store["label_selector"] = dict(own.labels)
+    at_store = _claims(profile.sequencer)
     if spec.on_one_node:
+        at_store.pop("label_selector", None)
         here = ray.get_runtime_context().get_node_id()
         at_store["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
     for shard in range(profile.sequencer.shards):
@@ -355,6 +355,12 @@ def _plan(
         others = (detached, writer, names["models"], names["embedder"], names["judges"])
         plan[f"sequencer-{shard}"] = (Sequencer, at_store, (spec, shard, *others))
     return plan | ({"scheduler-0": (Scheduler, at_store, (spec,))} if detached else {})
+
+
+def _claims(of: WorkersProfile | SequencerProfile) -> dict[str, Any]:
+    """Return the options for what both kinds of actors may ask a node for."""
+    asked = {"num_cpus": of.cpus, "memory": of.memory_mb << 20, "label_selector": dict(of.labels)}
+    return {what: claim for what, claim in asked.items() if claim or what == "num_cpus"}
 
 
 def _start(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:

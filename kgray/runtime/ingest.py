@@ -45,6 +45,7 @@ from kgray.ports.ingest import (
 from kgray.runtime import head as heads
 from kgray.runtime.outcomes import encoded
 from kgray.runtime.pools import Chunker, Pool, PooledEmbedder, PooledReranker
+from kgray.runtime.profile import Profile
 from kgray.runtime.session import Session, head_listens, open_session, require_ray, runs_already
 from kgray.runtime.spec import spec_of
 from kgray.settings import Settings
@@ -164,14 +165,19 @@ class RayIngest:
 
     def _join(self) -> bool:
         """Join the Ray that runs, if this process has not; whether there is one."""
-        head = heads.read(self._data)
-        if not runs_already(self._settings, head):
+        if not runs_already(self._settings, heads.read(self._data)):
             return False
-        require_ray()
-        if self._session is None:
-            profile = heads.profile_for(self._settings, head)
-            self._session = open_session(self._settings, head, profile, silent)
+        self._open(silent)
         return True
+
+    def _open(self, tell: OnWait) -> Profile:
+        """Join the Ray that runs, or start one, if this process has not; return the profile."""
+        require_ray()
+        head = heads.read(self._data)
+        profile = heads.profile_for(self._settings, head)
+        if self._session is None:
+            self._session = open_session(self._settings, head, profile, tell)
+        return profile
 
     def close(self) -> None:
         """Leave Ray; what was started for this process ends. Idempotent."""
@@ -188,11 +194,8 @@ class RayIngest:
     def _up(self, tell: OnWait) -> Deployment:
         """Return the actors; start those that are missing, and Ray if need be."""
         if self._deployment is None:
-            require_ray()
-            head = heads.read(self._data)
-            profile = heads.profile_for(self._settings, head)
-            if self._session is None:
-                self._session = open_session(self._settings, head, profile, tell)
+            with self._joining:
+                profile = self._open(tell)
             from kgray.runtime.deploy import ensure  # it imports ray, which reads the token's variables
 
             spec = spec_of(self._settings, self._data, profile.values())
