@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,15 @@ from kgray.errors import SettingsError, Unavailable
 from kgray.ports.ingest import OnWait, silent
 from kgray.runtime.actors import Handle, actor_of, answer, reached
 from kgray.runtime.outcomes import Lost
-from kgray.runtime.profile import POOLS, READING, EngineProfile, WorkersProfile, fitting, profile_of
+from kgray.runtime.profile import (
+    POOLS,
+    READING,
+    EngineProfile,
+    SequencerProfile,
+    WorkersProfile,
+    fitting,
+    profile_of,
+)
 from kgray.runtime.scheduler import Scheduler
 from kgray.runtime.sequencer import Sequencer
 from kgray.runtime.session import head_listens
@@ -35,6 +43,8 @@ _NEWS_S = 5.0  # for the stats of all sequencers; where Ray has ended, its own d
 _DRAIN_S = 10.0  # beyond the grace time
 _RESTART_S = 60.0  # for an actor that Ray starts again
 _PAUSE_S = 0.2
+_ANSWER_S = 10.0  # for one call, before it is made again
+_LOADING_S = 60.0  # for one that loads a model
 _TELL_S = 2.0  # between two lines on what has started
 _JOIN_S = 10.0  # for further workers once one of each kind is up
 _RAY_ENDED = "Ray has ended before its actors answered; what was accepted is safe, run it again"
@@ -196,13 +206,15 @@ def _loaded(found: Deployment, up: Collection[str], tell: OnWait) -> Iterator[Ex
     Raises Unavailable where one needs longer than its pool's deadline.
     """
     workers = {name: one for name, one in found.actors.items() if name in up and _kind(name) in POOLS}
-    calls = {name: handle.ready.remote() for name, handle in workers.items()}
     chosen = {str(found.spec.values[f"{part}.backend"]) for part in ("model", "embedder", "reranker")}
     if found.fresh and _WEIGHTS & chosen:
-        tell(f"loading models in {', '.join(calls)}")
-    for name, call in calls.items():
-        pool = found.spec.profile[POOLS[_kind(name)]]
-        yield answer(call, pool["start_deadline_s"])
+        tell(f"loading models in {', '.join(workers)}")
+    began = time.monotonic()
+    for handle in workers.values():
+        handle.ready.remote()
+    for name, handle in workers.items():
+        deadline_s = found.spec.profile[POOLS[_kind(name)]]["start_deadline_s"]
+        yield _insisted(handle.ready.remote, began + deadline_s, each_s=_LOADING_S)
 
 
 def _of_first_writer(spec: DeploymentSpec, until: float) -> DeploymentSpec:
@@ -296,18 +308,21 @@ def described(handle: Handle, until: float) -> dict[str, Any]:
     Raises Unavailable: at the deadline, or at once where Ray itself has ended, because Ray's client ends a
     process that has waited for the head for a minute.
     """
+    found: dict[str, Any] = _insisted(handle.describe.remote, until)
+    return found
+
+
+def _insisted(ask: Callable[[], Any], until: float, *, each_s: float = _ANSWER_S) -> Any:  # noqa: ANN401
+    """Return what an actor answers, asked again where it has died meanwhile; raises as `described` does."""
     while True:
-        left = until - time.monotonic()
         try:
-            found: dict[str, Any] = answer(handle.describe.remote())
+            return answer(ask(), max(0.1, min(each_s, until - time.monotonic())))
         except Unavailable:
             if not head_listens():
                 raise Unavailable(_RAY_ENDED, waited=True) from None
-            if left <= 0:
+            if time.monotonic() >= until:
                 raise
             time.sleep(_PAUSE_S)
-        else:
-            return found
 
 
 def _refuse_mixture(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bool) -> None:
@@ -338,22 +353,14 @@ def _plan(
             continue  # a server's, or none
         of: WorkersProfile = getattr(profile, table)
         names[kind] = [f"{kind}-{number}" for number in range(of.most)]
-        asked: dict[str, Any] = {"num_cpus": of.cpus, "num_gpus": of.gpus, "max_concurrency": of.concurrency}
-        if of.memory_mb:
-            asked["memory"] = of.memory_mb << 20
-        if of.labels:
-            asked["label_selector"] = dict(of.labels)
+        asked = _claims(of) | {"num_gpus": of.gpus, "max_concurrency": of.concurrency}
         if of.env:
             asked["runtime_env"] = {"env_vars": dict(of.env)}
         cls = _CLASSES.get(kind, ModelWorker)
         plan |= {name: (cls, asked, (spec, name)) for name in names[kind][: of.most if most else of.least]}
-    own = profile.sequencer
-    at_store: dict[str, Any] = {"num_cpus": own.cpus}
-    if own.memory_mb:
-        at_store["memory"] = own.memory_mb << 20
-    if own.labels and not spec.on_one_node:
-        at_store["label_selector"] = dict(own.labels)
+    at_store = _claims(profile.sequencer)
     if spec.on_one_node:
+        at_store.pop("label_selector", None)
         here = ray.get_runtime_context().get_node_id()
         at_store["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
     for shard in range(profile.sequencer.shards):
@@ -363,6 +370,12 @@ def _plan(
         others = (detached, writer, names["models"], names["embedder"], names["judges"])
         plan[f"sequencer-{shard}"] = (Sequencer, at_store, (spec, shard, *others))
     return plan | ({"scheduler-0": (Scheduler, at_store, (spec,))} if detached else {})
+
+
+def _claims(of: WorkersProfile | SequencerProfile) -> dict[str, Any]:
+    """Return the options for what both kinds of actors may ask a node for."""
+    asked = {"num_cpus": of.cpus, "memory": of.memory_mb << 20, "label_selector": dict(of.labels)}
+    return {what: claim for what, claim in asked.items() if claim or what == "num_cpus"}
 
 
 def _start(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:

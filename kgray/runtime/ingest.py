@@ -158,8 +158,12 @@ class RayIngest:
         model, reads = self._settings.model, kind == "models"
         if reads and model.backend == "vllm":
             self._up(silent)
-        elif (self._session is None and self._joined() is None) or not head_listens():
-            return None
+        else:
+            try:
+                if (self._session is None and self._joined() is None) or not head_listens():
+                    return None
+            except KgrayError:  # no Ray answers, or only a job server: reading needs none
+                return None
         with self._joining:
             if self._watching is None:
                 self._watching = threading.Thread(target=self._watch, daemon=True)

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,8 +65,16 @@ def engines() -> list[str]:
 
 
 def segments() -> set[str]:
-    """Return the names of Python's shared memory: that of vLLM is of this kind."""
-    return {path.name for path in Path("/dev/shm").glob("psm_*")}  # noqa: S108 - where the system keeps them
+    """Return the names of Python's shared memory that no other program has mapped; vLLM's is of this kind."""
+    import psutil
+
+    there = {path.name for path in Path("/dev/shm").glob("psm_*")}  # noqa: S108 - where the system keeps them
+    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    for other in psutil.process_iter():
+        with suppress(OSError):
+            text = Path(f"/proc/{other.pid}/maps").read_text() if other.pid not in own else ""
+            there -= {name for name in there if name in text}
+    return there
 
 
 async def replies_are_of_their_form(engine: Any) -> None:
@@ -171,7 +180,7 @@ def in_its_own_process(what: str) -> str:
             capture_output=True,
             text=True,
         )
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, done.stdout[-400:] + done.stderr[-4000:]
     assert segments() - held == set()
     return done.stdout
 

@@ -73,6 +73,16 @@ async def test_what_is_wrong_with_the_settings_is_the_outcome_of_every_request(t
     assert found == {1: fault, 2: fault}
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "http://127.0.0.1:9"])
+def test_a_search_needs_no_ray(tmp_path: Path, address: str) -> None:
+    """Where none answers, or only a job server is known, this process has its own models."""
+    from kgray.runtime.ingest import RayIngest
+
+    chosen = load(None, environ={}, overrides={"runtime.backend": "ray", "runtime.address": address})
+    with kgray.open(tmp_path) as memory:
+        assert RayIngest(chosen, tmp_path, memory.store).pool("embedder") is None
+
+
 class Losing:
     """The handle of a writer of this process, whose first answer to every kind of call is lost."""
 
