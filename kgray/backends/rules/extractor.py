@@ -67,12 +67,8 @@ class Timing(NamedTuple):
     end: DatedMoment | None = None
 
 
-class _Stated(NamedTuple):
-    """The dates of a clause. lasting: the start is that of a period that still goes on, "since 2018"."""
-
-    start: DatedMoment | None = None
-    end: DatedMoment | None = None
-    lasting: bool = False
+# The dates of a clause; lasting: the start is that of a period that still goes on, "since 2018".
+_Stated = tuple[DatedMoment | None, DatedMoment | None, bool]
 
 
 def timing_of(
@@ -95,10 +91,9 @@ def timing_of(
     if mode == "state":
         return _state(clause, stated, (reference, "instant"), has_opposite=has_opposite)
     happened = time in {"past", "perfect"}
-    moment = stated.start or ((reference, "instant") if happened else None)
-    unclear = (
-        polarity or stated.lasting or stated.end or time == "former" or (mode == "event" and not happened)
-    )
+    start, end, lasting = stated
+    moment = start or ((reference, "instant") if happened else None)
+    unclear = polarity or lasting or end or time == "former" or (mode == "event" and not happened)
     if unclear or moment is None or happened != (moment[0] <= reference):
         return None
     if mode == "end":
@@ -158,7 +153,7 @@ def _stated(clause: Clause, reference: Instant, mode: Mode) -> _Stated | None:
             return None
         start, end = first or start, second or end
         lasting = lasting or date.role in {"since", "length", "range"}
-    return _Stated(start, end, lasting)
+    return start, end, lasting
 
 
 def share_dates(clauses: list[Clause]) -> None:
