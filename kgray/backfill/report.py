@@ -9,7 +9,7 @@ from typing import Any
 
 from kgray.backfill.budget import Spending
 from kgray.backfill.manifest import Manifest
-from kgray.errors import exit_code_of
+from kgray.errors import Cost, exit_code_of
 from kgray.ledger import FailedEpisode
 from kgray.memory import Report
 from kgray.ports.ingest import Totals
@@ -102,22 +102,15 @@ class RunReport:
         return self.report.as_dict() | {
             "refused": self.refused,
             "report": {
-                "run": manifest.run,
-                "attempt": manifest.attempt,
-                "state": manifest.state,
+                **{name: getattr(manifest, name) for name in ("run", "attempt", "state")},
                 "reason": self.report.reason,
                 "files": len(manifest.files),
                 "rows": manifest.total("rows"),
                 "skipped": self.skipped,
                 "failures": self.failures,
                 "reasons": self.reasons,
-                "calls": self.spent.calls,
-                "prompt_tokens": self.spent.prompt_tokens,
-                "completion_tokens": self.spent.completion_tokens,
-                "requests": totals.requests,
-                "stalls": totals.stalls,
-                "wasted": totals.wasted,
-                "wasted_tokens": totals.wasted_tokens,
+                **{name: getattr(self.spent, name) for name in Cost._fields},
+                **{n: getattr(totals, n) for n in ("requests", "stalls", "wasted", "wasted_tokens")},
                 "seconds": None if self._elsewhere else seconds,
                 "elapsed_s": round(self.elapsed_s, 3),
                 "episodes_per_s": None if rate is None else round(rate, 2),

@@ -281,20 +281,10 @@ class _RunAttempt:
         reason = (done.reason or self._reason or self._budget.over()) if stopped else ""
         self._steps = Counter(committed=done.committed, failed=done.failed)
         self._end("stopped" if stopped else "limited" if self._limited else "done", reason)
-        report = Report(
-            accepted=self._rows["accepted"],
-            duplicate=self._rows["duplicate"] + self._skipped,
-            committed=done.committed,
-            failed=done.failed,
-            retracted=self._submission.counts["retracted"],
-            untimed=self._submission.counts["untimed"],
-            left_out=done.totals.left_out,
-            still_retracted=self._submission.counts["still_retracted"],
-            stopped=stopped,
-            reason=reason,
-            held=done.held,
-            refusals=self._folder.refusals(SHOWN),
-        )
+        told = done.told() | self._submission.counts | {"stopped": stopped, "reason": reason}
+        told |= {"accepted": self._rows["accepted"], "duplicate": self._rows["duplicate"] + self._skipped}
+        left_out, refusals = done.totals.left_out, self._folder.refusals(SHOWN)
+        report = Report(**told, left_out=left_out, refusals=refusals)
         return RunReport(
             manifest=self._manifest,
             report=report,

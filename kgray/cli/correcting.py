@@ -122,7 +122,7 @@ def retract(call: Call, group: str, **chosen: Any) -> int:  # noqa: ANN401
 
       kgray retract --group team --episode chat-17 --yes
     """
-    return _take_out(call, "retract", group, **chosen)
+    return _take_out(call, "retract", group, chosen)
 
 
 @command("Erase episodes with every trace.")
@@ -137,21 +137,13 @@ def remove(call: Call, group: str, **chosen: Any) -> int:  # noqa: ANN401
 
       kgray remove --group team --source chat.txt --yes
     """
-    return _take_out(call, "remove", group, **chosen)
+    return _take_out(call, "remove", group, chosen)
 
 
-def _take_out(
-    call: Call,
-    verb: str,
-    group: str,
-    *,
-    episodes: tuple[str, ...],
-    more: tuple[str, ...],
-    source: str | None,
-    everything: bool,
-    yes: bool,
-    **how: Any,  # noqa: ANN401 - `reread` of a removal
-) -> int:
+def _take_out(call: Call, verb: str, group: str, chosen: dict[str, Any]) -> int:
+    """Ask where the user has not said yes, and take out what is chosen. chosen: the options."""
+    episodes, more, yes = (chosen.pop(name) for name in ("episodes", "more", "yes"))
+    source, everything = chosen["source"], chosen["everything"]
     if sum((bool(episodes), source is not None, everything)) != 1 or (more and not episodes):
         raise InputError("say which episodes: --episode ID..., or --source S, or --all; one of these")
     ids = (*episodes, *more)
@@ -164,4 +156,4 @@ def _take_out(
         what = printing.counted(len(ids), "episode") if ids else some
         if not click.confirm(f"{verb.capitalize()} {what} of group {group}?", err=True):
             raise InputError("nothing was changed")
-    return _carried_out(call, verb, group=group, episodes=ids, source=source, everything=everything, **how)
+    return _carried_out(call, verb, group=group, episodes=ids, **chosen)

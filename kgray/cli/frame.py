@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -28,41 +29,17 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 Command = Callable[..., int | None]
-# In the order of `kgray --help`: module and attribute; a command is imported when it is run.
-COMMANDS: Mapping[str, str] = {
-    "init": "ledger:init",
-    "add": "adding:add",
-    "backfill": "backfilling:backfill",
-    "up": "ledger:up",
-    "down": "ledger:down",
-    "status": "ledger:status",
-    "failures": "ledger:failures",
-    "retry": "adding:retry",
-    "groups": "ledger:groups",
-    "search": "reading:search",
-    "context": "reading:context",
-    "ask": "reading:ask",
-    "entities": "looking:entities",
-    "history": "looking:history",
-    "show": "looking:show",
-    "communities": "grouping:communities",
-    "schedule": "scheduling:schedule",
-    "merge": "correcting:merge",
-    "split": "correcting:split",
-    "duplicates": "looking:duplicates",
-    "distinct": "correcting:distinct",
-    "undo": "correcting:undo",
-    "retract": "correcting:retract",
-    "remove": "correcting:remove",
-    "dump": "reading:dump",
-    "copy": "transferring:copy",
-    "import": "transferring:import_from",
-    "eval": "evaluating:evaluate",
-    "serve": "serving:serve",
-    "keys": "keys:keys",
-    "mcp": "serving:mcp",
-    "doctor": "checking:doctor",
-}
+# In the order of `kgray --help`: module and attribute, and the name where that is another. A command is
+# imported when it is run.
+_PLACES = """
+    ledger:init adding:add backfilling:backfill ledger:up ledger:down ledger:status
+    ledger:failures adding:retry ledger:groups reading:search reading:context reading:ask looking:entities
+    looking:history looking:show grouping:communities scheduling:schedule correcting:merge correcting:split
+    looking:duplicates correcting:distinct correcting:undo correcting:retract correcting:remove reading:dump
+    transferring:copy transferring:import_from=import evaluating:evaluate=eval serving:serve keys:keys
+    serving:mcp checking:doctor
+""".split()
+COMMANDS: Mapping[str, str] = {re.split("[:=]", place)[-1]: place.partition("=")[0] for place in _PLACES}
 
 
 @dataclass(slots=True)

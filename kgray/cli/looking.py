@@ -84,18 +84,10 @@ def history(call: Call, name_or_id: str, group: str, **moments: Any) -> int:  # 
 
 def _print_history(found: History) -> None:
     _print_entity(found.entity, found.profile)
-    rows = [
-        [
-            printing.span(fact.valid_at, fact.invalid_at, event=fact.event),
-            fact.source or "?",
-            fact.relation,
-            fact.target or "",
-            *_ends(fact, found.clients),
-            _learned(fact),
-            printing.short(fact.id),
-        ]
-        for fact in found.facts
-    ]
+    rows = []
+    for fact in found.facts:
+        when, *others = _cells(fact, found.clients)
+        rows.append([when, fact.source or "?", fact.relation, fact.target or "", *others])
     styles = ({"fg": "green"}, None, {"fg": "cyan"}, None, None, None, printing.DIM)
     printing.table(rows, styles=styles, nothing="No facts.")
 
@@ -187,37 +179,27 @@ def _lines(text: str) -> str:
 
 
 def _print_facts(found: Shown, numbers: Mapping[str, int]) -> None:
-    rows = [
-        [
-            str(numbers[fact.id]),
-            printing.span(fact.valid_at, fact.invalid_at, event=fact.event),
-            fact.text,
-            *_ends(fact, found.clients),
-            _learned(fact),
-            printing.short(fact.id),
-        ]
-        for fact in found.facts
-    ]
+    rows = []
+    for fact in found.facts:
+        when, *others = _cells(fact, found.clients)
+        rows.append([str(numbers[fact.id]), when, fact.text, *others])
     if rows:
         click.echo(click.style("facts", bold=True))
         printing.table(rows, styles=(*_FACT_STYLES, None, None, None, None, printing.DIM))
 
 
-def _ends(fact: FactSpan, clients: Mapping[str, str | None]) -> tuple[str, str]:
-    """Return who said a fact, and what ended it."""
-    said = ", ".join(client or printing.short(episode) for episode, client in fact.episodes)
-    if fact.ended_by is None:
-        return f"said in {said}", ""
-    if [fact.ended_by[0]] == [episode for episode, _ in fact.episodes]:
-        return f"said with its end in {said}", ""
-    ended = fact.ended_by[0]
-    return f"said in {said}", f"ended by {clients.get(ended) or printing.short(ended)}"
-
-
-def _learned(fact: FactSpan) -> str:
-    """Return when this memory learned of a fact, and of its end."""
+def _cells(fact: FactSpan, clients: Mapping[str, str | None]) -> list[str]:
+    """Return when a fact held, who said it, what ended it, when this memory learned of both, and its id."""
+    told, ended = ", ".join(client or printing.short(episode) for episode, client in fact.episodes), ""
+    said = f"said in {told}"
+    if fact.ended_by is not None and [fact.ended_by[0]] == [episode for episode, _ in fact.episodes]:
+        said = f"said with its end in {told}"
+    elif fact.ended_by is not None:
+        ended = f"ended by {clients.get(fact.ended_by[0]) or printing.short(fact.ended_by[0])}"
     end = "" if fact.expired_at is None else f", its end {printing.moment(fact.expired_at)}"
-    return f"learned {printing.moment(fact.created_at)}{end}"
+    learned = f"learned {printing.moment(fact.created_at)}{end}"
+    when = printing.span(fact.valid_at, fact.invalid_at, event=fact.event)
+    return [when, said, ended, learned, printing.short(fact.id)]
 
 
 _SAID_ABOVE = {"episode", "entity", "fact", "statement"}  # types of rows

@@ -64,10 +64,11 @@ def query_from(text: str) -> str:
         raise InputError("the query on standard input is not valid UTF-8") from None
 
 
-def asked_of(scopes: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
+def asked_of(given: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a search; `given` loses the filters, which become one."""
     from kgray.search import SCOPES, Filters
 
+    scopes = given.pop("scopes")
     filters = {name: given.pop(name) for name in _FILTERED}
     filters["relations"] = tuple(name.upper().replace(" ", "_") for name in filters["relations"])
     of = [_FILTERED[name] for name, chosen in filters.items() if chosen]
@@ -85,14 +86,7 @@ def asked_of(scopes: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
 @click.option("--limit", type=int, default=10, metavar="N", help="Length of the list. Default: 10.")
 @click.option("--recipe", default="hybrid", metavar="R", help="How to search: docs/searching.md has them.")
 @click.option("--explain", is_flag=True, help="Also print what found each hit, and what was left out.")
-def search(
-    call: Call,
-    query: str,
-    group: str,
-    scopes: tuple[str, ...],
-    explain: bool,
-    **given: Any,  # noqa: ANN401
-) -> int:
+def search(call: Call, query: str, group: str, explain: bool, **given: Any) -> int:  # noqa: ANN401
     """Search the facts that hold (now, or as of T), the entities, and the episodes. "-" reads the query.
 
     With --source, --speaker, --relation or --type, only what they apply to is searched. They may be repeated.
@@ -100,7 +94,7 @@ def search(
       kgray search "Where does Alice work?" --group team --as-of 2026-03-01
       kgray search "the printer" --group team --speaker Alice --said-after 2026-03-01
     """
-    asked, text = asked_of(scopes, given), query_from(query)
+    asked, text = asked_of(given), query_from(query)
     with call.reader(group) as memory:
         started = time.perf_counter()
         found = finished(memory.explain(text, group=group, **asked))
@@ -161,14 +155,14 @@ _context_options = together(
 @click.argument("query", type=TEXT)
 @group_option
 @_context_options
-def context(call: Call, query: str, group: str, scopes: tuple[str, ...], **given: Any) -> int:  # noqa: ANN401
+def context(call: Call, query: str, group: str, **given: Any) -> int:  # noqa: ANN401
     """Print what the memory holds on a question as a text for a prompt, within a budget of tokens.
 
     Facts and messages have numbers, [1], [2] ...; --json lists the episodes that each stands for.
 
       kgray context "Where does Alice work?" --group team --tokens 800
     """
-    asked, text = asked_of(scopes, given), query_from(query)
+    asked, text = asked_of(given), query_from(query)
     with call.reader(group) as memory:
         built = finished(memory.context(text, group=group, **asked))
         _say_unmet(memory, group, asked["filters"], built.hits)
@@ -188,14 +182,7 @@ def context(call: Call, query: str, group: str, scopes: tuple[str, ...], **given
 @click.option("--suggest", is_flag=True, help="Print questions about QUESTION that the memory can answer.")
 @click.option("--max-calls", type=int, metavar="N", help="Make no more model calls.")
 @click.option("--max-tokens", type=int, metavar="N", help="Spend no more tokens: prompts and answers.")
-def ask(
-    call: Call,
-    question: str,
-    group: str,
-    scopes: tuple[str, ...],
-    suggest: bool,
-    **given: Any,  # noqa: ANN401
-) -> int:
+def ask(call: Call, question: str, group: str, suggest: bool, **given: Any) -> int:  # noqa: ANN401
     """Answer a question from the memory alone. Behind each statement stand the numbers of its sources.
 
     What the memory does not hold is not guessed: the answer is "Not in memory.", and "found" is false. --mode
@@ -204,7 +191,7 @@ def ask(
       kgray ask "Where does Alice work?" --group team --max-tokens 4000
       kgray ask "What does everybody work on?" --group team --mode global
     """
-    asked, text = asked_of(scopes, given), query_from(question)
+    asked, text = asked_of(given), query_from(question)
     if suggest:
         return _suggest(call, text, group, asked)
     streams = not call.as_json and sys.stdout.isatty()

@@ -190,8 +190,7 @@ class Memory(GroupReads, BothWays):
     async def ingest(self, *, on_step: OnStep = ignore, stop: Stop = never) -> Report:
         """Ingest everything that is pending, waiting for another process that does."""
         done = await self._carry_out(None, stop=stop, on_step=on_step)
-        names = ("committed", "failed", "stopped", "reason", "held")
-        return Report(**{name: getattr(done, name) for name in names})
+        return Report(**done.told())
 
     def check(self, items: Iterable[Item], *, replace: bool = False) -> Report:
         """Return what accepting would refuse, with taken ids unless they replace; accepts nothing."""

@@ -121,18 +121,9 @@ class Submission:
 
     def report(self, done: IngestOutcome) -> Report:
         """Return the report: the counts so far, and `done`."""
-        left_out = done.totals.left_out
-        return Report(
-            **self.counts,
-            committed=done.committed,
-            failed=done.failed,
-            left_out=left_out,
-            unread=tuple(islice(self._unread(), UNREAD)) if left_out else (),
-            stopped=done.stopped,
-            reason=done.reason,
-            held=done.held,
-            refusals=tuple(self._refusals),
-        )
+        left_out, told = done.totals.left_out, done.told() | self.counts
+        unread = tuple(islice(self._unread(), UNREAD)) if left_out else ()
+        return Report(**told, left_out=left_out, unread=unread, refusals=tuple(self._refusals))
 
     def _unread(self) -> Iterator[str]:
         """Yield a line for each item that was not understood of the accepted episodes, in order."""

@@ -6,7 +6,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Protocol
+from typing import Any, Protocol
 
 Stop = Callable[[], bool]
 OnStep = Callable[[str, int, str], None]  # group, sequence, outcome: committed | failed | done | refused
@@ -149,6 +149,11 @@ class IngestOutcome:
     reason: str = ""
     held: Mapping[str, str] = field(default_factory=dict)
     totals: Totals = field(default_factory=Totals)
+
+    def told(self) -> dict[str, Any]:
+        """Return what a report of a submission says of it, too."""
+        names = ("committed", "failed", "stopped", "reason", "held")
+        return {name: getattr(self, name) for name in names}
 
 
 class Ingest(Protocol):

@@ -28,17 +28,9 @@ from kgray.ports import ExtractionRequest, Question
 from kgray.records import Episode, ExtractedEntity
 from kgray.times import Instant
 
-TASKS = (
-    "combined",
-    "batched",
-    "extract_entities",
-    "reflect",
-    "extract_facts",
-    "date_facts",
-    "resolve_entity",
-    "resolve_facts",
-    "contradiction",
-    "relate",
+TASKS = tuple(
+    "combined batched extract_entities reflect extract_facts date_facts resolve_entity resolve_facts "
+    "contradiction relate".split()
 )
 REPAIR_LINE = "That reply could not be used. Reply again, complete and corrected.\n"
 CHARACTERS_A_TOKEN = 4  # a rule of thumb for plans, which read gigabytes: `count_tokens` reads 2 MB/s

@@ -22,17 +22,12 @@ from kgray.times import Instant
 from kgray.wiring import OpenStore
 
 OnRow = Callable[[], None]
-# The names that are shown for kinds, where it is not the kind's own. Vectors are counted together.
-_CALLED: Mapping[str, str] = {
+# The names that are shown for kinds, where their own words are not. Vectors are counted together.
+_CALLED = {
     "operations": "corrections",
     "answer_uses": "uses of answers",
-    "name_vectors": "vectors",
-    "statement_vectors": "vectors",
-    "episode_vectors": "vectors",
-    "shown_entities": "shown entities",
     "community_runs": "runs of communities",
 }
-
 _ENDED: Mapping[Kind, int] = {EPISODES: 13, OPERATIONS: 4}  # the column of the record time
 _MOMENTS = 4  # earlier moments at which the two graphs are compared
 
@@ -208,4 +203,5 @@ class Sum:
 
 def called(kind: Kind) -> str:
     """Return the name under which a kind is shown."""
-    return _CALLED.get(kind.name, kind.name)
+    own = "vectors" if kind.name.endswith("_vectors") else kind.name.replace("_", " ")
+    return _CALLED.get(kind.name, own)

@@ -384,8 +384,7 @@ class ClauseReader:
         """Return "product manager" of "the new product manager", "head of design", and the unit after it."""
         while self.low(at) in {"a", "an", "the", "our", "their", "its", "new"}:
             at += 1
-        never = WORDS["no_role"] | WORDS["function_words"]
-        end = at
+        never, end = WORDS["no_role"], at
         while end - at < _MAX_ROLE and self.low(end)[:1].isalpha() and self.low(end) not in never:
             end += 1
         if end == at or self.low(end - 1) not in WORDS["role_heads"]:

@@ -33,6 +33,7 @@ CURRENCY_OF = _by_word(_TABLES["money"])
 AUXILIARIES = {word: form or word for word, form in _by_word(_TABLES["auxiliaries"]).items()}
 WORDS = {name: frozenset(_split(text)) for name, text in _TABLES.items() if isinstance(text, str)}
 WORDS["function_words"] = WORDS["not_nouns"] | WORDS["prepositions"] | WORDS["determiners"]
+WORDS["no_role"] |= WORDS["function_words"]
 WORDS["no_names_at_the_start"] = WORDS["function_words"].union(
     AUXILIARIES,
     *(WORDS[n] for n in ("starts", "not_names", "titles", "adverbs", "openers", "leads", "hedges")),
@@ -41,6 +42,7 @@ PATTERNS: dict[str, re.Pattern[str]] = {}
 for _name, _text in _TABLES["patterns"].items():
     _whole = re.sub(r"\{([a-z]+)\}", lambda of: _TABLES["patterns"][of[1]], _text)
     PATTERNS[_name] = re.compile(_whole, re.VERBOSE)
+_IRREGULAR = {base: others for base, *others in map(str.split, WORDS["irregular"])}
 _LIGHT = frozenset({"be", "get", "give", "go"})  # say nothing by themselves
 
 
@@ -67,8 +69,7 @@ def _forms(verb: str) -> Iterator[tuple[str, Form]]:
         return
     stem = verb + verb[-1] if verb in WORDS["doubling"] else verb
     past = verb[:-1] + "ied" if _ends_in_y(verb) else verb + "d" if verb.endswith("e") else stem + "ed"
-    irregular = (row.split()[1:] for row in WORDS["irregular"] if row.split()[0] == verb)
-    past, participle = next(irregular, [past, past])
+    past, participle = _IRREGULAR.get(verb, [past, past])
     silent = verb.endswith("e") and not verb.endswith("ee")
     gerund = (verb[:-2] + "y" if verb.endswith("ie") else verb[:-1] if silent else stem) + "ing"
     yield from ((verb, "base"), (third_person(verb), "third"), (past, "past"))
