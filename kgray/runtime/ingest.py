@@ -122,17 +122,20 @@ class RayIngest:
 
     def _writing(self) -> Chunker | None:
         """Return the way to the workers that are up for this store; an engine's are started."""
-        starts = self._settings.model.backend == "vllm"
-        profile = None if starts else self._joined()
-        if profile is None and not starts:
+        if self._settings.model.backend == "vllm":
+            spec = self._up(silent).spec
+        elif (profile := self._joined()) is None:
             return None
-        from kgray.runtime.actors import writing_workers
-        from kgray.runtime.deploy import joined as deployed
+        else:
+            from kgray.runtime.deploy import joined as deployed  # as below: after Ray was joined
 
-        if profile is None:
-            return writing_workers(self._up(silent).spec)
-        there = deployed(spec_of(self._settings, self._data, profile.values()))
-        return None if there is None else writing_workers(there.spec)
+            there = deployed(spec_of(self._settings, self._data, profile.values()))
+            if there is None:
+                return None
+            spec = there.spec
+        from kgray.runtime.actors import writing_workers
+
+        return writing_workers(spec)
 
     def _joined(self) -> Profile | None:
         """Join the Ray that runs; return its profile, None where none runs."""
