@@ -9,6 +9,7 @@ import click
 
 from kgray.cli import printing
 from kgray.cli.frame import GROUP, TEXT, Call, command, finished, group_of, group_option, known_at_option
+from kgray.cli.progress import Progress
 
 if TYPE_CHECKING:
     from kgray.communities.reading import ShownCommunity
@@ -41,15 +42,15 @@ def refresh(call: Call, groups: tuple[str, ...], **how: Any) -> int:  # noqa: AN
 
       kgray communities refresh --group team --max-tokens 200000
     """
-    with call.memory() as memory:
-        found = finished(memory.refresh_communities(groups, **how, on_group=_told))
+    with call.memory() as memory, Progress() as progress:
+
+        def told(_group: str, _number: int, count: int) -> None:
+            progress.total = count
+            progress.step("refreshed")
+
+        found = finished(memory.refresh_communities(groups, **how, on_group=told))
     document = {"groups": {group: asdict(done) for group, done in found.items()}}
     return call.answer(document, lambda: _print_refreshed(found, dry_run=how["dry_run"]))
-
-
-def _told(group: str, number: int, count: int) -> None:
-    if count > 1:
-        printing.note(f"{number} of {count} groups: {group}")
 
 
 def _print_refreshed(found: dict[str, Refreshed], *, dry_run: bool) -> None:

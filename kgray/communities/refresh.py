@@ -8,7 +8,7 @@ answers of the model, in the journal, by the hash of what was shown: they are no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -189,6 +189,9 @@ class _Writer:
 
     def __post_init__(self) -> None:
         self.before, self.keeping = {one.id: one for one in self.shown.listed}, Kept(self.shown)
+        self.known = (
+            self._journaled(one.content for one in self.shown.listed) if self.refresh.summarizer else {}
+        )
 
     async def all(self, found: Sequence[Sequence[Found]]) -> dict[str, Text]:
         """Return a text of each community, level by level: an upper one is shown those below it."""
@@ -230,7 +233,7 @@ class _Writer:
         parts = await asyncio.gather(*(self._written(part, texts) for part in writing.parts_of(one, texts)))
         request = writing.request_of(self.shown, one, texts, [part for part in parts if part is not None])
         key = writing.key_of(summarizer.identity, request.task, request.head, request.data)
-        known = self._journaled(key)
+        known = self.known.get(key) or self._journaled([key]).get(key, ())
         if not known and one.level == PROFILE and not self.refresh.profiles:
             return None
         reply = known[0] if known else await self._asked(one, request, key, texts)
@@ -246,9 +249,8 @@ class _Writer:
         old = self.before.get(one.id)
         if old is None or (old.level, old.writer) != (one.level, writer):
             return None
-        since = None
-        if len(journaled := self._journaled(old.content)) > 1:
-            since = self.keeping.since(journaled[1], one, texts)
+        _, *note = self.known.get(old.content, ({},))  # there is none in the journal of an earlier version
+        since = self.keeping.since(note[0], one, texts) if note else None
         if since is None:
             return None
         one.rested = set(np.frombuffer(old.sources, "<u4").tolist())  # of who has left, too (R25)
@@ -256,10 +258,11 @@ class _Writer:
         report |= {AS_OF: times.show(since)} if since < self.shown.recorded_at else {}
         return Text(name=old.name, summary=old.summary, writer=writer, content=old.content, report=report)
 
-    def _journaled(self, key: str) -> Sequence[Mapping[str, Any]]:
-        """Return the reply to a request and the note on it; nothing where it was not made."""
-        found = self.refresh.store.rows(kinds.ANSWERS_TO, self.shown.group, [_JOURNALED + key])
-        return next(map(rows.answers, found), ())
+    def _journaled(self, keys: Iterable[str]) -> dict[str, Sequence[Mapping[str, Any]]]:
+        """Return by key the reply to a request and the note on it, of those that were made."""
+        asked = [_JOURNALED + key for key in keys]
+        found = self.refresh.store.rows(kinds.ANSWERS_TO, self.shown.group, asked)
+        return {row[0].removeprefix(_JOURNALED): rows.answers(row) for row in found}
 
     async def _asked(
         self, one: Found, request: SummaryRequest, key: str, texts: Mapping[str, Text]

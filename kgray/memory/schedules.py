@@ -69,15 +69,7 @@ class Schedules:
         """Add a schedule; the same again: no change. Raises InputError."""
         made = Schedule(name, " ".join(cron.split()), zone, now)
         _check(made)
-
-        def append(log: Appending) -> Schedule:
-            there = _of(log, name)
-            if there is None:
-                log.take_sequence(OWN)  # so that there is such a group
-                log.put(KIND, OWN, astuple(made))
-            return there or made
-
-        kept = self._store.append([OWN], append)
+        kept = self._changed(name, lambda there: there or made) or made
         if (kept.cron, kept.zone) != (made.cron, made.zone):
             raise InputError(
                 f"there is a schedule {name!r} already, {kept.cron!r} in {kept.zone}: "
@@ -92,18 +84,30 @@ class Schedules:
 
     def remove(self, name: str) -> None:
         """Remove a schedule; a refresh that goes on is finished. Raises NotFound."""
-        if name not in {one.name for one in self.every()}:
+        if self._changed(name, lambda _: None) is None:
             raise NotFound(f"there is no schedule {name!r}: `kgray schedule list` shows their names")
-        self._store.append([OWN], lambda log: log.drop(KIND, OWN, (name,)))
 
     def write(self, schedule: Schedule) -> None:
         """Keep what has become of a schedule, unless it was removed."""
+        made_at = schedule.made_at
+        self._changed(schedule.name, lambda there: schedule if there and there.made_at == made_at else there)
 
-        def append(log: Appending) -> None:
-            if (there := _of(log, schedule.name)) is not None and there.made_at == schedule.made_at:
-                log.put(KIND, OWN, astuple(schedule))
+    def _changed(self, name: str, change: Callable[[Schedule | None], Schedule | None]) -> Schedule | None:
+        """Put what `change` makes of a schedule in its place, in one transaction; return what was there."""
 
-        self._store.append([OWN], append)
+        def append(log: Appending) -> Schedule | None:
+            every = (Schedule(*row) for row in log.rows(ALL["schedules"], OWN))
+            there = next((one for one in every if one.name == name), None)
+            new = change(there)
+            if new is not None and new != there:
+                if there is None:
+                    log.take_sequence(OWN)  # so that there is such a group
+                log.put(KIND, OWN, astuple(new))
+            elif new is None and there is not None:
+                log.drop(KIND, OWN, (name,))
+            return there
+
+        return self._store.append([OWN], append)
 
 
 async def carry_out(
@@ -114,7 +118,8 @@ async def carry_out(
     refresh     returns what to keep of it in a line; an error is kept, ends that time, and delays no other
     """
     for schedule in schedules.every():
-        if (tick := schedule.due(clock())) is not None:
+        tick = schedule.due(clock())
+        if tick is not None:
             tries = schedule.tries + 1 if tick == schedule.begun else 1
             begun = replace(schedule, begun=tick, tries=tries, ended_at=None, said="")
             schedules.write(begun)
@@ -124,11 +129,6 @@ async def carry_out(
                 said = f"failed: {error if isinstance(error, KgrayError) else type(error).__name__}"
             schedules.write(replace(begun, ended_at=clock(), said=said))
     return min((schedule.next(clock()) for schedule in schedules.every()), default=None)
-
-
-def _of(log: Appending, name: str) -> Schedule | None:
-    rows = (Schedule(*row) for row in log.rows(ALL["schedules"], OWN))
-    return next((one for one in rows if one.name == name), None)
 
 
 def _check(made: Schedule) -> None:

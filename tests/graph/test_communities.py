@@ -14,7 +14,8 @@ import pytest
 import kgray
 from kgray import kinds
 from kgray.communities import refresh as refreshing
-from kgray.communities.found import clustered
+from kgray.communities.export import Snapshot
+from kgray.communities.found import Found, clustered
 from kgray.communities.refresh import Refresh
 from kgray.errors import Cost, InvalidAnswer, NotFound, Unavailable
 
@@ -509,3 +510,15 @@ def test_a_text_stays_while_it_is_true_and_says_most_of_its_community(memory, mo
     memory.add_many([told("n3", new)])
     assert refreshed(memory, model, group="rings").calls >= 1, "it has grown by more than a quarter"
     assert not any(one.stale for one in memory.communities(group="rings", level=0))
+
+
+def test_what_a_text_that_stays_rests_on_counts_for_those_above_it_too():
+    """R25: an entity that has left its community is in the text still, and in what was made of the text."""
+    shown_now = Snapshot(
+        group="g", watermark=9, recorded_at=9, entities={}, facts=[], mentioned={"a": {1}, "b": {2}}
+    )
+    below = Found(id="1", level=0, members=["a"], rested={7})
+    above = Found(id="2", level=1, members=["a", "b"], children=[below])
+
+    assert below.sources(shown_now) == {1, 7}
+    assert above.sources(shown_now) == {1, 2, 7}
