@@ -127,17 +127,7 @@ class KilledBackfill:
             "driver": DriverTarget(self.driver),
         }
         if cluster is not None:
-            self.targets["node"] = RestartedTarget(
-                cluster.kill, cluster.add, answers=lambda: self.actors.all_answer("models", "embedder")
-            )
-            self.targets["control"] = RestartedTarget(
-                lambda _: cluster.kill_control(),
-                cluster.add_control,
-                answers=lambda: self.actors.all_answer("sequencer", "writer"),
-            )
-            self.targets["head"] = RestartedTarget(
-                lambda _: cluster.kill_head(), cluster.start_head, down_s=_HEAD_AWAY_S
-            )
+            self.targets |= _targets_of(cluster, self.actors)
         if (database := place.server) is not None:
             self.targets["store"] = RestartedTarget(lambda _: database.kill(), database.start)
 
@@ -230,6 +220,19 @@ class KilledBackfill:
         """End driver and actors."""
         self.driver.stop()
         self._deployment.stop(1.0)
+
+
+def _targets_of(cluster: SimulatedCluster, actors: Actors) -> dict[str, Target]:
+    def answer(*kinds: str) -> Callable[[], bool]:
+        return lambda: actors.all_answer(*kinds)
+
+    return {
+        "node": RestartedTarget(cluster.kill, cluster.add, answers=answer("models", "embedder")),
+        "control": RestartedTarget(
+            lambda _: cluster.kill_control(), cluster.add_control, answers=answer("sequencer", "writer")
+        ),
+        "head": RestartedTarget(lambda _: cluster.kill_head(), cluster.start_head, down_s=_HEAD_AWAY_S),
+    }
 
 
 @contextmanager
