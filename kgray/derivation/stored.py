@@ -46,10 +46,8 @@ def let_go(*held: object) -> None:
             one.popitem() if isinstance(one, dict) else one.pop()
 
 
-TIMED = frozenset({"merge", "split", "distinct", "undo"})  # the corrections that derivation applies
-
-
 _HEAD = itemgetter(0, 1, 4, 6)
+TIMED = frozenset({"merge", "split", "distinct", "undo"})  # the corrections that derivation applies
 
 
 def records_of(
@@ -85,8 +83,7 @@ def _records(
 
     with garbage_not_collected():
         found = told(kinds.EPISODE_HEADS, kinds.EPISODE_HEADS_AT)
-        standing = (row for row in found if row[5] == kinds.COMMITTED and stands(row[6], row[7]))
-        heads = [EpisodeHead(*_HEAD(row)) for row in standing]
+        heads = [EpisodeHead(*_HEAD(row)) for row in found if row[5] == kinds.COMMITTED and stands(*row[6:8])]
         live = {head.sequence for head in heads}
         said = (
             told(kinds.ALL["mentions"], kinds.MENTIONS_IN),
