@@ -18,6 +18,7 @@ from bench.targets import Actors, ActorTarget, Driver, DriverTarget, OutageTarge
 from bench.world import Latency, Oracle, World, WorldPlan
 from bench.world.files import write
 from kgray.errors import STOPPED, Unavailable
+from kgray.ledger import failures
 from kgray.memory import Memory
 
 if TYPE_CHECKING:
@@ -202,7 +203,9 @@ class KilledBackfill:
         elif code is None:
             return False
         elif code not in (0, STOPPED):
-            log.faults.append(f"the driver ended with {code}: {self.driver.said()}")
+            told = (row.failure for row in failures(self.reader.store))
+            why = "; ".join(f"{one.kind}: {one.message}" for one in told)
+            log.faults.append(f"the driver ended with {code}: {why or self.driver.said()}")
         elif code == 0 and committed >= episodes and left:
             log.faults.append(f"{len(left)} kills did not fit: all was committed before")
         elif code == STOPPED or left or away:
