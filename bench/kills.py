@@ -18,6 +18,7 @@ from bench.targets import Actors, ActorTarget, Driver, DriverTarget, OutageTarge
 from bench.world import Latency, Oracle, World, WorldPlan
 from bench.world.files import write
 from kgray.errors import STOPPED, Unavailable
+from kgray.ledger import failures
 from kgray.memory import Memory
 
 if TYPE_CHECKING:
@@ -127,17 +128,7 @@ class KilledBackfill:
             "driver": DriverTarget(self.driver),
         }
         if cluster is not None:
-            self.targets["node"] = RestartedTarget(
-                cluster.kill, cluster.add, answers=lambda: self.actors.all_answer("models", "embedder")
-            )
-            self.targets["control"] = RestartedTarget(
-                lambda _: cluster.kill_control(),
-                cluster.add_control,
-                answers=lambda: self.actors.all_answer("sequencer", "writer"),
-            )
-            self.targets["head"] = RestartedTarget(
-                lambda _: cluster.kill_head(), cluster.start_head, down_s=_HEAD_AWAY_S
-            )
+            self.targets |= _targets_of(cluster, self.actors)
         if (database := place.server) is not None:
             self.targets["store"] = RestartedTarget(lambda _: database.kill(), database.start)
 
@@ -212,7 +203,9 @@ class KilledBackfill:
         elif code is None:
             return False
         elif code not in (0, STOPPED):
-            log.faults.append(f"the driver ended with {code}: {self.driver.said()}")
+            told = (row.failure for row in failures(self.reader.store))
+            why = "; ".join(f"{one.kind}: {one.message}" for one in told)
+            log.faults.append(f"the driver ended with {code}: {why or self.driver.said()}")
         elif code == 0 and committed >= episodes and left:
             log.faults.append(f"{len(left)} kills did not fit: all was committed before")
         elif code == STOPPED or left or away:
@@ -230,6 +223,19 @@ class KilledBackfill:
         """End driver and actors."""
         self.driver.stop()
         self._deployment.stop(1.0)
+
+
+def _targets_of(cluster: SimulatedCluster, actors: Actors) -> dict[str, Target]:
+    def answer(*kinds: str) -> Callable[[], bool]:
+        return lambda: actors.all_answer(*kinds)
+
+    return {
+        "node": RestartedTarget(cluster.kill, cluster.add, answers=answer("models", "embedder")),
+        "control": RestartedTarget(
+            lambda _: cluster.kill_control(), cluster.add_control, answers=answer("sequencer", "writer")
+        ),
+        "head": RestartedTarget(lambda _: cluster.kill_head(), cluster.start_head, down_s=_HEAD_AWAY_S),
+    }
 
 
 @contextmanager

@@ -24,18 +24,24 @@ _CONTROL = {"bench-role": "control"}
 _MISSING_S = 20.0  # how long a start waits for workers that have no room
 
 
+def _profile(workers: int, missing: int, *, control: bool) -> Profile:
+    return Profile(
+        name="simulated",
+        ray=RayProfile(cpus=1, dashboard=False),
+        sequencer=SequencerProfile(cpus=0.1, labels=_CONTROL) if control else SequencerProfile(),
+        extraction=WorkersProfile(workers=workers, cpus=_WORKER_CPUS),
+        embedding=WorkersProfile(workers=1, cpus=_WORKER_CPUS),
+        limits=LimitsProfile(start_deadline_s=_MISSING_S) if missing else LimitsProfile(),
+    )
+
+
 class SimulatedCluster:
     """A head and worker nodes; `close` ends them. environ: what a process needs to join it."""
 
     def __init__(
-        self,
-        nodes: int,
-        *,
-        workers: int = 2,
-        missing: int = 0,
-        control: bool = False,
+        self, nodes: int, *, workers: int = 2, missing: int = 0, control: bool = False,
         redis: str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Start it; this process shows its token from now on.
 
         missing: workers for whom there is never room. control: whether the sequencers and writers have a node
@@ -57,14 +63,7 @@ class SimulatedCluster:
         self._before = os.environ.get(_TEMPORARY)
         os.environ[_TEMPORARY] = str(self._folder)
         (self._folder / "ray").mkdir()
-        self.profile = Profile(
-            name="simulated",
-            ray=RayProfile(cpus=1, dashboard=False),
-            sequencer=SequencerProfile(cpus=0.1, labels=_CONTROL) if control else SequencerProfile(),
-            extraction=WorkersProfile(workers=workers, cpus=_WORKER_CPUS),
-            embedding=WorkersProfile(workers=1, cpus=_WORKER_CPUS),
-            limits=LimitsProfile(start_deadline_s=_MISSING_S) if missing else LimitsProfile(),
-        )
+        self.profile = _profile(workers, missing, control=control)
         # All workers fit on one node, so that the others' death takes nobody's place away.
         self._room: dict[str, Any] = {
             "num_cpus": int(_WORKER_CPUS * (workers + 1 - missing)),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from kgray import kinds, rows
@@ -44,6 +46,7 @@ def let_go(*held: object) -> None:
             one.popitem() if isinstance(one, dict) else one.pop()
 
 
+_HEAD = itemgetter(0, 1, 4, 6)
 TIMED = frozenset({"merge", "split", "distinct", "undo"})  # the corrections that derivation applies
 
 
@@ -65,11 +68,7 @@ def records_of(
 def _records(
     store: Store, group: str, known_at: Instant | None, within: Sequence[int] | None
 ) -> GroupRecords:
-    def stands(recorded_at: Instant, retired_at: Instant | None) -> bool:
-        if known_at is None:
-            return retired_at is None
-        return recorded_at <= known_at and (retired_at is None or retired_at > known_at)
-
+    stands = partial(_stands, known_at)
     strings: dict[str, str] = {}
     recorded: dict[int, Instant] = {}
 
@@ -84,16 +83,14 @@ def _records(
 
     with garbage_not_collected():
         found = told(kinds.EPISODE_HEADS, kinds.EPISODE_HEADS_AT)
-        heads = [
-            EpisodeHead(no, id_, at, ended)
-            for no, id_, _, _, at, state, ended, retired, _ in found
-            if state == kinds.COMMITTED and stands(ended, retired)
-        ]
+        heads = [EpisodeHead(*_HEAD(row)) for row in found if row[5] == kinds.COMMITTED and stands(*row[6:8])]
         live = {head.sequence for head in heads}
-        said = (row for row in told(kinds.ALL["mentions"], kinds.MENTIONS_IN) if row[0] in live)
-        mentions = rows.mentions(said, strings)
-        said = (row for row in told(kinds.ALL["evidence"], kinds.EVIDENCE_IN) if row[0] in live)
-        evidence = rows.evidence(said, strings)
+        said = (
+            told(kinds.ALL["mentions"], kinds.MENTIONS_IN),
+            told(kinds.ALL["evidence"], kinds.EVIDENCE_IN),
+        )
+        mentioned, spoken = ((row for row in found if row[0] in live) for found in said)
+        mentions, evidence = rows.mentions(mentioned, strings), rows.evidence(spoken, strings)
         rulings, verdicts = timed("rulings", at=8), timed("verdicts", at=7)
         asked = store.rows(kinds.ALL["operations"], group)
         operations = [r for r in asked if r[3] == kinds.DONE and r[1] in TIMED and stands(r[4], None)]
@@ -116,6 +113,11 @@ def _records(
             births={strings.setdefault(id_, id_): (sequence, ordinal) for id_, sequence, ordinal in births},
             last_recorded=store.heads([group])[group].last_recorded,
         )
+
+
+def _stands(known_at: Instant | None, recorded_at: Instant, retired_at: Instant | None) -> bool:
+    known = known_at is None or recorded_at <= known_at
+    return known and (retired_at is None or (known_at is not None and retired_at > known_at))
 
 
 def in_pieces(store: Store, group: str) -> bool:

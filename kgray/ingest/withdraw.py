@@ -167,9 +167,8 @@ async def _whole(
         )
     }
     vectors, waiting = await _renewed(store, embedder, group, gone)
-    if waiting:
-        result |= {_UNEMBEDDED: waiting}
-        drops[kinds.STATEMENT_VECTORS] = [*drops[kinds.STATEMENT_VECTORS], *((id_,) for id_ in waiting)]
+    result |= {_UNEMBEDDED: waiting} if waiting else {}
+    drops[kinds.STATEMENT_VECTORS] = [*drops[kinds.STATEMENT_VECTORS], *((id_,) for id_ in waiting)]
     whole = changes.corrected(
         operation,
         result,

@@ -10,20 +10,22 @@ import re
 import stat
 import subprocess
 import urllib.request
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import kgray
+from kgray import times
 from kgray.errors import Locked, SettingsError, StaleWriter, StoreError
 from kgray.ingest.changes import refused
-from kgray.ledger import request, result
+from kgray.ledger import accept, request, result
 from kgray.ports import Judged
 from kgray.ports.ingest import Totals
-from kgray.records import Operation
+from kgray.records import Draft, Operation
 from kgray.runtime import head as heads
 from kgray.runtime.spec import differences, spec_of
 from kgray.settings import Settings, load
@@ -213,6 +215,31 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
     assert (heads.started_at(head.pid), Path(head.folder).exists()) == (None, False)
     assert run(shell, "down").out == "Nothing is up.\n"
     assert json.loads(run(shell, "status", "--json").out)["runtime"] == {"backend": "ray"}
+
+
+@pytest.mark.slow
+def test_a_head_that_dies_without_redis_costs_one_more_up_and_nothing_else(shell: Shell) -> None:
+    """All of that Ray ends with it, which `status` says; what was accepted meanwhile is ingested."""
+    shell.write(
+        "profile.toml", "[extraction]\nworkers = 1\n[embedding]\nworkers = 0\n[ray]\ndashboard = false\n"
+    )
+    data = shell.folder / "kgray-data"
+    try:
+        assert run(shell, "up", "--profile", "profile.toml").code == 0
+        head = heads.read(data)
+        assert head is not None
+        started = psutil.Process(head.pid).children(recursive=True)
+        (server,) = (process for process in started if "gcs_server" in process.name())
+        server.kill()
+        wait_for(lambda: heads.read(data) is None and not any(map(psutil.Process.is_running, started)))
+        assert run(shell, "status", "--json").json["runtime"] == {"backend": "ray"}
+        said = Draft(group="g", source="s", kind="text", text="Alice works at Acme", reference_time=1)
+        with closing(kgray.open(data)) as memory:
+            accept(memory.store, [said], now=times.now())
+            assert run(shell, "up", "--profile", "profile.toml").code == 0
+            wait_for(lambda: memory.store.counts("g")["g"].committed == 1)
+    finally:
+        run(shell, "down")
 
 
 TEXT = "Alice works at Acme"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 import tomllib
 
 import pytest
 
 from kgray.errors import SettingsError
 from kgray.runtime.profile import Profile, load, profile_of, shipped
+from kgray.settings import load as load_settings
 
 
 def test_the_shipped_profile_lists_every_key_and_is_the_default():
@@ -15,6 +20,44 @@ def test_the_shipped_profile_lists_every_key_and_is_the_default():
 
     assert load() == Profile()
     assert {"name": "laptop", **written} == Profile().values()
+
+
+def test_sequencers_and_writers_ask_for_a_place_of_their_own(tmp_path):
+    """Their own CPUs, memory and labels, and no worker's; shards are in the order of their numbers."""
+    pytest.importorskip("ray")
+    from kgray.runtime.deploy import _order, _plan
+    from kgray.runtime.spec import spec_of
+
+    own = {"shards": 12, "cpus": 0.5, "memory_mb": 64, "labels": {"role": "control"}}
+    profile = profile_of({"sequencer": own, "extraction": {"labels": {"role": "gpu"}}}, "here")
+    settings = load_settings(None, environ={}, overrides={"store_backend": "neo4j"})
+    plan = _plan(spec_of(settings, tmp_path, profile.values()), detached=True)
+
+    asked = {name: options for name, (_, options, _) in plan.items()}
+    place = {"num_cpus": 0.5, "memory": 64 << 20, "label_selector": {"role": "control"}}
+    assert asked["sequencer-11"] == place == asked["scheduler-0"]
+    assert asked["writer-3"] == place | {"max_pending_calls": Profile().limits.pending_writes}
+    assert asked["models-0"]["label_selector"] == {"role": "gpu"}
+    shards = [name for name in sorted(plan, key=_order) if name.startswith("sequencer-")]
+    assert shards == [f"sequencer-{number}" for number in range(12)]
+
+
+def test_a_writer_has_longer_than_a_transaction_takes():
+    """Else a large removal would be begun again for ever."""
+    connection = pytest.importorskip("kgray.stores.neo4j.connection")
+
+    assert Profile().limits.write_deadline_s > connection._WRITE_S
+
+
+def test_a_leases_holder_has_ended_only_where_its_process_id_means_something():
+    """Two pods may share a host's name, and count their processes each for itself."""
+    fence = pytest.importorskip("kgray.stores.neo4j.fence")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+
+    assert not fence._may_live(fence.HERE, ended.pid)
+    assert fence._may_live(fence.HERE, os.getpid())
+    assert fence._may_live(f"{socket.gethostname()} pid:[1]", ended.pid)
 
 
 def test_a_profile_says_only_what_differs(tmp_path):

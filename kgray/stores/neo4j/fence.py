@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from kgray.errors import KgrayError, Locked, StaleWriter, StoreError
 from kgray.ports import shard_of
@@ -24,6 +25,11 @@ from kgray.stores.neo4j.connection import Connection, Fetched, Running
 
 LEASE_MS = 10_000
 _BEAT_S = 3.0
+
+
+# Within what process ids are unique: pods may share a host's name.
+_IDS = Path("/proc/self/ns/pid")
+HERE = f"{socket.gethostname()} {_IDS.readlink() if _IDS.exists() else ''}"
 
 
 @dataclass(slots=True)
@@ -117,8 +123,7 @@ def _take(
         held.epoch = newest + 1
     elif epoch != newest:
         raise stale(db.where, newest, epoch)
-    host = socket.gethostname()
-    own = {"holder": f"process {os.getpid()} on {host}", "host": host, "pid": os.getpid()}
+    own = {"holder": f"process {os.getpid()} on {socket.gethostname()}", "host": HERE, "pid": os.getpid()}
     db.run(running, cypher.HOLD_SHARDS, shards=wanted, epoch=held.epoch, token=token, every=of is None, **own)
     return held
 
@@ -145,14 +150,12 @@ def _living(rows: Iterable[Fetched]) -> list[Fetched]:
 
 def _may_live(host: str | None, pid: int | None) -> bool:
     """Whether the holder may be alive; False only for a process of this host that has ended."""
-    if host != socket.gethostname() or pid is None:
+    if host != HERE or pid is None:
         return True
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
