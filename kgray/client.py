@@ -108,7 +108,11 @@ class Remote(BothWays):
         for start in range(0, len(rows), _PORTION):
             body = rows[start : start + _PORTION]
             query = urlencode({name: "true" for name, on in (("replace", replace), ("again", again)) if on})
-            found = await self._ask("POST", group, f"episodes?{query}", body, headers)
+            try:
+                found = await self._ask("POST", group, f"episodes?{query}", body, headers)
+            except InputError as error:
+                refused += _all_refused(error, start)
+                continue
             counts = found | {"accepted": len(found["accepted"])}
             for name in ("accepted", "duplicate", "committed", "failed", "pending"):
                 total[name] = total.get(name, 0) + counts.get(name, 0)
@@ -250,7 +254,23 @@ def _error(status: int, answered: bytes) -> KgrayError:
     kind: Any = _CLASSES.get(code) or getattr(
         errors, "".join(part.title() for part in code.split("_")), KgrayError
     )
-    return InputError(detail, field=field) if kind is InputError else kind(detail)
+    made: KgrayError = InputError(detail, field=field) if kind is InputError else kind(detail)
+    made.faults = told["errors"]  # type: ignore[attr-defined]
+    return made
+
+
+def _all_refused(error: InputError, before: int) -> list[Refusal]:
+    """Return why each row of a request was refused, where the error says that; before: rows before them."""
+    found = []
+    for fault in getattr(error, "faults", ()):
+        _, row, field = [*fault["pointer"].split("/", 2), "", ""][:3]
+        if not row.isdecimal():
+            raise error
+        line = before + int(row) + 1
+        found.append(Refusal(file="", line=line, field=field or None, reason=fault["detail"]))
+    if not found:
+        raise error
+    return found
 
 
 def _asked(query: str, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -57,7 +58,11 @@ def create_app(
         memory, host=host, names=names, bounds=bounds or Bounds(), ingests=ingests,
         webhook_key=webhook_key, private_webhooks=private_webhooks,
     )  # fmt: skip
-    mounted = _mcp_of(door) if mcp else None
+    mounted: Any = None
+    if mcp and find_spec("mcp"):
+        from kgray.http.mounted import Mounted
+
+        mounted = Mounted(door)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -81,16 +86,6 @@ def create_app(
         app.mount("/mcp", mounted)
     app.add_middleware(Front, door=door)
     return app
-
-
-def _mcp_of(door: Door) -> Any:  # noqa: ANN401 - None where the package is not installed
-    try:
-        from kgray.http.mounted import Mounted
-    except ModuleNotFoundError as error:
-        if error.name != "mcp":
-            raise
-        return None
-    return Mounted(door)
 
 
 def _add_health(app: FastAPI, door: Door) -> None:
