@@ -14,11 +14,15 @@ from kgray.http.reading import TAGGED, reads
 
 _ROW = {"text": "I work at Acme now", "speaker": "Alice", "at": "2026-03-01T09:00:00Z", "id": "chat-17"}
 _OBJECT = {"type": "object", "additionalProperties": True}
-_ASKED = (("header", "Prefer"), ("header", "Idempotency-Key"), ("query", "replace"), ("query", "again"))
+_ASKED = {"header": ("Prefer", "Idempotency-Key"), "query": ("replace", "again", "dry_run")}
 _ROWS = {
     "parameters": [
         {"in": "path", "name": "group", "required": True, "schema": {"type": "string"}, "example": "team"},
-        *({"in": place, "name": name, "schema": {"type": "string"}} for place, name in _ASKED),
+        *(
+            {"in": place, "name": name, "schema": {"type": "string"}}
+            for place in _ASKED
+            for name in _ASKED[place]
+        ),
     ],
     "requestBody": {
         "required": True,
