@@ -14,7 +14,7 @@ from typing import Any
 
 
 def _api() -> Any:  # noqa: ANN401 - OpenTelemetry's API, or None
-    """Return the API where it is loaded whole: `__all__` is its last line, another thread may be loading it."""
+    """Return the API where it is loaded; `__all__` is its last line: another thread may be loading it."""
     found = sys.modules.get("opentelemetry.trace")
     return found if hasattr(found, "__all__") else None
 
