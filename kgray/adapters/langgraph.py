@@ -73,9 +73,7 @@ class KgrayStore(lg.BaseStore):
         """Return the group, and the path in it: the first part of its episodes' ids, before ":"."""
         named = namespace[: self._parts]
         if not 0 < self._parts == len(named) or "*" in named:
-            raise lg.InvalidNamespaceError(
-                f"{namespace}: the first {self._parts} parts are to name the group"
-            )
+            raise lg.InvalidNamespaceError(f"{namespace}: the first {self._parts} parts name the group")
         rest = map(partial(quote, safe=""), namespace[self._parts :])
         return ".".join(named), ".".join(rest)
 

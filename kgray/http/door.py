@@ -27,7 +27,7 @@ from kgray.spans import span
 
 T = TypeVar("T")
 Verb = Callable[..., Coroutine[Any, Any, T]]  # of a memory
-WRITERS, LOOKERS = 4, 4  # threads for corrections and removals; for short looks at the store
+WRITERS = 4  # threads for corrections and removals
 MAX_WAITING = 256  # requests that wait for one of these
 LONGEST_S = 60.0  # of a read; of `Prefer: wait`
 _LONG = frozenset({"changes", "diff", "dump", "neighbourhood"})  # reads that may pass over a whole group
@@ -41,8 +41,8 @@ _HEAD_S = 0.25  # a group's head is read again after this time, for all streams 
 class Bounds:
     """What a server takes on. max_pending: episodes; max_age_s: of the oldest of them; max_body: bytes.
 
-    readers     threads for reads, and as many for long ones. Two where nothing waits for another server: with
-                eight, which take turns at Python, all took longer, health checks too
+    readers     threads for reads; as many for long ones, twice as many for short looks. Two where nothing waits
+                for another server: with eight, which take turns at Python, all took longer, health checks too
     """
 
     readers: int = 2
@@ -78,7 +78,7 @@ class Door:
     async def opened(self) -> AsyncIterator[None]:
         """Run the loops while the server serves; at the end what was taken is appended."""
         self._readers, self._long = (CapacityLimiter(self.bounds.readers) for _ in range(2))
-        self._writers, self._lookers = CapacityLimiter(WRITERS), CapacityLimiter(LOOKERS)
+        self._writers, self._lookers = CapacityLimiter(WRITERS), CapacityLimiter(2 * self.bounds.readers)
         appending = asyncio.create_task(self.appends.run())
         loops = [asyncio.create_task(one.run()) for one in (self.posts,) if one]
         loops.append(asyncio.create_task(self._watch()))
