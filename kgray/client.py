@@ -117,10 +117,9 @@ class Remote(BothWays):
             for name in ("accepted", "duplicate", "committed", "failed", "pending"):
                 total[name] = total.get(name, 0) + counts.get(name, 0)
             refused += [Refusal(file="", **{**row, "line": row["line"] + start}) for row in found["refusals"]]
-        left = total.pop("pending", 0)
-        return Report(
-            **total, stopped=bool(left), reason="still pending" * bool(left), refusals=tuple(refused)
-        )
+        if total.pop("pending", 0):
+            total |= {"stopped": True, "reason": "still pending"}
+        return Report(**total, refusals=tuple(refused))
 
     async def search(self, query: str, *, group: str, **asked: Any) -> list[Hit]:  # noqa: ANN401
         """Return ranked hits; see `Memory.search`."""
@@ -251,9 +250,8 @@ def _error(status: int, answered: bytes) -> KgrayError:
         field = next((one["pointer"].strip("/") for one in told["errors"]), None)
     except (ValueError, LookupError, TypeError):
         return Unavailable(f"the server answered {status}, and not as kgray does: is it a kgray server?")
-    kind: Any = _CLASSES.get(code) or getattr(
-        errors, "".join(part.title() for part in code.split("_")), KgrayError
-    )
+    name = "".join(part.title() for part in code.split("_"))
+    kind: Any = _CLASSES.get(code) or getattr(errors, name, KgrayError)
     made: KgrayError = InputError(detail, field=field) if kind is InputError else kind(detail)
     made.faults = told["errors"]  # type: ignore[attr-defined]
     return made

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -60,9 +61,7 @@ def create_app(
     )  # fmt: skip
     mounted: Any = None
     if mcp and find_spec("mcp"):
-        from kgray.http.mounted import Mounted
-
-        mounted = Mounted(door)
+        mounted = import_module("kgray.http.mounted").Mounted(door)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -204,13 +203,9 @@ class Front:
             return
         guard.check_names(headers.get("host"), headers.get("origin"))
         request.scope["state"]["key"] = guard.caller(headers.get("authorization"))
-        declared = headers.get("content-length", "0")
-        if (
-            not _is_stream(request.scope)
-            and declared.isdecimal()
-            and int(declared) > self._door.bounds.max_body
-        ):
-            raise TooLarge(f"the body has {declared} bytes: at most {self._door.bounds.max_body}")
+        declared, most = headers.get("content-length", "0"), self._door.bounds.max_body
+        if declared.isdecimal() and int(declared) > most and not _is_stream(request.scope):
+            raise TooLarge(f"the body has {declared} bytes: at most {most}")
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
         """Return `receive` with bounds: of the body's size, and of the time in which it arrives."""

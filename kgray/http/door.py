@@ -41,8 +41,8 @@ _HEAD_S = 0.25  # a group's head is read again after this time, for all streams 
 class Bounds:
     """What a server takes on. max_pending: episodes; max_age_s: of the oldest of them; max_body: bytes.
 
-    readers     threads for reads; as many for long ones, twice as many for short looks. Two where nothing waits
-                for another server: with eight, which take turns at Python, all took longer, health checks too
+    readers     threads for reads; as many for long ones, twice as many for short looks. Two where none waits
+                for a server: with eight, which take turns at Python, all took longer, health checks too
     """
 
     readers: int = 2

@@ -101,9 +101,8 @@ def _answered(
     for row, one in pairs:
         told_of[one.status].append({"id": one.id, "client_id": row.draft.client_id, "sequence": one.sequence})
     if refused and not (told_of["accepted"] or told_of["duplicate"]):
-        kind = (
-            Conflict if all(one.field == "id" and "is taken" in one.reason for one in refused) else InputError
-        )
+        taken = all(one.field == "id" and "is taken" in one.reason for one in refused)
+        kind = Conflict if taken else InputError
         faults = [
             {"pointer": f"/{(one.line or 1) - 1}/{one.field or ''}", "detail": one.reason} for one in refused
         ]
@@ -141,9 +140,8 @@ async def backfill(door: At, request: Request, group: Group, again: bool = False
     counts = {"accepted": 0, "duplicate": 0, "refused": 0}
     refusals: list[dict[str, Any]] = []
     async for first, block in _blocks(request):
-        items = list(
-            taken_of(((n or 0, row) for n, row in json_lines(io.BytesIO(block), first)), group, None)
-        )
+        rows = ((n or 0, row) for n, row in json_lines(io.BytesIO(block), first))
+        items = list(taken_of(rows, group, None))
         for start in range(0, len(items), _PORTION):
             pairs, refused = await _appended(door, items[start : start + _PORTION], again=again, bulk=True)
             for status in ("accepted", "duplicate"):

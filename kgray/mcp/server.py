@@ -313,9 +313,8 @@ def _line(hit: Hit) -> Line:
 
 
 def _fact_line(fact: Any) -> Line:  # noqa: ANN401 - a graph.FactSpan
-    return Line(
-        id=fact.id, kind="fact", text=fact.text, since=_day(fact.valid_at), until=_day(fact.invalid_at)
-    )
+    ends = {"since": _day(fact.valid_at), "until": _day(fact.invalid_at)}
+    return Line(id=fact.id, kind="fact", text=fact.text, **ends)
 
 
 def _day(moment: Any) -> str | None:  # noqa: ANN401 - a datetime, or None
