@@ -108,15 +108,18 @@ class Remote(BothWays):
         for start in range(0, len(rows), _PORTION):
             body = rows[start : start + _PORTION]
             query = urlencode({name: "true" for name, on in (("replace", replace), ("again", again)) if on})
-            found = await self._ask("POST", group, f"episodes?{query}", body, headers)
+            try:
+                found = await self._ask("POST", group, f"episodes?{query}", body, headers)
+            except InputError as error:
+                refused += _all_refused(error, start)
+                continue
             counts = found | {"accepted": len(found["accepted"])}
             for name in ("accepted", "duplicate", "committed", "failed", "pending"):
                 total[name] = total.get(name, 0) + counts.get(name, 0)
             refused += [Refusal(file="", **{**row, "line": row["line"] + start}) for row in found["refusals"]]
-        left = total.pop("pending", 0)
-        return Report(
-            **total, stopped=bool(left), reason="still pending" * bool(left), refusals=tuple(refused)
-        )
+        if total.pop("pending", 0):
+            total |= {"stopped": True, "reason": "still pending"}
+        return Report(**total, refusals=tuple(refused))
 
     async def search(self, query: str, *, group: str, **asked: Any) -> list[Hit]:  # noqa: ANN401
         """Return ranked hits; see `Memory.search`."""
@@ -247,10 +250,25 @@ def _error(status: int, answered: bytes) -> KgrayError:
         field = next((one["pointer"].strip("/") for one in told["errors"]), None)
     except (ValueError, LookupError, TypeError):
         return Unavailable(f"the server answered {status}, and not as kgray does: is it a kgray server?")
-    kind: Any = _CLASSES.get(code) or getattr(
-        errors, "".join(part.title() for part in code.split("_")), KgrayError
-    )
-    return InputError(detail, field=field) if kind is InputError else kind(detail)
+    name = "".join(part.title() for part in code.split("_"))
+    kind: Any = _CLASSES.get(code) or getattr(errors, name, KgrayError)
+    made: KgrayError = InputError(detail, field=field) if kind is InputError else kind(detail)
+    made.faults = told["errors"]  # type: ignore[attr-defined]
+    return made
+
+
+def _all_refused(error: InputError, before: int) -> list[Refusal]:
+    """Return why each row of a request was refused, where the error says that; before: rows before them."""
+    found = []
+    for fault in getattr(error, "faults", ()):
+        _, row, field = [*fault["pointer"].split("/", 2), "", ""][:3]
+        if not row.isdecimal():
+            raise error
+        line = before + int(row) + 1
+        found.append(Refusal(file="", line=line, field=field or None, reason=fault["detail"]))
+    if not found:
+        raise error
+    return found
 
 
 def _asked(query: str, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,13 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-_API = "opentelemetry.trace"
+
+def _api() -> Any:  # noqa: ANN401 - OpenTelemetry's API, or None
+    """Return the API where it is loaded; `__all__` is its last line: another thread may be loading it."""
+    found = sys.modules.get("opentelemetry.trace")
+    return found if hasattr(found, "__all__") else None
 
 
 @contextmanager
 def span(name: str, about: Mapping[str, Any] | None = None, **how: Any) -> Iterator[Any]:  # noqa: ANN401
     """Make a span the current one, and give it, or None. about: attributes; how: as of OpenTelemetry."""
-    if (api := sys.modules.get(_API)) is None:
+    if (api := _api()) is None:
         yield None
         return
     how |= {"record_exception": False, "set_status_on_exception": False}  # both have the message
@@ -48,7 +52,7 @@ def model_call(path: str, model: str) -> Iterator[Callable[[Mapping[str, Any]], 
 
 def ended(name: str, seconds: float, about: Mapping[str, Any]) -> None:
     """Tell of something that has just ended, as a span of its own."""
-    if (api := sys.modules.get(_API)) is not None:
+    if (api := _api()) is not None:
         now = time.time_ns()
         began = now - int(seconds * 1e9)
         api.get_tracer("kgray").start_span(name, attributes=about, start_time=began).end(now)

@@ -12,17 +12,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import quote, unquote
 
-from langgraph.store.base import (
-    BaseStore,
-    GetOp,
-    InvalidNamespaceError,
-    ListNamespacesOp,
-    MatchCondition,
-    PutOp,
-    SearchItem,
-    SearchOp,
-)
-from langgraph.store.base import validate_op_namespace as check_labels
+from langgraph.store import base as lg
 
 from kgray.errors import InputError, NotFound
 from kgray.memory.face import Blocking, BothWays
@@ -36,7 +26,7 @@ _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
 }  # fmt: skip
 
 
-class KgrayStore(BaseStore):
+class KgrayStore(lg.BaseStore):
     """A store on a memory: `builder.compile(store=KgrayStore(memory, parts=2))`. It raises KgrayErrors.
 
     parts   how many parts of a namespace name the group, which others never see: with 2, what lies below
@@ -61,16 +51,16 @@ class KgrayStore(BaseStore):
 
     def _run(self, ops: Sequence[Any]) -> list[Any]:
         answers: list[Any] = []
-        puts: dict[str, dict[str, PutOp]] = {}
+        puts: dict[str, dict[str, lg.PutOp]] = {}
         for op in ops:
-            check_labels(op)
-            if isinstance(op, PutOp):
+            lg.validate_op_namespace(op)
+            if isinstance(op, lg.PutOp):
                 group, path = self._place(op.namespace)
                 puts.setdefault(group, {})[f"{path}:{quote(op.key, safe='')}"] = op
                 answers.append(None)
-            elif isinstance(op, GetOp):
+            elif isinstance(op, lg.GetOp):
                 answers.append(self._got(*self._place(op.namespace), op.key))
-            elif isinstance(op, SearchOp):
+            elif isinstance(op, lg.SearchOp):
                 kept = (item for item in self._found(op) if _fits(item.value, op.filter or {}))
                 answers.append([*islice(kept, op.offset, op.offset + op.limit)])
             else:
@@ -81,12 +71,13 @@ class KgrayStore(BaseStore):
 
     def _place(self, namespace: tuple[str, ...]) -> tuple[str, str]:
         """Return the group, and the path in it: the first part of its episodes' ids, before ":"."""
-        if not 0 < self._parts <= len(namespace):
-            raise InvalidNamespaceError(f"{namespace}: its first {self._parts} parts are to name the group")
+        named = namespace[: self._parts]
+        if not 0 < self._parts == len(named) or "*" in named:
+            raise lg.InvalidNamespaceError(f"{namespace}: the first {self._parts} parts name the group")
         rest = map(partial(quote, safe=""), namespace[self._parts :])
-        return ".".join(namespace[: self._parts]), ".".join(rest)
+        return ".".join(named), ".".join(rest)
 
-    def _put(self, group: str, puts: Mapping[str, PutOp]) -> None:
+    def _put(self, group: str, puts: Mapping[str, lg.PutOp]) -> None:
         named = {id_: {"id": id_, "source": _SOURCE} for id_ in puts}
         rows = [_row(op.value) | named[id_] for id_, op in puts.items() if op.value is not None]
         report = self._verbs.add_many(rows, group=group, replace=True, again=True)
@@ -95,14 +86,14 @@ class KgrayStore(BaseStore):
         if gone := [id_ for id_, op in puts.items() if op.value is None]:
             self._verbs.remove(group=group, episodes=gone)
 
-    def _got(self, group: str, path: str, key: str) -> SearchItem | None:
+    def _got(self, group: str, path: str, key: str) -> lg.SearchItem | None:
         try:
             row = self._verbs.episode(f"{path}:{quote(key, safe='')}", group=group)
         except NotFound:
             return None
         return None if row["state"] == "withdrawn" else _item(group, row)
 
-    def _found(self, op: SearchOp) -> Iterator[SearchItem]:
+    def _found(self, op: lg.SearchOp) -> Iterator[lg.SearchItem]:
         """Yield what lies below the prefix: by rank, or without a query as it was put."""
         group, path = self._place(op.namespace_prefix)
         below = (f"{path}:", f"{path}.") if path else ("",)
@@ -115,12 +106,10 @@ class KgrayStore(BaseStore):
             if hit.client_id and hit.client_id.startswith(below):
                 yield _item(group, self._verbs.episode(hit.id, group=group), hit.score)
 
-    def _namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
+    def _namespaces(self, op: lg.ListNamespacesOp) -> list[tuple[str, ...]]:
         """Return the namespaces that have items, of the one group that a prefix names."""
         conditions = op.match_conditions or ()
         named = next((tuple(one.path) for one in conditions if one.match_type == "prefix"), ())
-        if "*" in named[: self._parts]:
-            raise InvalidNamespaceError(f"{named}: its first {self._parts} parts are to name the group")
         group, _ = self._place(named)
         there = {_item(group, row).namespace for row in self._kept(group)}
         fit = {one[: op.max_depth] for one in there if all(_lies(one, how) for how in conditions)}
@@ -135,7 +124,7 @@ class KgrayStore(BaseStore):
             after = page["next"]
 
 
-def _lies(namespace: tuple[str, ...], how: MatchCondition) -> bool:
+def _lies(namespace: tuple[str, ...], how: lg.MatchCondition) -> bool:
     """Whether a namespace begins, or ends, with a path; "*" stands for any part."""
     count = len(how.path)
     parts = namespace[:count] if how.match_type == "prefix" else namespace[max(0, len(namespace) - count) :]
@@ -152,13 +141,13 @@ def _row(value: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": "json", "text": dict(value)}
 
 
-def _item(group: str, row: Mapping[str, Any], score: float | None = None) -> SearchItem:
+def _item(group: str, row: Mapping[str, Any], score: float | None = None) -> lg.SearchItem:
     path, _, key = row["client_id"].partition(":")
     value = json.loads(row["text"]) if row["kind"] == "json" else {"text": row["text"]}
     value |= {"speaker": row["speaker"]} if row["speaker"] else {}
     parts = [*group.split("."), *map(unquote, filter(None, path.split(".")))]
     said = row["reference_time"]
-    return SearchItem(tuple(parts), unquote(key), value, said, row["recorded_at"] or said, score)
+    return lg.SearchItem(tuple(parts), unquote(key), value, said, row["recorded_at"] or said, score)
 
 
 def _fits(value: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

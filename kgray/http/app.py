@@ -7,6 +7,8 @@ import logging
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -57,7 +59,9 @@ def create_app(
         memory, host=host, names=names, bounds=bounds or Bounds(), ingests=ingests,
         webhook_key=webhook_key, private_webhooks=private_webhooks,
     )  # fmt: skip
-    mounted = _mcp_of(door) if mcp else None
+    mounted: Any = None
+    if mcp and find_spec("mcp"):
+        mounted = import_module("kgray.http.mounted").Mounted(door)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -81,16 +85,6 @@ def create_app(
         app.mount("/mcp", mounted)
     app.add_middleware(Front, door=door)
     return app
-
-
-def _mcp_of(door: Door) -> Any:  # noqa: ANN401 - None where the package is not installed
-    try:
-        from kgray.http.mounted import Mounted
-    except ModuleNotFoundError as error:
-        if error.name != "mcp":
-            raise
-        return None
-    return Mounted(door)
 
 
 def _add_health(app: FastAPI, door: Door) -> None:
@@ -209,13 +203,9 @@ class Front:
             return
         guard.check_names(headers.get("host"), headers.get("origin"))
         request.scope["state"]["key"] = guard.caller(headers.get("authorization"))
-        declared = headers.get("content-length", "0")
-        if (
-            not _is_stream(request.scope)
-            and declared.isdecimal()
-            and int(declared) > self._door.bounds.max_body
-        ):
-            raise TooLarge(f"the body has {declared} bytes: at most {self._door.bounds.max_body}")
+        declared, most = headers.get("content-length", "0"), self._door.bounds.max_body
+        if declared.isdecimal() and int(declared) > most and not _is_stream(request.scope):
+            raise TooLarge(f"the body has {declared} bytes: at most {most}")
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
         """Return `receive` with bounds: of the body's size, and of the time in which it arrives."""

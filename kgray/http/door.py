@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,14 +20,14 @@ from kgray.http.metrics import Metrics
 from kgray.http.problems import Overloaded
 from kgray.http.webhooks import Posts
 from kgray.memory import Memory
-from kgray.memory.access import Access
 from kgray.memory.background import Background
 from kgray.ports import GroupHead
 from kgray.records import check_group
 from kgray.spans import span
 
 T = TypeVar("T")
-WRITERS, LOOKERS = 4, 4  # threads for corrections and removals; for short looks at the store
+Verb = Callable[..., Coroutine[Any, Any, T]]  # of a memory
+WRITERS = 4  # threads for corrections and removals
 MAX_WAITING = 256  # requests that wait for one of these
 LONGEST_S = 60.0  # of a read; of `Prefer: wait`
 _LONG = frozenset({"changes", "diff", "dump", "neighbourhood"})  # reads that may pass over a whole group
@@ -41,8 +41,8 @@ _HEAD_S = 0.25  # a group's head is read again after this time, for all streams 
 class Bounds:
     """What a server takes on. max_pending: episodes; max_age_s: of the oldest of them; max_body: bytes.
 
-    readers     threads for reads, and as many for long ones. Two where nothing waits for another server: with
-                eight, which take turns at Python, all took longer, health checks too
+    readers     threads for reads; as many for long ones, twice as many for short looks. Two where none waits
+                for a server: with eight, which take turns at Python, all took longer, health checks too
     """
 
     readers: int = 2
@@ -63,7 +63,8 @@ class Door:
         self.memory, self.bounds, self._ingests = memory, bounds, ingests
         self.metrics = Metrics()
         memory.on_stage = self.metrics.stage
-        self.guard = Guard(memory.access, host=host, names=names)
+        self.access = memory.access  # the keys and the audit log
+        self.guard = Guard(self.access, host=host, names=names)
         self.appends = Appends(memory.store, self.metrics)
         self.ingesting = Background(memory, self._ended)
         self._ended_at = 0.0
@@ -73,16 +74,11 @@ class Door:
         self._heads: dict[str, tuple[float, asyncio.Task[dict[str, GroupHead]]]] = {}
         self._shared: dict[tuple[str, int, int], asyncio.Task[dict[str, Any]]] = {}
 
-    @property
-    def access(self) -> Access:
-        """The keys and the audit log."""
-        return self.memory.access
-
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Run the loops while the server serves; at the end what was taken is appended."""
         self._readers, self._long = (CapacityLimiter(self.bounds.readers) for _ in range(2))
-        self._writers, self._lookers = CapacityLimiter(WRITERS), CapacityLimiter(LOOKERS)
+        self._writers, self._lookers = CapacityLimiter(WRITERS), CapacityLimiter(2 * self.bounds.readers)
         appending = asyncio.create_task(self.appends.run())
         loops = [asyncio.create_task(one.run()) for one in (self.posts,) if one]
         loops.append(asyncio.create_task(self._watch()))
@@ -129,14 +125,14 @@ class Door:
 
     # ------------------------------------------------------------------------------ in threads
 
-    async def read(self, verb: Callable[..., Awaitable[T]], *args: Any, **how: Any) -> T:  # noqa: ANN401
+    async def read(self, verb: Verb[T], *args: Any, **how: Any) -> T:  # noqa: ANN401
         """Return what a verb of the memory returns, run in a thread for reads. Raises Overloaded."""
         threads = self._long if verb.__name__ in _LONG or how.get("known_at") else self._readers
-        return await self._within(threads, lambda: _ran(verb(*args, **how)), verb.__name__)
+        return await self._within(threads, lambda: asyncio.run(verb(*args, **how)), verb.__name__)
 
-    async def change(self, verb: Callable[..., Awaitable[T]], *args: Any, **how: Any) -> T:  # noqa: ANN401
+    async def change(self, verb: Verb[T], *args: Any, **how: Any) -> T:  # noqa: ANN401
         """Do the same in threads for corrections, which are done even if the client goes away."""
-        return await self._within(self._writers, lambda: _ran(verb(*args, **how)), verb.__name__)
+        return await self._within(self._writers, lambda: asyncio.run(verb(*args, **how)), verb.__name__)
 
     async def call(self, work: Callable[..., T], *args: Any) -> T:  # noqa: ANN401
         """Return what a short read of the store returns."""
@@ -187,14 +183,6 @@ class Door:
         headers = {"etag": tag, "cache-control": "private, no-cache"}
         same = tag in (request.headers.get("if-none-match") or "")
         return Response(status_code=304, headers=headers) if same else None, headers
-
-
-def _ran(work: Awaitable[T]) -> T:
-    return asyncio.run(_awaited(work))
-
-
-async def _awaited(work: Awaitable[T]) -> T:
-    return await work
 
 
 async def door_of(request: Request) -> Door:

@@ -14,11 +14,12 @@ from kgray.http.reading import TAGGED, reads
 
 _ROW = {"text": "I work at Acme now", "speaker": "Alice", "at": "2026-03-01T09:00:00Z", "id": "chat-17"}
 _OBJECT = {"type": "object", "additionalProperties": True}
-_ASKED = (("header", "Prefer"), ("header", "Idempotency-Key"), ("query", "replace"), ("query", "again"))
+_TEXT = {"type": "string"}
 _ROWS = {
     "parameters": [
-        {"in": "path", "name": "group", "required": True, "schema": {"type": "string"}, "example": "team"},
-        *({"in": place, "name": name, "schema": {"type": "string"}} for place, name in _ASKED),
+        {"in": "path", "name": "group", "required": True, "schema": _TEXT, "example": "team"},
+        *({"in": "header", "name": name, "schema": _TEXT} for name in ("Prefer", "Idempotency-Key")),
+        *({"in": "query", "name": name, "schema": _TEXT} for name in ("replace", "again", "dry_run")),
     ],
     "requestBody": {
         "required": True,
@@ -28,15 +29,13 @@ _ROWS = {
                 "example": [_ROW],
             },
             "application/x-ndjson": {
-                "schema": {"type": "string"},
+                "schema": _TEXT,
                 "example": f'{{"text": "{_ROW["text"]}"}}\n',
             },
         },
     },
 }
-_LINES = {
-    "requestBody": {"required": True, "content": {"application/x-ndjson": {"schema": {"type": "string"}}}}
-}
+_LINES = {"requestBody": {"required": True, "content": {"application/x-ndjson": {"schema": _TEXT}}}}
 
 
 class Route(NamedTuple):
@@ -103,7 +102,7 @@ def router() -> APIRouter:
         shape = models.ref(route.gives) if route.gives else {"type": "object"}
         shaped: dict[str, Any] = {"content": {"application/json": {"schema": shape}}}
         if "/" in route.gives:
-            shaped = {"content": {route.gives: {"schema": {"type": "string"}}}}
+            shaped = {"content": {route.gives: {"schema": _TEXT}}}
         made.add_api_route(
             route.path,
             route.does,

@@ -24,7 +24,7 @@ from kgray.http.problems import PROBLEMS, Conflict, TooLarge, problem_of, told
 from kgray.http.reading import Group, Identifier
 from kgray.intake.drafts import Refusal
 from kgray.intake.formats import MAX_LINE, json_lines
-from kgray.ledger import Acceptance
+from kgray.ledger import Acceptance, Foresight
 from kgray.ledger import retry as retried
 from kgray.records import OperationKind, check_group
 
@@ -56,27 +56,36 @@ async def append(request: Request) -> Response:
     check_group(group)
     door.check_room()
     body, kind = await request.body(), headers.get("content-type", "application/json")
-    replace, again = (asked.get(name) in ("true", "1") for name in ("replace", "again"))
+    replace, again, dry_run = (asked.get(name) in ("true", "1") for name in ("replace", "again", "dry_run"))
 
     def parsed() -> list[Taken | Refusal]:
         return bounded(taken_of(rows_of(body, kind), group, headers.get("idempotency-key")))
 
     items = parsed() if len(body) < _LARGE else await to_thread.run_sync(parsed)
-    pairs, refused = await _appended(door, items, replace=replace, again=again)
+    pairs, refused = await _appended(door, items, dry_run=dry_run, replace=replace, again=again)
+    if dry_run:
+        return _answered(request, pairs, refused, ended={"pending": 0, "dry_run": True})
     wait = wait_of(headers.get("prefer"))
     ended = None if wait is None else await _ended(door, group, [one for _, one in pairs], wait)
     return _answered(request, pairs, refused, ended=ended)
 
 
 async def _appended(
-    door: Door, items: Sequence[Taken | Refusal], **how: bool
+    door: Door, items: Sequence[Taken | Refusal], *, dry_run: bool = False, **how: bool
 ) -> tuple[list[tuple[Taken, Acceptance]], list[Refusal]]:
-    """Append what can be accepted; return each row with its outcome, and what was refused."""
+    """Append what can be accepted; return each row with its outcome, and what was refused.
+
+    dry_run: append nothing, and return what would be
+    """
     rows = [one for one in items if isinstance(one, Taken)]
     refused = [one for one in items if isinstance(one, Refusal)]
-    answers = await door.appends.accept([row.draft for row in rows], **how) if rows else []
+    drafts = [row.draft for row in rows]
+    if dry_run:
+        answers = await door.call(lambda: Foresight(door.memory.store, **how).of(drafts, now=times.now()))
+    else:
+        answers = await door.appends.accept(drafts, **how) if rows else []
+        door.ingesting.appended(sum(one.status == "accepted" for one in answers))
     pairs = list(zip(rows, answers, strict=True))
-    door.ingesting.appended(sum(one.status == "accepted" for one in answers))
     for row, one in pairs:
         if one.status == "conflict":
             refused.append(Refusal(file="", line=row.line, field="id", reason=one.reason))
@@ -92,9 +101,8 @@ def _answered(
     for row, one in pairs:
         told_of[one.status].append({"id": one.id, "client_id": row.draft.client_id, "sequence": one.sequence})
     if refused and not (told_of["accepted"] or told_of["duplicate"]):
-        kind = (
-            Conflict if all(one.field == "id" and "is taken" in one.reason for one in refused) else InputError
-        )
+        taken = all(one.field == "id" and "is taken" in one.reason for one in refused)
+        kind = Conflict if taken else InputError
         faults = [
             {"pointer": f"/{(one.line or 1) - 1}/{one.field or ''}", "detail": one.reason} for one in refused
         ]
@@ -132,9 +140,8 @@ async def backfill(door: At, request: Request, group: Group, again: bool = False
     counts = {"accepted": 0, "duplicate": 0, "refused": 0}
     refusals: list[dict[str, Any]] = []
     async for first, block in _blocks(request):
-        items = list(
-            taken_of(((n or 0, row) for n, row in json_lines(io.BytesIO(block), first)), group, None)
-        )
+        rows = ((n or 0, row) for n, row in json_lines(io.BytesIO(block), first))
+        items = list(taken_of(rows, group, None))
         for start in range(0, len(items), _PORTION):
             pairs, refused = await _appended(door, items[start : start + _PORTION], again=again, bulk=True)
             for status in ("accepted", "duplicate"):

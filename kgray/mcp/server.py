@@ -16,7 +16,7 @@ from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, BeforeValidator, Field
 
-from kgray import __version__, kinds, rows
+from kgray import __version__
 from kgray.errors import InputError, KgrayError
 from kgray.graph import Hit
 from kgray.ledger import sequences_of
@@ -277,7 +277,7 @@ class _Tools:
             return Added(id=taken.id, state="retracted")
         until = time.monotonic() + min(max(wait_s, 0.0), _MAX_WAIT_S)
         while True:
-            state = await seat.read(_state_of, seat, taken.sequence)
+            state = (await seat.read(seat.memory.episode, taken.id, group=seat.group))["state"]
             if state not in ("accepted", "extracted") or time.monotonic() >= until:
                 return Added(id=taken.id, state="accepted" if state == "extracted" else state)
             await seat.background.step(_LOOK_S)
@@ -302,12 +302,6 @@ class _Tools:
         return Forgotten(messages=done["episodes"], absent=done["absent"], **counts)
 
 
-async def _state_of(seat: Seat, sequence: int) -> str:
-    for row in seat.memory.store.rows(kinds.EPISODE_HEADS_AT, seat.group, [sequence]):
-        return rows.STATES[row[5]]
-    return "withdrawn"
-
-
 async def _is_there(seat: Seat, id_: str) -> bool:
     return bool(sequences_of(seat.memory.store, seat.group, [id_]))
 
@@ -319,9 +313,8 @@ def _line(hit: Hit) -> Line:
 
 
 def _fact_line(fact: Any) -> Line:  # noqa: ANN401 - a graph.FactSpan
-    return Line(
-        id=fact.id, kind="fact", text=fact.text, since=_day(fact.valid_at), until=_day(fact.invalid_at)
-    )
+    ends = {"since": _day(fact.valid_at), "until": _day(fact.invalid_at)}
+    return Line(id=fact.id, kind="fact", text=fact.text, **ends)
 
 
 def _day(moment: Any) -> str | None:  # noqa: ANN401 - a datetime, or None

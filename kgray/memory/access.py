@@ -44,17 +44,11 @@ class AccessKey:
 
     def reaches(self, group: str) -> bool:
         """Whether it is bound to the group, whether or not that exists."""
-        return group in self.groups or self._begins(group)
+        return self.covers([group])
 
     def covers(self, groups: Sequence[str]) -> bool:
         """Whether it reaches every group that a key bound to these would reach."""
-        begins = {name: _beginning(name) for name in groups}
-        return all(
-            self.reaches(name) if begin is None else self._begins(begin) for name, begin in begins.items()
-        )
-
-    def _begins(self, text: str) -> bool:
-        return any((begin := _beginning(name)) is not None and text.startswith(begin) for name in self.groups)
+        return all(any(_covers(own, name) for own in self.groups) for name in groups)
 
     def allows(self, scope: str) -> bool:
         """Whether it has a scope."""
@@ -134,6 +128,12 @@ class Access:
             for row in self._store.rows(ALL["audit"], OWN)
             if row[0] > after
         ]
+
+
+def _covers(own: str, other: str) -> bool:
+    """Whether what a key is bound to has every group that another name or pattern stands for."""
+    begin, within = _beginning(own), _beginning(other)
+    return own == other if begin is None else (other if within is None else within).startswith(begin)
 
 
 def _beginning(name: str) -> str | None:

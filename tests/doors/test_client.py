@@ -29,6 +29,8 @@ def story(memory):
         group="team",
     )
     yield (report.accepted, report.committed, report.refused, report.refusals[0].line)
+    none = memory.add_many([{"text": ""}, {"speaker": "Alice"}], group="team")
+    yield (none.accepted, [(one.line, one.field, one.reason) for one in none.refusals])
     for how in ({}, {"as_of": "2026-02-01"}, {"filters": kgray.Filters(relations=("WORKS_AT",))}):
         hits = memory.search("Where does Alice work?", group="team", **how)
         yield [(h.text, h.source, h.target, h.valid_at, h.invalid_at, h.told_by, h.speaker) for h in hits]

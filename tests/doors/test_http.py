@@ -152,6 +152,19 @@ def test_rows_are_answered_one_by_one(client):
     assert [(row["line"], row["field"]) for row in found["refusals"]] == [(3, "text"), (4, "group")]
 
 
+def test_a_dry_run_tells_what_would_be_and_keeps_nothing(client):
+    told(client, ALICE[:1])
+    rows = [*ALICE, {"text": "", "id": "a3"}, {"text": "Else.", "id": "a1"}]
+    answer = client.post(f"{TEAM}/episodes?dry_run=true", json=rows)
+    found = answer.json()
+
+    assert (answer.status_code, found["duplicate"], found["dry_run"]) == (200, 1, True)
+    assert [(one["client_id"], one["sequence"]) for one in found["accepted"]] == [("a2", 2)]
+    assert [(one["line"], one["field"]) for one in found["refusals"]] == [(3, "text"), (4, "id")]
+    assert [one["client_id"] for one in client.get(f"{TEAM}/episodes").json()["episodes"]] == ["a1"]
+    assert client.post(f"{TEAM}/episodes?dry_run=1", json={"text": ""}).status_code == 422
+
+
 def test_ndjson_and_one_object_are_taken_too(client):
     lines = "\n".join(json.dumps(row) for row in ALICE) + "\n\n{broken\n"
     many = client.post(f"{TEAM}/episodes", content=lines, headers={"content-type": "application/x-ndjson"})
