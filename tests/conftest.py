@@ -20,7 +20,7 @@ __all__ = ["neo4j_driver", "neo4j_server", "own_neo4j", "ray_session"]
 
 RUNTIME = Path(__file__).parent / "runtime"
 MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a folder there that is its user's alone
-ROOM = 4 * 2**30  # bytes that must be free there: the tests' folders take a quarter of it
+ROOM = 4 * 2**30  # bytes that must be free there: many times what the tests' folders take
 
 # Folders of tests lie in memory where there is room: stores wait for the disk at every commit, and no test
 # takes the power away. What is named is left as it is; some tests run a script of theirs.

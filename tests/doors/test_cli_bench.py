@@ -32,12 +32,12 @@ def test_every_command_has_help_with_an_example_and_is_in_the_table_of_the_contr
     assert bench.process("--help").out.startswith("Usage: python -m bench [OPTIONS] COMMAND")
 
 
-def test_retrieval_measures_kgray_beside_plain_searches_and_ingests_once(bench, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # its stores are kept there
+def test_retrieval_measures_kgray_beside_plain_searches_and_ingests_once(bench, tmp_path):
+    bench.env["TMPDIR"] = str(tmp_path)
     asked = ("retrieval", "--conversations", "1", "--turns", "30", "--questions", "12", "--budgets", "500")
-    found = bench(*asked, "--json", "--rows", "rows.jsonl").json
+    found = bench.process(*asked, "--json", "--rows", "rows.jsonl").json
     stores = list((tmp_path / "kgray-retrieval").iterdir())
-    again = bench(*asked)
+    again = bench.process(*asked)
 
     systems = ["kgray", "kgray, messages", "BM25", "BM25 with speakers", "cosine"]
     assert list(found["handmade"]) == list(found["made"]) == systems

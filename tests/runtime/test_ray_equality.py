@@ -12,10 +12,9 @@ from bench.world import WorldPlan
 from tests.ray_session import SMALL
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
-# What a way proves alone it proves with others: windows, chunks, lanes, kinds of models.
+# What a way proves alone it proves with others: windows, chunks, lanes, kinds of models. A window of 1 is in
+# test_ray_ingest, a model that says the truth in the chaos run.
 WAYS = (
-    Way(runtime="plain"),
-    Way(runtime="ray", window=1, chunk=16),
     Way(runtime="plain", model="wild"),
     Way(runtime="ray", window=64, chunk=1, model="wild"),
     Way(runtime="plain", model="errors"),
@@ -33,5 +32,5 @@ def test_every_way_gives_the_plain_loops_graph(tmp_path: Path) -> None:
     assert [(run.way.name, run.way.model, found.equal(run)) for run in found.runs] == [
         (way.name, way.model, True) for way in WAYS
     ]
-    assert len(set(found.reference.values())) == 3
+    assert len(set(found.reference.values())) == 2
     assert {run.committed + run.failed for run in found.runs} == {80}

@@ -277,7 +277,7 @@ SAYS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(SAYS, st.lists(st.text(max_size=12), max_size=4), st.integers(-(10**16), 10**16))
 def test_any_text_is_read(text, known, now):
     question = read(text, speakers=[*known, "Caroline", "Anna Weber"], now=now)

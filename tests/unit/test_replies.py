@@ -360,7 +360,7 @@ ITEM = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(
     entities=st.lists(
         st.fixed_dictionaries({"name": st.sampled_from(["Alice", "Bob", " "]) | JSON}), max_size=4

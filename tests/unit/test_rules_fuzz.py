@@ -42,7 +42,7 @@ def check(extraction: Extraction, text: str) -> None:
         assert fact.kind != "denied" or (fact.valid_from, fact.valid_to) == (None, None)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(TEXTS, TEXTS)
 @example("", "")
 @example("He likes it.", "Bob has a printer.")

@@ -159,7 +159,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(VALUES)
 def test_any_json_gives_a_valid_extraction(content):
     extraction = read(json.dumps(content), speaker=None, kind="json")

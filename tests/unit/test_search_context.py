@@ -253,7 +253,7 @@ HITS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(HITS, max_size=12), st.integers(MIN_TOKENS, 600), st.none() | st.just(MAY), HOSTILE)
 def test_no_block_exceeds_its_budget_or_breaks_its_form(hits, tokens, moment, query):
     """For any stored text: within the budget, each tag at most once, every line one hit's, numbered."""
