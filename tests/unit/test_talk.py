@@ -74,7 +74,7 @@ def test_questions_of_every_type_have_the_evidence_that_their_type_needs(talk):
 def test_there_is_enough_to_talk_of():
     assert len(topics()) >= 60
     assert all(topic.say and topic.q and topic.near and len(topic.values) >= 3 for topic in topics())
-    assert len(small_talk()) == 10
+    assert len(small_talk()) == 14
 
 
 def test_the_hand_made_conversation_has_its_evidence():
