@@ -184,10 +184,10 @@ def _own(row: _Row, stem: str) -> _Parts:
         yield name, Message(id=str(row["id"]), text=_text(row, "text"), **more)
         return
     asked, kind = _text(row, "question"), str(row.get("type") or "any")
-    said = {key: str(row.get(key) or "") for key in ("answer", "after", "fact")}
-    lists = {key: tuple(map(str, row.get(key) or ())) for key in ("evidence", "outdated")}
-    names = {"id": str(row.get("id") or asked), "text": asked, "type": kind}
-    yield name, Question(at=row.get("at"), apart=kind in _APART, **names, **said, **lists)
+    given: dict[str, Any] = {key: str(row.get(key) or "") for key in ("answer", "after", "fact")}
+    given |= {key: tuple(map(str, row.get(key) or ())) for key in ("evidence", "outdated")}
+    given |= {"id": str(row.get("id") or asked), "at": row.get("at"), "apart": kind in _APART}
+    yield name, Question(text=asked, type=kind, **given)
 
 
 def _locomo(row: _Row, name: str) -> _Parts:

@@ -303,9 +303,11 @@ def _ranks(
             for rank, candidate in enumerate(ordered, 1):
                 ranks.setdefault(candidate.row.id, {})[_METHODS[signal]] = rank
     for scope, candidate in chosen:
-        for signal in ("words", "vectors") if scope not in by_text and candidate.place is not None else ():
-            if rank := run.ranked[scope].scores.rank(signal, candidate.place):
-                ranks.setdefault(candidate.row.id, {})[_METHODS[signal]] = rank
+        if scope in by_text or candidate.place is None:
+            continue
+        for signal in ("words", "vectors"):
+            if place := run.ranked[scope].scores.rank(signal, candidate.place):
+                ranks.setdefault(candidate.row.id, {})[_METHODS[signal]] = place
     return ranks
 
 
