@@ -147,7 +147,7 @@ class Hit:
     signals                                 what made up its score, by signal (kgray.search.ranking)
     fact                                    of a fact hit
     entity, profile                         of an entity hit; profile: what is known of it, in a context alone
-    community, known_at                     of a community hit; known_at: what its run has seen
+    community, besides, known_at            of a community hit; known_at: what its run saw; others that say it
     client_id, reference_time, speaker      of an episode hit; reference_time: when it was said
     told_in, sequence, kind                 of an episode hit: source, place in the group's order, kind
     """
@@ -163,6 +163,7 @@ class Hit:
     entity: Entity | None = None
     profile: str = ""
     community: Community | None = None
+    besides: tuple[Community, ...] = ()
     known_at: datetime | None = None
     client_id: str | None = None
     reference_time: datetime | None = None
@@ -175,12 +176,12 @@ class Hit:
     def told_by(self) -> tuple[tuple[str, str | None], ...]:
         """(id, the client's id) of the episodes that say it: a fact's supporters, an episode itself.
 
-        Of a community its own id and name: what it says is of all its episodes.
+        Of communities their own ids and names: what they say is of all their episodes.
         """
         if self.fact is not None:
             return self.fact.episodes
         if self.community is not None:
-            return ((self.id, self.community.name),)
+            return tuple((one.id, one.name) for one in (self.community, *self.besides))
         return ((self.id, self.client_id),) if self.scope == "episode" else ()
 
     @property

@@ -57,6 +57,7 @@ _COMMON = languages()["en"].stops
 _TOPICS_A_PERSON, _TOPICS_IN_ALL = 28, 46
 _TIMES = (1, 1, 2, 3, 4)  # how often a person comes back to a topic
 _MOST_EVIDENCE = 5
+_ASIDES = 0.2  # turns of a long talk that have one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,8 +173,9 @@ class _Making:
             nonlocal turn, at
             turn += 1
             if self._shape.pads:
+                aside = self._aside(who) if dice.flip(_ASIDES) else []
                 pads = _some(dice, self._small["pad"], dice.below(self._shape.pads + 1))
-                text = " ".join([text, *pads])
+                text = " ".join([text, *aside, *pads])
             at += timedelta(seconds=dice.between(20, 140))
             message = f"D{session}:{turn}"
             self._messages.append(
@@ -273,6 +275,11 @@ class _Making:
         self._asked.evidence[kind, self._question(text, who.name, who, value)].append(message)
 
     # ------------------------------------------------------------------------------- texts
+
+    def _aside(self, who: _Person) -> list[str]:
+        """Return a sentence that a reader of plain facts takes for one."""
+        chosen = {name: self._dice.pick(self._small[name]) for name in ("like", "thing", "place")}
+        return [self._dice.pick(self._small["aside"]).format(**chosen, **who.near)]
 
     def _chat(self, place: str, other: _Person) -> str:
         return self._dice.pick(self._small[place]).format(you=other.name)

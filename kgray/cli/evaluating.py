@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from kgray.memory import Memory
 
 _SHOWN = {  # measures; the first with its interval and a bar
-    "retrieval": "fraction@10 fraction@5 fraction@20 any@10 all@10 ndcg@10 mrr context@1000 nothing".split(),
+    "retrieval": (
+        "fraction@10 fraction@5 fraction@20 any@10 all@10 ndcg@10 mrr context@1000 nothing fact@10 stale@10"
+    ).split(),
     "answers": "correct tokens judge_accepts_right judge_accepts_wrong".split(),
 }
 _PATH = click.Path(path_type=Path)

@@ -46,6 +46,8 @@ class Question:
     evidence    ids of the messages that answer it; () = nothing does, or it is not known
     answer      the right answer, "" = not given
     at          when it is asked, ISO 8601; None = now
+    after       id of the message after which memory is asked as it was known then; "" = as it is known now
+    fact        the object of the fact that holds at that moment; outdated: those of facts that do not
     apart       no part of overall figures: it asks for what is not there, or of the wrong person
     """
 
@@ -55,6 +57,9 @@ class Question:
     evidence: tuple[str, ...] = ()
     answer: str = ""
     at: str | None = None
+    after: str = ""
+    fact: str = ""
+    outdated: tuple[str, ...] = ()
     apart: bool = False
 
 
@@ -118,7 +123,7 @@ def _usable(asked: list[Question], known: set[str], notes: Counter[str]) -> Iter
         if missing := set(question.evidence) - known:
             notes["ids of evidence name no message"] += len(missing)
         evidence = tuple(dict.fromkeys(name for name in question.evidence if name in known))
-        if evidence or question.apart or question.answer:
+        if evidence or question.apart or question.answer or question.fact:
             yield replace(question, evidence=evidence)
         else:
             notes["questions have neither evidence nor an answer"] += 1
@@ -179,18 +184,10 @@ def _own(row: _Row, stem: str) -> _Parts:
         yield name, Message(id=str(row["id"]), text=_text(row, "text"), **more)
         return
     asked, kind = _text(row, "question"), str(row.get("type") or "any")
-    yield (
-        name,
-        Question(
-            id=str(row.get("id") or asked),
-            text=asked,
-            type=kind,
-            evidence=tuple(map(str, row.get("evidence") or ())),
-            answer=str(row.get("answer") or ""),
-            at=row.get("at"),
-            apart=kind in _APART,
-        ),
-    )
+    given: dict[str, Any] = {key: str(row.get(key) or "") for key in ("answer", "after", "fact")}
+    given |= {key: tuple(map(str, row.get(key) or ())) for key in ("evidence", "outdated")}
+    given |= {"id": str(row.get("id") or asked), "at": row.get("at"), "apart": kind in _APART}
+    yield name, Question(text=asked, type=kind, **given)
 
 
 def _locomo(row: _Row, name: str) -> _Parts:

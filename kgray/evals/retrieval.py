@@ -55,22 +55,26 @@ async def ask(
     scopes: Sequence[SearchScope] = SCOPES,
     budgets: Sequence[int] = BUDGETS,
 ) -> Asked:
-    """Search, and build a context for each budget; measure both."""
+    """Search, and build a context for each budget; measure both, as of the moments that are asked about."""
+    given: dict[str, Any] = {"group": group, "scopes": scopes, "as_of": question.at}
+    if question.after:
+        given["known_at"] = (await memory.episode(question.after, group=group))["recorded_at"]
     started = time.perf_counter()
-    hits = await memory.search(question.text, group=group, scopes=scopes, limit=max(measures.DEPTHS))
+    hits = await memory.search(question.text, limit=max(measures.DEPTHS), **given)
     seconds = {"search": time.perf_counter() - started}
     ranking = tuple(map(stands_for, hits))
-    marks = marks_of(question, ranking)
+    marks = marks_of(question, ranking) | _facts_of(question, hits[:10], "{}@10")
     evidence = {name: conversation.texts[name] for name in question.evidence}
     for budget in budgets:
         started = time.perf_counter()
-        built = await memory.context(question.text, group=group, scopes=scopes, tokens=budget)
+        built = await memory.context(question.text, tokens=budget, **given)
         seconds[f"context@{budget}"] = time.perf_counter() - started
         marks[f"tokens@{budget}"] = float(built.tokens)
+        marks |= _facts_of(question, built.hits, f"context_{{}}@{budget}")
         if evidence:
             supported = {name for hit in built.hits if hit.fact for name in stands_for(hit)}
             marks[f"context@{budget}"] = measures.of_context(built.text, supported, evidence)
-        else:
+        elif not question.fact:
             marks[f"context_nothing@{budget}"] = float(not built.hits)
     return Asked(
         conversation=conversation.name, question=question, marks=marks, seconds=seconds, found=ranking
@@ -83,7 +87,7 @@ async def ask_all(memory: Memory, talks: Sequence[tuple[str, Conversation]]) -> 
         await ask(memory, talk, question, group=group)
         for group, talk in talks
         for question in talk.questions
-        if question.evidence or question.apart
+        if question.evidence or question.apart or question.fact
     ]
 
 
@@ -91,7 +95,21 @@ def marks_of(question: Question, ranking: measures.Ranking) -> dict[str, float]:
     """Return the marks of a ranking; of a question that nothing answers, whether it is empty."""
     if question.evidence:
         return measures.of_ranking(ranking, question.evidence)
-    return {"nothing": float(not ranking)}
+    return {} if question.fact else {"nothing": float(not ranking)}
+
+
+def _facts_of(question: Question, hits: Sequence[Hit], name: str) -> dict[str, float]:
+    """Return whether the facts give the object that is asked for, and whether they give an outdated one.
+
+    A message that tells an outdated one is no mistake: it says when it was said.
+    """
+    told = {hit.target.casefold() for hit in hits if hit.target is not None}
+    asked = {"fact": (question.fact,) if question.fact else (), "stale": question.outdated}
+    return {
+        name.format(what): float(any(one.casefold() in told for one in objects))
+        for what, objects in asked.items()
+        if objects
+    }
 
 
 def report(rows: Sequence[Asked], *, whole: bool = False) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from operator import add
 from typing import Any, Literal, get_args
@@ -116,10 +117,10 @@ async def _points(
             break
         points = map(_POINT.match, await spending.lines("points", question, lines, kept=1))
         for worth, numbers, text in (point.groups() for point in points if point):
-            named = [reports[int(n) - 1] for n in re.findall(r"\d+", numbers) if 1 <= int(n) <= len(reports)]
-            for one in named[:1]:
-                hit = Hit(scope="community", id=one.id, text=text, score=1.0, group=group, community=one)
-                found.append((int(worth), hit))
+            cited = dict.fromkeys(int(n) for n in re.findall(r"\d+", numbers))
+            if named := [reports[n - 1] for n in cited if 1 <= n <= len(reports)]:
+                hit = partial(Hit, scope="community", id=named[0].id, text=text, score=1.0, group=group)
+                found.append((int(worth), hit(community=named[0], besides=tuple(named[1:]))))
     hits = [hit for _, hit in sorted(found, key=lambda point: -point[0])]
     lines = [f"- [{number}] {safe(hit.text)}" for number, hit in enumerate(hits, 1)]
     while lines and count("\n".join(lines)) > tokens:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -33,19 +33,19 @@ FoundRow = Fact | Entity | Episode | Community
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A row with its score and the signals that made it up (`ranking`)."""
+    """A row with its score, the signals that made it up, and its place in the first stage (`ranking`)."""
 
     row: FoundRow
     score: float
     signals: Mapping[str, float] = field(default_factory=dict)
+    place: int | None = None
 
     def times(self, **factors: float) -> Candidate:
         """Return it with its score multiplied; a factor of 1 is not told."""
         told = {name: factor for name, factor in factors.items() if factor != 1}
         if not told:
             return self
-        score = self.score * math.prod(told.values())
-        return Candidate(row=self.row, score=score, signals={**self.signals, **told})
+        return replace(self, score=self.score * math.prod(told.values()), signals={**self.signals, **told})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +145,11 @@ def gather(
         rows = chosen.best(depth, least)
         found = _shown(run, scope, ranked.records(rows))
         best: dict[str, Candidate] = {}
-        for shown, score, signals in zip(found, chosen.score[rows].tolist(), chosen.of(rows), strict=True):
+        of = zip(found, chosen.score[rows].tolist(), chosen.of(rows), rows.tolist(), strict=True)
+        for shown, score, signals, place in of:
             for each in shown:
                 if each.id not in best:
-                    best[each.id] = Candidate(row=each, score=score, signals=signals)
+                    best[each.id] = Candidate(row=each, score=score, signals=signals, place=place)
         passing = run.keep([candidate.row for candidate in best.values()])
         kept = [best[row.id] for row in passing]
         if len(kept) >= wanted or len(rows) < depth or depth >= MAX_DEPTH:
@@ -224,7 +225,7 @@ def steps(
     hits = [c for c in chain.from_iterable(zip_longest(best.get("fact", ()), best.get("entity", ()))) if c]
     from_hits: dict[str, float] = {}
     for hit in hits[:_FROM_HITS]:
-        for entity in _entities_of(hit.row):
+        for entity in entities_of(hit.row):
             from_hits.setdefault(entity, hit.score)
     starts = {**dict(list(from_hits.items())[:_FROM_HITS]), **given}
     ordered = [*given, *(entity for entity in starts if entity not in given)]
@@ -236,7 +237,8 @@ def steps(
         return Candidate(row=row, score=score, signals={"steps": float(distance)})
 
     facts = [scored(fact, *walked.facts_at[fact.id]) for fact in run.keep(walked.facts)]
-    entities = run.keep(run.view.entities(walked.nearest_entities()))
+    nearest = sorted(walked.entities, key=lambda found: (*walked.entities[found], found))
+    entities = run.keep(run.view.entities(nearest))
     return {"fact": facts, "entity": [scored(row, *walked.entities[row.id]) for row in entities]}
 
 
@@ -254,7 +256,8 @@ def centre_of(run: SearchRun) -> list[str]:
     return [] if centre is None else known(run.store, run.view, [centre])
 
 
-def _entities_of(row: FoundRow) -> tuple[str, ...]:
+def entities_of(row: FoundRow) -> tuple[str, ...]:
+    """Return the entities that a row is about: a fact's ends, an entity itself."""
     if isinstance(row, Fact):
         return row.ends
     return (row.id,) if isinstance(row, Entity) else ()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy as np
 
@@ -61,9 +62,21 @@ class Scores:
                     signals[name] = value
         return found
 
+    def rank(self, signal: str, row: int) -> int | None:
+        """Return the rank, from 1, of a row among all by one signal; None where it has nothing of it."""
+        values = self.signals.get(signal)
+        if values is None or not values[row]:
+            return None
+        return 1 + int(np.count_nonzero(values > values[row]))
+
 
 _FACTORS = frozenset({"speaker", "dates", "phrase", "linked"})
 _NONE: Ints = np.zeros(0, np.int64)
+
+
+def _product(factors: Mapping[str, Floats]) -> Floats:
+    product: Floats = reduce(np.multiply, factors.values(), np.ones(1, np.float32))
+    return product
 
 
 def _median(values: Floats) -> float:
@@ -108,7 +121,7 @@ class FirstStage:
             dates=(weights.dates, self._said_then(held)),
             phrase=(weights.phrase, self._quoted(held.words)),
         )
-        meant = self._product(factors)
+        meant = _product(factors)
         base *= meant
         company = meant * self._from_neighbours(held, base)
         session = meant * np.float32(weights.session) * self._by_session(held, asked)
@@ -151,7 +164,7 @@ class FirstStage:
         near = of_statement[held.statement_numbers] if len(of_statement) else np.zeros_like(own)
         level, total = self._together(own, near)
         factors = self._factors(len(own), phrase=(self._weights.phrase, self._quoted(held.words)))
-        total *= self._product(factors)
+        total *= _product(factors)
         return self._scores(level, total, {"words": own, "vectors": near, **factors})
 
     def summaries(self, held: Summaries) -> Scores:
@@ -270,13 +283,6 @@ class FirstStage:
                 found[name] = np.ones(count, np.float32)
                 found[name][rows] = factor
         return found
-
-    @staticmethod
-    def _product(factors: Mapping[str, Floats]) -> Floats:
-        product: Floats = np.ones(1, np.float32)
-        for factor in factors.values():
-            product = product * factor
-        return product
 
     def _said_by(self, held: Messages) -> Ints:
         numbers = [held.speakers.numbers[name] for name in self._question.speakers]

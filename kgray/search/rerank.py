@@ -21,7 +21,7 @@ from kgray.graph import Entity, Fact
 from kgray.kinds import STATEMENT_VECTORS_OF
 from kgray.ports import Matrix, Vector
 from kgray.rows import as_vector
-from kgray.search.candidates import Candidate, FoundRow, SearchRun, from_centre
+from kgray.search.candidates import Candidate, FoundRow, SearchRun, entities_of, from_centre
 
 # Cormack, Clarke and Buettcher (SIGIR 2009) found 60 near the best on every collection they tried.
 RRF_K = 60
@@ -150,12 +150,5 @@ def _mentions(run: SearchRun, rows: Sequence[FoundRow]) -> dict[str, float]:
 
 def _nearness(run: SearchRun, rows: Sequence[FoundRow]) -> dict[str, float]:
     walked = from_centre(run)
-    scores: dict[str, float] = {}
-    for row in rows:
-        if isinstance(row, Fact):
-            distance = walked.distance(row)
-        else:
-            distance = walked.entities[row.id][0] if row.id in walked.entities else None
-        if distance is not None:
-            scores[row.id] = 1 / (1 + distance)
-    return scores
+    distances = {row.id: walked.distance(entities_of(row)) for row in rows}
+    return {id_: 1 / (1 + steps) for id_, steps in distances.items() if steps is not None}

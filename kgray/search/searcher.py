@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 
 from kgray.derivation.stored import view_now
@@ -24,11 +23,12 @@ from kgray.search.ranking import FirstStage, Scores
 from kgray.search.rerank import fused_by_rank, reranked
 from kgray.search.summaries import Summaries, communities_of, run_at
 from kgray.search.vectors import MESSAGE_VECTORS, NAME_VECTORS, STATEMENT_VECTORS, VectorReads
-from kgray.times import Instant, now, to_datetime
+from kgray.times import now, to_datetime
 
 ViewAt = Callable[[], GraphView]
 Found = dict[SearchScope, list[Candidate]]
 _Ranks = dict[str, dict[str, int]]  # id -> method -> rank
+_METHODS = {"words": "bm25", "vectors": "cosine", "steps": "bfs"}  # signal -> method
 _HELD = 64  # groups whose summaries are held in memory
 POOL = 3  # times the limit: what a reranker looks at
 
@@ -99,9 +99,16 @@ class Searcher:
             if shown.group != group:
                 raise ValueError(f"the view shows group {shown.group}, the query asks {group}")
             run = SearchRun(
-                store=self.store, view=shown, query=query, ways=ways, question=question, moment=moment,
-                ranked=ranked, linked=linked, told=told,
-            )  # fmt: skip
+                store=self.store,
+                view=shown,
+                query=query,
+                ways=ways,
+                question=question,
+                moment=moment,
+                ranked=ranked,
+                linked=linked,
+                told=told,
+            )
             return _answer(run, vector)
 
         found = at_one_moment(self.store, read)
@@ -200,14 +207,13 @@ def _ranking(run: SearchRun, vector: Vector | None, least: float = 0.0) -> tuple
             found[scope] = _with_steps(found[scope], walked[scope])
         else:
             found[scope] = fused_by_rank({**by_text[scope], "steps": walked[scope]})
-    ranks = _ranks(found, by_text, walked)
     if ways.reranker not in {"none", "cross_encoder"}:
         found = {scope: reranked(run, vector, rows[: POOL * limit]) for scope, rows in found.items()}
     length = wanted if ways.reranker == "cross_encoder" else limit
     once, then = ways.once and "episode" in found, run.query.as_of is not None
     chosen, said = one_list(found, length, ways.places, once=once, facts_first=then)
     ranking = Ranking(
-        hits=tuple(_hits(run, chosen, ranks)),
+        hits=tuple(_hits(run, chosen, _ranks(run, chosen, by_text, walked))),
         said_above=tuple((scope, candidate.row.id, _text(candidate.row)) for scope, candidate in said),
         floor=ways.weights.floor,
     )
@@ -289,72 +295,67 @@ def _stand_for(
 
 
 def _ranks(
-    found: Found, by_text: Mapping[SearchScope, Mapping[str, list[Candidate]]], walked: Found
+    run: SearchRun,
+    chosen: Sequence[tuple[SearchScope, Candidate]],
+    by_text: Mapping[SearchScope, Mapping[str, list[Candidate]]],
+    walked: Found,
 ) -> _Ranks:
-    """Return id -> the rank (from 1) in its scope that each method gave it."""
+    """Return id -> the rank (from 1) in its scope that each method gave it, among all rows of the scope.
+
+    Where methods are fused by rank, it is the rank that counted: among what the view shows.
+    """
     ranks: _Ranks = {}
-    for scope, candidates in found.items():
-        for signal, method in (("words", "bm25"), ("vectors", "cosine"), ("steps", "bfs")):
-            if signal == "steps":
-                ordered = walked.get(scope, [])
-            elif scope in by_text:
-                ordered = by_text[scope][signal]
-            else:
-                ordered = [candidate for candidate in candidates if candidate.signals.get(signal)]
-                ordered.sort(key=partial(_by_signal, signal))
+    for scope in by_text.keys() | walked.keys():
+        for signal, ordered in {**by_text.get(scope, {}), "steps": walked.get(scope, [])}.items():
             for rank, candidate in enumerate(ordered, 1):
-                ranks.setdefault(candidate.row.id, {})[method] = rank
+                ranks.setdefault(candidate.row.id, {})[_METHODS[signal]] = rank
+    for scope, candidate in chosen:
+        if scope in by_text or candidate.place is None:
+            continue
+        for signal in ("words", "vectors"):
+            if place := run.ranked[scope].scores.rank(signal, candidate.place):
+                ranks.setdefault(candidate.row.id, {})[_METHODS[signal]] = place
     return ranks
-
-
-def _by_signal(signal: str, candidate: Candidate) -> float:
-    return -candidate.signals[signal]
 
 
 # ------------------------------------------------------------------------------------------------- the hits
 
 
 def _hits(run: SearchRun, chosen: Sequence[tuple[SearchScope, Candidate]], ranks: _Ranks) -> list[Hit]:
-    """Return the chosen rows as hits, in order; two reads, however many."""
+    """Return the chosen rows as hits, in order, a score s as s / (1 + s); two reads, however many."""
     spans, _ = spans_of(run.view, [c.row for _, c in chosen if isinstance(c.row, Fact)])
-    at = None if run.told is None else to_datetime(run.told.recorded_at)
+    known_at = None if run.told is None else to_datetime(run.told.recorded_at)
     bounded = run.ways.fusion == "weighted" and run.ways.reranker in {"none", "cross_encoder"}
-    return [
-        _hit(candidate, run.view.group, spans, ranks.get(candidate.row.id, {}), bounded=bounded, known_at=at)
-        for _, candidate in chosen
-    ]
 
+    def shown(candidate: Candidate) -> Hit:
+        row, score = candidate.row, candidate.score
+        hit = partial(
+            Hit,
+            id=row.id,
+            text=_text(row),
+            score=score / (1 + score) if bounded else score,
+            group=run.view.group,
+            methods=ranks.get(row.id, {}),
+            signals=candidate.signals,
+        )
+        if isinstance(row, Fact):
+            return hit(scope="fact", fact=spans[row.id])
+        if isinstance(row, Entity):
+            return hit(scope="entity", entity=row)
+        if isinstance(row, Community):
+            return hit(scope="community", community=row, known_at=known_at and row.told_at(known_at))
+        at = to_datetime(row.reference_time)
+        return hit(
+            scope="episode",
+            client_id=row.client_id,
+            reference_time=at,
+            speaker=row.speaker,
+            told_in=row.source,
+            sequence=row.sequence,
+            kind=row.kind,
+        )
 
-def _hit(
-    candidate: Candidate,
-    group: str,
-    spans: Mapping[str, FactSpan],
-    methods: Mapping[str, int],
-    *,
-    bounded: bool,
-    known_at: datetime | None,
-) -> Hit:
-    """Return a row as a hit. spans: fact id -> the fact as callers get it; bounded: show s as s / (1 + s)."""
-    row, score = candidate.row, candidate.score
-    shown = score / (1 + score) if bounded else score
-    hit = partial(Hit, id=row.id, score=shown, group=group, methods=methods, signals=candidate.signals)
-    if isinstance(row, Fact):
-        return hit(scope="fact", text=row.text, fact=spans[row.id])
-    if isinstance(row, Entity):
-        return hit(scope="entity", text=row.name, entity=row)
-    if isinstance(row, Community):
-        told_at = known_at and row.told_at(known_at)
-        return hit(scope="community", text=row.text, community=row, known_at=told_at)
-    return hit(
-        scope="episode",
-        text=row.text,
-        client_id=row.client_id,
-        reference_time=to_datetime(row.reference_time),
-        speaker=row.speaker,
-        told_in=row.source,
-        sequence=row.sequence,
-        kind=row.kind,
-    )
+    return [shown(candidate) for _, candidate in chosen]
 
 
 def _text(row: FoundRow) -> str:
@@ -375,10 +376,8 @@ def spans_of(view: GraphView, facts: Sequence[Fact]) -> tuple[dict[str, FactSpan
 
 def _span(fact: Fact, names: Mapping[str, str], clients: Mapping[str, str | None]) -> FactSpan:
     """Return a fact as callers get it. names: entity id -> name; clients: episode id -> the client's id."""
-
-    def moment(instant: Instant | None) -> datetime | None:
-        return None if instant is None else to_datetime(instant)
-
+    clocks = (fact.valid_at, fact.invalid_at, fact.expired_at)
+    start, end, expired = (None if at is None else to_datetime(at) for at in clocks)
     target = names.get(fact.target) if fact.target is not None else None
     return FactSpan(
         id=fact.id,
@@ -389,10 +388,10 @@ def _span(fact: Fact, names: Mapping[str, str], clients: Mapping[str, str | None
         relation=fact.relation,
         target_id=fact.target,
         target=target if fact.value is None else fact.value.shown(),
-        valid_at=moment(fact.valid_at),
-        invalid_at=moment(fact.invalid_at),
+        valid_at=start,
+        invalid_at=end,
         created_at=to_datetime(fact.created_at),
-        expired_at=moment(fact.expired_at),
+        expired_at=expired,
         episodes=tuple((episode, clients.get(episode)) for episode in fact.episodes),
         ended_by=fact.ended_by,
         event=fact.event,

@@ -32,14 +32,9 @@ class Walk:
     facts_at: dict[str, tuple[int, int]]
     entities: dict[str, tuple[int, int]]
 
-    def nearest_entities(self) -> list[str]:
-        """Return the entities by (distance, rank of the seed, id)."""
-        return sorted(self.entities, key=lambda found: (*self.entities[found], found))
-
-    def distance(self, fact: Fact) -> int | None:
-        """Return the distance of the fact's nearer end; None where neither was reached."""
-        reached = [self.entities[end][0] for end in fact.ends if end in self.entities]
-        return min(reached, default=None)
+    def distance(self, ends: Sequence[str]) -> int | None:
+        """Return the distance of the nearest of these entities; None where none was reached."""
+        return min((self.entities[end][0] for end in ends if end in self.entities), default=None)
 
 
 def walk(

@@ -326,6 +326,21 @@ def test_global_answers_from_points_of_the_communities_and_cites_these(kgray):
     assert (found["found"], found["calls"]) == (False, 1)
 
 
+def test_global_cites_every_community_that_a_point_rests_on(kgray):
+    circles = [("Ann", "Bob", "Cid"), ("Uma", "Vic", "Wes")]
+    pairs = [pair for a, b, c in circles for pair in ((a, b), (b, c), (c, a))]
+    triples = [{"source": a, "relation": "KNOWS", "target": b} for a, b in pairs]
+    kgray("add", kgray.write("t.jsonl", {"kind": "triples", "triples": triples}), "--group", "g")
+    kgray("communities", "refresh", "--group", "g")
+    found = kgray("communities", "list", "--group", "g", "--json").json["communities"]
+    told = {one["id"]: one["name"] for one in found if one["parent"] is None}
+    assert len(told) == 2
+    kgray.script(replied("points", "90 [1, 2, 1] There are two circles.", "Who?"), says("Two [1].", "Who?"))
+    cited = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json["citations"]
+    assert {row["community"]: row["name"] for row in cited} == told
+    assert [row["number"] for row in cited] == [1, 1]
+
+
 def test_suggested_questions_are_those_of_the_model(team):
     team.script(replied("follow_up", "Where did Alice work before?\n2) When did she leave?", "Acme"))
     suggested = team("ask", "Acme", "--group", "team", "--suggest", "--json").json

@@ -39,11 +39,12 @@ def test_retrieval_measures_kgray_beside_plain_searches_and_ingests_once(bench, 
     stores = list((tmp_path / "kgray-retrieval").iterdir())
     again = bench.process(*asked)
 
-    systems = ["kgray", "kgray, messages", "BM25", "BM25 with speakers", "cosine"]
-    assert list(found["handmade"]) == list(found["made"]) == systems
+    systems = ["kgray", "kgray, messages", "together", "BM25", "BM25 with speakers", "cosine"]
+    assert list(found["handmade"]) == list(found["two"]) == list(found["long"]) == systems
+    assert found["handmade"]["together"]["overall"]["measures"]["context@500"]["mean"] > 0
     assert found["handmade"]["BM25"]["overall"]["questions"] == 60
     assert found["handmade"]["kgray"]["overall"]["measures"]["context@500"]["mean"] > 0
-    assert len((bench.folder / "rows.jsonl").read_text("utf-8").splitlines()) > 5 * 65
+    assert len((bench.folder / "rows.jsonl").read_text("utf-8").splitlines()) > 6 * 65
     assert list((tmp_path / "kgray-retrieval").iterdir()) == stores
     assert "== handmade: 60 questions, overall" in again.out
 

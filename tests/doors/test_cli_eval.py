@@ -59,6 +59,37 @@ def test_retrieval_measures_every_question_that_has_evidence(kgray, talk):
     assert ["m3"] in rows[1]["found"]
 
 
+def test_facts_are_measured_now_as_of_then_and_as_known_then(kgray):
+    """The old job is right of its time, and a mistake now; nobody knew of the new one before it was told."""
+    kgray.env = {"KGRAY_MODEL_BACKEND": "rules"}
+    told = (("m1", "2024-01-10", "Acme"), ("m2", "2024-03-10", "Beta"))
+    rows = [
+        {"id": id_, "speaker": "Ada", "at": f"{day}T10:00:00Z", "text": f"I work at {firm}."}
+        for id_, day, firm in told
+    ]
+    asked = (
+        {"type": "now", "fact": "Beta", "outdated": ["Acme"]},
+        {"type": "as-of", "at": "2024-02-01T00:00:00Z", "fact": "Acme", "outdated": ["Beta"]},
+        {"type": "as-known", "after": "m1", "fact": "Acme", "outdated": ["Beta"]},
+        {"type": "wrong", "fact": "Beta", "after": "m1"},
+    )
+    file = kgray.write("jobs.jsonl", *rows, *({"question": "Where does Ada work?", **one} for one in asked))
+
+    found = kgray("eval", "retrieval", file, "--json").json["by_type"]
+
+    def means(kind):
+        return {name: mark["mean"] for name, mark in found[kind]["measures"].items() if "tokens" not in name}
+
+    contexts = [f"context_{{}}@{tokens}" for tokens in (500, 950, 1000, 1500)]
+    right = {
+        name.format(what): value
+        for name in ("{}@10", *contexts)
+        for what, value in (("fact", 1), ("stale", 0))
+    }
+    assert [means(kind) for kind in ("now", "as-of", "as-known")] == [right, right, right]
+    assert means("wrong") == {name.format("fact"): 0 for name in ("{}@10", *contexts)}
+
+
 def test_retrieval_ingests_once_into_a_store_of_its_own(kgray, talk):
     first = kgray("eval", "retrieval", talk)
     again = kgray("eval", "retrieval", talk)

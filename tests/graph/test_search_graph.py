@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+import kgray
 from kgray.derivation.change import Difference
 from kgray.derivation.stored import StoredView
 from kgray.graph import Entity
@@ -270,3 +272,21 @@ async def test_where_other_scopes_fall_short_one_scope_fills_the_list(world):
     hits = await Searcher(world.store, world.embedder).search(Query(text="probe", group="values", limit=200))
     counts = {scope: sum(hit.scope == scope for hit in hits) for scope in ("fact", "entity", "episode")}
     assert counts == {"fact": 200, "entity": 0, "episode": 0}, "the message says no more than its facts"
+
+
+def test_a_rank_is_that_of_the_whole_signal_however_few_rows_are_read(tmp_path):
+    """Forty messages say it in fewer words; that of the speaker who is named stands above them."""
+    start = datetime(2026, 3, 1, tzinfo=UTC)
+    said = [("Bob", "kettle blue")] * 40 + [("Ann", "kettle blue morning")]
+    rows = [
+        {"id": f"m{n}", "speaker": speaker, "text": text, "at": start + timedelta(hours=8 * n)}
+        for n, (speaker, text) in enumerate(said)
+    ]
+    with kgray.open(tmp_path / "ranks") as memory:
+        memory.add_many(rows, group="demo")
+        for limit in (1, 10, 50):
+            hits = memory.search(
+                "Ann blue kettle", group="demo", scopes=["episode"], recipe="lexical", limit=limit
+            )
+            assert (hits[0].client_id, hits[0].methods) == ("m40", {"bm25": 41})
+            assert {tuple(hit.methods.items()) for hit in hits[1:]} <= {(("bm25", 1),)}

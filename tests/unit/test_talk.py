@@ -9,12 +9,12 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from bench.plain_search import PlainBM25, nearest, stems
+from bench.plain_search import PlainBM25, Together, nearest, stems
 from bench.retrieval import HANDMADE
-from bench.talk import Shape, conversation
+from bench.talk import LONG, Shape, conversation
 from bench.talk.making import SHARES
 from bench.talk.topics import small_talk, topics
-from kgray.evals.dataset import read_dataset
+from kgray.evals.dataset import Message, read_dataset
 
 SMALL = Shape(turns=400, questions=60)
 
@@ -71,10 +71,44 @@ def test_questions_of_every_type_have_the_evidence_that_their_type_needs(talk):
             assert all(speakers[name] not in question.text for name in question.evidence)
 
 
+def test_a_long_talk_asks_of_the_wrong_person_and_in_the_words_of_messages():
+    talk = conversation(7, 100, Shape(turns=600, questions=100, shares=LONG, alike=0.75, pads=2))
+    speakers = {message.id: message.speaker for message in talk.messages}
+    wrong = [question for question in talk.questions if question.type == "adversarial"]
+
+    assert sum(len(text) for text in talk.texts.values()) / len(talk.texts) > 100
+    assert len(wrong) == 20
+    for question in wrong:
+        assert question.evidence
+        assert not question.apart
+        assert all(speakers[name] not in question.text for name in question.evidence)
+    assert sum(question.text.startswith("What did") for question in talk.questions) > 25
+
+
+def _said(*rows: tuple[str, str, str]) -> list[Message]:
+    return [
+        Message(id=str(n), speaker=speaker, text=text, session=session, at=f"2026-03-{n + 1:02}T09:00:00Z")
+        for n, (speaker, text, session) in enumerate(rows)
+    ]
+
+
+def test_the_plain_search_adds_what_its_signals_say():
+    """By hand: shares of the best by words and vectors, halved; then factors, neighbours, session."""
+    told = _said(("Ann", "a kettle", "1"), ("Bob", "a kettle", "1"), ("Bob", "the sea", "2"))
+    vectors = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
+    plain = Together(told, vectors)
+    query = np.array([1, 0], np.float32)
+
+    assert plain.ranked(plain.read("kettle?"), query) == [0, 1, 2]
+    assert plain.ranked(plain.read("Bob's kettle?"), query) == [1, 0, 2]
+    assert plain.ranked(plain.read("kettle?"), -query)[0] == 0
+    assert plain.read("Bob's kettle?").topic == "kettle?"
+
+
 def test_there_is_enough_to_talk_of():
     assert len(topics()) >= 60
     assert all(topic.say and topic.q and topic.near and len(topic.values) >= 3 for topic in topics())
-    assert len(small_talk()) == 10
+    assert len(small_talk()) == 14
 
 
 def test_the_hand_made_conversation_has_its_evidence():
