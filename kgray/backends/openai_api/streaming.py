@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from kgray.outages import OUTAGES
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse
 
 _LOOK = 16  # pieces between two looks at a reply
 _PASSAGE = 48  # characters that are searched for in what stands before them
@@ -18,6 +24,46 @@ _SAID = 5  # so often it stands in no good reply
 
 class Repeats(Exception):
     """A reply says one passage over and over. Never leaves this package."""
+
+
+class BrokenOff(Exception):
+    """A stream ended before its reply. silent: nothing came for too long; at_once: nothing had come."""
+
+    def __init__(self, *, silent: bool, at_once: bool) -> None:
+        super().__init__(silent, at_once)
+        self.silent, self.at_once = silent, at_once
+
+
+async def whole(answer: ClientResponse, on_text: Callable[[str], None], sent: int) -> dict[str, Any]:
+    """Return the body of a completion that comes as a stream of events; each piece is passed on as it comes.
+
+    sent: tokens of the request, told of a reply that `on_text` ends. Raises BrokenOff.
+    """
+    from aiohttp import ClientError
+
+    pieces: list[str] = []
+    usage = finish = None
+    try:
+        async for line in answer.content:
+            what, _, told = line.partition(b":")
+            if what != b"data" or told.strip() == b"[DONE]":
+                continue
+            chunk: Any = json.loads(told)
+            if chunk.get("error"):
+                raise ValueError(chunk["error"])
+            usage = chunk.get("usage") or usage
+            for choice in chunk.get("choices") or ():
+                finish = choice.get("finish_reason") or finish
+                if piece := (choice.get("delta") or {}).get("content"):
+                    pieces.append(piece)
+                    on_text(piece)
+    except Repeats:
+        answer.close()  # a server ends what nobody reads
+        finish, usage = "length", {"prompt_tokens": sent, "completion_tokens": len(pieces)}
+    except (ClientError, TimeoutError, ValueError, TypeError, AttributeError) as error:
+        raise BrokenOff(silent=isinstance(error, TimeoutError), at_once=not pieces) from None
+    choice = {"message": {"content": "".join(pieces)}, "finish_reason": finish}
+    return {"choices": [choice], "usage": usage}
 
 
 class ReplyWatch:
