@@ -28,7 +28,7 @@ from kgray.ingest.committer import Committer, OnStage, Parts
 from kgray.ingest.decide import Decision, decide
 from kgray.ingest.extract import keep, read_episode, stored_extraction
 from kgray.ingest.state import Answers, GroupState, KnownState, Questions, ReadEpisode
-from kgray.ports import Answer, Matrix, Question, QuestionRequest, Vector
+from kgray.ports import Answer, Question, QuestionRequest, Vector
 from kgray.ports.ingest import Stop, Totals
 from kgray.records import Episode, Extraction, Operation
 
@@ -59,9 +59,8 @@ class InFlight:
     sent: asyncio.Future[float] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     preparing: asyncio.Task[None] | None = None  # extracts it and decides it ahead
     tried: bool = False  # decided ahead at least once, or never to be
-    until: float = 0.0  # how long it waits for earlier entries to be tried, on the monotonic clock
+    until: float = 0.0  # how long it waits for others: before its first try, then before it asks
     due: bool = False  # to be decided ahead: never tried, or what its last try read has changed
-    hold: bool = True  # ask nothing where the questions depend on a guess
     vectors: dict[str, Vector] = field(default_factory=dict)
     asked: dict[Asked, asyncio.Task[GivenAnswers]] = field(default_factory=dict)  # the calls of requests
     used: set[Asked] = field(default_factory=set)  # those that the commit used
@@ -184,8 +183,13 @@ class GroupWindow:
 
     async def _embed_for(self, item: InFlight, texts: list[str]) -> None:
         """Compute the vectors of those texts that the entry does not have."""
-        if fresh := [text for text in texts if text not in item.vectors]:
-            item.vectors.update(zip(fresh, await self._embed(fresh), strict=True))
+        fresh = [text for text in texts if text not in item.vectors]
+        if not fresh:
+            return
+        since = time.monotonic()
+        found = await patiently(lambda: self._parts.embedder.embed(fresh), self._parts, self._run.stop)
+        self._run.watch("embed", time.monotonic() - since, None)
+        item.vectors.update(zip(fresh, found, strict=True))
 
     def _tried(self, item: InFlight) -> None:
         """Note that this entry was tried; the entries after it may go on."""
@@ -253,7 +257,7 @@ class GroupWindow:
                 await self._embed_for(item, attempt.asked.texts)
                 continue
             keys |= view.read_keys
-            waits = item.hold and attempt.asked.early
+            waits = attempt.asked.early and not (item.tried and time.monotonic() >= item.until)
             calls = {} if waits else self._asked_of(item, read, attempt.asked)
             if calls and all(call.done() and call.exception() is None for call in calls.values()):
                 for questions, call in calls.items():
@@ -261,9 +265,9 @@ class GroupWindow:
                 continue
             self._show(sequence, attempt)
             self._rows.reads(sequence, keys)
+            if waits and not item.tried:
+                item.until = self._soon(partial(self._is_due, item))
             self._tried(item)
-            if waits:
-                self._soon(partial(self._hold_no_more, item))
             break
 
         def answered(_: asyncio.Task[GivenAnswers]) -> None:
@@ -273,11 +277,6 @@ class GroupWindow:
         for call in calls.values():
             if not call.done():
                 call.add_done_callback(answered)
-
-    def _hold_no_more(self, item: InFlight) -> None:
-        if not item.due:  # else what it waits for came meanwhile
-            item.hold = False
-            self._is_due(item)
 
     def _asked_of(
         self, item: InFlight, read: ReadEpisode, open_: Questions
@@ -313,15 +312,6 @@ class GroupWindow:
                 return said
 
         return await patiently(once, self._parts, self._run.stop)
-
-    async def _embed(self, texts: list[str]) -> Matrix:
-        async def once() -> Matrix:
-            return await self._parts.embedder.embed(texts)
-
-        since = time.monotonic()
-        found = await patiently(once, self._parts, self._run.stop)
-        self._run.watch("embed", time.monotonic() - since, None)
-        return found
 
     def _attempt(self, item: InFlight, read: ReadEpisode, state: KnownState, answers: Answers) -> Decision:
         since = time.monotonic()

@@ -22,7 +22,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from kgray.backends.openai_api.streaming import BrokenOff, Repeats, whole
+from kgray.backends.openai_api.streaming import Repeats, whole
 from kgray.errors import Cost, KgrayError, SettingsError, Unavailable
 from kgray.ingest.calls import Gate, Urgency
 from kgray.outages import OUTAGES
@@ -30,7 +30,7 @@ from kgray.prompting.prompts import tokens
 from kgray.settings import Secret
 
 if TYPE_CHECKING:
-    from aiohttp import ClientResponse, ClientSession
+    from aiohttp import ClientResponse, ClientResponseError, ClientSession
 
 CONNECT_S = 5.0
 MASK = "***"  # shown in place of a key
@@ -63,25 +63,6 @@ class TryLater(Exception):
     def __init__(self, reason: str, seconds: float = 0.0, *, worked: bool = False) -> None:
         super().__init__(reason)
         self.seconds, self.worked = seconds, worked
-
-
-class _Refusal(Exception):
-    """The server answered 4xx or 5xx. Never leaves the client."""
-
-    def __init__(self, status: int, headers: Mapping[str, str], text: str) -> None:
-        super().__init__(text)
-        self.status, self.headers = status, headers
-
-    @property
-    def said(self) -> str:
-        """The message in what it sent, or all of it."""
-        try:
-            told: Any = json.loads(str(self))
-            told = told.get("error", told)
-            told = told.get("message") or told
-        except (ValueError, AttributeError):  # no JSON, or a text where an object is usual
-            told = str(self)
-        return " ".join(str(told).split())
 
 
 @dataclass(slots=True)
@@ -355,7 +336,7 @@ class Client:
 
     async def _once(self, session: Any, post: _Post, sent_at: float) -> dict[str, Any]:  # noqa: ANN401 - as above
         """Return a sound body. Raises TryLater, Rejected, SettingsError."""
-        from aiohttp import ClientConnectorError, ClientError, ConnectionTimeoutError
+        from aiohttp import ClientConnectorError, ClientError, ClientResponseError, ConnectionTimeoutError
 
         try:
             body = {"model": self.endpoint.name, **post.body}
@@ -370,6 +351,11 @@ class Client:
                 found = {"results": found}  # the rerank interface of TEI
             if isinstance(found, dict) and post.is_sound(found):
                 return found
+        except ClientResponseError as error:
+            if post.if_slow and session.streamed(post) and error.status == 400 and "stream" in error.message:
+                session.streams = False
+                raise TryLater("does not stream") from None
+            raise self._meaning(error, session.limiter, sent_at) from None
         except (ClientError, TimeoutError) as error:
             said = f"cannot be reached ({' '.join(str(error).split())[:120]})"
             if isinstance(error, TimeoutError):
@@ -377,11 +363,6 @@ class Client:
                 said = f"no answer within {self.endpoint.timeout_s:g} s"
             was_sent = not isinstance(error, ClientConnectorError | ConnectionTimeoutError)
             raise TryLater(said, worked=was_sent) from None
-        except _Refusal as error:
-            if post.if_slow and session.streamed(post) and error.status == 400 and "stream" in str(error):
-                session.streams = False
-                raise TryLater("does not stream") from None
-            raise self._meaning(error, session.limiter, sent_at) from None
         except (ValueError, KeyError, TypeError):  # no JSON, or of another form
             pass
         raise TryLater("its answer is no JSON of the interface", worked=True)
@@ -390,14 +371,19 @@ class Client:
     async def _sent(
         self, api: ClientSession, post: _Post, body: Mapping[str, Any]
     ) -> AsyncIterator[ClientResponse]:
-        """Yield the answer to a request, its body still to be read. Raises _Refusal."""
+        """Yield the answer to a request, its body still to be read. Raises ClientResponseError."""
+        from aiohttp import ClientResponseError
+
         async with api.post(self._url + post.path, data=json.dumps(body).encode()) as answer:
-            if answer.status >= 400:
-                raise _Refusal(answer.status, answer.headers, await answer.text(errors="replace"))
+            if (status := answer.status) >= 400:
+                said, of = await answer.text(errors="replace"), (answer.request_info, answer.history)
+                raise ClientResponseError(*of, status=status, message=said, headers=answer.headers)
             yield answer
 
     async def _streamed(self, api: ClientSession, post: _Post, body: dict[str, Any]) -> object:
         """Return the body of a completion, each piece of which was passed on; a server need not stream."""
+        from aiohttp import ClientError
+
         assert post.listener is not None  # noqa: S101 - see `_ServerSession.streamed`
         on_text = post.listener()
         body = body | {"stream": True, "stream_options": {"include_usage": True}}
@@ -407,19 +393,22 @@ class Client:
                 with suppress(Repeats):
                     on_text(found["choices"][0]["message"]["content"] or "")
                 return found
+            pieces: list[str] = []
             try:
-                return await whole(answer, on_text, sum(tokens(said["content"]) for said in body["messages"]))
-            except BrokenOff as error:
-                if not (post.if_slow or error.at_once):
+                sent = sum(tokens(message["content"]) for message in body["messages"])
+                return await whole(answer, pieces, on_text, sent)
+            except (ClientError, TimeoutError, ValueError, TypeError, AttributeError) as error:
+                if pieces and not post.if_slow:
                     again = f"{self.where} broke off its answer in the middle: ask again"
                     raise Unavailable(again) from None
                 silent = f"wrote nothing for {self.endpoint.timeout_s:g} s"
-                raise TryLater(silent if error.silent else "broke off its answer", worked=True) from None
+                said = silent if isinstance(error, TimeoutError) else "broke off its answer"
+                raise TryLater(said, worked=True) from None
 
-    def _meaning(self, error: _Refusal, limiter: Limiter, sent_at: float) -> Exception:
+    def _meaning(self, error: ClientResponseError, limiter: Limiter, sent_at: float) -> Exception:
         status = error.status
         if status in _TRIED_AGAIN or status >= 500:
-            seconds = _retry_after(error.headers)
+            seconds = _retry_after(error.headers or {})
             if status == 429:
                 limiter.throttled(sent_at)
             limiter.pause(min(seconds, self.endpoint.patience_s))
@@ -430,7 +419,13 @@ class Client:
             return SettingsError(
                 f"The server at {self.endpoint.base_url} (model {self.endpoint.name!r}) {what}."
             )
-        return Rejected(f"{status}: {self.masked(error.said)[:300]}")
+        try:
+            told: Any = json.loads(error.message)
+            told = told.get("error", told)
+            told = told.get("message") or told
+        except (ValueError, AttributeError):  # no JSON, or a text where an object is usual
+            told = error.message
+        return Rejected(f"{status}: {self.masked(' '.join(str(told).split()))[:300]}")
 
     def _gave_up(self, reason: str, waited: float, asked: float) -> str:
         """Return the error's message. waited: seconds since the first failure; asked: of retry-after."""

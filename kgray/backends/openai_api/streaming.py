@@ -26,22 +26,14 @@ class Repeats(Exception):
     """A reply says one passage over and over. Never leaves this package."""
 
 
-class BrokenOff(Exception):
-    """A stream ended before its reply. silent: nothing came for too long; at_once: nothing had come."""
+async def whole(
+    answer: ClientResponse, pieces: list[str], on_text: Callable[[str], None], sent: int
+) -> dict[str, Any]:
+    """Return the body of a completion that comes as a stream of events.
 
-    def __init__(self, *, silent: bool, at_once: bool) -> None:
-        super().__init__(silent, at_once)
-        self.silent, self.at_once = silent, at_once
-
-
-async def whole(answer: ClientResponse, on_text: Callable[[str], None], sent: int) -> dict[str, Any]:
-    """Return the body of a completion that comes as a stream of events; each piece is passed on as it comes.
-
-    sent: tokens of the request, told of a reply that `on_text` ends. Raises BrokenOff.
+    pieces: of its text, as they come; each is passed on. sent: tokens of the request, told of a reply that
+    `on_text` ends. Raises ValueError where the server tells of an error.
     """
-    from aiohttp import ClientError
-
-    pieces: list[str] = []
     usage = finish = None
     try:
         async for line in answer.content:
@@ -60,8 +52,6 @@ async def whole(answer: ClientResponse, on_text: Callable[[str], None], sent: in
     except Repeats:
         answer.close()  # a server ends what nobody reads
         finish, usage = "length", {"prompt_tokens": sent, "completion_tokens": len(pieces)}
-    except (ClientError, TimeoutError, ValueError, TypeError, AttributeError) as error:
-        raise BrokenOff(silent=isinstance(error, TimeoutError), at_once=not pieces) from None
     choice = {"message": {"content": "".join(pieces)}, "finish_reason": finish}
     return {"choices": [choice], "usage": usage}
 
