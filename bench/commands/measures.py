@@ -70,6 +70,7 @@ def quality(call: Call, seeds: tuple[int, ...], http: bool, out: Path | None, **
 @latency_options(32, 0.15, 100.0)
 @choice("--runtime", "local", "ray")
 @count("--chunk", 8, "Of requests, on Ray.")
+@choice("--resolution", "batched", "per_node")
 @file("--profile", "The cluster profile of the actors.")
 @out_option
 @common
@@ -87,7 +88,7 @@ def ingest(call: Call, seeds: tuple[int, ...], out: Path | None, **given: Any) -
 
     latency = Latency(**{name: given.pop(name) for name in ("streams", "first_token_s", "tokens_per_s")})
     profile = given.pop("profile")
-    way = Way(**{name: given.pop(name) for name in ("runtime", "window", "chunk")})
+    way = Way(**{name: given.pop(name) for name in ("runtime", "window", "chunk", "resolution")})
     with one_ray() if way.runtime == "ray" else nullcontext():
         results = [
             measured.run(plan_of(seed, given), way, latency=latency, profile=profile) for seed in seeds
