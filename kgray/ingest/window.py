@@ -52,7 +52,7 @@ class InFlight:
 
     entry: Episode | Operation
     number: int
-    extracted: asyncio.Future[Extraction] = field(
+    read: asyncio.Future[ReadEpisode] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     # When the extraction call began, on the monotonic clock.
@@ -65,14 +65,7 @@ class InFlight:
     asked: dict[Asked, asyncio.Task[GivenAnswers]] = field(default_factory=dict)  # the calls of requests
     used: set[Asked] = field(default_factory=set)  # those that the commit used
     spent: dict[Asked, int] = field(default_factory=dict)  # tokens
-    read: ReadEpisode | None = None  # once it is extracted
     deciding_s: float = 0.0  # of all tries
-
-    async def reading(self, episode: Episode) -> ReadEpisode:
-        """Return the episode with its extraction, once that is there."""
-        if self.read is None:
-            self.read = ReadEpisode(episode=episode, extraction=await asyncio.shield(self.extracted))
-        return self.read
 
     @property
     def bulk(self) -> bool:
@@ -171,13 +164,13 @@ class GroupWindow:
         """
         try:
             await self._extract(item, episode, urgency)
-            read = await item.reading(episode)
+            read = await asyncio.shield(item.read)
             view = AheadState(await self._committer.state(self.group), self._rows, episode.sequence)
             await self._embed_for(item, self._attempt(item, read, view, Answers()).asked.texts)
             item.until = self._soon(self._go_ahead)
             self._is_due(item)
         except Exception as error:
-            if not (isinstance(error, ContentError) or is_groups_own(error)):
+            if not _is_its_own(error):
                 raise
             self._tried(item)
 
@@ -219,10 +212,9 @@ class GroupWindow:
         while (item := self._next_due()) is not None:
             item.due = False
             try:
-                assert item.read is not None  # noqa: S101 - see `_prepare`
-                await self._try(item, item.read, await self._committer.state(self.group))
+                await self._try(item, item.read.result(), await self._committer.state(self.group))
             except Exception as error:
-                if not is_groups_own(error):
+                if not _is_its_own(error):
                     raise
                 self._tried(item)
             await asyncio.sleep(0)
@@ -329,7 +321,7 @@ class GroupWindow:
         """Set the episode's extraction, from the journal or the model; of two calls the first counts."""
         if (stored := await stored_extraction(self._parts, episode)) is not None:
             item.sent.set_result(time.monotonic())
-            item.extracted.set_result(stored)
+            item.read.set_result(ReadEpisode(episode=episode, extraction=stored))
             return
         parts = self._parts
 
@@ -348,14 +340,15 @@ class GroupWindow:
         try:
             extraction = await patiently(once, parts, self._run.stop)
         except Exception as error:
-            if not (isinstance(error, ContentError) or is_groups_own(error)):
+            if not _is_its_own(error):
                 raise
-            if not item.extracted.done():
-                item.extracted.set_exception(error)
-                item.extracted.exception()  # marks it as seen; whoever awaits the future gets it again
+            if not item.read.done():
+                item.read.set_exception(error)
+                item.read.exception()  # marks it as seen; whoever awaits the future gets it again
             return
-        if not item.extracted.done():
-            item.extracted.set_result(keep(self._committer.outbox, episode, extraction))
+        if not item.read.done():
+            kept = keep(self._committer.outbox, episode, extraction)
+            item.read.set_result(ReadEpisode(episode=episode, extraction=kept))
         else:
             self._committer.outbox.note_spent(episode, extraction.cost)
 
@@ -393,13 +386,13 @@ class GroupWindow:
             # The state was dropped and will be read again: drop what was decided ahead of the old one.
             self._rows = AheadRows(self._parts.embedder.dimensions)
             for later in self.items.values():
-                if later.read is not None:
+                if later.read.done():
                     self._is_due(later)
 
     async def _commit(self, item: InFlight, episode: Episode) -> None:
         try:
             await self._head_extraction(item, episode)
-            read = await item.reading(episode)
+            read = await asyncio.shield(item.read)
             change, attempt = await self._settle(item, read)
             self._run.watch("decide", item.deciding_s, episode)
         except ContentError as error:
@@ -449,15 +442,20 @@ class GroupWindow:
 
     async def _head_extraction(self, item: InFlight, episode: Episode) -> None:
         """Wait for the extraction of the next entry to commit; send it a second time where it is late."""
-        if not item.extracted.done():
+        if not item.read.done():
             late_at = await asyncio.shield(item.sent) + max(
                 self._parts.late_s, LATE_TIMES * self._run.usual_s
             )
-            await asyncio.wait((item.extracted,), timeout=max(0.0, late_at - time.monotonic()))
-        if item.extracted.done():
+            await asyncio.wait((item.read,), timeout=max(0.0, late_at - time.monotonic()))
+        if item.read.done():
             return
         second = self._run.spawn(self._extract(item, episode, Urgency(False, 0, 0)))
         try:
-            await asyncio.wait((item.extracted,))
+            await asyncio.wait((item.read,))
         finally:
             second.cancel()
+
+
+def _is_its_own(error: Exception) -> bool:
+    """Whether an error concerns this episode, or its group, alone."""
+    return isinstance(error, ContentError) or is_groups_own(error)
