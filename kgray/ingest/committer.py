@@ -266,7 +266,7 @@ class Committer:
                     return state
             elif self.outbox.moves(group):
                 await self.outbox.flush()
-            elif self._unchecked(group):
+            elif self._writes and group not in self._embedded:  # a removal may not have computed vectors
                 await self._embed_missing(group)
             else:
                 loading = self._loading.get(group)
@@ -309,10 +309,6 @@ class Committer:
                 return list(store.rows(STATEMENT_VECTORS_OF, state.group, missing)) if missing else []
 
             state.take_wanted(wanted, judging, await off_the_loop(store, read))
-
-    def _unchecked(self, group: str) -> bool:
-        """Whether vectors may be missing that a removal could not compute."""
-        return self._writes and group not in self._embedded
 
     def kept(self, group: str) -> GroupState | None:
         """Return the group's state if it is in memory."""

@@ -49,7 +49,7 @@ class Runner:
     def __init__(self, parts: Parts) -> None:
         """Start with no group in memory."""
         self._parts = parts
-        self.totals = Totals()  # of the current run, or of the last one
+        self.totals = Totals()  # of the current run, or of the last one; of a service, from its start
         self.holds: dict[str, Hold] = {}  # groups that are held, as of the last look
         self.committer = Committer(parts, self.watch)
         self._run: _WindowedRun | None = None
@@ -71,7 +71,7 @@ class Runner:
         """
         self.totals = Totals()
         try:
-            await self._go(_among(groups), stop, on_step, room)
+            await self._go(lambda group: groups is None or group in groups, stop, on_step, room)
         except Unavailable:
             if not stop():
                 raise  # after a request to stop an outage is no error: nobody waits for the model
@@ -85,7 +85,6 @@ class Runner:
         on_step: OnStep = lambda *_: None,
     ) -> None:
         """Carry out pending entries and those that arrive, until `stop()` is true; raises as `run` does."""
-        self.totals = Totals()
         while not stop():
             await self._go(mine, stop, on_step)
             await asyncio.sleep(_LOOK_S)
@@ -407,7 +406,3 @@ class _WindowedRun:
                 await outbox.flush()
         if not outbox.idle:
             self._committer.forget_all()
-
-
-def _among(groups: Collection[str] | None) -> Takes:
-    return lambda group: groups is None or group in groups

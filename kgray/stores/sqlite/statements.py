@@ -227,15 +227,3 @@ FACTS_TO = (
     f"SELECT created_at, id FROM facts WHERE no = ?1 AND target = ?2 AND {_HOLDS} "
     "ORDER BY created_at DESC, id LIMIT ?4"
 )
-
-
-def all_statements() -> dict[str, str]:
-    """Return every statement by its name, except patches, which are made when first needed."""
-    found = {}
-    for name, value in globals().items():
-        if isinstance(value, str) and name.isupper() and name[0] != "_":
-            found[name] = value
-        elif isinstance(value, Mapping) and name.isupper():
-            for key, item in value.items():
-                found[f"{name} {getattr(key, 'name', key)}"] = item
-    return found
