@@ -393,6 +393,7 @@ class _WindowedRun:
         tasks = list(self._tasks)
         for window in self._windows.values():
             tasks += [call for item in window.items.values() for call in item.asked.values()]
+            window.items.clear()  # first: the end of a call would have its entry decided again
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

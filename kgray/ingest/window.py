@@ -149,10 +149,10 @@ class GroupWindow:
         tasks += [self._deciding] if self._deciding is not None else []
         for item in self.items.values():
             tasks += [*item.asked.values(), *([item.preparing] if item.preparing is not None else ())]
+        self.items.clear()  # first: the end of a call would have its entry decided again
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self.items.clear()
 
     # ------------------------------------------------------------------ ahead
 
