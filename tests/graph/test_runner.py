@@ -488,22 +488,6 @@ async def test_while_the_writer_is_away_no_more_is_decided_than_a_window(tmp_pat
     assert seen <= committed + 3 * 8
 
 
-async def test_a_run_that_was_stopped_leaves_no_task_and_asks_no_more(tmp_path: Path) -> None:
-    """The end of a call that is cancelled has nothing decided ahead again."""
-    engine = Engine(tmp_path, judge=WildJudge())
-    fill(engine, drafts(5, COUNT))
-    model = Shuffled(engine.parts.extractor, engine.parts.judge, 3)
-    parts = replace(engine.parts, extractor=model, judge=model, window=32, streams=8, patience_s=HANGS_S)
-    ended: list[int] = []
-    with engine.store.writing():
-        await Runner(parts).run(stop=lambda: len(ended) >= 25, on_step=lambda *_: ended.append(1))
-    asked = len(model.asked)
-    await asyncio.sleep(0.2)  # longer than an entry waits for others
-    assert engine.store.pending_count()
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-    assert len(model.asked) == asked
-
-
 def test_no_more_is_decided_ahead_than_the_model_reads_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
