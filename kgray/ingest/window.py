@@ -42,6 +42,7 @@ PATIENT_S = 0.02
 
 Asked = tuple[Question, ...]  # by an episode in one request
 GivenAnswers = tuple[Answer, ...]
+Asking = asyncio.Task[GivenAnswers]
 Ended = Callable[[str, int, str], None]  # group, sequence, outcome; called when it is durable
 Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
 
@@ -62,15 +63,10 @@ class InFlight:
     until: float = 0.0  # how long it waits for others: before its first try, then before it asks
     due: bool = False  # to be decided ahead: never tried, or what its last try read has changed
     vectors: dict[str, Vector] = field(default_factory=dict)
-    asked: dict[Asked, asyncio.Task[GivenAnswers]] = field(default_factory=dict)  # the calls of requests
+    asked: dict[Asked, Asking] = field(default_factory=dict)  # the calls of requests
     used: set[Asked] = field(default_factory=set)  # those that the commit used
     spent: dict[Asked, int] = field(default_factory=dict)  # tokens
     deciding_s: float = 0.0  # of all tries
-
-    @property
-    def bulk(self) -> bool:
-        """Whether it belongs to the backfill lane; a correction never does."""
-        return isinstance(self.entry, Episode) and self.entry.bulk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +172,7 @@ class GroupWindow:
 
     async def _embed_for(self, item: InFlight, texts: list[str]) -> None:
         """Compute the vectors of those texts that the entry does not have."""
-        fresh = [text for text in texts if text not in item.vectors]
-        if not fresh:
+        if not (fresh := [text for text in texts if text not in item.vectors]):
             return
         since = time.monotonic()
         found = await patiently(lambda: self._parts.embedder.embed(fresh), self._parts, self._run.stop)
@@ -241,7 +236,6 @@ class GroupWindow:
         """
         answers, sequence = Answers(vectors=item.vectors), read.episode.sequence
         keys: set[ReadKey] = {("ruling", fact.relation) for fact in read.extraction.facts}
-        calls: dict[Asked, asyncio.Task[GivenAnswers]] = {}
         while self.items.get(sequence) is item:  # it may be committed while texts are embedded
             view = AheadState(base, self._rows, sequence)
             attempt = self._attempt(item, read, view, answers)
@@ -260,25 +254,18 @@ class GroupWindow:
             if waits and not item.tried:
                 item.until = self._soon(partial(self._is_due, item))
             self._tried(item)
+            if not all(call.done() for call in calls.values()):
+                answered = asyncio.gather(*calls.values(), return_exceptions=True)
+                answered.add_done_callback(lambda _: self._is_due(item))
             break
 
-        def answered(_: asyncio.Task[GivenAnswers]) -> None:
-            if all(call.done() for call in calls.values()):
-                self._is_due(item)
-
-        for call in calls.values():
-            if not call.done():
-                call.add_done_callback(answered)
-
-    def _asked_of(
-        self, item: InFlight, read: ReadEpisode, open_: Questions
-    ) -> dict[Asked, asyncio.Task[GivenAnswers]]:
+    def _asked_of(self, item: InFlight, read: ReadEpisode, open_: Questions) -> dict[Asked, Asking]:
         """Return the calls of what is open, each started once."""
         found = requests_of(open_, self._parts.pipeline.resolution)
         asked = (QuestionRequest(episode=read.episode, questions=questions) for questions in found)
         return {request.questions: self._call(item, request, stalled=False) for request in asked}
 
-    def _call(self, item: InFlight, request: QuestionRequest, *, stalled: bool) -> asyncio.Task[GivenAnswers]:
+    def _call(self, item: InFlight, request: QuestionRequest, *, stalled: bool) -> Asking:
         """Return the call of a request, started once; stalled: whether the commit waits for it."""
         asked = request.questions
         call = item.asked.get(asked)
@@ -293,7 +280,7 @@ class GroupWindow:
         return call
 
     async def _answer(self, item: InFlight, request: QuestionRequest) -> GivenAnswers:
-        urgency, key = Urgency(item.bulk, item.number, 0), self._parts.judge.key(request)
+        urgency, key = Urgency(request.episode.bulk, item.number, 0), self._parts.judge.key(request)
 
         async def once() -> GivenAnswers:
             async with self._run.gate.pass_through(urgency):
@@ -371,11 +358,8 @@ class GroupWindow:
         del self.items[entry.sequence]
         if item.preparing is not None:
             item.preparing.cancel()
-        unused = [
-            asked
-            for asked, call in item.asked.items()
-            if call.done() and not call.cancelled() and asked not in item.used
-        ]
+        done = {asked for asked, call in item.asked.items() if call.done() and not call.cancelled()}
+        unused = done - item.used
         self._tried(item)
         self._run.totals.wasted += len(unused)
         self._run.totals.wasted_tokens += sum(item.spent.get(asked, 0) for asked in unused)

@@ -98,7 +98,9 @@ class RayIngest:
             if stop() or reason or not (left or coming):
                 totals = await follower.totals()
                 if stop():
-                    self._stop_ours()
+                    if (ours := self._deployment) is not None and ours.ours:  # others' go on
+                        ours.stop(ours.spec.profile["limits"]["grace_s"])
+                        self._deployment = None
                     left = wait.left()
                 stopped = left or coming
                 reason = reason or (OUTAGES.why() if stopped else "")
@@ -162,12 +164,6 @@ class RayIngest:
         self._deployment = None
         self.close()
         return address
-
-    def _stop_ours(self) -> None:
-        """Stop actors that this process started, after committing what is in flight; leave others alone."""
-        if self._deployment is not None and self._deployment.ours:
-            self._deployment.stop(self._deployment.spec.profile["limits"]["grace_s"])
-            self._deployment = None
 
 
 class _Awaited:
