@@ -61,6 +61,7 @@ class Way:
     window: int = 64
     chunk: int = 8
     mixed: bool = False
+    resolution: Literal["batched", "per_node"] = "batched"
 
     @property
     def name(self) -> str:
@@ -97,6 +98,7 @@ def given_of(way: Way, place: EmptyStore, base_url: str, **more: object) -> dict
         "model_cache_mb": 0,
         "runtime_backend": "ray" if way.runtime == "ray" else "local",
         "runtime_window": way.window,
+        "pipeline_resolution": way.resolution,
         "runtime_chunk_episodes": way.chunk,
         "runtime_chunk_requests": way.chunk,
         **{name: value for name, value in more.items() if value is not None},

@@ -262,7 +262,7 @@ def build_answerer(settings: Settings) -> Answerer:
 
         return ScriptedAnswerer(settings.model.script or Path())
     if settings.model.backend == "openai":
-        from kgray.backends.openai_api.answerer import OpenAIAnswerer
+        from kgray.backends.openai_api.writing import OpenAIAnswerer
 
         return OpenAIAnswerer(build_client(settings, "model"))
     raise SettingsError(
@@ -276,7 +276,7 @@ def build_summarizer(settings: Settings, engine: Client | None = None) -> Summar
     if settings.model.backend not in {"openai", "vllm"}:
         return None
     require(settings, "model")
-    from kgray.backends.openai_api.answerer import OpenAISummarizer
+    from kgray.backends.openai_api.writing import OpenAISummarizer
 
     return OpenAISummarizer(engine or _model_client(settings))
 

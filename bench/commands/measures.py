@@ -67,6 +67,7 @@ def quality(call: Call, seeds: tuple[int, ...], http: bool, out: Path | None, **
 @latency_options(32, 0.15, 100.0)
 @choice("--runtime", "local", "ray")
 @count("--chunk", 8, "Of requests, on Ray.")
+@choice("--resolution", "batched", "per_node")
 @file("--profile", "The cluster profile of the actors.")
 @click.option("--refreshing", is_flag=True, help="Find communities meanwhile, in another process.")
 @out_option
@@ -82,7 +83,7 @@ def ingest(call: Call, seeds: tuple[int, ...], out: Path | None, **given: Any) -
 
     latency = Latency(**{name: given.pop(name) for name in ("streams", "first_token_s", "tokens_per_s")})
     more = {name: given.pop(name) for name in ("profile", "refreshing")}
-    way = Way(**{name: given.pop(name) for name in ("runtime", "window", "chunk")})
+    way = Way(**{name: given.pop(name) for name in ("runtime", "window", "chunk", "resolution")})
     with one_ray() if way.runtime == "ray" else nullcontext():
         results = [measured.run(plan_of(seed, given), way, latency=latency, **more) for seed in seeds]
     document = {"results": [asdict(result) for result in results]}

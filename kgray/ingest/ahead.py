@@ -1,7 +1,7 @@
 """The view for deciding ahead: what is committed, and what earlier uncommitted episodes will probably add.
 
 Rows of extracted but uncommitted episodes carry their sequence; an episode's view reads the rows below its
-own. The view notes which keys were read, so that a change repeats only the tries that it affects (2.5 to 3.4
+own. The view notes which keys were read, so that a change repeats only the tries that it affects (1.8
 tries an episode). A view may be wrong, because it only serves to find questions early; the commit decides on
 the true state. So its look-ups tolerate missing rows.
 """
@@ -35,7 +35,7 @@ class AheadRows:
     def __init__(self, dimensions: int) -> None:
         """Start with no row; dimensions: of the vectors."""
         self._prepare = Nearest(dimensions).prepared
-        self._rows: dict[int, dict[ReadKey, list[Any]]] = {}
+        self.of: dict[int, dict[ReadKey, list[Any]]] = {}  # by sequence
         self._adding: defaultdict[ReadKey, set[int]] = defaultdict(set)  # the sequences with rows under a key
         self._read: dict[int, set[ReadKey]] = {}
 
@@ -44,7 +44,7 @@ class AheadRows:
         rows: dict[ReadKey, list[Any]] = {}
         for key, item in () if attempt is None else _rows_of(attempt, self._prepare):
             rows.setdefault(key, []).append(item)
-        before = self._rows.pop(sequence, {})
+        before = self.of.pop(sequence, {})
         for key in before.keys() - rows.keys():
             self._adding[key].discard(sequence)
             if not self._adding[key]:
@@ -52,7 +52,7 @@ class AheadRows:
         for key in rows:
             self._adding[key].add(sequence)
         if rows:
-            self._rows[sequence] = rows
+            self.of[sequence] = rows
         changed = {k for k in before.keys() | rows.keys() if not _alike(before.get(k), rows.get(k))}
         later = ((reader, keys) for reader, keys in self._read.items() if reader > sequence)
         return {reader for reader, keys in later if not changed.isdisjoint(keys)}
@@ -68,13 +68,7 @@ class AheadRows:
         place = (table, key)
         if not (adding := self._adding.get(place)):  # of most keys nobody adds a row
             return []
-        return [
-            item for earlier in sorted(adding) if earlier < sequence for item in self._rows[earlier][place]
-        ]
-
-    def any_below(self, sequence: int) -> bool:
-        """Whether an episode before `sequence` has rows."""
-        return bool(self._rows) and min(self._rows) < sequence
+        return [item for earlier in sorted(adding) if earlier < sequence for item in self.of[earlier][place]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +242,7 @@ class AheadState:
         self.names = NameLookUp(_Lists[str](base.names.postings, "name", self._view))
         self.graph = AheadGraph(base.graph, self._view)
         self.nearest = base.nearest
-        self.ontology_settled = base.ontology_settled or rows.any_below(sequence)
+        self.ontology_settled = base.ontology_settled or min(rows.of, default=sequence) < sequence
         self.statement_vectors = base.statement_vectors
 
     @property

@@ -266,7 +266,7 @@ class Committer:
                     return state
             elif self.outbox.moves(group):
                 await self.outbox.flush()
-            elif self._writes and group not in self._embedded:  # a removal may have left vectors out
+            elif self._writes and group not in self._embedded:  # a removal may not have computed vectors
                 await self._embed_missing(group)
             else:
                 loading = self._loading.get(group)

@@ -50,7 +50,7 @@ class Runner:
     def __init__(self, parts: Parts) -> None:
         """Start with no group in memory."""
         self._parts = parts
-        self.totals = Totals()  # of the current run, or of the last one
+        self.totals = Totals()  # of the current run, or of the last one; of a service, from its start
         self.holds: dict[str, Hold] = {}  # groups that are held, as of the last look
         self.committer = Committer(parts, self.watch)
         self._run: _WindowedRun | None = None
@@ -86,7 +86,6 @@ class Runner:
         on_step: OnStep = lambda *_: None,
     ) -> None:
         """Carry out pending entries and those that arrive, until `stop()` is true; raises as `run` does."""
-        self.totals = Totals()
         while not stop():
             await self._go(mine, stop, on_step)
             await asyncio.sleep(_LOOK_S)
@@ -408,6 +407,7 @@ class _WindowedRun:
         tasks = list(self._tasks)
         for window in self._windows.values():
             tasks += [call for item in window.items.values() for call in item.asked.values()]
+            window.items.clear()  # first: the end of a call would have its entry decided again
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

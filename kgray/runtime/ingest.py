@@ -94,14 +94,16 @@ class RayIngest:
             if follower.away_s and self._session is not None:
                 if await asyncio.to_thread(self._session.ended):
                     gone = f"the Ray at {self._leave()} has ended"
-                    return replace(wait.done(), stopped=True, reason=gone, totals=follower.known())
+                    return replace(wait.done(), stopped=True, reason=gone, totals=follower.known)
                 if follower.away_s > _LOST_S and self._session.silent_since is None:
                     self._deployment = None
                     follower.follow(self._up(on_wait))
             if stop() or reason or not (left or coming):
                 totals = await follower.totals()
                 if stop():
-                    self._stop_ours()
+                    if (ours := self._deployment) is not None and ours.ours:  # others' go on
+                        ours.stop(ours.spec.profile["limits"]["grace_s"])
+                        self._deployment = None
                     left = wait.left()
                 stopped = left or coming
                 reason = reason or (OUTAGES.why() if stopped else "")
@@ -220,12 +222,6 @@ class RayIngest:
         self.close()
         return address
 
-    def _stop_ours(self) -> None:
-        """Stop actors that this process started, after committing what is in flight; leave others alone."""
-        if self._deployment is not None and self._deployment.ours:
-            self._deployment.stop(self._deployment.spec.profile["limits"]["grace_s"])
-            self._deployment = None
-
 
 class _Awaited:
     """What a run waits for, asked of the store: what it has queued, and what was pending before."""
@@ -261,7 +257,7 @@ class Follower:
         self._waits = False  # on_wait was called
         self._since = [0] * len(deployment.sequencers)
         self._rows: dict[int, dict[str, Any]] = {}  # each sequencer's stats at the last look, by shard
-        self._totals = Totals()
+        self.known = Totals()  # of the run, as of the last look
         self.follow(deployment)
 
     def follow(self, deployment: Deployment) -> None:
@@ -298,7 +294,7 @@ class Follower:
             elif row["pid"] != before["pid"]:  # another process: its steps are told by the next look
                 before, steps, self._since[shard] = _NOTHING_YET, [], 0
             self._rows[shard] = row
-            self._totals = joined(self._totals, _since(before["totals"], row["totals"]))
+            self.known = joined(self.known, _since(before["totals"], row["totals"]))
             for step in steps:
                 self._on_step(*step)
             if row["waits_for"] and not self._waits:
@@ -323,11 +319,7 @@ class Follower:
             ):
                 await asyncio.sleep(_LOOK_S)
                 await self.look()
-        return self.known()
-
-    def known(self) -> Totals:
-        """Return the run's totals as of the last look."""
-        return self._totals
+        return self.known
 
 
 # What a sequencer has done before it starts.

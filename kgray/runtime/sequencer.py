@@ -156,8 +156,6 @@ class Sequencer:
             self._end_run()
             await self._sleep(self._pause_s)
             self._pause_s, self._fault = min(2 * self._pause_s, _LONGEST_PAUSE_S), None
-        finally:
-            self._account()
 
     def _built(self) -> Parts:
         """Open the store; return its parts with the pools in place of the models."""
@@ -236,14 +234,8 @@ class Sequencer:
         self._pause_s = _AFTER_OUTAGE_S
 
     def _end_run(self) -> None:
-        """Discard the runner; the next one takes a new epoch."""
-        self._account()
-        self._runner = None
-
-    def _account(self) -> None:
-        """Add the run's totals to those before it; each run starts its own."""
-        if self._runner is not None:
-            self._past, self._runner.totals = joined(self._past, self._runner.totals), Totals()
+        """Discard the runner; the next one takes a new epoch, and counts anew."""
+        self._past, self._runner = self._totals(), None
 
     async def _measure(self) -> None:
         while True:

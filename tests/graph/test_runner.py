@@ -14,8 +14,17 @@ import pytest
 from bench.plain_loop import Loop
 from kgray import times
 from kgray.errors import InvalidAnswer, Refused, Unavailable
+from kgray.ingest.decide import Decision, decide
 from kgray.ingest.runner import Runner
-from kgray.ingest.state import BYTES_A_NAME, BYTES_A_STATEMENT, GroupState
+from kgray.ingest.state import (
+    BYTES_A_NAME,
+    BYTES_A_STATEMENT,
+    Answers,
+    GroupState,
+    KnownState,
+    ReadEpisode,
+    Rules,
+)
 from kgray.ledger import accept, failures, request, retry
 from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest
 from kgray.ports.ingest import Totals
@@ -477,3 +486,27 @@ async def test_while_the_writer_is_away_no_more_is_decided_than_a_window(tmp_pat
 
     assert len(read) == engine.store.counts()[GROUP].committed == 200
     assert seen <= committed + 3 * 8
+
+
+def test_no_more_is_decided_ahead_than_the_model_reads_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is further away would be tried again at every change before it."""
+    tries: list[int] = []  # how far ahead of its commit each entry was tried
+    heads = [0]
+
+    def noted(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules) -> Decision:
+        found = decide(read, state, answers, rules)
+        if isinstance(state, GroupState):
+            heads.append(read.episode.sequence)
+        elif found.change is not None:
+            tries.append(read.episode.sequence - heads[-1])
+        return found
+
+    monkeypatch.setattr("kgray.ingest.window.decide", noted)
+    engine = Engine(tmp_path, judge=WildJudge())
+    engine.accept(*drafts(5, COUNT))
+    with engine.store.writing():
+        totals = asyncio.run(Runner(replace(engine.parts, window=64, streams=4)).run())
+    assert totals.committed == COUNT
+    assert 1 <= max(tries) <= 5  # the first of the window may not have been decided yet

@@ -17,15 +17,6 @@ OF_ALL_GROUPS = {"GROUPS", "PENDING_GROUPS", "PENDING_COUNT", "COUNT_STATES", "W
 }
 
 
-def every_statement() -> Iterator[tuple[str, str]]:
-    """Yield every statement with its name, except patches, which are made when first needed."""
-    for name, value in vars(sql).items():
-        if isinstance(value, str) and name.isupper() and name[0] != "_":
-            yield name, value
-        elif isinstance(value, Mapping) and name.isupper():
-            yield from ((f"{name} {getattr(key, 'name', key)}", item) for key, item in value.items())
-
-
 @pytest.fixture
 def store(tmp_path):
     opened = small(tmp_path)
@@ -33,10 +24,20 @@ def store(tmp_path):
     opened.close()
 
 
+def all_statements() -> Iterator[tuple[str, str]]:
+    """Yield every statement with its name, except patches, which are made when first needed."""
+    for name, value in vars(sql).items():
+        if isinstance(value, str) and name.isupper() and name[0] != "_":
+            yield name, value
+        elif isinstance(value, Mapping) and name.isupper():
+            for key, item in value.items():
+                yield f"{name} {getattr(key, 'name', key)}", item
+
+
 def test_every_statement_is_an_index_look_up(store):
     """No statement that a reader or a change runs may walk a table of all groups, or sort a scan."""
     slow = {}
-    for name, statement in every_statement():
+    for name, statement in all_statements():
         count = max((n for n in range(1, 9) if f"?{n}" in statement), default=statement.count("?"))
         values = {"no": 1, "sequence": 1} if ":no" in statement else (None,) * count
         plan = store._db.rows("EXPLAIN QUERY PLAN " + statement, values)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from kgray.outages import OUTAGES
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse
 
 _LOOK = 16  # pieces between two looks at a reply
 _PASSAGE = 48  # characters that are searched for in what stands before them
@@ -18,6 +24,36 @@ _SAID = 5  # so often it stands in no good reply
 
 class Repeats(Exception):
     """A reply says one passage over and over. Never leaves this package."""
+
+
+async def whole(
+    answer: ClientResponse, pieces: list[str], on_text: Callable[[str], None], sent: int
+) -> dict[str, Any]:
+    """Return the body of a completion that comes as a stream of events.
+
+    pieces: of its text, as they come; each is passed on. sent: tokens of the request, told of a reply that
+    `on_text` ends. Raises ValueError where the server tells of an error.
+    """
+    usage = finish = None
+    try:
+        async for line in answer.content:
+            what, _, told = line.partition(b":")
+            if what != b"data" or told.strip() == b"[DONE]":
+                continue
+            chunk: Any = json.loads(told)
+            if chunk.get("error"):
+                raise ValueError(chunk["error"])
+            usage = chunk.get("usage") or usage
+            for choice in chunk.get("choices") or ():
+                finish = choice.get("finish_reason") or finish
+                if piece := (choice.get("delta") or {}).get("content"):
+                    pieces.append(piece)
+                    on_text(piece)
+    except Repeats:
+        answer.close()  # a server ends what nobody reads
+        finish, usage = "length", {"prompt_tokens": sent, "completion_tokens": len(pieces)}
+    choice = {"message": {"content": "".join(pieces)}, "finish_reason": finish}
+    return {"choices": [choice], "usage": usage}
 
 
 class ReplyWatch:

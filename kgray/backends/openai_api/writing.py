@@ -1,4 +1,4 @@
-"""Answers users' questions with a language model, as the text arrives; summarises communities."""
+"""What a language model writes for people: answers, as their text arrives, and summaries of communities."""
 
 from __future__ import annotations
 
