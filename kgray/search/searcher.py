@@ -99,16 +99,9 @@ class Searcher:
             if shown.group != group:
                 raise ValueError(f"the view shows group {shown.group}, the query asks {group}")
             run = SearchRun(
-                store=self.store,
-                view=shown,
-                query=query,
-                ways=ways,
-                question=question,
-                moment=moment,
-                ranked=ranked,
-                linked=linked,
-                told=told,
-            )
+                store=self.store, view=shown, query=query, ways=ways, question=question, moment=moment,
+                ranked=ranked, linked=linked, told=told,
+            )  # fmt: skip
             return _answer(run, vector)
 
         found = at_one_moment(self.store, read)

@@ -43,8 +43,7 @@ class Reads(Store):
             found = self._counted(group)
             found.pop(OWN, None)
             for name in held(self) & found.keys():
-                waiting = found[name].accepted + found[name].extracted
-                found[name] = replace(found[name], held=waiting)
+                found[name] = replace(found[name], held=found[name].accepted + found[name].extracted)
             return found
 
     @abstractmethod
@@ -126,14 +125,12 @@ def stale(where: object, newest: object, epoch: int | None) -> StaleWriter:
 
 def check_version(where: object, stored: int, ours: int, *, empty: str) -> None:
     """Raise StoreError for data of another schema; empty: what takes the place of older data."""
-    if stored == ours:
-        return
-    who, what_to_do = "a newer", "upgrade kgray"
-    if stored < ours:
-        who, what_to_do = "an earlier", f"choose an empty {empty} and add the episodes again"
-    raise StoreError(
-        f"{where} was written by {who} kgray (schema {stored}; this one knows {ours}): {what_to_do}"
-    )
+    who, what_to_do = "an earlier", f"choose an empty {empty} and add the episodes again"
+    if stored > ours:
+        who, what_to_do = "a newer", "upgrade kgray"
+    written = f"{where} was written by {who} kgray (schema {stored}; this one knows {ours})"
+    if stored != ours:
+        raise StoreError(f"{written}: {what_to_do}")
 
 
 def check_embedder(

@@ -66,11 +66,9 @@ def _there(path: Path) -> bool:
 
 def _mark(path: Path) -> None:
     """Leave a note that there is a store: without its file the folder must not pass for a new one."""
-    marker = path.with_name(schema.MARKER)
-    if not marker.exists():
-        # A folder that can only be read goes without.
-        with suppress(OSError), open(marker, "x", opener=locks.for_owner) as file:
-            file.write(f"{path.name} is a store of kgray. If it is gone, restore it from a copy.\n")
+    # It may be there; a folder that can only be read goes without.
+    with suppress(OSError), open(path.with_name(schema.MARKER), "x", opener=locks.for_owner) as file:
+        file.write(f"{path.name} is a store of kgray. If it is gone, restore it from a copy.\n")
 
 
 def _make(path: Path, embedder: str, dimensions: int) -> None:
