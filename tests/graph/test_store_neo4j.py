@@ -337,7 +337,8 @@ def test_episodes_gather_while_a_batch_is_on_its_way(stores):
 
     assert totals.committed == 60
     assert max(batches) <= engine.store.batch
-    assert len(batches) <= 30
+    assert len(batches) < 60
+    assert max(batches[1:]) > 1, "the first has what was extracted; how many share one is the server's speed"
 
 
 def test_a_run_that_leaves_while_a_batch_is_on_its_way_loses_and_doubles_nothing(
