@@ -23,7 +23,9 @@ from kgray.kinds import COMMITTED, EPISODE_HEADS
 from kgray.locks import INGEST_LOCK
 from kgray.records import Draft
 from tests.doors.chat_server import Asked, ChatServer, Say, as_json
+from tests.neo4j_server import driver_of
 from tests.ray_session import over_ray
+from tests.runtime.test_ray_neo4j import on_server
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 GROUPS, EPISODES = ("red", "blue"), 24
@@ -67,7 +69,7 @@ def drafts() -> list[Draft]:
     ]
 
 
-async def beside_a_local_run(folder: Path, take: Callable[[], None]) -> None:
+async def beside_a_local_run(folder: Path, take: Callable[[], None], **settings: Any) -> None:
     """Ingest through Ray; then let a local run with the same model take the store."""
     server = ChatServer(fickle)
     model = {"model_backend": "openai", "model_name": "m", "model_base_url": server.url, "runtime_window": 8}
@@ -81,13 +83,13 @@ async def beside_a_local_run(folder: Path, take: Callable[[], None]) -> None:
             begun.set()
 
     def locally() -> None:
-        with closing(kgray.open(folder, **model)) as memory:
+        with closing(kgray.open(folder, **model, **settings)) as memory:
             take()
             with memory.store.writing():
                 asyncio.run(Runner(memory.parts).run(groups=GROUPS, on_step=on_step))
 
     try:
-        with over_ray(folder, **model) as memory:
+        with over_ray(folder, **model, **settings) as memory:
             going = asyncio.create_task(memory.add_many(drafts(), on_step=on_step))
             await asyncio.wait(
                 (going, asyncio.ensure_future(begun.wait())), return_when=asyncio.FIRST_COMPLETED
@@ -112,3 +114,15 @@ async def test_a_local_run_that_takes_the_folder_from_ray(tmp_path: Path, runs: 
     for run in range(runs):
         folder = tmp_path / str(run)
         await beside_a_local_run(folder, (folder / INGEST_LOCK).unlink)
+
+
+@pytest.mark.slow
+async def test_a_local_run_that_takes_the_server_from_ray(tmp_path: Path, own_neo4j: Any) -> None:
+    """The lease has run out, as when a process stood still."""
+    with driver_of(own_neo4j) as driver:
+
+        def take() -> None:
+            (tmp_path / INGEST_LOCK).unlink()
+            driver.execute_query("MATCH (s:KgrayShard) REMOVE s.holder, s.beat")
+
+        await beside_a_local_run(tmp_path, take, **on_server(own_neo4j, tmp_path))
