@@ -91,12 +91,12 @@ def scheduled(episodes: int, kinds: Sequence[str], seed: int, *, outage: bool) -
     return sorted(kills, key=lambda kill: kill[0])
 
 
-def kinds_of(kills: int, *, store_kills: int = 0, control_kills: int = 0, head_kills: int = 0) -> list[str]:
+def kinds_of(kills: int, *, store_kills: int = 0, head_kills: int = 0) -> list[str]:
     """Return so many kinds, in their shares, and of the others as many as are asked for."""
     found = [kind for kind, share in SHARES.items() for _ in range(int(kills * share))]
     rest = [kind for kind in SHARES if kind not in ("driver", "node")]
     found += [rest[number % len(rest)] for number in range(kills - len(found))]
-    return [*found, *["store"] * store_kills, *["control"] * control_kills, *["head"] * head_kills]
+    return [*found, *["store"] * store_kills, *["head"] * head_kills]
 
 
 def run(schedule: KillSchedule, progress: Callable[[str], None] = lambda _: None) -> ChaosOutcome:
@@ -104,7 +104,7 @@ def run(schedule: KillSchedule, progress: Callable[[str], None] = lambda _: None
     require_psutil()
     if schedule.plan.episodes < len(schedule.kills):
         raise InputError(f"{len(schedule.kills)} kills need more than {schedule.plan.episodes} episodes")
-    if schedule.address is not None and {"node", "control", "head"} & {kind for _, kind in schedule.kills}:
+    if schedule.address is not None and {"node", "head"} & {kind for _, kind in schedule.kills}:
         raise InputError("a node can be killed only in a cluster that is started for it")
     outcome = ChaosOutcome(schedule)
     with tempfile.TemporaryDirectory(prefix="kgray-bench-") as name:
@@ -165,7 +165,7 @@ def _in_flight(kind: str, schedule: KillSchedule) -> int:
     that died with its worker, is asked again once. What a sequencer or a store had in hand is a window.
     """
     next_episodes = schedule.plan.groups
-    if kind in ("sequencer", "store", "control"):
+    if kind in ("sequencer", "store"):
         return schedule.window + next_episodes
     return next_episodes + (0 if kind in ("writer", "driver", "head") else schedule.latency.streams)
 

@@ -38,7 +38,6 @@ class KillSchedule:
     """What is killed when. kills: kinds in their order; each comes when so many episodes are committed.
 
     address   of a Ray that runs; None = a simulated cluster of `nodes` worker nodes is started for this
-    workers   that read, in that cluster; missing: of those, for whom there is never room
     """
 
     plan: WorldPlan
@@ -50,8 +49,6 @@ class KillSchedule:
     limit_s: float = 1800.0
     seed: int = 1
     nodes: int = 2
-    workers: int = 2
-    missing: int = 0
     address: str | None = None
     profile: Profile | None = None
 
@@ -226,14 +223,11 @@ class KilledBackfill:
 
 
 def _targets_of(cluster: SimulatedCluster, actors: Actors) -> dict[str, Target]:
-    def answer(*kinds: str) -> Callable[[], bool]:
-        return lambda: actors.all_answer(*kinds)
+    def work() -> bool:
+        return actors.all_answer("models", "embedder")
 
     return {
-        "node": RestartedTarget(cluster.kill, cluster.add, answers=answer("models", "embedder")),
-        "control": RestartedTarget(
-            lambda _: cluster.kill_control(), cluster.add_control, answers=answer("sequencer", "writer")
-        ),
+        "node": RestartedTarget(cluster.kill, cluster.add, answers=work),
         "head": RestartedTarget(lambda _: cluster.kill_head(), cluster.start_head, down_s=_HEAD_AWAY_S),
     }
 
@@ -248,12 +242,6 @@ def _cluster(schedule: KillSchedule, folder: Path) -> Iterator[SimulatedCluster 
     kinds = {kind for _, kind in schedule.kills}
     with ExitStack() as ends:
         redis = ends.enter_context(redis_server(folder)) if "head" in kinds else None
-        cluster = SimulatedCluster(
-            schedule.nodes,
-            workers=schedule.workers,
-            missing=schedule.missing,
-            control="control" in kinds,
-            redis=redis,
-        )
+        cluster = SimulatedCluster(schedule.nodes, redis=redis)
         ends.callback(cluster.close)
         yield cluster

@@ -1,7 +1,7 @@
 """A cluster of several nodes on one machine, whose nodes can be killed: what proofs of recovery need.
 
 The head has room for the sequencers and writers alone, which ask for none; the workers ask for so much that
-they run on the other nodes. With a control node the sequencers and writers stand on that.
+they run on the other nodes.
 """
 
 from __future__ import annotations
@@ -14,38 +14,30 @@ from contextlib import ExitStack
 from typing import Any
 
 from kgray.runtime.head import new_folder, new_token, token_environment
-from kgray.runtime.profile import LimitsProfile, Profile, RayProfile, SequencerProfile, WorkersProfile
+from kgray.runtime.profile import Profile, RayProfile, WorkersProfile
 from kgray.runtime.session import use_token
 
 _STORE_BYTES = 80 << 20  # of each node; the least that Ray takes is 75 MiB
 _WORKER_CPUS = 2.0
 _TEMPORARY, _REDIS = "RAY_TMPDIR", "RAY_REDIS_ADDRESS"
-_CONTROL = {"bench-role": "control"}
-_MISSING_S = 20.0  # how long a start waits for workers that have no room
 
 
-def _profile(workers: int, missing: int, *, control: bool) -> Profile:
+def _profile(workers: int) -> Profile:
     return Profile(
         name="simulated",
         ray=RayProfile(cpus=1, dashboard=False),
-        sequencer=SequencerProfile(cpus=0.1, labels=_CONTROL) if control else SequencerProfile(),
         extraction=WorkersProfile(workers=workers, cpus=_WORKER_CPUS),
         embedding=WorkersProfile(workers=1, cpus=_WORKER_CPUS),
-        limits=LimitsProfile(start_deadline_s=_MISSING_S) if missing else LimitsProfile(),
     )
 
 
 class SimulatedCluster:
     """A head and worker nodes; `close` ends them. environ: what a process needs to join it."""
 
-    def __init__(
-        self, nodes: int, *, workers: int = 2, missing: int = 0, control: bool = False,
-        redis: str | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, nodes: int, *, workers: int = 2, redis: str | None = None) -> None:
         """Start it; this process shows its token from now on.
 
-        missing: workers for whom there is never room. control: whether the sequencers and writers have a node
-        of their own, which a store on a server allows. redis: where the head keeps what it knows
+        redis: where the head keeps what it knows
         """
         self._folder = new_folder()
         self._ends = ExitStack()
@@ -63,10 +55,10 @@ class SimulatedCluster:
         self._before = os.environ.get(_TEMPORARY)
         os.environ[_TEMPORARY] = str(self._folder)
         (self._folder / "ray").mkdir()
-        self.profile = _profile(workers, missing, control=control)
+        self.profile = _profile(workers)
         # All workers fit on one node, so that the others' death takes nobody's place away.
         self._room: dict[str, Any] = {
-            "num_cpus": int(_WORKER_CPUS * (workers + 1 - missing)),
+            "num_cpus": int(_WORKER_CPUS * (workers + 1)),
             "object_store_memory": _STORE_BYTES,
         }
         head: dict[str, Any] = {
@@ -78,12 +70,9 @@ class SimulatedCluster:
         self._cluster = Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=True)
         self._head: Any = self._cluster.head_node
         self._nodes: list[Any] = []
-        self._control: Any = None
         try:
             for _ in range(nodes):
                 self.add()
-            if control:
-                self.add_control()
         except BaseException:
             self.close()
             raise
@@ -101,15 +90,6 @@ class SimulatedCluster:
         """End all processes of one worker node at once, as a power cut does."""
         node = self._nodes.pop(chance.randrange(len(self._nodes)))
         self._cluster.remove_node(node, allow_graceful=False)
-
-    def add_control(self) -> None:
-        """Start the node of the sequencers and writers, and wait until it is alive."""
-        room = self._room | {"num_cpus": 1, "labels": _CONTROL}
-        self._control = self._cluster.add_node(**room)
-
-    def kill_control(self) -> None:
-        """End all processes of that node at once."""
-        self._cluster.remove_node(self._control, allow_graceful=False)
 
     def kill_head(self) -> None:
         """End the process that keeps what is known of the cluster."""

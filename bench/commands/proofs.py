@@ -64,22 +64,18 @@ def equality(call: Call, seed: int, episodes: int, groups: str, store: StoreKind
 @count("--episodes", None, "Default: 30 a kill.")
 @count("--groups", 4)
 @count("--store-kills", None, "Of a Neo4j server, besides. Default: 20.", least=0)
-@count("--control-kills", 0, "Of the node of the sequencer and the writer; for --store neo4j.", least=0)
 @count("--head-kills", 0, "Of the head's process, with a Redis behind it.", least=0)
 @number("--outage-s", 60.0, "Of the model.")
 @number("--minutes", 30.0, "Limit.", least=0.1)
 @count("--nodes", 2, "Worker nodes.")
-@count("--workers", 2, "That read.")
-@count("--missing", 0, "Of them, for whom there is never room.", least=0)
 @store_option
 @out_option
 def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None, **rest: Any) -> int:  # noqa: ANN401
     """Backfill a world on a simulated cluster while its processes are killed, and judge what comes of it.
 
     Killed at random: writer, workers, sequencer, model server, the driver, whole nodes; for Neo4j the
-    server too; if asked for, the head and the node of the sequencer and the writer. The graph must be the
-    undisturbed one, every episode must end once, no epoch may go back, and nothing may be asked twice but
-    what was in flight.
+    server too; if asked for, the head. The graph must be the undisturbed one, every episode must end once,
+    no epoch may go back, and nothing may be asked twice but what was in flight.
 
       python -m bench chaos --kills 10 --outage-s 0
     """
@@ -89,12 +85,9 @@ def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None,
 
     if rest["store_kills"] and store != "neo4j":
         raise InputError("--store-kills is for --store neo4j: the embedded store has no server")
-    if rest["control_kills"] and store != "neo4j":
-        raise InputError("--control-kills is for --store neo4j: an embedded store stays where its folder is")
     of_store = 20 if rest["store_kills"] is None else rest["store_kills"]
     of_store = of_store if store == "neo4j" else 0
-    others = {"control_kills": rest["control_kills"], "head_kills": rest["head_kills"]}
-    kinds = measured.kinds_of(kills, store_kills=of_store, **others)
+    kinds = measured.kinds_of(kills, store_kills=of_store, head_kills=rest["head_kills"])
     episodes = rest["episodes"] or measured.EPISODES_A_KILL * len(kinds)
     schedule = KillSchedule(
         plan=_world(seed, episodes, rest["groups"]),
@@ -104,8 +97,6 @@ def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None,
         limit_s=60 * rest["minutes"],
         seed=seed,
         nodes=rest["nodes"],
-        workers=rest["workers"],
-        missing=rest["missing"],
     )
     outcome = measured.run(schedule, progress)
     show(call, outcome.as_dict(), out, lambda: measured.table(outcome))

@@ -17,7 +17,7 @@ import pytest
 
 import kgray
 from kgray.derivation.repair import differences
-from kgray.errors import SettingsError, StaleWriter
+from kgray.errors import StaleWriter
 from kgray.ingest.runner import Runner
 from kgray.kinds import COMMITTED, EPISODE_HEADS
 from kgray.locks import INGEST_LOCK
@@ -126,21 +126,3 @@ async def test_a_local_run_that_takes_the_server_from_ray(tmp_path: Path, own_ne
             driver.execute_query("MATCH (s:KgrayShard) REMOVE s.holder, s.beat")
 
         await beside_a_local_run(tmp_path, take, **on_server(own_neo4j, tmp_path))
-
-
-@pytest.mark.slow
-async def test_a_second_deployment_that_divides_the_groups_otherwise_is_refused(
-    tmp_path: Path, own_neo4j: Any
-) -> None:
-    """The first one goes on, and no group has two owners."""
-    settings = on_server(own_neo4j, tmp_path)
-    with over_ray(tmp_path / "a", **settings) as first:
-        report = await first.add_many(drafts()[:4])
-        assert report.committed == 4
-        with (
-            over_ray(tmp_path / "b", shards=2, **settings) as second,
-            pytest.raises(SettingsError, match=r"sequencer\.shards is 2 here and 1 there"),
-        ):
-            await second.add_many(drafts()[4:8])
-        report = await first.add_many(drafts()[:8])
-        assert (report.committed, report.failed) == (8, 0)
