@@ -66,6 +66,7 @@ class RayIngest:
         self._session: Session | None = None
         self._joining = threading.Lock()
         self._watching: threading.Thread | None = None
+        self._agrees = False  # with the settings of the actors that are up
         self._deployment: Deployment | None = None
 
     async def carry_out(
@@ -155,7 +156,8 @@ class RayIngest:
     def pool(self, kind: str) -> Pool | None:
         """Return the workers of a kind, for one call; None where no Ray runs, or none of them.
 
-        Engines that read are started: no process but theirs has the model.
+        Engines that read are started: no process but theirs has the model. Raises SettingsError where the
+        actors have other settings: they would answer with another model than the one that is asked for.
         """
         model, reads = self._settings.model, kind == "models"
         if reads and model.backend == "vllm":
@@ -171,9 +173,13 @@ class RayIngest:
                 self._watching = threading.Thread(target=self._watch, daemon=True)
                 self._watching.start()
         from kgray.runtime.actors import CALLS, RemoteWorker
+        from kgray.runtime.deploy import joined as deployed
         from kgray.runtime.deploy import workers
 
         spec = spec_of(self._settings, self._data, {})
+        if not self._agrees:  # asked once: each look asks an actor
+            deployed(spec)
+            self._agrees = True
         there = [RemoteWorker(name, spec.namespace) for name in workers(spec, kind).actors]
         random.shuffle(there)  # a pool of one call does not know what others have sent
         deadline_s = model.patience_s + (CALLS if reads else 1) * model.timeout_s
@@ -191,6 +197,7 @@ class RayIngest:
         """Leave Ray; what was started for this process ends. Idempotent."""
         deployment, session = self._deployment, self._session
         self._deployment = self._session = None
+        self._agrees = False
         if session is None:
             return
         if deployment is not None and deployment.ours and session.folder is None:

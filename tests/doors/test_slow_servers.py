@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 import time
 from collections.abc import Iterable, Iterator
 
@@ -114,6 +116,20 @@ async def test_a_server_that_streams_nothing_is_asked_for_whole_replies(serve):
     assert await relations(server) == ["WORKS_AT"]
     assert await relations(server) == ["WORKS_AT"]
     assert ["stream" in asked.body for asked in server.asked] == [True, False, False]
+
+
+async def test_requests_that_were_under_way_when_the_first_stream_was_refused_are_asked_again_too(serve):
+    """None of them is taken for a text that the server refuses."""
+    together = threading.Barrier(3, timeout=HANGS_S)
+
+    def answer(asked: Asked) -> Say:
+        if "stream" not in asked.body:
+            return as_json(GOOD)
+        together.wait()
+        return Say("this server does not stream", status=400)
+
+    server = serve(answer, probe=slow_probe)
+    assert await asyncio.gather(*(relations(server) for _ in range(3))) == [["WORKS_AT"]] * 3
 
 
 def test_how_fast_a_reply_is_written_is_told() -> None:

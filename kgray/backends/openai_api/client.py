@@ -342,10 +342,11 @@ class Client:
         """Return a sound body. Raises TryLater, Rejected, SettingsError."""
         from aiohttp import ClientConnectorError, ClientError, ClientResponseError, ConnectionTimeoutError
 
+        streamed = session.streamed(post)  # another request may meet the refusal first, and note it
         try:
             body = {"model": self.endpoint.name, **post.body}
             since = time.monotonic()
-            if session.streamed(post):
+            if streamed:
                 found = await self._streamed(session.api, post, body)
             else:
                 async with self._sent(session.api, post, body) as answer:
@@ -356,7 +357,7 @@ class Client:
             if isinstance(found, dict) and post.is_sound(found):
                 return found
         except ClientResponseError as error:
-            if post.if_slow and session.streamed(post) and error.status == 400 and "stream" in error.message:
+            if post.if_slow and streamed and error.status == 400 and "stream" in error.message:
                 session.streams = False
                 raise TryLater("does not stream") from None
             raise self._meaning(error, session.limiter, sent_at) from None
