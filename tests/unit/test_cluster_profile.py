@@ -25,7 +25,7 @@ def test_the_shipped_profile_lists_every_key_and_is_the_default():
 def test_sequencers_and_writers_ask_for_a_place_of_their_own(tmp_path):
     """Their own CPUs, memory and labels, and no worker's; shards are in the order of their numbers."""
     pytest.importorskip("ray")
-    from kgray.runtime.deploy import _order, _plan
+    from kgray.runtime.deploy import order, _plan
     from kgray.runtime.spec import spec_of
 
     own = {"shards": 12, "cpus": 0.5, "memory_mb": 64, "labels": {"role": "control"}}
@@ -38,7 +38,7 @@ def test_sequencers_and_writers_ask_for_a_place_of_their_own(tmp_path):
     assert asked["sequencer-11"] == place == asked["scheduler-0"]
     assert asked["writer-3"] == place | {"max_pending_calls": Profile().limits.pending_writes}
     assert asked["models-0"]["label_selector"] == {"role": "gpu"}
-    shards = [name for name in sorted(plan, key=_order) if name.startswith("sequencer-")]
+    shards = [name for name in sorted(plan, key=order) if name.startswith("sequencer-")]
     assert shards == [f"sequencer-{number}" for number in range(12)]
 
 
