@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
 from functools import cache, partial
 from http.client import HTTPException
+from inspect import signature
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlsplit
@@ -19,7 +20,8 @@ from kgray import errors
 from kgray.errors import Denied, InputError, KgrayError, Unavailable
 from kgray.graph import Entity, FactSpan, Hit
 from kgray.intake.drafts import Refusal
-from kgray.memory import BothWays, EntityCount, History, Report
+from kgray.memory import BothWays, EntityCount, History, Memory, Report
+from kgray.memory.reads import When
 from kgray.search import Context
 from kgray.times import from_datetime, show
 
@@ -30,23 +32,23 @@ _CLASSES: Mapping[str, type[KgrayError]] = {
     "malformed": InputError, "too_large": InputError, "conflict": InputError, "http": InputError,
     "forbidden": Denied, "misdirected": Denied, "overloaded": Unavailable, "too_many": Unavailable,
 }  # fmt: skip
-# Verbs whose answer is JSON as it comes: method, path, names of what stands by position, part of the answer.
-VERBS: Mapping[str, tuple[str, str, tuple[str, ...], str]] = {
-    "show": ("GET", "show/{identifier}", ("identifier",), "records"),
-    "episode": ("GET", "episodes/{identifier}", ("identifier",), ""),
-    "operation": ("GET", "operations/{sequence}", ("sequence",), ""),
-    "communities": ("GET", "communities", (), "communities"),
-    "community": ("GET", "communities/{identifier}", ("identifier",), ""),
-    "duplicates": ("GET", "duplicates", (), "pairs"),
-    "neighbourhood": ("GET", "graph", ("centre",), ""),
-    "diff": ("GET", "diff", (), ""),
-    "changes": ("GET", "changes", (), ""),
-    "log": ("GET", "episodes", (), ""),
-    "status": ("GET", "status", (), "groups"),
-    "failures": ("GET", "failures", (), "failures"),
-    "retry": ("POST", "retry", (), ""),
-    "retract": ("POST", "retract", (), ""),
-    "remove": ("POST", "remove", (), ""),
+# Verbs of Memory, with its arguments, whose answer is JSON as it comes: method, path, part of the answer.
+VERBS: Mapping[str, tuple[str, str, str]] = {
+    "show": ("GET", "show/{identifier}", "records"),
+    "episode": ("GET", "episodes/{identifier}", ""),
+    "operation": ("GET", "operations/{sequence}", ""),
+    "communities": ("GET", "communities", "communities"),
+    "community": ("GET", "communities/{identifier}", ""),
+    "duplicates": ("GET", "duplicates", "pairs"),
+    "neighbourhood": ("GET", "graph", ""),
+    "diff": ("GET", "diff", ""),
+    "changes": ("GET", "changes", ""),
+    "log": ("GET", "episodes", ""),
+    "status": ("GET", "status", "groups"),
+    "failures": ("GET", "failures", "failures"),
+    "retry": ("POST", "retry", ""),
+    "retract": ("POST", "retract", ""),
+    "remove": ("POST", "remove", ""),
 }
 # Verbs that take their place in a group's order, and what they send.
 CORRECTIONS: Mapping[str, Callable[..., dict[str, Any]]] = {
@@ -103,7 +105,7 @@ class Remote(BothWays):
         accept_only: bool = False,
     ) -> Report:
         """Add rows, and wait until they are ingested unless `accept_only`; see `Memory.add_many`."""
-        rows, total, refused = [_plain(item) for item in items], dict[str, Any](), list[Refusal]()
+        rows, total, refused = list(items), dict[str, Any](), list[Refusal]()
         headers = {} if accept_only else {"prefer": f"wait={_WAIT_S}"}
         for start in range(0, len(rows), _PORTION):
             body = rows[start : start + _PORTION]
@@ -134,20 +136,18 @@ class Remote(BothWays):
     async def entities(self, query: str = "", *, group: str, limit: int = 20) -> list[EntityCount]:
         """Return entities; see `Memory.entities`."""
         found = await self._ask("GET", group, "entities", {"q": query, "limit": limit})
-        return [
-            EntityCount(entity=_entity(row), facts=row["facts"], profile=row["profile"])
-            for row in found["entities"]
-        ]
+        return [_reader(EntityCount).validate_python({"entity": row, **row}) for row in found["entities"]]
 
-    async def history(self, name_or_id: str, *, group: str, **asked: Any) -> History:  # noqa: ANN401
+    async def history(
+        self, name_or_id: str, *, group: str, as_of: When | None = None, known_at: When | None = None
+    ) -> History:
         """Return the spans of an entity's facts; see `Memory.history`."""
-        found = await self._ask("GET", group, f"entities/{quote(name_or_id, safe='')}/history", asked)
+        asked, name = {"as_of": as_of, "known_at": known_at}, quote(name_or_id, safe="")
+        found = await self._ask("GET", group, f"entities/{name}/history", asked)
         facts = tuple(_fact(row) for row in found["facts"])
         clients = {id_: client for fact in facts for id_, client in fact.episodes}
-        entity = found["entity"]
-        return History(
-            group=group, entity=_entity(entity), profile=entity["profile"], facts=facts, clients=clients
-        )
+        entity, profile = found["entity"], found["entity"]["profile"]
+        return History(group=group, entity=_entity(entity), profile=profile, facts=facts, clients=clients)
 
     def __getattr__(self, verb: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         """Return a verb of VERBS, as a coroutine function."""
@@ -155,10 +155,12 @@ class Remote(BothWays):
             return partial(self._correct, verb)
         if verb not in VERBS:
             raise AttributeError(f"a remote memory has no {verb!r}")
-        method, path, names, gives = VERBS[verb]
+        method, path, gives = VERBS[verb]
+        taken = signature(getattr(Memory, verb))
 
         async def ask(*args: Any, group: str, **asked: Any) -> Any:  # noqa: ANN401 - the verb's own
-            asked |= dict(zip(names, args, strict=False))
+            asked = taken.bind(self, *args, group=group, **asked).arguments
+            del asked["self"], asked["group"]
             named = {name: quote(str(asked.pop(name)), safe="") for name in _IN_PATH.findall(path)}
             found = await self._ask(method, group, path.format(**named), asked)
             return found[gives] if gives else found
@@ -180,10 +182,15 @@ class Remote(BothWays):
     async def _ask(
         self, method: str, group: str, path: str, asked: object, headers: Mapping[str, str] | None = None
     ) -> Any:  # noqa: ANN401 - JSON
-        """Return the answer; asked: the body of a POST, else the query."""
-        target, given = f"{self._parts.path}/v1/groups/{quote(group, safe='')}/{path}", _plain(asked)
-        body = None if method == "GET" else json.dumps(given).encode()
-        target += f"?{urlencode(given)}" if method == "GET" else ""
+        """Return the answer; asked: the body of a POST, rows or arguments, else the query."""
+        if isinstance(asked, Mapping):  # a row's null is the user's, and goes along
+            asked = {name: value for name, value in asked.items() if value is not None}
+        target, given = (
+            f"{self._parts.path}/v1/groups/{quote(group, safe='')}/{path}",
+            json.dumps(asked, default=_plain),
+        )
+        body = None if method == "GET" else given.encode()
+        target += f"?{urlencode(json.loads(given))}" if method == "GET" else ""
         return await asyncio.to_thread(self._send, method, target, body, dict(headers or {}))
 
     def _send(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> Any:  # noqa: ANN401
@@ -273,7 +280,7 @@ def _all_refused(error: InputError, before: int) -> list[Refusal]:
 
 def _asked(query: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body of a search; filters are fields of it."""
-    body = {"query": query, **{name: value for name, value in asked.items() if value is not None}}
+    body = {"query": query, **asked}
     filters = body.pop("filters", None)
     for name in ("relations", "labels", "sources", "speakers"):
         if filters is not None and (chosen := getattr(filters, name)):
@@ -281,12 +288,8 @@ def _asked(query: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     return body
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON, with datetimes and tuples
-    if isinstance(value, Mapping):
-        return {name: _plain(inner) for name, inner in value.items() if inner is not None}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return show(from_datetime(value)) if isinstance(value, datetime) else value
+def _plain(value: Any) -> Any:  # noqa: ANN401 - a moment, or a mapping that is no dict
+    return show(from_datetime(value)) if isinstance(value, datetime) else dict(value)
 
 
 @cache

@@ -7,12 +7,13 @@ import gc
 import click
 
 from kgray import __version__
-from kgray.cli.frame import KgrayGroup
+from kgray.cli.frame import COMMANDS, KgrayGroup
 
 __all__ = ["cli", "main"]
 
 cli = KgrayGroup(
     name="kgray",
+    commands=COMMANDS,  # type: ignore[arg-type]  # their names, to tell the nearest one: imported when they are run
     help=(
         "Long-term memory for AI agents: messages in, a temporal knowledge graph out.\n\n"
         "\b\n"

@@ -1,4 +1,4 @@
-"""add, retry: input into the log, and what is pending into the graph. plan: what that will cost."""
+"""add, retry: input into the log, and what is pending into the graph."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from kgray.intake.files import Submitted
     from kgray.memory import Memory
     from kgray.ports.ingest import OnStep
-
 
 _ON_ERROR = "stop: where anything is refused, nothing of the run is accepted. Default: skip."
 _KINDS = ("message", "text", "json", "triples")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kgray.ports import Store
     from kgray.settings import Settings
 
-_PACKAGES = ("apsw", "click", "dateparser", "numpy", "openai", "pyarrow", "pydantic", "snowballstemmer")
+_PACKAGES = "aiohttp apsw click cronsim dateparser networkx numpy pyarrow pydantic snowballstemmer".split()
 _ENGINE = ("settings", "data", "store", "fit")  # a fault here is exit 2: nothing can run
 _ANSWER_S = 5.0  # for each server that is asked
 Check = tuple[str, bool, str]
@@ -121,14 +121,13 @@ def _checks(call: Call) -> Iterator[Check]:
 
 
 def _packages() -> Iterator[Check]:
-    found = {}
     for name in _PACKAGES:
         try:
-            found[name] = importlib.import_module(name)
+            importlib.import_module(name)
             yield name, True, metadata.version(name)
         except (ImportError, metadata.PackageNotFoundError) as error:
             yield name, False, f"missing ({error}): run `make install`, or `pip install kgray` again"
-    if engine := found.get("apsw"):
+    if engine := sys.modules.get("apsw"):
         yield "sqlite", True, f"{engine.sqlite_lib_version()}, bundled with apsw"
 
 

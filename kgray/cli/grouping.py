@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from kgray.communities.reading import ShownCommunity
     from kgray.communities.refresh import Refreshed
 
-
 _HEAD = ("group", "run", "levels", "communities", "kept", "written", "offline", "calls", "tokens")
 
 

@@ -100,9 +100,7 @@ It takes --data, --config, --json and --debug, as every command does.
 """
 
 
-@click.group(name="import", help=_ABOUT, short_help="Take over another program's memory.")
-def import_from() -> None:
-    """Take over another program's memory."""
+import_from = click.Group("import", help=_ABOUT, short_help="Take over another program's memory.")
 
 
 @command("A Graphiti database on Neo4j.", of=import_from)

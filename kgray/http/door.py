@@ -30,7 +30,7 @@ Verb = Callable[..., Coroutine[Any, Any, T]]  # of a memory
 WRITERS = 4  # threads for corrections and removals
 MAX_WAITING = 256  # requests that wait for one of these
 LONGEST_S = 60.0  # of a read; of `Prefer: wait`
-_LONG = frozenset({"changes", "diff", "dump", "neighbourhood"})  # reads that may pass over a whole group
+_LONG = frozenset("changes diff dump duplicates neighbourhood".split())  # reads that may pass over a group
 # While reads are in flight, ingestion rests so many times as long as an entry took: it keeps a quarter.
 _GIVES_WAY, _LONGEST_PAUSE_S = 3.0, 0.1
 _HEADS = 1000  # that are held, before those that are old are dropped

@@ -14,12 +14,12 @@ from kgray.http.reading import TAGGED, reads
 
 _ROW = {"text": "I work at Acme now", "speaker": "Alice", "at": "2026-03-01T09:00:00Z", "id": "chat-17"}
 _OBJECT = {"type": "object", "additionalProperties": True}
-_TEXT = {"type": "string"}
+_TEXT, _BOOL = {"type": "string"}, {"type": "boolean"}
 _ROWS = {
     "parameters": [
         {"in": "path", "name": "group", "required": True, "schema": _TEXT, "example": "team"},
         *({"in": "header", "name": name, "schema": _TEXT} for name in ("Prefer", "Idempotency-Key")),
-        *({"in": "query", "name": name, "schema": _TEXT} for name in ("replace", "again", "dry_run")),
+        *({"in": "query", "name": name, "schema": _BOOL} for name in ("replace", "again", "dry_run")),
     ],
     "requestBody": {
         "required": True,

@@ -37,6 +37,7 @@ _LOOK_S = 0.5  # between two looks where another process ingests
 _LARGE = 1 << 14  # bytes of a body that is not parsed in the event loop
 _SHOWN = 100  # refusals of a backfill that are told
 _PORTION = 500  # rows of a backfill that are appended together
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def wait_of(prefer: str | None) -> float | None:
@@ -56,7 +57,10 @@ async def append(request: Request) -> Response:
     check_group(group)
     door.check_room()
     body, kind = await request.body(), headers.get("content-type", "application/json")
-    replace, again, dry_run = (asked.get(name) in ("true", "1") for name in ("replace", "again", "dry_run"))
+    flags = {name: asked.get(name, "false").lower() for name in ("replace", "again", "dry_run")}
+    if unclear := [name for name, said in flags.items() if said not in _FLAGS]:
+        raise InputError(f"{unclear[0]}: say true or false", field=unclear[0])
+    replace, again, dry_run = (_FLAGS[said] for said in flags.values())
 
     def parsed() -> list[Taken | Refusal]:
         return bounded(taken_of(rows_of(body, kind), group, headers.get("idempotency-key")))
@@ -136,6 +140,8 @@ async def _ended(door: Door, group: str, answers: Sequence[Acceptance], wait_s: 
 async def backfill(door: At, request: Request, group: Group, again: bool = False) -> Response:
     """Append streamed NDJSON of any length to the bulk lane; rows with ids can be sent again."""
     check_group(group)
+    if "dry_run" in request.query_params:
+        raise InputError("a backfill has no dry run: send the rows to /episodes", field="dry_run")
     door.check_room()
     counts = {"accepted": 0, "duplicate": 0, "refused": 0}
     refusals: list[dict[str, Any]] = []
@@ -169,11 +175,7 @@ async def _blocks(request: Request) -> AsyncIterator[tuple[int, bytes]]:
 async def retry(door: At, group: Group, body: Retry) -> Response:
     """Take failed episodes up again: all, or these."""
     check_group(group)
-
-    def work() -> int:
-        return retried(door.memory.store, group, body.episodes, now=times.now())
-
-    count = await door.call(work)
+    count = await door.call(lambda: retried(door.memory.store, group, body.episodes, now=times.now()))
     door.ingesting.appended(count)
     return JSONResponse({"accepted": count}, 202)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -105,6 +108,23 @@ def test_a_foreign_file_is_refused_and_not_touched(kgray):
     checks = kgray("doctor", "--json")
     assert checks.code == 2
     assert {c["name"] for c in checks.json["checks"] if not c["ok"]} == {"store"}
+
+
+def test_a_command_that_is_misspelt_is_told_the_nearest_one(kgray):
+    answer = kgray("histroy", "Alice", "--group", "team")
+
+    assert (answer.code, answer.out) == (2, "")
+    assert "'histroy'" in answer.err
+    assert "'history'" in answer.err
+
+
+def test_doctor_looks_for_the_packages_that_an_installation_brings_and_no_others(kgray):
+    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    names = [check["name"] for check in kgray("doctor", "--json").json["checks"]]
+
+    assert names[1 : names.index("sqlite")] == [
+        re.match(r"[\w-]+", one)[0] for one in declared["dependencies"]
+    ]
 
 
 def test_doctor_says_what_is_used_and_why(kgray):

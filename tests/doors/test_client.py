@@ -64,6 +64,36 @@ def test_a_program_moves_to_a_server_by_one_line(served, tmp_path):
             assert remote == local
 
 
+def test_a_null_says_as_much_to_a_server_as_to_a_folder(served, tmp_path):
+    known = {"source": "Ann", "relation": "KNOWS", "target": "Bob", "valid_at": None}
+    rows = [
+        {"id": "t1", "at": "2026-03-01", "kind": "triples", "triples": [known]},
+        {"id": "j1", "at": "2026-03-01", "kind": "json", "content": {"name": "Desk", "price": None}},
+    ]
+    with kgray.open(tmp_path / "here") as here, kgray.connect(served.url) as there:
+        for memory in (here, there):
+            assert memory.add_many(rows, group="team").committed == 2
+            assert [fact.valid_at for fact in memory.history("Ann", group="team").facts] == [None]
+        assert there.dump(group="team") == here.dump(group="team")
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "how"),
+    [
+        ("communities", (), {"levle": 0}),
+        ("history", ("Alice",), {"asof": "2026-01-01"}),
+        ("show", ("a1", "a2"), {}),
+        ("retract", (), {"episode": ["a1"]}),
+        ("status", (), {"groups": "team"}),
+    ],
+)
+def test_an_argument_that_no_verb_has_is_refused_as_by_a_folder(served, tmp_path, verb, given, how):
+    with kgray.open(tmp_path / "here") as here, kgray.connect(served.url) as there:
+        for memory in (here, there):
+            with pytest.raises(TypeError):
+                getattr(memory, verb)(*given, group="team", **how)
+
+
 def test_the_same_verbs_await(served):
     async def use():
         async with kgray.connect(served.url) as memory:

@@ -165,6 +165,21 @@ def test_a_dry_run_tells_what_would_be_and_keeps_nothing(client):
     assert client.post(f"{TEAM}/episodes?dry_run=1", json={"text": ""}).status_code == 422
 
 
+@pytest.mark.parametrize("said", ["dry_run=True", "dry_run=TRUE", "dry_run=maybe", "dry_run="])
+def test_a_dry_run_never_accepts_however_it_is_written(client, said):
+    answer = client.post(f"{TEAM}/episodes?{said}", json=ALICE)
+
+    assert answer.status_code == (200 if "true" in said.lower() else 422)
+    assert client.get(f"{TEAM}/episodes").json()["episodes"] == []
+
+
+def test_a_backfill_has_no_dry_run_and_says_so(client):
+    answer = client.post(f"{TEAM}/backfill?dry_run=true", content=json.dumps(ALICE[0]))
+
+    assert (answer.status_code, answer.json()["code"]) == (422, "input_error")
+    assert client.get(f"{TEAM}/episodes").json()["episodes"] == []
+
+
 def test_ndjson_and_one_object_are_taken_too(client):
     lines = "\n".join(json.dumps(row) for row in ALICE) + "\n\n{broken\n"
     many = client.post(f"{TEAM}/episodes", content=lines, headers={"content-type": "application/x-ndjson"})

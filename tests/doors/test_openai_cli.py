@@ -1,4 +1,4 @@
-"""`kgray add` with a model over HTTP: what fails an episode, what stops a run (R24); settings; plan."""
+"""`kgray add` with a model over HTTP: what fails an episode, what stops a run (R24); settings; dry runs."""
 
 from __future__ import annotations
 
