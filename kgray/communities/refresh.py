@@ -298,7 +298,7 @@ class _Writer:
 
 def _journal(at: Appending, *, group: str, answer: Row, sources: Sequence[int]) -> None:
     """Keep an answer with the episodes that it rests on; nothing where one of them is gone (R25)."""
-    there = {row[0] for row in at.rows(kinds.EPISODE_HEADS_AT, group, sources)}
+    there = {row[0] for row in at.rows(kinds.EPISODE_HEADS_AT, group, sources) if row[5] != kinds.WITHDRAWN}
     if sources and there.issuperset(sources):
         at.put(kinds.ANSWERS, group, answer)
         for sequence in sources:

@@ -522,3 +522,19 @@ def test_what_a_text_that_stays_rests_on_counts_for_those_above_it_too():
 
     assert below.sources(shown_now) == {1, 7}
     assert above.sources(shown_now) == {1, 2, 7}
+
+
+def test_a_profile_and_a_part_rest_on_what_names_the_other_ends_of_their_facts(memory, monkeypatch):
+    """R25: the text of a fact has the names of both its ends, and another episode may have given one."""
+    monkeypatch.setattr("kgray.communities.texts._WHOLE", 1)
+    friends = [("Vera Holm", name) for name in ("Z. Webb", "Ann", "Bea", "Cleo", "Dora", "Edda")]
+    memory.add_many([told("t1", friends), told("t2", [("Zyqqvorp Webb", "Ann")])])
+    webbs = {one.entity.name for one in memory.entities("Webb", group="rings")}
+    if len(webbs) > 1:
+        memory.merge(*sorted(webbs), group="rings")
+    refreshed(memory, CountingSummarizer(), group="rings", profiles=True)
+    assert "knows Zyqqvorp Webb" in memory.history("Vera Holm", group="rings").profile
+    answers = [row for row in kept(memory, "rings")["answers"] if "Zyqqvorp" in repr(row)]
+    assert len(answers) > 3, "a profile, a part and the whole"
+    memory.remove(group="rings", episodes=["t2"])
+    assert "zyqqvorp" not in repr(kept(memory, "rings")).lower()
