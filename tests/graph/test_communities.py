@@ -538,3 +538,22 @@ def test_a_profile_and_a_part_rest_on_what_names_the_other_ends_of_their_facts(m
     assert len(answers) > 3, "a profile, a part and the whole"
     memory.remove(group="rings", episodes=["t2"])
     assert "zyqqvorp" not in repr(kept(memory, "rings")).lower()
+
+
+def test_a_text_that_lacks_a_part_is_no_text_to_stay(memory, monkeypatch):
+    monkeypatch.setattr("kgray.communities.texts._WHOLE", 5)
+    names = [f"P{n}" for n in range(6)]
+    memory.add_many([told("n1", [(a, b) for a in names for b in names if a < b])])
+    model = CountingSummarizer()
+    write, faults = model.write, [InvalidAnswer("no")]
+
+    async def write_all_but_one(request):
+        model.says = faults.pop() if faults else None
+        return await write(request)
+
+    monkeypatch.setattr(model, "write", write_all_but_one)
+    refreshed(memory, model, group="rings")
+    memory.add_many([told("n2", [("Elsewhere", "Far Away")])])
+    refreshed(memory, model, group="rings")
+    told_of = [len(shown(request, "PARTS")) for request in model.asked if shown(request, "PARTS")]
+    assert told_of == [1, 2]
