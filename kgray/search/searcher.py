@@ -118,7 +118,7 @@ class Searcher:
         if known is None:
             return None
         held = self._summaries.get(group)
-        if held is None or held.run != known[0]:
+        if held is None or (held.run, held.recorded_at) != known:  # a group begun anew counts from 1 again
             found = communities_of(self.store, group, known[0])
             held = Summaries(*known, self.embedder.dimensions, found)
             if len(self._summaries) >= _HELD:

@@ -557,3 +557,13 @@ def test_a_text_that_lacks_a_part_is_no_text_to_stay(memory, monkeypatch):
     refreshed(memory, model, group="rings")
     told_of = [len(shown(request, "PARTS")) for request in model.asked if shown(request, "PARTS")]
     assert told_of == [1, 2]
+
+
+def test_a_group_that_was_removed_and_begun_anew_is_searched_anew(memory):
+    """Its runs are counted from 1 again, in the same process."""
+    for name in ("Ann", "Zoe"):
+        memory.add_many([told(f"n{name}", [(name, "Bea"), (name, "Cleo"), ("Bea", "Cleo")])])
+        assert refreshed(memory, group="rings").run == 1
+        (hit,) = memory.search(f"{name} knows Bea", group="rings", scopes=["community"])
+        assert name in hit.text
+        memory.remove(group="rings", everything=True)
