@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kgray import kinds, rows
 from kgray.derivation.stored import garbage_not_collected, in_pieces
@@ -89,21 +90,16 @@ def snapshot(store: Store, group: str, *, texts: bool = True) -> Snapshot:
 
     Raises Unavailable while a large removal is being carried out.
     """
-
-    def read() -> Snapshot:
-        if in_pieces(store, group):
-            raise Unavailable(f"a removal of group {group} is being carried out: run it again")
-        with garbage_not_collected():
-            return _read(store, group, texts=texts)
-
-    return at_one_moment(store, read)
+    return at_one_moment(store, lambda: _read(store, group, texts=texts))
 
 
+@garbage_not_collected()
 def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
+    if in_pieces(store, group):
+        raise Unavailable(f"a removal of group {group} is being carried out: run it again")
     head = store.heads([group])[group]
     first = store.pending_sequences(group, 0, 1)
     entities = {one.id: one for one in map(rows.entity, store.rows(kinds.ALL["entities"], group))}
-    mentioned, named = _mentioned(store, group, entities) if texts else ({}, {})
     parent = current(store, group)
     heads = store.rows(kinds.EPISODE_HEADS, group) if texts else ()
     operations = list(store.rows(kinds.ALL["operations"], group))
@@ -114,8 +110,7 @@ def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
         entities=dict(sorted(entities.items())),
         facts=[rows.fact(row) for row in store.rows(kinds.ALL["facts"], group)],
         places={row[1]: row[0] for row in heads if row[5] == kinds.COMMITTED and row[7] is None},
-        mentioned=mentioned,
-        named=named,
+        **(_mentioned(store, group, entities) if texts else {}),
         withdrawn=withdrawn(operations),
         corrected=parent is not None and any(row[0] > parent.watermark for row in operations),
         parent=parent,
@@ -124,20 +119,17 @@ def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
     )
 
 
-def _mentioned(
-    store: Store, group: str, entities: Mapping[str, Entity]
-) -> tuple[dict[str, set[int]], dict[str, int]]:
+def _mentioned(store: Store, group: str, entities: Mapping[str, Entity]) -> dict[str, dict[str, Any]]:
     shown: dict[str, list[str]] = {}
     for recorded, id_ in store.rows(kinds.ALL["shown_entities"], group):
         shown.setdefault(recorded, []).append(id_)
-    found: dict[str, set[int]] = {}
-    named: dict[str, int] = {}
+    found, named = dict[str, set[int]](), dict[str, int]()
     for sequence, recorded, surface in store.rows(kinds.MENTIONED, group):
         for id_ in shown.get(recorded, (recorded,)):
             found.setdefault(id_, set()).add(sequence)
             if id_ in entities and surface == entities[id_].name:
                 named[id_] = min(sequence, named.get(id_, sequence))
-    return found, named
+    return {"mentioned": found, "named": named}
 
 
 def withdrawn(operations: Sequence[Row]) -> tuple[int, ...]:
