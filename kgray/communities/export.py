@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kgray import kinds, rows
 from kgray.derivation.stored import garbage_not_collected, in_pieces
@@ -37,7 +38,7 @@ class Snapshot:
 
     entities    by id, in the order of their ids
     places      episode id -> sequence
-    mentioned   entity -> the sequences that mention it
+    mentioned   entity -> the sequences that mention it; named: the first of them that has its name
     withdrawn   the retractions and removals that have been carried out: a run made from other ones is void
     parent      the current run; listed: its communities; profiles: the entities that a model wrote of in it
     corrected   something was merged, split, undone, retracted or removed since
@@ -50,6 +51,7 @@ class Snapshot:
     facts: Sequence[Fact]
     places: Mapping[str, int] = field(default_factory=dict)
     mentioned: Mapping[str, set[int]] = field(default_factory=dict)
+    named: Mapping[str, int] = field(default_factory=dict)
     withdrawn: tuple[int, ...] = ()
     parent: Run | None = None
     listed: Sequence[Community] = ()
@@ -88,20 +90,16 @@ def snapshot(store: Store, group: str, *, texts: bool = True) -> Snapshot:
 
     Raises Unavailable while a large removal is being carried out.
     """
-
-    def read() -> Snapshot:
-        if in_pieces(store, group):
-            raise Unavailable(f"a removal of group {group} is being carried out: run it again")
-        with garbage_not_collected():
-            return _read(store, group, texts=texts)
-
-    return at_one_moment(store, read)
+    return at_one_moment(store, lambda: _read(store, group, texts=texts))
 
 
+@garbage_not_collected()
 def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
+    if in_pieces(store, group):
+        raise Unavailable(f"a removal of group {group} is being carried out: run it again")
     head = store.heads([group])[group]
     first = store.pending_sequences(group, 0, 1)
-    entities = sorted(map(rows.entity, store.rows(kinds.ALL["entities"], group)), key=lambda e: e.id)
+    entities = {one.id: one for one in map(rows.entity, store.rows(kinds.ALL["entities"], group))}
     parent = current(store, group)
     heads = store.rows(kinds.EPISODE_HEADS, group) if texts else ()
     operations = list(store.rows(kinds.ALL["operations"], group))
@@ -109,10 +107,10 @@ def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
         group=group,
         watermark=first[0][0] - 1 if first else head.last,
         recorded_at=head.last_recorded,
-        entities={entity.id: entity for entity in entities},
+        entities=dict(sorted(entities.items())),
         facts=[rows.fact(row) for row in store.rows(kinds.ALL["facts"], group)],
         places={row[1]: row[0] for row in heads if row[5] == kinds.COMMITTED and row[7] is None},
-        mentioned=_mentioned(store, group) if texts else {},
+        **(_mentioned(store, group, entities) if texts else {}),
         withdrawn=withdrawn(operations),
         corrected=parent is not None and any(row[0] > parent.watermark for row in operations),
         parent=parent,
@@ -121,15 +119,17 @@ def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
     )
 
 
-def _mentioned(store: Store, group: str) -> dict[str, set[int]]:
+def _mentioned(store: Store, group: str, entities: Mapping[str, Entity]) -> dict[str, dict[str, Any]]:
     shown: dict[str, list[str]] = {}
     for recorded, id_ in store.rows(kinds.ALL["shown_entities"], group):
         shown.setdefault(recorded, []).append(id_)
-    found: dict[str, set[int]] = {}
-    for sequence, recorded, _ in store.rows(kinds.MENTIONED, group):
+    found, named = dict[str, set[int]](), dict[str, int]()
+    for sequence, recorded, surface in store.rows(kinds.MENTIONED, group):
         for id_ in shown.get(recorded, (recorded,)):
             found.setdefault(id_, set()).add(sequence)
-    return found
+            if id_ in entities and surface == entities[id_].name:
+                named[id_] = min(sequence, named.get(id_, sequence))
+    return {"mentioned": found, "named": named}
 
 
 def withdrawn(operations: Sequence[Row]) -> tuple[int, ...]:

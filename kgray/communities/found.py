@@ -48,6 +48,7 @@ class Found:
     def sources(self, snapshot: Snapshot) -> set[int]:
         """Return the sequences of the episodes from which a text on it may have words."""
         own = {snapshot.places.get(episode, 0) for fact in self.facts for episode in fact.episodes}
+        own |= {snapshot.named.get(end, 0) for fact in self.facts for end in fact.ends}  # told by name
         told = own.union(self.rested, *(snapshot.mentioned.get(member, set()) for member in self.members))
         return told.union(*(child.sources(snapshot) for child in self.children)) - {0}
 

@@ -69,12 +69,8 @@ def one_of(
         if len(near) > 1:
             raise Ambiguous(f"{asked!r} begins several communities: {', '.join(sorted(near))}")
         if not near:
-            why = (
-                "`kgray communities list` has their ids"
-                if found
-                else "`kgray communities refresh` finds some"
-            )
-            raise NotFound(f"group {group} has no community {asked!r}: {why}")
+            why = "list` has their ids" if found else "refresh` finds some"
+            raise NotFound(f"group {group} has no community {asked!r}: `kgray communities {why}")
         inside = sorted(e for e, owner in standing.owner.items() if near[0] in standing.upwards(owner))
         shown = (view_now(store, group) if view is None else view).entities(inside)
         return ShownCommunity(
@@ -106,8 +102,5 @@ def _standing(store: Store, group: str, known_at: Instant | None) -> _Standing:
     sizes = dict.fromkeys(there, 0)
     for id_ in (id_ for lowest in owner.values() for id_ in standing.upwards(lowest)):
         sizes[id_] += 1
-
-    def as_now(one: Community) -> Community:
-        return replace(one, size=sizes[one.id], stale=one.stale or one.id in stale)
-
-    return _Standing({id_: as_now(one) for id_, one in there.items()}, owner, recorded_at)
+    as_now = (replace(one, size=sizes[id_], stale=one.stale or id_ in stale) for id_, one in there.items())
+    return _Standing({one.id: one for one in as_now}, owner, recorded_at)

@@ -231,12 +231,15 @@ class _Writer:
             self.done.kept += 1
             return kept
         parts = await asyncio.gather(*(self._written(part, texts) for part in writing.parts_of(one, texts)))
-        request = writing.request_of(self.shown, one, texts, [part for part in parts if part is not None])
+        there = [part for part in parts if part is not None]
+        request = writing.request_of(self.shown, one, texts, there)
         key = writing.key_of(summarizer.identity, request.task, request.head, request.data)
         known = self.known.get(key) or self._journaled([key]).get(key, ())
         if not known and one.level == PROFILE and not self.refresh.profiles:
             return None
-        reply = known[0] if known else await self._asked(one, request, key, texts)
+        may_stay = len(there) == len(parts) and not one.is_part and one.level != PROFILE
+        note = [self.keeping.note(one, texts)] if may_stay and not known else []
+        reply = known[0] if known else await self._asked(one, request, key, note)
         if reply is None:
             return None
         if one.level != PROFILE and not one.is_part:
@@ -265,7 +268,7 @@ class _Writer:
         return {row[0].removeprefix(_JOURNALED): rows.answers(row) for row in found}
 
     async def _asked(
-        self, one: Found, request: SummaryRequest, key: str, texts: Mapping[str, Text]
+        self, one: Found, request: SummaryRequest, key: str, note: Sequence[Mapping[str, Any]]
     ) -> Mapping[str, Any] | None:
         """Return what the model says; None where it is not asked any more, or says nothing usable."""
         refresh, summarizer = self.refresh, self.refresh.summarizer
@@ -287,8 +290,6 @@ class _Writer:
                 return None
         refresh.spent += cost.prompt_tokens + cost.completion_tokens - price
         self.done.pay(cost)
-        whole = not one.is_part and one.level != PROFILE
-        note = [self.keeping.note(one, texts)] if whole else []
         answer = rows.answers_row(_JOURNALED + key, [reply, *note], *cost)
         sources = sorted(one.sources(self.shown))
         keep = partial(_journal, group=self.shown.group, answer=answer, sources=sources)
@@ -298,7 +299,7 @@ class _Writer:
 
 def _journal(at: Appending, *, group: str, answer: Row, sources: Sequence[int]) -> None:
     """Keep an answer with the episodes that it rests on; nothing where one of them is gone (R25)."""
-    there = {row[0] for row in at.rows(kinds.EPISODE_HEADS_AT, group, sources)}
+    there = {row[0] for row in at.rows(kinds.EPISODE_HEADS_AT, group, sources) if row[5] != kinds.WITHDRAWN}
     if sources and there.issuperset(sources):
         at.put(kinds.ANSWERS, group, answer)
         for sequence in sources:

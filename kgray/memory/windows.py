@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from kgray import kinds, rows
+from kgray.derivation.stored import in_pieces, view_now
 from kgray.derivation.view import View
 from kgray.errors import InputError, NotFound
 from kgray.graph import Entity, Fact
@@ -147,7 +148,10 @@ def changes(store: Store, group: str, since: Instant, limit: int) -> Row:
         if at is not None and at > since:
             told = "done" if state == kinds.DONE else "refused"
             commit(at)["entries"].append({"type": kind, "sequence": sequence, "state": told})
-    for id_, opened_at, ended_at in store.rows(kinds.FACT_CLOCKS, group):
+    clocks = store.rows(kinds.FACT_CLOCKS, group)
+    if in_pieces(store, group):  # what is stored is not so any more (R27)
+        clocks = ((f.id, f.created_at, f.expired_at) for f in _all_facts(store, view_now(store, group)))
+    for id_, opened_at, ended_at in clocks:
         for at, what in ((opened_at, "opened"), (ended_at, "ended")):
             if at is not None and at > since:
                 commit(at)[what].append(id_)

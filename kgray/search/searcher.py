@@ -118,7 +118,7 @@ class Searcher:
         if known is None:
             return None
         held = self._summaries.get(group)
-        if held is None or held.run != known[0]:
+        if held is None or (held.run, held.recorded_at) != known:  # a group begun anew counts from 1 again
             found = communities_of(self.store, group, known[0])
             held = Summaries(*known, self.embedder.dimensions, found)
             if len(self._summaries) >= _HELD:
@@ -337,16 +337,9 @@ def _hits(run: SearchRun, chosen: Sequence[tuple[SearchScope, Candidate]], ranks
             return hit(scope="entity", entity=row)
         if isinstance(row, Community):
             return hit(scope="community", community=row, known_at=known_at and row.told_at(known_at))
+        own = {name: getattr(row, name) for name in ("client_id", "speaker", "sequence", "kind")}
         at = to_datetime(row.reference_time)
-        return hit(
-            scope="episode",
-            client_id=row.client_id,
-            reference_time=at,
-            speaker=row.speaker,
-            told_in=row.source,
-            sequence=row.sequence,
-            kind=row.kind,
-        )
+        return hit(scope="episode", reference_time=at, told_in=row.source, **own)
 
     return [shown(candidate) for _, candidate in chosen]
 

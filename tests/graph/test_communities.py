@@ -522,3 +522,48 @@ def test_what_a_text_that_stays_rests_on_counts_for_those_above_it_too():
 
     assert below.sources(shown_now) == {1, 7}
     assert above.sources(shown_now) == {1, 2, 7}
+
+
+def test_a_profile_and_a_part_rest_on_what_names_the_other_ends_of_their_facts(memory, monkeypatch):
+    """R25: the text of a fact has the names of both its ends, and another episode may have given one."""
+    monkeypatch.setattr("kgray.communities.texts._WHOLE", 1)
+    friends = [("Vera Holm", name) for name in ("Z. Webb", "Ann", "Bea", "Cleo", "Dora", "Edda")]
+    memory.add_many([told("t1", friends), told("t2", [("Zyqqvorp Webb", "Ann")])])
+    webbs = {one.entity.name for one in memory.entities("Webb", group="rings")}
+    if len(webbs) > 1:
+        memory.merge(*sorted(webbs), group="rings")
+    refreshed(memory, CountingSummarizer(), group="rings", profiles=True)
+    assert "knows Zyqqvorp Webb" in memory.history("Vera Holm", group="rings").profile
+    answers = [row for row in kept(memory, "rings")["answers"] if "Zyqqvorp" in repr(row)]
+    assert len(answers) > 3, "a profile, a part and the whole"
+    memory.remove(group="rings", episodes=["t2"])
+    assert "zyqqvorp" not in repr(kept(memory, "rings")).lower()
+
+
+def test_a_text_that_lacks_a_part_is_no_text_to_stay(memory, monkeypatch):
+    monkeypatch.setattr("kgray.communities.texts._WHOLE", 5)
+    names = [f"P{n}" for n in range(6)]
+    memory.add_many([told("n1", [(a, b) for a in names for b in names if a < b])])
+    model = CountingSummarizer()
+    write, faults = model.write, [InvalidAnswer("no")]
+
+    async def write_all_but_one(request):
+        model.says = faults.pop() if faults else None
+        return await write(request)
+
+    monkeypatch.setattr(model, "write", write_all_but_one)
+    refreshed(memory, model, group="rings")
+    memory.add_many([told("n2", [("Elsewhere", "Far Away")])])
+    refreshed(memory, model, group="rings")
+    told_of = [len(shown(request, "PARTS")) for request in model.asked if shown(request, "PARTS")]
+    assert told_of == [1, 2]
+
+
+def test_a_group_that_was_removed_and_begun_anew_is_searched_anew(memory):
+    """Its runs are counted from 1 again, in the same process."""
+    for name in ("Ann", "Zoe"):
+        memory.add_many([told(f"n{name}", [(name, "Bea"), (name, "Cleo"), ("Bea", "Cleo")])])
+        assert refreshed(memory, group="rings").run == 1
+        (hit,) = memory.search(f"{name} knows Bea", group="rings", scopes=["community"])
+        assert name in hit.text
+        memory.remove(group="rings", everything=True)

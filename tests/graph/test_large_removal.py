@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
-from kgray import kinds, times
+from kgray import kinds, rows, times
+from kgray.communities.refresh import _journal
 from kgray.derivation.repair import differences
 from kgray.derivation.stored import in_pieces, view_now
 from kgray.errors import NotFound
@@ -16,6 +18,7 @@ from kgray.ingest import withdraw as withdrawing
 from kgray.ledger import accept, request, result
 from kgray.memory.answers import entities_like, history_of
 from kgray.memory.naming import id_called
+from kgray.memory.windows import changes
 from kgray.ports import Store
 from kgray.records import Operation
 from kgray.search import Query, Recipe, Searcher, Weights
@@ -82,10 +85,14 @@ def everything(store: Store, group: str) -> dict[str, Any]:
         )
         for text in (GONE, "Alice works at Firm")
     ]
+    news = changes(store, group, 0, 1000)["commits"]
     return {
         "people": [(row.entity.id, row.entity.name, row.entity.aliases) for row in people],
         "facts": sorted((fact.id, fact.valid_at, fact.invalid_at) for fact in facts),
         "found": [sorted((hit.scope, hit.id, hit.text) for hit in hits) for hits in found],
+        "news": sorted(
+            (sorted(row["opened"]), sorted(row["ended"])) for row in news if row["opened"] or row["ended"]
+        ),
     }
 
 
@@ -126,6 +133,18 @@ def test_a_source_that_leaves_in_pieces_is_out_of_sight_from_the_first_on(stores
     assert (done["episodes"], done["entities"], done["statements"]) == (3, 4, 4)
     if kind == "remove":
         assert GONE.casefold() not in repr(every_row(engine.store, engine.named())).casefold()
+
+
+def test_an_answer_on_what_leaves_in_pieces_is_not_kept(stores: Stores) -> None:
+    """R25: a model was asked before the removal; its rows of answers may have been looked for already."""
+    engine = engine_on(stores)
+    told(engine)
+    begin(engine, "remove", pieces=1)
+    heads = engine.store.rows(kinds.EPISODE_HEADS, engine.named())
+    late = rows.answers_row("community late", [{"summary": GONE}], 1, 1, 1)
+    keep = partial(_journal, group=engine.named(), answer=late, sources=[row[0] for row in heads])
+    engine.store.append([engine.named()], keep)
+    assert GONE not in repr(list(engine.store.rows(kinds.ALL["answers"], engine.named())))
 
 
 @pytest.mark.parametrize("kind", ["remove", "retract"])
