@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import pytest
 
@@ -12,6 +14,7 @@ from kgray.backends.openai_api import client
 from kgray.backends.openai_api.streaming import Repeats, ReplyWatch, repeats
 from kgray.outages import OUTAGES
 from kgray.ports import ExtractionRequest
+from kgray.prompting.prompts import REPAIR_LINE
 from tests.doors.chat_server import PROBED, Asked, ChatServer, Say, as_json
 from tests.doors.test_openai_models import GOOD, HANGS_S, episode, extractor, one_after_the_other, serve
 
@@ -114,6 +117,36 @@ async def test_a_server_that_streams_nothing_is_asked_for_whole_replies(serve):
     assert await relations(server) == ["WORKS_AT"]
     assert await relations(server) == ["WORKS_AT"]
     assert ["stream" in asked.body for asked in server.asked] == [True, False, False]
+
+
+async def test_all_that_ask_a_server_for_a_stream_at_once_are_answered_whole(serve):
+    """The first refusal is what the others learn from, not what fails their episodes."""
+
+    def answer(asked: Asked) -> Say:
+        no = Say("this server does not stream", status=400, delay=0.2)
+        return no if "stream" in asked.body else as_json(GOOD)
+
+    server = serve(answer, probe=slow_probe)
+    reader = extractor(server)
+    one = ExtractionRequest(episode=episode())
+    found = await asyncio.gather(*(reader.extract(one) for _ in range(3)))
+    assert [[fact.relation for fact in each.facts] for each in found] == [["WORKS_AT"]] * 3
+    assert sum("stream" in asked.body for asked in server.asked) == 3, "they did not ask at once"
+
+
+async def test_a_stream_without_its_end_is_asked_for_again(serve):
+    """A connection may be closed in order in the middle of a reply, by a server that is ended."""
+
+    class Ended(Say):
+        def events(self) -> Iterator[bytes]:
+            return islice(super().events(), len(REPLY) // 8)
+
+    server = serve(
+        one_after_the_other(Ended(pieces=written(REPLY)), Say(pieces=written(REPLY))), probe=slow_probe
+    )
+    assert await relations(server, patience_s=HANGS_S) == ["WORKS_AT"]
+    assert REPAIR_LINE not in server.asked[-1].data
+    assert [asked.body["temperature"] for asked in server.asked] == [0.0, 0.0]
 
 
 def test_how_fast_a_reply_is_written_is_told() -> None:
