@@ -305,39 +305,36 @@ class GroupWindow:
                 self._is_due(self.items[reader])
 
     async def _extract(self, item: InFlight, episode: Episode, urgency: Urgency) -> None:
-        """Set the episode's extraction, from the journal or the model; of two calls the first counts."""
-        if (stored := await stored_extraction(self._parts, episode)) is not None:
-            item.sent.set_result(time.monotonic())
-            item.read.set_result(ReadEpisode(episode=episode, extraction=stored))
-            return
-        parts = self._parts
-
-        async def once() -> Extraction:
-            async with self._run.gate.pass_through(urgency):
-                sent_at = time.monotonic()
-                if not item.sent.done():
-                    item.sent.set_result(sent_at)
-                with self._committer.outbox.accounted(episode):
-                    found = await read_episode(parts, episode)
-                took = time.monotonic() - sent_at
-                self._run.took.append(took)
-                self._run.watch("extract", took, episode)
-                return found
-
+        """Set what the episode says, or why nobody can tell; of two calls the first counts."""
         try:
-            extraction = await patiently(once, parts, self._run.stop)
+            stored = await stored_extraction(self._parts, episode)
+            found = stored or await self._asked_for(item, episode, urgency)
+            if item.read.done():
+                self._committer.outbox.note_spent(episode, found.cost)
+                return
+            kept = stored or keep(self._committer.outbox, episode, found)
+            item.read.set_result(ReadEpisode(episode=episode, extraction=kept))
         except Exception as error:
             if not _is_its_own(error):
                 raise
             if not item.read.done():
                 item.read.set_exception(error)
                 item.read.exception()  # marks it as seen; whoever awaits the future gets it again
-            return
-        if not item.read.done():
-            kept = keep(self._committer.outbox, episode, extraction)
-            item.read.set_result(ReadEpisode(episode=episode, extraction=kept))
-        else:
-            self._committer.outbox.note_spent(episode, extraction.cost)
+
+    async def _asked_for(self, item: InFlight, episode: Episode, urgency: Urgency) -> Extraction:
+        async def once() -> Extraction:
+            async with self._run.gate.pass_through(urgency):
+                sent_at = time.monotonic()
+                if not item.sent.done():
+                    item.sent.set_result(sent_at)
+                with self._committer.outbox.accounted(episode):
+                    found = await read_episode(self._parts, episode)
+                took = time.monotonic() - sent_at
+                self._run.took.append(took)
+                self._run.watch("extract", took, episode)
+                return found
+
+        return await patiently(once, self._parts, self._run.stop)
 
     # ------------------------------------------------------------------ in order
 
@@ -426,10 +423,9 @@ class GroupWindow:
 
     async def _head_extraction(self, item: InFlight, episode: Episode) -> None:
         """Wait for the extraction of the next entry to commit; send it a second time where it is late."""
+        await asyncio.wait((item.sent, item.read), return_when=asyncio.FIRST_COMPLETED)
         if not item.read.done():
-            late_at = await asyncio.shield(item.sent) + max(
-                self._parts.late_s, LATE_TIMES * self._run.usual_s
-            )
+            late_at = item.sent.result() + max(self._parts.late_s, LATE_TIMES * self._run.usual_s)
             await asyncio.wait((item.read,), timeout=max(0.0, late_at - time.monotonic()))
         if item.read.done():
             return

@@ -64,7 +64,7 @@ class RayIngest:
         """Start nothing: reading never needs Ray."""
         self._settings, self._data, self._store = settings, data, store
         self._session: Session | None = None
-        self._joining = threading.Lock()
+        self._joining = threading.RLock()  # held while actors are started, too: once, whoever asks
         self._watching: threading.Thread | None = None
         self._agrees = False  # with the settings of the actors that are up
         self._deployment: Deployment | None = None
@@ -208,19 +208,20 @@ class RayIngest:
 
     def _up(self, tell: OnWait) -> Deployment:
         """Return the actors; start those that are missing, and Ray if need be."""
-        if self._deployment is None:
-            profile = self._join(tell)
-            from kgray.runtime.deploy import ensure  # it imports ray, which reads the token's variables
+        with self._joining:
+            if self._deployment is None:
+                profile = self._join(tell)
+                from kgray.runtime.deploy import ensure  # it imports ray, which reads the token's variables
 
-            spec = spec_of(self._settings, self._data, profile.values())
-            chosen = self._settings.runtime.profile is not None
-            try:
-                self._deployment = ensure(spec, detached=False, chosen=chosen, tell=tell)
-            except Unavailable:
-                if not head_listens():
-                    self._leave()
-                raise
-        return self._deployment
+                spec = spec_of(self._settings, self._data, profile.values())
+                chosen = self._settings.runtime.profile is not None
+                try:
+                    self._deployment = ensure(spec, detached=False, chosen=chosen, tell=tell)
+                except Unavailable:
+                    if not head_listens():
+                        self._leave()
+                    raise
+            return self._deployment
 
     def _leave(self) -> str:
         """Disconnect from a Ray that has ended (its client would end this process); return its address."""

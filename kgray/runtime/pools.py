@@ -186,6 +186,8 @@ class Pool:
             return
         finally:
             member.in_flight -= len(left)
+            if not member.in_flight:  # nobody is left who would tell of the end of what it waits for
+                OUTAGES.tell(member.worker.name, ())
         if lost := [call for call in left.values() if not call.answer.done()]:
             self._spawn(self._send_again(lost, member.worker, reason))
 
@@ -199,7 +201,6 @@ class Pool:
                         unknown = self._take(member, left, number, outcome) or unknown
         except Lost as error:
             member.missing = True
-            OUTAGES.tell(worker.name, ())
             return str(error)
         except TimeoutError:
             worker.abandon(list(left))

@@ -50,7 +50,6 @@ class _PooledActor(ABC):
         self._loaded = self._ending = False
         self._idle_since = time.monotonic()
         self._since = time.time()
-        self._waits: tuple[Outage, ...] = ()  # as last told
         try:
             self._build(spec)
         except KgrayError as error:
@@ -101,12 +100,12 @@ class _PooledActor(ABC):
         metrics.observe("kgray_batch_size", len(chunk), of="chunk")
         tasks = {asyncio.create_task(self._outcome(request)): number for number, request in chunk}
         self._running |= {number: task for task, number in tasks.items()}
-        left = set(tasks)
+        left, told = set(tasks), tuple[Outage, ...]()  # by this chunk: others may be another router's
         try:
             while left:
                 ended, left = await asyncio.wait(left, timeout=_TELL_S, return_when=asyncio.FIRST_COMPLETED)
-                if (waits := tuple(OUTAGES.current())) != self._waits:
-                    self._waits = waits
+                if (waits := tuple(OUTAGES.current())) != told:
+                    told = waits
                     yield [(TOLD, waits)]
                 self._done, self._idle_since = self._done + len(ended), time.monotonic()
                 metrics.engine(self._name, self._counts())

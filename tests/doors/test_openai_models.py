@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import socket
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 
 from kgray import times
+from kgray.backends.openai_api import client as client_module
 from kgray.backends.openai_api.client import Client, Endpoint
 from kgray.backends.openai_api.embedder import OpenAIEmbedder
 from kgray.backends.openai_api.extractor import OpenAIExtractor
 from kgray.backends.openai_api.judge import OpenAIJudge
+from kgray.backends.openai_api.structured import DIALECTS
 from kgray.errors import InvalidAnswer, Refused, SettingsError, Unavailable
 from kgray.ontology import shipped
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
@@ -612,6 +617,7 @@ AGAIN = {
     "no JSON": Say(raw=b"<html>maintenance</html>"),
     "no choices": Say(raw=b'{"choices": []}'),
     "a list": Say(raw=b"[]"),
+    "a head that is no HTTP": Say(headers={"x-long": "a" * 20_000}),
 }
 
 
@@ -645,6 +651,58 @@ async def test_a_server_that_is_not_there_is_out_of_reach():
 
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:9/v1 cannot be reached"):
         await OpenAIExtractor(Client(nowhere), PROMPTS).extract(ExtractionRequest(episode=episode()))
+
+
+async def test_redirects_without_end_fail_no_episode(serve):
+    server = serve(lambda _: Say(status=307, headers={"location": "/v1/chat/completions"}))
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+
+async def test_another_server_than_the_named_one_never_gets_the_key(serve):
+    other = serve(lambda _: as_json(GOOD))
+    named = serve(lambda _: Say(status=307, headers={"location": f"{other.url}/chat/completions"}))
+    found = await extractor(named).extract(ExtractionRequest(episode=episode()))
+    assert [f.relation for f in found.facts] == ["WORKS_AT"]
+    assert {asked.key for asked in named.asked} == {KEY}
+    assert {asked.key for asked in other.asked} == {""}
+
+
+async def test_a_server_that_takes_no_connection_is_told_of_as_such():
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as ends:
+        for _ in range(3):
+            ends.enter_context(waiting := socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        port = full.getsockname()[1]
+        nowhere = Endpoint(base_url=f"http://127.0.0.1:{port}/v1", name="m", timeout_s=0.3, patience_s=0.1)
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await OpenAIExtractor(Client(nowhere), PROMPTS).extract(ExtractionRequest(episode=episode()))
+
+
+async def test_a_netrc_has_no_part_in_requests(serve, monkeypatch, tmp_path):
+    """Its names and passwords are for other programs; beside a key aiohttp would refuse every request."""
+    (tmp_path / "netrc").write_text("default login somebody password of-somebody")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    server = serve(lambda _: as_json(GOOD))
+    await extractor(server).extract(ExtractionRequest(episode=episode()))
+    assert {asked.key for asked in server.asked} == {KEY}
+
+
+async def test_a_proxy_of_the_environment_is_used(serve, monkeypatch):
+    server = serve(lambda _: as_json(GOOD))
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("http_proxy", server.url.removesuffix("/v1"))
+    elsewhere = extractor(server, base_url="http://model.invalid/v1")
+    await elsewhere.extract(ExtractionRequest(episode=episode()))
+    assert [asked.path for asked in server.asked] == ["http://model.invalid/v1/chat/completions"]
+    DIALECTS.clear()
+    monkeypatch.setenv("no_proxy", "model.invalid")
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        await extractor(server, base_url="http://model.invalid/v2").extract(
+            ExtractionRequest(episode=episode())
+        )
 
 
 async def test_a_slow_answer_counts_as_none(serve):
@@ -786,6 +844,8 @@ def test_each_event_loop_has_connections_of_its_own(serve):
 
     assert server.tasks() == ["combined"] * 3
     assert len(server.probes) == 1
+    gc.collect()
+    assert not [loop for loop in client_module._SESSIONS if loop.is_closed()], "a loop that is over stays"
 
 
 # ------------------------------------------------------------------------------------ embeddings

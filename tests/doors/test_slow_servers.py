@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import pytest
 
@@ -14,6 +15,7 @@ from kgray.backends.openai_api import client
 from kgray.backends.openai_api.streaming import Repeats, ReplyWatch, repeats
 from kgray.outages import OUTAGES
 from kgray.ports import ExtractionRequest
+from kgray.prompting.prompts import REPAIR_LINE
 from tests.doors.chat_server import PROBED, Asked, ChatServer, Say, as_json
 from tests.doors.test_openai_models import GOOD, HANGS_S, episode, extractor, one_after_the_other, serve
 
@@ -130,6 +132,21 @@ async def test_requests_that_were_under_way_when_the_first_stream_was_refused_ar
 
     server = serve(answer, probe=slow_probe)
     assert await asyncio.gather(*(relations(server) for _ in range(3))) == [["WORKS_AT"]] * 3
+
+
+async def test_a_stream_without_its_end_is_asked_for_again(serve):
+    """A connection may be closed in order in the middle of a reply, by a server that is ended."""
+
+    class Ended(Say):
+        def events(self) -> Iterator[bytes]:
+            return islice(super().events(), len(REPLY) // 8)
+
+    server = serve(
+        one_after_the_other(Ended(pieces=written(REPLY)), Say(pieces=written(REPLY))), probe=slow_probe
+    )
+    assert await relations(server, patience_s=HANGS_S) == ["WORKS_AT"]
+    assert REPAIR_LINE not in server.asked[-1].data
+    assert [asked.body["temperature"] for asked in server.asked] == [0.0, 0.0]
 
 
 def test_how_fast_a_reply_is_written_is_told() -> None:

@@ -12,12 +12,13 @@ import pytest
 from kgray import holds, kinds, times
 from kgray.derivation.repair import differences
 from kgray.errors import SettingsError, Unwritable
+from kgray.ingest import window
 from kgray.ingest.committer import Direct
 from kgray.ingest.runner import Runner
 from kgray.ledger import request
 from kgray.ports import ExtractionRequest, RowChanges
 from kgray.ports.ingest import Totals
-from kgray.records import Extraction, Operation
+from kgray.records import Episode, Extraction, Operation
 from tests.graph.engine import Engine, engine_on, in_group, reading
 from tests.waiting import HANGS_S
 
@@ -54,12 +55,12 @@ def filled(stores: Any) -> Engine:
     return engine
 
 
-def run(engine: Engine, **parts: Any) -> tuple[Totals, Runner]:
-    """Run until nothing more can be done."""
+def run(engine: Engine, *, hangs_s: float | None = None, **parts: Any) -> tuple[Totals, Runner]:
+    """Run until nothing more can be done. hangs_s: raise TimeoutError where that takes longer."""
     runner = Runner(replace(engine.parts, **parts))
     groups = [engine.named(group) for group in ("bad", "one", "two")]
     with engine.store.writing():
-        return asyncio.run(runner.run(groups=groups)), runner
+        return asyncio.run(asyncio.wait_for(runner.run(groups=groups), hangs_s)), runner
 
 
 def state(engine: Engine, group: str = "bad") -> tuple[int, int, int]:
@@ -88,6 +89,24 @@ def test_a_defect_holds_its_group_and_the_others_go_on(stores):
 
     assert state(engine) == (EACH, 0, 0)
     assert engine.named("bad") not in holds.held(engine.store)
+
+
+@pytest.mark.parametrize("of", ["keep", "stored_extraction"])
+def test_a_defect_beside_the_reading_of_an_episode_holds_its_group(stores, monkeypatch, of):
+    """In keeping what was read, or in reading what was kept: the commit does not wait for it for ever."""
+    engine, works = filled(stores), getattr(window, of)
+
+    def defective(*given: Any) -> Any:
+        episode = next(one for one in given if isinstance(one, Episode))
+        if episode.group.endswith("bad") and episode.sequence == 2:
+            raise ValueError("a row that cannot be read")
+        return works(*given)
+
+    monkeypatch.setattr(window, of, defective)
+    totals, _ = run(engine, hangs_s=HANGS_S, late_s=0.1)
+
+    assert totals.committed == 2 * EACH + 1
+    assert holds.held(engine.store)[engine.named("bad")].reason == "ValueError, a fault of kgray"
 
 
 def test_each_failure_makes_the_pause_longer(stores):

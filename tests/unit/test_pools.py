@@ -222,6 +222,27 @@ async def test_an_outage_is_told_of_until_an_answer_comes():
     assert (len(second.chunks), OUTAGES.current()) == (1, [])
 
 
+async def test_an_outage_is_no_longer_told_of_once_nobody_asks_the_worker_that_waits():
+    down = Outage(what="a server", reason="is down", since=1.0, until=2.0)
+
+    class Waiting(Hands):
+        async def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[Sequence[NumberedOutcome]]:
+            yield [(TOLD, (down,))]
+            told.set()
+            async for ended in super().work(chunk):
+                yield ended
+
+    told = asyncio.Event()
+    pool = pool_of(Waiting("first", never))
+    asked = asyncio.create_task(Chunker(pool, size=1, linger_s=0.0).ask("a"))
+    await told.wait()
+    assert OUTAGES.current() == [down]
+    asked.cancel()
+    await pool.close()
+
+    assert OUTAGES.current() == []
+
+
 async def test_where_nobody_is_left_the_caller_is_told_once_the_patience_is_spent():
     gone = Hands("gone", echo)
     gone.lost.set()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,6 +73,53 @@ async def test_what_is_wrong_with_the_settings_is_the_outcome_of_every_request(t
     assert isinstance(fault, SettingsError)
     assert "KGRAY_EMBEDDER_API_KEY is not set where Ray's processes run" in str(fault)
     assert found == {1: fault, 2: fault}
+
+
+async def test_each_router_is_told_of_an_outage_and_of_its_end(tmp_path: Path, monkeypatch: Any) -> None:
+    """Chunks of two routers: what one of them was told, the other does not know."""
+    from kgray.runtime import workers
+    from kgray.runtime.outcomes import TOLD
+    from kgray.runtime.spec import spec_of
+
+    monkeypatch.setattr(workers, "_TELL_S", 0.01)
+    worker = workers.EmbedWorker(spec_of(Settings(), tmp_path, {}), "embedder-0")
+    models = Blocking()
+    monkeypatch.setattr(worker, "_outcome", models.extract)
+    OUTAGES.forget()
+    OUTAGES.failed("a server", "is down", since=1.0, patience_s=9.0)
+
+    async def told(number: int) -> list[int]:
+        return [
+            len(said) async for ended in worker.work([(number, ("a",))]) for at, said in ended if at == TOLD
+        ]
+
+    both = asyncio.gather(told(1), told(2))
+    await asyncio.sleep(0.1)
+    OUTAGES.answered("a server")
+    await asyncio.sleep(0.1)
+    models.end.set()
+    assert await both == [[1, 0], [1, 0]]
+
+
+def test_actors_that_several_threads_ask_for_are_started_once(tmp_path: Path, monkeypatch: Any) -> None:
+    """Summaries of several groups ask at once; of two starts, neither would be this process's own."""
+    from kgray.runtime import deploy
+    from kgray.runtime.ingest import RayIngest
+    from kgray.runtime.profile import Profile
+
+    started: list[object] = []
+
+    def ensure(*_: object, **__: object) -> object:
+        time.sleep(0.1)
+        started.append(object())
+        return started[-1]
+
+    monkeypatch.setattr(deploy, "ensure", ensure)
+    monkeypatch.setattr(RayIngest, "_join", lambda *_: Profile())
+    with kgray.open(tmp_path) as memory, ThreadPoolExecutor(4) as threads:
+        ingest = RayIngest(Settings(), tmp_path, memory.store)
+        found = list(threads.map(ingest._up, [print] * 4))
+    assert found == started * 4
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "http://127.0.0.1:9"])

@@ -20,6 +20,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 from weakref import WeakKeyDictionary
 
 from kgray.backends.openai_api.streaming import Repeats, whole
@@ -31,7 +33,7 @@ from kgray.settings import Secret
 from kgray.spans import model_call
 
 if TYPE_CHECKING:
-    from aiohttp import ClientResponse, ClientResponseError, ClientSession
+    from aiohttp import ClientResponse, ClientSession
 
 CONNECT_S = 5.0
 MASK = "***"  # shown in place of a key
@@ -240,9 +242,7 @@ class Client:
         Raises Rejected, SettingsError, Unavailable.
         """
         listener = if_slow if on_text is None else lambda: on_text
-        post = _Post(
-            "/chat/completions", body, lambda got: bool(got["choices"]), listener, if_slow is not None
-        )
+        post = _Post("/chat/completions", body, lambda got: bool(got["choices"]), listener, bool(if_slow))
         return await self._patiently(post, spent)
 
     async def embeddings(self, texts: list[str]) -> dict[str, Any]:
@@ -288,10 +288,9 @@ class Client:
             return False  # the model is asked, and says what is wrong
 
     def _shortest(self) -> _Post:
+        body: dict[str, Any] = {"input": ["a"], "encoding_format": "float"}
         if self.endpoint.setting == "embedder":
-            return _Post(
-                "/embeddings", {"input": ["a"], "encoding_format": "float"}, lambda got: "data" in got
-            )
+            return _Post("/embeddings", body, lambda got: "data" in got)
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
         return _Post("/chat/completions", body, lambda got: "choices" in got)
 
@@ -340,33 +339,27 @@ class Client:
 
     async def _once(self, session: Any, post: _Post, sent_at: float) -> dict[str, Any]:  # noqa: ANN401 - as above
         """Return a sound body. Raises TryLater, Rejected, SettingsError."""
-        from aiohttp import ClientConnectorError, ClientError, ClientResponseError, ConnectionTimeoutError
+        from aiohttp import ClientConnectorError, ClientError, ConnectionTimeoutError
 
-        streamed = session.streamed(post)  # another request may meet the refusal first, and note it
         try:
             body = {"model": self.endpoint.name, **post.body}
             since = time.monotonic()
-            if streamed:
-                found = await self._streamed(session.api, post, body)
+            if session.streamed(post):
+                found = await self._streamed(session, post, body, sent_at)
             else:
-                async with self._sent(session.api, post, body) as answer:
+                async with self._sent(session, post, body, sent_at) as answer:
                     found = json.loads(await answer.read())
                 session.note(found, time.monotonic() - since)
             if isinstance(found, list):
                 found = {"results": found}  # the rerank interface of TEI
             if isinstance(found, dict) and post.is_sound(found):
                 return found
-        except ClientResponseError as error:
-            if post.if_slow and streamed and error.status == 400 and "stream" in error.message:
-                session.streams = False
-                raise TryLater("does not stream") from None
-            raise self._meaning(error, session.limiter, sent_at) from None
         except (ClientError, TimeoutError) as error:
-            said = f"cannot be reached ({' '.join(str(error).split())[:120]})"
-            if isinstance(error, TimeoutError):
+            said = f"cannot be reached ({self.masked(' '.join(str(error).split()))[:120]})"
+            was_sent = not isinstance(error, ClientConnectorError | ConnectionTimeoutError)
+            if was_sent and isinstance(error, TimeoutError):
                 session.is_slow = True
                 said = f"no answer within {self.endpoint.timeout_s:g} s"
-            was_sent = not isinstance(error, ClientConnectorError | ConnectionTimeoutError)
             raise TryLater(said, worked=was_sent) from None
         except (ValueError, KeyError, TypeError):  # no JSON, or of another form
             pass
@@ -374,25 +367,31 @@ class Client:
 
     @asynccontextmanager
     async def _sent(
-        self, api: ClientSession, post: _Post, body: Mapping[str, Any]
+        self, session: _ServerSession, post: _Post, body: Mapping[str, Any], sent_at: float
     ) -> AsyncIterator[ClientResponse]:
-        """Yield the answer to a request, its body still to be read. Raises ClientResponseError."""
-        from aiohttp import ClientResponseError
+        """Yield the answer to a request, its body still to be read. Raises what a status means.
 
-        async with api.post(self._url + post.path, data=json.dumps(body).encode()) as answer:
-            if (status := answer.status) >= 400:
-                said, of = await answer.text(errors="replace"), (answer.request_info, answer.history)
-                raise ClientResponseError(*of, status=status, message=said, headers=answer.headers)
+        By aiohttp's own error of a status, an answer that is no HTTP would be a refusal of the text.
+        """
+        async with session.api.post(self._url + post.path, data=json.dumps(body).encode()) as answer:
+            if answer.status >= 400:
+                said = await answer.text(errors="replace")
+                if post.if_slow and "stream" in body and answer.status in (400, 422) and "stream" in said:
+                    session.streams = False
+                    raise TryLater("does not stream")
+                raise self._meaning(answer, said, session.limiter, sent_at)
             yield answer
 
-    async def _streamed(self, api: ClientSession, post: _Post, body: dict[str, Any]) -> object:
+    async def _streamed(
+        self, session: _ServerSession, post: _Post, body: dict[str, Any], sent_at: float
+    ) -> object:
         """Return the body of a completion, each piece of which was passed on; a server need not stream."""
         from aiohttp import ClientError
 
         assert post.listener is not None  # noqa: S101 - see `_ServerSession.streamed`
         on_text = post.listener()
         body = body | {"stream": True, "stream_options": {"include_usage": True}}
-        async with self._sent(api, post, body) as answer:
+        async with self._sent(session, post, body, sent_at) as answer:
             if "event-stream" not in answer.headers.get("content-type", ""):
                 found = json.loads(await answer.read())
                 with suppress(Repeats):
@@ -410,26 +409,24 @@ class Client:
                 said = silent if isinstance(error, TimeoutError) else "broke off its answer"
                 raise TryLater(said, worked=True) from None
 
-    def _meaning(self, error: ClientResponseError, limiter: Limiter, sent_at: float) -> Exception:
-        status = error.status
+    def _meaning(self, answer: ClientResponse, said: str, limiter: Limiter, sent_at: float) -> Exception:
+        status = answer.status
         if status in _TRIED_AGAIN or status >= 500:
-            seconds = _retry_after(error.headers or {})
+            seconds = _retry_after(answer.headers)
             if status == 429:
                 limiter.throttled(sent_at)
             limiter.pause(min(seconds, self.endpoint.patience_s))
             return TryLater(f"answers {status}", seconds)
         if status in _SETTINGS:
-            where = self.endpoint.setting
-            what = _SETTINGS[status].format(setting=where, SETTING=where.upper())
-            return SettingsError(
-                f"The server at {self.endpoint.base_url} (model {self.endpoint.name!r}) {what}."
-            )
+            at = self.endpoint
+            what = _SETTINGS[status].format(setting=at.setting, SETTING=at.setting.upper())
+            return SettingsError(f"The server at {at.base_url} (model {at.name!r}) {what}.")
         try:
-            told: Any = json.loads(error.message)
+            told: Any = json.loads(said)
             told = told.get("error", told)
             told = told.get("message") or told
         except (ValueError, AttributeError):  # no JSON, or a text where an object is usual
-            told = error.message
+            told = said
         return Rejected(f"{status}: {self.masked(' '.join(str(told).split()))[:300]}")
 
     def _gave_up(self, reason: str, waited: float, asked: float) -> str:
@@ -468,7 +465,7 @@ async def _session(endpoint: Endpoint) -> _ServerSession:
             timeout=ClientTimeout(sock_read=most_s, sock_connect=min(CONNECT_S, most_s)),
             connector=TCPConnector(limit=0, keepalive_timeout=_KEPT_S),
             read_bufsize=_LONGEST_LINE,
-            trust_env=True,
+            proxy=_proxy(endpoint.base_url),
         )
         # The loop's own shutdown (asyncio.run) closes async generators that were started: the one moment
         # when connections can still be closed in order.
@@ -482,20 +479,21 @@ async def _closing(api: ClientSession) -> AsyncGenerator[None, None]:
     try:
         yield
     finally:
+        _SESSIONS.pop(asyncio.get_running_loop(), None)  # a session holds its loop, which would stay for ever
         await api.close()
+
+
+def _proxy(url: str) -> str | None:
+    """Return the environment's proxy; aiohttp's `trust_env` reads a netrc too, and refuses keys beside it."""
+    parts = urlsplit(url)
+    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
     """Return the seconds that the server asks for, as a number or as a date; 0 where it does not."""
     for told, unit in ((headers.get("retry-after-ms"), 1000), (headers.get("retry-after"), 1)):
-        if told is None:
-            continue
-        try:
-            return max(0.0, float(told) / unit)
-        except ValueError:
-            pass
-        try:
-            return max(0.0, parsedate_to_datetime(told).timestamp() - time.time())
-        except ValueError:
-            pass
+        with suppress(ValueError):
+            return max(0.0, float(told or "") / unit)
+        with suppress(ValueError):
+            return max(0.0, parsedate_to_datetime(told or "").timestamp() - time.time())
     return 0.0

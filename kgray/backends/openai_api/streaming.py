@@ -32,13 +32,14 @@ async def whole(
     """Return the body of a completion that comes as a stream of events.
 
     pieces: of its text, as they come; each is passed on. sent: tokens of the request, told of a reply that
-    `on_text` ends. Raises ValueError where the server tells of an error.
+    `on_text` ends. Raises ValueError where the server tells of an error, or the end is missing.
     """
     usage = finish = None
+    ended = False
     try:
         async for line in answer.content:
             what, _, told = line.partition(b":")
-            if what != b"data" or told.strip() == b"[DONE]":
+            if what != b"data" or (ended := told.strip() == b"[DONE]"):
                 continue
             chunk: Any = json.loads(told)
             if chunk.get("error"):
@@ -49,6 +50,8 @@ async def whole(
                 if piece := (choice.get("delta") or {}).get("content"):
                     pieces.append(piece)
                     on_text(piece)
+        if not (ended or finish):
+            raise ValueError("the stream ends in the middle")
     except Repeats:
         answer.close()  # a server ends what nobody reads
         finish, usage = "length", {"prompt_tokens": sent, "completion_tokens": len(pieces)}
