@@ -25,7 +25,7 @@ def test_the_shipped_profile_lists_every_key_and_is_the_default():
 def test_sequencers_and_writers_ask_for_a_place_of_their_own(tmp_path):
     """Their own CPUs, memory and labels, and no worker's; shards are in the order of their numbers."""
     pytest.importorskip("ray")
-    from kgray.runtime.deploy import order, _plan
+    from kgray.runtime.deploy import _plan, order
     from kgray.runtime.spec import spec_of
 
     own = {"shards": 12, "cpus": 0.5, "memory_mb": 64, "labels": {"role": "control"}}
