@@ -124,15 +124,23 @@ class EngineClient(Client):
         self._limits, self._heads, self._on_dead = limits, heads, on_dead
         self._engine: Any = None
         self._starting = asyncio.Lock()
+        self._loading: asyncio.Task[None] | None = None
         self._numbers = itertools.count()
         tokens, calls = ("prompt_tokens", "cached_tokens", "reply_tokens"), ("calls", "aborted")
         self.counts = dict.fromkeys((*tokens, *calls, "running", "waiting", "preempted"), 0)
 
     async def start(self) -> None:
-        """Start the engine and read the heads, unless it runs. Raises SettingsError."""
+        """Start the engine and read the heads, unless it runs. Raises SettingsError.
+
+        In a task of its own: a call that is cancelled meanwhile must not have a second engine loaded.
+        """
+        if self._loading is None or (self._loading.done() and self._engine is None):
+            self._loading = asyncio.create_task(self._load())
+        if not self._loading.done():
+            await asyncio.shield(self._loading)
+
+    async def _load(self) -> None:
         async with self._starting:
-            if self._engine is not None:
-                return
             engine = await asyncio.to_thread(self._built)
             self._session = _EngineSession(Limiter(self.endpoint.max_concurrency))
             self._engine = engine

@@ -76,6 +76,16 @@ async def test_the_head_of_every_prompt_of_the_pipeline_is_read_at_the_start(log
     await engine.stop()
 
 
+async def test_a_call_that_is_cancelled_while_the_engine_loads_has_no_second_one_loaded(log):
+    engine, _, _ = built()
+    first = asyncio.create_task(engine.start())
+    await asyncio.sleep(0)
+    first.cancel()
+    await engine.start()
+    await engine.stop()
+    assert log() == ["start", "stop"]
+
+
 async def test_a_call_that_is_cancelled_or_too_slow_is_aborted(log):
     engine, extractor, _ = built(model_timeout_s=1.0, model_patience_s=1.0)
     hanging = asyncio.create_task(extractor.extract(asked("[[HANG]]")))
