@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import kgray
 from kgray.backends.openai_api.client import Client, Endpoint, Rejected, TokensSpent
-from kgray.intake import draft_from
+from kgray.intake.drafts import draft_from
 from tests.doors.chat_server import ChatServer, Say, as_json
 
 
