@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kgray.communities.found import Problem, clustered
 from kgray.communities.partition import Levels
-from kgray.errors import KgrayError, Unavailable
+from kgray.errors import KgrayError, SettingsError, Unavailable
 from kgray.memory import ingesting
 from kgray.memory.ingesting import done_elsewhere
 from kgray.outages import OUTAGES, Outage
@@ -156,8 +156,8 @@ class RayIngest:
     def pool(self, kind: str) -> Pool | None:
         """Return the workers of a kind, for one call; None where no Ray runs, or none of them.
 
-        Engines that read are started: no process but theirs has the model. Raises SettingsError where the
-        actors have other settings: they would answer with another model than the one that is asked for.
+        Engines that read are started: no process but theirs has the model. Actors with other settings would
+        answer with another model: None for what searches, whose own model answers; else raises SettingsError.
         """
         model, reads = self._settings.model, kind == "models"
         if reads and model.backend == "vllm":
@@ -177,10 +177,15 @@ class RayIngest:
         from kgray.runtime.deploy import workers
 
         spec = spec_of(self._settings, self._data, {})
-        if not self._agrees:  # asked once: each look asks an actor
-            deployed(spec)
-            self._agrees = True
+        try:  # asked until some are found: each look asks an actor
+            self._agrees = self._agrees or deployed(spec) is not None
+        except SettingsError:
+            if reads:
+                raise
+        if not self._agrees:
+            return None
         there = [RemoteWorker(name, spec.namespace) for name in workers(spec, kind).actors]
+        self._agrees = bool(there)  # those that come up later may be others
         random.shuffle(there)  # a pool of one call does not know what others have sent
         deadline_s = model.patience_s + (CALLS if reads else 1) * model.timeout_s
         return Pool(there, patience_s=model.patience_s, answer_deadline_s=deadline_s) if there else None

@@ -98,6 +98,8 @@ def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_se
     opened = {f"model_{key}": value for key, value in model.items()}
     opened |= {"runtime_backend": "ray", "runtime_address": ray_session.address}
     spec = spec_of(settings, tmp_path, profile.load(tmp_path / "profile.toml").values())
+    early = kgray.open(tmp_path, **opened | {"model_name": "other"})
+    assert early.runtime.pool("models") is None  # nobody is up
     up = deploy.ensure(spec, detached=True, chosen=False)
     try:
         with kgray.open(tmp_path, **opened) as memory:
@@ -110,11 +112,11 @@ def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_se
         # One that nobody has met yet may be asked anew elsewhere; whoever wrote, it was a worker.
         assert len(wrote) == 2
         assert 3 <= sum(wrote) <= len(server.asked)
-        with (
-            kgray.open(tmp_path, **opened | {"model_name": "other"}) as memory,
-            pytest.raises(SettingsError, match=r"model\.name"),
-        ):
-            memory.refresh_communities()
+        with early as memory:
+            with pytest.raises(SettingsError, match=r"model\.name"):
+                memory.refresh_communities(cold=True)
+            # A search needs no actors: where theirs have other settings, its own model answers.
+            assert memory.runtime.pool("embedder") is None
     finally:
         up.stop(0)
         server.close()
