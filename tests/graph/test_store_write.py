@@ -275,10 +275,11 @@ def test_appenders_and_the_writer_share_one_order(store, stores, group, other, m
 
     with ThreadPoolExecutor(2) as pool, store.writing():
         appending = [pool.submit(appended, "a", (group, other)), pool.submit(appended, "b", (other, group))]
-        ended = False
-        while not ended:
-            ended = all(part.done() for part in appending)  # asked before the groups: what it says is seen
-            for each in mine(store.pending_groups()):
+        ended, pending = False, {}
+        while pending or not ended:
+            ended = all(part.done() for part in appending)  # first: the look then sees all of theirs
+            pending = mine(store.pending_groups())
+            for each in pending:
                 found, at = store.pending(each, 5), next_time(store, each)
                 store.apply(
                     [told(r.sequence, "Al", "one", at + n, group=each) for n, r in enumerate(found, 1)]
