@@ -1,4 +1,4 @@
-"""What all tests share: the server and the Ray of those that need one; how two workers divide the tests."""
+"""What all tests share: the server and the Ray of those that need one; how the workers divide the tests."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"neo4j_server", "own_neo4j"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("neo4j")
-        if _shares(item):
-            item.add_marker(pytest.mark.xdist_group("servers"))
+        if group := _group(item):
+            item.add_marker(pytest.mark.xdist_group(group))
     if "PYTEST_XDIST_WORKER" in os.environ:
         # What takes longest first, else one worker would wait for the other at the end.
         items.sort(key=_turn)
@@ -67,22 +67,23 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(trylast=True)  # the test's own fixtures end first
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """End the worker's Ray after the last test that may need it: its ten processes are never quite idle."""
-    if item.nodeid.endswith("@servers") and nextitem is not None and not _shares(nextitem):
+    if item.nodeid.endswith("@ray") and nextitem is not None and _group(nextitem) != "ray":
         ray_session_of.end()
 
 
-def _shares(item: pytest.Item) -> bool:
-    """Whether a test is one of those that share a worker, since they share its Ray or its server.
+def _group(item: pytest.Item) -> str:
+    """Return who shares a worker with a test: the others on its Ray, or on its server; "" = nobody.
 
-    They mostly wait for other processes, which keep the second processor busy: one worker is enough for them.
+    Both mostly wait for other processes, which keep the processors busy: so there is a worker more than
+    processors.
     """
-    return any(item.get_closest_marker(name) for name in ("ray", "neo4j"))
+    return next((name for name in ("ray", "neo4j") if item.get_closest_marker(name)), "")
 
 
 def _turn(item: pytest.Item) -> int:
-    if item.get_closest_marker("ray"):
-        return 1
-    return 0 if _shares(item) else 2 if RUNTIME in item.path.parents else 3
+    if group := _group(item):
+        return ("ray", "neo4j").index(group)
+    return 2 if RUNTIME in item.path.parents else 3
 
 
 @pytest.fixture(autouse=True)
