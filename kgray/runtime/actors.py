@@ -7,15 +7,16 @@ retry, because they know whether a call may be repeated.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from kgray.errors import Unavailable
-from kgray.runtime.outcomes import Lost, NumberedOutcome, NumberedRequest
+from kgray.runtime.outcomes import Gone, Lost, NumberedOutcome, NumberedRequest
 from kgray.runtime.pools import Pool
 from kgray.runtime.profile import profile_of
 from kgray.runtime.spec import DeploymentSpec
@@ -73,42 +74,51 @@ def answer(call: Any, timeout_s: float = _ANSWER_S) -> Any:  # noqa: ANN401 - wh
 
 
 class RemoteWorker:
-    """A worker process as the router (`pools`) sees it; found by its name, again where it was replaced."""
+    """A worker process as the router (`pools`) sees it.
 
-    def __init__(self, name: str, namespace: str) -> None:
-        self.name, self._namespace = name, namespace
-        self._found: Handle | None = None
+    Its handle is kept: a process that Ray starts again has the same one. Where the actor has ended for good
+    it is looked for by its name, beside the event loop.
+    """
+
+    def __init__(self, name: str, namespace: str, only: Handle | None = None) -> None:
+        """only: this very actor is meant, and none that takes its name later."""
+        self.name, self._namespace, self.only = name, namespace, only
+        self._found = only
         self._loading: Handle | None = None  # was asked to load its model
 
-    def _handle(self) -> Handle:
+    @property
+    def is_gone(self) -> bool:
+        """Whether the only actor that is meant has ended for good."""
+        return self.only is not None and self._found is None
+
+    async def _handle(self) -> Handle:
+        if self.is_gone:
+            raise Gone(f"{self.name} has ended")
         if self._found is None:
             try:
-                self._found = ray.get_actor(self.name, namespace=self._namespace)
+                self._found = await asyncio.to_thread(ray.get_actor, self.name, self._namespace)
             except (ValueError, RayError) as error:
                 raise Lost(f"{self.name} does not run ({type(error).__name__})") from None
         return self._found
 
     async def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[Sequence[NumberedOutcome]]:
-        """Yield the outcomes of a chunk as its calls end. Raises Lost where the process went away."""
-        handle = self._handle()
-        with _lost():
+        """Yield the outcomes of a chunk as its calls end. Raises Lost where the process went away, Gone."""
+        handle = await self._handle()
+        with self._reaching():
             async for ended in handle.work.remote(chunk):
                 yield await ended
 
     def abandon(self, numbers: Sequence[int]) -> None:
         """Cancel these requests. Fire and forget: if the message is lost, a model call is wasted."""
-        with suppress(Lost):
-            self._handle().abandon.remote(list(numbers))
+        if self._found is not None:
+            self._found.abandon.remote(list(numbers))
 
     async def health(self) -> None:
-        """Return once the process has answered, and has its model. Raises Lost."""
-        try:
-            handle = self._handle()
-            if await reached(handle.health.remote()):
+        """Return once the process has answered, and has its model. Raises Lost, Gone."""
+        handle = await self._handle()
+        with self._reaching():
+            if await handle.health.remote():
                 return
-        except Lost:
-            self._found = None
-            raise
         if self._loading is not handle:  # one that Ray has started again loads by itself when it is asked to
             self._loading = handle
             handle.ready.remote()
@@ -116,8 +126,20 @@ class RemoteWorker:
 
     def restart(self) -> None:
         """End the process; Ray starts another in its place."""
-        with suppress(Lost):
-            ray.kill(self._handle(), no_restart=False)
+        if self._found is not None:
+            ray.kill(self._found, no_restart=False)
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            with _lost():
+                yield
+        except Lost as error:
+            if isinstance(error.__context__, ActorDiedError):
+                self._found = None
+            if self.is_gone:
+                raise Gone(str(error)) from None
+            raise
 
 
 def pool_of(

@@ -263,8 +263,7 @@ def restore(spec: DeploymentSpec) -> list[str]:
 
 def workers(spec: DeploymentSpec, kind: str) -> Deployment:
     """Return the worker actors of a kind that exist; some may not have come up."""
-    there = _named(spec.namespace)
-    return Deployment(spec, {name: one for name, one in there.items() if _kind(name) == kind})
+    return Deployment(spec, _named(spec.namespace, kind))
 
 
 def further(spec: DeploymentSpec, names: Sequence[str], *, detached: bool) -> Mapping[str, Handle]:
@@ -291,11 +290,13 @@ def retire(spec: DeploymentSpec, name: str, idle_s: float) -> bool:
     return True
 
 
-def _named(namespace: str) -> dict[str, Handle]:
-    """Return the actors of a namespace that exist, by name, the sequencers first."""
+def _named(namespace: str, kind: str = "") -> dict[str, Handle]:
+    """Return the actors of a namespace that exist, of a kind or all, by name, the sequencers first."""
     rows: list[Any] = list_named_actors(all_namespaces=True)
     handles: dict[str, Handle] = {}
     for name in sorted((row["name"] for row in rows if row["namespace"] == namespace), key=order):
+        if kind not in ("", _kind(name)):
+            continue  # a handle is a call to Ray's head
         with suppress(ValueError):  # it ended meanwhile, with the command that started it
             handles[name] = ray.get_actor(name, namespace=namespace)
     return handles

@@ -38,7 +38,7 @@ from kgray.ports import (
     SummaryRequest,
 )
 from kgray.records import Extraction
-from kgray.runtime.outcomes import TOLD, Lost, Outcome, RerankRequest, SparseRequest, answered, within
+from kgray.runtime.outcomes import TOLD, Gone, Lost, Outcome, RerankRequest, SparseRequest, answered, within
 
 if TYPE_CHECKING:  # it imports ray, and this module does without
     from kgray.runtime.actors import RemoteWorker
@@ -199,6 +199,8 @@ class Pool:
                 async for ended in worker.work([(call.number, call.request) for call in left.values()]):
                     for number, outcome in ended:
                         unknown = self._take(member, left, number, outcome) or unknown
+        except Gone:
+            raise  # the caller of the pool finds others
         except Lost as error:
             member.missing = True
             return str(error)
@@ -342,13 +344,14 @@ class OnWorkers:
 
     async def ask(self, request: object) -> Any:  # noqa: ANN401 - the port's value
         """Return what a model makes of a request, or raise the error it answers with."""
-        pool = await asyncio.to_thread(self._find)
-        if pool is None:
-            return await answered(self._local, request)
-        try:
-            return await Chunker(pool, size=1, linger_s=0.0).ask(request)
-        finally:
-            await pool.close()
+        while (pool := await asyncio.to_thread(self._find)) is not None:
+            try:
+                return await Chunker(pool, size=1, linger_s=0.0).ask(request)
+            except Gone:
+                await asyncio.sleep(_FIRST_DELAY_S)
+            finally:
+                await pool.close()
+        return await answered(self._local, request)
 
 
 # ------------------------------------------------------------- the model ports over a pool

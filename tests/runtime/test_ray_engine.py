@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -93,17 +93,18 @@ def workers(memory: Any) -> set[str]:
 
 
 @contextmanager
-def node(cards: int) -> Iterator[psutil.Process]:
+def node(cards: int) -> Iterator[None]:
     """Have a node with so many cards join the Ray of this process; the cards are claims in its books."""
     import ray
 
     command = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=1"]
     command += [f"--num-gpus={cards}", f"--address={ray.get_runtime_context().gcs_address}"]
-    joined = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    joined = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        yield psutil.Process(joined.pid)
-    finally:
-        joined.terminate()
+        yield
+    finally:  # lost at once: asked to end in order, it takes half a minute
+        for process in [joined, *joined.children(recursive=True)]:
+            process.kill()
         joined.wait(HANGS_S)
 
 
@@ -138,23 +139,29 @@ def test_a_pool_grows_while_its_engines_are_full_and_shrinks_when_they_have_no_w
     assert sorted(pid for what, pid in did(log) if what == "stop") == sorted(started)
 
 
-def test_an_engine_over_several_cards_has_a_placement_group_that_goes_with_it(tmp_path):
+def test_an_engine_over_several_cards_has_a_placement_group_that_goes_with_it(tmp_path, monkeypatch):
     """Each of two engines takes two cards of one node. The second has none until a second node joins."""
     from ray.util import placement_group_table
 
+    from kgray.runtime import deploy
+
+    monkeypatch.setattr(deploy, "_JOIN_S", 1.0)  # it waits for the second in vain
     how, log = settings(tmp_path, ON_CARDS)
     rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(6)]
-    with node(2), kgray.open(tmp_path / "d", **how) as memory:
-        assert memory.add_many(rows).committed == 6
-        namespace = memory.runtime._deployment.spec.namespace
+    with ExitStack() as nodes:
+        nodes.enter_context(node(2))
+        with kgray.open(tmp_path / "d", **how) as memory:
+            assert memory.add_many(rows).committed == 6
+            namespace = memory.runtime._deployment.spec.namespace
 
-        def groups() -> list[str]:
-            mine = [row for row in placement_group_table().values() if row["name"].startswith(namespace)]
-            return sorted(row["state"] for row in mine)
+            def groups() -> list[str]:
+                mine = [row for row in placement_group_table().values() if row["name"].startswith(namespace)]
+                return sorted(row["state"] for row in mine)
 
-        assert groups() == ["CREATED", "PENDING"]
-        with node(2):
+            assert groups() == ["CREATED", "PENDING"]
+            nodes.enter_context(node(2))
             wait_for(lambda: len([1 for what, *_ in did(log) if what == "start"]) == 2)
             assert groups() == ["CREATED", "CREATED"]
+        wait_for(lambda: groups() == ["REMOVED", "REMOVED"])
     assert [words[:2] for what, *words in did(log) if what == "cards"] == [["STRICT_PACK", "2"]] * 2
-    wait_for(lambda: groups() == ["REMOVED", "REMOVED"])
+    assert len([1 for what, *_ in did(log) if what == "stop"]) == 2
