@@ -196,8 +196,23 @@ def _come_up(found: Deployment, until: float, tell: OnWait) -> dict[str, dict[st
             tell(f"not up yet: {missing}; no node has room for them, or they load: they join when they come")
             break
         if now > until:
-            raise Unavailable(f"not up in time: {missing}; is there a node with room for them?", waited=True)
+            raise Unavailable(f"not up in time: {missing}; {_what_lacks(found.spec, lacking)}", waited=True)
     return rows
+
+
+def _what_lacks(spec: DeploymentSpec, kinds: Collection[str]) -> str:
+    """Return why no actor of these kinds has come up, as far as Ray's books tell."""
+    engine = profile_of(spec.profile, "the deployment").engine
+    cards = [node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]]
+    on_one = engine.placement == "STRICT_PACK"
+    have = max(cards, default=0.0) if on_one else sum(cards)
+    if engine.tensor_parallel <= max(1, have) or not {POOLS.get(kind) for kind in kinds} & set(READING):
+        return "is there a node with room for them?"
+    return f"engine.tensor_parallel = {engine.tensor_parallel} needs as many cards " + (
+        f'on one node, and the largest has {have:g}: with engine.placement = "PACK" several nodes share one'
+        if on_one
+        else f"and all nodes together have {have:g}"
+    )
 
 
 def _loaded(found: Deployment, up: Collection[str], tell: OnWait) -> Iterator[Exception | None]:
