@@ -11,6 +11,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from kgray.backends.openai_api.client import Client, Endpoint, Limiter, Rejected, TryLater
@@ -61,11 +62,6 @@ class AbsentEngine(Client):
             'model.backend = "vllm" answers in Ray\'s workers alone, and this process asks it itself: '
             'use a server, model.backend = "openai".'
         )
-
-
-@dataclass(slots=True)
-class _EngineSession:
-    limiter: Limiter
 
 
 class _Statistics:
@@ -142,7 +138,7 @@ class EngineClient(Client):
     async def _load(self) -> None:
         async with self._starting:
             engine = await asyncio.to_thread(self._built)
-            self._session = _EngineSession(Limiter(self.endpoint.max_concurrency))
+            self._session = SimpleNamespace(limiter=Limiter(self.endpoint.max_concurrency))
             self._engine = engine
             for head in self._heads:
                 messages = [{"role": "system", "content": head}, {"role": "user", "content": ""}]

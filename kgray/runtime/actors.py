@@ -17,15 +17,11 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from kgray.errors import Unavailable
 from kgray.runtime.outcomes import Gone, Lost, NumberedOutcome, NumberedRequest
-from kgray.runtime.pools import Pool
-from kgray.runtime.profile import profile_of
-from kgray.runtime.spec import DeploymentSpec
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
 Handle = Any  # Ray's type of a handle does not know our methods
 _ANSWER_S = 10.0  # for a control call
-CALLS = 4  # model calls that one request may need in sequence: the call, repairs of its reply, a retry
 
 
 def control(method: _F) -> _F:
@@ -55,7 +51,8 @@ def _lost() -> Iterator[None]:
         raise
     except RayError as error:
         lines = str(error).strip().splitlines() or [""]  # Ray's many lines as one short line
-        raise Lost(f"{type(error).__name__}: {lines[-1]}"[:200]) from None
+        kind = Gone if isinstance(error, ActorDiedError) else Lost
+        raise kind(f"{type(error).__name__}: {lines[-1]}"[:200]) from None
 
 
 async def reached(call: Awaitable[_T]) -> _T:
@@ -134,26 +131,8 @@ class RemoteWorker:
         try:
             with _lost():
                 yield
-        except Lost as error:
-            if isinstance(error.__context__, ActorDiedError):
-                self._found = None
-            if self.is_gone:
-                raise Gone(str(error)) from None
+        except Gone as error:
+            self._found = None
+            if self.only is None:  # another one may have its name
+                raise Lost(str(error)) from None
             raise
-
-
-def pool_of(
-    spec: DeploymentSpec, workers: Sequence[RemoteWorker], what: str, least: int | None = None
-) -> Pool:
-    """Return the pool of a deployment's workers; what, least: see `Pool`."""
-    limits = profile_of(spec.profile, "the deployment").limits
-    patience_s, timeout_s = spec.values["model.patience_s"], spec.values["model.timeout_s"]
-    return Pool(
-        workers,
-        least=least,
-        patience_s=patience_s,
-        answer_deadline_s=patience_s + CALLS * timeout_s,
-        health_every_s=limits.health_every_s,
-        health_deadline_s=limits.health_deadline_s,
-        what=what,
-    )

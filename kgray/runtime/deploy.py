@@ -203,15 +203,14 @@ def _come_up(found: Deployment, until: float, tell: OnWait) -> dict[str, dict[st
 def _what_lacks(spec: DeploymentSpec, kinds: Collection[str]) -> str:
     """Return why no actor of these kinds has come up, as far as Ray's books tell."""
     engine = profile_of(spec.profile, "the deployment").engine
-    cards = [node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]]
-    on_one = engine.placement == "STRICT_PACK"
-    have = max(cards, default=0.0) if on_one else sum(cards)
-    if engine.tensor_parallel <= max(1, have) or not {POOLS.get(kind) for kind in kinds} & set(READING):
+    nodes: Any = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's
+    most = max((node["Resources"].get("GPU", 0.0) for node in nodes if node["Alive"]), default=0.0)
+    reads = any(POOLS.get(kind) in READING for kind in kinds)
+    if not reads or engine.placement != "STRICT_PACK" or engine.tensor_parallel <= max(1.0, most):
         return "is there a node with room for them?"
-    return f"engine.tensor_parallel = {engine.tensor_parallel} needs as many cards " + (
-        f'on one node, and the largest has {have:g}: with engine.placement = "PACK" several nodes share one'
-        if on_one
-        else f"and all nodes together have {have:g}"
+    return (
+        f"engine.tensor_parallel = {engine.tensor_parallel} needs as many cards on one node, and the largest "
+        f'has {most:g}: with engine.placement = "PACK" several nodes share one'
     )
 
 

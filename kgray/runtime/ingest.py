@@ -40,7 +40,7 @@ from kgray.ports.ingest import (
     silent,
 )
 from kgray.runtime import head as heads
-from kgray.runtime.pools import OnWorkers, Pool, PooledEmbedder, PooledReranker, PooledSummarizer
+from kgray.runtime.pools import CALLS, OnWorkers, Pool, PooledEmbedder, PooledReader, PooledReranker
 from kgray.runtime.profile import Profile
 from kgray.runtime.session import Session, head_listens, open_session, require_ray, runs_already
 from kgray.runtime.spec import spec_of
@@ -126,7 +126,7 @@ class RayIngest:
     def summarizer(self) -> Summarizer | None:
         """Return what summarises communities; None where no language model is configured."""
         local = build_summarizer(self._settings)
-        return None if local is None else PooledSummarizer(self._on_workers("models", local), local)
+        return None if local is None else PooledReader(self._on_workers("models", local), local)
 
     def _joined(self) -> Profile | None:
         """Join the Ray that runs; return its profile, None where none runs."""
@@ -173,8 +173,6 @@ class RayIngest:
             if self._watching is None:
                 self._watching = threading.Thread(target=self._watch, daemon=True)
                 self._watching.start()
-        from kgray.runtime.actors import CALLS
-
         try:
             there = self._found(kind)
         except SettingsError:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -21,28 +21,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray.errors import Cost, KgrayError, Unavailable
+from kgray.errors import KgrayError, Unavailable
 from kgray.outages import OUTAGES
-from kgray.ports import (
-    Embedder,
-    ExtractionRequest,
-    Extractor,
-    Judge,
-    Judged,
-    Matrix,
-    QuestionRequest,
-    Reranker,
-    SparseEmbedder,
-    SparseVector,
-    Summarizer,
-    SummaryRequest,
-)
-from kgray.records import Extraction
+from kgray.ports import Embedder, Extractor, Judge, Matrix, Reranker, SparseEmbedder, SparseVector, Summarizer
 from kgray.runtime.outcomes import TOLD, Gone, Lost, Outcome, RerankRequest, SparseRequest, answered, within
+from kgray.runtime.profile import profile_of
+from kgray.runtime.spec import DeploymentSpec
 
 if TYPE_CHECKING:  # it imports ray, and this module does without
     from kgray.runtime.actors import RemoteWorker
 
+CALLS = 4  # model calls that one request may need in sequence: the call, repairs of its reply, a retry
 _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 5.0
 
@@ -294,6 +283,23 @@ class Pool:
             member.missing, member.met = False, True
 
 
+def pool_of(
+    spec: DeploymentSpec, workers: Sequence[RemoteWorker], what: str, least: int | None = None
+) -> Pool:
+    """Return the pool of a deployment's workers; what, least: see `Pool`."""
+    limits = profile_of(spec.profile, "the deployment").limits
+    patience_s, timeout_s = spec.values["model.patience_s"], spec.values["model.timeout_s"]
+    return Pool(
+        workers,
+        least=least,
+        patience_s=patience_s,
+        answer_deadline_s=patience_s + CALLS * timeout_s,
+        health_every_s=limits.health_every_s,
+        health_deadline_s=limits.health_deadline_s,
+        what=what,
+    )
+
+
 class Chunker:
     """Gathers calls made in the same moments into chunks of at most `size`."""
 
@@ -355,61 +361,25 @@ class OnWorkers:
 
 
 # ------------------------------------------------------------- the model ports over a pool
-# The local model of each gives its identity, dimensions and keys, which cost no call.
 
 
-class PooledExtractor:
-    """`ports.Extractor` over a pool."""
+class PooledReader:
+    """`ports.Extractor`, `Judge` and `Summarizer` over a pool: each request has one answer, of its kind.
 
-    def __init__(self, calls: Chunker, local: Extractor) -> None:
-        self._calls, self._local = calls, local
+    local: gives identity and keys, which cost no call
+    """
 
-    @property
-    def identity(self) -> str:
-        """Model, parameters and version."""
-        return self._local.identity
-
-    async def extract(self, request: ExtractionRequest) -> Extraction:
-        """Return all that the episode says. Raises as the port does."""
-        found: Extraction = await self._calls.ask(request)
-        return found
-
-
-class PooledJudge:
-    """`ports.Judge` over a pool."""
-
-    def __init__(self, calls: Chunker, local: Judge) -> None:
-        self._calls, self._local = calls, local
+    def __init__(self, calls: Calls, local: Extractor | Judge | Summarizer) -> None:
+        self.extract = self.judge = self.write = calls.ask
         self.identity = local.identity
-
-    def key(self, request: QuestionRequest) -> str:
-        """Return the request's key, computed here: it costs no call."""
-        return self._local.key(request)
-
-    async def judge(self, request: QuestionRequest) -> Judged:
-        """Return one validated answer a question. Raises as the port does."""
-        found: Judged = await self._calls.ask(request)
-        return found
-
-
-class PooledSummarizer:
-    """`ports.Summarizer` over a pool."""
-
-    def __init__(self, calls: Calls, local: Summarizer) -> None:
-        self._calls, self.identity = calls, local.identity
-
-    async def write(self, request: SummaryRequest) -> tuple[Mapping[str, Any], Cost]:
-        """Return a checked reply and what it cost. Raises as the port does."""
-        found: tuple[Mapping[str, Any], Cost] = await self._calls.ask(request)
-        return found
+        self.key: Any = getattr(local, "key", None)
 
 
 class PooledEmbedder:
     """`ports.Embedder` over a pool; `ports.SparseEmbedder` where the local one is."""
 
     def __init__(self, calls: Calls, local: Embedder) -> None:
-        self._calls = calls
-        self.identity, self.dimensions = local.identity, local.dimensions
+        self._ask, self.identity, self.dimensions = calls.ask, local.identity, local.dimensions
         if isinstance(local, SparseEmbedder):
             self.sparse = self._sparse
 
@@ -417,12 +387,11 @@ class PooledEmbedder:
         """Return (len(texts), dimensions); one request for the whole list."""
         if not texts:
             return np.zeros((0, self.dimensions), dtype=np.float32)
-        found: Any = await self._calls.ask(tuple(texts))
         # A copy: rows that stay in memory must not pin Ray's shared memory, which is read-only.
-        return np.array(found, dtype=np.float32)
+        return np.array(await self._ask(tuple(texts)), dtype=np.float32)
 
     async def _sparse(self, texts: Sequence[str]) -> list[SparseVector]:
-        found: list[SparseVector] = await self._calls.ask(SparseRequest(tuple(texts))) if texts else []
+        found: list[SparseVector] = await self._ask(SparseRequest(tuple(texts))) if texts else []
         return found
 
 
@@ -430,10 +399,10 @@ class PooledReranker:
     """`ports.Reranker` over a pool."""
 
     def __init__(self, calls: Calls, local: Reranker) -> None:
-        self._calls, self.identity = calls, local.identity
+        self._ask, self.identity = calls.ask, local.identity
 
     async def score(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return (len(texts),); one request for the whole list. Raises as the port does."""
         if not texts:
             return np.zeros(0, dtype=np.float32)
-        return np.array(await self._calls.ask(RerankRequest(query, tuple(texts))), dtype=np.float32)
+        return np.array(await self._ask(RerankRequest(query, tuple(texts))), dtype=np.float32)

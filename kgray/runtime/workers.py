@@ -11,6 +11,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
+from itertools import accumulate, takewhile
 from typing import Any
 
 from kgray.errors import ContentError, Garbled, KgrayError, SettingsError
@@ -255,12 +256,8 @@ class EmbedWorker(_PooledActor):
                 row.set_result(found[at])
 
     def _next_batch(self) -> list[tuple[str, asyncio.Future[Any]]]:
-        tokens, count = 0, 0
-        for text, _ in self._waiting:
-            tokens += len(text) // _CHARACTERS_A_TOKEN + 1
-            if count and tokens > _TOKENS:
-                break
-            count += 1
+        sizes = accumulate(len(text) // _CHARACTERS_A_TOKEN + 1 for text, _ in self._waiting)
+        count = max(1, sum(1 for _ in takewhile(lambda size: size <= _TOKENS, sizes)))
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         return batch
 

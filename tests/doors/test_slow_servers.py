@@ -164,6 +164,15 @@ def test_how_fast_a_reply_is_written_is_told() -> None:
     assert slow.reason.endswith("tokens a second, 32 so far of at most 1000")
 
 
+def test_a_server_that_writes_a_reply_is_out_of_reach_no_longer() -> None:
+    OUTAGES.failed("the model", "cannot be reached (Server disconnected)", since=1.0, patience_s=9.0)
+    with OUTAGES.asking("the model", 120.0):
+        watch = ReplyWatch("the model", room=1000)
+        for _ in range(33):
+            watch("a ")
+        assert [one.slow for one in OUTAGES.current(time.time() + 3)] == [True]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

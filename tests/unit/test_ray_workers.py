@@ -204,7 +204,8 @@ async def test_a_batch_whose_answer_is_lost_is_sent_until_it_is_durable_and_writ
     assert isinstance(newer, RemoteWriter)
     with pytest.raises(StaleWriter):  # also where both runs are of one process
         await port.write(batch)
-    graph_writer.close()
+    graph_writer._release()
+    graph_writer._store.close()
     memory.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,16 +50,12 @@ class OpenAIEmbedder:
                 return rows
         raise Garbled(f"{self._client.where} sent vectors that are none, {_TRIES} times: look at its log")
 
-    def _units(self, data: list[object]) -> Matrix | None:
+    def _units(self, data: list[Any]) -> Matrix | None:
         """Return the rows in the order of their indexes, at unit length; None where they are no vectors."""
-        vectors: list[object] = [None] * len(data)
-        for place, row in enumerate(data):
-            index = row.get("index", place) if isinstance(row, dict) else place
-            if type(index) is int and 0 <= index < len(data) and isinstance(row, dict):
-                vectors[index] = row.get("embedding")
         try:
-            rows = np.array(vectors, dtype=np.float64)
-        except (TypeError, ValueError):
+            vectors = {row.get("index", place): row["embedding"] for place, row in enumerate(data)}
+            rows = np.array([vectors[place] for place in range(len(data))], dtype=np.float64)
+        except (AttributeError, KeyError, TypeError, ValueError):
             return None
         if rows.ndim != 2 or not np.isfinite(rows).all():
             return None
