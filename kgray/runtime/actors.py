@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
 Handle = Any  # Ray's type of a handle does not know our methods
 _ANSWER_S = 10.0  # for a control call
+_LOOKS = ThreadPoolExecutor(1, "kgray-named")  # one: each waits where Ray's head is away
 
 
 def control(method: _F) -> _F:
@@ -93,7 +95,8 @@ class RemoteWorker:
             raise Gone(f"{self.name} has ended")
         if self._found is None:
             try:
-                self._found = await asyncio.to_thread(ray.get_actor, self.name, self._namespace)
+                looked = asyncio.get_running_loop().run_in_executor
+                self._found = await looked(_LOOKS, ray.get_actor, self.name, self._namespace)
             except (ValueError, RayError) as error:
                 raise Lost(f"{self.name} does not run ({type(error).__name__})") from None
         return self._found

@@ -219,17 +219,11 @@ class Pool:
                 return f"{member.worker.name} failed: {outcome}"
             del left[number]
             member.in_flight -= 1
-            self._settle(call, outcome)
+            OUTAGES.answered(self._what)
+            if not call.answer.done():
+                failed = isinstance(outcome, Exception)
+                (call.answer.set_exception if failed else call.answer.set_result)(outcome)
         return ""
-
-    def _settle(self, call: PoolCall, outcome: Outcome) -> None:
-        OUTAGES.answered(self._what)
-        if call.answer.done():
-            return
-        if isinstance(outcome, Exception):
-            call.answer.set_exception(outcome)
-        else:
-            call.answer.set_result(outcome)
 
     async def _send_again(self, calls: list[PoolCall], lost: RemoteWorker, reason: str) -> None:
         now = time.monotonic()

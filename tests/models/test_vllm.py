@@ -28,6 +28,7 @@ from kgray.errors import Unavailable
 from kgray.ontology import shipped
 from kgray.prompting.prompts import Prompts
 from kgray.prompting.schemas import EXTRACTION_TASKS, answers_schema
+from kgray.prompting.schemas import SCHEMAS as WRITTEN
 
 if find_spec("vllm") is None:
     pytest.skip("vLLM is not installed: make test-vllm", allow_module_level=True)
@@ -37,6 +38,7 @@ SCHEMAS = {
     **EXTRACTION_TASKS,
     **{kind: answers_schema([kind]) for kind in KINDS},
     "batched": answers_schema(KINDS),
+    **WRITTEN,
 }
 LIMITS = EngineLimits(
     max_num_seqs=64, max_num_batched_tokens=4096, max_model_len=4096, memory_share=0.5, eager=True
