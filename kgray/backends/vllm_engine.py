@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,8 +23,9 @@ from kgray.errors import SettingsError
 
 HOW_TO_GET_IT = "run `pip install 'kgray[vllm]'` where Ray's actors run"
 ADDRESS = "this process"  # in place of a server's
+_SHARED = Path("/dev/shm")  # noqa: S108 - where the system keeps it; vLLM's queues are segments of Python's kind
 _QUEUED = 2  # calls that an engine has in hand for each that it can run: it never waits for the next
-# For an engine to end by itself. vLLM's 5 s are too few on a busy machine: killed, it leaves shared memory.
+# For an engine to end by itself; vLLM's 5 s are too few on a busy machine.
 _END_S = 45.0
 # Compact JSON by the schema; with `guidance` all replies of a random model were valid, with `xgrammar` half.
 _STRUCTURED = {"backend": "guidance", "disable_any_whitespace": True}
@@ -48,6 +51,17 @@ class EngineLimits:
     tensor_parallel: int = 1
     placement: str = "STRICT_PACK"
     eager: bool = False
+
+
+def _free(segments: Iterable[Path]) -> None:
+    """Remove segments of shared memory that no process has mapped: what had to be killed has left them."""
+    maps = []
+    for path in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):
+            maps.append(path.read_text())
+    for segment in segments:
+        if not any(segment.name in mapped for mapped in maps):
+            segment.unlink(missing_ok=True)
 
 
 class AbsentEngine(Client):
@@ -119,6 +133,7 @@ class EngineClient(Client):
         DIALECTS[ADDRESS, name] = Dialect()  # known: nothing is probed
         self._limits, self._heads, self._on_dead = limits, heads, on_dead
         self._engine: Any = None
+        self._segments: set[Path] = set()  # of shared memory that came with it
         self._starting = asyncio.Lock()
         self._loading: asyncio.Task[None] | None = None
         self._numbers = itertools.count()
@@ -150,6 +165,7 @@ class EngineClient(Client):
             engine, self._engine = self._engine, None
             if engine is not None:
                 await asyncio.to_thread(engine.shutdown, _END_S)
+                await asyncio.to_thread(_free, self._segments)
 
     def _built(self) -> Any:  # noqa: ANN401 - vLLM's AsyncLLM
         try:
@@ -173,6 +189,7 @@ class EngineClient(Client):
             enable_prefix_caching=True,
             structured_outputs_config=_STRUCTURED,
         )
+        before = set(_SHARED.glob("psm_*"))
         try:
             # Called by vLLM with its configuration and the engine's number.
             return AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda *_: _Statistics(self.counts)])
@@ -181,6 +198,8 @@ class EngineClient(Client):
                 f"model.name = {self.endpoint.name!r}: vLLM cannot start it: "
                 f"{' '.join(str(error).split())[:300]}"
             ) from None
+        finally:
+            self._segments = set(_SHARED.glob("psm_*")) - before
 
     async def _opened(self) -> Any:  # noqa: ANN401 - what has a limiter
         await self.start()

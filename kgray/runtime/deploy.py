@@ -308,9 +308,8 @@ def _named(namespace: str, kind: str = "") -> dict[str, Handle]:
     """Return the actors of a namespace that exist, of a kind or all, by name, the sequencers first."""
     rows: list[Any] = list_named_actors(all_namespaces=True)
     handles: dict[str, Handle] = {}
-    for name in sorted((row["name"] for row in rows if row["namespace"] == namespace), key=order):
-        if kind not in ("", _kind(name)):
-            continue  # a handle is a call to Ray's head
+    names = [row["name"] for row in rows if row["namespace"] == namespace]
+    for name in sorted((name for name in names if kind in ("", _kind(name))), key=order):  # each is a call
         with suppress(ValueError):  # it ended meanwhile, with the command that started it
             handles[name] = ray.get_actor(name, namespace=namespace)
     return handles
