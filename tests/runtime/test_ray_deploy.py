@@ -288,7 +288,7 @@ def exported(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Samp
         asyncio.run(memory.add(TEXT, group="traced", id="1"))
         # The rules spend no tokens, and nothing of one episode is asked too late or in vain.
         metrics.count_call("judge", 0.02, Judged(answers=(), prompt_tokens=7))
-        metrics.TotalsExport().export(Totals(stalls=1, wasted_tokens=2))
+        metrics.export(Totals(stalls=1, wasted_tokens=2), {})
         metrics.engine("extract-0", {"calls": 2})  # no engine runs here
         metrics.gauge("kgray_log_lag", 3, shard=9)
         metrics.gauge("kgray_in_flight", 4, shard=9)
