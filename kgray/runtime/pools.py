@@ -373,7 +373,7 @@ class PooledEmbedder:
     """`ports.Embedder` over a pool; `ports.SparseEmbedder` where the local one is."""
 
     def __init__(self, calls: Calls, local: Embedder) -> None:
-        self._ask, self.identity, self.dimensions = calls.ask, local.identity, local.dimensions
+        self._calls, self.identity, self.dimensions = calls, local.identity, local.dimensions
         if isinstance(local, SparseEmbedder):
             self.sparse = self._sparse
 
@@ -382,10 +382,10 @@ class PooledEmbedder:
         if not texts:
             return np.zeros((0, self.dimensions), dtype=np.float32)
         # A copy: rows that stay in memory must not pin Ray's shared memory, which is read-only.
-        return np.array(await self._ask(tuple(texts)), dtype=np.float32)
+        return np.array(await self._calls.ask(tuple(texts)), dtype=np.float32)
 
     async def _sparse(self, texts: Sequence[str]) -> list[SparseVector]:
-        found: list[SparseVector] = await self._ask(SparseRequest(tuple(texts))) if texts else []
+        found: list[SparseVector] = await self._calls.ask(SparseRequest(tuple(texts))) if texts else []
         return found
 
 
@@ -393,10 +393,10 @@ class PooledReranker:
     """`ports.Reranker` over a pool."""
 
     def __init__(self, calls: Calls, local: Reranker) -> None:
-        self._ask, self.identity = calls.ask, local.identity
+        self._calls, self.identity = calls, local.identity
 
     async def score(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return (len(texts),); one request for the whole list. Raises as the port does."""
         if not texts:
             return np.zeros(0, dtype=np.float32)
-        return np.array(await self._ask(RerankRequest(query, tuple(texts))), dtype=np.float32)
+        return np.array(await self._calls.ask(RerankRequest(query, tuple(texts))), dtype=np.float32)

@@ -91,8 +91,9 @@ async def test_weights_of_tokens_are_those_of_flag_embedding_itself(folders, emb
     assert await embedder.sparse([]) == []
     assert await embedder.sparse(texts[::-1]) == found[::-1]  # the bits, in any order
     start = "Alice works at Acme. " * 200
-    long, end = await embedder.sparse([start + "Dana sails to Oslo.", "Dana sails to Oslo."])
-    assert long.keys() > end.keys()  # it is read to its end
+    long, end, begun = await embedder.sparse([start + "Dana sails to Oslo.", "Dana sails to Oslo.", start])
+    # It is read to its end; a random model gives some of those tokens no weight in another company.
+    assert long.keys() & (end.keys() - begun.keys())
 
 
 async def test_a_text_has_the_same_bits_in_every_company_and_order(embedder):
