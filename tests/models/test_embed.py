@@ -206,7 +206,7 @@ def test_a_search_asks_the_workers_that_are_up_and_finds_what_this_process_finds
         hits = memory.search("tea in Berlin", **asked)
         weights = asyncio.run(memory.embedder.sparse(["Alice likes tea."]))
         reranker = memory._searcher.reranker
-        here = (memory.embedder._calls.local._model, reranker._calls.local._model)
+        here = (memory.embedder._calls._local._model, reranker._calls._local._model)
         assert [model._forward for model in here] == [None, None]
         assert memory.runtime._deployment.status()["reranker-0"]["done"] == 1
     with kgray.open(tmp_path / "d", **how) as memory:
