@@ -17,6 +17,7 @@ KgrayError                      exit 2 unless said
 ├── NotBuilt                    in the interface, but not implemented in this version
 ├── Stopped                     exit 75: a signal ended the run; what was accepted is safe
 ├── Unavailable                 exit 75: a model or a store is out of reach beyond its patience
+├── Garbled                     a model's server sent what nothing can be made of; the group is held
 └── ContentError                never leaves a run: it fails one episode (R24)
     ├── Refused                 the model's server refused the text itself
     └── InvalidAnswer           no usable answer, after repair
@@ -138,6 +139,10 @@ class Unavailable(KgrayError):
     def __init__(self, reason: str, *, waited: bool = False) -> None:
         super().__init__(reason)
         self.waited = waited
+
+
+class Garbled(KgrayError):
+    """A model's server sent numbers that are none, again and again: no text is to blame for them."""
 
 
 class ContentError(KgrayError):

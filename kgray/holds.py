@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 
 from kgray import times
-from kgray.errors import Damaged, KgrayError, Unwritable
+from kgray.errors import Damaged, Garbled, KgrayError, Unwritable
 from kgray.kinds import ALL, HOLDS
 from kgray.ports import Store
 from kgray.times import Instant
@@ -31,7 +31,7 @@ class Hold:
 
 def is_groups_own(error: BaseException | None) -> bool:
     """Whether an error concerns the group alone whose work met it, and not its content: it is held then."""
-    return isinstance(error, Damaged | Unwritable) or (
+    return isinstance(error, Damaged | Garbled | Unwritable) or (
         isinstance(error, Exception) and not isinstance(error, KgrayError)
     )
 

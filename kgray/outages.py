@@ -84,6 +84,7 @@ class OutageBoard:
     def writes(self, what: str, words: str, *, left_s: float) -> None:
         """Note how fast a server writes a reply, and when it ends at the latest, at that speed."""
         with self._guard:
+            self._failed.pop(what, None)
             self._writing[what] = words, time.time() + left_s
 
     def answered(self, what: str) -> None:

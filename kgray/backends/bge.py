@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,7 @@ class BgeEmbedder:
         """Load nothing yet. name: a folder, or one on the hub. Raises SettingsError without FlagEmbedding."""
         self.dimensions = _width(name) or dimensions or WIDTH
         self.identity = f"bge:{_shown(name)}"
-        self._model = Encoder("embedder", name, _load_embedder)
+        self._model = Encoder("embedder", name, "BGEM3FlagModel")
 
     async def start(self) -> None:
         """Load the model; else the first call does. Raises SettingsError."""
@@ -95,7 +94,7 @@ class BgeReranker:
     def __init__(self, name: str = RERANKER) -> None:
         """Load nothing yet. name: a folder, or one on the hub. Raises SettingsError without FlagEmbedding."""
         self.identity = f"bge:{_shown(name)}"
-        self._model = Encoder("reranker", name, _load_reranker)
+        self._model = Encoder("reranker", name, "FlagReranker")
 
     async def start(self) -> None:
         """Load the model; else the first call does. Raises SettingsError."""
@@ -134,18 +133,6 @@ class BgeReranker:
 
 def _pieces(ids: Ids, room: int) -> list[Ids]:
     return [ids[at : at + room] for at in range(0, max(1, len(ids)), room)]
-
-
-def _load_embedder(name: str, how: dict[str, Any]) -> Any:  # noqa: ANN401 - a class of FlagEmbedding
-    from FlagEmbedding import BGEM3FlagModel
-
-    return BGEM3FlagModel(name, **how)
-
-
-def _load_reranker(name: str, how: dict[str, Any]) -> Any:  # noqa: ANN401 - a class of FlagEmbedding
-    from FlagEmbedding import FlagReranker
-
-    return FlagReranker(name, **how)
 
 
 def _width(name: str) -> int | None:

@@ -35,12 +35,13 @@ Rows = NDArray[np.float32]
 class Encoder:
     """One model in one thread: loading, tokens, and forward passes of fixed shapes."""
 
-    def __init__(self, section: str, name: str, load: Callable[[str, dict[str, Any]], Any]) -> None:
+    def __init__(self, section: str, name: str, cls: str) -> None:
+        """Load nothing yet. cls: of FlagEmbedding. Raises SettingsError without it."""
         if importlib.util.find_spec(PACKAGE) is None:
             raise SettingsError(
                 f'{section}.backend = "bge" needs {PACKAGE}, which is not installed: {HOW_TO_GET_IT}.'
             )
-        self._section, self._name, self._load = section, name, load
+        self._section, self._name, self._class = section, name, cls
         self._lane = ThreadPoolExecutor(1, thread_name_prefix=f"bge-{section}")
         self._forward: Callable[[Any, Any, str], Any] | None = None
 
@@ -68,11 +69,10 @@ class Encoder:
         half = self._device == "cuda"
         how = {"use_fp16": half, "devices": "cuda:0" if half else "cpu"}
         try:
-            wrapper = self._load(self._name, how)
+            wrapper = getattr(importlib.import_module(PACKAGE), self._class)(self._name, **how)
         except (OSError, ValueError, RuntimeError) as error:
-            raise SettingsError(
-                f"{self._section}.name = {self._name!r} cannot be loaded: {_said(error)}"
-            ) from None
+            said = " ".join(str(error).split())[:300]
+            raise SettingsError(f"{self._section}.name = {self._name!r} cannot be loaded: {said}") from None
         self._tokenizer, model = wrapper.tokenizer, wrapper.model
         self.special = frozenset(self._tokenizer.all_special_ids)
         model = (model.half() if half else model.float()).to(how["devices"]).eval()
@@ -140,7 +140,3 @@ def _answer(model: Any, ids: Any, mask: Any, of: str) -> Any:  # noqa: ANN401 - 
     asked = {"return_dense": of == "dense", "return_sparse": of == "sparse"}
     found = model({"input_ids": ids, "attention_mask": mask}, **asked)[f"{of}_vecs"]
     return found if of == "dense" else found[:, :, 0]
-
-
-def _said(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

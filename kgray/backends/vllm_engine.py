@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from kgray.backends.openai_api.client import Client, Endpoint, Limiter, Rejected, TryLater
@@ -20,8 +23,9 @@ from kgray.errors import SettingsError
 
 HOW_TO_GET_IT = "run `pip install 'kgray[vllm]'` where Ray's actors run"
 ADDRESS = "this process"  # in place of a server's
+_SHARED = Path("/dev/shm")  # noqa: S108 - where the system keeps it; vLLM's queues are segments of Python's kind
 _QUEUED = 2  # calls that an engine has in hand for each that it can run: it never waits for the next
-# For an engine to end by itself. vLLM's 5 s are too few on a busy machine: killed, it leaves shared memory.
+# For an engine to end by itself; vLLM's 5 s are too few on a busy machine.
 _END_S = 45.0
 # Compact JSON by the schema; with `guidance` all replies of a random model were valid, with `xgrammar` half.
 _STRUCTURED = {"backend": "guidance", "disable_any_whitespace": True}
@@ -49,6 +53,17 @@ class EngineLimits:
     eager: bool = False
 
 
+def _free(segments: Iterable[Path]) -> None:
+    """Remove segments of shared memory that no process has mapped: what had to be killed has left them."""
+    maps = []
+    for path in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):
+            maps.append(path.read_text())
+    for segment in segments:
+        if not any(segment.name in mapped for mapped in maps):
+            segment.unlink(missing_ok=True)
+
+
 class AbsentEngine(Client):
     """Stands for the engine in a process that has none: it gives name and keys, and answers nothing."""
 
@@ -61,11 +76,6 @@ class AbsentEngine(Client):
             'model.backend = "vllm" answers in Ray\'s workers alone, and this process asks it itself: '
             'use a server, model.backend = "openai".'
         )
-
-
-@dataclass(slots=True)
-class _EngineSession:
-    limiter: Limiter
 
 
 class _Statistics:
@@ -123,6 +133,7 @@ class EngineClient(Client):
         DIALECTS[ADDRESS, name] = Dialect()  # known: nothing is probed
         self._limits, self._heads, self._on_dead = limits, heads, on_dead
         self._engine: Any = None
+        self._segments: set[Path] = set()  # of shared memory that came with it
         self._starting = asyncio.Lock()
         self._loading: asyncio.Task[None] | None = None
         self._numbers = itertools.count()
@@ -142,7 +153,7 @@ class EngineClient(Client):
     async def _load(self) -> None:
         async with self._starting:
             engine = await asyncio.to_thread(self._built)
-            self._session = _EngineSession(Limiter(self.endpoint.max_concurrency))
+            self._session = SimpleNamespace(limiter=Limiter(self.endpoint.max_concurrency))
             self._engine = engine
             for head in self._heads:
                 messages = [{"role": "system", "content": head}, {"role": "user", "content": ""}]
@@ -154,6 +165,7 @@ class EngineClient(Client):
             engine, self._engine = self._engine, None
             if engine is not None:
                 await asyncio.to_thread(engine.shutdown, _END_S)
+                await asyncio.to_thread(_free, self._segments)
 
     def _built(self) -> Any:  # noqa: ANN401 - vLLM's AsyncLLM
         try:
@@ -177,6 +189,7 @@ class EngineClient(Client):
             enable_prefix_caching=True,
             structured_outputs_config=_STRUCTURED,
         )
+        before = set(_SHARED.glob("psm_*"))
         try:
             # Called by vLLM with its configuration and the engine's number.
             return AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda *_: _Statistics(self.counts)])
@@ -185,6 +198,8 @@ class EngineClient(Client):
                 f"model.name = {self.endpoint.name!r}: vLLM cannot start it: "
                 f"{' '.join(str(error).split())[:300]}"
             ) from None
+        finally:
+            self._segments = set(_SHARED.glob("psm_*")) - before
 
     async def _opened(self) -> Any:  # noqa: ANN401 - what has a limiter
         await self.start()

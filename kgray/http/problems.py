@@ -84,6 +84,7 @@ PROBLEMS: Mapping[type[KgrayError], Problem] = {
     errors.NotBuilt: Problem(501, "This version has not built it"),
     errors.Stopped: Problem(503, "The server stopped before the end"),
     Unavailable: Problem(503, "The model or the store is out of reach"),
+    errors.Garbled: Problem(502, "The model's server gave no usable answer"),
     errors.ContentError: Problem(422, "The content cannot be used"),
     errors.Refused: Problem(422, "The model refused the text"),
     errors.InvalidAnswer: Problem(502, "The model gave no usable answer"),

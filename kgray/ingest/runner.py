@@ -158,6 +158,8 @@ class _WindowedRun:
         """Go on with another number of streams."""
         self._parts, self._run.gate.width = parts, parts.streams
         self._run.gate.let_in()
+        for window in self._windows.values():
+            window.go_ahead()
 
     async def go(self) -> None:
         grace: float | None = None

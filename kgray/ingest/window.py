@@ -163,7 +163,7 @@ class GroupWindow:
             read = await asyncio.shield(item.read)
             view = AheadState(await self._committer.state(self.group), self._rows, episode.sequence)
             await self._embed_for(item, self._attempt(item, read, view, Answers()).asked.texts)
-            item.until = self._soon(self._go_ahead)
+            item.until = self._soon(self.go_ahead)
             self._is_due(item)
         except Exception as error:
             if not _is_its_own(error):
@@ -182,7 +182,7 @@ class GroupWindow:
     def _tried(self, item: InFlight) -> None:
         """Note that this entry was tried; the entries after it may go on."""
         item.tried = True
-        self._go_ahead()
+        self.go_ahead()
 
     def _soon(self, call: Callable[[], None]) -> float:
         """Have something called once what usually comes soon is late; return when that will be."""
@@ -192,9 +192,10 @@ class GroupWindow:
 
     def _is_due(self, item: InFlight) -> None:
         item.due = self.items.get(item.entry.sequence) is item
-        self._go_ahead()
+        self.go_ahead()
 
-    def _go_ahead(self) -> None:
+    def go_ahead(self) -> None:
+        """Decide ahead what is due, unless that is being done."""
         if self._next_due() is not None and (self._deciding is None or self._deciding.done()):
             self._deciding = self._run.spawn(self._decide_ahead())
 
@@ -222,7 +223,7 @@ class GroupWindow:
         usually asked again in other words, but one late entry must not keep the model idle.
         """
         now, clear = time.monotonic(), True
-        for place, item in enumerate(islice(self.items.values(), 1 + self._parts.streams)):
+        for place, item in enumerate(islice(self.items.values(), 1 + int(self._run.gate.width))):
             if place and item.due and (clear or now >= item.until):
                 return item
             clear = clear and item.tried

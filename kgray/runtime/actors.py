@@ -7,24 +7,23 @@ retry, because they know whether a call may be repeated.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from kgray.errors import Unavailable
-from kgray.runtime.outcomes import Lost, NumberedOutcome, NumberedRequest
-from kgray.runtime.pools import Pool
-from kgray.runtime.profile import profile_of
-from kgray.runtime.spec import DeploymentSpec
+from kgray.runtime.outcomes import Gone, Lost, NumberedOutcome, NumberedRequest
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
 Handle = Any  # Ray's type of a handle does not know our methods
 _ANSWER_S = 10.0  # for a control call
-CALLS = 4  # model calls that one request may need in sequence: the call, repairs of its reply, a retry
+_LOOKS = ThreadPoolExecutor(1, "kgray-named")  # one: each waits where Ray's head is away
 
 
 def control(method: _F) -> _F:
@@ -54,7 +53,8 @@ def _lost() -> Iterator[None]:
         raise
     except RayError as error:
         lines = str(error).strip().splitlines() or [""]  # Ray's many lines as one short line
-        raise Lost(f"{type(error).__name__}: {lines[-1]}"[:200]) from None
+        kind = Gone if isinstance(error, ActorDiedError) else Lost
+        raise kind(f"{type(error).__name__}: {lines[-1]}"[:200]) from None
 
 
 async def reached(call: Awaitable[_T]) -> _T:
@@ -73,42 +73,52 @@ def answer(call: Any, timeout_s: float = _ANSWER_S) -> Any:  # noqa: ANN401 - wh
 
 
 class RemoteWorker:
-    """A worker process as the router (`pools`) sees it; found by its name, again where it was replaced."""
+    """A worker process as the router (`pools`) sees it.
 
-    def __init__(self, name: str, namespace: str) -> None:
-        self.name, self._namespace = name, namespace
-        self._found: Handle | None = None
+    Its handle is kept: a process that Ray starts again has the same one. Where the actor has ended for good
+    it is looked for by its name, beside the event loop.
+    """
+
+    def __init__(self, name: str, namespace: str, only: Handle | None = None) -> None:
+        """only: this very actor is meant, and none that takes its name later."""
+        self.name, self._namespace, self.only = name, namespace, only
+        self._found = only
         self._loading: Handle | None = None  # was asked to load its model
 
-    def _handle(self) -> Handle:
+    @property
+    def is_gone(self) -> bool:
+        """Whether the only actor that is meant has ended for good."""
+        return self.only is not None and self._found is None
+
+    async def _handle(self) -> Handle:
+        if self.is_gone:
+            raise Gone(f"{self.name} has ended")
         if self._found is None:
             try:
-                self._found = ray.get_actor(self.name, namespace=self._namespace)
+                looked = asyncio.get_running_loop().run_in_executor
+                self._found = await looked(_LOOKS, ray.get_actor, self.name, self._namespace)
             except (ValueError, RayError) as error:
                 raise Lost(f"{self.name} does not run ({type(error).__name__})") from None
         return self._found
 
     async def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[Sequence[NumberedOutcome]]:
-        """Yield the outcomes of a chunk as its calls end. Raises Lost where the process went away."""
-        handle = self._handle()
-        with _lost():
+        """Yield the outcomes of a chunk as its calls end. Raises Lost where the process went away, Gone."""
+        handle = await self._handle()
+        with self._reaching():
             async for ended in handle.work.remote(chunk):
                 yield await ended
 
     def abandon(self, numbers: Sequence[int]) -> None:
         """Cancel these requests. Fire and forget: if the message is lost, a model call is wasted."""
-        with suppress(Lost):
-            self._handle().abandon.remote(list(numbers))
+        if self._found is not None:
+            self._found.abandon.remote(list(numbers))
 
     async def health(self) -> None:
-        """Return once the process has answered, and has its model. Raises Lost."""
-        try:
-            handle = self._handle()
-            if await reached(handle.health.remote()):
+        """Return once the process has answered, and has its model. Raises Lost, Gone."""
+        handle = await self._handle()
+        with self._reaching():
+            if await handle.health.remote():
                 return
-        except Lost:
-            self._found = None
-            raise
         if self._loading is not handle:  # one that Ray has started again loads by itself when it is asked to
             self._loading = handle
             handle.ready.remote()
@@ -116,22 +126,16 @@ class RemoteWorker:
 
     def restart(self) -> None:
         """End the process; Ray starts another in its place."""
-        with suppress(Lost):
-            ray.kill(self._handle(), no_restart=False)
+        if self._found is not None:
+            ray.kill(self._found, no_restart=False)
 
-
-def pool_of(
-    spec: DeploymentSpec, workers: Sequence[RemoteWorker], what: str, least: int | None = None
-) -> Pool:
-    """Return the pool of a deployment's workers; what, least: see `Pool`."""
-    limits = profile_of(spec.profile, "the deployment").limits
-    patience_s, timeout_s = spec.values["model.patience_s"], spec.values["model.timeout_s"]
-    return Pool(
-        workers,
-        least=least,
-        patience_s=patience_s,
-        answer_deadline_s=patience_s + CALLS * timeout_s,
-        health_every_s=limits.health_every_s,
-        health_deadline_s=limits.health_deadline_s,
-        what=what,
-    )
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            with _lost():
+                yield
+        except Gone as error:
+            self._found = None
+            if self.only is None:  # another one may have its name
+                raise Lost(str(error)) from None
+            raise

@@ -196,8 +196,22 @@ def _come_up(found: Deployment, until: float, tell: OnWait) -> dict[str, dict[st
             tell(f"not up yet: {missing}; no node has room for them, or they load: they join when they come")
             break
         if now > until:
-            raise Unavailable(f"not up in time: {missing}; is there a node with room for them?", waited=True)
+            raise Unavailable(f"not up in time: {missing}; {_what_lacks(found.spec, lacking)}", waited=True)
     return rows
+
+
+def _what_lacks(spec: DeploymentSpec, kinds: Collection[str]) -> str:
+    """Return why no actor of these kinds has come up, as far as Ray's books tell."""
+    engine = profile_of(spec.profile, "the deployment").engine
+    nodes: Any = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's
+    most = max((node["Resources"].get("GPU", 0.0) for node in nodes if node["Alive"]), default=0.0)
+    reads = any(POOLS.get(kind) in READING for kind in kinds)
+    if not reads or engine.placement != "STRICT_PACK" or engine.tensor_parallel <= max(1.0, most):
+        return "is there a node with room for them?"
+    return (
+        f"engine.tensor_parallel = {engine.tensor_parallel} needs as many cards on one node, and the largest "
+        f'has {most:g}: with engine.placement = "PACK" several nodes share one'
+    )
 
 
 def _loaded(found: Deployment, up: Collection[str], tell: OnWait) -> Iterator[Exception | None]:
@@ -263,8 +277,7 @@ def restore(spec: DeploymentSpec) -> list[str]:
 
 def workers(spec: DeploymentSpec, kind: str) -> Deployment:
     """Return the worker actors of a kind that exist; some may not have come up."""
-    there = _named(spec.namespace)
-    return Deployment(spec, {name: one for name, one in there.items() if _kind(name) == kind})
+    return Deployment(spec, _named(spec.namespace, kind))
 
 
 def further(spec: DeploymentSpec, names: Sequence[str], *, detached: bool) -> Mapping[str, Handle]:
@@ -291,11 +304,12 @@ def retire(spec: DeploymentSpec, name: str, idle_s: float) -> bool:
     return True
 
 
-def _named(namespace: str) -> dict[str, Handle]:
-    """Return the actors of a namespace that exist, by name, the sequencers first."""
+def _named(namespace: str, kind: str = "") -> dict[str, Handle]:
+    """Return the actors of a namespace that exist, of a kind or all, by name, the sequencers first."""
     rows: list[Any] = list_named_actors(all_namespaces=True)
     handles: dict[str, Handle] = {}
-    for name in sorted((row["name"] for row in rows if row["namespace"] == namespace), key=order):
+    names = [row["name"] for row in rows if row["namespace"] == namespace]
+    for name in sorted((name for name in names if kind in ("", _kind(name))), key=order):  # each is a call
         with suppress(ValueError):  # it ended meanwhile, with the command that started it
             handles[name] = ray.get_actor(name, namespace=namespace)
     return handles

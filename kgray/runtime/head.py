@@ -105,11 +105,8 @@ def new_token(folder: Path) -> Path:
     All Rays that one process starts have the same token: Ray reads the token once in a process.
     """
     path = folder / "token"
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        os.write(handle, _token().encode())
-    finally:
-        os.close(handle)
+    path.touch(mode=0o600)
+    path.write_text(_token())
     return path
 
 

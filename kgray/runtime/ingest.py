@@ -40,7 +40,7 @@ from kgray.ports.ingest import (
     silent,
 )
 from kgray.runtime import head as heads
-from kgray.runtime.pools import OnWorkers, Pool, PooledEmbedder, PooledReranker, PooledSummarizer
+from kgray.runtime.pools import CALLS, OnWorkers, Pool, PooledEmbedder, PooledReader, PooledReranker
 from kgray.runtime.profile import Profile
 from kgray.runtime.session import Session, head_listens, open_session, require_ray, runs_already
 from kgray.runtime.spec import spec_of
@@ -48,6 +48,7 @@ from kgray.settings import Settings
 from kgray.wiring import build_summarizer
 
 if TYPE_CHECKING:
+    from kgray.runtime.actors import RemoteWorker
     from kgray.runtime.deploy import Deployment
 
 _LOOK_S = 0.1  # between two looks at the store and the sequencers
@@ -66,7 +67,7 @@ class RayIngest:
         self._session: Session | None = None
         self._joining = threading.RLock()  # held while actors are started, too: once, whoever asks
         self._watching: threading.Thread | None = None
-        self._agrees = False  # with the settings of the actors that are up
+        self._workers: dict[str, tuple[float, list[RemoteWorker]]] = {}  # when, and who, was found by kind
         self._deployment: Deployment | None = None
 
     async def carry_out(
@@ -125,7 +126,7 @@ class RayIngest:
     def summarizer(self) -> Summarizer | None:
         """Return what summarises communities; None where no language model is configured."""
         local = build_summarizer(self._settings)
-        return None if local is None else PooledSummarizer(self._on_workers("models", local), local)
+        return None if local is None else PooledReader(self._on_workers("models", local), local)
 
     def _joined(self) -> Profile | None:
         """Join the Ray that runs; return its profile, None where none runs."""
@@ -172,23 +173,34 @@ class RayIngest:
             if self._watching is None:
                 self._watching = threading.Thread(target=self._watch, daemon=True)
                 self._watching.start()
-        from kgray.runtime.actors import CALLS, RemoteWorker
-        from kgray.runtime.deploy import joined as deployed
-        from kgray.runtime.deploy import workers
-
-        spec = spec_of(self._settings, self._data, {})
-        try:  # asked until some are found: each look asks an actor
-            self._agrees = self._agrees or deployed(spec) is not None
+        try:
+            there = self._found(kind)
         except SettingsError:
             if reads:
                 raise
-        if not self._agrees:
             return None
-        there = [RemoteWorker(name, spec.namespace) for name in workers(spec, kind).actors]
-        self._agrees = bool(there)  # those that come up later may be others
         random.shuffle(there)  # a pool of one call does not know what others have sent
         deadline_s = model.patience_s + (CALLS if reads else 1) * model.timeout_s
         return Pool(there, patience_s=model.patience_s, answer_deadline_s=deadline_s) if there else None
+
+    def _found(self, kind: str) -> list[RemoteWorker]:
+        """Return the workers of a kind that are up; looked for where one has ended, or the look is old.
+
+        Raises SettingsError where actors that were not there before have other settings.
+        """
+        from kgray.runtime.actors import RemoteWorker
+        from kgray.runtime.deploy import joined as deployed
+        from kgray.runtime.deploy import workers
+
+        looked_at, kept = self._workers.get(kind, (0.0, []))
+        if not kept or time.monotonic() - looked_at > _WATCH_S or any(one.is_gone for one in kept):
+            spec, known = spec_of(self._settings, self._data, {}), {one.only for one in kept}
+            found = workers(spec, kind).actors
+            if found and not (kept and known <= set(found.values())):
+                found = found if deployed(spec) is not None else {}
+            kept = [RemoteWorker(name, spec.namespace, only=one) for name, one in found.items()]
+            self._workers[kind] = time.monotonic(), kept
+        return [*kept]
 
     def _watch(self) -> None:
         """Leave a Ray that has ended: its client ends a process that waits for the head for a minute."""
@@ -202,7 +214,7 @@ class RayIngest:
         """Leave Ray; what was started for this process ends. Idempotent."""
         deployment, session = self._deployment, self._session
         self._deployment = self._session = None
-        self._agrees = False
+        self._workers = {}
         if session is None:
             return
         if deployment is not None and deployment.ours and session.folder is None:

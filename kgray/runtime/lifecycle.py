@@ -6,15 +6,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kgray import locks
 from kgray.errors import Unavailable
 from kgray.ports.ingest import OnWait, silent
 from kgray.runtime import head as heads
 from kgray.runtime.session import Session, join, require_ray
-from kgray.runtime.spec import DeploymentSpec, spec_of
+from kgray.runtime.spec import spec_of
 from kgray.settings import Settings
+
+if TYPE_CHECKING:
+    from kgray.runtime.deploy import Deployment
 
 LOCK_FILE = "ray.lock"
 _PAUSE_S = 0.1
@@ -87,10 +90,7 @@ def down(settings: Settings, data: Path, tell: OnWait = silent) -> dict[str, Any
     if head is not None or settings.runtime.address is not None:
         require_ray()
         try:
-            with _joined(settings, head):
-                from kgray.runtime.deploy import find
-
-                found = find(_spec(settings, data, head).namespace)
+            with _deployed(settings, data, head) as found:
                 if found is not None:
                     tell("committing what is in flight, then ending the actors")
                     ended["actors"] = found.stop(found.spec.profile["limits"]["grace_s"])
@@ -118,10 +118,7 @@ def status(settings: Settings, data: Path) -> dict[str, Any]:
     require_ray()
     shown["address"] = settings.runtime.address or (head.address if head is not None else "")
     try:
-        with _joined(settings, head):
-            from kgray.runtime.deploy import find
-
-            found = find(_spec(settings, data, head).namespace)
+        with _deployed(settings, data, head) as found:
             if found is None:
                 return shown | {"state": "down"}
             actors = {name: _plain(row) for name, row in found.status().items()}
@@ -147,8 +144,13 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in shown.items() if key != "steps"}
 
 
-def _spec(settings: Settings, data: Path, head: heads.Head | None) -> DeploymentSpec:
-    return spec_of(settings, data, heads.profile_for(settings, head).values())
+@contextmanager
+def _deployed(settings: Settings, data: Path, head: heads.Head | None) -> Iterator[Deployment | None]:
+    """Join the Ray, and yield the actors that exist there; None where there are none."""
+    with _joined(settings, head):
+        from kgray.runtime.deploy import find
+
+        yield find(spec_of(settings, data, heads.profile_for(settings, head).values()).namespace)
 
 
 @contextmanager

@@ -18,8 +18,10 @@ from kgray.records import Extraction
 from kgray.runtime.outcomes import Outcome
 
 _SECONDS = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]
-_LAGS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0]
-_SIZES = [float(2**power) for power in range(11)]
+_BOUNDARIES = {
+    "kgray_loop_lag_seconds": [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0],
+    "kgray_batch_size": [float(2**power) for power in range(11)],
+}
 # name -> (kind, description, tags)
 _METRICS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "kgray_stage_seconds": (Histogram, "Seconds of a call.", ("stage",)),
@@ -42,10 +44,7 @@ _METRICS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
 @cache
 def _metric(name: str) -> Any:  # noqa: ANN401 - one of Ray's three kinds
     kind, description, tags = _METRICS[name]
-    more = {}
-    if kind is Histogram:
-        boundaries = {"kgray_batch_size": _SIZES, "kgray_loop_lag_seconds": _LAGS}
-        more["boundaries"] = boundaries.get(name, _SECONDS)
+    more = {"boundaries": _BOUNDARIES.get(name, _SECONDS)} if kind is Histogram else {}
     return kind(name, description=description, tag_keys=tags, **more)
 
 
@@ -79,23 +78,15 @@ def count_call(stage: str, seconds: float, outcome: Outcome) -> None:
                 _metric("kgray_model_tokens").inc(count, {"kind": kind})
 
 
-class TotalsExport:
-    """Exports a sequencer's totals; of growing sums it exports the increment since the last export."""
-
-    def __init__(self) -> None:
-        self._exported: dict[tuple[str, ...], float] = {}
-
-    def export(self, totals: Totals) -> None:
-        """Export the totals' increments."""
-        self._grow("kgray_episodes", totals.committed, state="committed")
-        self._grow("kgray_episodes", totals.failed, state="failed")
-        for stage, seconds in totals.seconds.items():
-            self._grow("kgray_stage_busy_seconds", seconds, stage=stage)
-        self._grow("kgray_stalls", totals.stalls)
-        self._grow("kgray_wasted_tokens", totals.wasted_tokens)
-
-    def _grow(self, name: str, total: float, **tags: str) -> None:
-        key = (name, *tags.values())
-        if (new := total - self._exported.get(key, 0)) > 0:
-            _metric(name).inc(new, tags)
-        self._exported[key] = total
+def export(totals: Totals, before: dict[tuple[str, str, str], float]) -> None:
+    """Add a sequencer's totals to the counters. before: what they were at the last call; replaced."""
+    now = {
+        ("kgray_episodes", "state", "committed"): totals.committed,
+        ("kgray_episodes", "state", "failed"): totals.failed,
+        ("kgray_stalls", "", ""): totals.stalls,
+        ("kgray_wasted_tokens", "", ""): totals.wasted_tokens,
+    } | {("kgray_stage_busy_seconds", "stage", stage): took for stage, took in totals.seconds.items()}
+    for key, total in now.items():
+        if (new := total - before.get(key, 0)) > 0:
+            _metric(key[0]).inc(new, {key[1]: key[2]} if key[1] else {})
+    before.update(now)

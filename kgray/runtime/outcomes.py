@@ -49,6 +49,10 @@ class Lost(Exception):
     """A call got no answer: the process ended, hangs, or is out of reach."""
 
 
+class Gone(Lost):
+    """The very actor that was asked has ended for good; another one may have its name."""
+
+
 def portable(error: Exception) -> Exception:
     """Return the error; a RuntimeError that names it where it is not one of kgray's, and may not pickle."""
     if isinstance(error, KgrayError):

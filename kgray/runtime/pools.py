@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -21,28 +21,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray.errors import Cost, KgrayError, Unavailable
+from kgray.errors import KgrayError, Unavailable
 from kgray.outages import OUTAGES
-from kgray.ports import (
-    Embedder,
-    ExtractionRequest,
-    Extractor,
-    Judge,
-    Judged,
-    Matrix,
-    QuestionRequest,
-    Reranker,
-    SparseEmbedder,
-    SparseVector,
-    Summarizer,
-    SummaryRequest,
-)
-from kgray.records import Extraction
-from kgray.runtime.outcomes import TOLD, Lost, Outcome, RerankRequest, SparseRequest, answered, within
+from kgray.ports import Embedder, Extractor, Judge, Matrix, Reranker, SparseEmbedder, SparseVector, Summarizer
+from kgray.runtime.outcomes import TOLD, Gone, Lost, Outcome, RerankRequest, SparseRequest, answered, within
+from kgray.runtime.profile import profile_of
+from kgray.runtime.spec import DeploymentSpec
 
 if TYPE_CHECKING:  # it imports ray, and this module does without
     from kgray.runtime.actors import RemoteWorker
 
+CALLS = 4  # model calls that one request may need in sequence: the call, repairs of its reply, a retry
 _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 5.0
 
@@ -199,6 +188,8 @@ class Pool:
                 async for ended in worker.work([(call.number, call.request) for call in left.values()]):
                     for number, outcome in ended:
                         unknown = self._take(member, left, number, outcome) or unknown
+        except Gone:
+            raise  # the caller of the pool finds others
         except Lost as error:
             member.missing = True
             return str(error)
@@ -228,17 +219,11 @@ class Pool:
                 return f"{member.worker.name} failed: {outcome}"
             del left[number]
             member.in_flight -= 1
-            self._settle(call, outcome)
+            OUTAGES.answered(self._what)
+            if not call.answer.done():
+                failed = isinstance(outcome, Exception)
+                (call.answer.set_exception if failed else call.answer.set_result)(outcome)
         return ""
-
-    def _settle(self, call: PoolCall, outcome: Outcome) -> None:
-        OUTAGES.answered(self._what)
-        if call.answer.done():
-            return
-        if isinstance(outcome, Exception):
-            call.answer.set_exception(outcome)
-        else:
-            call.answer.set_result(outcome)
 
     async def _send_again(self, calls: list[PoolCall], lost: RemoteWorker, reason: str) -> None:
         now = time.monotonic()
@@ -292,6 +277,23 @@ class Pool:
             member.missing, member.met = False, True
 
 
+def pool_of(
+    spec: DeploymentSpec, workers: Sequence[RemoteWorker], what: str, least: int | None = None
+) -> Pool:
+    """Return the pool of a deployment's workers; what, least: see `Pool`."""
+    limits = profile_of(spec.profile, "the deployment").limits
+    patience_s, timeout_s = spec.values["model.patience_s"], spec.values["model.timeout_s"]
+    return Pool(
+        workers,
+        least=least,
+        patience_s=patience_s,
+        answer_deadline_s=patience_s + CALLS * timeout_s,
+        health_every_s=limits.health_every_s,
+        health_deadline_s=limits.health_deadline_s,
+        what=what,
+    )
+
+
 class Chunker:
     """Gathers calls made in the same moments into chunks of at most `size`."""
 
@@ -342,71 +344,36 @@ class OnWorkers:
 
     async def ask(self, request: object) -> Any:  # noqa: ANN401 - the port's value
         """Return what a model makes of a request, or raise the error it answers with."""
-        pool = await asyncio.to_thread(self._find)
-        if pool is None:
-            return await answered(self._local, request)
-        try:
-            return await Chunker(pool, size=1, linger_s=0.0).ask(request)
-        finally:
-            await pool.close()
+        while (pool := await asyncio.to_thread(self._find)) is not None:
+            try:
+                return await Chunker(pool, size=1, linger_s=0.0).ask(request)
+            except Gone:
+                await asyncio.sleep(_FIRST_DELAY_S)
+            finally:
+                await pool.close()
+        return await answered(self._local, request)
 
 
 # ------------------------------------------------------------- the model ports over a pool
-# The local model of each gives its identity, dimensions and keys, which cost no call.
 
 
-class PooledExtractor:
-    """`ports.Extractor` over a pool."""
+class PooledReader:
+    """`ports.Extractor`, `Judge` and `Summarizer` over a pool: each request has one answer, of its kind.
 
-    def __init__(self, calls: Chunker, local: Extractor) -> None:
-        self._calls, self._local = calls, local
+    local: gives identity and keys, which cost no call
+    """
 
-    @property
-    def identity(self) -> str:
-        """Model, parameters and version."""
-        return self._local.identity
-
-    async def extract(self, request: ExtractionRequest) -> Extraction:
-        """Return all that the episode says. Raises as the port does."""
-        found: Extraction = await self._calls.ask(request)
-        return found
-
-
-class PooledJudge:
-    """`ports.Judge` over a pool."""
-
-    def __init__(self, calls: Chunker, local: Judge) -> None:
-        self._calls, self._local = calls, local
+    def __init__(self, calls: Calls, local: Extractor | Judge | Summarizer) -> None:
+        self.extract = self.judge = self.write = calls.ask
         self.identity = local.identity
-
-    def key(self, request: QuestionRequest) -> str:
-        """Return the request's key, computed here: it costs no call."""
-        return self._local.key(request)
-
-    async def judge(self, request: QuestionRequest) -> Judged:
-        """Return one validated answer a question. Raises as the port does."""
-        found: Judged = await self._calls.ask(request)
-        return found
-
-
-class PooledSummarizer:
-    """`ports.Summarizer` over a pool."""
-
-    def __init__(self, calls: Calls, local: Summarizer) -> None:
-        self._calls, self.identity = calls, local.identity
-
-    async def write(self, request: SummaryRequest) -> tuple[Mapping[str, Any], Cost]:
-        """Return a checked reply and what it cost. Raises as the port does."""
-        found: tuple[Mapping[str, Any], Cost] = await self._calls.ask(request)
-        return found
+        self.key: Any = getattr(local, "key", None)
 
 
 class PooledEmbedder:
     """`ports.Embedder` over a pool; `ports.SparseEmbedder` where the local one is."""
 
     def __init__(self, calls: Calls, local: Embedder) -> None:
-        self._calls = calls
-        self.identity, self.dimensions = local.identity, local.dimensions
+        self._calls, self.identity, self.dimensions = calls, local.identity, local.dimensions
         if isinstance(local, SparseEmbedder):
             self.sparse = self._sparse
 
@@ -414,9 +381,8 @@ class PooledEmbedder:
         """Return (len(texts), dimensions); one request for the whole list."""
         if not texts:
             return np.zeros((0, self.dimensions), dtype=np.float32)
-        found: Any = await self._calls.ask(tuple(texts))
         # A copy: rows that stay in memory must not pin Ray's shared memory, which is read-only.
-        return np.array(found, dtype=np.float32)
+        return np.array(await self._calls.ask(tuple(texts)), dtype=np.float32)
 
     async def _sparse(self, texts: Sequence[str]) -> list[SparseVector]:
         found: list[SparseVector] = await self._calls.ask(SparseRequest(tuple(texts))) if texts else []

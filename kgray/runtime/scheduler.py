@@ -21,8 +21,8 @@ from kgray.communities.refresh import Refresh, Refreshed
 from kgray.errors import Unavailable
 from kgray.memory.schedules import Schedules, carry_out
 from kgray.runtime import logs
-from kgray.runtime.actors import RemoteWorker, control, pool_of
-from kgray.runtime.pools import OnWorkers, Pool, PooledSummarizer
+from kgray.runtime.actors import RemoteWorker, control
+from kgray.runtime.pools import OnWorkers, Pool, PooledReader, pool_of
 from kgray.runtime.profile import profile_of
 from kgray.runtime.spec import DeploymentSpec
 from kgray.times import SECOND, Instant
@@ -70,7 +70,7 @@ class Scheduler:
         refresh = Refresh(
             store=opened.store,
             embedder=opened.embedder,
-            summarizer=local and PooledSummarizer(OnWorkers(self._readers, local), local),
+            summarizer=local and PooledReader(OnWorkers(self._readers, local), local),
             due=True,
             cluster=clustered_by_a_task,
         )

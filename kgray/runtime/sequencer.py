@@ -28,10 +28,10 @@ from kgray.ports import shard_of
 from kgray.ports.ingest import Totals, joined
 from kgray.records import Episode
 from kgray.runtime import logs, metrics
-from kgray.runtime.actors import Handle, RemoteWorker, control, pool_of, reached
+from kgray.runtime.actors import Handle, RemoteWorker, control, reached
 from kgray.runtime.keeper import Keeper
 from kgray.runtime.outcomes import portable
-from kgray.runtime.pools import Chunker, Pool, PooledEmbedder, PooledExtractor, PooledJudge
+from kgray.runtime.pools import Chunker, Pool, PooledEmbedder, PooledReader, pool_of
 from kgray.runtime.profile import Profile, WorkersProfile, profile_of
 from kgray.runtime.spec import DeploymentSpec
 from kgray.runtime.writer import RemoteWriter
@@ -87,7 +87,7 @@ class Sequencer:
         self._stepped = 0
         self._guard = threading.Lock()
         self._ended = threading.Event()
-        self._exported = metrics.TotalsExport()
+        self._exported: dict[tuple[str, str, str], float] = {}
         self._stopping = False
         self._state = "starting"  # serving | waiting | out | faulty | replaced | stopped
         self._waits_for = ""  # who holds the store
@@ -175,8 +175,8 @@ class Sequencer:
         return replace(
             local,
             watch=_log_stage,
-            extractor=PooledExtractor(reading, local.extractor),
-            judge=PooledJudge(self._chunker(judging, requests), local.judge),
+            extractor=PooledReader(reading, local.extractor),
+            judge=PooledReader(self._chunker(judging, requests), local.judge),
             embedder=embedder,
         )
 
@@ -244,7 +244,7 @@ class Sequencer:
                     self._lag = await asyncio.to_thread(self._parts.store.pending_count)
                 metrics.gauge("kgray_log_lag", self._lag, shard=self._shard)
                 metrics.gauge("kgray_in_flight", self._in_flight(), shard=self._shard)
-                self._exported.export(self._totals())
+                metrics.export(self._totals(), self._exported)
             if self._runner is not None:
                 self._held_bytes = self._runner.committer.size()
                 self._widen(self._runner)

@@ -11,9 +11,10 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
+from itertools import accumulate, takewhile
 from typing import Any
 
-from kgray.errors import KgrayError, SettingsError
+from kgray.errors import ContentError, Garbled, KgrayError, SettingsError
 from kgray.outages import OUTAGES, Outage
 from kgray.ports import ExtractionRequest, Matrix, QuestionRequest, SummaryRequest
 from kgray.runtime import logs, metrics
@@ -234,26 +235,29 @@ class EmbedWorker(_PooledActor):
     async def _embed_waiting(self) -> None:
         await asyncio.sleep(0)  # the lists of one chunk, and of chunks that came together, share a batch
         while self._waiting:
-            batch = self._next_batch()
-            since = time.monotonic()
-            found = await outcome_of(self._embedder.embed([text for text, _ in batch]))
-            metrics.observe("kgray_stage_seconds", time.monotonic() - since, stage="embed")
-            metrics.observe("kgray_batch_size", len(batch), of="embed")
-            for at, (_, row) in enumerate(batch):
-                if row.done():
-                    continue  # nobody waits for it any longer
-                if isinstance(found, Exception):
-                    row.set_exception(found)
-                else:
-                    row.set_result(found[at])
+            await self._embed_batch(self._next_batch())
+
+    async def _embed_batch(self, batch: list[tuple[str, asyncio.Future[Any]]]) -> None:
+        since = time.monotonic()
+        found = await outcome_of(self._embedder.embed([text for text, _ in batch]))
+        metrics.observe("kgray_stage_seconds", time.monotonic() - since, stage="embed")
+        metrics.observe("kgray_batch_size", len(batch), of="embed")
+        if isinstance(found, ContentError | Garbled) and len(batch) > 1:
+            half = len(batch) // 2  # the texts of others go well without the one that is to blame
+            await self._embed_batch(batch[:half])
+            await self._embed_batch(batch[half:])
+            return
+        for at, (_, row) in enumerate(batch):
+            if row.done():
+                continue  # nobody waits for it any longer
+            if isinstance(found, Exception):
+                row.set_exception(found)
+            else:
+                row.set_result(found[at])
 
     def _next_batch(self) -> list[tuple[str, asyncio.Future[Any]]]:
-        tokens, count = 0, 0
-        for text, _ in self._waiting:
-            tokens += len(text) // _CHARACTERS_A_TOKEN + 1
-            if count and tokens > _TOKENS:
-                break
-            count += 1
+        sizes = accumulate(len(text) // _CHARACTERS_A_TOKEN + 1 for text, _ in self._waiting)
+        count = max(1, sum(1 for _ in takewhile(lambda size: size <= _TOKENS, sizes)))
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         return batch
 

@@ -104,13 +104,6 @@ class GraphWriter:
         if self._keeper is not None:
             self._keeper.end()
 
-    def close(self) -> None:
-        """Close the store; the next batch opens it again."""
-        self._release()
-        if self._store is not None:
-            self._store.close()
-            self._store = None
-
     def _hold(self, epoch: int | None) -> int:
         self._release()
         if self._store is None:

@@ -230,6 +230,33 @@ def test_vectors_over_http_are_stored_and_searched(kgray, serve):
     assert hits[0]["methods"]["cosine"] == 1
 
 
+def test_vectors_that_are_none_hold_the_group_and_fail_no_episode(kgray, serve):
+    """R24: the server is to blame, for whatever text it sends them."""
+    breaks = True
+
+    def answer(asked: Asked) -> Say:
+        if not asked.path.endswith("/embeddings"):
+            return read(asked)
+        number = float("nan") if breaks else 1.0
+        rows = [{"index": i, "embedding": [number] * 16} for i, _ in enumerate(asked.body["input"])]
+        return Say(raw=json.dumps({"data": rows}).encode())
+
+    server = serve(answer)
+    kgray.env |= {
+        "KGRAY_EMBEDDER_BACKEND": "openai",
+        "KGRAY_EMBEDDER_BASE_URL": server.url,
+        "KGRAY_EMBEDDER_NAME": "e",
+        "KGRAY_EMBEDDER_DIMENSIONS": "16",
+    }
+    added = kgray("add", kgray.write("rows.jsonl", *ROWS), "--group", "g", "--json")
+    assert (added.code, added.json["committed"], added.json["failed"]) == (1, 0, 0)
+    told = kgray("failures", "--group", "g", "--json").json
+    assert f"the embedder's server at {server.url} sent vectors that are none, 3 times" in str(told)
+
+    breaks = False
+    assert kgray("retry", "--group", "g", "--json").json["committed"] == 2
+
+
 # ------------------------------------------------------------------------------------------ plan
 
 

@@ -20,7 +20,7 @@ from kgray.backends.openai_api.embedder import OpenAIEmbedder
 from kgray.backends.openai_api.extractor import OpenAIExtractor
 from kgray.backends.openai_api.judge import OpenAIJudge
 from kgray.backends.openai_api.structured import DIALECTS
-from kgray.errors import InvalidAnswer, Refused, SettingsError, Unavailable
+from kgray.errors import Garbled, InvalidAnswer, Refused, SettingsError, Unavailable
 from kgray.ontology import shipped
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
 from kgray.prompting.prompts import Prompts, tokens
@@ -887,9 +887,10 @@ async def test_another_width_is_an_error_that_names_both(serve):
     ("rows", "error"),
     [
         ([[1, 2, 3]], Unavailable),  # one row for two texts
-        ([[1, 2, 3], [1, 2]], InvalidAnswer),
-        ([[1, 2, 3], None], InvalidAnswer),
-        ([[1, 2, 3], ["a", "b", "c"]], InvalidAnswer),
+        ([[1, 2, 3], [1, 2]], Garbled),
+        ([[1, 2, 3], None], Garbled),
+        ([[1, 2, 3], ["a", "b", "c"]], Garbled),
+        ([[1, 2, 3], [1, 2, float("nan")]], Garbled),
     ],
 )
 async def test_vectors_that_are_none_are_not_stored(serve, rows, error):
@@ -898,6 +899,16 @@ async def test_vectors_that_are_none_are_not_stored(serve, rows, error):
 
     with pytest.raises(error):
         await embedder(server).embed(["a", "b"])
+
+
+async def test_vectors_that_are_none_are_asked_for_again(serve):
+    """A server that is just coming up may send such; the text is not to blame (R24)."""
+    broken = Say(raw=b'{"data": [{"index": 0, "embedding": [NaN, 1, 2]}]}')
+    whole = Say(raw=b'{"data": [{"index": 0, "embedding": [0, 2, 0]}]}')
+
+    rows = await embedder(serve(one_after_the_other(broken, whole))).embed(["a"])
+
+    assert rows.tolist() == [[0.0, 1.0, 0.0]]
 
 
 async def test_a_text_of_zeros_is_still_of_unit_length(serve):

@@ -110,7 +110,11 @@ async def test_a_reply_that_repeats_itself_is_ended_and_what_is_complete_is_kept
     assert found.completion_tokens < len(RAMBLING) / 4 / 5
 
 
-async def test_a_server_that_streams_nothing_is_asked_for_whole_replies(serve):
+async def test_a_server_that_streams_nothing_is_asked_for_whole_replies(serve, monkeypatch):
+    """Nothing is wrong with it, and nobody is told of an outage."""
+    told: list[object] = []
+    monkeypatch.setattr(OUTAGES, "failed", lambda *what, **_: told.append(what))
+
     def answer(asked: Asked) -> Say:
         return Say("this server does not stream", status=400) if "stream" in asked.body else as_json(GOOD)
 
@@ -118,6 +122,7 @@ async def test_a_server_that_streams_nothing_is_asked_for_whole_replies(serve):
     assert await relations(server) == ["WORKS_AT"]
     assert await relations(server) == ["WORKS_AT"]
     assert ["stream" in asked.body for asked in server.asked] == [True, False, False]
+    assert told == []
 
 
 async def test_requests_that_were_under_way_when_the_first_stream_was_refused_are_asked_again_too(serve):
@@ -157,6 +162,15 @@ def test_how_fast_a_reply_is_written_is_told() -> None:
         (slow,) = OUTAGES.current(time.time() + 3)
     assert slow.slow
     assert slow.reason.endswith("tokens a second, 32 so far of at most 1000")
+
+
+def test_a_server_that_writes_a_reply_is_out_of_reach_no_longer() -> None:
+    OUTAGES.failed("the model", "cannot be reached (Server disconnected)", since=1.0, patience_s=9.0)
+    with OUTAGES.asking("the model", 120.0):
+        watch = ReplyWatch("the model", room=1000)
+        for _ in range(33):
+            watch("a ")
+        assert [one.slow for one in OUTAGES.current(time.time() + 3)] == [True]
 
 
 @pytest.mark.parametrize(

@@ -344,6 +344,40 @@ def test_a_live_message_does_not_wait_behind_another_groups_backlog(tmp_path: Pa
     assert ended.count("live") == 3
 
 
+async def test_a_limit_that_is_raised_in_a_run_has_more_decided_ahead(tmp_path: Path) -> None:
+    """While the first episode is being read, so many after it are decided as calls may be in flight."""
+    engine, first = Engine(tmp_path), asyncio.Event()
+    engine.accept(*drafts(1, 20))
+    inner = engine.parts.extractor
+
+    class Held:
+        identity = "held"
+
+        async def extract(self, request: ExtractionRequest) -> Extraction:
+            if request.episode.sequence == 1:
+                await first.wait()
+            return await inner.extract(request)
+
+    runner = Runner(replace(engine.parts, extractor=Held(), window=32, streams=2))
+
+    async def decided(count: int) -> None:
+        def tried() -> int:
+            windows = runner._run._windows.values() if runner._run else ()
+            return sum(item.tried for window in windows for item in window.items.values())
+
+        async with asyncio.timeout(HANGS_S):
+            while tried() != count:  # noqa: ASYNC110 - what it waits for has no event
+                await asyncio.sleep(0.01)
+
+    with engine.store.writing():
+        running = asyncio.create_task(runner.run())
+        await decided(2)
+        runner.widen(6)
+        await decided(6)
+        first.set()
+        assert (await running).committed == 20
+
+
 def test_bulk_and_live_in_one_group_keep_its_order(tmp_path: Path) -> None:
     """R20: a lane is about waiting, never about the order inside a group; the graph does not know of it."""
     plain_engine = Engine(tmp_path / "plain", judge=WildJudge())

@@ -91,8 +91,9 @@ async def test_weights_of_tokens_are_those_of_flag_embedding_itself(folders, emb
     assert await embedder.sparse([]) == []
     assert await embedder.sparse(texts[::-1]) == found[::-1]  # the bits, in any order
     start = "Alice works at Acme. " * 200
-    long, end = await embedder.sparse([start + "Dana sails to Oslo.", "Dana sails to Oslo."])
-    assert long.keys() > end.keys()  # it is read to its end
+    long, end, begun = await embedder.sparse([start + "Dana sails to Oslo.", "Dana sails to Oslo.", start])
+    # It is read to its end; a random model gives some of those tokens no weight in another company.
+    assert long.keys() & (end.keys() - begun.keys())
 
 
 async def test_a_text_has_the_same_bits_in_every_company_and_order(embedder):
@@ -205,7 +206,7 @@ def test_a_search_asks_the_workers_that_are_up_and_finds_what_this_process_finds
         hits = memory.search("tea in Berlin", **asked)
         weights = asyncio.run(memory.embedder.sparse(["Alice likes tea."]))
         reranker = memory._searcher.reranker
-        here = (memory.embedder._calls.local._model, reranker._calls.local._model)
+        here = (memory.embedder._calls._local._model, reranker._calls._local._model)
         assert [model._forward for model in here] == [None, None]
         assert memory.runtime._deployment.status()["reranker-0"]["done"] == 1
     with kgray.open(tmp_path / "d", **how) as memory:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +16,12 @@ import kgray
 from kgray import kinds, times
 from kgray.communities.found import clustered
 from kgray.errors import SettingsError
+from kgray.runtime import ingest as runtime_ingest
 from kgray.runtime import scheduler
 from kgray.settings import Settings, load
 from tests.doors.chat_server import ChatServer, as_json
 from tests.ray_session import SMALL
-from tests.waiting import wait_for
+from tests.waiting import HANGS_S, wait_for
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 GROUPS = ("one", "two", "three")
@@ -80,6 +85,56 @@ def test_a_schedule_fires_and_a_missed_time_is_made_up_for_once(tmp_path: Path) 
             wait_for(lambda: up.status()["scheduler-0"]["state"] == "waiting")
         finally:
             assert up.stop(0) == 4
+
+
+def test_a_worker_is_found_again_once_it_was_restarted_or_replaced(
+    tmp_path: Path, monkeypatch: Any, ray_session: Any
+) -> None:
+    """Calls keep its handle; where another actor has its name, its settings are compared first."""
+    import ray
+
+    from kgray.runtime import deploy, profile
+    from kgray.runtime.pools import OnWorkers
+    from kgray.runtime.spec import spec_of
+
+    (tmp_path / "profile.toml").write_text(SMALL.format(workers=1, embedders=1, shards=1))
+    values = profile.load(tmp_path / "profile.toml").values()
+    spec, looks, compared = spec_of(Settings(), tmp_path, values), [], []
+    listed, joined = deploy.list_named_actors, deploy.joined
+    monkeypatch.setattr(deploy, "list_named_actors", lambda **how: (looks.append(1), listed(**how))[1])
+    monkeypatch.setattr(deploy, "joined", lambda spec: (compared.append(1), joined(spec))[1])
+    monkeypatch.setattr(runtime_ingest, "_WATCH_S", HANGS_S)  # it looks again only where it must
+    up = deploy.ensure(spec, detached=True, chosen=False)
+    memory = kgray.open(tmp_path, runtime_backend="ray", runtime_address=ray_session.address)
+    calls = OnWorkers(partial(memory.runtime.pool, "embedder"), local=None)
+
+    def pid() -> int:
+        return int(deploy.described(ray.get_actor("embedder-0", spec.namespace), HANGS_S)["pid"])
+
+    def replaced() -> bool:
+        with suppress(ValueError):
+            return ray.get_actor("embedder-0", spec.namespace) != up.actors["embedder-0"]
+        return False
+
+    try:
+        first, before = asyncio.run(calls.ask(("a",))), len(looks)
+        assert asyncio.run(calls.ask(("a",))).tolist() == first.tolist()
+        assert len(looks) == before
+        died = pid()
+        os.kill(died, signal.SIGKILL)
+        assert asyncio.run(calls.ask(("a",))).tolist() == first.tolist()
+        assert pid() != died
+        assert (len(looks), len(compared)) == (before, 1)
+
+        ray.kill(up.actors["embedder-0"], no_restart=True)
+        wait_for(replaced)  # by what keeps a deployment up
+        before = len(looks)
+        assert asyncio.run(calls.ask(("a",))).tolist() == first.tolist()
+        assert (len(looks) > before, len(compared)) == (True, 2)
+    finally:
+        memory.runtime.close()
+        memory.close()
+        up.stop(0)
 
 
 def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_session: Any) -> None:

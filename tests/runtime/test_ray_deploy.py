@@ -111,7 +111,7 @@ def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: P
     locked = GraphWriter(spec, 0).begin()
     assert isinstance(locked, Locked)
     assert str(os.getpid()) in str(locked)
-    first.close()
+    first._release()
     second = GraphWriter(spec, 0)  # the process was started anew: it takes the run's epoch over
     assert second.write(epoch, "run", 2, batch) is None
     newer = second.begin()
@@ -119,7 +119,7 @@ def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: P
     assert isinstance(second.write(epoch, "run", 3, batch), StaleWriter)
     locked = GraphWriter(spec, 0).begin()
     assert isinstance(locked, Locked), "an older run's batch does not take the store from the newest"
-    second.close()
+    second._release()
     assert result(memory.store, "g", sequence) == {"error": "no such merge"}
     memory.close()
 
@@ -288,7 +288,7 @@ def exported(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Samp
         asyncio.run(memory.add(TEXT, group="traced", id="1"))
         # The rules spend no tokens, and nothing of one episode is asked too late or in vain.
         metrics.count_call("judge", 0.02, Judged(answers=(), prompt_tokens=7))
-        metrics.TotalsExport().export(Totals(stalls=1, wasted_tokens=2))
+        metrics.export(Totals(stalls=1, wasted_tokens=2), {})
         metrics.engine("extract-0", {"calls": 2})  # no engine runs here
         metrics.gauge("kgray_log_lag", 3, shard=9)
         metrics.gauge("kgray_in_flight", 4, shard=9)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 import kgray
+from kgray.errors import Unavailable
 from tests.waiting import HANGS_S, wait_for
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
@@ -55,27 +56,30 @@ idle_s = 5.0
 """
 ON_CARDS = """
 [extraction]
-workers = 2
+workers = {workers}
 cpus = 0.1
-gpus = 2
+gpus = {cards}
 env = {{ PYTHONPATH = "{path}", KGRAY_TEST_ENGINE_LOG = "{log}" }}
 
 [embedding]
 workers = 0
 
 [engine]
-tensor_parallel = 2
+tensor_parallel = {cards}
+placement = "{placement}"
 
 [limits]
 health_every_s = 0.2
+start_deadline_s = {start_s}
 """
+CARDS: dict[str, Any] = {"cards": 2, "workers": 2, "placement": "STRICT_PACK", "start_s": 120.0}
 
 
-def settings(tmp_path: Path, profile: str) -> tuple[dict[str, Any], Path]:
+def settings(tmp_path: Path, profile: str, **shape: Any) -> tuple[dict[str, Any], Path]:
     """Return the settings of engines by this profile, and the file in which they note what they do."""
     log, path = tmp_path / "engine.log", tmp_path / "cards.toml"
     paths = f"{Path(__file__).parents[2]}:{STAND_IN}"
-    path.write_text(profile.format(path=paths, log=log), encoding="utf-8")
+    path.write_text(profile.format(path=paths, log=log, **shape), encoding="utf-8")
     how = {"model_backend": "vllm", "model_name": "m", "runtime_backend": "ray", "runtime_profile": path}
     return how, log
 
@@ -93,17 +97,18 @@ def workers(memory: Any) -> set[str]:
 
 
 @contextmanager
-def node(cards: int) -> Iterator[psutil.Process]:
+def node(cards: int) -> Iterator[None]:
     """Have a node with so many cards join the Ray of this process; the cards are claims in its books."""
     import ray
 
     command = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=1"]
     command += [f"--num-gpus={cards}", f"--address={ray.get_runtime_context().gcs_address}"]
-    joined = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    joined = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        yield psutil.Process(joined.pid)
-    finally:
-        joined.terminate()
+        yield
+    finally:  # lost at once: asked to end in order, it takes half a minute
+        for process in [joined, *joined.children(recursive=True)]:
+            process.kill()
         joined.wait(HANGS_S)
 
 
@@ -138,23 +143,75 @@ def test_a_pool_grows_while_its_engines_are_full_and_shrinks_when_they_have_no_w
     assert sorted(pid for what, pid in did(log) if what == "stop") == sorted(started)
 
 
-def test_an_engine_over_several_cards_has_a_placement_group_that_goes_with_it(tmp_path):
-    """Each of two engines takes two cards of one node. The second has none until a second node joins."""
+@pytest.fixture(scope="module")
+def nodes(ray_session: Any) -> Iterator[Callable[[int], None]]:
+    """Return what has so many nodes of two cards join, unless they have; they stay for the tests below."""
+    import ray
+
+    with ExitStack() as joined:
+        there: list[None] = []
+
+        def have(count: int) -> None:
+            while len(there) < count:
+                there.append(joined.enter_context(node(2)))
+            wait_for(lambda: ray.cluster_resources().get("GPU") == 2 * len(there))
+
+        yield have
+
+
+def groups(memory: Any) -> list[dict[str, Any]]:
+    """Return the placement groups of a deployment."""
     from ray.util import placement_group_table
 
-    how, log = settings(tmp_path, ON_CARDS)
+    namespace = memory.runtime._deployment.spec.namespace
+    return [row for row in placement_group_table().values() if row["name"].startswith(namespace)]
+
+
+def states(memory: Any) -> list[str]:
+    return sorted(row["state"] for row in groups(memory))
+
+
+def test_an_engine_of_more_cards_than_a_node_has_is_refused_with_the_setting_that_helps(tmp_path, nodes):
+    nodes(1)
+    how, log = settings(tmp_path, ON_CARDS, **CARDS | {"cards": 3, "workers": 1, "start_s": 5.0})
+    with kgray.open(tmp_path / "d", **how) as memory, pytest.raises(Unavailable) as refused:
+        memory.add("I like tea.", group="g")
+
+    assert str(refused.value).endswith(
+        "engine.tensor_parallel = 3 needs as many cards on one node, and the largest has 2: "
+        'with engine.placement = "PACK" several nodes share one'
+    )
+    assert did(log) == []
+
+
+def test_an_engine_over_several_cards_has_a_placement_group_that_goes_with_it(tmp_path, nodes, monkeypatch):
+    """Each of two engines takes two cards of one node. The second has none until a second node joins."""
+    from kgray.runtime import deploy
+
+    monkeypatch.setattr(deploy, "_JOIN_S", 1.0)  # it waits for the second in vain
+    nodes(1)
+    how, log = settings(tmp_path, ON_CARDS, **CARDS)
     rows = [{"text": f"I like tea {n}.", "group": "g", "at": "2026-03-01"} for n in range(6)]
-    with node(2), kgray.open(tmp_path / "d", **how) as memory:
+    with kgray.open(tmp_path / "d", **how) as memory:
         assert memory.add_many(rows).committed == 6
-        namespace = memory.runtime._deployment.spec.namespace
-
-        def groups() -> list[str]:
-            mine = [row for row in placement_group_table().values() if row["name"].startswith(namespace)]
-            return sorted(row["state"] for row in mine)
-
-        assert groups() == ["CREATED", "PENDING"]
-        with node(2):
-            wait_for(lambda: len([1 for what, *_ in did(log) if what == "start"]) == 2)
-            assert groups() == ["CREATED", "CREATED"]
+        assert states(memory) == ["CREATED", "PENDING"]
+        nodes(2)
+        wait_for(lambda: len([1 for what, *_ in did(log) if what == "start"]) == 2)
+        assert states(memory) == ["CREATED", "CREATED"]
+        of = memory.runtime._deployment
+    memory.runtime._deployment = of
+    wait_for(lambda: states(memory) == ["REMOVED", "REMOVED"])
     assert [words[:2] for what, *words in did(log) if what == "cards"] == [["STRICT_PACK", "2"]] * 2
-    wait_for(lambda: groups() == ["REMOVED", "REMOVED"])
+    assert len([1 for what, *_ in did(log) if what == "stop"]) == 2
+
+
+def test_an_engine_over_nodes_has_the_cards_of_both(tmp_path, nodes):
+    """On each card of its group vLLM puts a worker of its own, through Ray."""
+    nodes(2)
+    how, log = settings(tmp_path, ON_CARDS, **CARDS | {"cards": 4, "workers": 1, "placement": "PACK"})
+    with kgray.open(tmp_path / "d", **how) as memory:
+        assert memory.add("I like tea.", group="g", at="2026-03-01").committed == 1
+        (group,) = groups(memory)
+        assert len(set(group["bundles_to_node_id"].values())) == 2
+
+    assert [words[:2] for what, *words in did(log) if what == "cards"] == [["PACK", "4"]]

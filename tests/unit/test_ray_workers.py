@@ -17,7 +17,7 @@ import pytest
 
 import kgray
 from kgray.backends.hashing import HashingEmbedder
-from kgray.errors import Cost, SettingsError, StaleWriter, Unavailable
+from kgray.errors import Cost, Refused, SettingsError, StaleWriter, Unavailable
 from kgray.ingest.changes import refused
 from kgray.ledger import request, result
 from kgray.outages import OUTAGES
@@ -57,6 +57,28 @@ async def test_lists_that_come_together_get_each_its_own_vectors(tmp_path: Path)
         assert np.array_equal(found[number], await local.embed(texts))
     stats = await worker.stats()
     assert (stats["running"], stats["done"]) == (0, 3)
+
+
+async def test_a_text_that_cannot_be_embedded_fails_nobody_who_shares_its_batch(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    from kgray.runtime.spec import spec_of
+    from kgray.runtime.workers import EmbedWorker
+
+    class Refusing(HashingEmbedder):
+        async def embed(self, texts: Sequence[str]) -> Any:
+            if "too long" in texts:
+                raise Refused("a text is too long")
+            return await super().embed(texts)
+
+    worker = EmbedWorker(spec_of(Settings(), tmp_path, {}), "embedder-0")
+    monkeypatch.setattr(worker, "_embedder", Refusing(16))
+    asked = {number: (f"text {number}",) for number in range(20)} | {7: ("fine", "too long")}
+
+    found = await outcomes(worker, list(asked.items()))
+
+    assert [number for number, one in found.items() if isinstance(one, Refused)] == [7]
+    assert all(one.shape == (1, 16) for number, one in found.items() if number != 7)
 
 
 async def test_what_is_wrong_with_the_settings_is_the_outcome_of_every_request(tmp_path: Path) -> None:
@@ -182,7 +204,8 @@ async def test_a_batch_whose_answer_is_lost_is_sent_until_it_is_durable_and_writ
     assert isinstance(newer, RemoteWriter)
     with pytest.raises(StaleWriter):  # also where both runs are of one process
         await port.write(batch)
-    graph_writer.close()
+    graph_writer._release()
+    graph_writer._store.close()
     memory.close()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from dataclasses import replace
+from multiprocessing import resource_tracker
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,31 @@ async def test_a_dead_engine_is_told_to_its_actor_and_stop_waits_for_the_end(log
     assert died
     await engine.stop()
     assert log()[-1] == "stop"
+
+
+async def test_shared_memory_that_a_killed_engine_leaves_goes_and_no_other(log, monkeypatch):
+    """Processes that vLLM has to kill at the end cannot remove theirs; what is mapped is in use elsewhere."""
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    made: list[SharedMemory] = []
+    start = AsyncLLM.from_engine_args
+
+    def starts(*arguments: Any, **more: Any) -> Any:
+        made.extend(SharedMemory(create=True, size=8) for _ in range(2))
+        return start(*arguments, **more)
+
+    monkeypatch.setattr(AsyncLLM, "from_engine_args", starts)
+    engine, extractor, _ = built()
+    await extractor.extract(asked("I like tea."))
+    left, used = made
+    left.close()
+
+    await engine.stop()
+
+    assert [(Path("/dev/shm") / one.name).exists() for one in made] == [False, True]  # noqa: S108
+    used.close()
+    used.unlink()
+    resource_tracker.unregister(left._name, "shared_memory")
 
 
 async def test_a_model_that_is_not_there_is_a_fault_of_the_settings(log):

@@ -288,9 +288,8 @@ class Client:
             return False  # the model is asked, and says what is wrong
 
     def _shortest(self) -> _Post:
-        body: dict[str, Any] = {"input": ["a"], "encoding_format": "float"}
         if self.endpoint.setting == "embedder":
-            return _Post("/embeddings", body, lambda got: "data" in got)
+            return _Post("/embeddings", {"input": ["a"]}, lambda got: "data" in got)
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
         return _Post("/chat/completions", body, lambda got: "choices" in got)
 
@@ -303,7 +302,6 @@ class Client:
         since: float | None = None  # when the first request failed
         attempt = 0
         while True:
-            sent = time.time()
             try:
                 async with session.limiter.slot() as sent_at:
                     sent = time.time()
@@ -343,15 +341,19 @@ class Client:
 
         try:
             body = {"model": self.endpoint.name, **post.body}
-            since = time.monotonic()
+            found: Any = None
             if session.streamed(post):
-                found = await self._streamed(session, post, body, sent_at)
-            else:
+                try:
+                    found = await self._streamed(session, post, body, sent_at)
+                except Rejected:
+                    if session.streamed(post):
+                        raise
+            if found is None:  # also where it does not stream, which is no outage
+                since = time.monotonic()
                 async with self._sent(session, post, body, sent_at) as answer:
                     found = json.loads(await answer.read())
                 session.note(found, time.monotonic() - since)
-            if isinstance(found, list):
-                found = {"results": found}  # the rerank interface of TEI
+            found = {"results": found} if isinstance(found, list) else found  # the rerank interface of TEI
             if isinstance(found, dict) and post.is_sound(found):
                 return found
         except (ClientError, TimeoutError) as error:
@@ -378,7 +380,6 @@ class Client:
                 said = await answer.text(errors="replace")
                 if post.if_slow and "stream" in body and answer.status in (400, 422) and "stream" in said:
                     session.streams = False
-                    raise TryLater("does not stream")
                 raise self._meaning(answer, said, session.limiter, sent_at)
             yield answer
 

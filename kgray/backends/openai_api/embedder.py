@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kgray.backends.openai_api.client import Client, Rejected
-from kgray.errors import InvalidAnswer, Refused, SettingsError
+from kgray.errors import Garbled, Refused, SettingsError
 from kgray.ports import Matrix
 
+_TRIES = 3  # of a request whose answer has no vectors
 BATCH = 64  # texts a request: small servers take no more, and the limiter keeps several under way
 
 
@@ -27,8 +29,8 @@ class OpenAIEmbedder:
     async def embed(self, texts: Sequence[str]) -> Matrix:
         """Return (len(texts), dimensions), rows of unit length; (0, dimensions) for no text.
 
-        Raises Refused for a text that the server refuses, InvalidAnswer for malformed vectors,
-        SettingsError for another width, Unavailable.
+        Raises Refused for a text that the server refuses, Garbled for malformed vectors, SettingsError for
+        another width, Unavailable.
         """
         distinct = list(dict.fromkeys(texts))
         batches = [distinct[at : at + BATCH] for at in range(0, len(distinct), BATCH)]
@@ -38,26 +40,25 @@ class OpenAIEmbedder:
         return rows[[places[text] for text in texts]]
 
     async def _batch(self, texts: list[str]) -> Matrix:
-        try:
-            # Servers refuse an empty text; a blank has a vector, which is all that the port asks for.
-            body = await self._client.embeddings([text or " " for text in texts])
-        except Rejected as rejection:
-            raise Refused(f"the embedder's server refused a text ({rejection})") from None
-        return self._units(body["data"])
+        for _ in range(_TRIES):
+            try:
+                # Servers refuse an empty text; a blank has a vector, which is all that the port asks for.
+                body = await self._client.embeddings([text or " " for text in texts])
+            except Rejected as rejection:
+                raise Refused(f"the embedder's server refused a text ({rejection})") from None
+            if (rows := self._units(body["data"])) is not None:
+                return rows
+        raise Garbled(f"{self._client.where} sent vectors that are none, {_TRIES} times: look at its log")
 
-    def _units(self, data: list[object]) -> Matrix:
-        """Return the rows in the order of their indexes, at unit length."""
-        vectors: list[object] = [None] * len(data)
-        for place, row in enumerate(data):
-            index = row.get("index", place) if isinstance(row, dict) else place
-            if type(index) is int and 0 <= index < len(data) and isinstance(row, dict):
-                vectors[index] = row.get("embedding")
+    def _units(self, data: list[Any]) -> Matrix | None:
+        """Return the rows in the order of their indexes, at unit length; None where they are no vectors."""
         try:
-            rows = np.array(vectors, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise InvalidAnswer("the embedder's server sent rows that are no vectors of one width") from None
+            vectors = {row.get("index", place): row["embedding"] for place, row in enumerate(data)}
+            rows = np.array([vectors[place] for place in range(len(data))], dtype=np.float64)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return None
         if rows.ndim != 2 or not np.isfinite(rows).all():
-            raise InvalidAnswer("the embedder's server sent vectors with missing or infinite numbers")
+            return None
         self.dimensions = self.dimensions or rows.shape[1]
         if rows.shape[1] != self.dimensions:
             raise SettingsError(
