@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from prometheus_client import generate_latest
@@ -25,7 +25,7 @@ from kgray.errors import InputError, KgrayError, Unavailable
 from kgray.http.door import Bounds, Door
 from kgray.http.guard import OPEN
 from kgray.http.models import SHAPES, schema
-from kgray.http.problems import PROBLEMS, Problem, TooLarge, answer, id_of, told
+from kgray.http.problems import PROBLEMS, Malformed, Problem, TooLarge, answer, id_of, told
 from kgray.http.routes import router
 from kgray.http.writing import append
 from kgray.memory import Memory
@@ -74,10 +74,11 @@ def create_app(
     app = FastAPI(
         title="kgray", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
         openapi_url=None, redirect_slashes=False, exception_handlers=dict(_ON_ERROR),
+        dependencies=[Depends(only_known)],
     )  # fmt: skip
     app.state.door = door
     # In front of the same route of the document: FastAPI's way to it costs half of an append.
-    app.router.routes.append(Route(_APPEND, append, methods=["POST"]))
+    app.router.routes.append(Route(_APPEND, _append, methods=["POST"]))
     app.include_router(router())
     _add_health(app, door)
     if mounted is not None:
@@ -108,6 +109,31 @@ def _add_health(app: FastAPI, door: Door) -> None:
     @app.get("/openapi.json", include_in_schema=False)
     async def document() -> Response:
         return JSONResponse(openapi(app))
+
+
+async def _append(request: Request) -> Response:
+    await only_known(request)
+    return await append(request)
+
+
+async def only_known(request: Request) -> None:
+    """Raise Malformed for a parameter that the document has not: a misspelt filter would filter nothing."""
+    if not (given := request.query_params):
+        return
+    app: FastAPI = request.app
+    if not hasattr(app.state, "known"):
+        app.state.known = {
+            (path, method.upper()): [
+                one["name"] for one in does.get("parameters", ()) if one["in"] == "query"
+            ]
+            for path, operations in openapi(app)["paths"].items()
+            for method, does in operations.items()
+        }
+    path = getattr(request.scope.get("route"), "path", _APPEND)
+    known = app.state.known.get((path, request.method), [])
+    if unknown := [name for name in given if name not in known]:
+        there = f"known are {', '.join(known)}" if known else "there are none here"
+        raise Malformed(f"there is no parameter {unknown[0]!r}: {there}", field=unknown[0])
 
 
 def openapi(app: FastAPI) -> dict[str, Any]:
@@ -233,7 +259,7 @@ class Front:
         route = getattr(scope.get("route"), "path", None)
         if route is None:
             other = "/mcp" if scope["path"].startswith("/mcp") else "none"
-            route = _APPEND if scope.get("endpoint") is append else other
+            route = _APPEND if scope.get("endpoint") is _append else other
         self._door.metrics.answered(route, scope["method"], status, seconds)
 
 

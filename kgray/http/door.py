@@ -30,7 +30,8 @@ Verb = Callable[..., Coroutine[Any, Any, T]]  # of a memory
 WRITERS = 4  # threads for corrections and removals
 MAX_WAITING = 256  # requests that wait for one of these
 LONGEST_S = 60.0  # of a read; of `Prefer: wait`
-_LONG = frozenset("changes diff dump duplicates neighbourhood".split())  # reads that may pass over a group
+_LONG = frozenset("diff dump duplicates neighbourhood".split())  # reads that may pass over a group
+_SEARCHES = frozenset("search explain context".split())
 # While reads are in flight, ingestion rests so many times as long as an entry took: it keeps a quarter.
 _GIVES_WAY, _LONGEST_PAUSE_S = 3.0, 0.1
 _HEADS = 1000  # that are held, before those that are old are dropped
@@ -62,7 +63,8 @@ class Door:
         """Serve a memory, whose owner closes it; see `create_app`."""
         self.memory, self.bounds, self._ingests = memory, bounds, ingests
         self.metrics = Metrics()
-        memory.on_stage = self.metrics.stage
+        memory.on_stage, memory.on_call = self.metrics.stage, self.metrics.called
+        memory.on_view = self.metrics.views.inc
         self.access = memory.access  # the keys and the audit log
         self.guard = Guard(self.access, host=host, names=names)
         self.appends = Appends(memory.store, self.metrics)
@@ -127,8 +129,16 @@ class Door:
 
     async def read(self, verb: Verb[T], *args: Any, **how: Any) -> T:  # noqa: ANN401
         """Return what a verb of the memory returns, run in a thread for reads. Raises Overloaded."""
-        threads = self._long if verb.__name__ in _LONG or how.get("known_at") else self._readers
-        return await self._within(threads, lambda: asyncio.run(verb(*args, **how)), verb.__name__)
+        name = verb.__name__
+        threads = self._long if name in _LONG or how.get("known_at") else self._readers
+
+        def work() -> T:
+            if name not in _SEARCHES:
+                return asyncio.run(verb(*args, **how))
+            with self.metrics.searches.labels("+".join(sorted({*how.get("scopes", ())})) or "all").time():
+                return asyncio.run(verb(*args, **how))
+
+        return await self._within(threads, work, name)
 
     async def change(self, verb: Verb[T], *args: Any, **how: Any) -> T:  # noqa: ANN401
         """Do the same in threads for corrections, which are done even if the client goes away."""
@@ -164,7 +174,7 @@ class Door:
         return (await asyncio.shield(reading))[group]
 
     async def changes(self, group: str, since: int, upto: int) -> dict[str, Any]:
-        """Return `Memory.changes`; streams that are equally far share one pass over the group."""
+        """Return `Memory.changes`; streams that are equally far share one read."""
         key = (group, since, upto)
         if key not in self._shared:
             self._shared = {k: task for k, task in self._shared.items() if not task.done()}

@@ -42,6 +42,7 @@ class GroupReads:
         self.embedder = embedder
         self._searcher = Searcher(store, embedder, model)
         self._views: dict[tuple[str, Instant, Instant], View] = {}
+        self.on_view: Callable[[], None] = lambda: None  # called when a past view is derived
 
     async def search(
         self,
@@ -248,7 +249,9 @@ class GroupReads:
             return view_now(self.store, group)
         # A view is valid until the group's next record, because what is removed since must not show.
         key = (group, known_at, last)
-        view = self._views.pop(key, None) or derived(self.store, group, known_at)
+        if (view := self._views.pop(key, None)) is None:
+            self.on_view()
+            view = derived(self.store, group, known_at)
         self._views[key] = view
         for old in list(self._views)[:-_VIEWS]:
             self._views.pop(old, None)  # another thread may read too

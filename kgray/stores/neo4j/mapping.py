@@ -92,10 +92,12 @@ STORED: Mapping[Kind, StoredKind] = {
             # Pending entries are read by state, the live lane first (statements_by_hand.PENDING).
             indexes=(
                 ("id",), ("client_id",), ("source", "reference_time", "sequence"),
-                ("state", "bulk", "sequence"),
+                ("state", "bulk", "sequence"), ("ended_at", "sequence"),
             ),
         ),
-        StoredKind(kinds.OPERATIONS, "KgrayOperation", indexes=(("state", "sequence"),)),
+        StoredKind(
+            kinds.OPERATIONS, "KgrayOperation", indexes=(("state", "sequence"), ("recorded_at", "sequence"))
+        ),
         StoredKind(kinds.EXTRACTIONS, "KgrayExtraction"),
         StoredKind(kinds.ANSWERS, "KgrayAnswer"),
         StoredKind(kinds.ANSWER_USES, "KgrayUse"),
@@ -120,7 +122,10 @@ STORED: Mapping[Kind, StoredKind] = {
                 "id": "uuid", "relation": "name", "text": "fact", "created_at": "created",
                 "valid_at": "valid", "invalid_at": "invalid", "expired_at": "expired",
             },
-            indexes=(("statement",), ("source", "created_at"), ("target", "created_at")),
+            indexes=(
+                ("statement",), ("source", "created_at"), ("target", "created_at"), ("created_at", "id"),
+                ("expired_at", "id"),
+            ),
         ),
         StoredKind(kinds.COMMUNITY_RUNS, "KgrayCommunityRun"),
         StoredKind(kinds.COMMUNITIES, "Community", renamed={"id": "uuid"}),

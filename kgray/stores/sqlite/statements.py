@@ -65,9 +65,10 @@ def _of_read(read: Read) -> str:
     """
     if read.by is not None:
         return _by_values(read, read.by if isinstance(read.by, tuple) else (read.by,))
-    order = order_of(read.kind)
+    order = order_of(read)
     marks = ", ".join(f"?{3 + n}" for n in range(len(order)))
-    within = f"t.no = ?1 AND ({columns_of(order)}) > ({marks}) ORDER BY {columns_of(order)} LIMIT ?2"
+    known = f"t.{read.since} IS NOT NULL AND " if read.since else ""
+    within = f"t.no = ?1 AND {known}({columns_of(order)}) > ({marks}) ORDER BY {columns_of(order)} LIMIT ?2"
     chosen = dict.fromkeys((*read.chosen, *order))
     return f"SELECT {columns_of(chosen)} FROM {read.kind.name} AS t WHERE {within}"
 
