@@ -113,8 +113,8 @@ EPISODES = _kind(
     "speaker text?, client_id text?, metadata text, state int, bulk bool, attempts int, ended_at int?, "
     "retired_at int?, failure_kind text?, failure_message text?, failure_raw text?",
     indexes=(
-        ("id",), ("client_id",), ("source", "reference_time", "sequence"), ("state",),
-        ("ended_at", "sequence"),
+        ("id",), ("client_id",), ("source", "reference_time", "sequence"),
+        ("state", "bulk", "sequence"), ("ended_at", "sequence"),
     ),
     log=True,
     # Its speaker and text, once it is committed.
@@ -124,7 +124,7 @@ EPISODES = _kind(
 OPERATIONS = _kind(
     "operations",
     "*sequence int, kind text, payload text, state int, recorded_at int?, result text?",
-    indexes=(("state",), ("recorded_at", "sequence")),
+    indexes=(("state", "sequence"), ("recorded_at", "sequence")),
     log=True,
 )
 _COST = "calls int, prompt_tokens int, completion_tokens int"
@@ -277,9 +277,9 @@ class Read:
     by          None: a scan of the group in the kind's order. Else the rows whose `by` is one of the values
                 asked for, in the order of the values, those of one value in the kind's order. `by` begins the
                 key or a declared index. ("sequence", "ordinal"): the values are such pairs
-    since       an int column: a scan in the order of a declared index, which has this column and the key, of
-                the rows where it is at least the value asked for; of these the reader takes what it needs
+    since       a scan in the order of this int column, then of the key, by a declared index: of rows with it
 
+    A scan may be begun behind a place: values of the first columns of its order; the others count as lowest.
     A store makes one statement of each, once.
     """
 

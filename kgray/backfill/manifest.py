@@ -67,7 +67,9 @@ def next_attempt(
         return Manifest(run=run, options=options, files=files)
     known = {file.path: file for file in before.files} if before.options == options else {}
     kept = [
-        last if (last := known.get(file.path)) is not None and last.same_content(file) else file
+        last
+        if (last := known.get(file.path)) and (last.size, last.mtime_ns) == (file.size, file.mtime_ns)
+        else file
         for file in files
     ]
     if options["replace"]:  # what a text file no longer holds is known only where it is read as a whole

@@ -22,10 +22,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kgray import __version__
 from kgray.errors import InputError, KgrayError, Unavailable
-from kgray.http.door import Bounds, Door
+from kgray.http.door import Bounds, Door, check_known
 from kgray.http.guard import OPEN
 from kgray.http.models import SHAPES, schema
-from kgray.http.problems import PROBLEMS, Malformed, Problem, TooLarge, answer, id_of, told
+from kgray.http.problems import PROBLEMS, Problem, TooLarge, answer, id_of, told
 from kgray.http.routes import router
 from kgray.http.writing import append
 from kgray.memory import Memory
@@ -78,7 +78,7 @@ def create_app(
     )  # fmt: skip
     app.state.door = door
     # In front of the same route of the document: FastAPI's way to it costs half of an append.
-    app.router.routes.append(Route(_APPEND, _append, methods=["POST"]))
+    app.router.routes.append(Route(_APPEND, append, methods=["POST"]))
     app.include_router(router())
     _add_health(app, door)
     if mounted is not None:
@@ -111,29 +111,9 @@ def _add_health(app: FastAPI, door: Door) -> None:
         return JSONResponse(openapi(app))
 
 
-async def _append(request: Request) -> Response:
-    await only_known(request)
-    return await append(request)
-
-
 async def only_known(request: Request) -> None:
-    """Raise Malformed for a parameter that the document has not: a misspelt filter would filter nothing."""
-    if not (given := request.query_params):
-        return
-    app: FastAPI = request.app
-    if not hasattr(app.state, "known"):
-        app.state.known = {
-            (path, method.upper()): [
-                one["name"] for one in does.get("parameters", ()) if one["in"] == "query"
-            ]
-            for path, operations in openapi(app)["paths"].items()
-            for method, does in operations.items()
-        }
-    path = getattr(request.scope.get("route"), "path", _APPEND)
-    known = app.state.known.get((path, request.method), [])
-    if unknown := [name for name in given if name not in known]:
-        there = f"known are {', '.join(known)}" if known else "there are none here"
-        raise Malformed(f"there is no parameter {unknown[0]!r}: {there}", field=unknown[0])
+    """Raise Malformed for a parameter that the route does not know."""
+    check_known(request, [one.alias for one in request.scope["route"].dependant.query_params])
 
 
 def openapi(app: FastAPI) -> dict[str, Any]:
@@ -259,7 +239,7 @@ class Front:
         route = getattr(scope.get("route"), "path", None)
         if route is None:
             other = "/mcp" if scope["path"].startswith("/mcp") else "none"
-            route = _APPEND if scope.get("endpoint") is _append else other
+            route = _APPEND if scope.get("endpoint") is append else other
         self._door.metrics.answered(route, scope["method"], status, seconds)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -17,7 +17,7 @@ from fastapi import Depends, Request, Response
 from kgray.http.appending import Appends
 from kgray.http.guard import REFRESH_S, Guard, check_scope
 from kgray.http.metrics import Metrics
-from kgray.http.problems import Overloaded
+from kgray.http.problems import Malformed, Overloaded
 from kgray.http.webhooks import Posts
 from kgray.memory import Memory
 from kgray.memory.background import Background
@@ -132,10 +132,10 @@ class Door:
         name = verb.__name__
         threads = self._long if name in _LONG or how.get("known_at") else self._readers
 
+        scopes = "+".join(sorted({*(how.get("scopes") or ())})) or "all"
+
         def work() -> T:
-            if name not in _SEARCHES:
-                return asyncio.run(verb(*args, **how))
-            with self.metrics.searches.labels("+".join(sorted({*how.get("scopes", ())})) or "all").time():
+            with self.metrics.searches.labels(scopes).time() if name in _SEARCHES else nullcontext():
                 return asyncio.run(verb(*args, **how))
 
         return await self._within(threads, work, name)
@@ -199,6 +199,13 @@ async def door_of(request: Request) -> Door:
     """Return the server's parts."""
     found: Door = request.app.state.door
     return found
+
+
+def check_known(request: Request, known: Collection[str]) -> None:
+    """Raise Malformed for another parameter than these: a filter that is misspelt would filter nothing."""
+    if unknown := [name for name in request.query_params if name not in known]:
+        there = f"known are {', '.join(known)}" if known else "the route takes none"
+        raise Malformed(f"there is no parameter {unknown[0]!r}: {there}", field=unknown[0])
 
 
 def needs(scope: str) -> Any:  # noqa: ANN401 - a FastAPI dependency

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from kgray import kinds, times
 from kgray.errors import InputError
 from kgray.http.appending import Taken, bounded, rows_of, taken_of
-from kgray.http.door import LONGEST_S, At, Door
+from kgray.http.door import LONGEST_S, At, Door, check_known
 from kgray.http.guard import check_scope
 from kgray.http.managing import noted
 from kgray.http.models import Merge, Retry, Split, Undo, Withdrawal
@@ -37,6 +37,7 @@ _LOOK_S = 0.5  # between two looks where another process ingests
 _LARGE = 1 << 14  # bytes of a body that is not parsed in the event loop
 _SHOWN = 100  # refusals of a backfill that are told
 _PORTION = 500  # rows of a backfill that are appended together
+_APPENDS = ("replace", "again", "dry_run")  # how `append` may be asked to
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -54,10 +55,11 @@ async def append(request: Request) -> Response:
     door: Door = request.app.state.door
     group, headers, asked = request.path_params["group"], request.headers, request.query_params
     check_scope(request.scope["state"].get("key"), "add", group)
+    check_known(request, _APPENDS)
     check_group(group)
     door.check_room()
     body, kind = await request.body(), headers.get("content-type", "application/json")
-    flags = {name: asked.get(name, "false").lower() for name in ("replace", "again", "dry_run")}
+    flags = {name: asked.get(name, "false").lower() for name in _APPENDS}
     if unclear := [name for name, said in flags.items() if said not in _FLAGS]:
         raise InputError(f"{unclear[0]}: say true or false", field=unclear[0])
     replace, again, dry_run = (_FLAGS[said] for said in flags.values())

@@ -27,7 +27,7 @@ from kgray.times import Instant, from_datetime, show
 
 MAX_DEPTH = 4
 MAX_ROWS = 1000
-_LOOKED = 20_000  # sequences that one page of the log looks at
+_LOOKED = 20_000  # episodes that one page of the log looks at
 _TOLD = ("text", "valid_at", "invalid_at", "source", "relation", "target")
 Row = dict[str, Any]
 
@@ -143,34 +143,30 @@ def changes(store: Store, group: str, since: Instant, limit: int) -> Row:
         opened = iter(sorted((f.created_at, f.id) for f in facts if f.created_at > since))
         expired = iter(sorted((at, f.id) for f in facts if (at := f.expired_at) is not None and at > since))
     found = heapq.merge(
-        (
-            ("entries", at, _episode_end(*row))
-            for at, *row in ended
-            if row[0] in (kinds.COMMITTED, kinds.FAILED)
-        ),
-        (("entries", at, _operation_end(*row)) for at, *row in done),
-        (("opened", at, id_) for at, id_ in opened),
-        (("ended", at, id_) for at, id_ in expired),
-        key=itemgetter(1),
+        ((at, "entries", _ended(*row)) for at, *row in ended if row[0] in (kinds.COMMITTED, kinds.FAILED)),
+        ((at, "entries", _done(*row)) for at, *row in done),
+        ((at, "opened", id_) for at, id_ in opened),
+        ((at, "ended", id_) for at, id_ in expired),
+        key=itemgetter(0),
     )
     commits, size = list[Row](), 0
-    for at, told in groupby(found, key=itemgetter(1)):
+    for at, told in groupby(found, key=itemgetter(0)):
         if size >= limit:
             return {"commits": commits, "last": commits[-1]["commit"], "more": True}
         commit: Row = {"commit": at, "at": show(at), "entries": [], "opened": [], "ended": []}
-        for what, _, one in told:
+        for _, what, one in told:
             commit[what].append(one)
         size += 1 + sum(map(len, (commit["entries"], commit["opened"], commit["ended"])))
         commits.append(commit)
     return {"commits": commits, "last": commits[-1]["commit"] if commits else since, "more": False}
 
 
-def _episode_end(state: int, sequence: int, id_: str, client_id: str | None) -> Row:
+def _ended(state: int, sequence: int, id_: str, client_id: str | None) -> Row:
     ended = {"type": "episode", "sequence": sequence, "id": id_, "client_id": client_id}
     return ended | {"state": rows.STATES[state]}
 
 
-def _operation_end(state: int, sequence: int, kind: str) -> Row:
+def _done(state: int, sequence: int, kind: str) -> Row:
     return {"type": kind, "sequence": sequence, "state": "done" if state == kinds.DONE else "refused"}
 
 
@@ -179,20 +175,16 @@ def log_page(store: Store, group: str, after: int, state: str | None, limit: int
     check_bounds(limit)
     if state is not None and state not in rows.STATES:
         raise InputError(f"state {state!r} is none of {', '.join(rows.STATES)}", field="state")
-    last, chosen, at = store.heads([group])[group].last, list[int](), max(0, after)
-    end = min(last, at + _LOOKED)
-    while at < end and len(chosen) < limit:
-        upto = min(end, at + MAX_ROWS)
-        found = store.rows(kinds.EPISODE_HEADS_AT, group, list(range(at + 1, upto + 1)))
-        at = upto
-        for row in sorted(found, key=lambda row: int(row[0])):
-            if row[7] is None and (state is None or rows.STATES[row[5]] == state):
-                chosen.append(row[0])
-                if len(chosen) == limit:
-                    at = row[0]
-                    break
+    chosen, at, behind = list[int](), max(0, after), None
+    for looked, row in enumerate(store.rows(kinds.EPISODE_HEADS, group, [at])):
+        if looked == _LOOKED or len(chosen) == limit:
+            behind = at
+            break
+        at = row[0]
+        if row[7] is None and (state is None or rows.STATES[row[5]] == state):
+            chosen.append(at)
     told = told_episodes(store, group, chosen, set())
-    return {"episodes": [episode_dict(one) for one in told], "next": at if at < last else None}
+    return {"episodes": [episode_dict(one) for one in told], "next": behind}
 
 
 def episode(store: Store, group: str, name: str) -> Row:

@@ -89,15 +89,8 @@ STORED: Mapping[Kind, StoredKind] = {
             renamed={
                 "id": "uuid", "source": "source_description", "text": "content", "reference_time": "said",
             },
-            # Pending entries are read by state, the live lane first (statements_by_hand.PENDING).
-            indexes=(
-                ("id",), ("client_id",), ("source", "reference_time", "sequence"),
-                ("state", "bulk", "sequence"), ("ended_at", "sequence"),
-            ),
         ),
-        StoredKind(
-            kinds.OPERATIONS, "KgrayOperation", indexes=(("state", "sequence"), ("recorded_at", "sequence"))
-        ),
+        StoredKind(kinds.OPERATIONS, "KgrayOperation"),
         StoredKind(kinds.EXTRACTIONS, "KgrayExtraction"),
         StoredKind(kinds.ANSWERS, "KgrayAnswer"),
         StoredKind(kinds.ANSWER_USES, "KgrayUse"),
