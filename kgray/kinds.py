@@ -73,6 +73,11 @@ class Kind:
         return (*[Column("words", "bytes")] * (self.text is not None), *[Column("signs", "bytes")] * vector)
 
     @cached_property
+    def place(self) -> tuple[str, ...]:
+        """The columns that order a scan: no two rows of a group agree in all of them."""
+        return tuple(dict.fromkeys((*self.order, *self.key)))
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the columns, in their order."""
         return tuple(column.name for column in self.columns)
@@ -295,13 +300,9 @@ class Read:
         return self.columns or self.kind.names
 
     @property
-    def order(self) -> tuple[str, ...]:
+    def place(self) -> tuple[str, ...]:
         """The columns that order a scan."""
-        return (self.since, *self.kind.key) if self.since else self.kind.order or self.kind.key
-
-
-def _since(kind: Kind, *columns: str) -> Read:
-    return Read(f"{kind.name} since {columns[0]}", kind, columns, since=columns[0])
+        return (self.since, *self.kind.key) if self.since else self.kind.place
 
 
 ALL: Mapping[str, Read] = {kind.name: Read(f"all {kind.name}", kind) for kind in KINDS}
@@ -348,11 +349,14 @@ FACTS_OF_STATEMENTS = Read("facts of statements", FACTS, by="statement")
 FACT_ENDS = Read("ends of facts", FACTS, ("id", "statement", "source", "target"))
 # What was committed from a record time on, in the order of these, each row with its own first: episodes and
 # operations that ended, facts that opened and that expired.
-SINCE = (
-    _since(EPISODES, "ended_at", "state", "sequence", "id", "client_id"),
-    _since(OPERATIONS, "recorded_at", "state", "sequence", "kind"),
-    _since(FACTS, "created_at", "id"),
-    _since(FACTS, "expired_at", "id"),
+SINCE = tuple(
+    Read(f"{kind.name} since {columns[0]}", kind, columns, since=columns[0])
+    for kind, columns in (
+        (EPISODES, ("ended_at", "state", "sequence", "id", "client_id")),
+        (OPERATIONS, ("recorded_at", "state", "sequence", "kind")),
+        (FACTS, ("created_at", "id")),
+        (FACTS, ("expired_at", "id")),
+    )
 )
 # What an index of the words and vectors of a group is built from, and kept up to date with.
 _WORDS = ("sequence", "id", "source", "speaker", "reference_time", "state", "words")

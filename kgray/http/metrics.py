@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
@@ -38,13 +38,11 @@ class Metrics:
         self.webhooks = counter("kgray_webhook_deliveries", "Posts.", ["outcome"])
         self.mcp_calls = counter("kgray_mcp_calls", "Calls of tools.", ["tool", "outcome"])
         Info("kgray_build", "The version.", registry=made).info({"version": __version__})
-        self._of = lru_cache(maxsize=1024)(self._labelled)
 
     def answered(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count a request. route: its template, of which there are few."""
-        requests, histogram = self._of(route, method, status)
-        requests.inc()
-        histogram.observe(seconds)
+        self.requests.labels(route, method, str(status)).inc()
+        self.seconds.labels(route).observe(seconds)
 
     def stage(self, stage: str, seconds: float, _episode: object) -> None:
         """Count a stage of ingestion; "taken" is none, it begins an episode."""
@@ -56,6 +54,3 @@ class Metrics:
         self.calls.labels(task, outcome).inc()
         self.tokens.labels("prompt").inc(cost.prompt_tokens)
         self.tokens.labels("completion").inc(cost.completion_tokens)
-
-    def _labelled(self, route: str, method: str, status: int) -> tuple[Counter, Histogram]:
-        return self.requests.labels(route, method, str(status)), self.seconds.labels(route)

@@ -166,12 +166,10 @@ class GroupReads:
         The result has "entities", "facts", "truncated" (more than `limit` of either), "total".
         """
         moment, known = _instant(as_of, "as_of"), _instant(known_at, "known_at")
-
-        def read() -> dict[str, Any]:
-            view = self._view_at(group, known)
-            return windows.neighbourhood(self.store, view, centre, moment, depth, limit)
-
-        return self._at_one_moment(group, read)
+        chosen = (centre, moment, depth, limit)
+        return self._at_one_moment(
+            group, lambda: windows.neighbourhood(self.store, self._view_at(group, known), *chosen)
+        )
 
     async def diff(
         self,
@@ -188,11 +186,11 @@ class GroupReads:
         known_at    what this memory knew then; None = now
         as_of       what was true then; None = facts of all spans
         """
-        known = _instant(from_known_at, "from_known_at"), _instant(to_known_at, "to_known_at")
+        was, is_ = _instant(from_known_at, "from_known_at"), _instant(to_known_at, "to_known_at")
         moments = _instant(from_as_of, "from_as_of"), _instant(to_as_of, "to_as_of")
 
         def read() -> dict[str, Any]:
-            views = self._view_at(group, known[0]), self._view_at(group, known[1])
+            views = self._view_at(group, was), self._view_at(group, is_)
             return windows.difference(self.store, views, moments, limit)
 
         return self._at_one_moment(group, read)

@@ -562,13 +562,14 @@ def test_calls_and_tokens_of_models_searches_and_past_views_are_counted(tmp_path
         counts = dict(
             line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines() if line[0] != "#"
         )
+        cost = client.get(f"{TEAM}/status").json()["model"]
     model.close()
-    sent = len(model.asked)
+    sent = len(model.asked) + len(model.probes)
 
     assert counts['kgray_model_calls_total{outcome="ok",task="extract"}'] == "1.0"
     assert counts['kgray_model_calls_total{outcome="InvalidAnswer",task="extract"}'] == "1.0"
-    assert float(counts['kgray_model_tokens_total{kind="prompt"}']) == 100 * sent > 100
-    assert float(counts['kgray_model_tokens_total{kind="completion"}']) == 20 * sent
+    assert float(counts['kgray_model_tokens_total{kind="prompt"}']) == 100 * sent == cost["prompt_tokens"]
+    assert float(counts['kgray_model_tokens_total{kind="completion"}']) == 20 * sent > 20
     assert counts['kgray_search_seconds_count{scope="entity+fact"}'] == "1.0"
     assert counts['kgray_search_seconds_count{scope="all"}'] == "3.0"
     assert counts["kgray_views_derived_total"] == "1.0"

@@ -49,7 +49,7 @@ def _sorted(read: Read, found: list[list[Any]]) -> list[list[Any]]:
 
 
 def _scan(ask: Ask, read: Read, named: Mapping[str, str], since: Sequence[Any]) -> Iterator[Row]:
-    stored, walked = STORED[read.kind], read.order if read.since else read.kind.key
+    stored, walked = STORED[read.kind], read.place if read.since else read.kind.key
     key = stored.lookups(walked)
     types = {column.name: column.type for column in read.kind.columns}
     after = [*since, *(-1 if types[name] == "int" else "" for name in walked[len(since) :])]
@@ -57,7 +57,7 @@ def _scan(ask: Ask, read: Read, named: Mapping[str, str], since: Sequence[Any]) 
     while page := ask(OF_READ[read], after=after, limit=_PAGE_ROWS, **named):
         after, size = page[-1][-len(key) :], len(page)
         rows = _rows(read, page, first=0)
-        if key == tuple(map(stored.property_of, read.order)):
+        if key == tuple(map(stored.property_of, read.place)):
             yield from rows
         else:  # no index has them in this order
             found += zip([row[len(read.chosen) : -len(key)] for row in page], rows, strict=True)

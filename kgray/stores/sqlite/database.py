@@ -24,7 +24,6 @@ from kgray.kinds import READS, Read, Row
 from kgray.stores.alike import stale
 from kgray.stores.batch import Counters
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.schema import order_of
 
 # For the check of a file before it is written to: 1.7 GB that the system has in memory.
 _CHECK_S = 1.0
@@ -366,7 +365,7 @@ def _converters(read: Read) -> list[tuple[int, Callable[[Any], Any]]]:
 
 def _place(read: Read) -> tuple[list[int], Row]:
     """Return the indexes of the columns of a scan's place, and the place before its first row."""
-    order = order_of(read)
+    order = read.place
     names = list(dict.fromkeys((*read.chosen, *order)))
     types = {column.name: column.type for column in read.kind.columns}
     return [names.index(name) for name in order], tuple(-1 if types[name] == "int" else "" for name in order)

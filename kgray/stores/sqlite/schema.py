@@ -10,7 +10,7 @@ Never run ANALYZE or PRAGMA optimize on this file: their samples keep texts of r
 from __future__ import annotations
 
 from kgray import kinds
-from kgray.kinds import Kind, Read
+from kgray.kinds import Kind
 
 APPLICATION_ID = 0x6B677279  # "kgry", in the header of the file
 FILE = "kgray.sqlite3"
@@ -74,15 +74,9 @@ CREATE INDEX groups_waiting ON groups (waiting) WHERE waiting > 0;
 """
 
 
-def order_of(scanned: Kind | Read) -> tuple[str, ...]:
-    """Return the columns that order a scan: no two rows of a group agree in all of them."""
-    kind = scanned.kind if isinstance(scanned, Read) else scanned
-    return tuple(dict.fromkeys((*scanned.order, *kind.key)))
-
-
 def indexes(kind: Kind) -> dict[str, tuple[str, ...]]:
     """Return the indexes that the key does not cover, by their first column, which names them."""
-    wanted = (*kind.indexes, *([order_of(kind)] if kind.order else []))
+    wanted = (*kind.indexes, *([kind.place] if kind.order else []))
     return {columns[0]: columns for columns in wanted if columns != kind.key[: len(columns)]}
 
 
