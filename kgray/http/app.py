@@ -124,11 +124,6 @@ def openapi(app: FastAPI) -> dict[str, Any]:
         parts["schemas"] |= {shape: schema(shape) for shape in SHAPES}
         parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         made["security"] = [{"key": []}, {}]
-        for path in made["paths"].values():
-            for operation in path.values():
-                operation["responses"].pop("422", None)  # FastAPI's own shape of a fault: ours is Problem
-        for name in ("HTTPValidationError", "ValidationError"):
-            parts["schemas"].pop(name, None)
         app.openapi_schema = made
     return app.openapi_schema
 

@@ -290,7 +290,7 @@ class Store(Protocol):
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """Yield the rows of a declared read, page by page; none for a group that does not exist.
 
-        values  those that are looked up; of a scan the place behind which it begins, () = the beginning
+        values: those that are looked up; of a scan, the place behind which it begins
         """
 
     def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:

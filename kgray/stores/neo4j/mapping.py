@@ -28,6 +28,7 @@ class StoredKind:
     label     of its nodes; of FACTS the relationships' type
     renamed   column -> property, where the names differ
     digested  text columns that are looked up by their digest
+    indexes   columns of the range indexes, where they are not those that the kind declares
     """
 
     kind: Kind
@@ -35,6 +36,7 @@ class StoredKind:
     edge: bool = False
     renamed: Mapping[str, str] = field(default_factory=dict)
     digested: tuple[str, ...] = ()
+    indexes: tuple[tuple[str, ...], ...] = ()
 
     @property
     def pattern(self) -> str:
@@ -65,7 +67,7 @@ class StoredKind:
         """Return the range indexes by name: their properties after `group_id`."""
         return {
             f"kgray_{self.kind.name}_{columns[0]}": self.lookups(columns)
-            for columns in self.kind.indexes
+            for columns in self.indexes or self.kind.indexes
             if columns != self.kind.key[: len(columns)]  # the key's own index begins with these
         }
 
@@ -113,6 +115,11 @@ STORED: Mapping[Kind, StoredKind] = {
                 "id": "uuid", "relation": "name", "text": "fact", "created_at": "created",
                 "valid_at": "valid", "invalid_at": "invalid", "expired_at": "expired",
             },
+            # Not by id: newest first, then by id, is no order of an index.
+            indexes=(
+                ("statement",), ("source", "created_at"), ("target", "created_at"), ("created_at", "id"),
+                ("expired_at", "id"),
+            ),
         ),
         StoredKind(kinds.COMMUNITY_RUNS, "KgrayCommunityRun"),
         StoredKind(kinds.COMMUNITIES, "Community", renamed={"id": "uuid"}),

@@ -233,7 +233,6 @@ COUNT, COUNT_ALL = _counting(one=True), _counting(one=False)
 
 _FACT = ", ".join(f"f.{STORED[kinds.FACTS].property_of(c)}" for c in kinds.FACTS.names)
 _HOLDS = (
-    "f.created IS NOT NULL AND f.uuid IS NOT NULL AND "
     "($as_of IS NULL OR (f.valid IS NULL OR f.valid <= $as_of) AND (f.invalid IS NULL OR $as_of < f.invalid))"
 )
 # $asked: entities, $as_of: an instant, or null for any time, $limit: the columns of FACTS. Each branch reads
@@ -243,11 +242,11 @@ FACTS_AT = f"""
 UNWIND $asked AS entity
 CALL (entity) {{
     MATCH ()-[f:RELATES_TO]->()
-    WHERE f.group_id = $group AND f.source = entity AND {_HOLDS}
+    WHERE f.group_id = $group AND f.source = entity AND f.created IS NOT NULL AND {_HOLDS}
     RETURN f ORDER BY f.group_id DESC, f.source DESC, f.created DESC, f.uuid LIMIT $limit
     UNION
     MATCH ()-[f:RELATES_TO]->()
-    WHERE f.group_id = $group AND f.target = entity AND {_HOLDS}
+    WHERE f.group_id = $group AND f.target = entity AND f.created IS NOT NULL AND {_HOLDS}
     RETURN f ORDER BY f.group_id DESC, f.target DESC, f.created DESC, f.uuid LIMIT $limit
 }}
 WITH DISTINCT f ORDER BY f.created DESC, f.uuid LIMIT $limit
