@@ -183,10 +183,8 @@ class Remote(BothWays):
         """Return the answer; asked: the body of a POST, rows or arguments, else the query."""
         if isinstance(asked, Mapping):  # a row's null is the user's, and goes along
             asked = {name: value for name, value in asked.items() if value is not None}
-        target, given = (
-            f"{self._parts.path}/v1/groups/{quote(group, safe='')}/{path}",
-            json.dumps(asked, default=_plain),
-        )
+        target = f"{self._parts.path}/v1/groups/{quote(group, safe='')}/{path}"
+        given = json.dumps(asked, default=_plain)
         body = None if method == "GET" else given.encode()
         target += f"?{urlencode(json.loads(given))}" if method == "GET" else ""
         told = {"content-type": "application/json", **(headers or {})}

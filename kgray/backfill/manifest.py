@@ -65,13 +65,9 @@ def next_attempt(
     files = [replace(item) for item in inputs]
     if before is None:
         return Manifest(run=run, options=options, files=files)
-    known = {file.path: file for file in before.files} if before.options == options else {}
-    kept = [
-        last
-        if (last := known.get(file.path)) and (last.size, last.mtime_ns) == (file.size, file.mtime_ns)
-        else file
-        for file in files
-    ]
+    earlier = before.files if before.options == options else ()
+    known = {(file.path, file.size, file.mtime_ns): file for file in earlier}
+    kept = [known.get((file.path, file.size, file.mtime_ns), file) for file in files]
     if options["replace"]:  # what a text file no longer holds is known only where it is read as a whole
         kept = [file if file.is_text else last for file, last in zip(files, kept, strict=True)]
     ordered = before.ordered

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 
 from kgray import kinds, times
 from kgray.errors import InputError
-from kgray.http.appending import Taken, bounded, rows_of, taken_of
+from kgray.http.appending import bounded, drafted, rows_of
 from kgray.http.door import LONGEST_S, At, Door, check_known
 from kgray.http.guard import check_scope
 from kgray.http.managing import noted
@@ -23,6 +23,7 @@ from kgray.http.models import Merge, Retry, Split, Undo, Withdrawal
 from kgray.http.problems import PROBLEMS, Conflict, TooLarge, problem_of, told
 from kgray.http.reading import Group, Identifier
 from kgray.intake.drafts import Refusal
+from kgray.intake.files import Submitted
 from kgray.intake.formats import MAX_LINE, json_lines
 from kgray.ledger import Acceptance, Foresight
 from kgray.ledger import retry as retried
@@ -64,8 +65,8 @@ async def append(request: Request) -> Response:
         raise InputError(f"{unclear[0]}: say true or false", field=unclear[0])
     replace, again, dry_run = (_FLAGS[said] for said in flags.values())
 
-    def parsed() -> list[Taken | Refusal]:
-        return bounded(taken_of(rows_of(body, kind), group, headers.get("idempotency-key")))
+    def parsed() -> list[Submitted | Refusal]:
+        return bounded(drafted(rows_of(body, kind), group, headers.get("idempotency-key")))
 
     items = parsed() if len(body) < _LARGE else await to_thread.run_sync(parsed)
     pairs, refused = await _appended(door, items, dry_run=dry_run, replace=replace, again=again)
@@ -77,13 +78,13 @@ async def append(request: Request) -> Response:
 
 
 async def _appended(
-    door: Door, items: Sequence[Taken | Refusal], *, dry_run: bool = False, **how: bool
-) -> tuple[list[tuple[Taken, Acceptance]], list[Refusal]]:
+    door: Door, items: Sequence[Submitted | Refusal], *, dry_run: bool = False, **how: bool
+) -> tuple[list[tuple[Submitted, Acceptance]], list[Refusal]]:
     """Append what can be accepted; return each row with its outcome, and what was refused.
 
     dry_run: append nothing, and return what would be
     """
-    rows = [one for one in items if isinstance(one, Taken)]
+    rows = [one for one in items if isinstance(one, Submitted)]
     refused = [one for one in items if isinstance(one, Refusal)]
     drafts = [row.draft for row in rows]
     if dry_run:
@@ -99,7 +100,7 @@ async def _appended(
 
 
 def _answered(
-    request: Request, pairs: Sequence[tuple[Taken, Acceptance]], refused: Sequence[Refusal], *,
+    request: Request, pairs: Sequence[tuple[Submitted, Acceptance]], refused: Sequence[Refusal], *,
     ended: dict[str, int] | None = None,
 ) -> Response:  # fmt: skip
     """Return 202, 200 where it was waited for, or the problem where every row was refused."""
@@ -147,7 +148,7 @@ async def backfill(door: At, request: Request, group: Group, again: bool = False
     refusals: list[dict[str, Any]] = []
     async for first, block in _blocks(request):
         rows = ((n or 0, row) for n, row in json_lines(io.BytesIO(block), first))
-        items = list(taken_of(rows, group, None))
+        items = list(drafted(rows, group, None))
         for start in range(0, len(items), _PORTION):
             pairs, refused = await _appended(door, items[start : start + _PORTION], again=again, bulk=True)
             for status in ("accepted", "duplicate"):

@@ -345,6 +345,16 @@ def test_reads_answer_as_the_memory_does(served, client):
         assert [one["name"] for one in entities] == ["Alice"]
 
 
+def test_a_person_searches_by_an_address(client):
+    told(client)
+    found = client.get(f"{TEAM}/search", params={"q": "Where does Alice work?", "as_of": "2026-02-01"})
+    block = client.get(f"{TEAM}/context", params={"q": "Where does Alice work?", "tokens": 200})
+    assert found.json()["hits"][0]["text"] == "Alice works at Acme"
+    assert "Beta Labs" in block.json()["text"]
+    assert block.json()["tokens"] <= 200
+    assert client.get(f"{TEAM}/search").status_code == 422
+
+
 def test_the_log_goes_on_by_its_cursor(client):
     told(client, [{"text": f"Text {n}", "id": f"t{n}", "at": "2026-01-01"} for n in range(5)])
     seen, after = [], 0
