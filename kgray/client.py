@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
 from functools import cache, partial
+from http.client import HTTPException
 from inspect import signature
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request
 
 from kgray import errors
 from kgray.errors import Denied, InputError, KgrayError, Unavailable
@@ -187,42 +188,42 @@ class Remote(BothWays):
         given = json.dumps(asked, default=_plain)
         body = None if method == "GET" else given.encode()
         target += f"?{urlencode(json.loads(given))}" if method == "GET" else ""
-        told = {"content-type": "application/json", **(headers or {})}
-        told |= {"authorization": f"Bearer {self._key}"} if self._key else {}
+        return await asyncio.to_thread(self._send, method, target, body, dict(headers or {}))
+
+    def _send(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> Any:  # noqa: ANN401
+        """Send a request, again while the server has too much to do; return what was answered."""
+        headers |= {"authorization": f"Bearer {self._key}"} if self._key else {}
         until = time.monotonic() + self._patience_s
         while True:
-            status, pause, kind, answered = await self._exchange(method, target, body, told)
+            status, after, kind, answered = self._exchange(method, target, body, headers)
             if status < 300:
                 return _read(kind, answered, status)
-            if status not in (429, 503) or time.monotonic() + pause > until:
+            if status not in (429, 503) or time.monotonic() + after > until:
                 raise _error(status, answered)
-            await asyncio.sleep(pause)
+            time.sleep(after)
 
-    async def _exchange(
+    def _exchange(
         self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
     ) -> tuple[int, float, str, bytes]:
         """Return status, seconds of Retry-After, content type and body."""
-        from aiohttp import ClientError, ClientSession, ClientTimeout  # slow to load
-        from yarl import URL
-
-        where, host = f"{self._parts.scheme}://{self._parts.netloc}", self._parts.hostname or ""
-        proxy = None if proxy_bypass(host) else getproxies().get(self._parts.scheme)
-        timeout = ClientTimeout(sock_connect=self._timeout_s, sock_read=self._timeout_s)
-        # No redirect is followed: the key would go along, to whatever host it names.
-        how: dict[str, Any] = {"headers": headers, "proxy": proxy, "allow_redirects": False}
+        where = f"{self._parts.scheme}://{self._parts.netloc}"
+        asked = Request(where + target, body, {"content-type": "application/json", **headers}, method=method)  # noqa: S310 - checked by `connect`
         try:
-            async with (
-                ClientSession(timeout=timeout) as session,
-                session.request(method, URL(where + target, encoded=True), data=body, **how) as answer,
-            ):
+            with _OPENER.open(asked, timeout=self._timeout_s) as answer:
                 after = answer.headers.get("retry-after", "1")
-                pause = float(after) if after.isdecimal() else 1.0
-                return answer.status, pause, answer.content_type, await answer.read()
-        except (OSError, ClientError) as error:
+                after_s = float(after) if after.isdecimal() else 1.0
+                return answer.status, after_s, answer.headers.get_content_type(), answer.read()
+        except (OSError, HTTPException) as error:
             raise Unavailable(f"{where} gave no answer ({type(error).__name__}): is it up?") from None
 
     def close(self) -> None:
         """Do nothing: no connection is kept."""
+
+
+# Raises for no status, and follows no redirect: the key would go along, to whatever host it names.
+_OPENER = OpenerDirector()
+for _handler in (ProxyHandler(), HTTPHandler(), HTTPSHandler()):
+    _OPENER.add_handler(_handler)
 
 
 def _read(kind: str, answered: bytes, status: int) -> Any:  # noqa: ANN401 - JSON, or the text of a dump
