@@ -20,6 +20,7 @@ _ROWS = {
         {"in": "path", "name": "group", "required": True, "schema": _TEXT, "example": "team"},
         *({"in": "header", "name": name, "schema": _TEXT} for name in ("Prefer", "Idempotency-Key")),
         *({"in": "query", "name": name, "schema": _BOOL} for name in ("replace", "again", "dry_run")),
+        {"in": "query", "name": "on_error", "schema": {"enum": ["skip", "stop"]}},
     ],
     "requestBody": {
         "required": True,

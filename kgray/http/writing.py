@@ -56,7 +56,7 @@ async def append(request: Request) -> Response:
     door: Door = request.app.state.door
     group, headers, asked = request.path_params["group"], request.headers, request.query_params
     check_scope(request.scope["state"].get("key"), "add", group)
-    check_known(request, _APPENDS)
+    check_known(request, (*_APPENDS, "on_error"))
     check_group(group)
     door.check_room()
     body, kind = await request.body(), headers.get("content-type", "application/json")
@@ -64,11 +64,16 @@ async def append(request: Request) -> Response:
     if unclear := [name for name, said in flags.items() if said not in _FLAGS]:
         raise InputError(f"{unclear[0]}: say true or false", field=unclear[0])
     replace, again, dry_run = (_FLAGS[said] for said in flags.values())
+    if (on_error := asked.get("on_error", "skip")) not in ("skip", "stop"):
+        raise InputError("on_error: say skip or stop", field="on_error")
 
     def parsed() -> list[Submitted | Refusal]:
         return bounded(drafted(rows_of(body, kind), group, headers.get("idempotency-key")))
 
     items = parsed() if len(body) < _LARGE else await to_thread.run_sync(parsed)
+    if on_error == "stop":  # then nothing is accepted
+        _, refused = await _appended(door, items, dry_run=True, replace=replace, again=again)
+        items = [*refused] or items
     pairs, refused = await _appended(door, items, dry_run=dry_run, replace=replace, again=again)
     if dry_run:
         return _answered(request, pairs, refused, ended={"pending": 0, "dry_run": True})

@@ -200,6 +200,18 @@ def test_what_takes_no_parameter_refuses_every_one(client, path):
     assert (client.get(path).status_code, client.get(f"{path}?name=x").status_code) == (200, 400)
 
 
+def test_where_a_row_is_refused_a_careful_client_has_nothing_accepted(client):
+    """For its own fault, and because its id is taken by other content."""
+    told(client, ALICE[:1])
+    for wrong, field in (({"text": ""}, "text"), ({"text": "Else.", "id": "a1"}, "id")):
+        answer = client.post(f"{TEAM}/episodes?on_error=stop", json=[ALICE[1], wrong])
+        assert answer.status_code == (422 if field == "text" else 409), answer.text
+        assert [one["pointer"] for one in answer.json()["errors"]] == [f"/1/{field}"]
+    assert [one["client_id"] for one in client.get(f"{TEAM}/episodes").json()["episodes"]] == ["a1"]
+    assert client.post(f"{TEAM}/episodes?on_error=stop", json=ALICE).json()["duplicate"] == 1
+    assert client.post(f"{TEAM}/episodes?on_error=halt", json=ALICE).status_code == 422
+
+
 def test_ndjson_and_one_object_are_taken_too(client):
     lines = "\n".join(json.dumps(row) for row in ALICE) + "\n\n{broken\n"
     many = client.post(f"{TEAM}/episodes", content=lines, headers={"content-type": "application/x-ndjson"})
