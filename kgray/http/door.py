@@ -131,7 +131,6 @@ class Door:
         """Return what a verb of the memory returns, run in a thread for reads. Raises Overloaded."""
         name = verb.__name__
         threads = self._long if name in _LONG or how.get("known_at") else self._readers
-
         scopes = "+".join(sorted({*(how.get("scopes") or ())})) or "all"
 
         def work() -> T:

@@ -44,9 +44,7 @@ _TYPES: Mapping[str, Any] = {
     "after": _COUNT,
     "state": Literal["accepted", "extracted", "committed", "failed", "withdrawn"] | None,
 }
-TAGGED = frozenset(
-    "history show neighbourhood diff dump".split()
-)  # have an ETag: their answers have no clock
+TAGGED = frozenset("history show neighbourhood diff dump".split())  # without a clock: they have an ETag
 _LINES = 500  # of a dump, at a time
 _BEAT_S, _PAUSE_S = 15.0, 0.5  # of a stream without news; between two looks
 
