@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 
 from kgray.derivation.change import EpisodeChange
 from kgray.errors import ContentError, Outrun
@@ -112,7 +113,7 @@ async def extract(parts: Parts, outbox: Outbox, episode: Episode) -> Extraction:
     """
     if (stored := await stored_extraction(parts, episode)) is not None:
         return stored
-    with outbox.accounted(episode):
+    with outbox.accounted(episode, partial(parts.on_call, "extract")):
         return keep(outbox, episode, await read_episode(parts, episode))
 
 

@@ -12,9 +12,8 @@ from functools import cache, partial
 from http.client import HTTPException
 from inspect import signature
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request
 
 from kgray import errors
 from kgray.errors import Denied, InputError, KgrayError, Unavailable
@@ -185,56 +184,40 @@ class Remote(BothWays):
         """Return the answer; asked: the body of a POST, rows or arguments, else the query."""
         if isinstance(asked, Mapping):  # a row's null is the user's, and goes along
             asked = {name: value for name, value in asked.items() if value is not None}
-        target, given = (
-            f"{self._parts.path}/v1/groups/{quote(group, safe='')}/{path}",
-            json.dumps(asked, default=_plain),
-        )
+        target = f"{self._parts.path}/v1/groups/{quote(group, safe='')}/{path}"
+        given = json.dumps(asked, default=_plain)
         body = None if method == "GET" else given.encode()
         target += f"?{urlencode(json.loads(given))}" if method == "GET" else ""
-        return await asyncio.to_thread(self._send, method, target, body, dict(headers or {}))
+        told = {"content-type": "application/json", **(headers or {})}
+        return await asyncio.to_thread(self._send, method, target, body, told)
 
     def _send(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> Any:  # noqa: ANN401
         """Send a request, again while the server has too much to do; return what was answered."""
+        where = f"{self._parts.scheme}://{self._parts.netloc}"
         headers |= {"authorization": f"Bearer {self._key}"} if self._key else {}
         until = time.monotonic() + self._patience_s
         while True:
-            status, after, kind, answered = self._exchange(method, target, body, headers)
-            if status < 300:
-                return _read(kind, answered, status)
-            if status not in (429, 503) or time.monotonic() + after > until:
-                raise _error(status, answered)
-            time.sleep(after)
-
-    def _exchange(
-        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
-    ) -> tuple[int, float, str, bytes]:
-        """Return status, seconds of Retry-After, content type and body."""
-        where = f"{self._parts.scheme}://{self._parts.netloc}"
-        asked = Request(where + target, body, {"content-type": "application/json", **headers}, method=method)  # noqa: S310 - checked by `connect`
-        try:
+            asked = Request(where + target, body, headers, method=method)  # noqa: S310 - checked by `connect`
             try:
-                answer: Any = _OPENER.open(asked, timeout=self._timeout_s)
-            except HTTPError as error:
-                answer = error
-            with answer:
-                after = answer.headers.get("retry-after", "1")
-                after_s = float(after) if after.isdecimal() else 1.0
-                return answer.status, after_s, answer.headers.get_content_type(), answer.read()
-        except (OSError, HTTPException) as error:
-            raise Unavailable(f"{where} gave no answer ({type(error).__name__}): is it up?") from None
+                with _OPENER.open(asked, timeout=self._timeout_s) as answer:
+                    status, told, answered = answer.status, answer.headers, answer.read()
+            except (OSError, HTTPException) as error:
+                raise Unavailable(f"{where} gave no answer ({type(error).__name__}): is it up?") from None
+            if status < 300:
+                return _read(told.get_content_type(), answered, status)
+            pause = float(after) if (after := told.get("retry-after", "1")).isdecimal() else 1.0
+            if status not in (429, 503) or time.monotonic() + pause > until:
+                raise _error(status, answered)
+            time.sleep(pause)
 
     def close(self) -> None:
         """Do nothing: no connection is kept."""
 
 
-class _Stays(HTTPRedirectHandler):
-    """Follows no redirect: the key would go along, to whatever host it names."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-_OPENER = build_opener(_Stays)
+# Raises for no status, and follows no redirect: the key would go along, to whatever host it names.
+_OPENER = OpenerDirector()
+for _handler in (ProxyHandler(), HTTPHandler(), HTTPSHandler()):
+    _OPENER.add_handler(_handler)
 
 
 def _read(kind: str, answered: bytes, status: int) -> Any:  # noqa: ANN401 - JSON, or the text of a dump

@@ -73,6 +73,11 @@ class Kind:
         return (*[Column("words", "bytes")] * (self.text is not None), *[Column("signs", "bytes")] * vector)
 
     @cached_property
+    def place(self) -> tuple[str, ...]:
+        """The columns that order a scan: no two rows of a group agree in all of them."""
+        return tuple(dict.fromkeys((*self.order, *self.key)))
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the columns, in their order."""
         return tuple(column.name for column in self.columns)
@@ -112,16 +117,19 @@ EPISODES = _kind(
     "*sequence int, id text, source text, kind text, text text, reference_time int, content_sha256 text, "
     "speaker text?, client_id text?, metadata text, state int, bulk bool, attempts int, ended_at int?, "
     "retired_at int?, failure_kind text?, failure_message text?, failure_raw text?",
-    indexes=(("id",), ("client_id",), ("source", "reference_time", "sequence"), ("state",)),
+    indexes=(
+        ("id",), ("client_id",), ("source", "reference_time", "sequence"),
+        ("state", "bulk", "sequence"), ("ended_at", "sequence"),
+    ),
     log=True,
     # Its speaker and text, once it is committed.
     text=lambda row: " ".join(filter(None, (row[7], row[4]))) if row[10] == COMMITTED else None,
-)
+)  # fmt: skip
 # payload: JSON of what the operation names; result: JSON, what its caller reads; None while pending.
 OPERATIONS = _kind(
     "operations",
     "*sequence int, kind text, payload text, state int, recorded_at int?, result text?",
-    indexes=(("state",),),
+    indexes=(("state", "sequence"), ("recorded_at", "sequence")),
     log=True,
 )
 _COST = "calls int, prompt_tokens int, completion_tokens int"
@@ -203,8 +211,11 @@ FACTS = _kind(
     "*id text, statement text, source text, relation text, text text, created_at int, target text?, "
     "value_type text?, value text?, unit text?, valid_at int?, invalid_at int?, expired_at int?, "
     "episodes texts, event bool, ended_episode text?, ended_ordinal int?",
-    indexes=(("statement",), ("source", "created_at", "id"), ("target", "created_at", "id")),
-)
+    indexes=(
+        ("statement",), ("source", "created_at", "id"), ("target", "created_at", "id"),
+        ("created_at", "id"), ("expired_at", "id"),
+    ),
+)  # fmt: skip
 
 # ------------------------------------------------------------------------------- communities
 
@@ -271,7 +282,9 @@ class Read:
     by          None: a scan of the group in the kind's order. Else the rows whose `by` is one of the values
                 asked for, in the order of the values, those of one value in the kind's order. `by` begins the
                 key or a declared index. ("sequence", "ordinal"): the values are such pairs
+    since       a scan in the order of this int column, then of the key, by a declared index: of rows with it
 
+    A scan may be begun behind a place: values of the first columns of its order; the others count as lowest.
     A store makes one statement of each, once.
     """
 
@@ -279,11 +292,17 @@ class Read:
     kind: Kind
     columns: tuple[str, ...] = ()
     by: str | tuple[str, ...] | None = None
+    since: str = ""
 
     @property
     def chosen(self) -> tuple[str, ...]:
         """The names of the columns that are read."""
         return self.columns or self.kind.names
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The columns that order a scan."""
+        return (self.since, *self.kind.key) if self.since else self.kind.place
 
 
 ALL: Mapping[str, Read] = {kind.name: Read(f"all {kind.name}", kind) for kind in KINDS}
@@ -303,7 +322,6 @@ TAKEN_IDS = Read("taken ids", EPISODES, TAKEN_BY, by="id")
 TAKEN_CLIENT_IDS = Read("taken client ids", EPISODES, TAKEN_BY, by="client_id")
 TAKEN_IN_SOURCES = Read("taken in sources", EPISODES, TAKEN_BY, by="source")
 SUPPORTERS = Read("supporters", EPISODES, ("id", "client_id"), by="id")
-OPERATION_ENDS = Read("ends of operations", OPERATIONS, ("sequence", "kind", "state", "recorded_at"))
 OPERATIONS_AT = Read("operations at sequences", OPERATIONS, by="sequence")
 OPERATIONS_IN_STATE = Read("operations in states", OPERATIONS, by="state")
 EXTRACTIONS_AT = Read("extractions at sequences", EXTRACTIONS, by="sequence")
@@ -327,9 +345,19 @@ ENTITY_IDS = Read("ids of entities", ENTITIES, ("id",), by="id")
 ENTITIES_OF = Read("entities by id", ENTITIES, by="id")
 SHOWN_OF = Read("shown by entities", SHOWN_ENTITIES, by="recorded")
 FACTS_OF = Read("facts by id", FACTS, by="id")
-FACT_CLOCKS = Read("clocks of facts", FACTS, ("id", "created_at", "expired_at"))
 FACTS_OF_STATEMENTS = Read("facts of statements", FACTS, by="statement")
 FACT_ENDS = Read("ends of facts", FACTS, ("id", "statement", "source", "target"))
+# What was committed from a record time on, in the order of these, each row with its own first: episodes and
+# operations that ended, facts that opened and that expired.
+SINCE = tuple(
+    Read(f"{kind.name} since {columns[0]}", kind, columns, since=columns[0])
+    for kind, columns in (
+        (EPISODES, ("ended_at", "state", "sequence", "id", "client_id")),
+        (OPERATIONS, ("recorded_at", "state", "sequence", "kind")),
+        (FACTS, ("created_at", "id")),
+        (FACTS, ("expired_at", "id")),
+    )
+)
 # What an index of the words and vectors of a group is built from, and kept up to date with.
 _WORDS = ("sequence", "id", "source", "speaker", "reference_time", "state", "words")
 EPISODE_WORDS = Read("words of episodes", EPISODES, _WORDS)
@@ -350,6 +378,6 @@ NAME_VECTORS_OF = Read("vectors of names of entities", NAME_VECTORS, (*_SURFACE,
 COMMUNITIES_OF_RUN = Read("communities of a run", COMMUNITIES, by="run")
 COMMUNITIES_AT = Read("communities by id", COMMUNITIES, by=("run", "id"))
 COMMUNITY_SOURCES = Read("sources of communities", COMMUNITIES, ("run", "id", "sources"))
-READS: tuple[Read, ...] = (*ALL.values(), *(one for one in vars().values() if isinstance(one, Read)))
+READS: tuple[Read, ...] = (*ALL.values(), *SINCE, *(one for one in vars().values() if isinstance(one, Read)))
 # Those that are run over all groups at once (`Store.everywhere`).
 EVERYWHERE: tuple[Read, ...] = (ALL["holds"], EPISODES_IN_STATE)

@@ -56,10 +56,6 @@ class InputFile:
         self.rows += 1
         setattr(self, answer, getattr(self, answer) + 1)
 
-    def same_content(self, other: InputFile) -> bool:
-        """Whether size and time of change are the same."""
-        return (self.size, self.mtime_ns) == (other.size, other.mtime_ns)
-
 
 def find(paths: Sequence[str], data: Path) -> list[InputFile]:
     """Return the files at the paths and in folders among them, in the order of the paths, each once.

@@ -23,7 +23,7 @@ from kgray.backfill.inputs import InputFile
 from kgray.errors import InputError
 from kgray.intake.drafts import Refusal, reasons
 from kgray.locks import explained
-from kgray.memory.run_files import REPORT, RUNS
+from kgray.memory.run_files import RUNS
 
 RunState = Literal["running", "done", "stopped", "limited"]
 VERSION = 1
@@ -65,11 +65,9 @@ def next_attempt(
     files = [replace(item) for item in inputs]
     if before is None:
         return Manifest(run=run, options=options, files=files)
-    known = {file.path: file for file in before.files} if before.options == options else {}
-    kept = [
-        last if (last := known.get(file.path)) is not None and last.same_content(file) else file
-        for file in files
-    ]
+    earlier = before.files if before.options == options else ()
+    known = {(file.path, file.size, file.mtime_ns): file for file in earlier}
+    kept = [known.get((file.path, file.size, file.mtime_ns), file) for file in files]
     if options["replace"]:  # what a text file no longer holds is known only where it is read as a whole
         kept = [file if file.is_text else last for file, last in zip(files, kept, strict=True)]
     ordered = before.ordered
@@ -132,11 +130,7 @@ class RunFolder:
             with explained(self.path):
                 self._refused.flush()
         counts = {name: manifest.total(name) for name in ("rows", "accepted", "duplicate", "refused")}
-        self._replace(_MANIFEST, {"version": VERSION} | asdict(manifest) | counts)
-
-    def save_report(self, report: Mapping[str, Any]) -> None:
-        """Replace the report."""
-        self._replace(REPORT, report)
+        self.replace(_MANIFEST, {"version": VERSION} | asdict(manifest) | counts)
 
     def open_refused(self, manifest: Manifest) -> None:
         """Open refused.jsonl, keeping and counting the earlier refusals of rows that are not read again."""
@@ -162,19 +156,17 @@ class RunFolder:
 
     def refusals(self, limit: int) -> tuple[Refusal, ...]:
         """Return the first refusals of the run, at most `limit`."""
-        if self._refused is not None:
-            self._refused.flush()
         names = [f.name for f in fields(Refusal)]
         rows = zip(range(limit), self._read_refused(), strict=False)
         return tuple(Refusal(**{name: row[name] for name in names}) for _, row in rows)
 
     def reasons(self) -> dict[str, int]:
         """Return how many rows were refused for each reason, the most frequent first."""
-        if self._refused is not None:
-            self._refused.flush()
         return reasons((row["field"], row["reason"]) for row in self._read_refused())
 
     def _read_refused(self) -> Iterator[dict[str, Any]]:
+        if self._refused is not None:
+            self._refused.flush()
         try:
             with self.refused.open(encoding="utf-8") as file:
                 for line in file:
@@ -186,7 +178,8 @@ class RunFolder:
         except FileNotFoundError:
             return
 
-    def _replace(self, name: str, document: Mapping[str, Any]) -> None:
+    def replace(self, name: str, document: Mapping[str, Any]) -> None:
+        """Replace a file of the run by a document."""
         with explained(self.path), locks.replaced(self.path / name) as file:
             json.dump(document, file, indent=1)
             file.write("\n")

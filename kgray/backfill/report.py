@@ -98,6 +98,8 @@ class RunReport:
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form: the keys of `kgray add`, and "report"."""
         manifest, totals, rate = self.manifest, self.totals, self._rate()
+        # Another process did the work: this one knows what was done, and not how long it took.
+        elsewhere = totals.first_claim is None and bool(self.report.committed + self.report.failed)
         seconds = {stage: round(spent, 3) for stage, spent in totals.seconds.items()}
         return self.report.as_dict() | {
             "refused": self.refused,
@@ -111,17 +113,12 @@ class RunReport:
                 "reasons": self.reasons,
                 **{name: getattr(self.spent, name) for name in Cost._fields},
                 **{n: getattr(totals, n) for n in ("requests", "stalls", "wasted", "wasted_tokens")},
-                "seconds": None if self._elsewhere else seconds,
+                "seconds": None if elsewhere else seconds,
                 "elapsed_s": round(self.elapsed_s, 3),
                 "episodes_per_s": None if rate is None else round(rate, 2),
                 "all_attempts": dict(manifest.sums),
             },
         }
-
-    @property
-    def _elsewhere(self) -> bool:
-        """Whether another process did the work: this one knows what was done, and not how long it took."""
-        return self.totals.first_claim is None and bool(self.report.committed + self.report.failed)
 
     def _rate(self) -> float | None:
         """Episodes a second from the first claim to the last commit; None where this process saw neither."""

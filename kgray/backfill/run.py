@@ -23,7 +23,7 @@ from kgray.intake.drafts import Defaults, Refusal
 from kgray.ledger import FailedEpisode, failures
 from kgray.memory import Memory, Report
 from kgray.memory.ingesting import Submission, last_sequences
-from kgray.memory.run_files import SORTED
+from kgray.memory.run_files import REPORT, SORTED
 from kgray.ports.ingest import IngestOutcome, Stop, never
 
 WAITING = 10_000  # pending episodes at most: enough to fill any window, and the log does not run far ahead
@@ -87,7 +87,7 @@ async def backfill(
         manifest = next_attempt(request.run, request.inputs, request.options, folder.load())
         folder.open_refused(manifest)
         report = await _RunAttempt(memory, folder, manifest, request, stop).run(watch)
-        folder.save_report(report.as_dict())
+        folder.replace(REPORT, report.as_dict())
         return report
 
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from prometheus_client import generate_latest
@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kgray import __version__
 from kgray.errors import InputError, KgrayError, Unavailable
-from kgray.http.door import Bounds, Door
+from kgray.http.door import Bounds, Door, check_known
 from kgray.http.guard import OPEN
 from kgray.http.models import SHAPES, schema
 from kgray.http.problems import PROBLEMS, Problem, TooLarge, answer, id_of, told
@@ -74,6 +74,7 @@ def create_app(
     app = FastAPI(
         title="kgray", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
         openapi_url=None, redirect_slashes=False, exception_handlers=dict(_ON_ERROR),
+        dependencies=[Depends(only_known)],
     )  # fmt: skip
     app.state.door = door
     # In front of the same route of the document: FastAPI's way to it costs half of an append.
@@ -110,6 +111,11 @@ def _add_health(app: FastAPI, door: Door) -> None:
         return JSONResponse(openapi(app))
 
 
+async def only_known(request: Request) -> None:
+    """Raise Malformed for a parameter that the route does not know."""
+    check_known(request, [one.alias for one in request.scope["route"].dependant.query_params])
+
+
 def openapi(app: FastAPI) -> dict[str, Any]:
     """Return the OpenAPI document, made once."""
     if app.openapi_schema is None:
@@ -118,11 +124,6 @@ def openapi(app: FastAPI) -> dict[str, Any]:
         parts["schemas"] |= {shape: schema(shape) for shape in SHAPES}
         parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         made["security"] = [{"key": []}, {}]
-        for path in made["paths"].values():
-            for operation in path.values():
-                operation["responses"].pop("422", None)  # FastAPI's own shape of a fault: ours is Problem
-        for name in ("HTTPValidationError", "ValidationError"):
-            parts["schemas"].pop(name, None)
         app.openapi_schema = made
     return app.openapi_schema
 

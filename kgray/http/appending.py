@@ -21,6 +21,7 @@ from kgray.errors import InputError
 from kgray.http.metrics import Metrics
 from kgray.http.problems import Malformed, Overloaded, TooLarge
 from kgray.intake.drafts import Defaults, Refusal, draft_from, parse_json
+from kgray.intake.files import Submitted
 from kgray.intake.formats import json_lines
 from kgray.ledger import Acceptance, accept
 from kgray.ports import Store
@@ -33,14 +34,6 @@ _ANSWERED = 8  # requests in one pass of the event loop, whose answers would hol
 MAX_HELD = 20_000  # rows that wait for a transaction
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 _NDJSON = ("application/x-ndjson", "application/jsonl", "application/ndjson", "application/x-jsonlines")
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A row that can be accepted."""
-
-    line: int
-    draft: Draft
 
 
 def rows_of(body: bytes, content_type: str) -> Iterator[tuple[int, object]]:
@@ -58,7 +51,7 @@ def rows_of(body: bytes, content_type: str) -> Iterator[tuple[int, object]]:
     yield from enumerate(found if isinstance(found, list) else [found], 1)
 
 
-def taken_of(rows: Iterable[tuple[int, object]], group: str, key: str | None) -> Iterator[Taken | Refusal]:
+def drafted(rows: Iterable[tuple[int, object]], group: str, key: str | None) -> Iterator[Submitted | Refusal]:
     """Yield what can be accepted into a group, and what not. key: gives rows an id, `KEY#LINE`."""
     if key is not None and not _KEY.fullmatch(key):
         raise InputError("Idempotency-Key must be 1 to 200 printable ASCII characters without blanks")
@@ -68,7 +61,7 @@ def taken_of(rows: Iterable[tuple[int, object]], group: str, key: str | None) ->
                 raise row
             if isinstance(row, dict):
                 row = _placed(row, line, group, key)  # noqa: PLW2901 - the row as it is taken
-            yield Taken(line, draft_from(row, Defaults(group=group)))
+            yield Submitted(draft=draft_from(row, Defaults(group=group)), file="", line=line)
         except InputError as error:
             yield Refusal(file="", line=line, field=error.field, reason=str(error))
 
@@ -81,7 +74,7 @@ def _placed(row: dict[str, Any], line: int, group: str, key: str | None) -> dict
     return row
 
 
-def bounded(items: Iterable[Taken | Refusal]) -> list[Taken | Refusal]:
+def bounded(items: Iterable[Submitted | Refusal]) -> list[Submitted | Refusal]:
     """Return the items. Raises TooLarge for more rows than a request may have, InputError for none."""
     found = list(islice(items, MAX_ROWS + 1))
     if len(found) > MAX_ROWS:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -17,7 +17,7 @@ from fastapi import Depends, Request, Response
 from kgray.http.appending import Appends
 from kgray.http.guard import REFRESH_S, Guard, check_scope
 from kgray.http.metrics import Metrics
-from kgray.http.problems import Overloaded
+from kgray.http.problems import Malformed, Overloaded
 from kgray.http.webhooks import Posts
 from kgray.memory import Memory
 from kgray.memory.background import Background
@@ -30,7 +30,8 @@ Verb = Callable[..., Coroutine[Any, Any, T]]  # of a memory
 WRITERS = 4  # threads for corrections and removals
 MAX_WAITING = 256  # requests that wait for one of these
 LONGEST_S = 60.0  # of a read; of `Prefer: wait`
-_LONG = frozenset("changes diff dump duplicates neighbourhood".split())  # reads that may pass over a group
+_LONG = frozenset("diff dump duplicates neighbourhood".split())  # reads that may pass over a group
+_SEARCHES = frozenset("search explain context".split())
 # While reads are in flight, ingestion rests so many times as long as an entry took: it keeps a quarter.
 _GIVES_WAY, _LONGEST_PAUSE_S = 3.0, 0.1
 _HEADS = 1000  # that are held, before those that are old are dropped
@@ -62,7 +63,8 @@ class Door:
         """Serve a memory, whose owner closes it; see `create_app`."""
         self.memory, self.bounds, self._ingests = memory, bounds, ingests
         self.metrics = Metrics()
-        memory.on_stage = self.metrics.stage
+        memory.on_stage, memory.on_call = self.metrics.stage, self.metrics.called
+        memory.on_view = self.metrics.views.inc
         self.access = memory.access  # the keys and the audit log
         self.guard = Guard(self.access, host=host, names=names)
         self.appends = Appends(memory.store, self.metrics)
@@ -127,8 +129,15 @@ class Door:
 
     async def read(self, verb: Verb[T], *args: Any, **how: Any) -> T:  # noqa: ANN401
         """Return what a verb of the memory returns, run in a thread for reads. Raises Overloaded."""
-        threads = self._long if verb.__name__ in _LONG or how.get("known_at") else self._readers
-        return await self._within(threads, lambda: asyncio.run(verb(*args, **how)), verb.__name__)
+        name = verb.__name__
+        threads = self._long if name in _LONG or how.get("known_at") else self._readers
+        scopes = "+".join(sorted({*(how.get("scopes") or ())})) or "all"
+
+        def work() -> T:
+            with self.metrics.searches.labels(scopes).time() if name in _SEARCHES else nullcontext():
+                return asyncio.run(verb(*args, **how))
+
+        return await self._within(threads, work, name)
 
     async def change(self, verb: Verb[T], *args: Any, **how: Any) -> T:  # noqa: ANN401
         """Do the same in threads for corrections, which are done even if the client goes away."""
@@ -164,7 +173,7 @@ class Door:
         return (await asyncio.shield(reading))[group]
 
     async def changes(self, group: str, since: int, upto: int) -> dict[str, Any]:
-        """Return `Memory.changes`; streams that are equally far share one pass over the group."""
+        """Return `Memory.changes`; streams that are equally far share one read."""
         key = (group, since, upto)
         if key not in self._shared:
             self._shared = {k: task for k, task in self._shared.items() if not task.done()}
@@ -189,6 +198,13 @@ async def door_of(request: Request) -> Door:
     """Return the server's parts."""
     found: Door = request.app.state.door
     return found
+
+
+def check_known(request: Request, known: Collection[str]) -> None:
+    """Raise Malformed for another parameter than these: a filter that is misspelt would filter nothing."""
+    if unknown := [name for name in request.query_params if name not in known]:
+        there = f"known are {', '.join(known)}" if known else "the route takes none"
+        raise Malformed(f"there is no parameter {unknown[0]!r}: {there}", field=unknown[0])
 
 
 def needs(scope: str) -> Any:  # noqa: ANN401 - a FastAPI dependency

@@ -10,7 +10,7 @@ from fastapi import Query, Request, Response
 from starlette.responses import JSONResponse
 
 from kgray import times
-from kgray.errors import InputError, NotBuilt, NotFound
+from kgray.errors import NotBuilt, NotFound
 from kgray.http.door import At, Door
 from kgray.http.models import KeyOf, Since, WebhookOf
 from kgray.http.problems import Forbidden
@@ -50,13 +50,10 @@ async def keys(door: At, request: Request) -> Response:
 
 async def add_key(door: At, request: Request, body: KeyOf) -> Response:
     """Make a key; it is shown once, and reaches no further and lasts no longer than the one that asks."""
-    holder, expires = _holder(request), None
+    holder = _holder(request)
     if holder is not None and not holder.covers(body.groups):
         raise Forbidden("the key does not reach these groups")
-    try:
-        expires = None if body.expires is None else times.parse(body.expires)[0]
-    except ValueError as error:
-        raise InputError(f"expires: {error}", field="expires") from None
+    expires = None if body.expires is None else times.given(body.expires, "expires")[0]
     ends = None if holder is None else holder.expires_at
     if ends is not None and (expires is None or expires > ends):
         raise Forbidden(f"the key expires at {times.show(ends)}: it makes none that lasts longer")

@@ -141,7 +141,6 @@ SHAPES: Mapping[str, str] = {
     ),
     "History": "entity Entity, facts [Fact]",
     "Neighbourhood": "entities [Entity], facts [Fact], truncated bool, total object",
-    "Done": "sequence int~",
     "Problem": "type text, title text, status int, detail text, code text, request_id text, errors [object]",
 }
 _TYPES = {"text": "string", "int": "integer", "bool": "boolean"}

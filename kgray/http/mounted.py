@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -60,7 +59,6 @@ class Mounted:
 
     def _seat(self, group: str, key: AccessKey | None) -> Seat:
         door = self._door
-        who = key.id if key else ""
 
         async def append(row: Mapping[str, Any]) -> Acceptance:
             door.check_room()
@@ -68,12 +66,10 @@ class Mounted:
             door.ingesting.appended(taken.status == "accepted")
             return taken
 
-        async def audit(action: str, asked: Mapping[str, Any]) -> None:
-            await door.call(partial(door.access.note, who, action, group, asked))
-
         return Seat(
-            memory=door.memory, group=group, read=door.read, change=door.change, background=door.ingesting,
-            append=append, audit=audit, count=lambda *labels: door.metrics.mcp_calls.labels(*labels).inc(),
+            memory=door.memory, group=group, read=door.read, change=door.change, call=door.call,
+            background=door.ingesting, append=append, key=key.id if key else "",
+            count=lambda *labels: door.metrics.mcp_calls.labels(*labels).inc(),
         )  # fmt: skip
 
 

@@ -28,7 +28,6 @@ Identifier = Annotated[str, Path(max_length=1000)]
 Moment = Annotated[str | None, Query(max_length=64, description="ISO 8601, or epoch seconds")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 _NAMED, _COUNT = Parameter.KEYWORD_ONLY, Annotated[int, Query(ge=0, le=1 << 62)]
-_IN_PATH = ("group", "identifier", "name_or_id", "sequence")
 # The types of the parameters of verbs; of others: a moment.
 _TYPES: Mapping[str, Any] = {
     "group": Group,
@@ -37,6 +36,7 @@ _TYPES: Mapping[str, Any] = {
     "sequence": Annotated[int, Path(ge=1, le=1 << 60)],
     "query": Annotated[str, Query(alias="q", max_length=1000)],
     "centre": Annotated[str | None, Query(max_length=1000)],
+    "tokens": Annotated[int, Query(ge=64, le=200_000)],
     "depth": Annotated[int, Query(ge=0, le=4)],
     "limit": Limit,
     "level": Annotated[int | None, Query(ge=0, le=64)],
@@ -44,7 +44,7 @@ _TYPES: Mapping[str, Any] = {
     "after": _COUNT,
     "state": Literal["accepted", "extracted", "committed", "failed", "withdrawn"] | None,
 }
-TAGGED: set[Callable[..., Any]] = set()  # handlers whose answers have an ETag
+TAGGED = frozenset("history show neighbourhood diff dump".split())  # without a clock: they have an ETag
 _LINES = 500  # of a dump, at a time
 _BEAT_S, _PAUSE_S = 15.0, 0.5  # of a stream without news; between two looks
 
@@ -69,28 +69,27 @@ async def context(door: At, group: Group, body: ContextOf) -> Response:
     return JSONResponse(found.as_dict())
 
 
-def reads(verb: str, *, gives: str = "", tagged: bool = False) -> Callable[..., Any]:
+def reads(verb: str, *, gives: str = "") -> Callable[..., Any]:
     """Return the handler of a verb of the memory: with its parameters, it answers as the verb does.
 
-    gives       the name of the part of the answer; "" = it is the whole answer
-    tagged      it has an ETag, because it has no clock
+    gives   the name of the part of the answer; "" = it is the whole answer
     """
 
     async def handle(door: Door, request: Request, **asked: Any) -> Response:  # noqa: ANN401
-        same, headers = await door.known(request, asked["group"]) if tagged else (None, None)
+        same, headers = await door.known(request, asked["group"]) if verb in TAGGED else (None, None)
         if same is not None:
             return same
         found = _plain(await door.read(getattr(door.memory, verb), **asked))
         return JSONResponse({gives: found} if gives else found, headers=headers)
 
-    _, *own = signature(getattr(Memory, verb)).parameters.values()
+    _, *every = signature(getattr(Memory, verb)).parameters.values()
+    own = [one for one in every if one.name in _TYPES or "When" in str(one.annotation)]
     given = [Parameter(name, _NAMED, annotation=kind) for name, kind in (("door", At), ("request", Request))]
     for one in own:
-        kind, default = _TYPES.get(one.name, Moment), Parameter.empty if one.name in _IN_PATH else one.default
+        kind, default = _TYPES.get(one.name, Moment), Parameter.empty if one.name == "group" else one.default
         given.append(Parameter(one.name, _NAMED, annotation=kind, default=default))
     handle.__signature__ = Signature(given)  # type: ignore[attr-defined]
     handle.__name__, handle.__doc__ = verb, getattr(Memory, verb).__doc__
-    TAGGED.update([handle] * tagged)
     return handle
 
 
@@ -126,9 +125,6 @@ async def dump(door: At, request: Request, group: Group, known_at: Moment = None
             yield "".join(f"{line}\n" for line in lines[start : start + _LINES])
 
     return StreamingResponse(pieces(), media_type="application/x-ndjson", headers=headers)
-
-
-TAGGED.add(dump)
 
 
 async def events(

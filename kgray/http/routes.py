@@ -20,6 +20,7 @@ _ROWS = {
         {"in": "path", "name": "group", "required": True, "schema": _TEXT, "example": "team"},
         *({"in": "header", "name": name, "schema": _TEXT} for name in ("Prefer", "Idempotency-Key")),
         *({"in": "query", "name": name, "schema": _BOOL} for name in ("replace", "again", "dry_run")),
+        {"in": "query", "name": "on_error", "schema": {"enum": ["skip", "stop"]}},
     ],
     "requestBody": {
         "required": True,
@@ -58,14 +59,16 @@ ROUTES = (
     Route("GET", f"{_G}/episodes/{{identifier}}", "read", reads("episode")),
     Route("POST", f"{_G}/search", "read", reading.search, "Hits"),
     Route("POST", f"{_G}/context", "read", reading.context, "Context"),
+    Route("GET", f"{_G}/search", "read", reads("search", gives="hits")),
+    Route("GET", f"{_G}/context", "read", reads("context"), "Context"),
     Route("GET", f"{_G}/entities", "read", reads("entities", gives="entities"), "Entities"),
-    Route("GET", f"{_G}/entities/{{name_or_id}}/history", "read", reads("history", tagged=True), "History"),
-    Route("GET", f"{_G}/show/{{identifier}}", "read", reads("show", gives="records", tagged=True)),
+    Route("GET", f"{_G}/entities/{{name_or_id}}/history", "read", reads("history"), "History"),
+    Route("GET", f"{_G}/show/{{identifier}}", "read", reads("show", gives="records")),
     Route("GET", f"{_G}/communities", "read", reads("communities", gives="communities")),
     Route("GET", f"{_G}/communities/{{identifier}}", "read", reads("community")),
     Route("GET", f"{_G}/duplicates", "read", reads("duplicates", gives="pairs")),
-    Route("GET", f"{_G}/graph", "read", reads("neighbourhood", tagged=True), "Neighbourhood"),
-    Route("GET", f"{_G}/diff", "read", reads("diff", tagged=True)),
+    Route("GET", f"{_G}/graph", "read", reads("neighbourhood"), "Neighbourhood"),
+    Route("GET", f"{_G}/diff", "read", reads("diff")),
     Route("GET", f"{_G}/changes", "read", reads("changes")),
     Route("GET", f"{_G}/events", "read", reading.events, "text/event-stream"),
     Route("GET", f"{_G}/dump", "read", reading.dump, "application/x-ndjson"),
@@ -117,7 +120,7 @@ def router() -> APIRouter:
                 200: {"description": "Done", **shaped},
                 **{
                     n: {"description": "See the page on serving", **(shaped if n < 300 else {})}
-                    for n in (*route.more, *[304] * (route.does in TAGGED))
+                    for n in (*route.more, *[304] * (route.does.__name__ in TAGGED))
                 },
                 "4XX": {"description": "The request is at fault", **_PROBLEM},
                 "5XX": {"description": "Try again, or the server is at fault", **_PROBLEM},

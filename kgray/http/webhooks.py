@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kgray import times
-from kgray.errors import InputError
+from kgray.errors import InputError, Unavailable
 from kgray.memory.webhooks import Webhook, Webhooks
 
 if TYPE_CHECKING:
@@ -38,10 +38,6 @@ _URL = re.compile(r"https?://[!-~]{1,1000}")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: an IPv4 address behind a gateway
 _UNICAST = ipaddress.ip_network("2000::/3")  # all that is allocated of the global IPv6 addresses
 _log = logging.getLogger("kgray.http")
-
-
-class Refusal(Exception):
-    """Why a receiver did not take a message, in one line."""
 
 
 def checked_url(url: str) -> str:
@@ -94,11 +90,8 @@ class Posts:
             head = (await self._door.head(webhook.group)).last_recorded
             if head <= webhook.sent:
                 return
-            began = time.monotonic()
             found = await self._door.changes(webhook.group, webhook.sent, head)
-            looked_s = time.monotonic() - began
             await self._post_all(webhook, found["commits"], found["last"] if found["more"] else head)
-            await asyncio.sleep(4 * looked_s)  # a pass over a large group takes long
         except Exception:  # noqa: BLE001 - as above
             _log.exception("webhook %s waits", webhook.id)
 
@@ -111,7 +104,7 @@ class Posts:
             try:
                 async with self._of_group[webhook.group], self._turns:
                     await self._post(webhook, commit)
-            except Refusal as error:
+            except Unavailable as error:
                 fault = str(error)
             self._door.metrics.webhooks.labels("failed" if fault else "delivered").inc()
             if fault:
@@ -140,11 +133,11 @@ class Posts:
             async with asyncio.timeout(_ANSWER_S):
                 status = await _answered(webhook.url, body.encode(), headers, private=self._private)
         except TimeoutError:
-            raise Refusal(f"no answer within {_ANSWER_S:.0f} s") from None
+            raise Unavailable(f"no answer within {_ANSWER_S:.0f} s") from None
         except (OSError, ValueError, asyncio.IncompleteReadError) as error:
-            raise Refusal(f"no answer ({type(error).__name__})") from None
+            raise Unavailable(f"no answer ({type(error).__name__})") from None
         if not 200 <= status < 300:  # a redirect is not followed
-            raise Refusal(f"answered {status}")
+            raise Unavailable(f"answered {status}")
 
 
 async def _answered(url: str, body: bytes, headers: Mapping[str, str], *, private: bool) -> int:
@@ -155,7 +148,7 @@ async def _answered(url: str, body: bytes, headers: Mapping[str, str], *, privat
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     address = next((one[4][0] for one in found if private or is_public(str(one[4][0]))), None)
     if address is None:
-        raise Refusal("the address is private: `kgray serve --private-webhooks` allows it")
+        raise Unavailable("the address is private: `kgray serve --private-webhooks` allows it")
     tls: dict[str, Any] = {"ssl": _tls(), "server_hostname": host} if is_tls else {}
     reader, writer = await asyncio.open_connection(str(address), port, **tls)
     try:
@@ -165,7 +158,7 @@ async def _answered(url: str, body: bytes, headers: Mapping[str, str], *, privat
         writer.write(f"POST {path} HTTP/1.1\r\n{''.join(lines)}\r\n".encode() + body)
         return int((await reader.readuntil(b"\r\n")).split()[1])
     except (IndexError, asyncio.LimitOverrunError):
-        raise Refusal("answered no HTTP") from None
+        raise Unavailable("answered no HTTP") from None
     finally:
         writer.close()
 

@@ -15,14 +15,15 @@ from starlette.responses import JSONResponse
 
 from kgray import kinds, times
 from kgray.errors import InputError
-from kgray.http.appending import Taken, bounded, rows_of, taken_of
-from kgray.http.door import LONGEST_S, At, Door
+from kgray.http.appending import bounded, drafted, rows_of
+from kgray.http.door import LONGEST_S, At, Door, check_known
 from kgray.http.guard import check_scope
 from kgray.http.managing import noted
 from kgray.http.models import Merge, Retry, Split, Undo, Withdrawal
 from kgray.http.problems import PROBLEMS, Conflict, TooLarge, problem_of, told
 from kgray.http.reading import Group, Identifier
 from kgray.intake.drafts import Refusal
+from kgray.intake.files import Submitted
 from kgray.intake.formats import MAX_LINE, json_lines
 from kgray.ledger import Acceptance, Foresight
 from kgray.ledger import retry as retried
@@ -37,6 +38,7 @@ _LOOK_S = 0.5  # between two looks where another process ingests
 _LARGE = 1 << 14  # bytes of a body that is not parsed in the event loop
 _SHOWN = 100  # refusals of a backfill that are told
 _PORTION = 500  # rows of a backfill that are appended together
+_APPENDS = ("replace", "again", "dry_run")  # how `append` may be asked to
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -54,18 +56,24 @@ async def append(request: Request) -> Response:
     door: Door = request.app.state.door
     group, headers, asked = request.path_params["group"], request.headers, request.query_params
     check_scope(request.scope["state"].get("key"), "add", group)
+    check_known(request, (*_APPENDS, "on_error"))
     check_group(group)
     door.check_room()
     body, kind = await request.body(), headers.get("content-type", "application/json")
-    flags = {name: asked.get(name, "false").lower() for name in ("replace", "again", "dry_run")}
+    flags = {name: asked.get(name, "false").lower() for name in _APPENDS}
     if unclear := [name for name, said in flags.items() if said not in _FLAGS]:
         raise InputError(f"{unclear[0]}: say true or false", field=unclear[0])
     replace, again, dry_run = (_FLAGS[said] for said in flags.values())
+    if (on_error := asked.get("on_error", "skip")) not in ("skip", "stop"):
+        raise InputError("on_error: say skip or stop", field="on_error")
 
-    def parsed() -> list[Taken | Refusal]:
-        return bounded(taken_of(rows_of(body, kind), group, headers.get("idempotency-key")))
+    def parsed() -> list[Submitted | Refusal]:
+        return bounded(drafted(rows_of(body, kind), group, headers.get("idempotency-key")))
 
     items = parsed() if len(body) < _LARGE else await to_thread.run_sync(parsed)
+    if on_error == "stop":  # then nothing is accepted
+        _, refused = await _appended(door, items, dry_run=True, replace=replace, again=again)
+        items = [*refused] or items
     pairs, refused = await _appended(door, items, dry_run=dry_run, replace=replace, again=again)
     if dry_run:
         return _answered(request, pairs, refused, ended={"pending": 0, "dry_run": True})
@@ -75,13 +83,13 @@ async def append(request: Request) -> Response:
 
 
 async def _appended(
-    door: Door, items: Sequence[Taken | Refusal], *, dry_run: bool = False, **how: bool
-) -> tuple[list[tuple[Taken, Acceptance]], list[Refusal]]:
+    door: Door, items: Sequence[Submitted | Refusal], *, dry_run: bool = False, **how: bool
+) -> tuple[list[tuple[Submitted, Acceptance]], list[Refusal]]:
     """Append what can be accepted; return each row with its outcome, and what was refused.
 
     dry_run: append nothing, and return what would be
     """
-    rows = [one for one in items if isinstance(one, Taken)]
+    rows = [one for one in items if isinstance(one, Submitted)]
     refused = [one for one in items if isinstance(one, Refusal)]
     drafts = [row.draft for row in rows]
     if dry_run:
@@ -97,7 +105,7 @@ async def _appended(
 
 
 def _answered(
-    request: Request, pairs: Sequence[tuple[Taken, Acceptance]], refused: Sequence[Refusal], *,
+    request: Request, pairs: Sequence[tuple[Submitted, Acceptance]], refused: Sequence[Refusal], *,
     ended: dict[str, int] | None = None,
 ) -> Response:  # fmt: skip
     """Return 202, 200 where it was waited for, or the problem where every row was refused."""
@@ -140,14 +148,12 @@ async def _ended(door: Door, group: str, answers: Sequence[Acceptance], wait_s: 
 async def backfill(door: At, request: Request, group: Group, again: bool = False) -> Response:
     """Append streamed NDJSON of any length to the bulk lane; rows with ids can be sent again."""
     check_group(group)
-    if "dry_run" in request.query_params:
-        raise InputError("a backfill has no dry run: send the rows to /episodes", field="dry_run")
     door.check_room()
     counts = {"accepted": 0, "duplicate": 0, "refused": 0}
     refusals: list[dict[str, Any]] = []
     async for first, block in _blocks(request):
         rows = ((n or 0, row) for n, row in json_lines(io.BytesIO(block), first))
-        items = list(taken_of(rows, group, None))
+        items = list(drafted(rows, group, None))
         for start in range(0, len(items), _PORTION):
             pairs, refused = await _appended(door, items[start : start + _PORTION], again=again, bulk=True)
             for status in ("accepted", "duplicate"):

@@ -10,6 +10,7 @@ import heapq
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 from typing import NamedTuple, TypeVar
 
@@ -147,8 +148,9 @@ async def journaled(
         kept = await off_the_loop(store, lambda: list(store.rows(ANSWERS_TO, episode.group, [key])))
         said = rows.answers(kept[0]) if kept else None
     if said is None:
-        with outbox.accounted(episode):
+        with outbox.accounted(episode, told := partial(parts.on_call, "judge")):
             judged = await parts.judge.judge(request)
+        told("ok", judged.cost)
         said = outbox.recall(episode.group, key)
         if said is None:
             # In the form the journal gives back, so that a replay decides on the same values.

@@ -40,6 +40,7 @@ _FEW = 50  # groups whose counters are read in no time
 _ANSWERS = 4096  # how many of the latest requests keep their answers in memory
 OnDurable = Callable[[], None]
 OnStage = Callable[[str, float, Episode | None], None]  # stage, seconds, episode (None: of several)
+OnCall = Callable[[str, str, Cost], None]  # extract or judge; "ok", or the class of the error; tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,7 @@ class Parts:
     late_s      how long the next entry to commit waits for its extraction before it is sent once more
     writer      who writes; None = the store itself, which the run then holds (`Store.writing`)
     watch       called with the seconds of each stage, from when an episode is taken from the log
+    on_call     called with what each call of a model came to
     """
 
     store: Store
@@ -66,6 +68,7 @@ class Parts:
     late_s: float = 6.0
     writer: Writer | None = None
     watch: OnStage = lambda *_: None
+    on_call: OnCall = lambda *_: None
 
     @property
     def rules(self) -> Rules:
@@ -127,12 +130,14 @@ class Outbox:
             self.post(changes.spent(episode, cost))
 
     @contextmanager
-    def accounted(self, episode: Episode) -> Iterator[None]:
-        """Note what was spent on an error, or a call that was cancelled, that leaves the block."""
+    def accounted(self, episode: Episode, told: Callable[[str, Cost], None]) -> Iterator[None]:
+        """Note, and tell, what was spent on an error, or a call that was cancelled, that leaves the block."""
         try:
             yield
         except (KgrayError, asyncio.CancelledError) as error:
-            self.note_spent(episode, getattr(error, "spent", Cost()))
+            spent = getattr(error, "spent", Cost())
+            told(type(error).__name__, spent)
+            self.note_spent(episode, spent)
             raise
 
     @property

@@ -328,8 +328,10 @@ class GroupWindow:
                 sent_at = time.monotonic()
                 if not item.sent.done():
                     item.sent.set_result(sent_at)
-                with self._committer.outbox.accounted(episode):
+                told = partial(self._parts.on_call, "extract")
+                with self._committer.outbox.accounted(episode, told):
                     found = await read_episode(self._parts, episode)
+                told("ok", found.cost)
                 took = time.monotonic() - sent_at
                 self._run.took.append(took)
                 self._run.watch("extract", took, episode)

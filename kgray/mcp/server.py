@@ -35,7 +35,7 @@ Runs = Callable[..., Awaitable[Any]]  # of a verb of the memory and its argument
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """What one connection may use. audit: notes a removal or retraction before it is done."""
+    """What one connection may use. call: as read, of what blocks; key: the id of who asks, "" = nobody's."""
 
     memory: Memory
     group: str
@@ -43,7 +43,8 @@ class Seat:
     change: Runs
     background: Background
     append: Callable[[Mapping[str, Any]], Awaitable[Any]]  # a row -> its ledger.Acceptance
-    audit: Callable[[str, Mapping[str, Any]], Awaitable[None]]
+    call: Runs
+    key: str = ""
     count: Callable[[str, str], None] = lambda _tool, _outcome: None
 
 
@@ -295,7 +296,7 @@ class _Tools:
             there = [id_ for id_ in ids if await seat.read(_is_there, seat, id_)]
             absent = [id_ for id_ in ids if id_ not in there]
             return Forgotten(messages=len(there), facts_closed=0, facts_reopened=0, absent=absent)
-        await seat.audit(mode, {"episodes": ids})
+        await seat.call(seat.memory.access.note, seat.key, mode, seat.group, {"episodes": ids})
         verb = seat.memory.remove if mode == "remove" else seat.memory.retract
         done = await seat.change(verb, group=seat.group, episodes=ids)
         counts = {name: done[name] for name in ("facts_closed", "facts_reopened")}

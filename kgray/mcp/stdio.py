@@ -30,12 +30,9 @@ async def serve_stdio(memory: Memory, group: str, *, read_only: bool = False) ->
         background.appended(1)
         return taken[0]
 
-    async def audit(action: str, asked: Mapping[str, Any]) -> None:
-        await to_thread.run_sync(memory.access.note, "", action, group, asked)
-
     seat = Seat(
         memory=memory, group=check_group(group), read=run, change=run, background=background,
-        append=append, audit=audit,
+        append=append, call=to_thread.run_sync,
     )  # fmt: skip
     background.start()
     try:

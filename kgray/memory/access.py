@@ -125,8 +125,7 @@ class Access:
         names = ("sequence", "at", "key", "action", "group", "asked")
         return [
             dict(zip(names, (row[0], show(row[1]), *row[2:5], json.loads(row[5])), strict=True))
-            for row in self._store.rows(ALL["audit"], OWN)
-            if row[0] > after
+            for row in self._store.rows(ALL["audit"], OWN, [after])
         ]
 
 

@@ -148,7 +148,7 @@ class Withdrawals:
     def _forget(self, operation: Operation, removed: Sequence[Row]) -> None:
         """Delete what backfill runs keep of these: refusals quote ids. Of a group, its webhooks too."""
         if operation.everything:
-            Webhooks(self._store).forget(operation.group)
+            Webhooks(self._store).drop(operation.group, None)
         if self._data is not None:
             quotes = {text for row in removed for text in (row[4], f"id {row[2]!r} is taken") if row[2]}
             forget_texts(self._data, quotes)

@@ -35,7 +35,7 @@ from kgray.records import check_group
 from kgray.settings import PipelineSettings
 
 if TYPE_CHECKING:
-    from kgray.ingest.committer import OnStage, Parts
+    from kgray.ingest.committer import OnCall, OnStage, Parts
     from kgray.ingest.preview import Preview
     from kgray.memory.asking import Mode, Spending
     from kgray.memory.schedules import Schedules
@@ -90,11 +90,15 @@ class Memory(GroupReads, BothWays):
         """
         super().__init__(store, embedder, reranker)
         self.on_wait: OnWait = silent  # called with a line when a method waits for another process
-        self.on_stage: OnStage = lambda *_: None  # called with the seconds of each stage of ingestion here
+        # Called with the seconds of each stage of ingestion here, and with what each call of a model came to.
+        self.on_stage: OnStage = lambda *_: None
+        self.on_call: OnCall = lambda *_: None
         self.clustering: Clustering = clustered  # where communities are found: here, or on Ray
         self.groups_at_once = 1
         self._build, self._answerer, self._summarizer = build, answerer, summarizer
-        self.runtime: Ingest = ingest or LocalIngest(store, lambda: replaced(self.parts, watch=self.on_stage))
+        self.runtime: Ingest = ingest or LocalIngest(
+            store, lambda: replaced(self.parts, watch=self.on_stage, on_call=self.on_call)
+        )
         self._correct = partial(corrected, store, self._carry_out)
         self._withdrawals = Withdrawals(store, embedder, self._carry_out, data=data, previous=previous)
 

@@ -28,17 +28,11 @@ def entity_called(store: Store, view: GraphView, asked: str) -> Entity:
     """
     then = " as known then" if isinstance(view, View) else ""
     nothing = f"group {view.group} has no entity {asked!r}{then}"
-    if not is_storable(asked):
-        raise NotFound(nothing)
-    if exact := view.entities([asked]):  # a split entity shows as several: the part that kept the id is meant
+    if is_storable(asked) and (exact := view.entities([asked])):
+        # A split entity shows as several: the part that kept the id is meant.
         return next((entity for entity in exact if entity.id == asked), exact[0])
-    found = {entity.id: entity for entity in _named(store, view, asked)}
-    if not found:
-        everyone = entities_of(store, view)
-        found = {entity.id: entity for entity in everyone if _begins(entity.id, asked)}
-        if not found:
-            raise NotFound(no_group(store, view.group) or f"{nothing}{suggestion(asked, _names(everyone))}")
-    return found[_only(asked, {id_: entity.name for id_, entity in found.items()})]
+    id_ = _called(store, view, asked, nothing)
+    return next(entity for entity in view.entities([id_]) if entity.id == id_)
 
 
 def entity_ids(store: Store, group: str, called: Sequence[str]) -> tuple[str, ...]:
@@ -63,17 +57,24 @@ def id_called(store: Store, group: str, asked: str) -> str:
     if find(store, group, asked):
         return asked
     nothing = f"group {group} has no episode, entity or fact {asked!r}"
+    return _called(store, view_now(store, group), asked, nothing, of_all=True)
+
+
+def _called(store: Store, view: GraphView, asked: str, nothing: str, *, of_all: bool = False) -> str:
+    """Return the id of the one entity that has a name, or begins so; of_all: of other things too."""
     if not is_storable(asked):
         raise NotFound(nothing)
-    view = view_now(store, group)
-    found = {entity.id: entity.name for entity in _named(store, view, asked)}
+    group, found = view.group, {entity.id: entity.name for entity in _named(store, view, asked)}
     if not found:
         everyone = entities_of(store, view)
-        there = dict(_ids(store, group)) | {entity.id: entity.name for entity in everyone}
+        heads = [row for row in store.rows(kinds.EPISODE_HEADS, group) if row[7] is None] if of_all else []
+        there = {row[1]: row[2] or "episode" for row in heads}
+        for fact, statement, _, _ in store.rows(kinds.FACT_ENDS, group) if of_all else ():
+            there |= {statement: "statement", fact: "fact"}
+        there |= {entity.id: entity.name for entity in everyone}
         found = {id_: what for id_, what in there.items() if _begins(id_, asked)}
         if not found:
-            clients = [row[2] for row in store.rows(kinds.EPISODE_HEADS, group) if row[2] and row[7] is None]
-            like = suggestion(asked, [*clients, *_names(everyone)])
+            like = suggestion(asked, [*(row[2] for row in heads if row[2]), *_names(everyone)])
             raise NotFound(no_group(store, group) or f"{nothing}{like}")
     return _only(asked, found)
 
@@ -141,16 +142,6 @@ def _names(entities: Iterable[Entity]) -> list[str]:
 
 def _begins(identifier: str, asked: str) -> bool:
     return _BEGINNING.fullmatch(asked.lower()) is not None and identifier.startswith(asked.lower())
-
-
-def _ids(store: Store, group: str) -> Iterable[tuple[str, str]]:
-    """Yield (id, what it is) of the group's live episodes, its statements and facts."""
-    for row in store.rows(kinds.EPISODE_HEADS, group):
-        if row[7] is None:
-            yield row[1], row[2] or "episode"
-    for fact, statement, _, _ in store.rows(kinds.FACT_ENDS, group):
-        yield statement, "statement"
-        yield fact, "fact"
 
 
 def _only(asked: str, found: Mapping[str, str]) -> str:

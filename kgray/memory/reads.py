@@ -42,6 +42,7 @@ class GroupReads:
         self.embedder = embedder
         self._searcher = Searcher(store, embedder, model)
         self._views: dict[tuple[str, Instant, Instant], View] = {}
+        self.on_view: Callable[[], None] = lambda: None  # called when a past view is derived
 
     async def search(
         self,
@@ -165,12 +166,10 @@ class GroupReads:
         The result has "entities", "facts", "truncated" (more than `limit` of either), "total".
         """
         moment, known = _instant(as_of, "as_of"), _instant(known_at, "known_at")
-
-        def read() -> dict[str, Any]:
-            view = self._view_at(group, known)
-            return windows.neighbourhood(self.store, view, centre, moment, depth, limit)
-
-        return self._at_one_moment(group, read)
+        chosen = (centre, moment, depth, limit)
+        return self._at_one_moment(
+            group, lambda: windows.neighbourhood(self.store, self._view_at(group, known), *chosen)
+        )
 
     async def diff(
         self,
@@ -187,11 +186,11 @@ class GroupReads:
         known_at    what this memory knew then; None = now
         as_of       what was true then; None = facts of all spans
         """
-        known = _instant(from_known_at, "from_known_at"), _instant(to_known_at, "to_known_at")
+        was, is_ = _instant(from_known_at, "from_known_at"), _instant(to_known_at, "to_known_at")
         moments = _instant(from_as_of, "from_as_of"), _instant(to_as_of, "to_as_of")
 
         def read() -> dict[str, Any]:
-            views = self._view_at(group, known[0]), self._view_at(group, known[1])
+            views = self._view_at(group, was), self._view_at(group, is_)
             return windows.difference(self.store, views, moments, limit)
 
         return self._at_one_moment(group, read)
@@ -248,7 +247,9 @@ class GroupReads:
             return view_now(self.store, group)
         # A view is valid until the group's next record, because what is removed since must not show.
         key = (group, known_at, last)
-        view = self._views.pop(key, None) or derived(self.store, group, known_at)
+        if (view := self._views.pop(key, None)) is None:
+            self.on_view()
+            view = derived(self.store, group, known_at)
         self._views[key] = view
         for old in list(self._views)[:-_VIEWS]:
             self._views.pop(old, None)  # another thread may read too

@@ -7,7 +7,6 @@ a commit writes nothing for it, and none is left out.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from kgray import times
@@ -69,21 +68,16 @@ class Webhooks:
 
         return self._store.append([OWN], append)
 
-    def drop(self, group: str, id_: str) -> None:
-        """Forget a webhook. Raises NotFound."""
-        self._drop([self.found(group, id_)])
+    def drop(self, group: str, id_: str | None) -> None:
+        """Forget a webhook; None: all of a group, which is being removed (R27). Raises NotFound."""
+        these = self.every(group) if id_ is None else [self.found(group, id_)]
 
-    def forget(self, group: str) -> None:
-        """Forget all webhooks of a group: it is being removed (R27)."""
-        if found := self.every(group):
-            self._drop(found)
-
-    def _drop(self, these: Iterable[Webhook]) -> None:
         def append(log: Appending) -> None:
             for one in these:
                 log.drop(WEBHOOKS, OWN, (one.id,))
 
-        self._store.append([OWN], append)
+        if these:
+            self._store.append([OWN], append)
 
     def resend(self, group: str, id_: str, since: Instant | None) -> None:
         """Go on at once, a dead one too: from where it is, or after this commit. Raises NotFound."""

@@ -1,14 +1,16 @@
 """Parts of a group for those who draw, follow or page it: a neighbourhood, a difference, changes, the log.
 
-Costs: a neighbourhood what is in reach of its centre; a difference and changes one pass over the group;
-a page of the log its length.
+Costs: a neighbourhood what is in reach of its centre; a difference one pass over the group; changes, and a
+page of the log, their length.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from kgray import kinds, rows
@@ -25,7 +27,7 @@ from kgray.times import Instant, from_datetime, show
 
 MAX_DEPTH = 4
 MAX_ROWS = 1000
-_LOOKED = 20_000  # sequences that one page of the log looks at
+_LOOKED = 20_000  # episodes that one page of the log looks at
 _TOLD = ("text", "valid_at", "invalid_at", "source", "relation", "target")
 Row = dict[str, Any]
 
@@ -135,35 +137,37 @@ def changes(store: Store, group: str, since: Instant, limit: int) -> Row:
     "last" is the number to go on from. At most about `limit` rows; a commit is never cut in two.
     """
     check_bounds(limit)
-    found: dict[Instant, Row] = {}
-
-    def commit(at: Instant) -> Row:
-        return found.setdefault(at, {"commit": at, "at": show(at), "entries": [], "opened": [], "ended": []})
-
-    for sequence, id_, client_id, _, _, state, ended_at, *_ in store.rows(kinds.EPISODE_HEADS, group):
-        if ended_at is not None and ended_at > since and state in (kinds.COMMITTED, kinds.FAILED):
-            entry = {"type": "episode", "sequence": sequence, "id": id_, "client_id": client_id}
-            commit(ended_at)["entries"].append(entry | {"state": rows.STATES[state]})
-    for sequence, kind, state, at in store.rows(kinds.OPERATION_ENDS, group):
-        if at is not None and at > since:
-            told = "done" if state == kinds.DONE else "refused"
-            commit(at)["entries"].append({"type": kind, "sequence": sequence, "state": told})
-    clocks = store.rows(kinds.FACT_CLOCKS, group)
+    ended, done, opened, expired = (store.rows(read, group, [since + 1]) for read in kinds.SINCE)
     if in_pieces(store, group):  # what is stored is not so any more (R27)
-        clocks = ((f.id, f.created_at, f.expired_at) for f in _all_facts(store, view_now(store, group)))
-    for id_, opened_at, ended_at in clocks:
-        for at, what in ((opened_at, "opened"), (ended_at, "ended")):
-            if at is not None and at > since:
-                commit(at)[what].append(id_)
-    commits = sorted(found.values(), key=lambda row: int(row["commit"]))
-    sizes = (1 + len(row["entries"]) + len(row["opened"]) + len(row["ended"]) for row in commits)
-    before = accumulate(sizes, initial=0)
-    ordered = [row for row, behind in zip(commits, before, strict=False) if behind < limit]
-    return {
-        "commits": ordered,
-        "last": ordered[-1]["commit"] if ordered else since,
-        "more": len(ordered) < len(found),
-    }
+        facts = _all_facts(store, view_now(store, group))
+        opened = iter(sorted((f.created_at, f.id) for f in facts if f.created_at > since))
+        expired = iter(sorted((at, f.id) for f in facts if (at := f.expired_at) is not None and at > since))
+    found = heapq.merge(
+        ((at, "entries", _ended(*row)) for at, *row in ended if row[0] in (kinds.COMMITTED, kinds.FAILED)),
+        ((at, "entries", _done(*row)) for at, *row in done),
+        ((at, "opened", id_) for at, id_ in opened),
+        ((at, "ended", id_) for at, id_ in expired),
+        key=itemgetter(0),
+    )
+    commits, size = list[Row](), 0
+    for at, told in groupby(found, key=itemgetter(0)):
+        if size >= limit:
+            return {"commits": commits, "last": commits[-1]["commit"], "more": True}
+        commit: Row = {"commit": at, "at": show(at), "entries": [], "opened": [], "ended": []}
+        for _, what, one in told:
+            commit[what].append(one)
+        size += 1 + sum(map(len, (commit["entries"], commit["opened"], commit["ended"])))
+        commits.append(commit)
+    return {"commits": commits, "last": commits[-1]["commit"] if commits else since, "more": False}
+
+
+def _ended(state: int, sequence: int, id_: str, client_id: str | None) -> Row:
+    ended = {"type": "episode", "sequence": sequence, "id": id_, "client_id": client_id}
+    return ended | {"state": rows.STATES[state]}
+
+
+def _done(state: int, sequence: int, kind: str) -> Row:
+    return {"type": kind, "sequence": sequence, "state": "done" if state == kinds.DONE else "refused"}
 
 
 def log_page(store: Store, group: str, after: int, state: str | None, limit: int) -> Row:
@@ -171,20 +175,16 @@ def log_page(store: Store, group: str, after: int, state: str | None, limit: int
     check_bounds(limit)
     if state is not None and state not in rows.STATES:
         raise InputError(f"state {state!r} is none of {', '.join(rows.STATES)}", field="state")
-    last, chosen, at = store.heads([group])[group].last, list[int](), max(0, after)
-    end = min(last, at + _LOOKED)
-    while at < end and len(chosen) < limit:
-        upto = min(end, at + MAX_ROWS)
-        found = store.rows(kinds.EPISODE_HEADS_AT, group, list(range(at + 1, upto + 1)))
-        at = upto
-        for row in sorted(found, key=lambda row: int(row[0])):
-            if row[7] is None and (state is None or rows.STATES[row[5]] == state):
-                chosen.append(row[0])
-                if len(chosen) == limit:
-                    at = row[0]
-                    break
+    chosen, at, behind = list[int](), max(0, after), None
+    for looked, row in enumerate(store.rows(kinds.EPISODE_HEADS, group, [at])):
+        if looked == _LOOKED or len(chosen) == limit:
+            behind = at
+            break
+        at = row[0]
+        if row[7] is None and (state is None or rows.STATES[row[5]] == state):
+            chosen.append(at)
     told = told_episodes(store, group, chosen, set())
-    return {"episodes": [episode_dict(one) for one in told], "next": at if at < last else None}
+    return {"episodes": [episode_dict(one) for one in told], "next": behind}
 
 
 def episode(store: Store, group: str, name: str) -> Row:

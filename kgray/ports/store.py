@@ -288,7 +288,10 @@ class Store(Protocol):
         """Return the counters of each of these groups, or (None) of all that exist, sorted by name."""
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
-        """Yield the rows of a declared read, page by page; none for a group that does not exist."""
+        """Yield the rows of a declared read, page by page; none for a group that does not exist.
+
+        values: those that are looked up; of a scan, the place behind which it begins
+        """
 
     def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:
         """Return (group, row) of one of `kinds.EVERYWHERE` in all groups, by group: one query."""

@@ -29,6 +29,7 @@ from kgray.http.metrics import Metrics
 from kgray.http.problems import PROBLEMS, problem_of
 from kgray.http.routes import ROUTES
 from kgray.intake.drafts import draft_from
+from tests.doors.chat_server import NOTHING, ChatServer, Say
 from tests.doors.served import serving
 from tests.waiting import HANGS_S
 
@@ -176,8 +177,39 @@ def test_a_dry_run_never_accepts_however_it_is_written(client, said):
 def test_a_backfill_has_no_dry_run_and_says_so(client):
     answer = client.post(f"{TEAM}/backfill?dry_run=true", content=json.dumps(ALICE[0]))
 
-    assert (answer.status_code, answer.json()["code"]) == (422, "input_error")
+    assert (answer.status_code, answer.json()["code"]) == (400, "malformed")
+    assert "'dry_run'" in answer.json()["detail"]
     assert client.get(f"{TEAM}/episodes").json()["episodes"] == []
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_a_parameter_that_a_route_does_not_know_is_refused_and_the_known_ones_are_named(client, route):
+    path = f"/v1{route.path}".replace("{group}", "team").replace("{sequence}", "1")
+    answer = client.request(route.method, re.sub("{.*}", "x", path), params={"limt": 3}, content=b"{}")
+    document = client.get("/openapi.json").json()["paths"][f"/v1{route.path}"][route.method.lower()]
+    known = [one["name"] for one in document.get("parameters", ()) if one["in"] == "query"]
+
+    assert (answer.status_code, answer.json()["code"]) == (400, "malformed")
+    assert [one["pointer"] for one in answer.json()["errors"]] == ["/limt"]
+    assert "'limt'" in answer.json()["detail"]
+    assert ", ".join(known) in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/openapi.json"])
+def test_what_takes_no_parameter_refuses_every_one(client, path):
+    assert (client.get(path).status_code, client.get(f"{path}?name=x").status_code) == (200, 400)
+
+
+def test_where_a_row_is_refused_a_careful_client_has_nothing_accepted(client):
+    """For its own fault, and because its id is taken by other content."""
+    told(client, ALICE[:1])
+    for wrong, field in (({"text": ""}, "text"), ({"text": "Else.", "id": "a1"}, "id")):
+        answer = client.post(f"{TEAM}/episodes?on_error=stop", json=[ALICE[1], wrong])
+        assert answer.status_code == (422 if field == "text" else 409), answer.text
+        assert [one["pointer"] for one in answer.json()["errors"]] == [f"/1/{field}"]
+    assert [one["client_id"] for one in client.get(f"{TEAM}/episodes").json()["episodes"]] == ["a1"]
+    assert client.post(f"{TEAM}/episodes?on_error=stop", json=ALICE).json()["duplicate"] == 1
+    assert client.post(f"{TEAM}/episodes?on_error=halt", json=ALICE).status_code == 422
 
 
 def test_ndjson_and_one_object_are_taken_too(client):
@@ -249,7 +281,7 @@ async def test_what_else_there_is_to_do_is_done_between_the_answers_of_a_transac
     assert sorted(one for one in order if isinstance(one, int)) == list(range(64))
 
 
-def test_a_search_is_not_kept_waiting_by_reads_of_whole_groups(served, client, monkeypatch):
+def test_searches_and_events_are_not_kept_waiting_by_reads_of_whole_groups(served, client, monkeypatch):
     told(client)
     going, held = Semaphore(0), Event()
 
@@ -266,6 +298,10 @@ def test_a_search_is_not_kept_waiting_by_reads_of_whole_groups(served, client, m
                 assert going.acquire(timeout=HANGS_S)
             found = client.post(f"{TEAM}/search", json={"query": "Where does Alice work?"})
             assert (found.status_code, client.get("/readyz").status_code) == (200, 200)
+            assert client.get("/healthz").status_code == 200
+            assert len(client.get(f"{TEAM}/changes").json()["commits"]) == 2
+            with client.stream("GET", f"{TEAM}/events?since=0") as stream:
+                assert next_event(stream.iter_lines())["data"]["entries"][0]["client_id"] == "a1"
         finally:
             held.set()
         assert [one.result().status_code for one in dumps] == [200] * 6
@@ -319,6 +355,16 @@ def test_reads_answer_as_the_memory_does(served, client):
         assert client.get(f"{TEAM}/dump").text.splitlines() == memory.dump(group="team")
         entities = client.get(f"{TEAM}/entities", params={"q": "ali"}).json()["entities"]
         assert [one["name"] for one in entities] == ["Alice"]
+
+
+def test_a_person_searches_by_an_address(client):
+    told(client)
+    found = client.get(f"{TEAM}/search", params={"q": "Where does Alice work?", "as_of": "2026-02-01"})
+    block = client.get(f"{TEAM}/context", params={"q": "Where does Alice work?", "tokens": 200})
+    assert found.json()["hits"][0]["text"] == "Alice works at Acme"
+    assert "Beta Labs" in block.json()["text"]
+    assert block.json()["tokens"] <= 200
+    assert client.get(f"{TEAM}/search").status_code == 422
 
 
 def test_the_log_goes_on_by_its_cursor(client):
@@ -518,6 +564,37 @@ def test_metrics_name_routes_and_no_group(client):
     assert 'route="/v1/groups/{group}/episodes"' in found
     assert 'kgray_episodes_total{state="committed"} 2.0' in found
     assert "team" not in found
+
+
+def test_calls_and_tokens_of_models_searches_and_past_views_are_counted(tmp_path):
+    """Also what a call that failed has cost."""
+    broken = Say("no JSON")
+    model = ChatServer(lambda asked: broken if "broken" in str(asked.body) else NOTHING)
+    settings = {"model_backend": "openai", "model_name": "m", "model_base_url": model.url}
+    with serving(tmp_path / "data", settings=settings) as server:
+        client = server.client()
+        rows = [{"text": text, "at": "2026-01-01"} for text in ("Nothing.", "A broken one.")]
+        assert client.post(f"{TEAM}/episodes", json=rows, headers=WAIT).json()["failed"] == 1
+        client.post(f"{TEAM}/search", json={"query": "one", "scopes": ["fact", "entity"]})
+        client.post(f"{TEAM}/context", json={"query": "one"})
+        head = server.memory.store.heads(["team"])["team"].last_recorded
+        for _ in range(2):  # the second time it is kept
+            asked = {"query": "one", "known_at": (head - 1) / 1e6}
+            assert client.post(f"{TEAM}/search", json=asked).status_code == 200
+        counts = dict(
+            line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines() if line[0] != "#"
+        )
+        cost = client.get(f"{TEAM}/status").json()["model"]
+    model.close()
+    sent = len(model.asked) + len(model.probes)
+
+    assert counts['kgray_model_calls_total{outcome="ok",task="extract"}'] == "1.0"
+    assert counts['kgray_model_calls_total{outcome="InvalidAnswer",task="extract"}'] == "1.0"
+    assert float(counts['kgray_model_tokens_total{kind="prompt"}']) == 100 * sent == cost["prompt_tokens"]
+    assert float(counts['kgray_model_tokens_total{kind="completion"}']) == 20 * sent > 20
+    assert counts['kgray_search_seconds_count{scope="entity+fact"}'] == "1.0"
+    assert counts['kgray_search_seconds_count{scope="all"}'] == "3.0"
+    assert counts["kgray_views_derived_total"] == "1.0"
 
 
 def test_the_ledger_and_the_groups_are_told_as_the_commands_tell_them(client, tmp_path):

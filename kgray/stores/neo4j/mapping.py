@@ -89,13 +89,8 @@ STORED: Mapping[Kind, StoredKind] = {
             renamed={
                 "id": "uuid", "source": "source_description", "text": "content", "reference_time": "said",
             },
-            # Pending entries are read by state, the live lane first (statements_by_hand.PENDING).
-            indexes=(
-                ("id",), ("client_id",), ("source", "reference_time", "sequence"),
-                ("state", "bulk", "sequence"),
-            ),
         ),
-        StoredKind(kinds.OPERATIONS, "KgrayOperation", indexes=(("state", "sequence"),)),
+        StoredKind(kinds.OPERATIONS, "KgrayOperation"),
         StoredKind(kinds.EXTRACTIONS, "KgrayExtraction"),
         StoredKind(kinds.ANSWERS, "KgrayAnswer"),
         StoredKind(kinds.ANSWER_USES, "KgrayUse"),
@@ -120,7 +115,11 @@ STORED: Mapping[Kind, StoredKind] = {
                 "id": "uuid", "relation": "name", "text": "fact", "created_at": "created",
                 "valid_at": "valid", "invalid_at": "invalid", "expired_at": "expired",
             },
-            indexes=(("statement",), ("source", "created_at"), ("target", "created_at")),
+            # Not by id: newest first, then by id, is no order of an index.
+            indexes=(
+                ("statement",), ("source", "created_at"), ("target", "created_at"), ("created_at", "id"),
+                ("expired_at", "id"),
+            ),
         ),
         StoredKind(kinds.COMMUNITY_RUNS, "KgrayCommunityRun"),
         StoredKind(kinds.COMMUNITIES, "Community", renamed={"id": "uuid"}),

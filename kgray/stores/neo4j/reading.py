@@ -26,7 +26,7 @@ Ask = Callable[..., list[list[Any]]]  # runs a statement with named values; rows
 def read_rows(ask: Ask, read: Read, named: Mapping[str, str], values: Sequence[Any]) -> Iterator[Row]:
     """Return the rows of a declared read. named: the group, as `statements.OPEN` takes it."""
     if read.by is None:
-        yield from _scan(ask, read, named)
+        yield from _scan(ask, read, named, values)
         return
     asked = [value for value in dict.fromkeys(values) if storable(value)]
     if read.by in STORED[read.kind].digested:
@@ -48,16 +48,16 @@ def _sorted(read: Read, found: list[list[Any]]) -> list[list[Any]]:
     return found
 
 
-def _scan(ask: Ask, read: Read, named: Mapping[str, str]) -> Iterator[Row]:
-    stored, sorts = STORED[read.kind], read.kind.order or read.kind.key
-    key = stored.key
+def _scan(ask: Ask, read: Read, named: Mapping[str, str], since: Sequence[Any]) -> Iterator[Row]:
+    stored, walked = STORED[read.kind], read.place if read.since else read.kind.key
+    key = stored.lookups(walked)
     types = {column.name: column.type for column in read.kind.columns}
-    after: list[Any] = [-1 if types[name] == "int" else "" for name in read.kind.key]
+    after = [*since, *(-1 if types[name] == "int" else "" for name in walked[len(since) :])]
     found: list[tuple[list[Any], Row]] = []
     while page := ask(OF_READ[read], after=after, limit=_PAGE_ROWS, **named):
         after, size = page[-1][-len(key) :], len(page)
         rows = _rows(read, page, first=0)
-        if key == tuple(map(stored.property_of, sorts)):
+        if key == tuple(map(stored.property_of, read.place)):
             yield from rows
         else:  # no index has them in this order
             found += zip([row[len(read.chosen) : -len(key)] for row in page], rows, strict=True)

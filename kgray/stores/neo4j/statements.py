@@ -37,7 +37,7 @@ def _hint(stored: StoredKind, properties: Sequence[str]) -> str:
 
 def _returned(read: Read) -> str:
     """Return what a read returns: its columns, then those that sort its rows."""
-    columns = map(STORED[read.kind].property_of, (*read.chosen, *(read.kind.order or read.kind.key)))
+    columns = map(STORED[read.kind].property_of, (*read.chosen, *read.place))
     return ", ".join(f"n.{name} AS c{n}" for n, name in enumerate(columns))
 
 
@@ -57,8 +57,8 @@ RETURN place, {_returned(read)}
 
 
 def _scan(stored: StoredKind, read: Read) -> str:
-    """Return a scan, page by page in the order of the key's own index."""
-    key = stored.key
+    """Return a scan, page by page in the order of the key's own index, or of that of `since`."""
+    key = stored.lookups(read.place) if read.since else stored.key
     behind = "n.{0} > $after[0]"
     if len(key) == 2:
         # A CASE and no OR: of that the planner makes two ranges, and sorts what they give.

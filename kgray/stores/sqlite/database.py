@@ -24,7 +24,6 @@ from kgray.kinds import READS, Read, Row
 from kgray.stores.alike import stale
 from kgray.stores.batch import Counters
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.schema import order_of
 
 # For the check of a file before it is written to: 1.7 GB that the system has in memory.
 _CHECK_S = 1.0
@@ -331,7 +330,7 @@ def array(values: Any) -> str:  # noqa: ANN401 - any iterable of JSON values
 
 def read_rows(run: Run, read: Read, no: int, values: Sequence[Any]) -> Iterator[Row]:
     """Return the rows of a declared read, page by page. no: the group's number."""
-    pages = _scan(run, read, no) if read.by is None else _look_up(run, read, no, values)
+    pages = _scan(run, read, no, values) if read.by is None else _look_up(run, read, no, values)
     if _CONVERTERS[read]:
         pages = map(partial(restored, read), pages)
     return chain.from_iterable(pages)  # no generator of ours is entered for a row
@@ -343,8 +342,9 @@ def _look_up(run: Run, read: Read, no: int, values: Iterable[Any]) -> Iterator[l
         yield run(sql.OF_READ[read], (no, array(asked[start : start + _PAGE_VALUES])))
 
 
-def _scan(run: Run, read: Read, no: int) -> Iterator[list[Row]]:
+def _scan(run: Run, read: Read, no: int, since: Sequence[Any]) -> Iterator[list[Row]]:
     width, at, place = _SCANS[read]
+    place = (*since, *place[len(since) :])
     while page := run(sql.OF_READ[read], (no, _PAGE_ROWS, *place)):
         yield page if len(page[0]) == width else [row[:width] for row in page]
         if len(page) < _PAGE_ROWS:
@@ -365,7 +365,8 @@ def _converters(read: Read) -> list[tuple[int, Callable[[Any], Any]]]:
 
 def _place(read: Read) -> tuple[list[int], Row]:
     """Return the indexes of the columns of a scan's place, and the place before its first row."""
-    names, order = list(dict.fromkeys((*read.chosen, *order_of(read.kind)))), order_of(read.kind)
+    order = read.place
+    names = list(dict.fromkeys((*read.chosen, *order)))
     types = {column.name: column.type for column in read.kind.columns}
     return [names.index(name) for name in order], tuple(-1 if types[name] == "int" else "" for name in order)
 

@@ -15,7 +15,7 @@ from kgray.kinds import Kind
 APPLICATION_ID = 0x6B677279  # "kgry", in the header of the file
 FILE = "kgray.sqlite3"
 MARKER = f"{FILE}.made"  # beside the file: without it, a folder whose file is gone would pass for a new one
-VERSION = 7
+VERSION = 8
 
 # A vector of 1024 float32 and its names need 4.3 KB:
 #     page     bytes a vector, measured
@@ -45,12 +45,14 @@ _LAST = {
 #     episodes.state       holds all that counting the ledger reads
 #     evidence.statement   holds all that a search reads of it, in the order of the scan
 #     facts.source/target  newest first: a hub's newest facts cost what is taken of them
+#     facts.expired_at     of the few that are expired
 _INDEXES_BY_HAND = {
     (kinds.EPISODES, "client_id"): "(no, client_id) WHERE client_id IS NOT NULL",
     (kinds.EPISODES, "state"): "(no, state, retired_at)",
     (kinds.EVIDENCE, "statement"): "(no, statement, sequence, ordinal, shown)",
     (kinds.FACTS, "source"): "(no, source, created_at DESC, id)",
     (kinds.FACTS, "target"): "(no, target, created_at DESC, id) WHERE target IS NOT NULL",
+    (kinds.FACTS, "expired_at"): "(no, expired_at, id) WHERE expired_at IS NOT NULL",
 }
 # What is pending, in the order of the log; live: whether a group has anything pending besides its backfill,
 # however long that is.
@@ -72,14 +74,9 @@ CREATE INDEX groups_waiting ON groups (waiting) WHERE waiting > 0;
 """
 
 
-def order_of(kind: Kind) -> tuple[str, ...]:
-    """Return the columns that order a scan: no two rows of a group agree in all of them."""
-    return tuple(dict.fromkeys((*kind.order, *kind.key)))
-
-
 def indexes(kind: Kind) -> dict[str, tuple[str, ...]]:
     """Return the indexes that the key does not cover, by their first column, which names them."""
-    wanted = (*kind.indexes, *([order_of(kind)] if kind.order else []))
+    wanted = (*kind.indexes, *([kind.place] if kind.order else []))
     return {columns[0]: columns for columns in wanted if columns != kind.key[: len(columns)]}
 
 

@@ -13,7 +13,7 @@ from functools import cache
 
 from kgray import kinds
 from kgray.kinds import KINDS, READS, Kind, Read
-from kgray.stores.sqlite.schema import indexes, order_of
+from kgray.stores.sqlite.schema import indexes
 
 # ------------------------------------------------------------------------------- writing rows of a kind
 
@@ -61,13 +61,14 @@ def columns_of(names: Iterable[str]) -> str:
 def _of_read(read: Read) -> str:
     """Return a look-up: (no, values as JSON); or a scan: (no, limit, *the place of the last row).
 
-    The columns of a place, `order_of`, that it does not choose stand at the end of the rows of a scan.
+    The columns of a place, `place`, that it does not choose stand at the end of the rows of a scan.
     """
     if read.by is not None:
         return _by_values(read, read.by if isinstance(read.by, tuple) else (read.by,))
-    order = order_of(read.kind)
+    order = read.place
     marks = ", ".join(f"?{3 + n}" for n in range(len(order)))
-    within = f"t.no = ?1 AND ({columns_of(order)}) > ({marks}) ORDER BY {columns_of(order)} LIMIT ?2"
+    known = f"t.{read.since} IS NOT NULL AND " if read.since else ""
+    within = f"t.no = ?1 AND {known}({columns_of(order)}) > ({marks}) ORDER BY {columns_of(order)} LIMIT ?2"
     chosen = dict.fromkeys((*read.chosen, *order))
     return f"SELECT {columns_of(chosen)} FROM {read.kind.name} AS t WHERE {within}"
 
@@ -78,7 +79,7 @@ def _by_values(read: Read, by: tuple[str, ...]) -> str:
     meets = " AND ".join(f"t.{name} = {value}" for name, value in zip(by, values, strict=True))
     # Named: without statistics SQLite would walk all mentions of the group to find those of one entity.
     named = f" INDEXED BY {kind.name}_{by[0]}" if by[0] in indexes(kind) else ""
-    order = "asked.key" if by == kind.key else f"asked.key, {columns_of(order_of(kind))}"
+    order = "asked.key" if by == kind.key else f"asked.key, {columns_of(kind.place)}"
     asked = f"json_each(?2) AS asked CROSS JOIN {kind.name} AS t{named}"
     return f"SELECT {columns_of(read.chosen)} FROM {asked} ON t.no = ?1 AND {meets} ORDER BY {order}"
 
@@ -93,7 +94,7 @@ def _everywhere(read: Read) -> str:
     if read.by is not None:
         asked = f"t.no = g.no AND t.{read.by} IN (SELECT value FROM json_each(?1))"
         joined = f"groups AS g CROSS JOIN {kind.name} AS t INDEXED BY {kind.name}_{read.by} ON {asked}"
-    order = f"ORDER BY g.name, {columns_of(order_of(kind))}"
+    order = f"ORDER BY g.name, {columns_of(kind.place)}"
     return f"SELECT g.name, {columns_of(read.chosen)} FROM {joined} WHERE g.name IS NOT NULL {order}"
 
 
@@ -220,11 +221,8 @@ CLEAR: Mapping[str, str] = {
 
 _HOLDS = "(?3 IS NULL OR (valid_at IS NULL OR valid_at <= ?3) AND (invalid_at IS NULL OR ?3 < invalid_at))"
 # (no, entity, as_of, limit): newest first by the index; a hub costs what is taken of it.
-FACTS_FROM = (
-    f"SELECT created_at, id FROM facts WHERE no = ?1 AND source = ?2 AND {_HOLDS} "
+FACTS_AT: Mapping[str, str] = {
+    end: f"SELECT created_at, id FROM facts WHERE no = ?1 AND {end} = ?2 AND {_HOLDS} "
     "ORDER BY created_at DESC, id LIMIT ?4"
-)
-FACTS_TO = (
-    f"SELECT created_at, id FROM facts WHERE no = ?1 AND target = ?2 AND {_HOLDS} "
-    "ORDER BY created_at DESC, id LIMIT ?4"
-)
+    for end in ("source", "target")
+}

@@ -194,7 +194,7 @@ class SqliteStore(Reads):
         newest: set[tuple[Instant, str]] = set()
         with self._db.snapshot():
             for entity in dict.fromkeys(entities):
-                for statement in (sql.FACTS_FROM, sql.FACTS_TO):
+                for statement in sql.FACTS_AT.values():
                     found = self._db.rows(statement, (no, entity, as_of, take))
                     newest.update((-created_at, id_) for created_at, id_ in found)
             ids = [id_ for _, id_ in sorted(newest)[:limit]]

@@ -1,0 +1,84 @@
+"""What changed since a commit: at the cost of what changed, on both stores."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from kgray import kinds
+from kgray.errors import InputError
+from kgray.memory import windows
+from kgray.records import Operation
+from tests.graph.by_hand import append, ask, changes, declined, draft, failed, head, remove, tell
+
+
+@pytest.fixture
+def read(store, monkeypatch):
+    """Count the rows that are taken of each read."""
+    found: Counter[str] = Counter()
+    rows = store.rows
+
+    def counted(asked, *more):
+        for row in rows(asked, *more):
+            found[asked.name] += 1
+            yield row
+
+    monkeypatch.setattr(store, "rows", counted)
+    return found
+
+
+def test_what_changed_is_read_and_nothing_else(store, group, read):
+    with store.writing():
+        for n in range(60):
+            tell(store, f"N{n}", "one", group=group)
+        since = head(store, group).last_recorded
+        for n in range(3):
+            tell(store, f"M{n}", "one", group=group)
+    read.clear()
+    found = windows.changes(store, group, since, 200)
+    assert [one["entries"][0]["sequence"] for one in found["commits"]] == [61, 62, 63]
+    assert [one["opened"] for one in found["commits"]] == [["F61"], ["F62"], ["F63"]]
+    assert (found["last"], found["more"]) == (head(store, group).last_recorded, False)
+    assert sum(read.values()) == 6, read
+
+    read.clear()
+    first = windows.changes(store, group, 0, 5)
+    assert ([one["entries"][0]["sequence"] for one in first["commits"]], first["more"]) == ([1, 2], True)
+    assert sum(read.values()) < 10, "what is behind the page is not read"
+
+
+def test_all_that_a_group_recorded_comes_in_order_page_by_page(store, group, other):
+    """Failures, refused corrections, removals and facts that expire too; a commit is never cut in two."""
+    with store.writing():
+        tell(store, "Al", "one", group=group)
+        tell(store, "Al", "one", group=other)
+        (second,) = append(store, draft("second", group=group))
+        store.apply([failed(second, head(store, group).last_recorded + 10, group=group)])
+        tell(store, "Bo", "two", group=group)
+        asked = ask(store, Operation(group=group, kind="merge", entities=("E1", "E3")))
+        store.apply([declined(asked, head(store, group).last_recorded + 10, "no", group=group)])
+        at = head(store, group).last_recorded + 10
+        (fifth,) = append(store, draft("fifth", group=group))
+        old = dict(zip(kinds.FACTS.names, next(store.rows(kinds.FACTS_OF, group, ["F1"])), strict=True))
+        store.apply(
+            [changes(fifth, at, {kinds.FACTS: [(*(old | {"expired_at": at}).values(),)]}, group=group)]
+        )
+        remove(store, [second], group=group, episodes=("second",))
+    told = []
+    since, pages = 0, 0
+    while True:
+        page = windows.changes(store, group, since, 2)
+        told += page["commits"]
+        since, pages = page["last"], pages + 1
+        if not page["more"]:
+            break
+    entries = [(one["type"], one["state"]) for commit in told for one in commit["entries"]]
+    assert pages > 2
+    assert [one["commit"] for one in told] == sorted({one["commit"] for one in told})
+    assert entries == [("episode", "committed")] * 2 + [("merge", "refused"), ("remove", "done")]
+    assert [commit["opened"] for commit in told if commit["opened"]] == [["F1"], ["F3"]]
+    assert [(commit["commit"], commit["ended"]) for commit in told if commit["ended"]] == [(at, ["F1"])]
+    assert windows.changes(store, group, since, 200) == {"commits": [], "last": since, "more": False}
+    with pytest.raises(InputError):
+        windows.changes(store, group, 0, 0)
