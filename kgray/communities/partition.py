@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableSequence
 from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +18,6 @@ LEAST = 5  # a smaller community joins a neighbouring one
 CAP, LARGE, LARGE_CAP = 500, 1_000_000, 1000  # members; of a graph of so many nodes; there
 HUB, HUB_TIMES = 200, 20  # neighbours; times the median: a node with more than both is a hub
 NEAR = 5  # `folded` says of what this is the inverse
-LOUVAIN_SEED = 7
 _FEWER = 0.9  # an upper level has at most so many communities, as a share of the level below
 
 
@@ -175,6 +177,13 @@ def levels_of(graph: Graph, labels: Ints) -> Levels:
     return levels
 
 
+class _InOrder(Random):
+    """What Louvain visits is visited in its order: one community more would shuffle all into another."""
+
+    def shuffle(self, x: MutableSequence[Any]) -> None:
+        """Leave it."""
+
+
 def _louvain(graph: Graph, number: Ints, count: int) -> list[list[list[int]]]:
     """Return Louvain's levels over `count` communities: each a list of groups, sorted, of their numbers."""
     heads = graph.heads
@@ -191,5 +200,5 @@ def _louvain(graph: Graph, number: Ints, count: int) -> list[list[list[int]]]:
     quotient = nx.Graph()
     quotient.add_nodes_from(range(count))
     quotient.add_weighted_edges_from(zip(low.tolist(), high.tolist(), weight.tolist(), strict=True))
-    found = nx.community.louvain_partitions(quotient, weight="weight", seed=LOUVAIN_SEED)
+    found = nx.community.louvain_partitions(quotient, weight="weight", seed=_InOrder(0))
     return [sorted(sorted(group) for group in level) for level in found]

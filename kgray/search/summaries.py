@@ -13,21 +13,36 @@ from kgray.times import Instant
 from kgray.words import packed
 
 
-class Summaries:
-    """The words and vectors of the texts of one run, in memory."""
+class Texts:
+    """The words and vectors of texts, in memory."""
 
-    def __init__(self, run: int, recorded_at: Instant, dimensions: int, found: Sequence[Community]) -> None:
-        """recorded_at: the last record time that the run has seen."""
-        self.run, self.recorded_at = run, recorded_at
+    def __init__(self, dimensions: int, found: Sequence[Community]) -> None:
         self.words, self.vectors = Words(), Vectors(dimensions)
         self.ids = [one.id for one in found]
         self.words.add([packed(one.text) for one in found])
         numbers: dict[object, int] = {id_: number for number, id_ in enumerate(self.ids)}
-        self.vectors.add(self.ids, [one.vector for one in found], numbers, signs=False)
+        near = {one.id: one.vector for one in found if one.vector}  # an earlier version gave profiles none
+        self.vectors.add([*near], [*near.values()], numbers, signs=False)
 
     def chosen(self, places: Ints) -> list[str]:
-        """Return the communities at these places."""
+        """Return whose texts are at these places."""
         return [self.ids[place] for place in places.tolist()]
+
+
+class Profiled(str):
+    """The id of an entity that was found by what a model wrote of it."""
+
+    __slots__ = ()
+
+
+class Summaries:
+    """The texts of one run: of communities, and what a model wrote of entities."""
+
+    def __init__(self, run: int, recorded_at: Instant, dimensions: int, found: Sequence[Community]) -> None:
+        """recorded_at: the last record time that the run has seen."""
+        self.run, self.recorded_at = run, recorded_at
+        self.communities = Texts(dimensions, [one for one in found if one.level != PROFILE])
+        self.profiles = Texts(dimensions, [one for one in found if one.level == PROFILE])
 
 
 def run_at(store: Store, group: str, known_at: Instant | None) -> tuple[int, Instant] | None:
@@ -38,15 +53,16 @@ def run_at(store: Store, group: str, known_at: Instant | None) -> tuple[int, Ins
 
 def communities_of(store: Store, group: str, run: int, ids: Iterable[str] | None = None) -> list[Community]:
     """Return the communities of a run, by id, or (ids) those that are still there."""
-    return [one for one in _of_run(store, group, run, ids) if one.level != PROFILE]
+    return [one for one in texts_of(store, group, run, ids) if one.level != PROFILE]
 
 
 def profiles_of(store: Store, group: str, run: int, ids: Iterable[str] | None = None) -> dict[str, Community]:
     """Return entity id -> what a model wrote of it in a run; of all, or of these."""
-    return {one.id: one for one in _of_run(store, group, run, ids) if one.level == PROFILE}
+    return {one.id: one for one in texts_of(store, group, run, ids) if one.level == PROFILE}
 
 
-def _of_run(store: Store, group: str, run: int, ids: Iterable[str] | None) -> list[Community]:
+def texts_of(store: Store, group: str, run: int, ids: Iterable[str] | None = None) -> list[Community]:
+    """Return what was written in a run, of communities and entities; of all, or of these."""
     if ids is None:
         found = store.rows(kinds.COMMUNITIES_OF_RUN, group, [run])
     else:
