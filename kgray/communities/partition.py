@@ -72,7 +72,7 @@ def partition(
 def folded(graph: Graph, labels: Ints, cap: int, *, near: bool = False) -> Ints:
     """Return labels in which communities of fewer than 5 joined, whole, the neighbour with most weight.
 
-    Then the larger, then that of the greater hash; only where both together stay within the cap. Each merge
+    Then the smaller, then that of the greater hash; only where both together stay within the cap. Each merge
     leaves one community less, so it ends. Labels are least members, before and after.
 
     near    those join whose weight to the other, beyond what chance gives, is a fifth of their own inside
@@ -95,7 +95,7 @@ def folded(graph: Graph, labels: Ints, cap: int, *, near: bool = False) -> Ints:
             small, target, weight = small[those], target[those], weight[those]
         if not len(small):
             return labels
-        order = np.lexsort((graph.hashes[target], sizes[target], weight, small))
+        order = np.lexsort((graph.hashes[target], -sizes[target], weight, small))
         last = np.flatnonzero(np.concatenate((small[order][1:] != small[order][:-1], [True])))
         into = _joined(small[order][last], target[order][last], sizes, graph, cap)
         labels = into[labels]

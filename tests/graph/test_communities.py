@@ -71,7 +71,12 @@ def test_a_run_without_a_model_names_its_members_and_does_not_touch_the_graph(me
     told = memory.communities(group="team")
 
     assert (done.run, done.cold, done.communities, done.offline) == (1, True, len(told), len(told))
-    assert {entity for one in told for entity in one.name.split(", ")} >= {"Alice Nguyen", "Lumen Systems"}
+    companies = [
+        {*one.name.split(", ")} & {"Lumen Systems", "Brightwater", "Harbor Analytics"} for one in told
+    ]
+    assert sorted(map(len, companies)) == [1, 1, 1], (
+        "each company of the chat is what one of them is named by"
+    )
     assert len({one.name for one in told}) == len(told)
     assert memory.dump_hash(group="team") == before
 

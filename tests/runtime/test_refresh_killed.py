@@ -40,15 +40,16 @@ def told(cycle: int) -> Iterator[dict[str, Any]]:
 def kept(memory: Any) -> Rows:
     """Return the communities of each run that is kept, as a reader sees them, also while one is published."""
 
-    def read(group: str) -> dict[int, list[Any]]:
-        runs: dict[int, list[Any]] = {
-            row[0]: [] for row in memory.store.rows(kinds.ALL["community_runs"], group)
-        }
-        for row in memory.store.rows(kinds.ALL["communities"], group):
-            runs[row[0]].append(row)  # a row of no run that is kept fails here
-        return runs
+    def read(group: str) -> list[list[Any]]:
+        return [list(memory.store.rows(kinds.ALL[name], group)) for name in ("community_runs", "communities")]
 
-    return {group: at_one_moment(memory.store, partial(read, group)) for group in GROUPS}
+    found: Rows = {}
+    for group in GROUPS:
+        runs, communities = at_one_moment(memory.store, partial(read, group))
+        found[group] = {row[0]: [] for row in runs}
+        for row in communities:
+            found[group][row[0]].append(row)  # a row of no run that is kept fails here
+    return found
 
 
 class Refreshes:
