@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.tables import Column, aligned
-from kgray.communities.export import HOLDS, Run, Snapshot, eased
+from kgray.communities.export import HOLDS, WEIGHTS, Run, Snapshot
 from kgray.communities.found import Found, communities
 from kgray.communities.graph import Graph, Ints, from_arrays
 from kgray.communities.keeping import Kept
@@ -77,7 +77,7 @@ def planted(nodes: int, mu: float, seed: int) -> tuple[Graph, Ints]:
     facts = np.where(dice.random(len(a)) < 1 / 3, dice.integers(2, 4, len(a)), 1)
     hashes = dice.permutation(np.arange(1, nodes + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
     graph = from_arrays(a, b, HOLDS * facts, hashes)
-    return replace(graph, weights=eased(graph.weights)), of
+    return replace(graph, weights=np.array(WEIGHTS)[np.minimum(graph.weights, 6)]), of
 
 
 def agreement(labels: Ints, truth: Ints) -> float:

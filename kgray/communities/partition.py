@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray.communities.graph import Graph, Ints, components, shared, without
+from kgray.communities.graph import Graph, Ints, components, from_arrays, shared
 from kgray.communities.propagate import propagate
 
 NOBODY = -1  # the label of a node that belongs to no community
@@ -50,7 +50,9 @@ def partition(
     if not len(linked):
         return np.full(graph.nodes, NOBODY)
     hubs = degrees > max(HUB, HUB_TIMES * int(np.median(linked)))
-    plain = without(graph, hubs) if hubs.any() else graph
+    heads = graph.heads
+    edges = (heads < graph.ends) & ~hubs[heads] & ~hubs[graph.ends]
+    plain = from_arrays(heads[edges], graph.ends[edges], graph.weights[edges], graph.hashes)
     labels = np.arange(graph.nodes)
     active: Ints | None = None
     if previous is not None:

@@ -26,7 +26,7 @@ from kgray.graph import AS_OF, PROFILE, Community
 from kgray.kinds import Row
 from kgray.ports import Appending, Embedder, Store, Summarizer, SummaryRequest
 from kgray.prompting.tokens import count_tokens
-from kgray.search.summaries import communities_of, profiles_of
+from kgray.search.summaries import texts_of
 
 _KEPT_RUNS, _CENTRAL = 2, 10  # runs; members that an upper community names
 _TRIES = 10
@@ -141,10 +141,10 @@ class Refresh:
         recorded_at = self.store.heads([group])[group].last_recorded
         if parent is None or (parent.recorded_at, parent.writer) != (recorded_at, writer):
             return None
-        listed = communities_of(self.store, group, parent.run)
+        listed, profiles = texts_of(self.store, group, parent.run)
         if self.summarizer is not None and any(one.writer != writer for one in listed):
             return None
-        return _kept(parent, listed, len(profiles_of(self.store, group, parent.run)))
+        return _kept(parent, listed, len(profiles))
 
     async def _made(
         self, shown: Snapshot, done: Refreshed, found: Sequence[Sequence[Found]], texts: Mapping[str, Text]

@@ -176,15 +176,15 @@ def _shown(run: SearchRun, scope: SearchScope, records: Sequence[Any]) -> list[l
     if scope == "episode":
         episodes = {episode.sequence: episode for episode in view.episodes(records)}
         return [[episodes[number]] if number in episodes else [] for number in records]
-    if scope in {"entity", "community"}:
-        # A removal may have taken what was written since it was loaded (R25).
-        told = [id_ for id_ in records if scope == "community" or isinstance(id_, Profiled)]
-        of_run = texts_of(run.store, view.group, run.told.run, told) if run.told is not None and told else []
-        there = {one.id: one for one in of_run}
-        if scope == "community":
-            return [[there[id_]] if id_ in there else [] for id_ in records]
+    # What was written may be gone since it was loaded (R25).
+    told = [id_ for id_ in records if scope == "community" or isinstance(id_, Profiled)]
+    listed, profiles = texts_of(run.store, view.group, run.told.run, told) if run.told and told else ([], {})
+    if scope == "community":
+        there = {one.id: one for one in listed}
+        return [[there[id_]] if id_ in there else [] for id_ in records]
+    if scope == "entity":
         pairs = zip(records, view.entities_of([*map(str, records)]), strict=True)
-        return [[*shown] if id_ in there or not isinstance(id_, Profiled) else [] for id_, shown in pairs]
+        return [[*shown] if id_ in profiles or not isinstance(id_, Profiled) else [] for id_, shown in pairs]
     return [[*shown] for shown in view.facts_of_evidence(records, run.moment)]
 
 

@@ -21,9 +21,9 @@ from kgray.search.question import Question
 from kgray.search.question import read as read_question
 from kgray.search.ranking import FirstStage, Scores
 from kgray.search.rerank import fused_by_rank, reranked
-from kgray.search.summaries import Profiled, Summaries, run_at, texts_of
+from kgray.search.summaries import Profiled, Summaries, run_at
 from kgray.search.vectors import MESSAGE_VECTORS, NAME_VECTORS, STATEMENT_VECTORS, Ints, VectorReads
-from kgray.times import Instant, now, to_datetime
+from kgray.times import now, to_datetime
 
 ViewAt = Callable[[], GraphView]
 Found = dict[SearchScope, list[Candidate]]
@@ -122,15 +122,9 @@ class Searcher:
         if held is None or (held.run, held.recorded_at) != known:  # a group begun anew counts from 1 again
             if len(self._summaries) >= _HELD:
                 self._summaries.clear()
-            held = self._summaries[group] = at_one_moment(self.store, partial(self._loaded, query, known))
+            load = partial(Summaries, self.store, group, query.known_at, self.embedder.dimensions)
+            held = self._summaries[group] = at_one_moment(self.store, load)
         return held
-
-    def _loaded(self, query: Query, known: tuple[int, Instant]) -> Summaries:
-        run, recorded_at = (
-            run_at(self.store, query.group, query.known_at) or known
-        )  # another may be there by now
-        found = texts_of(self.store, query.group, run)
-        return Summaries(run, recorded_at, self.embedder.dimensions, found)
 
 
 def _first_stage(

@@ -38,11 +38,12 @@ class Profiled(str):
 class Summaries:
     """The texts of one run: of communities, and what a model wrote of entities."""
 
-    def __init__(self, run: int, recorded_at: Instant, dimensions: int, found: Sequence[Community]) -> None:
-        """recorded_at: the last record time that the run has seen."""
-        self.run, self.recorded_at = run, recorded_at
-        self.communities = Texts(dimensions, [one for one in found if one.level != PROFILE])
-        self.profiles = Texts(dimensions, [one for one in found if one.level == PROFILE])
+    def __init__(self, store: Store, group: str, known_at: Instant | None, dimensions: int) -> None:
+        """Read the run that was known then; to be called at one moment."""
+        self.run, self.recorded_at = run_at(store, group, known_at) or (0, 0)  # it may be gone by now
+        communities, profiles = texts_of(store, group, self.run)
+        self.communities = Texts(dimensions, communities)
+        self.profiles = Texts(dimensions, [*profiles.values()])
 
 
 def run_at(store: Store, group: str, known_at: Instant | None) -> tuple[int, Instant] | None:
@@ -51,21 +52,14 @@ def run_at(store: Store, group: str, known_at: Instant | None) -> tuple[int, Ins
     return next((run for run in reversed(known) if known_at is None or run[1] <= known_at), None)
 
 
-def communities_of(store: Store, group: str, run: int, ids: Iterable[str] | None = None) -> list[Community]:
-    """Return the communities of a run, by id, or (ids) those that are still there."""
-    return [one for one in texts_of(store, group, run, ids) if one.level != PROFILE]
-
-
-def profiles_of(store: Store, group: str, run: int, ids: Iterable[str] | None = None) -> dict[str, Community]:
-    """Return entity id -> what a model wrote of it in a run; of all, or of these."""
-    return {one.id: one for one in texts_of(store, group, run, ids) if one.level == PROFILE}
-
-
-def texts_of(store: Store, group: str, run: int, ids: Iterable[str] | None = None) -> list[Community]:
-    """Return what was written in a run, of communities and entities; of all, or of these."""
+def texts_of(
+    store: Store, group: str, run: int, ids: Iterable[str] | None = None
+) -> tuple[list[Community], dict[str, Community]]:
+    """Return the communities of a run, and entity id -> what a model wrote of it; of all, or of these ids."""
     if ids is None:
         found = store.rows(kinds.COMMUNITIES_OF_RUN, group, [run])
     else:
         keys = [(run, id_) for id_ in ids]
         found = store.rows(kinds.COMMUNITIES_AT, group, keys) if keys else iter(())
-    return [rows.community(row) for row in found]
+    texts = [rows.community(row) for row in found]
+    return [t for t in texts if t.level != PROFILE], {t.id: t for t in texts if t.level == PROFILE}

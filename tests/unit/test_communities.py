@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import networkx as nx
 import numpy as np
@@ -11,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import communities as bench
-from kgray.communities.export import eased
+from kgray.communities.export import Snapshot
+from kgray.communities.found import assigned, carried
 from kgray.communities.graph import components, graph_of, shared
-from kgray.communities.matching import assigned, carried
 from kgray.communities.partition import NOBODY, cap_for, folded, levels_of, partition
 from kgray.communities.propagate import _admitted, _winners, _wishes, propagate
 
@@ -79,12 +80,12 @@ def rounds_rise(count, pairs, cap):
             break
         sizes = np.bincount(labels, minlength=count)
         wishes = _wishes(graph, labels, sizes, cap, nodes)
-        if not len(wishes.nodes):
+        if not wishes.size:
             break
-        moving = _admitted(_winners(graph, wishes, turn), sizes, cap, graph.hashes)
+        nodes_moving, targets, _ = _admitted(_winners(graph, wishes, turn), sizes, cap, graph.hashes)
         before, labels = potential(graph, labels), labels.copy()
-        labels[moving.nodes] = moving.targets
-        assert len(moving.nodes) >= 1
+        labels[nodes_moving] = targets
+        assert len(nodes_moving) >= 1
         assert potential(graph, labels) > before
     else:
         pytest.fail("it did not end")
@@ -168,7 +169,18 @@ def test_planted_communities_of_unequal_sizes_and_degrees_are_found(count, mu, l
 
 
 def test_the_first_fact_of_a_pair_weighs_three_times_as_much_as_each_further_one():
-    assert eased(np.arange(1, 9)).tolist() == [3, 6, 7, 8, 9, 10, 10, 10]
+    def pair(number, count, ended):
+        told = [bench._fact(f"a{number}", f"b{number}", n, 1) for n in range(count)]
+        return [replace(fact, invalid_at=2 if n < ended else None) for n, fact in enumerate(told)]
+
+    facts = [
+        fact
+        for n, (count, ended) in enumerate([(1, 0), (1, 1), (2, 1), (3, 0), (9, 0)])
+        for fact in pair(n, count, ended)
+    ]
+    shown = Snapshot(group="g", watermark=1, recorded_at=3, entities={}, facts=facts)
+
+    assert [weight for *_, weight in sorted(shown.pairs())] == [6, 3, 7, 10, 10]
 
 
 def test_one_community_more_does_not_shuffle_those_above():
