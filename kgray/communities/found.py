@@ -16,7 +16,6 @@ from kgray.communities.partition import HUB, NOBODY, Levels, cap_for, levels_of,
 from kgray.graph import PROFILE, Community, Fact
 from kgray.search.profiles import TOLD
 
-GROWN = 1.5  # times the entities of the last cold run: then the next run is cold
 _NAMESPACE = uuid.UUID("5e0c9f0e-93c4-5d1b-9a2e-2f6d4f9b7a10")
 
 
@@ -68,12 +67,6 @@ Clustering = Callable[[Problem], Levels]  # `clustered`, here or elsewhere
 def clustered(problem: Problem) -> Levels:
     """Return a graph's communities by level: all that takes long, a function of arrays alone."""
     return levels_of(problem.graph, partition(*problem))
-
-
-def is_cold(snapshot: Snapshot) -> bool:
-    """Whether the next run starts from nothing: the first, or the group has grown by half since the last."""
-    parent = snapshot.parent
-    return parent is None or len(snapshot.entities) > GROWN * parent.cold_entities
 
 
 def communities(snapshot: Snapshot, *, cold: bool, cluster: Clustering = clustered) -> list[list[Found]]:

@@ -46,13 +46,13 @@ def partition(
     touched     in a warm run the nodes whose edges have changed; None = all
     """
     degrees = graph.degrees
-    linked = degrees[degrees > 0]
-    if not len(linked):
+    if not degrees.any():
         return np.full(graph.nodes, NOBODY)
-    hubs = degrees > max(HUB, HUB_TIMES * int(np.median(linked)))
-    heads = graph.heads
-    edges = (heads < graph.ends) & ~hubs[heads] & ~hubs[graph.ends]
-    plain = from_arrays(heads[edges], graph.ends[edges], graph.weights[edges], graph.hashes)
+    hubs = degrees > max(HUB, HUB_TIMES * int(np.median(degrees[degrees > 0])))
+    plain, heads = graph, graph.heads
+    if hubs.any():
+        edges = (heads < graph.ends) & ~hubs[heads] & ~hubs[graph.ends]
+        plain = from_arrays(heads[edges], graph.ends[edges], graph.weights[edges], graph.hashes)
     labels = np.arange(graph.nodes)
     active: Ints | None = None
     if previous is not None:

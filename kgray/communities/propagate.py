@@ -78,10 +78,8 @@ def _admitted(wishes: Wishes, sizes: Ints, cap: int, hashes: Hashes) -> Wishes:
     """Return the wishes for which there is room: of each target the greatest gains, then hashes."""
     nodes, targets, gains = wishes
     order = np.lexsort((hashes[nodes], gains, targets))[::-1]
-    targets = targets[order]
-    begins = np.concatenate(([True], targets[1:] != targets[:-1])) if len(targets) else targets.astype(bool)
-    starts = np.maximum.accumulate(np.where(begins, np.arange(len(targets)), 0))
-    return wishes[:, order[np.arange(len(targets)) - starts < cap - sizes[targets]]]
+    _, first, of = np.unique(targets[order], return_index=True, return_inverse=True)
+    return wishes[:, order[np.arange(len(order)) - first[of] < cap - sizes[targets[order]]]]
 
 
 def _mixed(hashes: Hashes, turn: int) -> Hashes:

@@ -169,8 +169,8 @@ def _first_stage(
         messages = index.messages
         ranked["episode"] = Ranked(scores=stage.messages(exact(MESSAGE_VECTORS)), records=messages.numbered)
     if "community" in ways.scopes and told is not None and told.communities.ids:
-        scores = stage.summaries(told.communities)
-        ranked["community"] = Ranked(scores=scores, records=told.communities.chosen)
+        scores, ids = stage.summaries(told.communities), told.communities.ids
+        ranked["community"] = Ranked(scores=scores, records=lambda places: [ids[n] for n in places])
     return ranked, linked
 
 

@@ -8,7 +8,7 @@ from kgray import kinds, rows
 from kgray.graph import PROFILE, Community
 from kgray.ports import Store
 from kgray.search.index import Words
-from kgray.search.vectors import Ints, Vectors
+from kgray.search.vectors import Vectors
 from kgray.times import Instant
 from kgray.words import packed
 
@@ -23,10 +23,6 @@ class Texts:
         numbers: dict[object, int] = {id_: number for number, id_ in enumerate(self.ids)}
         near = {one.id: one.vector for one in found if one.vector}  # an earlier version gave profiles none
         self.vectors.add([*near], [*near.values()], numbers, signs=False)
-
-    def chosen(self, places: Ints) -> list[str]:
-        """Return whose texts are at these places."""
-        return [self.ids[place] for place in places.tolist()]
 
 
 class Profiled(str):
@@ -56,10 +52,7 @@ def texts_of(
     store: Store, group: str, run: int, ids: Iterable[str] | None = None
 ) -> tuple[list[Community], dict[str, Community]]:
     """Return the communities of a run, and entity id -> what a model wrote of it; of all, or of these ids."""
-    if ids is None:
-        found = store.rows(kinds.COMMUNITIES_OF_RUN, group, [run])
-    else:
-        keys = [(run, id_) for id_ in ids]
-        found = store.rows(kinds.COMMUNITIES_AT, group, keys) if keys else iter(())
-    texts = [rows.community(row) for row in found]
+    read = kinds.COMMUNITIES_OF_RUN if ids is None else kinds.COMMUNITIES_AT
+    keys: list[object] = [run] if ids is None else [(run, id_) for id_ in ids]
+    texts = [rows.community(row) for row in store.rows(read, group, keys)] if keys else []
     return [t for t in texts if t.level != PROFILE], {t.id: t for t in texts if t.level == PROFILE}

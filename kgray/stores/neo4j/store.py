@@ -211,10 +211,7 @@ class Neo4jStore(Reads):
             self._local.scanned = None
 
     def _settled(self, group: str, *, runs: bool) -> object:
-        """Return what tells that a group was changed, read under its lock: a commit holds that to its end.
-
-        runs: its runs of communities
-        """
+        """Return what tells that a group, or its runs, changed; under its lock, which who writes holds."""
         found = self._db.write(
             lambda running: grouped.locked(self._db, running, [group], make=False).get(group)
         )
