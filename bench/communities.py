@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.tables import Column, aligned
-from kgray.communities.export import Run, Snapshot
+from kgray.communities.export import HOLDS, WEIGHTS, Run, Snapshot
 from kgray.communities.found import Found, communities
 from kgray.communities.graph import Graph, Ints, from_arrays
 from kgray.communities.keeping import Kept
@@ -76,7 +76,8 @@ def planted(nodes: int, mu: float, seed: int) -> tuple[Graph, Ints]:
     b = np.concatenate((pairs[0][1][within], pairs[1][1]))
     facts = np.where(dice.random(len(a)) < 1 / 3, dice.integers(2, 4, len(a)), 1)
     hashes = dice.permutation(np.arange(1, nodes + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-    return from_arrays(a, b, 2 * facts, hashes), of
+    graph = from_arrays(a, b, HOLDS * facts, hashes)
+    return replace(graph, weights=np.array(WEIGHTS)[np.minimum(graph.weights, 6)]), of
 
 
 def agreement(labels: Ints, truth: Ints) -> float:
@@ -234,7 +235,8 @@ def _snapshot(graph: Graph, late: NDArray[np.bool_], at: Instant) -> Snapshot:
         a, b = int(heads[entry]), int(graph.ends[entry])
         since = _SECOND if late[a] or late[b] else _FIRST
         if since <= at:
-            facts += [_fact(ids[a], ids[b], n, since) for n in range(int(graph.weights[entry]) // 2)]
+            count = int(graph.weights[entry]) // HOLDS - HOLDS  # the first weighs three times as much
+            facts += [_fact(ids[a], ids[b], n, since) for n in range(count)]
     ordered = dict(sorted(entities.items()))
     return Snapshot(group="g", watermark=at, recorded_at=at, entities=ordered, facts=facts)
 

@@ -90,8 +90,8 @@ class Community:
 
     @property
     def text(self) -> str:
-        """Its name and its summary."""
-        return f"{self.name}: {self.summary}"
+        """Its name, where it has one, and its summary."""
+        return f"{self.name}: {self.summary}" if self.name else self.summary
 
     def told_at(self, run: datetime) -> datetime:
         """Return when the text was so; run: the last that its run has seen."""

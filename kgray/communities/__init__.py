@@ -1,8 +1,7 @@
 """Communities: entities that belong together, found by their facts, named and summarised.
 
 graph, propagate, partition     pure functions of an edge list
-matching                        ids from one run to the next; where entities go that came since
-export, found                   a group at one moment, and its communities
+export, found                   a group at one moment; its communities, with ids from run to run
 texts                           what is shown of a community, and the text that needs no model
 refresh                         a run, from its export to its publication
 reading                         what callers see

@@ -12,10 +12,12 @@ from kgray.errors import Unavailable
 from kgray.graph import Community, Entity, Fact
 from kgray.kinds import Row
 from kgray.ports import Appending, Store, at_one_moment
-from kgray.search.summaries import communities_of, profiles_of
+from kgray.search.summaries import texts_of
 from kgray.times import Instant
 
-HOLDS, ENDED, MOST = 2, 1, 6  # what a fact weighs between its ends, and all facts of one pair
+HOLDS, ENDED = 2, 1  # what a fact counts between its ends
+# Of a pair, by what its facts count: that two are connected says more than how often (docs/communities.md).
+WEIGHTS = (0, 3, 6, 7, 8, 9, 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +62,12 @@ class Snapshot:
 
     def pairs(self) -> list[tuple[str, str, int]]:
         """Return (entity, entity, weight) for each pair that facts connect."""
-        weights: dict[tuple[str, str], int] = {}
+        counts: dict[tuple[str, str], int] = {}
         for fact in self.facts:
             if fact.target is not None and fact.target != fact.source:
                 pair = (min(fact.ends), max(fact.ends))
-                weights[pair] = weights.get(pair, 0) + (HOLDS if fact.holds_at(self.recorded_at) else ENDED)
-        return [(a, b, min(weight, MOST)) for (a, b), weight in weights.items()]
+                counts[pair] = counts.get(pair, 0) + (HOLDS if fact.holds_at(self.recorded_at) else ENDED)
+        return [(a, b, WEIGHTS[min(count, 6)]) for (a, b), count in counts.items()]
 
     def news(self) -> float:
         """Return the share of its entities that are new since the current run, or have new facts."""
@@ -101,6 +103,7 @@ def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
     first = store.pending_sequences(group, 0, 1)
     entities = {one.id: one for one in map(rows.entity, store.rows(kinds.ALL["entities"], group))}
     parent = current(store, group)
+    listed, profiles = texts_of(store, group, parent.run) if parent else ([], {})
     heads = store.rows(kinds.EPISODE_HEADS, group) if texts else ()
     operations = list(store.rows(kinds.ALL["operations"], group))
     return Snapshot(
@@ -114,8 +117,8 @@ def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
         withdrawn=withdrawn(operations),
         corrected=parent is not None and any(row[0] > parent.watermark for row in operations),
         parent=parent,
-        listed=[] if parent is None else communities_of(store, group, parent.run),
-        profiles={} if parent is None or not texts else profiles_of(store, group, parent.run),
+        listed=listed,
+        profiles=profiles,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -11,12 +12,10 @@ import numpy as np
 
 from kgray.communities.export import Snapshot
 from kgray.communities.graph import Graph, Ints, graph_of
-from kgray.communities.matching import assigned, carried
-from kgray.communities.partition import NOBODY, Levels, cap_for, levels_of, partition
+from kgray.communities.partition import HUB, NOBODY, Levels, cap_for, levels_of, partition, plurality
 from kgray.graph import PROFILE, Community, Fact
 from kgray.search.profiles import TOLD
 
-GROWN = 1.5  # times the entities of the last cold run: then the next run is cold
 _NAMESPACE = uuid.UUID("5e0c9f0e-93c4-5d1b-9a2e-2f6d4f9b7a10")
 
 
@@ -68,12 +67,6 @@ Clustering = Callable[[Problem], Levels]  # `clustered`, here or elsewhere
 def clustered(problem: Problem) -> Levels:
     """Return a graph's communities by level: all that takes long, a function of arrays alone."""
     return levels_of(problem.graph, partition(*problem))
-
-
-def is_cold(snapshot: Snapshot) -> bool:
-    """Whether the next run starts from nothing: the first, or the group has grown by half since the last."""
-    parent = snapshot.parent
-    return parent is None or len(snapshot.entities) > GROWN * parent.cold_entities
 
 
 def communities(snapshot: Snapshot, *, cold: bool, cluster: Clustering = clustered) -> list[list[Found]]:
@@ -209,3 +202,56 @@ def _without_only_children(found: Sequence[Sequence[Found]]) -> Iterable[list[Fo
                     upper.children[upper.children.index(one)] = child
     levels = [[one for one in level if not one.level or len(one.children) > 1] for level in found]
     return [level for level in levels if level]
+
+
+def carried(
+    old: Mapping[str, Sequence[str]], new: Sequence[Sequence[str]], fresh: Callable[[str], str]
+) -> list[str]:
+    """Return the ids of the new communities of a level: an old one's where most of both is the same.
+
+    old     id -> its members that are still there
+    fresh   makes the id of a community without such a predecessor, from its least member
+
+    The measure is Jaccard's over entities that both runs know. Above 1/2 each has one partner at most.
+    """
+    owner = {member: id_ for id_, members in old.items() for member in members}
+
+    def id_of(members: Sequence[str]) -> str:
+        known = Counter(owner[member] for member in members if member in owner)
+        for id_, common in known.items():
+            if 2 * common > len(old[id_]) + known.total() - common:
+                return id_
+        return fresh(min(members))
+
+    return [id_of(members) for members in new]
+
+
+def assigned(graph: Graph, labels: Ints, newcomers: Sequence[int], cap: int) -> Ints:
+    """Return labels in which those who came since the run have one, in the order in which they came.
+
+    Each takes the plurality of its neighbours; then each neighbour but a hub is asked once, and moves where
+    it has strictly more weight. A function of the run and the log alone: nothing of it is stored.
+    """
+    labels = labels.copy()
+    sizes = np.bincount(labels[labels != NOBODY], minlength=graph.nodes)
+    degrees = graph.degrees
+
+    def ask(node: int) -> None:
+        entries = slice(graph.start[node], graph.start[node + 1])
+        near, weights = labels[graph.ends[entries]], graph.weights[entries]
+        chosen, own = plurality(near, weights, sizes, graph, cap), int(labels[node])
+        if chosen is None or chosen[0] == own:
+            return
+        if own != NOBODY:
+            if chosen[1] <= int(weights[near == own].sum()):
+                return
+            sizes[own] -= 1
+        labels[node] = chosen[0]
+        sizes[chosen[0]] += 1
+
+    for node in newcomers:
+        ask(node)
+        for other in graph.ends[graph.start[node] : graph.start[node + 1]].tolist():
+            if labels[other] != NOBODY and degrees[other] <= HUB:
+                ask(other)
+    return labels

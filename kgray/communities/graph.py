@@ -83,13 +83,6 @@ def from_arrays(a: Ints, b: Ints, weights: Ints, hashes: Hashes) -> Graph:
     return Graph(start, ends, summed.astype(np.int64), hashes)
 
 
-def without(graph: Graph, gone: NDArray[np.bool_]) -> Graph:
-    """Return the graph without the edges of some nodes; the nodes stay, alone."""
-    heads = graph.heads
-    kept = (heads < graph.ends) & ~gone[heads] & ~gone[graph.ends]
-    return from_arrays(heads[kept], graph.ends[kept], graph.weights[kept], graph.hashes)
-
-
 def shared(graph: Graph) -> Ints:
     """Return for each entry of `ends` how many neighbours its two ends have in common."""
     heads = graph.heads

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableSequence
 from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray.communities.graph import Graph, Ints, components, shared, without
+from kgray.communities.graph import Graph, Ints, components, from_arrays, shared
 from kgray.communities.propagate import propagate
 
 NOBODY = -1  # the label of a node that belongs to no community
@@ -15,7 +18,6 @@ LEAST = 5  # a smaller community joins a neighbouring one
 CAP, LARGE, LARGE_CAP = 500, 1_000_000, 1000  # members; of a graph of so many nodes; there
 HUB, HUB_TIMES = 200, 20  # neighbours; times the median: a node with more than both is a hub
 NEAR = 5  # `folded` says of what this is the inverse
-LOUVAIN_SEED = 7
 _FEWER = 0.9  # an upper level has at most so many communities, as a share of the level below
 
 
@@ -44,11 +46,13 @@ def partition(
     touched     in a warm run the nodes whose edges have changed; None = all
     """
     degrees = graph.degrees
-    linked = degrees[degrees > 0]
-    if not len(linked):
+    if not degrees.any():
         return np.full(graph.nodes, NOBODY)
-    hubs = degrees > max(HUB, HUB_TIMES * int(np.median(linked)))
-    plain = without(graph, hubs) if hubs.any() else graph
+    hubs = degrees > max(HUB, HUB_TIMES * int(np.median(degrees[degrees > 0])))
+    plain, heads = graph, graph.heads
+    if hubs.any():
+        edges = (heads < graph.ends) & ~hubs[heads] & ~hubs[graph.ends]
+        plain = from_arrays(heads[edges], graph.ends[edges], graph.weights[edges], graph.hashes)
     labels = np.arange(graph.nodes)
     active: Ints | None = None
     if previous is not None:
@@ -70,7 +74,7 @@ def partition(
 def folded(graph: Graph, labels: Ints, cap: int, *, near: bool = False) -> Ints:
     """Return labels in which communities of fewer than 5 joined, whole, the neighbour with most weight.
 
-    Then the larger, then that of the greater hash; only where both together stay within the cap. Each merge
+    Then the smaller, then that of the greater hash; only where both together stay within the cap. Each merge
     leaves one community less, so it ends. Labels are least members, before and after.
 
     near    those join whose weight to the other, beyond what chance gives, is a fifth of their own inside
@@ -93,7 +97,7 @@ def folded(graph: Graph, labels: Ints, cap: int, *, near: bool = False) -> Ints:
             small, target, weight = small[those], target[those], weight[those]
         if not len(small):
             return labels
-        order = np.lexsort((graph.hashes[target], sizes[target], weight, small))
+        order = np.lexsort((graph.hashes[target], -sizes[target], weight, small))
         last = np.flatnonzero(np.concatenate((small[order][1:] != small[order][:-1], [True])))
         into = _joined(small[order][last], target[order][last], sizes, graph, cap)
         labels = into[labels]
@@ -175,6 +179,13 @@ def levels_of(graph: Graph, labels: Ints) -> Levels:
     return levels
 
 
+class _InOrder(Random):
+    """What Louvain visits is visited in its order: one community more would shuffle all into another."""
+
+    def shuffle(self, x: MutableSequence[Any]) -> None:
+        """Leave it."""
+
+
 def _louvain(graph: Graph, number: Ints, count: int) -> list[list[list[int]]]:
     """Return Louvain's levels over `count` communities: each a list of groups, sorted, of their numbers."""
     heads = graph.heads
@@ -191,5 +202,5 @@ def _louvain(graph: Graph, number: Ints, count: int) -> list[list[list[int]]]:
     quotient = nx.Graph()
     quotient.add_nodes_from(range(count))
     quotient.add_weighted_edges_from(zip(low.tolist(), high.tolist(), weight.tolist(), strict=True))
-    found = nx.community.louvain_partitions(quotient, weight="weight", seed=LOUVAIN_SEED)
+    found = nx.community.louvain_partitions(quotient, weight="weight", seed=_InOrder(0))
     return [sorted(sorted(group) for group in level) for level in found]

@@ -8,21 +8,11 @@ falls, and where it stays the same the sum of their squared sizes rises: a round
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
 from kgray.communities.graph import Graph, Hashes, Ints
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Wishes:
-    """Nodes that want to move: where to, and the weight that they gain. Indexed alike."""
-
-    nodes: Ints
-    targets: Ints
-    gains: Ints
+Wishes = Ints  # (3, n): nodes that want to move, where to, and the weight that they gain
 
 
 def propagate(graph: Graph, labels: Ints, cap: int, active: Ints | None = None) -> Ints:
@@ -37,25 +27,26 @@ def propagate(graph: Graph, labels: Ints, cap: int, active: Ints | None = None) 
     turn = 0
     while len(nodes):
         wishes = _wishes(graph, labels, sizes, cap, nodes)
-        moving = _admitted(_winners(graph, wishes, turn), sizes, cap, graph.hashes)
-        left = labels[moving.nodes]
-        labels[moving.nodes] = moving.targets
-        np.subtract.at(sizes, left, 1)
-        np.add.at(sizes, moving.targets, 1)
-        _, entries = graph.entries(moving.nodes)
-        nodes = np.unique(np.concatenate((graph.ends[entries], wishes.nodes)))
+        moving, targets, _ = _admitted(_winners(graph, wishes, turn), sizes, cap, graph.hashes)
+        np.subtract.at(sizes, labels[moving], 1)
+        np.add.at(sizes, targets, 1)
+        labels[moving] = targets
+        _, entries = graph.entries(moving)
+        again = np.zeros(graph.nodes, bool)
+        again[graph.ends[entries]] = again[wishes[0]] = True
+        nodes = np.flatnonzero(again)
         turn += 1
     return labels
 
 
-def _wishes(graph: Graph, labels: Ints, sizes: Ints, cap: int, nodes: Ints) -> _Wishes:
+def _wishes(graph: Graph, labels: Ints, sizes: Ints, cap: int, nodes: Ints) -> Wishes:
     """Return which of these nodes want to move: for them another community has a greater key."""
     rows, entries = graph.entries(nodes)
     own = labels[nodes]
     # Its own label, too, with weight 0: of a node that is alone in its community no neighbour has it.
     alone = np.arange(len(nodes)) * graph.nodes + own
     codes = np.concatenate((rows * graph.nodes + labels[graph.ends[entries]], alone))
-    order = np.argsort(codes)
+    order = np.argsort(codes, kind="stable")  # rows are in order already: 5 times as fast as another kind
     codes = codes[order]
     first = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1])))
     weights = np.concatenate((graph.weights[entries], np.zeros(len(nodes), np.int64)))[order]
@@ -71,33 +62,24 @@ def _wishes(graph: Graph, labels: Ints, sizes: Ints, cap: int, nodes: Ints) -> _
     order = np.lexsort((graph.hashes[label], sizes[label], row))
     best = order[np.flatnonzero(np.concatenate((row[order][1:] != row[order][:-1], [True])))]
     wanting = best[label[best] != own[row[best]]]
-    return _Wishes(nodes[row[wanting]], label[wanting], weight[wanting] - having[row[wanting]])
+    return np.stack((nodes[row[wanting]], label[wanting], weight[wanting] - having[row[wanting]]))
 
 
-def _winners(graph: Graph, wishes: _Wishes, turn: int) -> _Wishes:
+def _winners(graph: Graph, wishes: Wishes, turn: int) -> Wishes:
     """Return the wishes of nodes whose number of this round beats that of each wanting neighbour."""
-    numbers = np.zeros(graph.nodes, np.uint64)
-    numbers[wishes.nodes] = _mixed(graph.hashes[wishes.nodes], turn)
-    rows, entries = graph.entries(wishes.nodes)
-    beaten = numbers[graph.ends[entries]] > numbers[wishes.nodes][rows]
-    won = np.bincount(rows[beaten], minlength=len(wishes.nodes)) == 0
-    return _chosen(wishes, won)
+    nodes, numbers = wishes[0], np.zeros(graph.nodes, np.uint64)
+    numbers[nodes] = _mixed(graph.hashes[nodes], turn)
+    rows, entries = graph.entries(nodes)
+    beaten = numbers[graph.ends[entries]] > numbers[nodes][rows]
+    return wishes[:, np.bincount(rows[beaten], minlength=len(nodes)) == 0]
 
 
-def _admitted(wishes: _Wishes, sizes: Ints, cap: int, hashes: Hashes) -> _Wishes:
+def _admitted(wishes: Wishes, sizes: Ints, cap: int, hashes: Hashes) -> Wishes:
     """Return the wishes for which there is room: of each target the greatest gains, then hashes."""
-    order = np.lexsort((hashes[wishes.nodes], wishes.gains, wishes.targets))[::-1]
-    targets = wishes.targets[order]
-    begins = np.concatenate(([True], targets[1:] != targets[:-1])) if len(targets) else targets.astype(bool)
-    starts = np.maximum.accumulate(np.where(begins, np.arange(len(targets)), 0))
-    room = cap - sizes[targets]
-    let_in = np.zeros(len(order), bool)
-    let_in[order] = np.arange(len(targets)) - starts < room
-    return _chosen(wishes, let_in)
-
-
-def _chosen(wishes: _Wishes, those: NDArray[np.bool_]) -> _Wishes:
-    return _Wishes(wishes.nodes[those], wishes.targets[those], wishes.gains[those])
+    nodes, targets, gains = wishes
+    order = np.lexsort((hashes[nodes], gains, targets))[::-1]
+    _, first, of = np.unique(targets[order], return_index=True, return_inverse=True)
+    return wishes[:, order[np.arange(len(order)) - first[of] < cap - sizes[targets[order]]]]
 
 
 def _mixed(hashes: Hashes, turn: int) -> Hashes:

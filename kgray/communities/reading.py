@@ -13,7 +13,7 @@ from kgray.derivation.stored import view_now
 from kgray.errors import Ambiguous, NotFound
 from kgray.graph import Community
 from kgray.ports import GraphView, Store, at_one_moment
-from kgray.search.summaries import communities_of, run_at
+from kgray.search.summaries import run_at, texts_of
 from kgray.times import Instant, to_datetime
 
 
@@ -89,7 +89,7 @@ def _standing(store: Store, group: str, known_at: Instant | None) -> _Standing:
     if known is None:
         return _Standing({}, {}, 0)
     run, recorded_at = known
-    there = {one.id: one for one in communities_of(store, group, run)}
+    there = {one.id: one for one in texts_of(store, group, run)[0]}
     then = {member: one.id for one in there.values() if not one.level for member in one.members}
     if known_at is not None or store.heads([group])[group].last_recorded <= recorded_at:
         return _Standing(there, then, recorded_at)

@@ -18,7 +18,7 @@ import numpy as np
 from kgray import kinds, rows, times
 from kgray.communities import texts as writing
 from kgray.communities.export import Run, Snapshot, current, runs, snapshot, withdrawn
-from kgray.communities.found import Clustering, Found, clustered, communities, is_cold, profiled
+from kgray.communities.found import Clustering, Found, clustered, communities, profiled
 from kgray.communities.keeping import Kept
 from kgray.communities.texts import OFFLINE, Text
 from kgray.errors import ContentError, Cost, Unavailable
@@ -26,10 +26,11 @@ from kgray.graph import AS_OF, PROFILE, Community
 from kgray.kinds import Row
 from kgray.ports import Appending, Embedder, Store, Summarizer, SummaryRequest
 from kgray.prompting.tokens import count_tokens
-from kgray.search.summaries import communities_of, profiles_of
+from kgray.search.summaries import texts_of
 
 _KEPT_RUNS, _CENTRAL = 2, 10  # runs; members that an upper community names
 _TRIES = 10
+_GROWN = 1.5  # times the entities of the last cold run: then the next run is cold
 _NEWS = 0.1  # of a group's entities: with `due`, a group with less news is left as it is
 _JOURNALED = "community "  # begins the key of an answer
 _AT_ONCE = 16  # calls at the same time, of all groups: ingestion has the rest of the model's streams
@@ -120,7 +121,8 @@ class Refresh:
             waits = parent is not None and parent.writer == writer and shown.news() < _NEWS
             if self.due and parent is not None and waits and not shown.corrected:
                 return _kept(parent, shown.listed, len(shown.profiles))
-            done = Refreshed(run=parent.run + 1 if parent else 1, cold=self.cold or is_cold(shown))
+            cold = self.cold or parent is None or len(shown.entities) > _GROWN * parent.cold_entities
+            done = Refreshed(run=parent.run + 1 if parent else 1, cold=cold)
             find = partial(communities, shown, cold=done.cold, cluster=self.cluster)
             found = await asyncio.to_thread(find)
             done.levels, done.communities = len(found), sum(map(len, found))
@@ -129,9 +131,11 @@ class Refresh:
             if self.dry_run:
                 return done
             made = await self._made(shown, done, found, texts)
-            if self.store.append(
-                [group], partial(_published, shown=shown, made=made, run=_run(shown, done, writer))
-            ):
+            entities = len(shown.entities)
+            then = entities if done.cold or parent is None else parent.cold_entities
+            seen = (shown.watermark, shown.recorded_at, times.now())
+            run = Run(done.run, *seen, done.cold, entities, then, writer)
+            if self.store.append([group], partial(_published, shown=shown, made=made, run=run)):
                 return done
         raise Unavailable(f"group {group} changes faster than its communities can be found: run it again")
 
@@ -141,18 +145,18 @@ class Refresh:
         recorded_at = self.store.heads([group])[group].last_recorded
         if parent is None or (parent.recorded_at, parent.writer) != (recorded_at, writer):
             return None
-        listed = communities_of(self.store, group, parent.run)
+        listed, profiles = texts_of(self.store, group, parent.run)
         if self.summarizer is not None and any(one.writer != writer for one in listed):
             return None
-        return _kept(parent, listed, len(profiles_of(self.store, group, parent.run)))
+        return _kept(parent, listed, len(profiles))
 
     async def _made(
         self, shown: Snapshot, done: Refreshed, found: Sequence[Sequence[Found]], texts: Mapping[str, Text]
     ) -> list[Community]:
         """Return the communities with their texts and vectors; a text that was there keeps its vector."""
-        vectors = {one.text: one.vector for one in shown.listed}
-        vectors[""] = b""  # of profiles: facts find them
-        told = {id_: f"{text.name}: {text.summary}" if text.name else "" for id_, text in texts.items()}
+        before = (*shown.listed, *shown.profiles.values())
+        vectors = {one.text: one.vector for one in before if one.vector}
+        told = {id_: text.text for id_, text in texts.items()}
         new = sorted(set(told.values()) - vectors.keys())
         pairs = zip(new, await self.embedder.embed(new), strict=True)
         vectors |= {text: rows.vector_bytes(vector) for text, vector in pairs}
@@ -170,12 +174,6 @@ class Refresh:
 def _kept(run: Run, listed: Sequence[Community], profiles: int) -> Refreshed:
     levels, count = len({one.level for one in listed}), len(listed)
     return Refreshed(run=run.run, news=False, levels=levels, communities=count, kept=count, profiles=profiles)
-
-
-def _run(shown: Snapshot, done: Refreshed, writer: str) -> Run:
-    entities = len(shown.entities)
-    then = entities if done.cold or shown.parent is None else shown.parent.cold_entities
-    return Run(done.run, shown.watermark, shown.recorded_at, times.now(), done.cold, entities, then, writer)
 
 
 @dataclass
@@ -232,6 +230,8 @@ class _Writer:
             return kept
         parts = await asyncio.gather(*(self._written(part, texts) for part in writing.parts_of(one, texts)))
         there = [part for part in parts if part is not None]
+        if parts and not there and one.children:
+            return None  # all that is in it would be too much for one prompt
         request = writing.request_of(self.shown, one, texts, there)
         key = writing.key_of(summarizer.identity, request.task, request.head, request.data)
         known = self.known.get(key) or self._journaled([key]).get(key, ())

@@ -48,8 +48,8 @@ class Text:
 
     @property
     def text(self) -> str:
-        """Its name and its summary."""
-        return f"{self.name}: {self.summary}"
+        """Its name, where it has one, and its summary."""
+        return f"{self.name}: {self.summary}" if self.name else self.summary
 
 
 def key_of(*content: str) -> str:

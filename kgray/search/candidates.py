@@ -23,7 +23,7 @@ from kgray.rows import folded
 from kgray.search.query import Filters, Query, Recipe, within
 from kgray.search.question import Question
 from kgray.search.ranking import Scores
-from kgray.search.summaries import Summaries, communities_of
+from kgray.search.summaries import Profiled, Summaries, texts_of
 from kgray.search.vectors import Ints
 from kgray.search.walk import HOPS, Walk, known, walk
 from kgray.times import Instant
@@ -64,7 +64,7 @@ class SearchRun:
     moment    when facts must hold; None = any time
     ranked    scope -> its first stage
     linked    recorded entities of which the question has a whole name
-    told      the communities that are searched
+    told      the texts of communities and entities that are searched
     """
 
     store: Store
@@ -176,11 +176,15 @@ def _shown(run: SearchRun, scope: SearchScope, records: Sequence[Any]) -> list[l
     if scope == "episode":
         episodes = {episode.sequence: episode for episode in view.episodes(records)}
         return [[episodes[number]] if number in episodes else [] for number in records]
-    if scope == "entity":
-        return [[*shown] for shown in view.entities_of(records)]
-    if scope == "community" and run.told is not None:
-        there = {one.id: one for one in communities_of(run.store, view.group, run.told.run, records)}
+    # What was written may be gone since it was loaded (R25).
+    told = [id_ for id_ in records if scope == "community" or isinstance(id_, Profiled)]
+    listed, profiles = texts_of(run.store, view.group, run.told.run, told) if run.told and told else ([], {})
+    if scope == "community":
+        there = {one.id: one for one in listed}
         return [[there[id_]] if id_ in there else [] for id_ in records]
+    if scope == "entity":
+        pairs = zip(records, view.entities_of([*map(str, records)]), strict=True)
+        return [[*shown] if id_ in profiles or not isinstance(id_, Profiled) else [] for id_, shown in pairs]
     return [[*shown] for shown in view.facts_of_evidence(records, run.moment)]
 
 

@@ -8,7 +8,7 @@ from kgray import kinds, times
 from kgray.graph import Entity, Fact
 from kgray.ports import GraphView, Store
 from kgray.search.excerpts import dates, safe
-from kgray.search.summaries import profiles_of, run_at
+from kgray.search.summaries import run_at, texts_of
 from kgray.times import Instant, to_datetime
 
 TOLD = 5  # facts of a profile that no model wrote
@@ -72,7 +72,7 @@ def _written(
     if known is None:
         return {}
     run, since = known
-    texts = {id_: safe(one.summary) for id_, one in profiles_of(store, view.group, run, entities).items()}
+    texts = {id_: safe(one.summary) for id_, one in texts_of(store, view.group, run, entities)[1].items()}
     if not texts or store.heads([view.group])[view.group].last_recorded <= since:
         return texts
     for row in store.rows(kinds.ALL["operations"], view.group):

@@ -19,7 +19,7 @@ from kgray.ports import Vector
 from kgray.search.index import GroupIndex, Messages, Postings, Words
 from kgray.search.query import Weights
 from kgray.search.question import Question
-from kgray.search.summaries import Summaries
+from kgray.search.summaries import Texts
 from kgray.search.vectors import Exact, Floats, Ints, Vectors
 from kgray.words import term, words
 
@@ -51,6 +51,12 @@ class Scores:
             cut = np.partition(self.score[rows], len(rows) - depth)[len(rows) - depth]
             rows = rows[self.score[rows] >= cut]
         return rows[np.lexsort((rows, -self.score[rows]))][:depth]
+
+    def beside(self, other: Scores) -> Scores:
+        """Return the scores of these rows and, behind them, of others with the same signals."""
+        above = np.where(other.score > other.floor, other.score, np.float32(0))
+        signals = {name: np.concatenate((of, other.signals[name])) for name, of in self.signals.items()}
+        return Scores(score=np.concatenate((self.score, above)), signals=signals, floor=self.floor)
 
     def of(self, rows: Ints) -> list[dict[str, float]]:
         """Return of each row the signals that are not neutral."""
@@ -167,8 +173,8 @@ class FirstStage:
         total *= _product(factors)
         return self._scores(level, total, {"words": own, "vectors": near, **factors})
 
-    def summaries(self, held: Summaries) -> Scores:
-        """Return the scores of the summaries of communities; they count less: a summary has many words."""
+    def summaries(self, held: Texts) -> Scores:
+        """Return the scores of summaries; they count less than other rows: a summary has many words."""
         own = self._by_words(held.words, self._asked())
         near = self._by_vectors(held.vectors, len(held.ids), lambda _: ())
         level, total = self._together(own, near)

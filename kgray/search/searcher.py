@@ -21,8 +21,8 @@ from kgray.search.question import Question
 from kgray.search.question import read as read_question
 from kgray.search.ranking import FirstStage, Scores
 from kgray.search.rerank import fused_by_rank, reranked
-from kgray.search.summaries import Summaries, communities_of, run_at
-from kgray.search.vectors import MESSAGE_VECTORS, NAME_VECTORS, STATEMENT_VECTORS, VectorReads
+from kgray.search.summaries import Profiled, Summaries, run_at
+from kgray.search.vectors import MESSAGE_VECTORS, NAME_VECTORS, STATEMENT_VECTORS, Ints, VectorReads
 from kgray.times import now, to_datetime
 
 ViewAt = Callable[[], GraphView]
@@ -112,18 +112,18 @@ class Searcher:
         return replace(found, hits=tuple(replace(hit, score=float(score)) for score, hit in pairs))
 
     def _told(self, query: Query) -> Summaries | None:
-        """Return the summaries of the communities as known then; None where there are none, or none asked."""
-        group, asked = query.group, "community" in query.ways.scopes
+        """Return the texts of the run that was known then; None where there is none, or none is asked for."""
+        group, scopes = query.group, query.ways.scopes
+        asked = "community" in scopes or ("entity" in scopes and query.as_of is None)
         known = run_at(self.store, group, query.known_at) if asked else None
         if known is None:
             return None
         held = self._summaries.get(group)
         if held is None or (held.run, held.recorded_at) != known:  # a group begun anew counts from 1 again
-            found = communities_of(self.store, group, known[0])
-            held = Summaries(*known, self.embedder.dimensions, found)
             if len(self._summaries) >= _HELD:
                 self._summaries.clear()
-            self._summaries[group] = held
+            load = partial(Summaries, self.store, group, query.known_at, self.embedder.dimensions)
+            held = self._summaries[group] = at_one_moment(self.store, load)
         return held
 
 
@@ -161,12 +161,30 @@ def _first_stage(
         linked = list(dict.fromkeys(names.owners(whole)))
         if "entity" in ways.scopes:
             ranked["entity"] = Ranked(scores=scores, records=names.owners)
+            if (
+                told is not None and told.profiles.ids and query.as_of is None
+            ):  # they tell of the run's own time
+                ranked["entity"] = _or_by_profile(ranked["entity"], stage.summaries(told.profiles), told)
     if "episode" in ways.scopes:
         messages = index.messages
         ranked["episode"] = Ranked(scores=stage.messages(exact(MESSAGE_VECTORS)), records=messages.numbered)
-    if told is not None and told.ids:
-        ranked["community"] = Ranked(scores=stage.summaries(told), records=told.chosen)
+    if "community" in ways.scopes and told is not None and told.communities.ids:
+        scores, ids = stage.summaries(told.communities), told.communities.ids
+        ranked["community"] = Ranked(scores=scores, records=lambda places: [ids[n] for n in places])
     return ranked, linked
+
+
+def _or_by_profile(named: Ranked, scores: Scores, told: Summaries) -> Ranked:
+    """Return the first stage of entities by their names, and by what a model wrote of them."""
+    count = len(named.scores.score)
+
+    def records(places: Ints) -> list[str]:
+        by_name = iter(named.records(places[places < count]))
+        return [
+            next(by_name) if n < count else Profiled(told.profiles.ids[n - count]) for n in places.tolist()
+        ]
+
+    return Ranked(scores=named.scores.beside(scores), records=records)
 
 
 def _answer(run: SearchRun, vector: Vector | None) -> Ranking:

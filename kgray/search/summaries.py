@@ -8,26 +8,38 @@ from kgray import kinds, rows
 from kgray.graph import PROFILE, Community
 from kgray.ports import Store
 from kgray.search.index import Words
-from kgray.search.vectors import Ints, Vectors
+from kgray.search.vectors import Vectors
 from kgray.times import Instant
 from kgray.words import packed
 
 
-class Summaries:
-    """The words and vectors of the texts of one run, in memory."""
+class Texts:
+    """The words and vectors of texts, in memory."""
 
-    def __init__(self, run: int, recorded_at: Instant, dimensions: int, found: Sequence[Community]) -> None:
-        """recorded_at: the last record time that the run has seen."""
-        self.run, self.recorded_at = run, recorded_at
+    def __init__(self, dimensions: int, found: Sequence[Community]) -> None:
         self.words, self.vectors = Words(), Vectors(dimensions)
         self.ids = [one.id for one in found]
         self.words.add([packed(one.text) for one in found])
         numbers: dict[object, int] = {id_: number for number, id_ in enumerate(self.ids)}
-        self.vectors.add(self.ids, [one.vector for one in found], numbers, signs=False)
+        near = {one.id: one.vector for one in found if one.vector}  # an earlier version gave profiles none
+        self.vectors.add([*near], [*near.values()], numbers, signs=False)
 
-    def chosen(self, places: Ints) -> list[str]:
-        """Return the communities at these places."""
-        return [self.ids[place] for place in places.tolist()]
+
+class Profiled(str):
+    """The id of an entity that was found by what a model wrote of it."""
+
+    __slots__ = ()
+
+
+class Summaries:
+    """The texts of one run: of communities, and what a model wrote of entities."""
+
+    def __init__(self, store: Store, group: str, known_at: Instant | None, dimensions: int) -> None:
+        """Read the run that was known then; to be called at one moment."""
+        self.run, self.recorded_at = run_at(store, group, known_at) or (0, 0)  # it may be gone by now
+        communities, profiles = texts_of(store, group, self.run)
+        self.communities = Texts(dimensions, communities)
+        self.profiles = Texts(dimensions, [*profiles.values()])
 
 
 def run_at(store: Store, group: str, known_at: Instant | None) -> tuple[int, Instant] | None:
@@ -36,20 +48,11 @@ def run_at(store: Store, group: str, known_at: Instant | None) -> tuple[int, Ins
     return next((run for run in reversed(known) if known_at is None or run[1] <= known_at), None)
 
 
-def communities_of(store: Store, group: str, run: int, ids: Iterable[str] | None = None) -> list[Community]:
-    """Return the communities of a run, by id, or (ids) those that are still there."""
-    return [one for one in _of_run(store, group, run, ids) if one.level != PROFILE]
-
-
-def profiles_of(store: Store, group: str, run: int, ids: Iterable[str] | None = None) -> dict[str, Community]:
-    """Return entity id -> what a model wrote of it in a run; of all, or of these."""
-    return {one.id: one for one in _of_run(store, group, run, ids) if one.level == PROFILE}
-
-
-def _of_run(store: Store, group: str, run: int, ids: Iterable[str] | None) -> list[Community]:
-    if ids is None:
-        found = store.rows(kinds.COMMUNITIES_OF_RUN, group, [run])
-    else:
-        keys = [(run, id_) for id_ in ids]
-        found = store.rows(kinds.COMMUNITIES_AT, group, keys) if keys else iter(())
-    return [rows.community(row) for row in found]
+def texts_of(
+    store: Store, group: str, run: int, ids: Iterable[str] | None = None
+) -> tuple[list[Community], dict[str, Community]]:
+    """Return the communities of a run, and entity id -> what a model wrote of it; of all, or of these ids."""
+    read = kinds.COMMUNITIES_OF_RUN if ids is None else kinds.COMMUNITIES_AT
+    keys: list[object] = [run] if ids is None else [(run, id_) for id_ in ids]
+    texts = [rows.community(row) for row in store.rows(read, group, keys)] if keys else []
+    return [t for t in texts if t.level != PROFILE], {t.id: t for t in texts if t.level == PROFILE}

@@ -71,7 +71,12 @@ def test_a_run_without_a_model_names_its_members_and_does_not_touch_the_graph(me
     told = memory.communities(group="team")
 
     assert (done.run, done.cold, done.communities, done.offline) == (1, True, len(told), len(told))
-    assert {entity for one in told for entity in one.name.split(", ")} >= {"Alice Nguyen", "Lumen Systems"}
+    companies = [
+        {*one.name.split(", ")} & {"Lumen Systems", "Brightwater", "Harbor Analytics"} for one in told
+    ]
+    assert sorted(map(len, companies)) == [1, 1, 1], (
+        "each company of the chat is what one of them is named by"
+    )
     assert len({one.name for one in told}) == len(told)
     assert memory.dump_hash(group="team") == before
 
@@ -383,6 +388,40 @@ def test_a_model_writes_profiles_where_that_is_asked_for_and_its_answers_are_kep
     assert refreshed(memory, model, profiles=True).profiles == done.profiles
 
 
+class TellingSummarizer(CountingSummarizer):
+    """A summarizer that writes the same words of every entity that it is shown with a text."""
+
+    def __init__(self, shown, said):
+        super().__init__()
+        self.shown, self.said = shown, said
+
+    async def write(self, request):
+        reply, cost = await super().write(request)
+        told = self.said if self.shown in request.data else "Nothing much."
+        return (reply if request.task != "profile" else {"summary": told}), cost
+
+
+@pytest.mark.parametrize("recipe", ["hybrid", "local"])
+def test_an_entity_is_found_by_what_a_model_wrote_of_it(memory, recipe):
+    """R25, R5: while that is there, as of the run that was known then, and where no moment is asked for."""
+
+    def found(**when):
+        hits = memory.search("quarrelsome virtuoso", group="team", scopes=["entity"], recipe=recipe, **when)
+        return [hit.text for hit in hits]
+
+    memory.add("Alice Nguyen likes Zyqqvorp.", group="team", speaker="Greta Lind", at=LATER, id="z1")
+    refreshed(memory, profiles=True)
+    assert found() == []
+    before = kept(memory)["community_runs"][0][2] / 1e6 + 1e-5
+    memory.add("I like Lima.", group="team", speaker="Bob Reyes", at=LATER, id="z2")
+    refreshed(memory, TellingSummarizer("likes Zyqqvorp", "A quarrelsome virtuoso."), profiles=True)
+    assert found()[0] == "Alice Nguyen"
+    assert found(known_at=before) == found(as_of="2026-09-01") == []
+    with kgray.open(memory.store.folder) as other:
+        other.remove(group="team", episodes=["z1"])
+    assert found() == [], "also by a reader that had it in memory"
+
+
 def test_no_word_of_a_removed_episode_is_left_in_any_profile(memory):
     memory.add("Alice Nguyen likes Zyqqvorp.", group="team", speaker="Greta Lind", at=LATER, id="z1")
     model = CountingSummarizer()
@@ -557,6 +596,29 @@ def test_a_text_that_lacks_a_part_is_no_text_to_stay(memory, monkeypatch):
     refreshed(memory, model, group="rings")
     told_of = [len(shown(request, "PARTS")) for request in model.asked if shown(request, "PARTS")]
     assert told_of == [1, 2]
+
+
+def test_what_is_too_much_for_one_prompt_is_shown_in_parts_or_not_at_all(memory, monkeypatch):
+    """All parts of upper communities fail: these are not shown whole then, but told without the model."""
+    monkeypatch.setattr("kgray.communities.texts._PARTS_TOKENS", 600)
+    memory.add_many(circles())
+    model = CountingSummarizer()
+    write = model.write
+
+    async def write_what_is_no_part(request):
+        model.says = (
+            InvalidAnswer("no") if request.task == "community" and shown(request, "COMMUNITIES") else None
+        )
+        return await write(request)
+
+    monkeypatch.setattr(model, "write", write_what_is_no_part)
+    done = refreshed(memory, model, group="rings")
+    assert (done.levels, done.written, done.offline) == (2, 12, 3)
+    assert not [request for request in model.asked if request.task == "community_report"]
+    assert len([request for request in model.asked if shown(request, "COMMUNITIES")]) >= 6
+    monkeypatch.setattr(model, "write", write)
+    model.says = None
+    assert refreshed(memory, model, group="rings").written == 3, "they are asked for again"
 
 
 def test_a_group_that_was_removed_and_begun_anew_is_searched_anew(memory):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from kgray import kinds
 from kgray.communities.reading import list_of, one_of
 from kgray.communities.refresh import Refresh, Refreshed
+from kgray.ports import at_one_moment
 from tests.graph.engine import SMALL, Engine, engine_on, triples
 from tests.graph.stores import Stores
 
@@ -54,3 +56,23 @@ def test_runs_of_a_group(stores: Stores) -> None:
     assert len([row for row in kept(engine, kinds.COMMUNITIES) if row[0] == 4]) == 2
     engine.ask("remove", everything=True)
     assert kept(engine, kinds.COMMUNITIES) == kept(engine, kinds.COMMUNITY_RUNS) == []
+
+
+def test_a_reading_in_which_a_run_is_published_sees_one_of_both(stores: Stores) -> None:
+    """Publishing is no commit: neither the record time nor the removals of the group tell of it."""
+    engine, times = engine_on(stores), 0
+    again = Refresh(store=stores.open(), embedder=SMALL, cold=True)
+    engine.add(*(triples(n, knows(*pair), client_id=f"k{n}") for n, pair in enumerate(KNOWS)))
+    refreshed(engine)
+
+    def read() -> tuple[set[int], set[int]]:
+        nonlocal times
+        times += 1
+        runs = {row[0] for row in kept(engine, kinds.COMMUNITY_RUNS)}
+        if times == 1:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(asyncio.run, again.group(engine.named())).result()
+        return runs, {row[0] for row in kept(engine, kinds.COMMUNITIES)}
+
+    runs, of_rows = at_one_moment(engine.store, read)
+    assert runs == of_rows

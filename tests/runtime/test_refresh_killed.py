@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 import kgray
 from kgray import kinds
+from kgray.ports import at_one_moment
 from tests.doors.chat_server import ChatServer, as_json, at
 from tests.runtime.test_ray_neo4j import on_server
 from tests.waiting import HANGS_S
@@ -36,12 +38,17 @@ def told(cycle: int) -> Iterator[dict[str, Any]]:
 
 
 def kept(memory: Any) -> Rows:
-    """Return the communities of each run that is kept."""
+    """Return the communities of each run that is kept, as a reader sees them, also while one is published."""
+
+    def read(group: str) -> list[list[Any]]:
+        return [list(memory.store.rows(kinds.ALL[name], group)) for name in ("community_runs", "communities")]
+
     found: Rows = {}
     for group in GROUPS:
-        runs = found[group] = {row[0]: [] for row in memory.store.rows(kinds.ALL["community_runs"], group)}
-        for row in memory.store.rows(kinds.ALL["communities"], group):
-            runs[row[0]].append(row)  # a row of no run that is kept fails here
+        runs, communities = at_one_moment(memory.store, partial(read, group))
+        found[group] = {row[0]: [] for row in runs}
+        for row in communities:
+            found[group][row[0]].append(row)  # a row of no run that is kept fails here
     return found
 
 

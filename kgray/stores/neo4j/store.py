@@ -12,7 +12,7 @@ from kgray import locks
 from kgray import rows as packing
 from kgray.errors import Outrun
 from kgray.graph import Fact
-from kgray.kinds import EPISODES_AT, Kind, Read, Row
+from kgray.kinds import ALL, EPISODES_AT, Kind, Read, Row
 from kgray.ports.store import Appending, GroupCounts, GroupHead, RowChanges
 from kgray.records import Episode
 from kgray.stores import alike
@@ -32,6 +32,7 @@ from kgray.times import SECOND, Instant
 
 T = TypeVar("T")
 _NO_LIMIT = (1 << 31) - 1
+_RUNS = ALL["community_runs"]
 # How long an append may take from its look at the clock to its commit to be found by `newly_pending`.
 _LATE: Instant = 5 * SECOND
 
@@ -194,28 +195,29 @@ class Neo4jStore(Reads):
 
         Neo4j has no snapshots: each statement sees what is committed when it runs, and a commit becomes
         visible bit by bit. So the record time of a group that is scanned inside is read, under its lock,
-        before the first scan and at the end. Raises Outrun at the end where it has changed.
+        before the first scan and at the end; and its runs of communities, where these are scanned: what
+        publishes one is no commit. Raises Outrun at the end where it has changed.
         """
         if getattr(self._local, "scanned", None) is not None:
             yield
             return
-        self._local.scanned = scanned = dict[str, GroupHead]()
+        self._local.scanned = scanned = dict[tuple[str, bool], object]()
         try:
             yield
-            for group, before in scanned.items():
-                if self._settled(group) != before:
+            for (group, runs), before in scanned.items():
+                if self._settled(group, runs=runs) != before:
                     raise Outrun(f"group {group!r} was written while it was read: run it again")
         finally:
             self._local.scanned = None
 
-    def _settled(self, group: str) -> GroupHead:
-        """Return what tells that a group was changed, read under its lock: a commit holds that to its end."""
+    def _settled(self, group: str, *, runs: bool) -> object:
+        """Return what tells that a group, or its runs, changed; under its lock, which who writes holds."""
         found = self._db.write(
             lambda running: grouped.locked(self._db, running, [group], make=False).get(group)
         )
-        if found is None:
-            return GroupHead()
-        return GroupHead(last_recorded=found.last_recorded, removals=found.removals)
+        if runs:  # what was published before is visible by now, whole
+            return list(reading.read_rows(self._db.rows, _RUNS, self._named(group), ()))
+        return (0, 0) if found is None else (found.last_recorded, found.removals)
 
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
         if groups is None:
@@ -227,8 +229,8 @@ class Neo4jStore(Reads):
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         scanned = getattr(self._local, "scanned", None)
-        if read.by is None and scanned is not None and group not in scanned:
-            scanned[group] = self._settled(group)
+        if read.by is None and scanned is not None and (asked := (group, read is _RUNS)) not in scanned:
+            scanned[asked] = self._settled(group, runs=read is _RUNS)
         yield from reading.read_rows(self._db.rows, read, self._named(group), values)
 
     def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:
