@@ -7,7 +7,7 @@ chosen is shown in an order that does not depend on scores, so the same hits giv
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Any
@@ -148,8 +148,8 @@ def write(
     text = moments = _moments(as_of, known_at)
     prices = _prices(lines, count)
     chosen: list[_Line] = []
-    guess = _fitting(lines, chosen, tokens - count(text), prices)
-    lines.sort(key=_is_said_by({line.hit.id for line in guess}))
+    guess = {line.hit.id for line in _fitting(lines, chosen, tokens - count(text), prices)}
+    lines.sort(key=lambda line: _is_said(line, guess))
     while more := _fitting(lines, chosen, tokens - count(text), prices):
         chosen += more  # lines that are counted one by one are rounded up, so the next time there is room
         text = _text(moments, chosen)
@@ -163,29 +163,21 @@ def write(
 
 
 def _lines(hits: Sequence[Hit], asked: re.Pattern[str] | None, count: Counter) -> list[_Line]:
-    """Return the lines of the hits, the worthiest first.
-
-    A name without alias and type adds nothing, unless nothing else was found.
-    """
+    """Return the lines of the hits, the worthiest first; a bare name only where nothing else was found."""
     telling = [hit for hit in hits if hit.entity is None or hit.entity.labels or hit.entity.aliases] or hits
     found = []
     for hit in sorted(telling, key=_order):
         body, worth = _body(hit, asked), hit.score * (_ENTITY if hit.scope == "entity" else 1)
-        begun = "" if hit.scope == "episode" else "- "
-        found.append(_Line(hit, body, count(f"{begun}[{len(hits)}] {body}\n"), worth))
+        found.append(_Line(hit, body, count(f"[{len(hits)}] {body}\n"), worth))
     return sorted(found, key=lambda line: -line.worth)
 
 
-def _is_said_by(shown: Collection[str]) -> Callable[[_Line], bool]:
-    """Return what tells of a line that it adds least: a fact without an end whose messages are shown."""
-
-    def is_said(line: _Line) -> bool:
-        fact = line.hit.fact
-        if fact is None or fact.invalid_at is not None or not fact.episodes:
-            return False
-        return all(episode in shown for episode, _ in fact.episodes)
-
-    return is_said
+def _is_said(line: _Line, shown: Collection[str]) -> bool:
+    """Whether a line adds least: a fact without an end whose messages are shown."""
+    fact = line.hit.fact
+    if fact is None or fact.invalid_at is not None or not fact.episodes:
+        return False
+    return all(episode in shown for episode, _ in fact.episodes)
 
 
 def _prices(lines: Sequence[_Line], count: Counter) -> dict[object, int]:
@@ -223,8 +215,7 @@ def _text(moments: str, chosen: Sequence[_Line]) -> str:
             written += [] if before else [head, f"<{tag}>"]
             begun = "- " if scope != "episode" else " " if _follows(before, hit) else ""
             mark = begun + (f"[{number}] " if scope in _CITED else "")
-            day = _dated(hit, before)
-            written.append(f"{mark}{day}{line.body}".rstrip())
+            written.append(f"{mark}{_dated(hit, before)}{line.body}".rstrip())
             before = hit
         written += [f"</{tag}>"] if before else []
     return "\n".join(written)
@@ -244,9 +235,9 @@ def _order(hit: Hit) -> tuple[Any, ...]:
 
 def _follows(before: Hit | None, hit: Hit) -> bool:
     """Whether a message comes next after another in its source, on the same day."""
-    if before is None or hit.sequence is None or _day(before) != _day(hit):
+    if before is None or before.sequence is None or hit.sequence is None:
         return False
-    return (before.told_in, before.sequence) == (hit.told_in, hit.sequence - 1)
+    return _day(before) == _day(hit) and before.sequence == hit.sequence - 1
 
 
 def _day(hit: Hit | None) -> tuple[date | None, str | None]:

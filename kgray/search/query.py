@@ -48,7 +48,7 @@ class Weights:
     phrase: float = 1.5
     linked: float = 3.0
     rows: float = 0.5
-    neighbours: tuple[tuple[float, float], ...] = ((0.42, 0.3), (0.18, 0.12))
+    neighbours: tuple[tuple[float, float], ...] = ((0.42, 0.3), (0.18, 0.1))
     session: float = 0.2
     communities: float = 0.5
     steps: float = 0.35
