@@ -33,7 +33,7 @@ _HEADS: Mapping[Scope, tuple[str, str]] = {
     "fact": ("FACTS", "What memory holds, and when it held or happened: [n] FACT (Date range: from - to)"),
     "entity": ("ENTITIES", "Who and what it is about: NAME (kind; also known as ...): what else is known"),
     "community": ("COMMUNITIES", "What belongs together: NAMES: SUMMARY (as of DATE)"),
-    "episode": ("EPISODES", "What was said: [n] DATE SPEAKER: TEXT (no date: as above; indented: follows)"),
+    "episode": ("EPISODES", "What was said, by day (indented: right after)"),
 }
 _CITED: frozenset[Scope] = frozenset({"fact", "episode"})
 _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()

@@ -94,7 +94,7 @@ def test_the_block_has_the_papers_form():
         "<ENTITIES>\n"
         "- Alice Webb (Person; also known as A. Webb, Alice)\n"
         "</ENTITIES>\n"
-        "What was said: [n] DATE SPEAKER: TEXT (no date: as above; indented: follows)\n"
+        "What was said, by day (indented: right after)\n"
         "<EPISODES>\n"
         "[3] 1 May 2026 Alice: I work at Acme now.\n"
         "</EPISODES>"

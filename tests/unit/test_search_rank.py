@@ -163,7 +163,7 @@ def test_who_is_named_is_found_by_what_they_said_though_nothing_fits():
 
 
 def test_below_a_tail_of_0_every_message_is_found_where_one_fits():
-    """For a context: what is left of the budget takes those that lie far from the question, the farthest last."""
+    """For a context: what is left of the budget takes those that lie far from the question."""
     times = [NOW, NOW + 10 * DAY, NOW + 20 * DAY, NOW + 30 * DAY]
     vectors = [[1, 0, 0, 0], [0, 1, 0, 0], [-0.6, 0.8, 0, 0], [-1, 0, 0, 0]]
     index = index_of("tea", "cake", "milk", "bread", times=times, vectors=vectors)
