@@ -87,7 +87,7 @@ def test_a_worlds_questions_are_a_data_set_for_eval(kgray, bench):
 
     assert {name: part["questions"] for name, part in found.items()} == Counter(row["type"] for row in asked)
     assert set(found) == {"now", "as-of", "as-known", "none"}
-    assert found["now"]["measures"]["any@10"]["mean"] > 0.9, "the messages are found by their words"
+    assert found["now"]["measures"]["any@10"]["mean"] > 0.8, "the messages are found by their words"
     assert {"fact@10", "stale@10", "context_fact@950"} <= set(found["as-known"]["measures"])
     assert "nothing" in found["none"]["measures"]
 
