@@ -33,14 +33,22 @@ if TYPE_CHECKING:
 @world_options
 @file("--out", "Episodes, for `kgray add`.", required=True)
 @file("--truth", "Entities, mentions, extractions, facts.")
-def world(call: Call, seed: int, out: Path, truth: Path | None, **parameters: Any) -> None:  # noqa: ANN401
+@file("--asked", "Messages and questions, for `kgray eval retrieval`.")
+def world(
+    call: Call,
+    seed: int,
+    out: Path,
+    truth: Path | None,
+    asked: Path | None,
+    **parameters: Any,  # noqa: ANN401
+) -> None:
     """Write a generated world: episodes in the input format, and apart from them what is true.
 
     python -m bench world --episodes 1000 --seed 1 --out world.jsonl --truth truth.jsonl
     """
     from bench.world.files import write
 
-    written = write(plan_of(seed, parameters), out, truth)
+    written = write(plan_of(seed, parameters), out, truth, asked)
     if call.as_json:
         printing.emit_json(written)
     else:

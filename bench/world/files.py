@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bench.world.plan import WorldPlan
-from bench.world.questions import rounds, true_answers
+from bench.world.questions import TrueSlot, rounds, true_answers
+from bench.world.schema import RELATIONS
+from bench.world.things import Thing
 from bench.world.truth import Truth
 from bench.world.world import World
 from kgray import times
@@ -30,8 +34,10 @@ def input_row(draft: Draft) -> dict[str, Any]:
     return row | ({"speaker": draft.speaker} if draft.speaker else {})
 
 
-def write(plan: WorldPlan, out: Path, truth: Path | None) -> dict[str, int]:
+def write(plan: WorldPlan, out: Path, truth: Path | None, asked: Path | None = None) -> dict[str, int]:
     """Write the episodes and, where asked for, the truth of each group; returns how many of what.
+
+    asked: gets messages and questions for `kgray eval retrieval`
 
     Episodes are written as they are made; a group's truth is held until it is written.
     Raises InputError where a file cannot be written.
@@ -43,9 +49,15 @@ def write(plan: WorldPlan, out: Path, truth: Path | None) -> dict[str, int]:
             for episode in world:
                 lines.write(canonical(input_row(episode.draft)) + "\n")
                 count += 1
-                if truth is not None:
+                if truth is not None or asked is not None:
                     truths[episode.draft.group].take((episode, episode.said))
         facts = 0
+        if asked is not None:
+            with asked.open("w", encoding="utf-8") as lines:
+                for group, known in truths.items():
+                    _write_rows(lines.write, group, _told_rows(known))
+                    others = World(plan=replace(plan, seed=plan.seed + 1)).things(group)
+                    _write_rows(lines.write, group, _eval_rows(known, others, plan.seed, world.end()))
         if truth is not None:
             with truth.open("w", encoding="utf-8") as lines:
                 for group, known in truths.items():
@@ -59,7 +71,7 @@ def write(plan: WorldPlan, out: Path, truth: Path | None) -> dict[str, int]:
 def _write_rows(write_text: Any, group: str, rows: Iterable[dict[str, Any]]) -> int:  # noqa: ANN401
     facts = 0
     for row in rows:
-        facts += row["type"] == "fact"
+        facts += row.get("type") == "fact"
         write_text(canonical({"group": group, **row}) + "\n")
     return facts
 
@@ -78,3 +90,54 @@ def _question_rows(truth: Truth, seed: int, end: Instant) -> Iterator[dict[str, 
                 "known_after": questions.known_at,
                 "answer": sorted(shown, key=canonical),
             }
+
+
+# ------------------------------------------------------------------------------ for `kgray eval retrieval`
+
+_MOST = 100  # questions of a kind
+
+
+def _told_rows(truth: Truth) -> Iterator[dict[str, Any]]:
+    for episode, _ in truth.readings:
+        yield {**input_row(episode.draft), "text": episode.draft.text}
+
+
+def _eval_rows(truth: Truth, strangers: Iterable[Thing], seed: int, end: Instant) -> Iterator[dict[str, Any]]:
+    """Yield questions about slots of one object: what it is or was, what is outdated; and of strangers.
+
+    An object is called by its full name, which the graph need not have been told: see --alias-rate.
+    """
+    names = {thing.id: thing.name for thing in truth.things}
+    known, count = truth.facts(), Counter[str]()
+    objects: dict[TrueSlot, set[str]] = defaultdict(set)
+    for fact in known:
+        objects[fact.key[:2]].add(_name_of(fact.key[2], names))
+    for round_ in rounds(truth, seed, end):
+        facts = truth.facts(round_.known_at)
+        for one in round_.asked:
+            holding = [fact for fact in facts if fact.key[:2] == one.slot and fact.holds_at(one.at)]
+            if RELATIONS[one.slot[1]].shape != "single" or len(holding) != 1 or count[round_.kind] == _MOST:
+                continue
+            count[round_.kind] += 1
+            right = _name_of(holding[0].key[2], names)
+            row = _question(names[one.slot[0]], one.slot[1], round_.kind) | {
+                "id": f"{round_.kind}-{count[round_.kind]}",
+                "evidence": holding[0].episodes,
+                "fact": right,
+                "outdated": sorted(objects[one.slot] - {right}),
+            }
+            row |= {} if round_.kind == "now" else {"at": times.show(one.at)}
+            if round_.known_at is not None:
+                row["after"] = truth.readings[round_.known_at - 1][0].draft.client_id
+            yield row
+    for thing in strangers:
+        if thing.kind == "Person" and thing.name not in names.values():
+            yield _question(thing.name, "LIVES_IN", "none") | {"id": f"none-{thing.id}"}
+
+
+def _question(who: str, relation: str, kind: str) -> dict[str, Any]:
+    return {"question": f"{who} {RELATIONS[relation].words[1]} what?", "type": kind}
+
+
+def _name_of(target: str | Value, names: dict[str, str]) -> str:
+    return target.shown() if isinstance(target, Value) else names[target]

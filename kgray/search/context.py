@@ -7,9 +7,9 @@ chosen is shown in an order that does not depend on scores, so the same hits giv
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 from kgray.derivation.stored import view_now
@@ -25,8 +25,7 @@ from kgray.times import to_datetime
 
 MIN_TOKENS = 64  # room for the longest fixed answer, which holds no hit
 CONTEXT_HITS = 60  # Zep's paper takes 20 facts and 20 entities; here the budget decides how many are used
-_LINE_TOKENS = 20  # most lines have more: no budget is left unused for want of hits
-_SHORT = 30  # tokens of a message that joins those on both sides of it
+_LINE_TOKENS = 10  # most lines have more: no budget is left unused for want of hits
 _ENTITY = 0.2  # what a name with aliases and types adds, measured by its score
 _NOTHING = "Nothing that this memory holds bears on the question."
 _NO_ROOM = "What this memory holds on the question does not fit here."
@@ -34,9 +33,10 @@ _HEADS: Mapping[Scope, tuple[str, str]] = {
     "fact": ("FACTS", "What memory holds, and when it held or happened: [n] FACT (Date range: from - to)"),
     "entity": ("ENTITIES", "Who and what it is about: NAME (kind; also known as ...): what else is known"),
     "community": ("COMMUNITIES", "What belongs together: NAMES: SUMMARY (as of DATE)"),
-    "episode": ("EPISODES", "What was said, word for word: [n] DATE SPEAKER: TEXT; no date: the same day"),
+    "episode": ("EPISODES", "What was said, by day (indented: right after)"),
 }
 _CITED: frozenset[Scope] = frozenset({"fact", "episode"})
+_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 _START = datetime.min.replace(tzinfo=UTC)
 
 
@@ -84,7 +84,7 @@ async def context(
 ) -> Context:
     """Search, and return what was found as text: facts, entities, excerpts of raw episodes.
 
-    limit   hits that are looked at; None = one for every 20 tokens, at least 60
+    limit   hits that are looked at; None = one for every 10 tokens, at least 60
     count   tokens of a text, where the caller's model counts otherwise than `count_tokens` estimates
     Raises InputError for a budget below 64 tokens, and what `search` raises. Source of the template: Zep,
     arXiv 2501.13956, section 3.
@@ -94,7 +94,7 @@ async def context(
     wanted = min(MAX_LIMIT, max(CONTEXT_HITS, tokens // _LINE_TOKENS)) if limit is None else limit
     ways = query.ways
     # What repeats is left out here, where the words are seen; how much fits, the budget says.
-    both = replace(ways, once=False, weights=replace(ways.weights, tail=0.0))
+    both = replace(ways, once=False, weights=replace(ways.weights, tail=-1.0))
     found = await searcher.search(replace(query, limit=wanted, recipe=both), view=view)
     # The facts of an episode of triples say it in words, where facts are asked for.
     hits = [hit for hit in found if hit.kind != "triples" or "fact" not in ways.scopes]
@@ -148,8 +148,8 @@ def write(
     text = moments = _moments(as_of, known_at)
     prices = _prices(lines, count)
     chosen: list[_Line] = []
-    guess = _fitting(lines, chosen, tokens - count(text), prices)
-    lines.sort(key=_is_said_by({line.hit.id for line in guess}))
+    guess = {line.hit.id for line in _fitting(lines, chosen, tokens - count(text), prices)}
+    lines.sort(key=lambda line: _is_said(line, guess))
     while more := _fitting(lines, chosen, tokens - count(text), prices):
         chosen += more  # lines that are counted one by one are rounded up, so the next time there is room
         text = _text(moments, chosen)
@@ -163,34 +163,21 @@ def write(
 
 
 def _lines(hits: Sequence[Hit], asked: re.Pattern[str] | None, count: Counter) -> list[_Line]:
-    """Return the lines of the hits, the worthiest first.
-
-    A name without alias and type adds nothing, unless nothing else was found. A short message is worth as
-    much as those on both sides of it, because it joins them.
-    """
+    """Return the lines of the hits, the worthiest first; a bare name only where nothing else was found."""
     telling = [hit for hit in hits if hit.entity is None or hit.entity.labels or hit.entity.aliases] or hits
-    scores = {_heard(hit): hit.score for hit in telling if hit.sequence is not None}
     found = []
     for hit in sorted(telling, key=_order):
         body, worth = _body(hit, asked), hit.score * (_ENTITY if hit.scope == "entity" else 1)
-        cost = count(f"- [{len(hits)}] {body}\n")
-        if hit.sequence is not None and cost <= _SHORT:
-            beside = (scores.get((hit.told_in, hit.sequence + step), 0.0) for step in (-1, 1))
-            worth = max(worth, min(beside))
-        found.append(_Line(hit, body, cost, worth))
+        found.append(_Line(hit, body, count(f"[{len(hits)}] {body}\n"), worth))
     return sorted(found, key=lambda line: -line.worth)
 
 
-def _is_said_by(shown: Collection[str]) -> Callable[[_Line], bool]:
-    """Return what tells of a line that it adds least: a fact without an end whose messages are shown."""
-
-    def is_said(line: _Line) -> bool:
-        fact = line.hit.fact
-        if fact is None or fact.invalid_at is not None or not fact.episodes:
-            return False
-        return all(episode in shown for episode, _ in fact.episodes)
-
-    return is_said
+def _is_said(line: _Line, shown: Collection[str]) -> bool:
+    """Whether a line adds least: a fact without an end whose messages are shown."""
+    fact = line.hit.fact
+    if fact is None or fact.invalid_at is not None or not fact.episodes:
+        return False
+    return all(episode in shown for episode, _ in fact.episodes)
 
 
 def _prices(lines: Sequence[_Line], count: Counter) -> dict[object, int]:
@@ -198,8 +185,7 @@ def _prices(lines: Sequence[_Line], count: Counter) -> dict[object, int]:
     frames: dict[object, int] = {
         scope: count(f"{head}\n<{tag}>\n</{tag}>\n") for scope, (tag, head) in _HEADS.items()
     }
-    day = count(f" {day_of(_START)} ")
-    return frames | {_day(line.hit): day if _day(line.hit)[0] else 0 for line in lines}
+    return frames | {_day(line.hit): count(_dated(line.hit, None)) for line in lines}
 
 
 def _fitting(
@@ -227,9 +213,9 @@ def _text(moments: str, chosen: Sequence[_Line]) -> str:
         for line in (line for line in ordered if line.hit.scope == scope):
             hit, number = line.hit, number + (scope in _CITED)
             written += [] if before else [head, f"<{tag}>"]
-            mark = ("" if _follows(before, hit) else "- ") + (f"[{number}] " if scope in _CITED else "")
-            day = f"{_day(hit)[0]} ".lstrip() if _day(hit) != _day(before) else ""
-            written.append(f"{mark}{day}{line.body}".rstrip())
+            begun = "- " if scope != "episode" else " " if _follows(before, hit) else ""
+            mark = begun + (f"[{number}] " if scope in _CITED else "")
+            written.append(f"{mark}{_dated(hit, before)}{line.body}".rstrip())
             before = hit
         written += [f"</{tag}>"] if before else []
     return "\n".join(written)
@@ -247,22 +233,27 @@ def _order(hit: Hit) -> tuple[Any, ...]:
     return 3, said.date(), hit.told_in or "", hit.sequence or 0, said, hit.id, hit.text, hit.speaker or ""
 
 
-def _heard(hit: Hit) -> tuple[str | None, int]:
-    return hit.told_in, hit.sequence or 0
-
-
 def _follows(before: Hit | None, hit: Hit) -> bool:
     """Whether a message comes next after another in its source, on the same day."""
-    if before is None or hit.sequence is None or _day(before) != _day(hit):
+    if before is None or before.sequence is None or hit.sequence is None:
         return False
-    return _heard(before) == (hit.told_in, hit.sequence - 1)
+    return _day(before) == _day(hit) and before.sequence == hit.sequence - 1
 
 
-def _day(hit: Hit | None) -> tuple[str, str | None]:
+def _day(hit: Hit | None) -> tuple[date | None, str | None]:
     """Return what an excerpt is dated with once: the day of a message, and its source."""
     if hit is None or hit.reference_time is None:
-        return "", None
-    return day_of(hit.reference_time), hit.told_in
+        return None, None
+    return hit.reference_time.date(), hit.told_in
+
+
+def _dated(hit: Hit, before: Hit | None) -> str:
+    """Return a message's day, without what the message before it has alike: "3 May 2026 ", "5 May ", ""."""
+    (day, _), (last, _) = _day(hit), _day(before)
+    if day is None or _day(hit) == _day(before):
+        return ""
+    year = "" if last is not None and last.year == day.year else f"{day.year:04} "
+    return f"{day.day} {_MONTHS[day.month - 1]} {year}"
 
 
 def _moments(as_of: datetime | None, known_at: datetime | None) -> str:

@@ -38,7 +38,7 @@ class Weights:
     communities         factor for summaries of communities
     steps               of the score of what a graph step starts from: added, for each further step once more
     floor               how well a scope's best row must fit, 0 to 1: else nothing there is about the query
-    tail                share of the best row's score below which a row is not returned
+    tail                share of the best row's score below which no row is found; below 0: all messages are
     """
 
     words: float = 0.5
@@ -48,7 +48,7 @@ class Weights:
     phrase: float = 1.5
     linked: float = 3.0
     rows: float = 0.5
-    neighbours: tuple[tuple[float, float], ...] = ((0.5, 0.25), (0.2, 0.1))
+    neighbours: tuple[tuple[float, float], ...] = ((0.42, 0.3), (0.18, 0.1))
     session: float = 0.2
     communities: float = 0.5
     steps: float = 0.35

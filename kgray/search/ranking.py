@@ -120,7 +120,10 @@ class FirstStage:
         asked = self._asked(self._naming)
         own = self._by_words(held.words, asked)
         near = self._by_vectors(held.vectors, len(held.numbers), exact)
-        level, base = self._together(own, near)
+        level, clear = self._together(own, near)
+        if self._question.speakers:  # who is named is somebody: what they said is about the question
+            level = max(level, weights.floor)
+        _, base = self._together(own, near, nothing=float(near.min(initial=0.0)))
         factors = self._factors(
             len(own),
             speaker=(weights.speaker, self._said_by(held)),
@@ -129,21 +132,26 @@ class FirstStage:
         )
         meant = _product(factors)
         base *= meant
+        clear *= meant
         company = meant * self._from_neighbours(held, base)
         session = meant * np.float32(weights.session) * self._by_session(held, asked)
         signals = {"words": own, "vectors": near, **factors, "neighbours": company, "session": session}
-        told = base + company
-        # A session lifts what speaks of the question, or stands beside what does, and nothing else.
-        lifted = np.where(told > weights.tail * told.max(initial=0.0), told + session, 0.0)
-        return self._scores(level, lifted, signals)
+        # What speaks of the question, or stands beside what does, is found. How far the others lie from it
+        # orders what is found: what is named and what stands beside weighs more for it.
+        told = clear + meant * self._from_neighbours(held, clear)
+        found = told > weights.tail * told.max(initial=0.0)
+        return self._scores(level, np.where(found, base + company + session, 0.0), signals)
 
     @property
     def _naming(self) -> set[str]:
         """The words of the question by which it names speakers."""
         return {word for speaker in self._question.speakers for word in words(speaker)}
 
-    def _together(self, own: Floats, near: Floats) -> tuple[float, Floats]:
-        """Return how well the best row fits, 0 to 1, and the weighted sum of both as shares of their best."""
+    def _together(self, own: Floats, near: Floats, *, nothing: float = 0.0) -> tuple[float, Floats]:
+        """Return how well the best row fits, 0 to 1, and the weighted sum of both as shares of their best.
+
+        nothing: of `near`, what counts as no nearness
+        """
         weights = self._weights
         best, nearest = (float(found.max()) if len(found) else 0.0 for found in (own, near))
         level, total = 0.0, np.zeros_like(own)
@@ -152,13 +160,14 @@ class FirstStage:
             total += np.float32(weights.words / best) * own
         if nearest > 0 and weights.vectors:
             level = max(level, min(1.0, (nearest - NOISE) / (CERTAIN - NOISE)))
-            total += np.float32(weights.vectors / nearest) * np.maximum(near, 0.0)
+            share = np.float32(weights.vectors / (nearest - nothing))
+            total += share * np.maximum(near - np.float32(nothing), 0.0)
         return level, total
 
     def _scores(self, level: float, shares: Floats, signals: Mapping[str, Floats]) -> Scores:
         """Return the scores: the level of the best row times each row's share; none below the floors."""
         score = np.float32(level) * shares
-        low = self._weights.tail * float(score.max(initial=0.0))
+        low = max(0.0, self._weights.tail) * float(score.max(initial=0.0))
         return Scores(score=score, signals=signals, floor=low if level >= self._weights.floor else np.inf)
 
     def pieces(self, exact: Exact) -> Scores:

@@ -130,8 +130,8 @@ def test_a_model_over_http_gets_the_question_and_the_lines_fenced(serve, team):
     assert server.probes == []
     assert asked.sections["QUESTION"] == QUESTION
     assert asked.sections["MEMORY"][1:] == [
-        "- [1] 2026-01-01 Alice: I work at Acme.",
-        "- [2] 2026-03-01 Alice: I left Acme, and work at Beta now.",
+        "[1] 1 Jan 2026 Alice: I work at Acme.",
+        "[2] 1 Mar Alice: I left Acme, and work at Beta now.",
     ]
     assert "NOT IN MEMORY" in asked.head
     assert (asked.body["stream"], asked.body["max_tokens"]) == (True, 1024)
@@ -159,7 +159,7 @@ def test_no_stored_text_leaves_its_line_or_its_section(serve, team, hostile):
 
     data = server.asked[0].data
     lines = server.asked[0].sections["MEMORY"]
-    assert [line.split()[1] for line in lines[1:]] == ["[1]", "[2]", "[3]"]
+    assert [line.split()[0] for line in lines[1:]] == ["[1]", "[2]", "[3]"]
     assert data.count("<") == 4, "the tags of the two sections"
 
 

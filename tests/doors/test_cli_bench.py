@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -72,6 +73,23 @@ def test_a_world_can_be_written_and_added(kgray, bench):
     assert (again.json["accepted"], again.json["duplicate"]) == (0, 30)
     assert {row["group"] for row in truth} == {"world-0", "world-1"}
     assert sum(row["type"] == "fact" for row in truth) == made.json["facts"]
+
+
+def test_a_worlds_questions_are_a_data_set_for_eval(kgray, bench):
+    """Of now, then, and as known then, with what is outdated; and of persons whom nobody spoke of."""
+    made = ("world", "--episodes", "60", "--entities", "20", "--alias-rate", "0", "--out", "w.jsonl")
+    assert bench(*made, "--asked", "asked.jsonl").code == 0
+    lines = (kgray.folder / "asked.jsonl").read_text(encoding="utf-8").splitlines()
+    asked = [row for row in map(json.loads, lines) if "question" in row]
+    kgray.env = {"KGRAY_MODEL_BACKEND": "rules"}
+
+    found = kgray("eval", "retrieval", "asked.jsonl", "--json").json["by_type"]
+
+    assert {name: part["questions"] for name, part in found.items()} == Counter(row["type"] for row in asked)
+    assert set(found) == {"now", "as-of", "as-known", "none"}
+    assert found["now"]["measures"]["any@10"]["mean"] > 0.8, "the messages are found by their words"
+    assert {"fact@10", "stale@10", "context_fact@950"} <= set(found["as-known"]["measures"])
+    assert "nothing" in found["none"]["measures"]
 
 
 def test_a_world_that_cannot_be_made_is_told_in_one_line(bench):

@@ -94,9 +94,9 @@ def test_the_block_has_the_papers_form():
         "<ENTITIES>\n"
         "- Alice Webb (Person; also known as A. Webb, Alice)\n"
         "</ENTITIES>\n"
-        "What was said, word for word: [n] DATE SPEAKER: TEXT; no date: the same day\n"
+        "What was said, by day (indented: right after)\n"
         "<EPISODES>\n"
-        "- [3] 2026-05-01 Alice: I work at Acme now.\n"
+        "[3] 1 May 2026 Alice: I work at Acme now.\n"
         "</EPISODES>"
     )
     assert block.hits == (hits[3], hits[1], hits[2], hits[0])
@@ -160,12 +160,12 @@ def test_messages_that_follow_one_another_are_one_excerpt():
         said(11, "It is fine.", score=0.4, at=june),
     ]
     assert section(write(hits, 140), "EPISODES") == [
-        "- [1] 2026-05-01 Ann: I moved to Rome.",
-        "[2] Bob: Oh.",
-        "[3] Bob: Why Rome?",
-        "- [4] Ann: For a job.",
-        "- [5] 2026-05-01 Eve: Another talk.",
-        "- [6] 2026-06-02 Ann: It is fine.",
+        "[1] 1 May 2026 Ann: I moved to Rome.",
+        " [2] Bob: Oh.",
+        " [3] Bob: Why Rome?",
+        "[4] Ann: For a job.",
+        "[5] 1 May Eve: Another talk.",
+        "[6] 2 Jun Ann: It is fine.",
     ]
 
 
@@ -176,7 +176,7 @@ def test_a_long_message_is_cut_around_what_is_asked():
     assert "she adopted a dog called Rex in Oslo." in line
     assert len(line) < EXCERPT + 60
     (line,) = section(write([said(1, text)], 300, query="xyzzy"), "EPISODES")
-    assert line.startswith("- [1] 2026-05-01 Ann: The weather was fine.")
+    assert line.startswith("[1] 1 May 2026 Ann: The weather was fine.")
     unspaced = "\u5929\u6c14" * 300 + "\u5979\u517b\u4e86\u4e00\u6761\u72d7" + "\u4e0b\u96e8" * 300
     (line,) = section(write([said(1, unspaced)], 900, query="\u72d7\u53eb\u4ec0\u4e48"), "EPISODES")
     assert "\u5979\u517b\u4e86\u4e00\u6761\u72d7" in line
@@ -263,7 +263,7 @@ def test_no_block_exceeds_its_budget_or_breaks_its_form(hits, tokens, moment, qu
     assert len(block.text.splitlines()) == len(lines)
     within = [line for tag in ("FACTS", "ENTITIES", "EPISODES") for line in section(block, tag)]
     assert len(within) == len(block.hits)
-    numbers = [re.match(r"(?:- )?\[(\d+)\]( |$)", line) for line in within]
+    numbers = [re.match(r"(?:- | )?\[(\d+)\]( |$)", line) for line in within]
     marked = zip(numbers, block.hits, strict=True)
     cited = [int(match[1]) for match, hit in marked if match and hit.scope != "entity"]
     assert cited == list(range(1, len(block.cited) + 1))
@@ -294,7 +294,7 @@ def test_the_same_hits_give_the_same_text_whatever_their_scores(hits, random):
 
 def test_a_megabyte_of_text_is_cut_to_an_excerpt():
     block = write([episode_hit("word " * 200_000)], 1500)
-    assert block.text.split("\n")[2] == "- [1] 2026-05-01 " + "word " * 79 + "word ..."
+    assert block.text.split("\n")[2] == "[1] 1 May 2026 " + "word " * 79 + "word ..."
 
 
 def test_the_block_looks_at_more_hits_than_a_search_shows():

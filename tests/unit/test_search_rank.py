@@ -155,6 +155,23 @@ def test_three_messages_are_found_by_meaning_and_nonsense_finds_nothing():
     assert scores(index, "xyzzy plugh", Weights(), None).best(9).tolist() == []
 
 
+def test_who_is_named_is_found_by_what_they_said_though_nothing_fits():
+    index = index_of("tea", "cake", speakers=["Ann", "Bob"], vectors=np.eye(4)[:2])
+    vector = np.array([0.1, 0.1, 0.0, 0.99], np.float32)
+    assert scores(index, "Which helicopter?", Weights(), vector).best(9).tolist() == []
+    assert scores(index, "Which helicopter does Bob fly?", Weights(), vector).best(9).tolist() == [1, 0]
+
+
+def test_below_a_tail_of_0_every_message_is_found_where_one_fits():
+    """For a context: what is left of the budget takes those that lie far from the question."""
+    times = [NOW, NOW + 10 * DAY, NOW + 20 * DAY, NOW + 30 * DAY]
+    vectors = [[1, 0, 0, 0], [0, 1, 0, 0], [-0.6, 0.8, 0, 0], [-1, 0, 0, 0]]
+    index = index_of("tea", "cake", "milk", "bread", times=times, vectors=vectors)
+    vector = np.array([1.0, 0.0, 0.0, 0.0], np.float32)
+    assert scores(index, "tea", Weights(tail=-1.0), vector).best(9).tolist()[:3] == [0, 1, 2]
+    assert scores(index, "tea", Weights(), vector).best(9).tolist() == [0]
+
+
 # ---------------------------------------------------------------------------------- fusing, ordering
 
 
