@@ -231,7 +231,7 @@ class Front:
         return bounded
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", None)
+        route = getattr(scope.get("route"), "path_format", None)
         if route is None:
             other = "/mcp" if scope["path"].startswith("/mcp") else "none"
             route = _APPEND if scope.get("endpoint") is append else other

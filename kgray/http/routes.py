@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from inspect import cleandoc
 from typing import Any, NamedTuple
@@ -52,6 +53,7 @@ class Route(NamedTuple):
 
 
 _G = "/groups/{group}"
+_NAMED = re.compile(r"\{(identifier|name_or_id)\}")  # what users name may hold a slash, sent as %2F
 ROUTES = (
     Route("POST", f"{_G}/episodes", "add", writing.append, "Accepted", (202,), _ROWS),
     Route("POST", f"{_G}/backfill", "add", writing.backfill, more=(202,), body=_LINES),
@@ -107,7 +109,7 @@ def router() -> APIRouter:
         if "/" in route.gives:
             shaped = {"content": {route.gives: {"schema": _TEXT}}}
         made.add_api_route(
-            route.path,
+            _NAMED.sub(r"{\1:path}", route.path),
             route.does,
             methods=[route.method],
             dependencies=[needs(route.scope)],

@@ -10,6 +10,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Semaphore
+from urllib.parse import quote
 
 import pytest
 
@@ -229,6 +230,16 @@ def test_the_same_id_is_a_no_op_and_with_other_content_a_conflict(client):
     assert (again["accepted"], again["duplicate"], again["committed"]) == ([], 2, 2)
     assert [row["id"] for row in again["duplicates"]] == [row["id"] for row in first["accepted"]]
     assert (other.status_code, other.json()["code"]) == (409, "conflict")
+
+
+@pytest.mark.parametrize("name", ["team/2026/17", "a b?c#d%e", "/", "x/history"])
+def test_an_episode_is_addressed_by_whatever_id_its_client_gave_it(client, name):
+    assert client.post(f"{TEAM}/episodes", json={"text": "I like tea.", "id": name}).status_code == 202
+    address = f"{TEAM}/episodes/{quote(name, safe='')}"
+    assert client.get(address).json()["client_id"] == name
+    assert client.delete(address).status_code == 200
+    assert client.get(address).status_code == 404
+    assert client.get(f"{TEAM}/episodes/").status_code == 404
 
 
 def test_an_idempotency_key_names_rows_without_an_id(client):
