@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -35,6 +37,8 @@ cpus = 0.1
 health_every_s = 0.2
 health_deadline_s = 60.0
 """
+OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId"}
+Samples = list[tuple[str, dict[str, str], float]]  # of metrics: name, tags, value
 _RUNNING: list[Any] = []  # the session, while there is one
 
 
@@ -99,3 +103,21 @@ def pid_of(memory: Memory, name: str) -> int:
 
     handle = memory.runtime._deployment.actors[name]  # type: ignore[attr-defined]
     return int(described(handle, time.monotonic() + HANGS_S)["pid"])
+
+
+def samples() -> Samples:
+    """Return name, tags and value of what the node's Prometheus endpoint tells; of a histogram its count."""
+    import ray
+
+    node = ray.nodes()[0]
+    address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    with urllib.request.urlopen(address, timeout=HANGS_S) as answer:
+        lines = answer.read().decode().splitlines()
+    found = []
+    for line in lines:
+        name, _, rest = line.partition("{")
+        if name.startswith("ray_kgray_") and not name.endswith(("_bucket", "_sum")):
+            tags = dict(re.findall(r'(\w+)="([^"]*)"', rest))
+            own = {tag: tags[tag] for tag in tags.keys() - OF_RAY if not tag.startswith("otel_")}
+            found.append((name.removesuffix("_count"), own, float(rest.rpartition(" ")[2])))
+    return found

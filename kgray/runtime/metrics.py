@@ -37,6 +37,7 @@ _METRICS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "kgray_in_flight": (Gauge, "Episodes in flight.", ("shard",)),
     "kgray_writer_epoch": (Gauge, "The fencing epoch.", ("shard",)),
     "kgray_loop_lag_seconds": (Histogram, "Seconds by which the sequencer's loop comes late.", ()),
+    "kgray_community_texts": (Counter, "Texts of scheduled refreshes, by what became of them.", ("how",)),
     "kgray_engine": (Gauge, "An engine's tokens and calls.", ("worker", "of")),
 }
 
@@ -76,6 +77,12 @@ def count_call(stage: str, seconds: float, outcome: Outcome) -> None:
         for kind, count in (("prompt", cost.prompt_tokens), ("completion", cost.completion_tokens)):
             if count:
                 _metric("kgray_model_tokens").inc(count, {"kind": kind})
+
+
+def count_texts(how: str, count: int) -> None:
+    """Count texts of communities that were kept, written (by a model) or offline (without one)."""
+    if count:
+        _metric("kgray_community_texts").inc(count, {"how": how})
 
 
 def export(totals: Totals, before: dict[tuple[str, str, str], float]) -> None:

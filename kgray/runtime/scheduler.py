@@ -20,7 +20,7 @@ from kgray.communities.partition import Levels
 from kgray.communities.refresh import Refresh, Refreshed
 from kgray.errors import Unavailable
 from kgray.memory.schedules import Schedules, carry_out
-from kgray.runtime import logs
+from kgray.runtime import logs, metrics
 from kgray.runtime.actors import RemoteWorker, control
 from kgray.runtime.pools import OnWorkers, Pool, PooledReader, pool_of
 from kgray.runtime.profile import profile_of
@@ -74,7 +74,10 @@ class Scheduler:
             due=True,
             cluster=clustered_by_a_task,
         )
-        said = _said(await refresh.groups(list(opened.store.heads()), at_once=_AT_ONCE))
+        done = await refresh.groups(list(opened.store.heads()), at_once=_AT_ONCE)
+        for how in ("kept", "written", "offline"):
+            metrics.count_texts(how, sum(getattr(one, how) for one in done.values()))
+        said = _said(done)
         logs.LOGGER.info("communities refreshed: %s", said)
         return said
 

@@ -20,7 +20,7 @@ from kgray.runtime import ingest as runtime_ingest
 from kgray.runtime import scheduler
 from kgray.settings import Settings, load
 from tests.doors.chat_server import ChatServer, as_json
-from tests.ray_session import SMALL
+from tests.ray_session import SMALL, samples
 from tests.waiting import HANGS_S, wait_for
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
@@ -83,6 +83,8 @@ def test_a_schedule_fires_and_a_missed_time_is_made_up_for_once(tmp_path: Path) 
             assert done.next(times.now()) > times.now() > done.begun > times.now() - times.DAY
             assert [len(memory.communities(group=group)) for group in GROUPS] == [1, 1, 1]
             wait_for(lambda: up.status()["scheduler-0"]["state"] == "waiting")
+            counted = ("ray_kgray_community_texts_total", {"how": "offline"}, 3.0)
+            wait_for(lambda: counted in samples())
         finally:
             assert up.stop(0) == 4
 

@@ -6,10 +6,8 @@ import asyncio
 import json
 import os
 import pickle
-import re
 import stat
 import subprocess
-import urllib.request
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +29,7 @@ from kgray.runtime.spec import differences, spec_of
 from kgray.settings import Settings, load
 from tests.board import asked
 from tests.doors.shell import Answer, Shell
-from tests.ray_session import over_ray
+from tests.ray_session import Samples, over_ray, samples
 from tests.waiting import HANGS_S, wait_for
 
 pytestmark = pytest.mark.ray
@@ -247,6 +245,7 @@ TEXT = "Alice works at Acme"
 METRICS = {
     "ray_kgray_batch_size": {"of"},
     "ray_kgray_commit_seconds": set(),
+    "ray_kgray_community_texts_total": {"how"},
     "ray_kgray_engine": {"worker", "of"},
     "ray_kgray_episodes_total": {"state"},
     "ray_kgray_in_flight": {"shard"},
@@ -272,11 +271,10 @@ NUMBERS = (
     ("ray_kgray_stalls_total", {}, 1.0),
     ("ray_kgray_wasted_tokens_total", {}, 2.0),
     ("ray_kgray_engine", {"worker": "extract-0", "of": "calls"}, 2.0),
+    ("ray_kgray_community_texts_total", {"how": "kept"}, 3.0),
     ("ray_kgray_log_lag", {"shard": "9"}, 3.0),
     ("ray_kgray_in_flight", {"shard": "9"}, 4.0),
 )
-OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId"}
-Samples = list[tuple[str, dict[str, str], float]]
 
 
 @pytest.fixture(scope="module")
@@ -290,6 +288,7 @@ def exported(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Samp
         metrics.count_call("judge", 0.02, Judged(answers=(), prompt_tokens=7))
         metrics.export(Totals(stalls=1, wasted_tokens=2), {})
         metrics.engine("extract-0", {"calls": 2})  # no engine runs here
+        metrics.count_texts("kept", 3)
         metrics.gauge("kgray_log_lag", 3, shard=9)
         metrics.gauge("kgray_in_flight", 4, shard=9)
         found: Samples = []
@@ -299,24 +298,6 @@ def exported(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Samp
             return all(row in found for row in NUMBERS)  # names alone may be of other tests' processes
 
         wait_for(told)  # processes tell Ray every second
-    return found
-
-
-def samples() -> Samples:
-    """Return name, tags and value of what the node's Prometheus endpoint tells; of a histogram its count."""
-    import ray
-
-    node = ray.nodes()[0]
-    address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    with urllib.request.urlopen(address, timeout=HANGS_S) as answer:
-        lines = answer.read().decode().splitlines()
-    found = []
-    for line in lines:
-        name, _, rest = line.partition("{")
-        if name.startswith("ray_kgray_") and not name.endswith(("_bucket", "_sum")):
-            tags = dict(re.findall(r'(\w+)="([^"]*)"', rest))
-            own = {tag: tags[tag] for tag in tags.keys() - OF_RAY if not tag.startswith("otel_")}
-            found.append((name.removesuffix("_count"), own, float(rest.rpartition(" ")[2])))
     return found
 
 
