@@ -84,7 +84,7 @@ class Guard:
         left, at = self._spent.get(id_, (float(rate), now))
         left = min(float(rate), left + (now - at) * rate)
         if left < 1:
-            raise TooMany(f"the key may make {rate} requests a second")
+            raise TooMany(rate)
         self._spent[id_] = left - 1, now
 
 

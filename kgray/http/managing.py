@@ -14,8 +14,8 @@ from kgray.errors import NotBuilt, NotFound
 from kgray.http.door import At, Door
 from kgray.http.models import KeyOf, Since, WebhookOf
 from kgray.http.problems import Forbidden
-from kgray.http.reading import Group, Identifier
-from kgray.http.webhooks import Posts, checked_url
+from kgray.http.reading import Group, Identifier, Limit
+from kgray.http.webhooks import Posts, checked_url, message_id
 from kgray.memory.access import AccessKey
 from kgray.memory.webhooks import Webhooks
 from kgray.records import check_group
@@ -101,6 +101,18 @@ async def add_webhook(door: At, request: Request, group: Group, body: WebhookOf)
     await noted(door, request, "webhooks add", group, {"url": url, "since": body.since})
     made = await door.call(posts.webhooks.add, group, url, body.since)
     return JSONResponse(made.as_dict() | {"secret": posts.secret_of(made.id)}, headers=_SECRET)
+
+
+async def deliveries(door: At, group: Group, name: Identifier, limit: Limit = 100) -> Response:
+    """Return how far a webhook is, and the commits that it was not told of yet, oldest first."""
+    found = await door.call(_posts(door, group).webhooks.found, group, name)
+    new = await door.changes(group, found.sent, (await door.head(group)).last_recorded)
+    waiting = [
+        {"id": message_id(name, one["commit"]), "commit": one["commit"], "at": one["at"]}
+        for one in new["commits"]
+    ]
+    more = new["more"] or len(waiting) > limit
+    return JSONResponse(found.as_dict() | {"waiting": waiting[:limit], "more": more})
 
 
 async def drop_webhook(door: At, request: Request, group: Group, name: Identifier) -> Response:

@@ -57,6 +57,11 @@ class Overloaded(Unavailable):
 class TooMany(Overloaded):
     """More requests than the key may make."""
 
+    def __init__(self, rate: int) -> None:
+        """rate: of requests a second, told in the headers of draft-ietf-httpapi-ratelimit-headers too."""
+        super().__init__(f"the key may make {rate} requests a second")
+        self.headers = {"ratelimit-policy": f'"key";q={rate};w=1', "ratelimit": '"key";r=0;t=1'}
+
 
 # Every class of kgray.errors is here; a class without an entry of its own gets that of the class above it.
 PROBLEMS: Mapping[type[KgrayError], Problem] = {
@@ -103,6 +108,7 @@ def answer(request: Request, error: KgrayError) -> Response:
     field = getattr(error, "field", None)
     faults = [{"pointer": f"/{field}", "detail": str(error)}] if field else []
     headers = {"retry-after": str(getattr(error, "wait_s", 5))} if problem.status in (429, 503) else {}
+    headers |= getattr(error, "headers", {})
     if problem.status == 401:
         headers["www-authenticate"] = "Bearer"
     return told(request, problem, code, str(error), faults=faults, headers=headers)

@@ -94,6 +94,7 @@ ROUTES = (
     Route("GET", f"{_G}/webhooks", "admin", managing.webhooks),
     Route("POST", f"{_G}/webhooks", "admin", managing.add_webhook),
     Route("DELETE", f"{_G}/webhooks/{{name}}", "admin", managing.drop_webhook),
+    Route("GET", f"{_G}/webhooks/{{name}}/deliveries", "admin", managing.deliveries),
     Route("POST", f"{_G}/webhooks/{{name}}/resend", "admin", managing.resend, more=(202,)),
 )
 _PROBLEM = {"content": {"application/problem+json": {"schema": models.ref("Problem")}}}

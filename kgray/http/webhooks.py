@@ -120,7 +120,7 @@ class Posts:
     async def _post(self, webhook: Webhook, commit: Mapping[str, Any]) -> None:
         from standardwebhooks import Webhook as Signer
 
-        now, id_ = times.to_datetime(times.now()), f"{webhook.id}_{commit['commit']}"
+        now, id_ = times.to_datetime(times.now()), message_id(webhook.id, commit["commit"])
         lists = {name: commit[name][:_MOST_IDS] for name in ("entries", "opened", "ended")}
         counts = {name: len(commit[name]) for name in lists}
         data = {"group": webhook.group, "commit": commit["commit"], **lists, "counts": counts}
@@ -138,6 +138,11 @@ class Posts:
             raise Unavailable(f"no answer ({type(error).__name__})") from None
         if not 200 <= status < 300:  # a redirect is not followed
             raise Unavailable(f"answered {status}")
+
+
+def message_id(webhook: str, commit: int) -> str:
+    """Return the `webhook-id` of a message: the same however often it is posted."""
+    return f"{webhook}_{commit}"
 
 
 async def _answered(url: str, body: bytes, headers: Mapping[str, str], *, private: bool) -> int:

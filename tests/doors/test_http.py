@@ -536,6 +536,8 @@ def test_a_key_makes_so_many_requests_a_second(served):
     assert answers[0].status_code == 200
     assert refused
     assert int(refused[0].headers["retry-after"]) == 1
+    assert refused[0].headers["ratelimit-policy"] == '"key";q=3;w=1'
+    assert refused[0].headers["ratelimit"] == '"key";r=0;t=1'
 
 
 def test_another_name_or_origin_is_refused(client):

@@ -120,13 +120,19 @@ def test_what_is_not_taken_is_tried_again_then_dead_until_it_is_resent(served, r
     said(client, "I work at Beta Labs.", "a2")
 
     assert (state(client)["tries"], state(client)["fault"], len(receiver.told)) == (3, "answered 404", 3)
-    assert len({headers["webhook-id"] for headers, _ in receiver.told}) == 1
+    (told_as,) = {headers["webhook-id"] for headers, _ in receiver.told}
+    left = client.get(f"{TEAM}/webhooks/{id_}/deliveries").json()
+    assert (left["state"], left["waiting"][0]["id"], len(left["waiting"])) == ("dead", told_as, 2)
+    first = client.get(f"{TEAM}/webhooks/{id_}/deliveries?limit=1").json()
+    assert (first["waiting"], first["more"], left["more"]) == (left["waiting"][:1], True, False)
+    assert client.get(f"{TEAM}/webhooks/none/deliveries").status_code == 404
     assert client.post(f"{TEAM}/webhooks/{id_}/resend", json={}).status_code == 202
     wait_for(lambda: len(receiver.told) == 5)
     wait_for(lambda: state(client)["state"] == "active" and state(client)["fault"] == "")
     assert [b["data"]["entries"][0]["client_id"] for b in receiver.bodies()[3:]] == ["a1", "a2"]
     assert client.post(f"{TEAM}/webhooks/{id_}/resend", json={"since": 0}).status_code == 202
     wait_for(lambda: len(receiver.told) == 7)
+    wait_for(lambda: client.get(f"{TEAM}/webhooks/{id_}/deliveries").json()["waiting"] == [])
     assert client.delete(f"{TEAM}/webhooks/{id_}").status_code == 200
     assert client.delete(f"{TEAM}/webhooks/{id_}").status_code == 404
     assert client.get(f"{TEAM}/webhooks").json() == {"webhooks": []}
