@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any, Literal, TypeAlias
 
 from kgray import kinds, rows
+from kgray.errors import InputError
 from kgray.kinds import EPISODES, EPISODES_IN_STATE, OPERATIONS, OPERATIONS_IN_STATE, Kind, Read, Row
 from kgray.ports import Appending, Patch, Store
 from kgray.records import WITHDRAWALS, Draft, Episode, Operation, check_group, is_storable
@@ -50,6 +51,15 @@ def conflict(draft: Draft, stored: str) -> str:
     )
 
 
+class NoneAccepted(InputError):
+    """A conflict among drafts of which all or none were to be accepted. found: what `accept` returns else."""
+
+    def __init__(self, found: list[Acceptance]) -> None:
+        """Keep the outcomes, none of which came to be."""
+        super().__init__("the id of a row is taken by other content, and no row was accepted")
+        self.found = found
+
+
 def accept(
     store: Store,
     drafts: Sequence[Draft],
@@ -58,6 +68,7 @@ def accept(
     replace: bool = False,
     again: bool = False,
     bulk: bool = False,
+    whole: bool = False,
 ) -> list[Acceptance]:
     """Append drafts in order, in one transaction; durable on return (R19). Returns one outcome a draft.
 
@@ -67,7 +78,9 @@ def accept(
 
     now     the reference time of drafts that have none
     bulk    use the backfill lane
-    Raises InputError for an invalid group name; nothing is accepted then.
+    whole   accept all or none
+    Raises InputError for an invalid group name, NoneAccepted for a conflict where `whole`; nothing is
+    accepted then.
     """
     for draft in drafts:
         check_group(draft.group)
@@ -77,7 +90,10 @@ def accept(
 
     def append(log: Appending) -> list[Acceptance]:
         how = {"now": now, "replaces": replace, "again": again, "bulk": bulk}
-        return _accepted({group: _GroupLog(log, group) for group in groups}, drafts, ids, **how)
+        found = _accepted({group: _GroupLog(log, group) for group in groups}, drafts, ids, **how)
+        if whole and any(one.status == "conflict" for one in found):
+            raise NoneAccepted(found)  # what was put goes with the transaction
+        return found
 
     return store.append(groups, append)
 

@@ -74,12 +74,11 @@ def create_app(
     app = FastAPI(
         title="kgray", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
         openapi_url=None, redirect_slashes=False, exception_handlers=dict(_ON_ERROR),
-        dependencies=[Depends(only_known)],
     )  # fmt: skip
     app.state.door = door
     # In front of the same route of the document: FastAPI's way to it costs half of an append.
     app.router.routes.append(Route(_APPEND, append, methods=["POST"]))
-    app.include_router(router())
+    app.include_router(router(), dependencies=[Depends(only_known)])
     _add_health(app, door)
     if mounted is not None:
         app.add_route("/mcp", mounted)  # an ASGI app is an endpoint too

@@ -105,7 +105,7 @@ class Appends:
         self._thread = ThreadPoolExecutor(1, "kgray-append")
 
     async def accept(self, drafts: Sequence[Draft], **how: bool) -> list[Acceptance]:
-        """Return one outcome a draft; durable then (R19). how: replace, again, bulk of `ledger.accept`.
+        """Return one outcome a draft; durable then (R19). how: options of `ledger.accept`.
 
         Raises Overloaded where too many rows wait, and what `accept` raises: then nothing was accepted.
         """
@@ -124,7 +124,9 @@ class Appends:
         """Append until `close`."""
         while together := await self._gathered():
             for how in dict.fromkeys(one.how for one in together):
-                await self._append([one for one in together if one.how == how])
+                alike = [one for one in together if one.how == how]
+                for part in [[one] for one in alike] if dict(how).get("whole") else [alike]:
+                    await self._append(part)  # of one that is accepted whole, the refusal is its own
             self._held -= sum(len(one.drafts) for one in together)
 
     async def close(self) -> None:

@@ -24,7 +24,7 @@ from kgray.memory.reports import group_rows, ledger_of
 from kgray.records import check_group
 
 Group = Annotated[str, Path(description="1 to 128 of A-Z a-z 0-9 _ . -", examples=["team"])]
-Identifier = Annotated[str, Path(max_length=1000)]
+Identifier = Annotated[str, Path(min_length=1, max_length=1000)]
 Moment = Annotated[str | None, Query(max_length=64, description="ISO 8601, or epoch seconds")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 _NAMED, _COUNT = Parameter.KEYWORD_ONLY, Annotated[int, Query(ge=0, le=1 << 62)]

@@ -25,7 +25,7 @@ from kgray.http.reading import Group, Identifier
 from kgray.intake.drafts import Refusal
 from kgray.intake.files import Submitted
 from kgray.intake.formats import MAX_LINE, json_lines
-from kgray.ledger import Acceptance, Foresight
+from kgray.ledger import Acceptance, Foresight, NoneAccepted
 from kgray.ledger import retry as retried
 from kgray.records import OperationKind, check_group
 
@@ -71,10 +71,8 @@ async def append(request: Request) -> Response:
         return bounded(drafted(rows_of(body, kind), group, headers.get("idempotency-key")))
 
     items = parsed() if len(body) < _LARGE else await to_thread.run_sync(parsed)
-    if on_error == "stop":  # then nothing is accepted
-        _, refused = await _appended(door, items, dry_run=True, replace=replace, again=again)
-        items = [*refused] or items
-    pairs, refused = await _appended(door, items, dry_run=dry_run, replace=replace, again=again)
+    how = {"whole": on_error == "stop", "replace": replace, "again": again}
+    pairs, refused = await _appended(door, items, dry_run=dry_run, **how)
     if dry_run:
         return _answered(request, pairs, refused, ended={"pending": 0, "dry_run": True})
     wait = wait_of(headers.get("prefer"))
@@ -83,25 +81,34 @@ async def append(request: Request) -> Response:
 
 
 async def _appended(
-    door: Door, items: Sequence[Submitted | Refusal], *, dry_run: bool = False, **how: bool
+    door: Door,
+    items: Sequence[Submitted | Refusal],
+    *,
+    dry_run: bool = False,
+    whole: bool = False,
+    **how: bool,
 ) -> tuple[list[tuple[Submitted, Acceptance]], list[Refusal]]:
     """Append what can be accepted; return each row with its outcome, and what was refused.
 
-    dry_run: append nothing, and return what would be
+    dry_run: append nothing, and return what would be; whole: append all, or nothing where a row is refused
     """
-    rows = [one for one in items if isinstance(one, Submitted)]
     refused = [one for one in items if isinstance(one, Refusal)]
+    rows = [one for one in items if isinstance(one, Submitted) and not (whole and refused)]
     drafts = [row.draft for row in rows]
     if dry_run:
         answers = await door.call(lambda: Foresight(door.memory.store, **how).of(drafts, now=times.now()))
     else:
-        answers = await door.appends.accept(drafts, **how) if rows else []
+        try:
+            answers = await door.appends.accept(drafts, whole=whole, **how) if rows else []
+        except NoneAccepted as stopped:
+            answers = [one for one in stopped.found if one.status == "conflict"]
+            rows = [row for row, one in zip(rows, stopped.found, strict=True) if one.status == "conflict"]
         door.ingesting.appended(sum(one.status == "accepted" for one in answers))
     pairs = list(zip(rows, answers, strict=True))
     for row, one in pairs:
         if one.status == "conflict":
             refused.append(Refusal(file="", line=row.line, field="id", reason=one.reason))
-    return pairs, refused
+    return ([] if whole and refused else pairs), refused
 
 
 def _answered(

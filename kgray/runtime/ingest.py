@@ -175,7 +175,7 @@ class RayIngest:
                 self._watching.start()
         try:
             there = self._found(kind)
-        except SettingsError:
+        except (SettingsError, Unavailable):  # of other settings, or nobody can say of which
             if reads:
                 raise
             return None
@@ -196,7 +196,10 @@ class RayIngest:
         if not kept or time.monotonic() - looked_at > _WATCH_S or any(one.is_gone for one in kept):
             spec, known = spec_of(self._settings, self._data, {}), {one.only for one in kept}
             found = workers(spec, kind).actors
-            if found and not (kept and known <= set(found.values())):
+            now = set(found.values())
+            if not (
+                now <= known or (kept and known <= now)
+            ):  # one was replaced; who left or joined is no other's
                 found = found if deployed(spec) is not None else {}
             kept = [RemoteWorker(name, spec.namespace, only=one) for name, one in found.items()]
             self._workers[kind] = time.monotonic(), kept

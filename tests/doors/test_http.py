@@ -193,12 +193,13 @@ def test_a_parameter_that_a_route_does_not_know_is_refused_and_the_known_ones_ar
     assert (answer.status_code, answer.json()["code"]) == (400, "malformed")
     assert [one["pointer"] for one in answer.json()["errors"]] == ["/limt"]
     assert "'limt'" in answer.json()["detail"]
-    assert ", ".join(known) in answer.json()["detail"]
+    assert (", ".join(known) or "takes none") in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/openapi.json"])
-def test_what_takes_no_parameter_refuses_every_one(client, path):
-    assert (client.get(path).status_code, client.get(f"{path}?name=x").status_code) == (200, 400)
+def test_a_probe_or_a_scraper_may_send_parameters_of_its_own(client, path):
+    """A liveness probe that is refused would restart the server; Prometheus asks with `name[]`."""
+    assert client.get(f"{path}?name[]=x").status_code == 200
 
 
 def test_where_a_row_is_refused_a_careful_client_has_nothing_accepted(client):
@@ -239,7 +240,7 @@ def test_an_episode_is_addressed_by_whatever_id_its_client_gave_it(client, name)
     assert client.get(address).json()["client_id"] == name
     assert client.delete(address).status_code == 200
     assert client.get(address).status_code == 404
-    assert client.get(f"{TEAM}/episodes/").status_code == 404
+    assert {client.request(how, f"{TEAM}/episodes/").status_code for how in ("GET", "DELETE")} == {422}
 
 
 def test_an_idempotency_key_names_rows_without_an_id(client):

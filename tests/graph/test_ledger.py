@@ -17,6 +17,7 @@ from kgray.ledger import (
     Bearers,
     Failure,
     Foresight,
+    NoneAccepted,
     accept,
     dumped_episodes,
     episodes_at,
@@ -105,6 +106,18 @@ def test_other_content_under_a_taken_id_names_both_hashes(store):
     assert new.content_sha256 in answer.reason
     assert store.pending_count("g") == 1
     assert statuses(accept(store, [draft("x")], now=3)) == [("accepted", 2)]
+
+
+def test_a_conflict_among_rows_that_are_accepted_whole_leaves_the_log_as_it_is(store):
+    accept(store, [draft("a", client_id="1")], now=7)
+    rows_ = [draft("b", client_id="2"), draft("else", client_id="1"), draft("c", group="h")]
+    with pytest.raises(NoneAccepted) as stopped:
+        accept(store, rows_, now=8, whole=True)
+    assert [one.status for one in stopped.value.found] == ["accepted", "conflict", "accepted"]
+    assert {group: counted.accepted for group, counted in store.counts().items()} == {"g": 1}
+    assert statuses(accept(store, [rows_[0], draft("a", client_id="1")], now=9, whole=True)) == [
+        ("accepted", 2), ("duplicate", 1),
+    ]  # fmt: skip
 
 
 def test_replace_retracts_in_order_and_accepts_anew(store):
