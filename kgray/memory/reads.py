@@ -93,7 +93,7 @@ class GroupReads:
     ) -> Context:
         """Return the text to put into a prompt, at most `tokens` long.
 
-        limit   hits that are looked at; None = as many as the budget may hold
+        limit   hits that are looked at; None = as many as the budget may hold, at most 1,000
         count   the tokens of a text as your model counts them; by default an estimate
         The other arguments are those of `search`: as_of, known_at, scopes, filters, ...
         """

@@ -197,9 +197,8 @@ class RayIngest:
             spec, known = spec_of(self._settings, self._data, {}), {one.only for one in kept}
             found = workers(spec, kind).actors
             now = set(found.values())
-            if not (
-                now <= known or (kept and known <= now)
-            ):  # one was replaced; who left or joined is no other's
+            # Where some just joined or just left, they are of the deployment that was compared.
+            if not (now <= known or (kept and known <= now)):
                 found = found if deployed(spec) is not None else {}
             kept = [RemoteWorker(name, spec.namespace, only=one) for name, one in found.items()]
             self._workers[kind] = time.monotonic(), kept

@@ -84,7 +84,7 @@ async def context(
 ) -> Context:
     """Search, and return what was found as text: facts, entities, excerpts of raw episodes.
 
-    limit   hits that are looked at; None = one for every 10 tokens, at least 60
+    limit   hits that are looked at, at most 1,000; None = one for every 10 tokens, at least 60
     count   tokens of a text, where the caller's model counts otherwise than `count_tokens` estimates
     Raises InputError for a budget below 64 tokens, and what `search` raises. Source of the template: Zep,
     arXiv 2501.13956, section 3.
@@ -248,12 +248,15 @@ def _day(hit: Hit | None) -> tuple[date | None, str | None]:
 
 
 def _dated(hit: Hit, before: Hit | None) -> str:
-    """Return a message's day, without what the message before it has alike: "3 May 2026 ", "5 May ", ""."""
+    """Return a message's day, without what the message before it has alike: "3 May 2026 ", "5 May ", "".
+
+    A colon parts it from a text without a speaker, which may begin with a number.
+    """
     (day, _), (last, _) = _day(hit), _day(before)
     if day is None or _day(hit) == _day(before):
         return ""
-    year = "" if last is not None and last.year == day.year else f"{day.year:04} "
-    return f"{day.day} {_MONTHS[day.month - 1]} {year}"
+    year = "" if last is not None and last.year == day.year else f" {day.year:04}"
+    return f"{day.day} {_MONTHS[day.month - 1]}{year}{' ' if hit.speaker else ': '}"
 
 
 def _moments(as_of: datetime | None, known_at: datetime | None) -> str:

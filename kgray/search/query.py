@@ -38,7 +38,7 @@ class Weights:
     communities         factor for summaries of communities
     steps               of the score of what a graph step starts from: added, for each further step once more
     floor               how well a scope's best row must fit, 0 to 1: else nothing there is about the query
-    tail                share of the best row's score below which no row is found; below 0: all messages are
+    tail                share of the best score below which no row is found; below 0: all but the farthest are
     """
 
     words: float = 0.5

@@ -31,6 +31,7 @@ class Question:
                 Korean as single characters
     codes       those of `words` that hold a digit, or are written in capitals
     speakers    the known speakers that it names, as they are given
+    of_somebody whether one of them is no role, and written as a name: "Bill", not "the bill", nor "user"
     topic       the text to embed: without the names of known speakers, unless only stop words are left; roles
                 such as "user" stay. With the names in it, what lies near is what speaks of them
     spans       [from, to) of the dates it mentions, microseconds UTC (`kgray.dates.mentioned`)
@@ -41,6 +42,7 @@ class Question:
     phrases: tuple[tuple[str, ...], ...]
     codes: tuple[str, ...]
     speakers: tuple[str, ...]
+    of_somebody: bool
     topic: str
     spans: tuple[tuple[Instant, Instant], ...]
 
@@ -77,7 +79,7 @@ def read(text: str, *, speakers: Collection[str], now: Instant) -> Question:
     plain = plain_words(start)
     code = language_of(plain)
     language = languages()[code]
-    found, spans = _named(start, _names(frozenset(speakers)), code)
+    found, spans, of_somebody = _named(start, _names(frozenset(speakers)), code)
     capitals = _capitals(start)
     kept = [word for word in plain if word not in language.stops or word in capitals]
     words = tuple(dict.fromkeys([stem(word) for word in kept or plain]))[:MAX_QUERY_WORDS]
@@ -89,6 +91,7 @@ def read(text: str, *, speakers: Collection[str], now: Instant) -> Question:
         phrases=tuple(_phrases(start)),
         codes=tuple(word for word in words if word in codes),
         speakers=found,
+        of_somebody=of_somebody,
         topic=_topic(text, spans, language),
         spans=tuple(mentioned(start, now, code)) if dated else (),
     )
@@ -154,15 +157,15 @@ def _spread(text: str) -> list[tuple[str, int, int]]:
     return places
 
 
-def _named(text: str, names: _Names, code: str) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
-    """Return the speakers that a text names, and where, with what makes a name possessive.
+def _named(text: str, names: _Names, code: str) -> tuple[tuple[str, ...], list[tuple[int, int]], bool]:
+    """Return the speakers that a text names; where, with what makes a name possessive; `of_somebody`.
 
     The longest name counts.
     """
     spread = _spread(text)
     found: dict[str, None] = {}
     spans: list[tuple[int, int]] = []
-    at = 0
+    at, of_somebody = 0, False
     while at < len(spread):
         size, speakers = _name_at(text, spread, at, names, code)
         if speakers:
@@ -170,14 +173,17 @@ def _named(text: str, names: _Names, code: str) -> tuple[tuple[str, ...], list[t
             end = spread[at + size - 1][2]
             possessive = _POSSESSIVE.match(text, end)
             if spread[at][0] not in _ROLES:
-                spans.append((spread[at][1], possessive.end() if possessive else end))
+                start = spread[at][1]
+                spans.append((start, possessive.end() if possessive else end))
+                of_somebody |= text[start].isupper() or not any(name[:1].isupper() for name in speakers)
         at += size
     for name in names.unspaced:
         place = text.find(name)
         if place >= 0 and name not in found:
             found[name] = None
             spans.append((place, place + len(name)))
-    return tuple(found), sorted(spans)
+            of_somebody = True
+    return tuple(found), sorted(spans), of_somebody
 
 
 def _name_at(

@@ -92,6 +92,12 @@ def _median(values: Floats) -> float:
     return (float(parted[low]) + float(parted[high])) / 2
 
 
+def farthest(near: Floats) -> float:
+    """Return the cosine that all but 2 % reach, at most 0: one stray message must not reorder the others."""
+    place = len(near) // 50
+    return min(0.0, float(np.partition(near, place)[place])) if len(near) else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """The words of a question with their weights in one group."""
@@ -121,9 +127,9 @@ class FirstStage:
         own = self._by_words(held.words, asked)
         near = self._by_vectors(held.vectors, len(held.numbers), exact)
         level, clear = self._together(own, near)
-        if self._question.speakers:  # who is named is somebody: what they said is about the question
+        if self._question.of_somebody:  # who is named is somebody: what they said is about the question
             level = max(level, weights.floor)
-        _, base = self._together(own, near, nothing=float(near.min(initial=0.0)))
+        _, base = self._together(own, near, nothing=farthest(near))
         factors = self._factors(
             len(own),
             speaker=(weights.speaker, self._said_by(held)),

@@ -242,6 +242,20 @@ def test_a_first_name_names_who_alone_bears_it(known, text, named):
     assert ask(text, known).speakers == named
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("Where does Bill live?", True), ("How high is the bill for electricity?", False),
+        ("What did the user say?", False), ("User, what now?", False), ("what does carol like?", True),
+        ("Who is Carol's brother?", True), ("Was hat Bill gesagt?", True), ("王芳喜欢什么?", True),
+        ("What sells best?", False),
+    ],
+)  # fmt: skip
+def test_a_name_is_of_somebody_where_it_is_written_as_one(text, meant):
+    known = frozenset({"Bill", "user", "carol", "王芳"})
+    assert read(text, speakers=known, now=NOW).of_somebody is meant
+
+
 def test_a_thousand_speakers_are_read_once():
     """The collection may come as a new list each time: what is derived of it is kept by its content."""
     known = [f"Name{number} Family{number}" for number in range(1000)]

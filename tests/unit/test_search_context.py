@@ -292,9 +292,14 @@ def test_the_same_hits_give_the_same_text_whatever_their_scores(hits, random):
     assert again.text == first.text
 
 
+def test_the_day_of_a_message_without_a_speaker_is_parted_from_a_text_that_begins_with_a_number():
+    text = write([episode_hit("2019 was worse.")], 1500).text
+    assert "[1] 1 May 2026: 2019 was worse." in text
+
+
 def test_a_megabyte_of_text_is_cut_to_an_excerpt():
     block = write([episode_hit("word " * 200_000)], 1500)
-    assert block.text.split("\n")[2] == "[1] 1 May 2026 " + "word " * 79 + "word ..."
+    assert block.text.split("\n")[2] == "[1] 1 May 2026: " + "word " * 79 + "word ..."
 
 
 def test_the_block_looks_at_more_hits_than_a_search_shows():

@@ -17,7 +17,7 @@ from kgray.search.candidates import Candidate
 from kgray.search.index import SESSION_GAP, GroupIndex
 from kgray.search.query import Weights
 from kgray.search.question import read
-from kgray.search.ranking import FirstStage
+from kgray.search.ranking import FirstStage, farthest
 from kgray.search.rerank import fused_by_rank, mmr, rrf
 from kgray.search.searcher import one_list
 from kgray.times import DAY, parse
@@ -98,6 +98,15 @@ def test_all_messages_of_a_session_get_the_share_of_its_words():
     found = scores(index, "apple", weights).signals["session"]
     assert found[0] == found[1] == pytest.approx(0.5), "the shorter session is the best"
     assert 0 < found[2] == found[3] < 0.5
+
+
+def test_one_message_that_lies_far_from_all_others_moves_none_of_them():
+    """The farthest 2 % do not set the scale on which the others are compared."""
+    rng = np.random.default_rng(5)
+    near = rng.uniform(0.1, 0.4, 100).astype(np.float32)
+    assert farthest(np.append(near, np.float32(-0.9))) >= farthest(near)
+    assert farthest(np.empty(0, np.float32)) == 0.0
+    assert farthest(np.array([-0.2], np.float32)) == pytest.approx(-0.2)
 
 
 def test_a_message_that_says_nothing_of_the_question_is_there_only_beside_one_that_does():
