@@ -93,9 +93,15 @@ def _median(values: Floats) -> float:
 
 
 def farthest(near: Floats) -> float:
-    """Return the cosine that all but 2 % reach, at most 0: one stray message must not reorder the others."""
+    """Return the least of cosines that count from the middle, at most 0.
+
+    But not less than one and a half times what all but 2 % reach: one stray message must not set the scale on
+    which the others are compared. Of a normal distribution that is three deviations away.
+    """
+    if not len(near):
+        return 0.0
     place = len(near) // 50
-    return min(0.0, float(np.partition(near, place)[place])) if len(near) else 0.0
+    return min(0.0, max(float(near.min()), 1.5 * float(np.partition(near, place)[place])))
 
 
 @dataclass(frozen=True, slots=True)

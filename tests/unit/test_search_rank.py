@@ -101,10 +101,13 @@ def test_all_messages_of_a_session_get_the_share_of_its_words():
 
 
 def test_one_message_that_lies_far_from_all_others_moves_none_of_them():
-    """The farthest 2 % do not set the scale on which the others are compared."""
+    """It does not set the scale on which the others are compared."""
     rng = np.random.default_rng(5)
     near = rng.uniform(0.1, 0.4, 100).astype(np.float32)
-    assert farthest(np.append(near, np.float32(-0.9))) >= farthest(near)
+    assert farthest(np.append(near, np.float32(-0.9))) == farthest(near) == 0.0
+    spread = rng.normal(0.0, 0.1, 1000).astype(np.float32)
+    assert farthest(spread) == pytest.approx(max(spread.min(), 1.5 * np.sort(spread)[20]))
+    assert farthest(np.append(spread, np.float32(-0.9))) == pytest.approx(farthest(spread), abs=0.03)
     assert farthest(np.empty(0, np.float32)) == 0.0
     assert farthest(np.array([-0.2], np.float32)) == pytest.approx(-0.2)
 
