@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from kgray import kinds
 from kgray.communities.reading import list_of, one_of
 from kgray.communities.refresh import Refresh, Refreshed
 from kgray.ports import at_one_moment
+from kgray.search.summaries import Summaries, run_at
 from tests.graph.engine import SMALL, Engine, engine_on, triples
 from tests.graph.stores import Stores
 
@@ -59,6 +61,28 @@ def test_runs_of_a_group(stores: Stores) -> None:
     assert len([row for row in kept(engine, kinds.COMMUNITIES) if row[0] == 4]) == 2
     engine.ask("remove", everything=True)
     assert kept(engine, kinds.COMMUNITIES) == kept(engine, kinds.COMMUNITY_RUNS) == []
+
+
+@pytest.mark.parametrize("how", ["remove", "retract"])
+def test_texts_in_memory_stand_until_an_operation_may_take_some(stores: Stores, how: str) -> None:
+    engine = engine_on(stores)
+    engine.add(*(triples(n, knows(*pair), client_id=f"k{n}") for n, pair in enumerate(KNOWS)))
+    refreshed(engine)
+    known = run_at(engine.store, engine.named(), None)
+    assert known is not None
+
+    def read() -> Summaries:
+        load = partial(Summaries, engine.store, engine.named(), None, SMALL.dimensions)
+        return at_one_moment(engine.store, load)
+
+    held = read()
+    engine.add(triples(9, knows("Ann", "Newcomer"), client_id="n"))
+    assert held.stand(engine.store, engine.named(), known)
+    engine.ask(how, episodes=("k0",))
+    assert not held.stand(engine.store, engine.named(), known)
+    again = read()
+    assert again.stand(engine.store, engine.named(), known)
+    assert (len(held.communities.ids), len(again.communities.ids)) == (2, 1)
 
 
 @pytest.mark.parametrize("what", ["published", "removed"])
