@@ -91,9 +91,8 @@ def folded(graph: Graph, labels: Ints, cap: int, *, near: bool = False) -> Ints:
         small, target = np.divmod(codes, graph.nodes)
         if near:
             inside = np.bincount(a[a == b], graph.weights[a == b], graph.nodes).astype(np.int64)
-            ends, all_ = np.bincount(labels, strength, graph.nodes).astype(np.int64), int(strength.sum())
-            own = inside[small] * all_ - ends[small] ** 2
-            those = NEAR * (weight * all_ - ends[small] * ends[target]) > own
+            ends = np.bincount(labels, strength, graph.nodes).astype(np.int64)
+            those = _near(weight, inside[small], ends[small], ends[target], int(strength.sum()))
             small, target, weight = small[those], target[those], weight[those]
         if not len(small):
             return labels
@@ -104,6 +103,16 @@ def folded(graph: Graph, labels: Ints, cap: int, *, near: bool = False) -> Ints:
         least = np.full(graph.nodes, graph.nodes)
         np.minimum.at(least, labels, np.arange(graph.nodes))
         labels = least[labels]
+
+
+def _near(weight: Ints, inside: Ints, ends: Ints, others: Ints, all_: int) -> NDArray[np.bool_]:
+    """Return of which pairs NEAR * (weight * all_ - ends * others) > inside * all_ - ends**2.
+
+    Products are of Python's integers: in a dense group they are larger than 64 bits hold.
+    """
+    more, less = NEAR * weight - inside, NEAR * others - ends
+    found: NDArray[np.bool_] = more.astype(object) * all_ > ends.astype(object) * less
+    return found.astype(bool)
 
 
 def _joined(small: Ints, targets: Ints, sizes: Ints, graph: Graph, cap: int) -> Ints:

@@ -121,7 +121,9 @@ class Access:
         self._store.append([OWN], append)
 
     def audited(self, after: int = 0) -> list[dict[str, Any]]:
-        """Return the audit log behind a sequence, oldest first."""
+        """Return the audit log behind a sequence, oldest first. Raises InputError for what is none."""
+        if not 0 <= after <= 1 << 62:
+            raise InputError("after must be a sequence, or 0", field="after")
         names = ("sequence", "at", "key", "action", "group", "asked")
         return [
             dict(zip(names, (row[0], show(row[1]), *row[2:5], json.loads(row[5])), strict=True))

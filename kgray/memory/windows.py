@@ -175,9 +175,11 @@ def _done(state: int, sequence: int, kind: str) -> Row:
 def log_page(store: Store, group: str, after: int, state: str | None, limit: int) -> Row:
     """Return episodes of the log by sequence, behind one. "next": where to go on from; None = no more."""
     check_bounds(limit)
+    if not 0 <= after <= 1 << 62:
+        raise InputError("after must be a sequence, or 0", field="after")
     if state is not None and state not in rows.STATES:
         raise InputError(f"state {state!r} is none of {', '.join(rows.STATES)}", field="state")
-    chosen, at, behind = list[int](), max(0, after), None
+    chosen, at, behind = list[int](), after, None
     for looked, row in enumerate(store.rows(kinds.EPISODE_HEADS, group, [at])):
         if looked == _LOOKED or len(chosen) == limit:
             behind = at

@@ -281,7 +281,8 @@ class Store(Protocol):
         """Hold one snapshot for the reads inside it; nests.
 
         A server may have no snapshots. Then it raises Outrun at the end of the outermost block where a group
-        that was scanned inside was recorded to meanwhile: see `at_one_moment`.
+        that was scanned inside was recorded to meanwhile, or (where its runs of communities were scanned) such
+        a run was published: see `at_one_moment`.
         """
 
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:

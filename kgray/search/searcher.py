@@ -117,9 +117,11 @@ class Searcher:
         asked = "community" in scopes or ("entity" in scopes and query.as_of is None)
         known = run_at(self.store, group, query.known_at) if asked else None
         if known is None:
+            if asked:
+                self._summaries.pop(group, None)
             return None
         held = self._summaries.get(group)
-        if held is None or (held.run, held.recorded_at) != known:  # a group begun anew counts from 1 again
+        if held is None or not held.stand(self.store, group, known):
             if len(self._summaries) >= _HELD:
                 self._summaries.clear()
             load = partial(Summaries, self.store, group, query.known_at, self.embedder.dimensions)

@@ -12,6 +12,8 @@ from kgray.search.vectors import Vectors
 from kgray.times import Instant
 from kgray.words import packed
 
+_DONE = kinds.SINCE[1]  # operations that were carried out, or begun
+
 
 class Texts:
     """The words and vectors of texts, in memory."""
@@ -37,9 +39,18 @@ class Summaries:
     def __init__(self, store: Store, group: str, known_at: Instant | None, dimensions: int) -> None:
         """Read the run that was known then; to be called at one moment."""
         self.run, self.recorded_at = run_at(store, group, known_at) or (0, 0)  # it may be gone by now
+        self._read_at = store.heads([group])[group].last_recorded
         communities, profiles = texts_of(store, group, self.run)
         self.communities = Texts(dimensions, communities)
         self.profiles = Texts(dimensions, [*profiles.values()])
+
+    def stand(self, store: Store, group: str, known: tuple[int, Instant]) -> bool:
+        """Whether they are the texts of this run still; a group begun anew counts from 1 again.
+
+        No episode takes a text away: what does (R25) is an operation, recorded after they were read.
+        """
+        done = store.rows(_DONE, group, [self._read_at + 1])
+        return (self.run, self.recorded_at) == known and not any(done)
 
 
 def run_at(store: Store, group: str, known_at: Instant | None) -> tuple[int, Instant] | None:

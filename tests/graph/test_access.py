@@ -8,6 +8,7 @@ import pytest
 
 from kgray import kinds, times
 from kgray.errors import InputError, NotFound
+from kgray.memory import windows
 from kgray.memory.access import Access, presented
 from kgray.records import check_group
 
@@ -46,6 +47,16 @@ def test_the_audit_log_goes_on_by_its_sequence(store, group):
     assert (first["key"], first["action"], first["asked"]) == ("k1", "remove", {"episodes": [digest]})
     assert second in access.audited(first["sequence"])
     assert first not in access.audited(first["sequence"])
+
+
+@pytest.mark.parametrize("after", [(1 << 62) + 1, 1 << 64, -1])
+def test_what_is_no_sequence_is_refused_in_one_line(store, group, after):
+    with pytest.raises(InputError, match="after must be a sequence, or 0"):
+        Access(store).audited(after)
+    with pytest.raises(InputError, match="after must be a sequence, or 0"):
+        windows.log_page(store, group, after, None, 10)
+    assert Access(store).audited(1 << 62) == []
+    assert windows.log_page(store, group, 1 << 62, None, 10)["episodes"] == []
 
 
 def test_they_are_in_no_group(store):

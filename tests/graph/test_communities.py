@@ -422,6 +422,49 @@ def test_an_entity_is_found_by_what_a_model_wrote_of_it(memory, recipe):
     assert found() == [], "also by a reader that had it in memory"
 
 
+class WordySummarizer(CountingSummarizer):
+    """A summarizer whose profiles share words, so that what is gone weighs in the scores of the others."""
+
+    async def write(self, request):
+        reply, cost = await super().write(request)
+        if request.task != "profile":
+            return reply, cost
+        told = "Nothing much."
+        if "Zyqqvorp" in request.data:
+            told = "A quarrelsome virtuoso."
+        elif "Harbor Analytics" in request.data:
+            told = "A quarrelsome neighbour who walks a long way home."
+        return {"summary": told}, cost
+
+
+@pytest.mark.parametrize("how", ["remove", "retract"])
+def test_who_held_texts_that_are_gone_ranks_like_one_that_never_had_them(memory, how):
+    """R25: their words stay in no memory; a commit that takes nothing has nothing read anew."""
+    memory.add("Alice Nguyen likes Zyqqvorp.", group="team", speaker="Greta Lind", at=LATER, id="z1")
+    refreshed(memory, WordySummarizer(), profiles=True)
+
+    def found(asked):
+        hits = asked.search("quarrelsome virtuoso", group="team", scopes=["entity"])
+        return [(hit.text, hit.score) for hit in hits]
+
+    def held():
+        return memory._searcher._summaries["team"]
+
+    before, known = found(memory), held()
+    with kgray.open(memory.store.folder) as other:
+        other.add("I live in Quito.", group="team", speaker="Zelda Brand", at=LATER)
+        assert found(memory) == before
+        assert held() is known
+        getattr(other, how)(group="team", episodes=["z1"])
+    after = found(memory)
+    with kgray.open(memory.store.folder) as fresh:
+        assert found(fresh) == after != before
+    assert held() is not known
+    memory.remove(group="team", everything=True)
+    assert found(memory) == []
+    assert "team" not in memory._searcher._summaries
+
+
 def test_no_word_of_a_removed_episode_is_left_in_any_profile(memory):
     memory.add("Alice Nguyen likes Zyqqvorp.", group="team", speaker="Greta Lind", at=LATER, id="z1")
     model = CountingSummarizer()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
+
+import pytest
 
 from kgray import kinds
 from kgray.communities.reading import list_of, one_of
 from kgray.communities.refresh import Refresh, Refreshed
 from kgray.ports import at_one_moment
+from kgray.search.summaries import Summaries, run_at
 from tests.graph.engine import SMALL, Engine, engine_on, triples
 from tests.graph.stores import Stores
 
@@ -58,21 +63,57 @@ def test_runs_of_a_group(stores: Stores) -> None:
     assert kept(engine, kinds.COMMUNITIES) == kept(engine, kinds.COMMUNITY_RUNS) == []
 
 
-def test_a_reading_in_which_a_run_is_published_sees_one_of_both(stores: Stores) -> None:
-    """Publishing is no commit: neither the record time nor the removals of the group tell of it."""
+@pytest.mark.parametrize("how", ["remove", "retract"])
+def test_texts_in_memory_stand_until_an_operation_may_take_some(stores: Stores, how: str) -> None:
+    engine = engine_on(stores)
+    engine.add(*(triples(n, knows(*pair), client_id=f"k{n}") for n, pair in enumerate(KNOWS)))
+    refreshed(engine)
+    known = run_at(engine.store, engine.named(), None)
+    assert known is not None
+
+    def read() -> Summaries:
+        load = partial(Summaries, engine.store, engine.named(), None, SMALL.dimensions)
+        return at_one_moment(engine.store, load)
+
+    held = read()
+    engine.add(triples(9, knows("Ann", "Newcomer"), client_id="n"))
+    assert held.stand(engine.store, engine.named(), known)
+    engine.ask(how, episodes=("k0",))
+    assert not held.stand(engine.store, engine.named(), known)
+    again = read()
+    assert again.stand(engine.store, engine.named(), known)
+    assert (len(held.communities.ids), len(again.communities.ids)) == (2, 1)
+
+
+@pytest.mark.parametrize("what", ["published", "removed"])
+def test_a_reading_in_which_a_run_is_published_or_lost_texts_sees_one_moment(
+    stores: Stores, what: str
+) -> None:
+    """Publishing is no commit: no record time tells of it. A removal takes texts, and no run (R25)."""
     engine, times = engine_on(stores), 0
     again = Refresh(store=stores.open(), embedder=SMALL, cold=True)
     engine.add(*(triples(n, knows(*pair), client_id=f"k{n}") for n, pair in enumerate(KNOWS)))
     refreshed(engine)
+    meanwhile: dict[str, Callable[[], object]] = {
+        "published": lambda: asyncio.run(again.group(engine.named())),
+        "removed": lambda: engine.ask("remove", episodes=("k0",)),
+    }
 
-    def read() -> tuple[set[int], set[int]]:
+    def read() -> tuple[set[int], list[Any], list[Any]]:
         nonlocal times
         times += 1
         runs = {row[0] for row in kept(engine, kinds.COMMUNITY_RUNS)}
+        before = texts(engine, runs)
         if times == 1:
             with ThreadPoolExecutor(1) as pool:
-                pool.submit(asyncio.run, again.group(engine.named())).result()
-        return runs, {row[0] for row in kept(engine, kinds.COMMUNITIES)}
+                pool.submit(meanwhile[what]).result()
+        return runs, before, texts(engine, {1, 2})
 
-    runs, of_rows = at_one_moment(engine.store, read)
-    assert runs == of_rows
+    runs, before, after = at_one_moment(engine.store, read)
+    assert runs == {row[0] for row in after}
+    assert before == after
+
+
+def texts(engine: Engine, runs: set[int]) -> list[Any]:
+    """Return the communities of these runs, looked up as readers do."""
+    return list(engine.store.rows(kinds.COMMUNITIES_OF_RUN, engine.named(), sorted(runs)))

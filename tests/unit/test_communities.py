@@ -266,6 +266,16 @@ def test_parts_and_common_neighbours():
     assert np.bincount(propagate(graph, np.arange(5), 2)).max() == 2
 
 
+@pytest.mark.parametrize(("between", "ends"), [(1, [0, 3]), (8, [0, 3]), (20, [0, 0])])
+def test_whether_two_are_near_does_not_depend_on_the_unit_of_weight(between, ends):
+    """Products of large weights are larger than 64 bits hold."""
+    rings = [(0, 1, 6), (1, 2, 6), (0, 2, 6), (3, 4, 6), (4, 5, 6), (3, 5, 6), (2, 3, between), (6, 7, 100)]
+    labels = np.array([0, 0, 0, 3, 3, 3, 6, 6])
+    for power in range(44):
+        graph = graph_of(ids(8), edges(*((a, b, weight << power) for a, b, weight in rings)))
+        assert folded(graph, labels, 500, near=True)[[0, 3]].tolist() == ends, power
+
+
 def test_ids_are_carried_over_by_more_than_half():
     old = {"A": ["a", "b", "c", "d"], "B": ["e", "f"]}
     new = [["a", "b", "c", "n"], ["d", "e"], ["f", "g"]]

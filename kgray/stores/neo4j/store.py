@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -194,14 +195,14 @@ class Neo4jStore(Reads):
         """See that nothing is written while this thread reads inside it; nests.
 
         Neo4j has no snapshots: each statement sees what is committed when it runs, and a commit becomes
-        visible bit by bit. So the record time of a group that is scanned inside is read, under its lock,
-        before the first scan and at the end; and its runs of communities, where these are scanned: what
-        publishes one is no commit. Raises Outrun at the end where it has changed.
+        visible bit by bit. So the record time and the removals of a group that is scanned inside are read,
+        under its lock, before the first scan and at the end; with its runs of communities, where these are
+        scanned: what publishes one is no commit. Raises Outrun at the end where any of it has changed.
         """
         if getattr(self._local, "scanned", None) is not None:
             yield
             return
-        self._local.scanned = scanned = dict[tuple[str, bool], object]()
+        self._local.scanned = scanned = dict[tuple[str, bool], tuple[object, ...]]()
         try:
             yield
             for (group, runs), before in scanned.items():
@@ -210,14 +211,17 @@ class Neo4jStore(Reads):
         finally:
             self._local.scanned = None
 
-    def _settled(self, group: str, *, runs: bool) -> object:
-        """Return what tells that a group, or its runs, changed; under its lock, which who writes holds."""
-        found = self._db.write(
-            lambda running: grouped.locked(self._db, running, [group], make=False).get(group)
-        )
-        if runs:  # what was published before is visible by now, whole
-            return list(reading.read_rows(self._db.rows, _RUNS, self._named(group), ()))
-        return (0, 0) if found is None else (found.last_recorded, found.removals)
+    def _settled(self, group: str, *, runs: bool) -> tuple[object, ...]:
+        """Return what tells that a group, or one of its runs, changed; under the lock that writers hold."""
+
+        def work(running: Running) -> tuple[object, ...]:
+            found = grouped.locked(self._db, running, [group], make=False).get(group)
+            head = (0, 0) if found is None else (found.last_recorded, found.removals)
+            ask = partial(self._db.run, running)  # what was published before is visible by now, whole
+            published = reading.read_rows(ask, _RUNS, self._named(group), ()) if runs else ()
+            return (*head, *published)
+
+        return self._db.write(work)
 
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
         if groups is None:
