@@ -99,7 +99,7 @@ class Pool:
             _Member(worker, further=least is not None and number >= least)
             for number, worker in enumerate(workers)
         ]
-        self._patience_s, self._answer_s = patience_s, answer_deadline_s
+        self.patience_s, self._answer_s = patience_s, answer_deadline_s
         self._every_s, self._deadline_s = health_every_s, health_deadline_s
         # Routers share workers, and a router that was killed leaves calls behind: numbers must not repeat.
         self._numbers = count(secrets.randbits(62))
@@ -227,15 +227,13 @@ class Pool:
 
     async def _send_again(self, calls: list[PoolCall], lost: RemoteWorker, reason: str) -> None:
         now = time.monotonic()
-        OUTAGES.failed(
-            self._what, f"do not answer ({reason})", since=time.time(), patience_s=self._patience_s
-        )
+        OUTAGES.failed(self._what, f"do not answer ({reason})", since=time.time(), patience_s=self.patience_s)
         times = 0
         for call in calls:
             call.lost_at = now if call.lost_at is None else call.lost_at
             call.times_lost += 1
             call.holder = None
-            spent = call.times_lost > 1 and now - call.lost_at >= self._patience_s
+            spent = call.times_lost > 1 and now - call.lost_at >= self.patience_s
             if spent and not call.answer.done():
                 call.answer.set_exception(Unavailable(f"no worker answers: {reason}", waited=True))
             elif not spent:
@@ -344,10 +342,15 @@ class OnWorkers:
 
     async def ask(self, request: object) -> Any:  # noqa: ANN401 - the port's value
         """Return what a model makes of a request, or raise the error it answers with."""
+        since: float | None = None  # when it first met workers that had ended
         while (pool := await asyncio.to_thread(self._find)) is not None:
             try:
                 return await Chunker(pool, size=1, linger_s=0.0).ask(request)
-            except Gone:
+            except Gone as gone:
+                now = time.monotonic()
+                since = now if since is None else since
+                if now - since >= pool.patience_s:
+                    raise Unavailable(f"no worker answers: {gone}", waited=True) from None
                 await asyncio.sleep(_FIRST_DELAY_S)
             finally:
                 await pool.close()

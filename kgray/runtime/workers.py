@@ -36,6 +36,8 @@ _CHARACTERS_A_TOKEN = 4
 _BEHIND_S, _LOOK_S = 30.0, 0.05  # a summary waits for ingestion so long; between two looks
 _TELL_S = 0.5  # between two looks at what this process waits for
 
+_Row = tuple[str, asyncio.Future[Any]]  # a text, and where its vector is waited for
+
 
 class _PooledActor(ABC):
     """What both kinds of workers share. Control calls come from another thread than the work."""
@@ -213,7 +215,7 @@ class EmbedWorker(_PooledActor):
         from kgray.wiring import build_embedder
 
         self._embedder = self._loads = build_embedder(spec.settings())
-        self._waiting: list[tuple[str, asyncio.Future[Any]]] = []
+        self._waiting: list[_Row] = []
         self._batching: asyncio.Task[None] | None = None
 
     async def _outcome(self, request: Sequence[str] | SparseRequest) -> Outcome:
@@ -237,16 +239,31 @@ class EmbedWorker(_PooledActor):
         while self._waiting:
             await self._embed_batch(self._next_batch())
 
-    async def _embed_batch(self, batch: list[tuple[str, asyncio.Future[Any]]]) -> None:
+    async def _embed_batch(self, batch: list[_Row]) -> None:
+        if batch := _awaited(batch):
+            await self._settle(batch, await self._asked(batch))
+
+    async def _asked(self, batch: list[_Row]) -> Outcome:
         since = time.monotonic()
         found = await outcome_of(self._embedder.embed([text for text, _ in batch]))
         metrics.observe("kgray_stage_seconds", time.monotonic() - since, stage="embed")
         metrics.observe("kgray_batch_size", len(batch), of="embed")
+        return found
+
+    async def _settle(self, batch: list[_Row], found: Outcome) -> None:
+        """Give each text its outcome; where one is to blame, by halves: those of others go well without it.
+
+        Where both halves are garbled it is the server: further halves would be thousands of requests.
+        """
         if isinstance(found, ContentError | Garbled) and len(batch) > 1:
-            half = len(batch) // 2  # the texts of others go well without the one that is to blame
-            await self._embed_batch(batch[:half])
-            await self._embed_batch(batch[half:])
-            return
+            batch = _awaited(batch)
+            half = len(batch) // 2
+            parts = [part for part in (batch[:half], batch[half:]) if part]
+            outcomes = [await self._asked(part) for part in parts]
+            if len(parts) < 2 or not all(isinstance(one, Garbled) for one in outcomes):
+                for part, outcome in zip(parts, outcomes, strict=True):
+                    await self._settle(part, outcome)
+                return
         for at, (_, row) in enumerate(batch):
             if row.done():
                 continue  # nobody waits for it any longer
@@ -255,11 +272,16 @@ class EmbedWorker(_PooledActor):
             else:
                 row.set_result(found[at])
 
-    def _next_batch(self) -> list[tuple[str, asyncio.Future[Any]]]:
+    def _next_batch(self) -> list[_Row]:
         sizes = accumulate(len(text) // _CHARACTERS_A_TOKEN + 1 for text, _ in self._waiting)
         count = max(1, sum(1 for _ in takewhile(lambda size: size <= _TOKENS, sizes)))
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         return batch
+
+
+def _awaited(batch: list[_Row]) -> list[_Row]:
+    """Return the rows that somebody still waits for."""
+    return [(text, row) for text, row in batch if not row.done()]
 
 
 class RerankWorker(_PooledActor):

@@ -889,6 +889,7 @@ async def test_another_width_is_an_error_that_names_both(serve):
         ([[1, 2, 3]], Unavailable),  # one row for two texts
         ([[1, 2, 3], [1, 2]], Garbled),
         ([[1, 2, 3], None], Garbled),
+        ([[], []], Garbled),
         ([[1, 2, 3], ["a", "b", "c"]], Garbled),
         ([[1, 2, 3], [1, 2, float("nan")]], Garbled),
     ],
@@ -909,6 +910,10 @@ async def test_vectors_that_are_none_are_asked_for_again(serve):
     rows = await embedder(serve(one_after_the_other(broken, whole))).embed(["a"])
 
     assert rows.tolist() == [[0.0, 1.0, 0.0]]
+    with pytest.raises(
+        Garbled, match="its log; if it is one text alone, remove the episode that `kgray fail"
+    ):
+        await embedder(serve(lambda _: broken)).embed(["a"])
 
 
 async def test_a_text_of_zeros_is_still_of_unit_length(serve):

@@ -13,6 +13,7 @@ import pytest
 
 from kgray.backends.openai_api import client
 from kgray.backends.openai_api.streaming import Repeats, ReplyWatch, repeats
+from kgray.errors import Refused
 from kgray.outages import OUTAGES
 from kgray.ports import ExtractionRequest
 from kgray.prompting.prompts import REPAIR_LINE
@@ -123,6 +124,41 @@ async def test_a_server_that_streams_nothing_is_asked_for_whole_replies(serve, m
     assert await relations(server) == ["WORKS_AT"]
     assert ["stream" in asked.body for asked in server.asked] == [True, False, False]
     assert told == []
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (400, "Streaming is not supported by this model"),
+        (400, "not with this model"),
+        (405, ""),
+        (415, "no events"),
+        (422, "extra inputs are not permitted"),
+        (501, "not implemented"),
+    ],
+)
+async def test_a_stream_may_be_refused_in_any_words(serve, status: int, said: str):
+    server = serve(
+        lambda asked: Say(said, status=status) if "stream" in asked.body else as_json(GOOD), probe=slow_probe
+    )
+    assert await relations(server, patience_s=HANGS_S) == ["WORKS_AT"]
+    assert await relations(server) == ["WORKS_AT"]
+    assert ["stream" in asked.body for asked in server.asked] == [True, False, False]
+
+
+async def test_a_refused_text_that_speaks_of_streams_costs_one_request_more_and_turns_no_stream_off(serve):
+    def answer(asked: Asked) -> Say:
+        if "ACME_LEAKS" in asked.data:
+            return Say("the text 'a stream of ACME_LEAKS' is not allowed", status=400)
+        return Say(pieces=written(REPLY)) if "stream" in asked.body else as_json(GOOD)
+
+    server = serve(answer, probe=slow_probe)
+    reader = extractor(server)
+    with pytest.raises(Refused, match="not allowed"):
+        await reader.extract(ExtractionRequest(episode=episode("a stream of ACME_LEAKS")))
+    assert ["stream" in asked.body for asked in server.asked] == [True, False]
+    await reader.extract(ExtractionRequest(episode=episode()))
+    assert server.asked[-1].body["stream"] is True
 
 
 async def test_requests_that_were_under_way_when_the_first_stream_was_refused_are_asked_again_too(serve):

@@ -13,8 +13,8 @@ import pytest
 from kgray.errors import InvalidAnswer, SettingsError, Unavailable
 from kgray.outages import OUTAGES, Outage
 from kgray.runtime.keeper import PoolSize
-from kgray.runtime.outcomes import TOLD, Lost, NumberedOutcome, NumberedRequest, outcome_of, within
-from kgray.runtime.pools import Chunker, Pool
+from kgray.runtime.outcomes import TOLD, Gone, Lost, NumberedOutcome, NumberedRequest, outcome_of, within
+from kgray.runtime.pools import Chunker, OnWorkers, Pool
 
 Answers = Callable[[Any], Awaitable[Any]]
 
@@ -400,3 +400,17 @@ def test_a_pool_is_not_full_because_one_of_its_workers_is():
     size = PoolSize(least=2, most=4, takes=10, idle_s=60.0)
     assert [size.looked({0: row(16), 1: row(1)}, 1.0) for _ in range(3)] == [([], [])] * 3
     assert size.looked({}, 1.0) == ([], [])
+
+
+async def test_workers_that_are_gone_whenever_they_are_found_are_out_of_reach_after_the_patience():
+    class Ended(Hands):
+        async def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[Sequence[NumberedOutcome]]:
+            self.chunks.append(chunk)
+            raise Gone(f"{self.name} has ended")
+            yield
+
+    ended = Ended("embedder-0", echo)
+    calls = OnWorkers(lambda: pool_of(ended, patience_s=0.3), local=None)
+    with pytest.raises(Unavailable, match="no worker answers: embedder-0 has ended"):
+        await asyncio.wait_for(calls.ask("a"), 5)
+    assert len(ended.chunks) > 1

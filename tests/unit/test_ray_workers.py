@@ -17,7 +17,7 @@ import pytest
 
 import kgray
 from kgray.backends.hashing import HashingEmbedder
-from kgray.errors import Cost, Refused, SettingsError, StaleWriter, Unavailable
+from kgray.errors import Cost, Garbled, Refused, SettingsError, StaleWriter, Unavailable
 from kgray.ingest.changes import refused
 from kgray.ledger import request, result
 from kgray.outages import OUTAGES
@@ -79,6 +79,44 @@ async def test_a_text_that_cannot_be_embedded_fails_nobody_who_shares_its_batch(
 
     assert [number for number, one in found.items() if isinstance(one, Refused)] == [7]
     assert all(one.shape == (1, 16) for number, one in found.items() if number != 7)
+
+
+async def test_a_server_that_garbles_everything_is_not_asked_text_by_text(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    from kgray.runtime.spec import spec_of
+    from kgray.runtime.workers import EmbedWorker
+
+    asked: list[Sequence[str]] = []
+
+    class Garbling(HashingEmbedder):
+        garbled: Sequence[str] = ()
+
+        async def embed(self, texts: Sequence[str]) -> Any:
+            asked.append(texts)
+            if not self.garbled or set(self.garbled) & set(texts):
+                raise Garbled("no vectors")
+            return await super().embed(texts)
+
+    worker = EmbedWorker(spec_of(Settings(), tmp_path, {}), "embedder-0")
+    embedder = Garbling(16)
+    monkeypatch.setattr(worker, "_embedder", embedder)
+    chunk = [(number, (f"text {number}",)) for number in range(64)]
+
+    found = await outcomes(worker, chunk)
+    assert all(isinstance(one, Garbled) for one in found.values())
+    assert len(asked) == 3  # together, and both halves
+
+    embedder.garbled = ("text 7",)
+    found = await outcomes(worker, chunk)
+    assert [number for number, one in found.items() if isinstance(one, Garbled)] == [7]
+
+    asked.clear()
+    waited, left = asyncio.get_running_loop().create_future(), asyncio.get_running_loop().create_future()
+    left.cancel()
+    await worker._embed_batch([("text 7", left), ("text 8", waited)])
+    assert waited.result().shape == (16,)
+    assert asked == [["text 8"]]  # nobody waits for the other any longer
 
 
 async def test_what_is_wrong_with_the_settings_is_the_outcome_of_every_request(tmp_path: Path) -> None:

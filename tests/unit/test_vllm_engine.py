@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
+import time
 from dataclasses import replace
-from multiprocessing import resource_tracker
-from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -125,29 +126,81 @@ async def test_a_dead_engine_is_told_to_its_actor_and_stop_waits_for_the_end(log
     assert log()[-1] == "stop"
 
 
-async def test_shared_memory_that_a_killed_engine_leaves_goes_and_no_other(log, monkeypatch):
-    """Processes that vLLM has to kill at the end cannot remove theirs; what is mapped is in use elsewhere."""
+MAPS = """
+import mmap, sys, time
+with open(sys.argv[1], "wb+") as file:
+    file.truncate(8)
+    held = mmap.mmap(file.fileno(), 8)
+print("mapped", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def segments(log, monkeypatch):
+    """Have the engine come with a process that maps a segment; return it, another program's, and the process.
+
+    Both appear while the engine loads, and nobody has the other one mapped.
+    """
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    made: list[SharedMemory] = []
-    start = AsyncLLM.from_engine_args
+    own, other = (Path(f"/dev/shm/psm_{uuid4().hex[:8]}") for _ in range(2))  # noqa: S108
+    processes: list[subprocess.Popen[str]] = []
+    start, stop = AsyncLLM.from_engine_args, AsyncLLM.shutdown
 
     def starts(*arguments: Any, **more: Any) -> Any:
-        made.extend(SharedMemory(create=True, size=8) for _ in range(2))
+        other.write_bytes(bytes(8))
+        process = subprocess.Popen([sys.executable, "-c", MAPS, str(own)], stdout=subprocess.PIPE, text=True)
+        processes.append(process)
+        process.stdout.readline()
+        if arguments[0].values["model"] == "missing":
+            time.sleep(0.5)
+            kill()
         return start(*arguments, **more)
 
+    def kill() -> None:
+        while processes:
+            process = processes.pop()
+            process.kill()
+            process.communicate()
+
+    def stops(engine: Any, timeout: float | None = None) -> None:
+        kill()
+        stop(engine, timeout)
+
     monkeypatch.setattr(AsyncLLM, "from_engine_args", starts)
+    monkeypatch.setattr(AsyncLLM, "shutdown", stops)
+    yield own, other
+    kill()
+    own.unlink(missing_ok=True)
+    other.unlink(missing_ok=True)
+
+
+async def test_shared_memory_that_a_killed_engine_leaves_goes_and_no_other(segments):
+    """Processes that vLLM has to kill at the end cannot remove theirs."""
     engine, extractor, _ = built()
     await extractor.extract(asked("I like tea."))
-    left, used = made
-    left.close()
-
+    assert [one.exists() for one in segments] == [True, True]
     await engine.stop()
+    assert [one.exists() for one in segments] == [False, True]
 
-    assert [(Path("/dev/shm") / one.name).exists() for one in made] == [False, True]  # noqa: S108
-    used.close()
-    used.unlink()
-    resource_tracker.unregister(left._name, "shared_memory")
+
+async def test_shared_memory_of_an_engine_that_does_not_start_goes_too(segments):
+    engine, _, _ = built("missing")
+    with pytest.raises(SettingsError):
+        await engine.start()
+    assert [one.exists() for one in segments] == [False, True]
+
+
+async def test_a_segment_that_cannot_be_removed_does_not_fail_the_end(segments, monkeypatch):
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    engine, extractor, _ = built()
+    await extractor.extract(asked("I like tea."))
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        await engine.stop()
 
 
 async def test_a_model_that_is_not_there_is_a_fault_of_the_settings(log):

@@ -342,19 +342,19 @@ class Client:
         try:
             body = {"model": self.endpoint.name, **post.body}
             found: Any = None
-            if session.streamed(post):
-                try:
+            streamed = session.streamed(post)
+            if streamed:
+                with suppress(*((Rejected,) if post.if_slow else ())):
                     found = await self._streamed(session, post, body, sent_at)
-                except Rejected:
-                    if session.streamed(post):
-                        raise
-            if found is None:  # also where it does not stream, which is no outage
+            refused = streamed and found is None
+            if found is None:  # also where the stream was refused, or the text: its own answer tells which
                 since = time.monotonic()
                 async with self._sent(session, post, body, sent_at) as answer:
                     found = json.loads(await answer.read())
                 session.note(found, time.monotonic() - since)
             found = {"results": found} if isinstance(found, list) else found  # the rerank interface of TEI
             if isinstance(found, dict) and post.is_sound(found):
+                session.streams = session.streams and not refused
                 return found
         except (ClientError, TimeoutError) as error:
             said = f"cannot be reached ({self.masked(' '.join(str(error).split()))[:120]})"
@@ -378,8 +378,8 @@ class Client:
         async with session.api.post(self._url + post.path, data=json.dumps(body).encode()) as answer:
             if answer.status >= 400:
                 said = await answer.text(errors="replace")
-                if post.if_slow and "stream" in body and answer.status in (400, 422) and "stream" in said:
-                    session.streams = False
+                if post.if_slow and "stream" in body and answer.status == 501:
+                    raise Rejected("501")  # of the stream: whole, it may be answered
                 raise self._meaning(answer, said, session.limiter, sent_at)
             yield answer
 

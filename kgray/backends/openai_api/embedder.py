@@ -48,7 +48,10 @@ class OpenAIEmbedder:
                 raise Refused(f"the embedder's server refused a text ({rejection})") from None
             if (rows := self._units(body["data"])) is not None:
                 return rows
-        raise Garbled(f"{self._client.where} sent vectors that are none, {_TRIES} times: look at its log")
+        raise Garbled(
+            f"{self._client.where} sent vectors that are none, {_TRIES} times: look at its log; if it is one "
+            "text alone, remove the episode that `kgray failures` names"
+        )
 
     def _units(self, data: list[Any]) -> Matrix | None:
         """Return the rows in the order of their indexes, at unit length; None where they are no vectors."""
@@ -57,7 +60,7 @@ class OpenAIEmbedder:
             rows = np.array([vectors[place] for place in range(len(data))], dtype=np.float64)
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
-        if rows.ndim != 2 or not np.isfinite(rows).all():
+        if rows.ndim != 2 or not rows.size or not np.isfinite(rows).all():
             return None
         self.dimensions = self.dimensions or rows.shape[1]
         if rows.shape[1] != self.dimensions:
