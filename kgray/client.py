@@ -171,6 +171,11 @@ class Remote(BothWays):
         text: str = await self._ask("GET", group, "dump", {"known_at": known_at})
         return text.splitlines()
 
+    async def groups(self) -> list[dict[str, Any]]:
+        """Return the groups that the key reaches, with their sizes, as `kgray groups --json` prints them."""
+        found: list[dict[str, Any]] = (await self._ask("GET", None, "", {}))["groups"]
+        return found
+
     async def _correct(self, kind: str, *args: Any, group: str) -> dict[str, Any]:  # noqa: ANN401 - the verb's own
         body = CORRECTIONS[kind](*args)
         done = await self._ask("POST", group, kind, body, {"prefer": f"wait={_WAIT_S}"})
@@ -179,12 +184,19 @@ class Remote(BothWays):
         return dict(done)
 
     async def _ask(
-        self, method: str, group: str, path: str, asked: object, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        group: str | None,
+        path: str,
+        asked: object,
+        headers: Mapping[str, str] | None = None,
     ) -> Any:  # noqa: ANN401 - JSON
-        """Return the answer; asked: the body of a POST, rows or arguments, else the query."""
+        """Return the answer; asked: the body of a POST, else the query; group None: of all."""
         if isinstance(asked, Mapping):  # a row's null is the user's, and goes along
             asked = {name: value for name, value in asked.items() if value is not None}
-        target = f"{self._parts.path}/v1/groups/{quote(group, safe='')}/{path}"
+        target = f"{self._parts.path}/v1/groups" + (
+            f"/{quote(group, safe='')}/{path}" if group is not None else ""
+        )
         given = json.dumps(asked, default=_plain)
         body = None if method == "GET" else given.encode()
         target += f"?{urlencode(json.loads(given))}" if method == "GET" else ""

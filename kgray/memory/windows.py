@@ -137,7 +137,7 @@ def changes(store: Store, group: str, since: Instant, limit: int) -> Row:
     "last" is the number to go on from. At most about `limit` rows; a commit is never cut in two.
     """
     check_bounds(limit)
-    if not 0 <= since < 1 << 62:
+    if not 0 <= since <= 1 << 62:
         raise InputError("since must be the number of a commit, or 0", field="since")
     ended, done, opened, expired = (store.rows(read, group, [since + 1]) for read in kinds.SINCE)
     if in_pieces(store, group):  # what is stored is not so any more (R27)

@@ -94,6 +94,16 @@ def test_an_argument_that_no_verb_has_is_refused_as_by_a_folder(served, tmp_path
                 getattr(memory, verb)(*given, group="team", **how)
 
 
+def test_it_tells_of_the_groups_that_its_key_reaches(served):
+    with kgray.connect(served.url) as memory:
+        memory.add("I work at Acme.", group="team", speaker="Alice")
+        memory.add("I work at Beta Labs.", group="other", speaker="Bob")
+        assert [row["group"] for row in memory.groups()] == ["other", "team"]
+    with kgray.connect(served.url, served.key("team", "read")) as memory:
+        (row,) = memory.groups()
+        assert (row["group"], row["episodes"], row["facts"]) == ("team", 1, 1)
+
+
 def test_the_same_verbs_await(served):
     async def use():
         async with kgray.connect(served.url) as memory:

@@ -215,19 +215,24 @@ def test_vectors_over_http_are_stored_and_searched(kgray, serve):
         return read(asked)
 
     server = serve(answer)
-    kgray.env |= {
-        "KGRAY_EMBEDDER_BACKEND": "openai",
-        "KGRAY_EMBEDDER_BASE_URL": server.url,
-        "KGRAY_EMBEDDER_NAME": "e",
-        "KGRAY_EMBEDDER_DIMENSIONS": "16",
-    }
-    added = kgray("add", kgray.write("rows.jsonl", *ROWS), "--group", "g", "--json")
+    added = add_with_embedder(kgray, server)
     assert added.json["committed"] == 2, added.err
 
     hits = kgray("search", "Acme", "--group", "g", "--scope", "fact", "--json").json["hits"]
 
     assert hits[0]["text"] == "Alice works at Acme"
     assert hits[0]["methods"]["cosine"] == 1
+
+
+def add_with_embedder(kgray, server):
+    """Add ROWS with the server as the embedder; return what the command answered."""
+    kgray.env |= {
+        "KGRAY_EMBEDDER_BACKEND": "openai",
+        "KGRAY_EMBEDDER_BASE_URL": server.url,
+        "KGRAY_EMBEDDER_NAME": "e",
+        "KGRAY_EMBEDDER_DIMENSIONS": "16",
+    }
+    return kgray("add", kgray.write("rows.jsonl", *ROWS), "--group", "g", "--json")
 
 
 def test_vectors_that_are_none_hold_the_group_and_fail_no_episode(kgray, serve):
@@ -242,13 +247,7 @@ def test_vectors_that_are_none_hold_the_group_and_fail_no_episode(kgray, serve):
         return Say(raw=json.dumps({"data": rows}).encode())
 
     server = serve(answer)
-    kgray.env |= {
-        "KGRAY_EMBEDDER_BACKEND": "openai",
-        "KGRAY_EMBEDDER_BASE_URL": server.url,
-        "KGRAY_EMBEDDER_NAME": "e",
-        "KGRAY_EMBEDDER_DIMENSIONS": "16",
-    }
-    added = kgray("add", kgray.write("rows.jsonl", *ROWS), "--group", "g", "--json")
+    added = add_with_embedder(kgray, server)
     assert (added.code, added.json["committed"], added.json["failed"]) == (1, 0, 0)
     told = kgray("failures", "--group", "g", "--json").json
     assert f"the embedder's server at {server.url} sent vectors that are none, 3 times" in str(told)
