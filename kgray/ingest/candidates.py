@@ -24,7 +24,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -246,10 +246,7 @@ class Nearest:
 
     def quantised(self, vector: Vector | Matrix) -> NDArray[np.int8]:
         """Return unit vectors, (d,) or (n, d), as integers; dimensions x levels**2 < 2**24."""
-        levels = vector * np.float32(self._scale)
-        np.rint(levels, out=levels)
-        np.clip(levels, -self._levels, self._levels, out=levels)
-        return np.asarray(levels, dtype=np.int8)
+        return _quantised(vector, self._scale, self._levels)
 
     def extend(self, vectors: Matrix, *, sort: bool = True) -> None:
         """Append rows (n, d); sort: make a query cheap, which is in vain where others follow at once."""
@@ -269,17 +266,17 @@ class Nearest:
 
     def near(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, int]]:
         """Return at most `limit` (cosine, row) with cosine >= floor, nearest first, ties by row."""
-        query = self.quantised(vector)
+        query, length = self.prepared(vector)
         rows = self._candidates(query)
-        dots = self._rows[rows].astype(np.float32) @ query.astype(np.float32)
-        cosines = dots.astype(np.float64) / (self._lengths[rows] * _lengths(query[None, :])[0])
+        kept = self._rows[: self._count] if len(rows) == self._count else self._rows[rows]
+        dots = kept.astype(np.float32) @ query
+        cosines = dots.astype(np.float64) / (self._lengths[rows] * length)
         order = np.lexsort((rows, -cosines))[:limit]
         return [(float(cosines[i]), int(rows[i])) for i in order if cosines[i] >= floor]
 
     def prepared(self, vector: Vector) -> Prepared:
-        """Return a vector that is in no index, in the form `cosines` takes."""
-        row = self.quantised(vector)
-        return row.astype(np.float32), float(_lengths(row[None, :])[0])
+        """Return a vector in the form `cosines` takes."""
+        return _prepared(vector.tobytes(), self._scale, self._levels)
 
     def cosines(self, vector: Vector, rows: Sequence[Prepared]) -> NDArray[np.float64]:
         """Return the cosine of a vector with each row, (n,), equal to what the index would compute."""
@@ -289,7 +286,7 @@ class Nearest:
         dots = np.stack([row for row, _ in rows]) @ query
         return dots.astype(np.float64) / (np.array([other for _, other in rows]) * length)
 
-    def _candidates(self, query: NDArray[np.int8]) -> NDArray[np.int64]:
+    def _candidates(self, query: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return the rows that share a whole band with the query, ascending; up to EXACT_UP_TO all rows."""
         if self._count <= EXACT_UP_TO:
             return np.arange(self._count)
@@ -309,7 +306,7 @@ class Nearest:
             rows = np.sort(rows[np.lexsort((rows, -shared))[:MOST_SCORED]])
         return rows.astype(np.int64)
 
-    def _pieces_of(self, rows: NDArray[np.int8]) -> NDArray[np.uint16]:
+    def _pieces_of(self, rows: NDArray[Any]) -> NDArray[np.uint16]:
         """Return the sign bits of each band, (..., bands); the last dims % 16 dimensions are not used."""
         signs = rows[..., : self._pieces * _PIECE] > 0
         return np.packbits(signs, axis=-1).view(np.uint16)
@@ -327,6 +324,19 @@ class Nearest:
         keys = _keys(np.take_along_axis(bands, order, axis=1).T).T.ravel()
         self._runs.append((keys, (order + start).astype(np.int32).ravel(), self._count - start))
         self._sorted = self._count
+
+
+def _quantised(vector: Vector | Matrix, scale: float, most: int) -> NDArray[np.int8]:
+    levels = vector * np.float32(scale)
+    np.rint(levels, out=levels)
+    np.clip(levels, -most, most, out=levels)
+    return np.asarray(levels, dtype=np.int8)
+
+
+@lru_cache(maxsize=256)  # an entry is tried several times, and asks twice each time
+def _prepared(vector: bytes, scale: float, most: int) -> Prepared:
+    row = _quantised(np.frombuffer(vector, np.float32), scale, most)
+    return row.astype(np.float32), float(_lengths(row[None, :])[0])
 
 
 def _lengths(rows: NDArray[np.int8]) -> NDArray[np.float64]:
