@@ -40,7 +40,7 @@ BYTES_A_NAME = 3_500
 _LARGE_BYTES = 16 << 20
 
 # gc.set_threshold: new objects per collection, and collections of one generation per one of the next.
-_RARE = (100_000, 50, 1_000)
+RARE = (100_000, 50, 1_000)
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def garbage_collected_rarely() -> Iterator[None]:
     few hundred new ones; reference counting frees what else a run allocates.
     """
     before = gc.get_threshold()
-    gc.set_threshold(*_RARE)
+    gc.set_threshold(*RARE)
     try:
         yield
     finally:

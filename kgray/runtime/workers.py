@@ -18,7 +18,7 @@ from kgray.errors import ContentError, Garbled, KgrayError, SettingsError
 from kgray.outages import OUTAGES, Outage
 from kgray.ports import ExtractionRequest, Matrix, QuestionRequest, SummaryRequest
 from kgray.runtime import logs, metrics
-from kgray.runtime.actors import control, streaming
+from kgray.runtime.actors import collect_garbage_rarely, control, streaming
 from kgray.runtime.outcomes import (
     TOLD,
     NumberedOutcome,
@@ -57,6 +57,7 @@ class _PooledActor(ABC):
             self._build(spec)
         except KgrayError as error:
             self._fault = error
+        collect_garbage_rarely()
 
     @abstractmethod
     def _build(self, spec: DeploymentSpec) -> None: ...

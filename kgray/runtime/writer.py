@@ -24,7 +24,7 @@ from kgray.outages import OUTAGES
 from kgray.ports import RowChanges, Store
 from kgray.rows import STATES
 from kgray.runtime import logs, metrics
-from kgray.runtime.actors import Handle, control, reached
+from kgray.runtime.actors import Handle, collect_garbage_rarely, control, reached
 from kgray.runtime.keeper import Keeper
 from kgray.runtime.outcomes import Lost, within
 from kgray.runtime.profile import profile_of
@@ -52,6 +52,7 @@ class GraphWriter:
         self._last: dict[str, int] = {}  # client -> number of its last batch of this epoch that was written
         self._batches = self._writes = self._repeats = 0
         self._keeper = Keeper(spec, stays=True) if kept else None
+        collect_garbage_rarely()
 
     def begin(self) -> int | Exception:
         """Take a new epoch, so that every older run is stale; return it, or why it cannot be taken."""
