@@ -224,6 +224,7 @@ _PIECE = 16  # dimensions per band
 
 
 Prepared = tuple[NDArray[np.float32], float]  # (quantised vector, its Euclidean length)
+_LATEST = 256
 
 
 class Nearest:
@@ -243,10 +244,14 @@ class Nearest:
         self._lengths: NDArray[np.float64] = np.empty(0, np.float64)
         self._runs: list[tuple[NDArray[np.uint32], NDArray[np.int32], int]] = []  # keys, row ids, rows
         self._sorted = 0
+        self._latest: dict[bytes, Prepared] = {}
 
     def quantised(self, vector: Vector | Matrix) -> NDArray[np.int8]:
         """Return unit vectors, (d,) or (n, d), as integers; dimensions x levels**2 < 2**24."""
-        return _quantised(vector, self._scale, self._levels)
+        levels = vector * np.float32(self._scale)
+        np.rint(levels, out=levels)
+        np.clip(levels, -self._levels, self._levels, out=levels)
+        return np.asarray(levels, dtype=np.int8)
 
     def extend(self, vectors: Matrix, *, sort: bool = True) -> None:
         """Append rows (n, d); sort: make a query cheap, which is in vain where others follow at once."""
@@ -275,8 +280,14 @@ class Nearest:
         return [(float(cosines[i]), int(rows[i])) for i in order if cosines[i] >= floor]
 
     def prepared(self, vector: Vector) -> Prepared:
-        """Return a vector in the form `cosines` takes."""
-        return _prepared(vector.tobytes(), self._scale, self._levels)
+        """Return a vector as `cosines` takes it; the latest are kept: an entry's tries ask for them again."""
+        key = vector.tobytes()
+        if (known := self._latest.get(key)) is None:
+            row = self.quantised(vector)
+            known = self._latest[key] = row.astype(np.float32), float(_lengths(row[None, :])[0])
+            if len(self._latest) > _LATEST:
+                del self._latest[next(iter(self._latest))]
+        return known
 
     def cosines(self, vector: Vector, rows: Sequence[Prepared]) -> NDArray[np.float64]:
         """Return the cosine of a vector with each row, (n,), equal to what the index would compute."""
@@ -324,19 +335,6 @@ class Nearest:
         keys = _keys(np.take_along_axis(bands, order, axis=1).T).T.ravel()
         self._runs.append((keys, (order + start).astype(np.int32).ravel(), self._count - start))
         self._sorted = self._count
-
-
-def _quantised(vector: Vector | Matrix, scale: float, most: int) -> NDArray[np.int8]:
-    levels = vector * np.float32(scale)
-    np.rint(levels, out=levels)
-    np.clip(levels, -most, most, out=levels)
-    return np.asarray(levels, dtype=np.int8)
-
-
-@lru_cache(maxsize=256)  # an entry is tried several times, and asks twice each time
-def _prepared(vector: bytes, scale: float, most: int) -> Prepared:
-    row = _quantised(np.frombuffer(vector, np.float32), scale, most)
-    return row.astype(np.float32), float(_lengths(row[None, :])[0])
 
 
 def _lengths(rows: NDArray[np.int8]) -> NDArray[np.float64]:

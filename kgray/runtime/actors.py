@@ -8,7 +8,6 @@ retry, because they know whether a call may be repeated.
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from kgray.errors import Unavailable
-from kgray.ingest.state import RARE
 from kgray.runtime.outcomes import Gone, Lost, NumberedOutcome, NumberedRequest
 
 _T = TypeVar("_T")
@@ -44,15 +42,6 @@ def actor_of(cls: type[Any]) -> Any:  # noqa: ANN401 - Ray's class of an actor h
     """Return the actor class of a plain class, with a control group."""
     remote: Any = ray.remote
     return remote(concurrency_groups={"control": 4})(cls)
-
-
-def collect_garbage_rarely() -> None:
-    """Have this process's collector leave alone what is there, and look at the rest rarely.
-
-    It took 7 % of a worker's and of the writer's time: they keep little, and make no cycles to speak of.
-    """
-    gc.freeze()
-    gc.set_threshold(*RARE)
 
 
 @contextmanager

@@ -28,9 +28,7 @@ def _line(created: float, level: str, message: str, role: str, **more: Any) -> s
 class _JsonLines(logging.Formatter):
     """One JSON object a record: time, level, message, role, and the epoch where it is set."""
 
-    def __init__(self, role: str) -> None:
-        super().__init__()
-        self.role = role
+    role = ""
 
     def format(self, record: logging.LogRecord) -> str:
         more = {"epoch": found} if (found := getattr(record, "epoch", None)) is not None else {}
@@ -39,7 +37,7 @@ class _JsonLines(logging.Formatter):
         return _line(record.created, record.levelname, record.getMessage(), self.role, **more)
 
 
-_LINES = _JsonLines("")
+_LINES = _JsonLines()
 
 
 def start(role: str) -> None:

@@ -15,10 +15,11 @@ from itertools import accumulate, takewhile
 from typing import Any
 
 from kgray.errors import ContentError, Garbled, KgrayError, SettingsError
+from kgray.ingest.state import collect_garbage_rarely
 from kgray.outages import OUTAGES, Outage
 from kgray.ports import ExtractionRequest, Matrix, QuestionRequest, SummaryRequest
 from kgray.runtime import logs, metrics
-from kgray.runtime.actors import collect_garbage_rarely, control, streaming
+from kgray.runtime.actors import control, streaming
 from kgray.runtime.outcomes import (
     TOLD,
     NumberedOutcome,

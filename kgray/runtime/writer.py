@@ -19,12 +19,13 @@ import ray
 from ray.exceptions import RayError
 
 from kgray.errors import KgrayError, Locked, StaleWriter, Unavailable
+from kgray.ingest.state import collect_garbage_rarely
 from kgray.kinds import EPISODES
 from kgray.outages import OUTAGES
 from kgray.ports import RowChanges, Store
 from kgray.rows import STATES
 from kgray.runtime import logs, metrics
-from kgray.runtime.actors import Handle, collect_garbage_rarely, control, reached
+from kgray.runtime.actors import Handle, control, reached
 from kgray.runtime.keeper import Keeper
 from kgray.runtime.outcomes import Lost, within
 from kgray.runtime.profile import profile_of
