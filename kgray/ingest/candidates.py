@@ -24,7 +24,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -224,6 +224,7 @@ _PIECE = 16  # dimensions per band
 
 
 Prepared = tuple[NDArray[np.float32], float]  # (quantised vector, its Euclidean length)
+_LATEST = 256
 
 
 class Nearest:
@@ -243,6 +244,7 @@ class Nearest:
         self._lengths: NDArray[np.float64] = np.empty(0, np.float64)
         self._runs: list[tuple[NDArray[np.uint32], NDArray[np.int32], int]] = []  # keys, row ids, rows
         self._sorted = 0
+        self._latest: dict[bytes, Prepared] = {}
 
     def quantised(self, vector: Vector | Matrix) -> NDArray[np.int8]:
         """Return unit vectors, (d,) or (n, d), as integers; dimensions x levels**2 < 2**24."""
@@ -269,17 +271,23 @@ class Nearest:
 
     def near(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, int]]:
         """Return at most `limit` (cosine, row) with cosine >= floor, nearest first, ties by row."""
-        query = self.quantised(vector)
+        query, length = self.prepared(vector)
         rows = self._candidates(query)
-        dots = self._rows[rows].astype(np.float32) @ query.astype(np.float32)
-        cosines = dots.astype(np.float64) / (self._lengths[rows] * _lengths(query[None, :])[0])
+        kept = self._rows[: self._count] if len(rows) == self._count else self._rows[rows]
+        dots = kept.astype(np.float32) @ query
+        cosines = dots.astype(np.float64) / (self._lengths[rows] * length)
         order = np.lexsort((rows, -cosines))[:limit]
         return [(float(cosines[i]), int(rows[i])) for i in order if cosines[i] >= floor]
 
     def prepared(self, vector: Vector) -> Prepared:
-        """Return a vector that is in no index, in the form `cosines` takes."""
-        row = self.quantised(vector)
-        return row.astype(np.float32), float(_lengths(row[None, :])[0])
+        """Return a vector as `cosines` takes it; the latest are kept: an entry's tries ask for them again."""
+        key = vector.tobytes()
+        if (known := self._latest.get(key)) is None:
+            row = self.quantised(vector)
+            known = self._latest[key] = row.astype(np.float32), float(_lengths(row[None, :])[0])
+            if len(self._latest) > _LATEST:
+                del self._latest[next(iter(self._latest))]
+        return known
 
     def cosines(self, vector: Vector, rows: Sequence[Prepared]) -> NDArray[np.float64]:
         """Return the cosine of a vector with each row, (n,), equal to what the index would compute."""
@@ -289,7 +297,7 @@ class Nearest:
         dots = np.stack([row for row, _ in rows]) @ query
         return dots.astype(np.float64) / (np.array([other for _, other in rows]) * length)
 
-    def _candidates(self, query: NDArray[np.int8]) -> NDArray[np.int64]:
+    def _candidates(self, query: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return the rows that share a whole band with the query, ascending; up to EXACT_UP_TO all rows."""
         if self._count <= EXACT_UP_TO:
             return np.arange(self._count)
@@ -309,7 +317,7 @@ class Nearest:
             rows = np.sort(rows[np.lexsort((rows, -shared))[:MOST_SCORED]])
         return rows.astype(np.int64)
 
-    def _pieces_of(self, rows: NDArray[np.int8]) -> NDArray[np.uint16]:
+    def _pieces_of(self, rows: NDArray[Any]) -> NDArray[np.uint16]:
         """Return the sign bits of each band, (..., bands); the last dims % 16 dimensions are not used."""
         signs = rows[..., : self._pieces * _PIECE] > 0
         return np.packbits(signs, axis=-1).view(np.uint16)

@@ -10,39 +10,41 @@ import hashlib
 import json
 import logging
 import sys
+import time
 from typing import Any
 
 from kgray import times
 from kgray.runtime.outcomes import Outcome
 
 LOGGER = logging.getLogger("kgray.runtime")
-_FIELDS = ("stage", "group", "sequence", "trace", "seconds", "error", "epoch")
+_encoded = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def _line(created: float, level: str, message: str, role: str, **more: Any) -> str:  # noqa: ANN401 - JSON
+    at = times.show(round(created * 1_000_000))
+    return _encoded({"at": at, "level": level, "message": message, "role": role, **more})
 
 
 class _JsonLines(logging.Formatter):
-    """One JSON object a record: time, level, message, role, and kgray's own fields where they are set."""
+    """One JSON object a record: time, level, message, role, and the epoch where it is set."""
 
-    def __init__(self, role: str) -> None:
-        super().__init__()
-        self._role = role
+    role = ""
 
     def format(self, record: logging.LogRecord) -> str:
-        row: dict[str, Any] = {
-            "at": times.show(round(record.created * 1_000_000)),
-            "level": record.levelname,
-            "message": record.getMessage(),
-            "role": self._role,
-        }
-        row |= {name: found for name in _FIELDS if (found := getattr(record, name, None)) is not None}
+        more = {"epoch": found} if (found := getattr(record, "epoch", None)) is not None else {}
         if record.exc_info:
-            row["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(row, ensure_ascii=False)
+            more["traceback"] = self.formatException(record.exc_info)
+        return _line(record.created, record.levelname, record.getMessage(), self.role, **more)
+
+
+_LINES = _JsonLines()
 
 
 def start(role: str) -> None:
     """Send this process's lines to its standard error, which Ray keeps in a file of the session."""
+    _LINES.role = role
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonLines(role))
+    handler.setFormatter(_LINES)
     LOGGER.handlers[:] = [handler]
     LOGGER.propagate = False
     LOGGER.setLevel(logging.INFO)
@@ -56,10 +58,9 @@ def trace_of(group: str, sequence: int) -> str:
 def stage(
     name: str, group: str, sequence: int, *, seconds: float | None = None, outcome: Outcome = None
 ) -> None:
-    """Log that an episode has passed a stage."""
-    extra = {"stage": name, "group": group, "sequence": sequence, "trace": trace_of(group, sequence)}
-    if seconds is not None:
-        extra["seconds"] = round(seconds, 4)
+    """Log that an episode has passed a stage. One write a line: `logging` takes twice as long."""
+    more: dict[str, Any] = {} if seconds is None else {"seconds": round(seconds, 4)}
     if isinstance(outcome, Exception):
-        extra["error"] = type(outcome).__name__
-    LOGGER.info(name, extra=extra)
+        more["error"] = type(outcome).__name__
+    of = {"stage": name, "group": group, "sequence": sequence, "trace": trace_of(group, sequence)}
+    sys.stderr.write(_line(time.time(), "INFO", name, _LINES.role, **of, **more) + "\n")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -326,15 +326,8 @@ class Chunker:
             self._pool.send(calls)
 
 
-class Calls(Protocol):
-    """Carries requests to models elsewhere: a `Chunker`, or what finds workers for each."""
-
-    async def ask(self, request: object) -> Any:  # noqa: ANN401 - the port's value
-        """Return what a model makes of a request, or raise the error it answers with."""
-
-
 class OnWorkers:
-    """`Calls` to workers that are looked for with each; where none are, to the model of this process."""
+    """Sends requests to workers that it looks for with each; without any, to the model of this process."""
 
     def __init__(self, find: Callable[[], Pool | None], local: Any) -> None:  # noqa: ANN401 - a model's port
         """find: blocks, and is called in another thread."""
@@ -366,7 +359,7 @@ class PooledReader:
     local: gives identity and keys, which cost no call
     """
 
-    def __init__(self, calls: Calls, local: Extractor | Judge | Summarizer) -> None:
+    def __init__(self, calls: Chunker | OnWorkers, local: Extractor | Judge | Summarizer) -> None:
         self.extract = self.judge = self.write = calls.ask
         self.identity = local.identity
         self.key: Any = getattr(local, "key", None)
@@ -375,7 +368,7 @@ class PooledReader:
 class PooledEmbedder:
     """`ports.Embedder` over a pool; `ports.SparseEmbedder` where the local one is."""
 
-    def __init__(self, calls: Calls, local: Embedder) -> None:
+    def __init__(self, calls: Chunker | OnWorkers, local: Embedder) -> None:
         self._calls, self.identity, self.dimensions = calls, local.identity, local.dimensions
         if isinstance(local, SparseEmbedder):
             self.sparse = self._sparse
@@ -395,7 +388,7 @@ class PooledEmbedder:
 class PooledReranker:
     """`ports.Reranker` over a pool."""
 
-    def __init__(self, calls: Calls, local: Reranker) -> None:
+    def __init__(self, calls: Chunker | OnWorkers, local: Reranker) -> None:
         self._calls, self.identity = calls, local.identity
 
     async def score(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:

@@ -15,6 +15,7 @@ from itertools import accumulate, takewhile
 from typing import Any
 
 from kgray.errors import ContentError, Garbled, KgrayError, SettingsError
+from kgray.ingest.state import collect_garbage_rarely
 from kgray.outages import OUTAGES, Outage
 from kgray.ports import ExtractionRequest, Matrix, QuestionRequest, SummaryRequest
 from kgray.runtime import logs, metrics
@@ -57,6 +58,7 @@ class _PooledActor(ABC):
             self._build(spec)
         except KgrayError as error:
             self._fault = error
+        collect_garbage_rarely()
 
     @abstractmethod
     def _build(self, spec: DeploymentSpec) -> None: ...

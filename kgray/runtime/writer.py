@@ -19,6 +19,7 @@ import ray
 from ray.exceptions import RayError
 
 from kgray.errors import KgrayError, Locked, StaleWriter, Unavailable
+from kgray.ingest.state import collect_garbage_rarely
 from kgray.kinds import EPISODES
 from kgray.outages import OUTAGES
 from kgray.ports import RowChanges, Store
@@ -52,6 +53,7 @@ class GraphWriter:
         self._last: dict[str, int] = {}  # client -> number of its last batch of this epoch that was written
         self._batches = self._writes = self._repeats = 0
         self._keeper = Keeper(spec, stays=True) if kept else None
+        collect_garbage_rarely()
 
     def begin(self) -> int | Exception:
         """Take a new epoch, so that every older run is stale; return it, or why it cannot be taken."""
