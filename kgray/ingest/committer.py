@@ -31,7 +31,7 @@ from kgray.ingest.withdraw import embed_missing
 from kgray.kinds import EPISODES, STATEMENT_VECTORS_OF, Row
 from kgray.ledger import Removals
 from kgray.ontology import Ontology
-from kgray.ports import Answer, Embedder, Extractor, Judge, Matrix, RowChanges, Store, Writer
+from kgray.ports import Answer, Embedder, Extractor, Judge, Matrix, RowChanges, SparseEmbedder, Store, Writer
 from kgray.records import Episode, Operation
 from kgray.settings import PipelineSettings
 from kgray.times import Instant
@@ -459,6 +459,8 @@ class _Distant:
     def __init__(self, embedder: Embedder, there: There) -> None:
         self._embedder, self._there = embedder, there
         self.identity, self.dimensions = embedder.identity, embedder.dimensions
+        if isinstance(embedder, SparseEmbedder):
+            self.embed_both = lambda texts: there(embedder.embed_both(texts))
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
         """Return (len(texts), dimensions), as the embedder does."""

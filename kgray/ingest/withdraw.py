@@ -38,7 +38,7 @@ from kgray.ingest import changes
 from kgray.ingest.changes import Step, Verb
 from kgray.kinds import Key, Kind, Read, Row
 from kgray.ledger import Removals, named
-from kgray.ports import Embedder, Matrix, Patch, RowChanges, Store
+from kgray.ports import Embedder, Patch, RowChanges, Store, embedded
 from kgray.records import GroupRecords, Operation
 from kgray.times import Instant
 
@@ -271,12 +271,13 @@ async def _renewed(
     texts = _first_wordings(store, group, erased)
     with suppress(Unavailable, TimeoutError):
         async with asyncio.timeout(_EMBEDDER_S):
-            return (_vector_rows(texts, await embedder.embed(list(texts.values()))) if texts else []), []
+            return (await _vector_rows(embedder, texts) if texts else []), []
     return [], list(texts)
 
 
-def _vector_rows(texts: Mapping[str, str], vectors: Matrix) -> list[Row]:
-    return [(id_, rows.vector_bytes(vector)) for id_, vector in zip(texts, vectors, strict=True)]
+async def _vector_rows(embedder: Embedder, texts: Mapping[str, str]) -> list[Row]:
+    found = await embedded(embedder, list(texts.values()))
+    return [rows.vector_row(id_, *said) for id_, said in zip(texts, found, strict=True)]
 
 
 async def embed_missing(store: Store, embedder: Embedder, group: str) -> list[RowChanges]:
@@ -293,7 +294,7 @@ async def embed_missing(store: Store, embedder: Embedder, group: str) -> list[Ro
         texts: dict[str, str] = {}
         for statement, _, text in _read(store, group, kinds.EVIDENCE_OF, result.pop(_UNEMBEDDED)):
             texts.setdefault(statement, text)
-        vectors = _vector_rows(texts, await embedder.embed(list(texts.values())))
+        vectors = await _vector_rows(embedder, texts)
         found.append(
             RowChanges(
                 group=group,

@@ -12,6 +12,7 @@ from kgray.ports.models import (
     Answerer,
     AnswerRequest,
     Embedder,
+    Embedding,
     ExtractionRequest,
     Extractor,
     Judge,
@@ -23,11 +24,11 @@ from kgray.ports.models import (
     Reranker,
     ResponseCache,
     SparseEmbedder,
-    SparseVector,
     Summarizer,
     SummaryRequest,
     SummaryTask,
     Vector,
+    embedded,
 )
 from kgray.ports.store import (
     Appending,
@@ -48,6 +49,7 @@ __all__ = [
     "Answerer",
     "Appending",
     "Embedder",
+    "Embedding",
     "ExtractionRequest",
     "Extractor",
     "GraphView",
@@ -65,7 +67,6 @@ __all__ = [
     "RowChanges",
     "SearchScope",
     "SparseEmbedder",
-    "SparseVector",
     "Store",
     "Summarizer",
     "SummaryRequest",
@@ -73,5 +74,6 @@ __all__ = [
     "Vector",
     "Writer",
     "at_one_moment",
+    "embedded",
     "shard_of",
 ]

@@ -16,18 +16,19 @@ from typing import Any
 
 from kgray.errors import ContentError, Garbled, KgrayError, SettingsError
 from kgray.outages import OUTAGES, Outage
-from kgray.ports import ExtractionRequest, Matrix, QuestionRequest, SummaryRequest
+from kgray.ports import ExtractionRequest, QuestionRequest, SummaryRequest, embedded
 from kgray.runtime import logs, metrics
 from kgray.runtime.actors import control, streaming
 from kgray.runtime.outcomes import (
     TOLD,
+    Embedded,
     NumberedOutcome,
     NumberedRequest,
     Outcome,
     RerankRequest,
-    SparseRequest,
     answered,
     outcome_of,
+    together,
 )
 from kgray.runtime.spec import DeploymentSpec
 
@@ -218,21 +219,17 @@ class EmbedWorker(_PooledActor):
         self._waiting: list[_Row] = []
         self._batching: asyncio.Task[None] | None = None
 
-    async def _outcome(self, request: Sequence[str] | SparseRequest) -> Outcome:
-        """Return the texts' vectors, (len(request), dimensions), or weights. request: at least one text."""
-        if isinstance(request, SparseRequest):
-            return self._fault or await outcome_of(answered(self._embedder, request))
+    async def _outcome(self, request: Sequence[str]) -> Outcome:
+        """Return what the embedder says of the texts, `outcomes.Embedded`. request: at least one text."""
         return self._fault or await outcome_of(self._embedded(request))
 
-    async def _embedded(self, texts: Sequence[str]) -> Matrix:
-        import numpy as np
-
+    async def _embedded(self, texts: Sequence[str]) -> Embedded:
         loop = asyncio.get_running_loop()
         rows = [loop.create_future() for _ in texts]
         self._waiting += zip(texts, rows, strict=True)
         if self._batching is None or self._batching.done():
             self._batching = asyncio.create_task(self._embed_waiting())
-        return np.stack(await asyncio.gather(*rows))
+        return together(await asyncio.gather(*rows))
 
     async def _embed_waiting(self) -> None:
         await asyncio.sleep(0)  # the lists of one chunk, and of chunks that came together, share a batch
@@ -245,7 +242,7 @@ class EmbedWorker(_PooledActor):
 
     async def _asked(self, batch: list[_Row]) -> Outcome:
         since = time.monotonic()
-        found = await outcome_of(self._embedder.embed([text for text, _ in batch]))
+        found = await outcome_of(embedded(self._embedder, [text for text, _ in batch]))
         metrics.observe("kgray_stage_seconds", time.monotonic() - since, stage="embed")
         metrics.observe("kgray_batch_size", len(batch), of="embed")
         return found

@@ -111,7 +111,7 @@ def test_the_vector_of_a_wording_goes_with_it_retracted_before_or_not(tmp_path: 
         if retracted:
             engine.ask("retract", episodes=("a",))
         engine.ask("remove", episodes=("a",))
-        ((_, vector),) = engine.store.rows(ALL["statement_vectors"], engine.named())
+        ((_, _, vector),) = engine.store.rows(ALL["statement_vectors"], engine.named())
         (expected,) = asyncio.run(SMALL.embed(["Alice works at Acme"]))
         assert vector == vector_bytes(expected), name
 
