@@ -88,10 +88,7 @@ class Searcher:
         if query.known_at is not None and view is None:
             raise ValueError("known_at needs a view of the graph as known then")
         ways, group = query.ways, query.group
-        if ways.reranker == "cross_encoder" and self.reranker is None:
-            raise InputError("this recipe needs a reranker: set reranker.backend", field="recipe")
-        if "sparse" in (query.methods or ()) and not isinstance(self.embedder, SparseEmbedder):
-            raise InputError("this embedder weighs no tokens: see embedder.sparse", field="methods")
+        self._refuse_what_lacks(query)
         # A lone surrogate (a byte that was no UTF-8 on the command line) is no text to any store.
         text = query.text.encode("utf-8", "replace").decode()
         clock = now()
@@ -124,6 +121,12 @@ class Searcher:
         scores = await self.reranker.score(text, [hit.text for hit in found.hits])
         pairs = sorted(zip(scores, found.hits, strict=True), key=lambda pair: -pair[0])[: query.limit]
         return replace(found, hits=tuple(replace(hit, score=float(score)) for score, hit in pairs))
+
+    def _refuse_what_lacks(self, query: Query) -> None:
+        if query.ways.reranker == "cross_encoder" and self.reranker is None:
+            raise InputError("this recipe needs a reranker: set reranker.backend", field="recipe")
+        if "sparse" in (query.methods or ()) and not isinstance(self.embedder, SparseEmbedder):
+            raise InputError("this embedder weighs no tokens: see embedder.sparse", field="methods")
 
     def _told(self, query: Query) -> Summaries | None:
         """Return the texts of the run that was known then; None where there is none, or none is asked for."""
