@@ -49,16 +49,18 @@ class Belongings:
         _OWN.add(self._path)
         fcntl.lockf(self._file, fcntl.LOCK_EX)  # of this process alone: its children do not have it
         self._note([f"in {_namespace()}"])
-        known, before, ended = set(_below()), set(_SHARED.glob("psm_*")), Event()
+        known, before, ended = _below(), set(_SHARED.glob("psm_*")), Event()
 
         def look() -> None:
             last = False
             while not last:
                 last = ended.wait(_LOOK_S)
-                processes = {pid: since for pid, since in _below().items() if pid not in known}
-                mapped = set[Path]().union(*(_mapped(Path(f"/proc/{pid}")) for pid in processes)) - before
-                self._note(f"process {pid} {since}" for pid, since in processes.items())
-                self._note(f"segment {path.name} {_inode(path)}" for path in mapped)
+                processes = _below() - known
+                self._note(processes)
+                maps = (_mapped(Path("/proc", line.split()[1])) for line in processes)
+                for path in set[Path]().union(*maps) - before:
+                    with suppress(OSError):  # it may be gone
+                        self._note([f"segment {path.name} {path.stat().st_ino}"])
 
         looking = Thread(target=look, daemon=True)
         looking.start()
@@ -107,7 +109,9 @@ def _clear_after_the_dead() -> None:
             ours = f"in {_namespace()}" in lines
             left = {line for line in lines if ours and line.startswith("process ")}
             until = time.monotonic() + _KILLED_S
-            while (alive := left & _alive()) and time.monotonic() < until:
+            while (
+                alive := left & {known for _, known in _processes().values()}
+            ) and time.monotonic() < until:
                 for line in alive:
                     with suppress(OSError):
                         os.kill(int(line.split()[1]), signal.SIGKILL)
@@ -123,7 +127,7 @@ def _free(lines: Iterable[str]) -> None:
     mapped = set[Path]().union(*map(_mapped, Path("/proc").glob("[0-9]*"))) if noted else set()
     for _, name, inode in map(str.split, noted):
         with suppress(OSError):
-            if (_SHARED / name) not in mapped and _inode(_SHARED / name) == int(inode):
+            if (_SHARED / name) not in mapped and (_SHARED / name).stat().st_ino == int(inode):
                 (_SHARED / name).unlink()
 
 
@@ -136,37 +140,26 @@ def _mapped(process: Path) -> set[Path]:
     return {Path(line[line.index("/") :]) for line in lines if f"{_SHARED}/psm_" in line}
 
 
-def _inode(path: Path) -> int:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return 0  # it is gone
-
-
 def _namespace() -> str:
     """Return the name of the space in which numbers of processes mean something."""
     return str(Path("/proc/self/ns/pid").readlink())
 
 
 def _processes() -> dict[int, tuple[int, str]]:
-    """Return the processes that have not ended: number -> its parent's, and when it started."""
+    """Return the processes that have not ended: number -> its parent's, and its line of a record."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError):
             state, parent, *rest = (process / "stat").read_text().rpartition(")")[2].split()
             if state not in "ZX":
-                found[int(process.name)] = int(parent), rest[17]
+                found[int(process.name)] = int(parent), f"process {process.name} {rest[17]}"
     return found
 
 
-def _alive() -> set[str]:
-    return {f"process {pid} {since}" for pid, (_, since) in _processes().items()}
-
-
-def _below() -> dict[int, str]:
-    """Return the processes below this one, and when each started."""
+def _below() -> set[str]:
+    """Return the lines of the processes below this one."""
     there = _processes()
     below = {os.getpid()}
     while more := {pid for pid, (parent, _) in there.items() if parent in below} - below:
         below |= more
-    return {pid: there[pid][1] for pid in below - {os.getpid()}}
+    return {there[pid][1] for pid in below - {os.getpid()}}

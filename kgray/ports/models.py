@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -162,6 +162,9 @@ class Embedding(NamedTuple):
 
     vector: Vector
     weights: bytes | None = None
+
+
+Embed = Callable[[Sequence[str]], Awaitable[list[Embedding]]]
 
 
 @runtime_checkable
