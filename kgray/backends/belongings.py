@@ -24,7 +24,7 @@ from kgray.locks import for_owner, make_folder
 _SHARED = Path("/dev/shm")  # noqa: S108 - where the system keeps it; vLLM's queues are segments of Python's kind
 _RECORDS = _SHARED / f"kgray-engines-{os.getuid()}"
 _LOOK_S = 0.2  # between two looks at what the processes of an engine that starts have mapped
-_KILLED_S = 10.0  # for a killed process to be gone: what it has mapped stays until then
+_KILLED_S = 60.0  # for a killed process to be gone: what it has mapped, on a card too, stays until then
 _OWN: set[Path] = set()  # records of this process; their locks do not keep itself out
 
 

@@ -33,6 +33,7 @@ class BgeEmbedder:
         self.dimensions = _width(name) or dimensions or WIDTH
         # What is stored differs, so a folder that was made with the one refuses the other.
         self.identity = f"bge:{_shown(name)}{'+sparse' * sparse}"
+        self._sparse = sparse
         if sparse:
             self.embed_both = self._both
         self._model = Encoder("embedder", name, "BGEM3FlagModel")
@@ -55,7 +56,7 @@ class BgeEmbedder:
             return np.zeros((0, self.dimensions), dtype=np.float32), []
         vectors, weights = await self._model.run(lambda: self._read([*places]))
         at = [places[text] for text in texts]
-        return vectors[at], [weights[place] for place in at]
+        return vectors[at], [weights[place] for place in at if weights]
 
     def _read(self, texts: list[str]) -> tuple[Matrix, list[bytes]]:
         cut = [_pieces(ids, self._model.length - 2) for ids in self._model.tokens(texts)]
@@ -74,7 +75,7 @@ class BgeEmbedder:
             sums[place] += vector * max(1, len(piece))
             weighed[place].append(weights[1 : 1 + len(piece)])  # behind <s>
         units: Matrix = (sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float32)
-        return units, [*map(self._weights, cut, weighed)]
+        return units, [*map(self._weights, cut, weighed)] if self._sparse else []
 
     def _weights(self, pieces: list[Ids], weighed: list[Rows]) -> bytes:
         tokens, weights = np.concatenate(pieces).astype(np.uint32), np.concatenate(weighed)
