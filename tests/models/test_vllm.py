@@ -245,23 +245,25 @@ async def killed(folder: Path) -> None:
     )
     await engine.start()
     assert engines()
+    record = engine._belongings._path
+    (folder / "record").write_text(f"{record}\n{record.read_text()}")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_what_a_killed_engine_has_left_goes_with_the_next_start_on_its_node(tmp_path):
     import psutil
 
-    from kgray.backends.belongings import _RECORDS, Belongings
+    from kgray.backends.belongings import Belongings
 
-    held, records = segments(), {*_RECORDS.glob("*")}
+    held = segments()
     command = [sys.executable, "-m", "tests.models.test_vllm", "killed", str(tmp_path)]
     with (tmp_path / "said").open("w") as said:
         done = subprocess.run(
             command, env=os.environ | PROCESSOR, timeout=LONGEST_S, check=False, stdout=said, stderr=said
         )
     assert done.returncode == -signal.SIGKILL, (tmp_path / "said").read_text()[-4000:]
-    (record,) = {*_RECORDS.glob("*")} - records
-    lines = [line.split() for line in record.read_text().splitlines()]
+    record, *noted = (tmp_path / "record").read_text().splitlines()
+    lines = [line.split() for line in noted]
     there = [line[1] for line in lines if line[0] == "segment" and Path("/dev/shm", line[1]).exists()]  # noqa: S108
     sys.stdout.write(f"\n{there} left; noted: {lines}\n")
 
@@ -270,7 +272,7 @@ def test_what_a_killed_engine_has_left_goes_with_the_next_start_on_its_node(tmp_
         pass
     belongings.end()
 
-    assert not record.exists()
+    assert not Path(record).exists()
     assert segments() - held == set()
     assert [line[1] for line in lines if line[0] == "segment" and Path("/dev/shm", line[1]).exists()] == []  # noqa: S108
     pids = [int(line[1]) for line in lines if line[0] == "process"]
