@@ -140,7 +140,7 @@ class GrowingStore:
         commit = committed(change, difference, recorded_at)
         costs.commit.append(time.process_time() - start)
         costs.rows += _rows(change) + len(difference.facts) + len(difference.entities)
-        self.statements[episode.group].update(change.statement_vectors)
+        self.statements[episode.group].update((id_, said.vector) for id_, said in change.statement_vectors)
         self._outbox.post(commit)
 
     def _write(self, costs: GrowthCosts) -> None:

@@ -12,7 +12,7 @@ from kgray.ingest.committer import Committer, Outbox, Parts
 from kgray.ingest.decide import Decision, decide
 from kgray.ingest.extract import keep, read_episode, stored_extraction
 from kgray.ingest.state import Answers, GroupState, ReadEpisode
-from kgray.ports import Answer, QuestionRequest
+from kgray.ports import Answer, QuestionRequest, embedded
 from kgray.ports.ingest import OnStep, Stop, Totals
 from kgray.records import Episode, Extraction, Operation
 
@@ -126,5 +126,5 @@ async def decided_change(parts: Parts, read: ReadEpisode, state: GroupState, out
     async def ask(request: QuestionRequest) -> tuple[Answer, ...]:
         return (await journaled(parts, outbox, request, parts.judge.key(request)))[0]
 
-    resolution, embed = parts.pipeline.resolution, parts.embedder.embed
+    resolution, embed = parts.pipeline.resolution, partial(embedded, parts.embedder)
     return (await settle(read, Answers(), resolution, attempt=attempt, embed=embed, ask=ask))[0]

@@ -142,7 +142,7 @@ class Unavailable(KgrayError):
 
 
 class Garbled(KgrayError):
-    """A model's server sent numbers that are none, again and again: no text is to blame for them."""
+    """A model's server sends numbers that are none, or refuses whatever it is sent: no text is to blame."""
 
 
 class ContentError(KgrayError):

@@ -195,8 +195,9 @@ NAME_VECTORS = _kind(
     first_wins=True,
 )
 # Of the first wording of each recorded statement; of a later one where all evidence before is retracted.
-STATEMENT_VECTORS = _kind("statement_vectors", "*id text, vector vector")
-EPISODE_VECTORS = _kind("episode_vectors", "*sequence int, vector vector")
+# weights: of the text's tokens (`rows.weight_bytes`), from an embedder that weighs them; else None.
+STATEMENT_VECTORS = _kind("statement_vectors", "*id text, weights bytes?, vector vector")
+EPISODE_VECTORS = _kind("episode_vectors", "*sequence int, weights bytes?, vector vector")
 
 # --------------------------------------------------------------------------- the derived graph
 
@@ -366,11 +367,11 @@ EVIDENCE_WORDS = Read("words of evidence", EVIDENCE, (*_PLACE, "statement", "wor
 EVIDENCE_WORDS_IN = Read("words of evidence in episodes", EVIDENCE, EVIDENCE_WORDS.columns, by="sequence")
 NAME_WORDS = Read("words of names", NAMES, (*_PLACE, "entity", "surface", "words"))
 NAME_WORDS_OF = Read("words of names of entities", NAMES, NAME_WORDS.columns, by="entity")
-EPISODE_SIGNS = Read("signs of episodes", EPISODE_VECTORS, ("sequence", "signs"))
-EPISODE_SIGNS_AT = Read("signs at sequences", EPISODE_VECTORS, ("sequence", "signs"), by="sequence")
+EPISODE_SIGNS = Read("signs of episodes", EPISODE_VECTORS, ("sequence", "weights", "signs"))
+EPISODE_SIGNS_AT = Read("signs at sequences", EPISODE_VECTORS, EPISODE_SIGNS.columns, by="sequence")
 EPISODE_VECTORS_AT = Read("vectors of episodes", EPISODE_VECTORS, by="sequence")
-STATEMENT_SIGNS = Read("signs of statements", STATEMENT_VECTORS, ("id", "signs"))
-STATEMENT_SIGNS_OF = Read("signs of statements by id", STATEMENT_VECTORS, ("id", "signs"), by="id")
+STATEMENT_SIGNS = Read("signs of statements", STATEMENT_VECTORS, ("id", "weights", "signs"))
+STATEMENT_SIGNS_OF = Read("signs of statements by id", STATEMENT_VECTORS, STATEMENT_SIGNS.columns, by="id")
 _SURFACE = ("entity", "surface")
 NAME_SIGNS = Read("signs of names", NAME_VECTORS, (*_SURFACE, "signs"))
 NAME_SIGNS_OF = Read("signs of names of entities", NAME_VECTORS, (*_SURFACE, "signs"), by="entity")

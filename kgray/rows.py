@@ -89,6 +89,25 @@ def as_vector(kept: bytes) -> NDArray[np.float32]:
     return np.frombuffer(kept, "<f4")
 
 
+def weight_bytes(tokens: NDArray[np.uint32], weights: NDArray[np.float32]) -> bytes:
+    """Return the weights of a text's tokens as they are stored: ids, rising, as uint32, then float16.
+
+    Of a token that is there several times the largest counts. What half precision has as 0 is left out.
+    """
+    half = weights.astype("<f2")
+    order = np.lexsort((half, tokens))
+    last = np.ones(len(order), bool)  # the largest of each token
+    last[:-1] = tokens[order][1:] != tokens[order][:-1]
+    kept = order[last & (half[order] > 0)]
+    return tokens[kept].astype("<u4").tobytes() + half[kept].tobytes()
+
+
+def as_weights(kept: bytes) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+    """Return the tokens, rising, and their weights that `weight_bytes` wrote."""
+    count = len(kept) // 6
+    return np.frombuffer(kept, "<u4", count), np.frombuffer(kept, "<f2", offset=4 * count).astype(np.float32)
+
+
 def sign_bits(matrix: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Return (n, bytes): the signs of (n, d), padded with zero bits to whole words of 64.
 
@@ -340,6 +359,11 @@ def name_row(mention: Mention) -> Row:
 def name_vector_row(mention: Mention, vector: NDArray[np.float32]) -> Row:
     """Return the row of a surface's vector."""
     return (mention.entity, mention.surface, mention.sequence, mention.ordinal, vector_bytes(vector))
+
+
+def vector_row(named: str | int, vector: NDArray[np.float32], weights: bytes | None = None) -> Row:
+    """Return the row of what an embedder said of a statement's or an episode's text."""
+    return (named, weights, vector_bytes(vector))
 
 
 # --------------------------------------------------------------------------- the derived graph

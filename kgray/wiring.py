@@ -319,7 +319,7 @@ def build_embedder(settings: Settings) -> Embedder:
     if chosen.backend == "bge":
         from kgray.backends.bge import EMBEDDER, BgeEmbedder
 
-        return BgeEmbedder(chosen.name or EMBEDDER, dimensions=chosen.dimensions)
+        return BgeEmbedder(chosen.name or EMBEDDER, dimensions=chosen.dimensions, sparse=chosen.sparse)
     from kgray.backends.hashing import HashingEmbedder
 
     return HashingEmbedder() if chosen.dimensions is None else HashingEmbedder(dimensions=chosen.dimensions)

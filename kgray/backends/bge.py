@@ -13,7 +13,8 @@ import numpy as np
 
 from kgray.backends.encoder import Encoder, Ids, Rows
 from kgray.errors import InputError, SettingsError
-from kgray.ports import Matrix, SparseVector
+from kgray.ports import Matrix
+from kgray.rows import weight_bytes
 
 EMBEDDER = "BAAI/bge-m3"
 RERANKER = "BAAI/bge-reranker-v2-m3"
@@ -22,12 +23,19 @@ RERANKED = 1024  # tokens of a pair, at most: the length that the reranker was t
 
 
 class BgeEmbedder:
-    """`ports.Embedder`; a text beyond the model's length has the mean of its pieces, by their tokens."""
+    """`ports.Embedder`; a text beyond the model's length has the mean of its pieces, by their tokens.
 
-    def __init__(self, name: str = EMBEDDER, *, dimensions: int | None = None) -> None:
+    `ports.SparseEmbedder` where that is asked for: of a token's weights, over all pieces, the largest.
+    """
+
+    def __init__(self, name: str = EMBEDDER, *, dimensions: int | None = None, sparse: bool = False) -> None:
         """Load nothing yet. name: a folder, or one on the hub. Raises SettingsError without FlagEmbedding."""
         self.dimensions = _width(name) or dimensions or WIDTH
-        self.identity = f"bge:{_shown(name)}"
+        # What is stored differs, so a folder that was made with the one refuses the other.
+        self.identity = f"bge:{_shown(name)}{'+sparse' * sparse}"
+        self._sparse = sparse
+        if sparse:
+            self.embed_both = self._both
         self._model = Encoder("embedder", name, "BGEM3FlagModel")
 
     async def start(self) -> None:
@@ -39,53 +47,40 @@ class BgeEmbedder:
 
         Raises SettingsError where the model cannot be loaded, or has another width.
         """
-        distinct = list(dict.fromkeys(texts))
-        if not distinct:
-            return np.zeros((0, self.dimensions), dtype=np.float32)
-        places = {text: place for place, text in enumerate(distinct)}
-        rows = await self._model.run(lambda: self._vectors(distinct))
-        found: Matrix = rows[[places[text] for text in texts]]
-        return found
+        return (await self._both(texts))[0]
 
-    async def sparse(self, texts: Sequence[str]) -> list[SparseVector]:
-        """See `ports.SparseEmbedder`: of a token's weights, the largest. Raises as `embed` does."""
-        distinct = list(dict.fromkeys(texts))
-        rows = await self._model.run(lambda: self._weights(distinct)) if distinct else []
-        found = dict(zip(distinct, rows, strict=True))
-        return [found[text] for text in texts]
+    async def _both(self, texts: Sequence[str]) -> tuple[Matrix, list[bytes]]:
+        """Return vectors and weights (see `embed`), of one pass."""
+        places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+        if not places:
+            return np.zeros((0, self.dimensions), dtype=np.float32), []
+        vectors, weights = await self._model.run(lambda: self._read([*places]))
+        at = [places[text] for text in texts]
+        return vectors[at], [weights[place] for place in at if weights]
 
-    def _weights(self, texts: list[str]) -> list[SparseVector]:
-        found: list[SparseVector] = [{} for _ in texts]
-        pieces = self._cut(texts)
-        rows = self._model.rows([self._model.framed(piece) for _, piece in pieces], of="sparse")
-        for (place, piece), row in zip(pieces, rows, strict=True):
-            of = found[place]
-            for token, weight in zip(piece, row[1:].tolist(), strict=False):
-                if weight > of.get(token, 0.0) and token not in self._model.special:
-                    of[token] = weight
-        return found
-
-    def _cut(self, texts: list[str]) -> list[tuple[int, Ids]]:
-        """Return the pieces of texts, each with the place of its text."""
-        return [
-            (place, piece)
-            for place, ids in enumerate(self._model.tokens(texts))
-            for piece in _pieces(ids, self._model.length - 2)
-        ]
-
-    def _vectors(self, texts: list[str]) -> Matrix:
-        pieces = self._cut(texts)
-        found = np.stack(self._model.rows([self._model.framed(piece) for _, piece in pieces]))
+    def _read(self, texts: list[str]) -> tuple[Matrix, list[bytes]]:
+        cut = [_pieces(ids, self._model.length - 2) for ids in self._model.tokens(texts)]
+        places = [place for place, pieces in enumerate(cut) for _ in pieces]
+        pieces = [piece for of_text in cut for piece in of_text]
+        rows = self._model.rows([self._model.framed(piece) for piece in pieces])
+        found = np.stack([vector for vector, _ in rows])
         if found.shape[1] != self.dimensions:
             raise SettingsError(
                 f"embedder.name gives {found.shape[1]} numbers a text, but embedder.dimensions = "
                 f"{self.dimensions}: set embedder.dimensions = {found.shape[1]}."
             )
         sums = np.zeros((len(texts), self.dimensions), dtype=np.float64)
-        for (place, piece), row in zip(pieces, found, strict=True):
-            sums[place] += row * max(1, len(piece))
+        weighed: list[list[Rows]] = [[] for _ in texts]
+        for place, piece, (vector, weights) in zip(places, pieces, rows, strict=True):
+            sums[place] += vector * max(1, len(piece))
+            weighed[place].append(weights[1 : 1 + len(piece)])  # behind <s>
         units: Matrix = (sums / np.linalg.norm(sums, axis=1, keepdims=True)).astype(np.float32)
-        return units
+        return units, [*map(self._weights, cut, weighed)] if self._sparse else []
+
+    def _weights(self, pieces: list[Ids], weighed: list[Rows]) -> bytes:
+        tokens, weights = np.concatenate(pieces).astype(np.uint32), np.concatenate(weighed)
+        plain = ~np.isin(tokens, [*self._model.special])
+        return weight_bytes(tokens[plain], weights[plain])
 
 
 class BgeReranker:
@@ -124,7 +119,8 @@ class BgeReranker:
             for place, ids in enumerate(read)
             for piece in _pieces(ids, length - 4 - len(asked))
         ]
-        logits = np.stack(self._model.rows([self._model.framed(asked, piece) for _, piece in pieces]))
+        rows = self._model.rows([self._model.framed(asked, piece) for _, piece in pieces])
+        logits = np.array([logit for (logit,) in rows])
         best = np.full(len(texts), -np.inf, dtype=np.float64)
         np.maximum.at(best, [place for place, _ in pieces], logits)
         scores: Rows = (1 / (1 + np.exp(-best))).astype(np.float32)

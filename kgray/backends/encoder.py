@@ -43,7 +43,7 @@ class Encoder:
             )
         self._section, self._name, self._class = section, name, cls
         self._lane = ThreadPoolExecutor(1, thread_name_prefix=f"bge-{section}")
-        self._forward: Callable[[Any, Any, str], Any] | None = None
+        self._forward: Callable[..., list[Any]] | None = None
 
     async def start(self) -> None:
         """Load the model, unless it is. Raises SettingsError."""
@@ -80,10 +80,10 @@ class Encoder:
         # XLM-R counts its places from 2: of 8,194 places 8,192 are for tokens.
         self.length = min(int(self._tokenizer.model_max_length), config.max_position_embeddings - 2)
 
-        def forward(ids: Any, mask: Any, of: str) -> Any:  # noqa: ANN401 - numpy arrays
+        def forward(*arrays: NDArray[np.int64]) -> list[Any]:
             with torch.inference_mode():
-                held = [torch.from_numpy(rows).to(how["devices"]) for rows in (ids, mask)]
-                return _answer(model, held[0], held[1], of).float().cpu().numpy()
+                held = [torch.from_numpy(rows).to(how["devices"]) for rows in arrays]
+                return [*zip(*(one.float().cpu().numpy() for one in _answers(model, *held)), strict=True)]
 
         self._forward = forward
 
@@ -98,8 +98,8 @@ class Encoder:
         begin, end = self._tokenizer.cls_token_id, self._tokenizer.sep_token_id
         return [begin, *first, end] if second is None else [begin, *first, end, end, *second, end]
 
-    def rows(self, inputs: list[Ids], of: str = "dense") -> list[Rows]:
-        """Return one row an input, in their order: a vector, a logit, or ("sparse") its tokens' weights."""
+    def rows(self, inputs: list[Ids]) -> list[tuple[Rows, ...]]:
+        """Return for each input, in their order, its vector and its tokens' weights; or its logit alone."""
         assert self._forward is not None  # noqa: S101 - `run` has loaded it
         pad = self._tokenizer.pad_token_id
         found: list[Any] = [None] * len(inputs)
@@ -111,7 +111,7 @@ class Encoder:
             for row, place in enumerate(places):
                 count = len(inputs[place])
                 ids[row, :count], mask[row, :count] = inputs[place], 1
-            for place, answer in zip(places, self._forward(ids, mask, of), strict=False):
+            for place, answer in zip(places, self._forward(ids, mask), strict=False):
                 found[place] = answer
         return found
 
@@ -133,10 +133,9 @@ def _rows(length: int, tokens: int) -> int:
     return max(1, tokens // length // 2 * 2 if length % 16 else tokens // length)
 
 
-def _answer(model: Any, ids: Any, mask: Any, of: str) -> Any:  # noqa: ANN401 - tensors
-    """Return (rows, width): vectors of the embedder, or weights of tokens; or logits of the reranker."""
+def _answers(model: Any, ids: Any, mask: Any) -> tuple[Any, ...]:  # noqa: ANN401 - tensors
+    """Return vectors and weights of tokens of the embedder; or the logits of the reranker."""
     if not hasattr(model, "sparse_linear"):
-        return model(input_ids=ids, attention_mask=mask).logits[:, 0]
-    asked = {"return_dense": of == "dense", "return_sparse": of == "sparse"}
-    found = model({"input_ids": ids, "attention_mask": mask}, **asked)[f"{of}_vecs"]
-    return found if of == "dense" else found[:, :, 0]
+        return (model(input_ids=ids, attention_mask=mask).logits[:, 0],)
+    found = model({"input_ids": ids, "attention_mask": mask}, return_dense=True, return_sparse=True)
+    return found["dense_vecs"], found["sparse_vecs"][:, :, 0]

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
+from kgray.backends.belongings import Belongings
 from kgray.backends.openai_api.client import Client, Endpoint, Limiter, Rejected, TryLater
 from kgray.backends.openai_api.dialect import Dialect
 from kgray.backends.openai_api.structured import DIALECTS
@@ -25,8 +22,6 @@ from kgray.errors import SettingsError
 
 HOW_TO_GET_IT = "run `pip install 'kgray[vllm]'` where Ray's actors run"
 ADDRESS = "this process"  # in place of a server's
-_SHARED = Path("/dev/shm")  # noqa: S108 - where the system keeps it; vLLM's queues are segments of Python's kind
-_LOOK_S = 0.2  # between two looks at what the processes of an engine that starts have mapped
 _QUEUED = 2  # calls that an engine has in hand for each that it can run: it never waits for the next
 # For an engine to end by itself; vLLM's 5 s are too few on a busy machine.
 _END_S = 45.0
@@ -54,58 +49,6 @@ class EngineLimits:
     tensor_parallel: int = 1
     placement: str = "STRICT_PACK"
     eager: bool = False
-
-
-def _free(segments: Iterable[Path]) -> None:
-    """Remove segments of shared memory that no process has mapped: what had to be killed has left them."""
-    mapped = set().union(*map(_mapped, Path("/proc").glob("[0-9]*")))
-    for segment in set(segments) - mapped:
-        with suppress(OSError):
-            segment.unlink()
-
-
-def _mapped(process: Path) -> set[Path]:
-    """Return the segments that a process has mapped."""
-    try:
-        lines = (process / "maps").read_text().splitlines()
-    except OSError:  # it has ended, or is another user's
-        return set()
-    return {Path(line[line.index("/") :]) for line in lines if f"{_SHARED}/psm_" in line}
-
-
-def _of_children() -> set[Path]:
-    """Return the segments that the processes below this one have mapped."""
-    parents: dict[int, int] = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError, IndexError):
-            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    below = {os.getpid()}
-    while more := {one for one, parent in parents.items() if parent in below} - below:
-        below |= more
-    return set[Path]().union(*(_mapped(Path(f"/proc/{one}")) for one in below - {os.getpid()}))
-
-
-@contextmanager
-def _noting(segments: set[Path]) -> Iterator[None]:
-    """Note the new segments that processes below this one map in the block, which may fail.
-
-    What else appears meanwhile may also be another program's.
-    """
-    before, ended = set(_SHARED.glob("psm_*")), Event()
-
-    def look() -> None:
-        last = False
-        while not last:
-            last = ended.wait(_LOOK_S)
-            segments.update(_of_children() - before)
-
-    looking = Thread(target=look, daemon=True)
-    looking.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        looking.join()
 
 
 class AbsentEngine(Client):
@@ -177,7 +120,7 @@ class EngineClient(Client):
         DIALECTS[ADDRESS, name] = Dialect()  # known: nothing is probed
         self._limits, self._heads, self._on_dead = limits, heads, on_dead
         self._engine: Any = None
-        self._segments: set[Path] = set()  # of shared memory that came with it
+        self._belongings = Belongings()
         self._starting = asyncio.Lock()
         self._loading: asyncio.Task[None] | None = None
         self._numbers = itertools.count()
@@ -209,7 +152,7 @@ class EngineClient(Client):
             engine, self._engine = self._engine, None
             if engine is not None:
                 await asyncio.to_thread(engine.shutdown, _END_S)
-                await asyncio.to_thread(_free, self._segments)
+                await asyncio.to_thread(self._belongings.end)
 
     def _built(self) -> Any:  # noqa: ANN401 - vLLM's AsyncLLM
         try:
@@ -233,21 +176,17 @@ class EngineClient(Client):
             enable_prefix_caching=True,
             structured_outputs_config=_STRUCTURED,
         )
-        self._segments, built = set(), None
+        self._belongings = Belongings()
         try:
-            with _noting(self._segments):
+            with self._belongings.noting():
                 # Called by vLLM with its configuration and the engine's number.
                 loggers = [lambda *_: _Statistics(self.counts)]
-                built = AsyncLLM.from_engine_args(arguments, stat_loggers=loggers)
-            return built
+                return AsyncLLM.from_engine_args(arguments, stat_loggers=loggers)
         except (OSError, ValueError, RuntimeError) as error:
             raise SettingsError(
                 f"model.name = {self.endpoint.name!r}: vLLM cannot start it: "
                 f"{' '.join(str(error).split())[:300]}"
             ) from None
-        finally:
-            if built is None:
-                _free(self._segments)
 
     async def _opened(self) -> Any:  # noqa: ANN401 - what has a limiter
         await self.start()

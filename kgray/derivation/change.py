@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kgray.graph import Entity, Fact
-from kgray.ports import Vector
+from kgray.ports import Embedding, Vector
 from kgray.records import Episode, EpisodeHead, Evidence, GroupRecords, Mention, Place, Ruling, Verdict
 from kgray.timeline import Span
 from kgray.times import Instant
@@ -37,8 +37,8 @@ class EpisodeChange:
     rulings: tuple[Ruling, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     name_vectors: tuple[tuple[Mention, Vector], ...] = ()
-    statement_vectors: tuple[tuple[str, Vector], ...] = ()
-    episode_vector: Vector | None = None
+    statement_vectors: tuple[tuple[str, Embedding], ...] = ()
+    episode_vector: Embedding | None = None
 
     def head(self, recorded_at: Instant) -> EpisodeHead:
         """Return the episode's place on both clocks, once it is recorded."""

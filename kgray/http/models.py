@@ -35,7 +35,7 @@ class Asked(Body):
     said_before: Moment | None = None
     any_time: bool = False
     recipe: Name = "hybrid"
-    methods: list[Literal["bm25", "cosine", "bfs"]] | None = None
+    methods: list[Literal["bm25", "cosine", "sparse", "bfs"]] | None = None
     reranker: Literal["none", "mmr", "episode_mentions", "node_distance", "cross_encoder"] | None = None
     centre: Name | None = None
     seeds: Names = []

@@ -24,7 +24,7 @@ from kgray.ingest.state import Answers, Questions, ReadEpisode
 from kgray.ingest.threads import off_the_loop
 from kgray.kinds import ANSWERS_TO
 from kgray.outages import OUTAGES
-from kgray.ports import Answer, Question, QuestionRequest, Vector
+from kgray.ports import Answer, Embedding, Question, QuestionRequest
 from kgray.ports.ingest import Stop
 
 
@@ -114,7 +114,7 @@ async def settle(
     resolution: str,
     *,
     attempt: Callable[[Answers], Awaitable[Decision]],
-    embed: Callable[[list[str]], Awaitable[Iterable[Vector]]],
+    embed: Callable[[list[str]], Awaitable[Iterable[Embedding]]],
     ask: Callable[[QuestionRequest], Awaitable[tuple[Answer, ...]]],
 ) -> tuple[EpisodeChange, Decision]:
     """Decide, ask what is open, decide again, until the episode's change is final (R21).

@@ -79,13 +79,11 @@ def committed(change: EpisodeChange, difference: Difference, recorded_at: Instan
         kinds.VERDICTS: [rows.verdict_row(verdict, recorded_at) for verdict in change.verdicts],
         kinds.NAMES: [rows.name_row(mention) for mention in bearers.values()],
         kinds.NAME_VECTORS: list(vectors.values()),
-        kinds.STATEMENT_VECTORS: [
-            (id_, rows.vector_bytes(vector)) for id_, vector in change.statement_vectors
-        ],
+        kinds.STATEMENT_VECTORS: [rows.vector_row(id_, *found) for id_, found in change.statement_vectors],
         **_derived_puts(difference),
     }
     if change.episode_vector is not None:
-        puts[kinds.EPISODE_VECTORS] = ((episode.sequence, rows.vector_bytes(change.episode_vector)),)
+        puts[kinds.EPISODE_VECTORS] = (rows.vector_row(episode.sequence, *change.episode_vector),)
     return _of(
         episode,
         _OPEN,

@@ -31,7 +31,7 @@ from kgray.ingest.withdraw import embed_missing
 from kgray.kinds import EPISODES, STATEMENT_VECTORS_OF, Row
 from kgray.ledger import Removals
 from kgray.ontology import Ontology
-from kgray.ports import Answer, Embedder, Extractor, Judge, Matrix, RowChanges, Store, Writer
+from kgray.ports import Answer, Embed, Embedder, Extractor, Judge, RowChanges, Store, Writer, embedded
 from kgray.records import Episode, Operation
 from kgray.settings import PipelineSettings
 from kgray.times import Instant
@@ -293,11 +293,15 @@ class Committer:
             self._keep_within_bound()
 
     async def _embed_missing(self, group: str) -> None:
-        store, embedder = self._parts.store, self._parts.embedder
-        for change in await apart(lambda there: embed_missing(store, _Distant(embedder, there), group)):
+        store = self._parts.store
+        for change in await apart(lambda there: embed_missing(store, self._embedding(there), group)):
             self.outbox.post(change)
         await self.outbox.flush()
         self._embedded.add(group)  # from now on others read them
+
+    def _embedding(self, there: There) -> Embed:
+        """Return how work in another thread has texts embedded: in the embedder's own (`apart`)."""
+        return lambda texts: there(embedded(self._parts.embedder, texts))
 
     async def with_vectors(self, state: GroupState) -> None:
         """Read the vectors of statements that deciding on this state needs, and that it does not have."""
@@ -394,9 +398,9 @@ class Committer:
         recorded_at = await self.record_time(group)
 
         async def carried_out(there: There) -> str:
-            embedder = _Distant(self._parts.embedder, there)
+            embed = self._embedding(there)
             try:
-                async for change in correct(self._parts.store, embedder, operation, recorded_at):
+                async for change in correct(self._parts.store, embed, operation, recorded_at):
                     await there(self._written(change, recorded_at))
             except (NotFound, InputError) as error:
                 await there(self._written(changes.refused(operation, str(error), recorded_at), recorded_at))
@@ -451,16 +455,3 @@ class Committer:
 
 def _after(last: Instant) -> Instant:
     return max(times.now(), last + 1)
-
-
-class _Distant:
-    """An embedder, for work that runs in another thread than the embedder's own (`apart`)."""
-
-    def __init__(self, embedder: Embedder, there: There) -> None:
-        self._embedder, self._there = embedder, there
-        self.identity, self.dimensions = embedder.identity, embedder.dimensions
-
-    async def embed(self, texts: Sequence[str]) -> Matrix:
-        """Return (len(texts), dimensions), as the embedder does."""
-        found: Matrix = await self._there(self._embedder.embed(texts))
-        return found

@@ -21,20 +21,20 @@ from kgray.derivation.withdrawn import borne
 from kgray.errors import InputError, NotFound
 from kgray.ingest import changes
 from kgray.ingest.withdraw import withdraw
-from kgray.ports import Embedder, RowChanges, Store
+from kgray.ports import Embed, RowChanges, Store
 from kgray.records import GroupRecords, Operation, Place, entity_id
 from kgray.times import Instant
 
 
 async def correct(
-    store: Store, embedder: Embedder, operation: Operation, recorded_at: Instant
+    store: Store, embed: Embed, operation: Operation, recorded_at: Instant
 ) -> AsyncIterator[RowChanges]:
     """Yield the row changes of the operation; each must be durable before the next is asked for.
 
     Raises NotFound or InputError, one line for the caller, where it cannot be done.
     """
     if operation.withdraws:
-        async for change in withdraw(store, embedder, operation, recorded_at):
+        async for change in withdraw(store, embed, operation, recorded_at):
             yield change
     else:
         yield _corrected(store, operation, recorded_at)

@@ -116,7 +116,7 @@ def _with_vectors(
     asked.texts = list(dict.fromkeys((*asked.texts, *(one for one in wanted if one not in known))))
     return replace(
         change,
-        name_vectors=tuple((mention, known[surface]) for mention, surface in named if surface in known),
+        name_vectors=tuple((mention, known[said].vector) for mention, said in named if said in known),
         statement_vectors=tuple((id_, known[wording]) for id_, wording in made if wording in known),
         episode_vector=known.get(text),
     )

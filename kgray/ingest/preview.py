@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from kgray import times
 from kgray.derivation import dump
@@ -18,7 +19,7 @@ from kgray.ingest.extract import read_episode
 from kgray.ingest.state import Answers, GroupState, ReadEpisode
 from kgray.kinds import ALL
 from kgray.ledger import Foresight, dumped_episodes, find
-from kgray.ports import Answer, QuestionRequest
+from kgray.ports import Answer, QuestionRequest, embedded
 from kgray.records import Draft
 
 
@@ -77,7 +78,7 @@ class Preview:
         async def ask(request: QuestionRequest) -> tuple[Answer, ...]:
             return (await parts.judge.judge(request)).answers
 
-        resolution, embed = parts.pipeline.resolution, parts.embedder.embed
+        resolution, embed = parts.pipeline.resolution, partial(embedded, parts.embedder)
         return (await settle(read, Answers(), resolution, attempt=attempt, embed=embed, ask=ask))[0]
 
     def _view(self, group: str) -> tuple[View, list[dump.DumpRow]]:

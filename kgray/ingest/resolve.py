@@ -186,9 +186,9 @@ def _candidates(
 ) -> list[EntityNote]:
     """Return the candidates, by birth: those alike by letters, and those near by vector."""
     candidates = {note.id: note for note in known}
-    vector = case.answers.vectors.get(entity.name)
-    if vector is not None:
-        near = case.state.near_scored(vector, NAME_FLOOR, NEAR_LIMIT)
+    said = case.answers.vectors.get(entity.name)
+    if said is not None:
+        near = case.state.near_scored(said.vector, NAME_FLOOR, NEAR_LIMIT)
         for note in resolved.bearing(case.state, (shown for _, shown in near)):
             if names.digits(note.name) == names.digits(entity.name):
                 candidates.setdefault(note.id, note)

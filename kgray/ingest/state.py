@@ -25,7 +25,7 @@ from kgray.ingest.aliases import ToldNames
 from kgray.ingest.candidates import NameIndex, Nearest
 from kgray.kinds import ALL, Row
 from kgray.ontology import Ontology
-from kgray.ports import Answer, Question, Store, Vector
+from kgray.ports import Answer, Embedding, Question, Store, Vector
 from kgray.records import Episode, Extraction, GroupRecords
 from kgray.times import Instant
 
@@ -77,7 +77,7 @@ class ReadEpisode:
 class Answers:
     """What an episode's earlier rounds gave: vectors by text, answers by question (R21)."""
 
-    vectors: dict[str, Vector] = field(default_factory=dict)
+    vectors: dict[str, Embedding] = field(default_factory=dict)
     said: dict[Question, Answer] = field(default_factory=dict)
 
 
@@ -221,9 +221,9 @@ class GroupState:
                 self._owners.append(owner)
                 self._owned.add(owner)
                 self.nearest.extend(vector[None])
-        for statement, vector in change.statement_vectors:
+        for statement, found in change.statement_vectors:
             if self._compares(self.graph.statements.get(statement)):
-                self.statement_vectors[statement] = vector
+                self.statement_vectors[statement] = found.vector
 
     def wanted_vectors(self, judging: str) -> tuple[int, list[str]] | None:
         """Return which statements' vectors are to be read before deciding; None = nothing new to read.
@@ -245,7 +245,7 @@ class GroupState:
 
     def take_wanted(self, wanted: tuple[int, list[str]], judging: str, found: Iterable[Row]) -> None:
         """Take the rows of the vectors that `wanted_vectors` asked for."""
-        self.statement_vectors.update((id_, rows.as_vector(kept)) for id_, kept in found)
+        self.statement_vectors.update((row[0], rows.as_vector(row[-1])) for row in found)
         self._vectors_for = (judging, wanted[0])
 
     def clear(self) -> None:

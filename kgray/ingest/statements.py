@@ -373,8 +373,9 @@ class _Comparison:
     def _quantised(self, statement: Statement) -> NDArray[np.int64] | None:
         """Return the vector of a statement's first wording in integers: sums are exact; None: unknown."""
         state = self.case.state
-        held = state.statement_vectors.get(statement.id)
-        vector = held if held is not None else self.case.answers.vectors.get(statement.wording)
+        vector = state.statement_vectors.get(statement.id)
+        if vector is None and (said := self.case.answers.vectors.get(statement.wording)) is not None:
+            vector = said.vector
         return None if vector is None else state.nearest.quantised(vector).astype(np.int64)
 
 

@@ -28,7 +28,7 @@ from kgray.ingest.committer import Committer, OnStage, Parts
 from kgray.ingest.decide import Decision, decide
 from kgray.ingest.extract import keep, read_episode, stored_extraction
 from kgray.ingest.state import Answers, GroupState, KnownState, Questions, ReadEpisode
-from kgray.ports import Answer, Question, QuestionRequest, Vector
+from kgray.ports import Answer, Embedding, Question, QuestionRequest, embedded
 from kgray.ports.ingest import Stop, Totals
 from kgray.records import Episode, Extraction, Operation
 
@@ -62,7 +62,7 @@ class InFlight:
     tried: bool = False  # decided ahead at least once, or never to be
     until: float = 0.0  # how long it waits for others: before its first try, then before it asks
     due: bool = False  # to be decided ahead: never tried, or what its last try read has changed
-    vectors: dict[str, Vector] = field(default_factory=dict)
+    vectors: dict[str, Embedding] = field(default_factory=dict)
     asked: dict[Asked, Asking] = field(default_factory=dict)  # the calls of requests
     used: set[Asked] = field(default_factory=set)  # those that the commit used
     spent: dict[Asked, int] = field(default_factory=dict)  # tokens
@@ -175,7 +175,7 @@ class GroupWindow:
         if not (fresh := [text for text in texts if text not in item.vectors]):
             return
         since = time.monotonic()
-        found = await patiently(lambda: self._parts.embedder.embed(fresh), self._parts, self._run.stop)
+        found = await patiently(lambda: embedded(self._parts.embedder, fresh), self._parts, self._run.stop)
         self._run.watch("embed", time.monotonic() - since, None)
         item.vectors.update(zip(fresh, found, strict=True))
 
@@ -417,7 +417,7 @@ class GroupWindow:
         async def ask(request: QuestionRequest) -> GivenAnswers:
             return await self._call(item, request, stalled=True)
 
-        async def embed(texts: list[str]) -> list[Vector]:
+        async def embed(texts: list[str]) -> list[Embedding]:
             await self._embed_for(item, texts)
             return [item.vectors[text] for text in texts]
 

@@ -38,7 +38,7 @@ from kgray.ingest import changes
 from kgray.ingest.changes import Step, Verb
 from kgray.kinds import Key, Kind, Read, Row
 from kgray.ledger import Removals, named
-from kgray.ports import Embedder, Matrix, Patch, RowChanges, Store
+from kgray.ports import Embed, Patch, RowChanges, Store
 from kgray.records import GroupRecords, Operation
 from kgray.times import Instant
 
@@ -55,20 +55,20 @@ def _patches(column: str, value: object, places: Mapping[Kind, Iterable[Key]]) -
     return [patch for kind, found in every for patch in changes.patched(kind, (column,), found)]
 
 
-async def withdraw_requested(store: Store, embedder: Embedder, group: str) -> None:
+async def withdraw_requested(store: Store, embed: Embed, group: str) -> None:
     """Carry out the requested retractions and removals of a group; call it inside `store.writing()`."""
     for operation in Removals.of(store, group).operations:
         while True:
             rests_on = store.heads([group])[group].last_recorded
             recorded_at = max(times.now(), rests_on + 1)
             with suppress(Outrun):  # another process has recorded something meanwhile: read it anew
-                async for change in withdraw(store, embedder, operation, recorded_at):
+                async for change in withdraw(store, embed, operation, recorded_at):
                     store.apply([replace(change, rests_on=rests_on if change.recorded_at else None)])
                 break
 
 
 async def withdraw(
-    store: Store, embedder: Embedder, operation: Operation, recorded_at: Instant
+    store: Store, embed: Embed, operation: Operation, recorded_at: Instant
 ) -> AsyncIterator[RowChanges]:
     """Yield the row changes of a retraction or removal; each must be durable before the next is asked for.
 
@@ -81,16 +81,16 @@ async def withdraw(
     """
     ((*_, begun),) = store.rows(kinds.OPERATIONS_AT, operation.group, [operation.sequence])
     if begun is None:
-        whole, hidden = await _whole(store, embedder, operation, recorded_at)
+        whole, hidden = await _whole(store, embed, operation, recorded_at)
         if whole.clear or changes.size(whole) <= AT_ONCE:
             yield whole
             return
         yield changes.begun(whole, operation, hidden)
-    for piece in await _pieces(store, embedder, operation):
+    for piece in await _pieces(store, embed, operation):
         yield piece
 
 
-async def _pieces(store: Store, embedder: Embedder, operation: Operation) -> Iterator[RowChanges]:
+async def _pieces(store: Store, embed: Embed, operation: Operation) -> Iterator[RowChanges]:
     """Return what is left to do of a begun retraction or removal, in pieces.
 
     Mentions and evidence go after what is found through them, so that a run that goes on finds it, too.
@@ -104,7 +104,7 @@ async def _pieces(store: Store, embedder: Embedder, operation: Operation) -> Ite
     if operation.kind == "remove":
         gone = {row[0] for row in _named(store, operation)}
         drops = _rows_of(store, group, gone, records_of(store, group, within=[]).operations)
-        vectors, waiting = await _renewed(store, embedder, group, gone)
+        vectors, waiting = await _renewed(store, embed, group, gone)
         drops[kinds.STATEMENT_VECTORS] = [*drops[kinds.STATEMENT_VECTORS], *((id_,) for id_ in waiting)]
         if waiting := sorted({*waiting, *result.get(_UNEMBEDDED, ())}):
             result[_UNEMBEDDED] = waiting
@@ -131,7 +131,7 @@ def _named(store: Store, operation: Operation) -> list[Row]:
 
 
 async def _whole(
-    store: Store, embedder: Embedder, operation: Operation, recorded_at: Instant
+    store: Store, embed: Embed, operation: Operation, recorded_at: Instant
 ) -> tuple[RowChanges, Iterable[int]]:
     """Return a retraction or removal as one change, on what is committed now, and the removed sequences."""
     group, hard = operation.group, operation.kind == "remove"
@@ -166,7 +166,7 @@ async def _whole(
             (kinds.VERDICTS, changed.verdicts),
         )
     }
-    vectors, waiting = await _renewed(store, embedder, group, gone)
+    vectors, waiting = await _renewed(store, embed, group, gone)
     result |= {_UNEMBEDDED: waiting} if waiting else {}
     drops[kinds.STATEMENT_VECTORS] = [*drops[kinds.STATEMENT_VECTORS], *((id_,) for id_ in waiting)]
     whole = changes.corrected(
@@ -261,9 +261,7 @@ def _first_wordings(store: Store, group: str, erased: set[int]) -> dict[str, str
     return texts
 
 
-async def _renewed(
-    store: Store, embedder: Embedder, group: str, erased: set[int]
-) -> tuple[list[Row], list[str]]:
+async def _renewed(store: Store, embed: Embed, group: str, erased: set[int]) -> tuple[list[Row], list[str]]:
     """Return the new vectors of statements whose first wording is erased; or, without them, the statements.
 
     They wait for their vectors where the embedder does not answer soon (R27).
@@ -271,15 +269,16 @@ async def _renewed(
     texts = _first_wordings(store, group, erased)
     with suppress(Unavailable, TimeoutError):
         async with asyncio.timeout(_EMBEDDER_S):
-            return (_vector_rows(texts, await embedder.embed(list(texts.values()))) if texts else []), []
+            return (await _vector_rows(embed, texts) if texts else []), []
     return [], list(texts)
 
 
-def _vector_rows(texts: Mapping[str, str], vectors: Matrix) -> list[Row]:
-    return [(id_, rows.vector_bytes(vector)) for id_, vector in zip(texts, vectors, strict=True)]
+async def _vector_rows(embed: Embed, texts: Mapping[str, str]) -> list[Row]:
+    found = await embed(list(texts.values()))
+    return [rows.vector_row(id_, *said) for id_, said in zip(texts, found, strict=True)]
 
 
-async def embed_missing(store: Store, embedder: Embedder, group: str) -> list[RowChanges]:
+async def embed_missing(store: Store, embed: Embed, group: str) -> list[RowChanges]:
     """Return the changes that add the vectors that removals could not compute. Raises Unavailable.
 
     A group is decided on these vectors, so whoever ingests calls it before it reads the group's state.
@@ -293,7 +292,7 @@ async def embed_missing(store: Store, embedder: Embedder, group: str) -> list[Ro
         texts: dict[str, str] = {}
         for statement, _, text in _read(store, group, kinds.EVIDENCE_OF, result.pop(_UNEMBEDDED)):
             texts.setdefault(statement, text)
-        vectors = _vector_rows(texts, await embedder.embed(list(texts.values())))
+        vectors = await _vector_rows(embed, texts)
         found.append(
             RowChanges(
                 group=group,

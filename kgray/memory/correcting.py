@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from kgray.memory.ingesting import why
 from kgray.memory.naming import entity_ids
 from kgray.memory.run_files import forget_texts
 from kgray.memory.webhooks import Webhooks
-from kgray.ports import Embedder, Store, at_one_moment
+from kgray.ports import Embedder, Store, at_one_moment, embedded
 from kgray.ports.ingest import IngestOutcome, Queued, Sequences, Stop
 from kgray.records import Operation, OperationKind, check_group
 
@@ -117,7 +118,7 @@ class Withdrawals:
 
         try:
             with self._store.writing():
-                await withdraw_requested(self._store, self._embedder, group)
+                await withdraw_requested(self._store, partial(embedded, self._embedder), group)
         except Locked:
             for _ in range(_LOOKS):
                 if carried_out() or stop():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,18 +153,33 @@ class Embedder(Protocol):
         """Return (len(texts), dimensions); (0, dimensions) for no text; a text of no words is still unit length."""
 
 
-SparseVector = dict[int, float]
+class Embedding(NamedTuple):
+    """What an embedder says of a text.
+
+    weights     of its tokens, as `rows.weight_bytes` gives them (b"" = of no words); None: it weighs none.
+                How well two texts fit is the sum, over the tokens of both, of the products of their weights
+    """
+
+    vector: Vector
+    weights: bytes | None = None
+
+
+Embed = Callable[[Sequence[str]], Awaitable[list[Embedding]]]
 
 
 @runtime_checkable
 class SparseEmbedder(Protocol):
-    """An embedder that, on request, also weighs a text's tokens: a lexical signal that the model has learnt."""
+    """An embedder that weighs a text's tokens too: a lexical signal that the model has learnt."""
 
-    async def sparse(self, texts: Sequence[str]) -> list[SparseVector]:
-        """Return, by text, token id -> weight above 0; {} for a text of no words.
+    async def embed_both(self, texts: Sequence[str]) -> tuple[Matrix, list[bytes]]:
+        """Return the vectors as `Embedder.embed` does, and from the same pass the weights of each text."""
 
-        How well two texts fit is the sum, over the tokens of both, of the products of their weights.
-        """
+
+async def embedded(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
+    """Return what an embedder says of each text, in one pass."""
+    if isinstance(embedder, SparseEmbedder):
+        return [Embedding(*both) for both in zip(*await embedder.embed_both(texts), strict=True)]
+    return [Embedding(vector) for vector in await embedder.embed(texts)]
 
 
 class Reranker(Protocol):

@@ -11,20 +11,17 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from kgray.errors import KgrayError
-from kgray.ports import SummaryRequest
+from kgray.ports import Embedding, Matrix, SummaryRequest, embedded
 
 _T = TypeVar("_T")
+Embedded = tuple[Matrix, list[bytes] | None]  # of several texts: vectors; weights of their tokens, if any
 Outcome = Any  # a value of the port's own, or a KgrayError; a RuntimeError stands for a bug of ours
 NumberedRequest = tuple[int, Any]
 NumberedOutcome = tuple[int, Outcome]
 TOLD = -1  # in place of a number: the outcome is what the worker waits for itself, a tuple of Outage
-
-
-class SparseRequest(NamedTuple):
-    """Asks an embedder for the weights of the texts' tokens, in place of their vectors."""
-
-    texts: Sequence[str]
 
 
 class RerankRequest(NamedTuple):
@@ -38,11 +35,16 @@ async def answered(model: Any, request: Any) -> Any:  # noqa: ANN401 - as the po
     """Return what an embedder, a reranker or a summariser makes of a request."""
     if isinstance(request, SummaryRequest):
         return await model.write(request)
-    if isinstance(request, SparseRequest):
-        return await model.sparse(request.texts)
     if isinstance(request, RerankRequest):
         return await model.score(*request)
-    return await model.embed(request)
+    return together(await embedded(model, request))
+
+
+def together(found: Sequence[Embedding]) -> Embedded:
+    """Return what an embedder said of several texts in the form in which it is sent: one matrix."""
+    vectors = np.stack([one.vector for one in found])
+    weights = [one.weights for one in found if one.weights is not None]
+    return vectors, weights or None
 
 
 class Lost(Exception):

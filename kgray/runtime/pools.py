@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from kgray.errors import KgrayError, Unavailable
 from kgray.outages import OUTAGES
-from kgray.ports import Embedder, Extractor, Judge, Matrix, Reranker, SparseEmbedder, SparseVector, Summarizer
-from kgray.runtime.outcomes import TOLD, Gone, Lost, Outcome, RerankRequest, SparseRequest, answered, within
+from kgray.ports import Embedder, Extractor, Judge, Matrix, Reranker, SparseEmbedder, Summarizer
+from kgray.runtime.outcomes import TOLD, Gone, Lost, Outcome, RerankRequest, answered, within
 from kgray.runtime.profile import profile_of
 from kgray.runtime.spec import DeploymentSpec
 
@@ -371,18 +371,19 @@ class PooledEmbedder:
     def __init__(self, calls: Chunker | OnWorkers, local: Embedder) -> None:
         self._calls, self.identity, self.dimensions = calls, local.identity, local.dimensions
         if isinstance(local, SparseEmbedder):
-            self.sparse = self._sparse
+            self.embed_both = self._both
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
         """Return (len(texts), dimensions); one request for the whole list."""
-        if not texts:
-            return np.zeros((0, self.dimensions), dtype=np.float32)
-        # A copy: rows that stay in memory must not pin Ray's shared memory, which is read-only.
-        return np.array(await self._calls.ask(tuple(texts)), dtype=np.float32)
+        vectors, _ = await self._both(texts)
+        return vectors
 
-    async def _sparse(self, texts: Sequence[str]) -> list[SparseVector]:
-        found: list[SparseVector] = await self._calls.ask(SparseRequest(tuple(texts))) if texts else []
-        return found
+    async def _both(self, texts: Sequence[str]) -> tuple[Matrix, Any]:
+        if not texts:
+            return np.zeros((0, self.dimensions), dtype=np.float32), []
+        vectors, weights = await self._calls.ask(tuple(texts))
+        # A copy: rows that stay in memory must not pin Ray's shared memory, which is read-only.
+        return np.array(vectors, dtype=np.float32), weights
 
 
 class PooledReranker:

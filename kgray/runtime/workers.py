@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
@@ -17,18 +18,19 @@ from typing import Any
 from kgray.errors import ContentError, Garbled, KgrayError, SettingsError
 from kgray.ingest.state import collect_garbage_rarely
 from kgray.outages import OUTAGES, Outage
-from kgray.ports import ExtractionRequest, Matrix, QuestionRequest, SummaryRequest
+from kgray.ports import ExtractionRequest, QuestionRequest, SummaryRequest, embedded
 from kgray.runtime import logs, metrics
 from kgray.runtime.actors import control, streaming
 from kgray.runtime.outcomes import (
     TOLD,
+    Embedded,
     NumberedOutcome,
     NumberedRequest,
     Outcome,
     RerankRequest,
-    SparseRequest,
     answered,
     outcome_of,
+    together,
 )
 from kgray.runtime.spec import DeploymentSpec
 
@@ -220,21 +222,17 @@ class EmbedWorker(_PooledActor):
         self._waiting: list[_Row] = []
         self._batching: asyncio.Task[None] | None = None
 
-    async def _outcome(self, request: Sequence[str] | SparseRequest) -> Outcome:
-        """Return the texts' vectors, (len(request), dimensions), or weights. request: at least one text."""
-        if isinstance(request, SparseRequest):
-            return self._fault or await outcome_of(answered(self._embedder, request))
+    async def _outcome(self, request: Sequence[str]) -> Outcome:
+        """Return what the embedder says of the texts, `outcomes.Embedded`. request: at least one text."""
         return self._fault or await outcome_of(self._embedded(request))
 
-    async def _embedded(self, texts: Sequence[str]) -> Matrix:
-        import numpy as np
-
+    async def _embedded(self, texts: Sequence[str]) -> Embedded:
         loop = asyncio.get_running_loop()
         rows = [loop.create_future() for _ in texts]
         self._waiting += zip(texts, rows, strict=True)
         if self._batching is None or self._batching.done():
             self._batching = asyncio.create_task(self._embed_waiting())
-        return np.stack(await asyncio.gather(*rows))
+        return together(await asyncio.gather(*rows))
 
     async def _embed_waiting(self) -> None:
         await asyncio.sleep(0)  # the lists of one chunk, and of chunks that came together, share a batch
@@ -247,32 +245,39 @@ class EmbedWorker(_PooledActor):
 
     async def _asked(self, batch: list[_Row]) -> Outcome:
         since = time.monotonic()
-        found = await outcome_of(self._embedder.embed([text for text, _ in batch]))
+        found = await outcome_of(embedded(self._embedder, [text for text, _ in batch]))
         metrics.observe("kgray_stage_seconds", time.monotonic() - since, stage="embed")
         metrics.observe("kgray_batch_size", len(batch), of="embed")
         return found
 
     async def _settle(self, batch: list[_Row], found: Outcome) -> None:
-        """Give each text its outcome; where one is to blame, by halves: those of others go well without it.
+        """Give each text its outcome; a part that fails is asked by halves, so that a bad text fails alone.
 
-        Where both halves are garbled it is the server: further halves would be thousands of requests.
+        Depth first, so that single texts are soon asked. Where of so many parts none is answered well, the
+        server is at fault: to ask further would be thousands of requests, and no text is to blame that was
+        not asked alone.
         """
-        if isinstance(found, ContentError | Garbled) and len(batch) > 1:
-            batch = _awaited(batch)
-            half = len(batch) // 2
-            parts = [part for part in (batch[:half], batch[half:]) if part]
-            outcomes = [await self._asked(part) for part in parts]
-            if len(parts) < 2 or not all(isinstance(one, Garbled) for one in outcomes):
-                for part, outcome in zip(parts, outcomes, strict=True):
-                    await self._settle(part, outcome)
-                return
-        for at, (_, row) in enumerate(batch):
-            if row.done():
-                continue  # nobody waits for it any longer
-            if isinstance(found, Exception):
-                row.set_exception(found)
-            else:
-                row.set_result(found[at])
+        parts, left = [(batch, found)], 4 * len(batch).bit_length()
+        while parts:
+            part, found = parts.pop()
+            failed = isinstance(found, ContentError | Garbled)
+            part = _awaited(part) if failed else part
+            if failed and len(part) > 1 and left > 0:
+                half = len(part) // 2
+                halves = [(some, await self._asked(some)) for some in (part[half:], part[:half])]
+                parts += halves
+                well = any(not isinstance(one, Exception) for _, one in halves)
+                left = sys.maxsize if well else left - 2
+                continue
+            if isinstance(found, ContentError) and len(part) > 1:
+                found = Garbled(f"the embedder refuses whatever it is sent: {found}")
+            for at, (_, row) in enumerate(part):
+                if row.done():
+                    continue  # nobody waits for it any longer
+                if isinstance(found, Exception):
+                    row.set_exception(found)
+                else:
+                    row.set_result(found[at])
 
     def _next_batch(self) -> list[_Row]:
         sizes = accumulate(len(text) // _CHARACTERS_A_TOKEN + 1 for text, _ in self._waiting)

@@ -16,17 +16,17 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial, reduce
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kgray import kinds
 from kgray.errors import Unavailable
 from kgray.kinds import COMMITTED, Read, Row
 from kgray.ports import Store, at_one_moment
+from kgray.search.postings import Words
 from kgray.search.vectors import (
     MESSAGE_VECTORS,
     NAME_VECTORS,
@@ -45,77 +45,6 @@ _CHUNK = 500  # sequences a read, when an index is extended
 _PAGE = 4096  # vectors that are appended together
 _TRIES = 20
 _ANEW = 4  # what is new is read by keys up to 1/4 of what is there; beyond, all is read in one scan
-
-
-# terms, sorted; a row that has each, rising for each term; how often
-_Run = tuple[NDArray[np.uint32], NDArray[np.int32], NDArray[np.int32]]
-Postings = tuple[NDArray[np.int32], NDArray[np.int32]]  # rows, rising; how often each has a term
-
-
-class Words:
-    """Postings of n rows: for a term the rows that have it, and how often.
-
-    Kept as sorted runs that are merged as they grow, each new one at least half as long as the one before:
-    to add is cheap, and a look-up searches about log(n) of them.
-    """
-
-    def __init__(self) -> None:
-        """Hold no row."""
-        self.lengths: NDArray[np.int32] = np.zeros(0, np.int32)
-        self._runs: list[_Run] = []
-        self._texts: list[bytes] = []
-
-    def add(self, packed: Sequence[bytes]) -> None:
-        """Append rows, each the terms of a text as `words.packed` gives them."""
-        lengths = np.fromiter((len(terms) // 4 for terms in packed), np.int32, len(packed))
-        terms = np.frombuffer(b"".join(packed), "<u4")
-        rows = np.repeat(np.arange(len(lengths), dtype=np.int32) + np.int32(len(self.lengths)), lengths)
-        self.lengths = np.concatenate((self.lengths, lengths))
-        self._texts += packed
-        order = np.argsort(terms, kind="stable")  # rows of a term stay in their order
-        terms, rows = terms[order], rows[order]
-        first = np.ones(len(terms), bool)
-        first[1:] = (terms[1:] != terms[:-1]) | (rows[1:] != rows[:-1])
-        starts = np.flatnonzero(first)
-        often = np.diff(starts, append=len(terms)).astype(np.int32)
-        run: _Run = terms[starts], rows[starts], often
-        while self._runs and len(self._runs[-1][0]) < 2 * len(run[0]):
-            older = self._runs.pop()
-            order = np.argsort(np.concatenate((older[0], run[0])), kind="stable")
-            run = (
-                np.concatenate((older[0], run[0]))[order],
-                np.concatenate((older[1], run[1]))[order],
-                np.concatenate((older[2], run[2]))[order],
-            )
-        self._runs.append(run)
-
-    def having(self, term: int) -> Postings:
-        """Return the rows that have a term, rising, and how often each has it."""
-        found_rows, found_often = [np.zeros(0, np.int32)], [np.zeros(0, np.int32)]
-        for terms, rows, often in self._runs:
-            first, last = (terms.searchsorted(np.uint32(term), side) for side in ("left", "right"))
-            if first < last:
-                found_rows.append(rows[first:last])
-                found_often.append(often[first:last])
-        return np.concatenate(found_rows), np.concatenate(found_often)
-
-    def having_phrase(self, terms: Sequence[int]) -> list[int]:
-        """Return the rows that have these terms one after the other."""
-        wanted = np.array(terms, "<u4").tobytes()
-        rows = reduce(np.intersect1d, (self.having(term)[0] for term in set(terms)))
-
-        def has(text: bytes) -> bool:
-            at = text.find(wanted)
-            while at > 0 and at % 4:  # between two terms begins none
-                at = text.find(wanted, at + 1)
-            return at >= 0
-
-        return [int(row) for row in rows if has(self._texts[row])]
-
-    def nbytes(self) -> int:
-        """Memory held."""
-        held = 3 * sum(run[0].nbytes for run in self._runs)  # terms, rows, how often: as many bytes each
-        return held + self.lengths.nbytes + 4 * int(self.lengths.sum())
 
 
 @dataclass(slots=True)
@@ -298,10 +227,11 @@ class GroupIndex:
         ):
             signs = not vectors.keeps_whole(len(indexed))
             found = store.rows(*reads.read(self.group, owners, signs=signs)) if owners != [] else iter(())
-            wanted = ((reads.name(row), row[-1]) for row in found)
-            some = ((name, value) for name, value in wanted if name in indexed)
+            some = (row for row in found if reads.name(row) in indexed)
             while page := list(islice(some, _PAGE)):
-                vectors.add([name for name, _ in page], [value for _, value in page], indexed, signs=signs)
+                weights = [row[-2] for row in page] if reads.weighed else ()
+                values = [row[-1] for row in page]
+                vectors.add([*map(reads.name, page)], values, indexed, signs=signs, weights=weights)
 
 
 # ---------------------------------------------------------------------------------- the indexes of a reader

@@ -13,11 +13,11 @@ from kgray.ports import SearchScope
 from kgray.records import check_group
 from kgray.times import Instant, from_datetime
 
-Method = Literal["bm25", "cosine", "bfs"]
+Method = Literal["bm25", "cosine", "sparse", "bfs"]
 Fusion = Literal["weighted", "rrf"]
 Reranker = Literal["none", "mmr", "episode_mentions", "node_distance", "cross_encoder"]
 _BESIDE = 2  # communities among other hits, where the query does not ask for them
-METHODS: tuple[Method, ...] = ("bm25", "cosine", "bfs")
+METHODS: tuple[Method, ...] = ("bm25", "cosine", "sparse", "bfs")
 RERANKERS: tuple[Reranker, ...] = ("none", "mmr", "episode_mentions", "node_distance", "cross_encoder")
 SCOPES: tuple[SearchScope, ...] = ("fact", "entity", "episode", "community")
 
@@ -27,6 +27,7 @@ class Weights:
     """What each signal counts (`ranking` says what the signals are). How they were found: docs/searching.md.
 
     words, vectors      of their weighted sum, each 0 to 1 or a little more
+    sparse              the same of the weights of tokens, where the embedder gives them
     speaker             factor for messages of a speaker who is named
     dates               factor for what was said, began or ended when the question says
     phrase              factor for what has a quoted phrase
@@ -43,6 +44,7 @@ class Weights:
 
     words: float = 0.5
     vectors: float = 0.5
+    sparse: float = 0.25
     speaker: float = 1.5
     dates: float = 1.5
     phrase: float = 1.5
@@ -61,7 +63,8 @@ class Recipe:
     """How to search; a value that prints itself.
 
     scopes      what is searched where the query does not say
-    methods     bm25 and cosine over texts and vectors, bfs: graph steps from the best hits
+    methods     bm25, cosine and sparse over texts, vectors and weights of tokens (of an embedder that gives
+                them); bfs: graph steps from the best hits
     fusion      weighted: one score of all signals, comparable over scopes. rrf: reciprocal rank fusion of the
                 methods alone, as the paper has it
     reranker    what orders the fused hits anew
@@ -71,7 +74,7 @@ class Recipe:
     """
 
     scopes: tuple[SearchScope, ...] = SCOPES
-    methods: tuple[Method, ...] = ("bm25", "cosine")
+    methods: tuple[Method, ...] = ("bm25", "cosine", "sparse")
     fusion: Fusion = "weighted"
     reranker: Reranker = "none"
     weights: Weights = Weights()
@@ -93,7 +96,10 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         "nearby": Recipe(methods=METHODS, reranker="node_distance"),  # by distance from the centre
         "reranked": Recipe(reranker="cross_encoder"),
         "paper": Recipe(
-            scopes=("fact", "entity"), methods=METHODS, fusion="rrf", places={"fact": 20, "entity": 20}
+            scopes=("fact", "entity"),
+            methods=("bm25", "cosine", "bfs"),
+            fusion="rrf",
+            places={"fact": 20, "entity": 20},
         ),
     }
 )

@@ -115,7 +115,7 @@ def _vectors(run: SearchRun, rows: Sequence[FoundRow]) -> Matrix | None:
     if not statements or len(statements) < len(rows):
         return None
     found = run.store.rows(STATEMENT_VECTORS_OF, run.query.group, list(dict.fromkeys(statements)))
-    known = {id_: as_vector(kept) for id_, kept in found}
+    known = {row[0]: as_vector(row[-1]) for row in found}
     if not all(statement in known for statement in statements):
         return None
     return np.stack([known[statement] for statement in statements])

@@ -12,7 +12,18 @@ from functools import partial
 from kgray.derivation.stored import view_now
 from kgray.errors import InputError
 from kgray.graph import Community, Entity, Fact, FactSpan, Hit
-from kgray.ports import Embedder, GraphView, Reranker, SearchScope, Store, Vector, at_one_moment
+from kgray.ports import (
+    Embedder,
+    Embedding,
+    GraphView,
+    Reranker,
+    SearchScope,
+    SparseEmbedder,
+    Store,
+    Vector,
+    at_one_moment,
+    embedded,
+)
 from kgray.records import Episode
 from kgray.search.candidates import Candidate, FoundRow, Ranked, SearchRun, cut_of, gather, steps
 from kgray.search.index import GroupIndex, Indexes
@@ -28,7 +39,8 @@ from kgray.times import now, to_datetime
 ViewAt = Callable[[], GraphView]
 Found = dict[SearchScope, list[Candidate]]
 _Ranks = dict[str, dict[str, int]]  # id -> method -> rank
-_METHODS = {"words": "bm25", "vectors": "cosine", "steps": "bfs"}  # signal -> method
+_METHODS = {"words": "bm25", "vectors": "cosine", "sparse": "sparse", "steps": "bfs"}  # signal -> method
+_TEXTS = ("words", "vectors", "sparse")  # the signals of a text itself
 _HELD = 64  # groups whose summaries are held in memory
 POOL = 3  # times the limit: what a reranker looks at
 
@@ -76,8 +88,7 @@ class Searcher:
         if query.known_at is not None and view is None:
             raise ValueError("known_at needs a view of the graph as known then")
         ways, group = query.ways, query.group
-        if ways.reranker == "cross_encoder" and self.reranker is None:
-            raise InputError("this recipe needs a reranker: set reranker.backend", field="recipe")
+        self._refuse_what_lacks(query)
         # A lone surrogate (a byte that was no UTF-8 on the command line) is no text to any store.
         text = query.text.encode("utf-8", "replace").decode()
         clock = now()
@@ -86,12 +97,12 @@ class Searcher:
             # "Last week" of a conversation that ended years ago is the week before its end.
             latest = min(clock, int(index.messages.times.max(initial=0))) or clock
         question = read_question(text, speakers=speakers, now=latest if query.as_of is None else query.as_of)
-        vector: Vector | None = None
-        if "cosine" in ways.methods or ways.reranker == "mmr":
-            vector = (await self.embedder.embed([question.topic]))[0]
+        topic: Embedding | None = None
+        if {"cosine", "sparse"} & {*ways.methods} or ways.reranker == "mmr":
+            (topic,) = await embedded(self.embedder, [question.topic])
         with self._indexes.unchanged():
             told = self._told(query)
-            ranked, linked = _first_stage(self.store, index, question, query, vector, told)
+            ranked, linked = _first_stage(self.store, index, question, query, topic, told)
         moment = None if query.any_time else query.as_of if query.as_of is not None else clock
 
         def read() -> Ranking:
@@ -102,7 +113,7 @@ class Searcher:
                 store=self.store, view=shown, query=query, ways=ways, question=question, moment=moment,
                 ranked=ranked, linked=linked, told=told,
             )  # fmt: skip
-            return _answer(run, vector)
+            return _answer(run, None if topic is None else topic.vector)
 
         found = at_one_moment(self.store, read)
         if ways.reranker != "cross_encoder" or self.reranker is None or not found.hits:
@@ -110,6 +121,12 @@ class Searcher:
         scores = await self.reranker.score(text, [hit.text for hit in found.hits])
         pairs = sorted(zip(scores, found.hits, strict=True), key=lambda pair: -pair[0])[: query.limit]
         return replace(found, hits=tuple(replace(hit, score=float(score)) for score, hit in pairs))
+
+    def _refuse_what_lacks(self, query: Query) -> None:
+        if query.ways.reranker == "cross_encoder" and self.reranker is None:
+            raise InputError("this recipe needs a reranker: set reranker.backend", field="recipe")
+        if "sparse" in (query.methods or ()) and not isinstance(self.embedder, SparseEmbedder):
+            raise InputError("this embedder weighs no tokens: see embedder.sparse", field="methods")
 
     def _told(self, query: Query) -> Summaries | None:
         """Return the texts of the run that was known then; None where there is none, or none is asked for."""
@@ -134,7 +151,7 @@ def _first_stage(
     index: GroupIndex,
     question: Question,
     query: Query,
-    vector: Vector | None,
+    topic: Embedding | None,
     told: Summaries | None = None,
 ) -> tuple[dict[SearchScope, Ranked], list[str]]:
     """Return the first stage of each scope that is searched, and the recorded entities that are named."""
@@ -142,7 +159,8 @@ def _first_stage(
     given = ways.weights
     words = given.words if "bm25" in ways.methods else 0.0
     near = given.vectors if "cosine" in ways.methods else 0.0
-    stage = FirstStage(index, question, replace(given, words=words, vectors=near), vector)
+    sparse = given.sparse if "sparse" in ways.methods else 0.0
+    stage = FirstStage(index, question, replace(given, words=words, vectors=near, sparse=sparse), topic)
 
     def exact(reads: VectorReads) -> Callable[[list[object]], Iterable[tuple[object, bytes]]]:
         def read(names: list[object]) -> Iterable[tuple[object, bytes]]:
@@ -211,7 +229,8 @@ def _ranking(run: SearchRun, vector: Vector | None, least: float = 0.0) -> tuple
         else:
             by_text[scope] = {
                 name: gather(run, scope, wanted, Scores(score=ranked.scores.signals[name]))
-                for name in ("words", "vectors")
+                for name in _TEXTS
+                if name in ranked.scores.signals
             }
             found[scope] = fused_by_rank(by_text[scope])
     walked = steps(run, found) if "bfs" in ways.methods else {}
@@ -325,7 +344,7 @@ def _ranks(
     for scope, candidate in chosen:
         if scope in by_text or candidate.place is None:
             continue
-        for signal in ("words", "vectors"):
+        for signal in _TEXTS:
             if place := run.ranked[scope].scores.rank(signal, candidate.place):
                 ranks.setdefault(candidate.row.id, {})[_METHODS[signal]] = place
     return ranks

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from kgray import kinds, rows
 from kgray.graph import PROFILE, Community
 from kgray.ports import Store
-from kgray.search.index import Words
+from kgray.search.postings import Words
 from kgray.search.vectors import Vectors
 from kgray.times import Instant
 from kgray.words import packed

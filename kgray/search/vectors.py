@@ -13,6 +13,7 @@ from kgray import kinds
 from kgray.kinds import Read, Row
 from kgray.ports import Vector
 from kgray.rows import sign_bits
+from kgray.search.postings import Tokens
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -37,6 +38,7 @@ class Vectors:
         self.dimensions = dimensions
         self.rows: dict[object, int] = {}  # name -> row
         self.owners: Ints = np.zeros(0, np.int64)  # of each row: whose vector it is, as a number
+        self.tokens = Tokens()  # of each row, where the embedder weighs them
         self._names: list[object] = []
         self._whole: Floats | None = np.zeros((0, dimensions), np.float32)
         # (words of 64 bits, rows): one operation takes one word of all rows
@@ -52,15 +54,23 @@ class Vectors:
         return self.whole and (len(self._names) + more) * self.dimensions * 4 <= EXACT_BYTES
 
     def add(
-        self, names: Sequence[object], values: Sequence[bytes], numbers: Mapping[object, int], *, signs: bool
+        self,
+        names: Sequence[object],
+        values: Sequence[bytes],
+        numbers: Mapping[object, int],
+        *,
+        signs: bool,
+        weights: Sequence[bytes | None] = (),
     ) -> None:
         """Append vectors (float32), or their signs; names that are there already are skipped.
 
-        numbers: of the owners, by name.
+        numbers: of the owners, by name; weights: of the tokens of each, if any are weighed
         """
         fresh = [n for n, name in enumerate(names) if name not in self.rows]
         if not fresh:
             return
+        if any(weights):
+            self.tokens.add(len(self._names), [weights[n] or b"" for n in fresh])
         for n in fresh:
             self.rows[names[n]] = len(self._names)
             self._names.append(names[n])
@@ -100,7 +110,7 @@ class Vectors:
 
     def nbytes(self) -> int:
         """Memory held, names not counted."""
-        return self._signs.nbytes + (0 if self._whole is None else self._whole.nbytes)
+        return self.tokens.nbytes() + (self._signs if self._whole is None else self._whole).nbytes
 
 
 def _matrix(joined: bytes, rows: int) -> Floats:
@@ -133,11 +143,13 @@ class VectorReads:
     """How the vectors of one kind are read, whole and their signs: all, or those of some owners.
 
     name    of a row; one that is a tuple begins with the owner's
+    weighed whether the column before the vector has the weights of the text's tokens
     """
 
     scans: tuple[Read, Read]
     look_ups: tuple[Read, Read]
     name: Callable[[Row], object]
+    weighed: bool = True
 
     @staticmethod
     def owners(names: Sequence[object]) -> Sequence[object]:
@@ -165,4 +177,5 @@ NAME_VECTORS = VectorReads(
     scans=(kinds.ALL["name_vectors"], kinds.NAME_SIGNS),
     look_ups=(kinds.NAME_VECTORS_OF, kinds.NAME_SIGNS_OF),
     name=itemgetter(0, 1),
+    weighed=False,
 )

@@ -59,13 +59,17 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class EmbedderSettings:
-    """The embedder. dimensions: None = the backend's own (hashing: 1024; a server is asked once)."""
+    """The embedder. dimensions: None = the backend's own (hashing: 1024; a server is asked once).
+
+    sparse: whether `bge` weighs a text's tokens too; the others cannot.
+    """
 
     backend: Literal["hashing", "openai", "minilm", "bge"] = "hashing"
     base_url: Url | None = None
     name: FilledText | None = None
     api_key: ApiKey | None = None
     dimensions: Annotated[int, within(16, 65_536)] | None = None
+    sparse: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)

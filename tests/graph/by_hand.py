@@ -24,6 +24,7 @@ from kgray.words import term, words
 
 # One embedder for all tests on a store: the database that workers share is built for one.
 EMBEDDER, WIDTH = "by-hand", 64
+WEIGHTS = rows.weight_bytes(np.array([7, 250_001], np.uint32), np.array([0.5, 0.25], np.float32))
 OPEN = frozenset({kinds.ACCEPTED, kinds.EXTRACTED})  # an episode that has not ended
 ANY = frozenset({*OPEN, kinds.COMMITTED, kinds.FAILED})
 ASKED = frozenset({kinds.PENDING})  # an operation that has not ended
@@ -117,8 +118,8 @@ def told(
             kinds.EVIDENCE: [rows.evidence_row(evidence, statement)],
             kinds.NAMES: [rows.name_row(mention)],
             kinds.NAME_VECTORS: [(entity, name, sequence, 0, vector)],
-            kinds.STATEMENT_VECTORS: [(statement, vector)],
-            kinds.EPISODE_VECTORS: [(sequence, vector)],
+            kinds.STATEMENT_VECTORS: [(statement, WEIGHTS, vector)],
+            kinds.EPISODE_VECTORS: [(sequence, None, vector)],
             kinds.ENTITIES: [rows.entity_row(Entity(id=entity, name=name, born=(sequence, 0)))],
             kinds.SHOWN_ENTITIES: [(entity, entity)],
             kinds.FACTS: [rows.fact_row(fact)],
@@ -270,7 +271,7 @@ def fill(
         puts = []
         for n, vector in enumerate(matrix[start : start + 5_000]):
             owner = str(first + start + n)
-            place = () if kind is kinds.STATEMENT_VECTORS else (owner, sequence, n)
+            place = (None,) if kind is kinds.STATEMENT_VECTORS else (owner, sequence, n)
             puts.append((owner, *place, rows.vector_bytes(vector)))
         done = Patch(kind=EPISODES, columns=("state",), rows=((sequence, kinds.COMMITTED),))
         at = next_time(store, group)

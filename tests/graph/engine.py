@@ -26,6 +26,7 @@ from kgray.ledger import Acceptance, accept, dumped_episodes, episodes_at, reque
 from kgray.ontology import Ontology, shipped
 from kgray.ports import (
     Answer,
+    Embedder,
     ExtractionRequest,
     Extractor,
     GroupCounts,
@@ -113,6 +114,7 @@ class Engine:
         store: Store | None = None,
         prefix: str = "",
         window: int = 0,
+        embedder: Embedder = SMALL,
     ) -> None:
         if store is None:
             assert folder is not None
@@ -122,7 +124,7 @@ class Engine:
             store=self.store,
             extractor=extractor or ReadsItself(),
             judge=judge or RulesJudge(),
-            embedder=SMALL,
+            embedder=embedder,
             ontology=ontology or shipped(),
             pipeline=PipelineSettings(judging=judging),
             patience_s=0,

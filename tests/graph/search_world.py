@@ -14,7 +14,7 @@ from kgray.graph import Entity, Fact
 from kgray.ingest import changes
 from kgray.kinds import EPISODES
 from kgray.ledger import accept, episodes_at, request
-from kgray.ports import Patch, Store
+from kgray.ports import Patch, Store, embedded
 from kgray.records import Draft, Evidence, Mention, Operation, Place, Value, entity_id, fact_id, statement_id
 from kgray.stores.sqlite import open_sqlite
 from kgray.times import DAY, Instant, parse
@@ -258,7 +258,7 @@ class _Page:
     async def commit(self, text: str) -> None:
         """Embed and apply."""
         texts = [text, *(mention.surface for mention in self.named), *(wording for _, wording in self.worded)]
-        vectors = dict(zip(texts, await self.world.embedder.embed(texts), strict=True))
+        vectors = dict(zip(texts, await embedded(self.world.embedder, texts), strict=True))
         for fact in self.changed.values():
             self.world.facts[self.group, fact.text] = fact
         [episode] = episodes_at(self.world.store, self.group, [self.sequence])
@@ -267,7 +267,7 @@ class _Page:
             entity_births=tuple(self.births),
             mentions=tuple(self.mentions),
             evidence=tuple(self.evidence),
-            name_vectors=tuple((mention, vectors[mention.surface]) for mention in self.named),
+            name_vectors=tuple((mention, vectors[mention.surface].vector) for mention in self.named),
             statement_vectors=tuple((id_, vectors[wording]) for id_, wording in self.worded),
             episode_vector=vectors[text],
         )

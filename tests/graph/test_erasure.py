@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from kgray.errors import Unavailable
 from kgray.ingest.withdraw import withdraw_requested
 from kgray.kinds import ALL, KINDS, Row
 from kgray.ledger import request
-from kgray.ports import Matrix
+from kgray.ports import Matrix, embedded
 from kgray.records import Operation
 from kgray.rows import vector_bytes
 from tests.graph.engine import SMALL, Engine, WildJudge, reading, triples, works
@@ -111,7 +112,7 @@ def test_the_vector_of_a_wording_goes_with_it_retracted_before_or_not(tmp_path: 
         if retracted:
             engine.ask("retract", episodes=("a",))
         engine.ask("remove", episodes=("a",))
-        ((_, vector),) = engine.store.rows(ALL["statement_vectors"], engine.named())
+        ((_, _, vector),) = engine.store.rows(ALL["statement_vectors"], engine.named())
         (expected,) = asyncio.run(SMALL.embed(["Alice works at Acme"]))
         assert vector == vector_bytes(expected), name
 
@@ -137,7 +138,7 @@ def test_a_removal_does_not_wait_for_an_embedder_and_the_next_run_embeds(tmp_pat
         each.add(*said[:2])
     request(engine.store, Operation(group="g", kind="remove", episodes=("a",)))
     with engine.store.writing():
-        asyncio.run(withdraw_requested(engine.store, Away(), "g"))
+        asyncio.run(withdraw_requested(engine.store, partial(embedded, Away()), "g"))
     other.ask("remove", episodes=("a",))
     assert list(engine.store.rows(ALL["statement_vectors"], "g")) == []
     assert engine.dump() == other.dump()

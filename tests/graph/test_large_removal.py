@@ -19,7 +19,7 @@ from kgray.ledger import accept, request, result
 from kgray.memory.answers import entities_like, history_of
 from kgray.memory.naming import id_called
 from kgray.memory.windows import changes
-from kgray.ports import Store
+from kgray.ports import Store, embedded
 from kgray.records import Operation
 from kgray.search import Query, Recipe, Searcher, Weights
 from tests.graph.engine import SMALL, Engine, engine_on, triples, works
@@ -59,7 +59,7 @@ def go_on(engine: Engine, asked: Operation, pieces: int) -> int:
     async def some() -> None:
         at = max(times.now(), engine.last_recorded() + 1)
         left = pieces
-        async for change in withdrawing.withdraw(engine.store, SMALL, asked, at):
+        async for change in withdrawing.withdraw(engine.store, partial(embedded, SMALL), asked, at):
             engine.store.apply([change])
             left -= 1
             if not left:

@@ -6,6 +6,7 @@ import asyncio
 import random
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from kgray.errors import InvalidAnswer, Unavailable
 from kgray.ingest.runner import Runner
 from kgray.ingest.withdraw import withdraw_requested
 from kgray.ledger import request, result
-from kgray.ports import ExtractionRequest
+from kgray.ports import ExtractionRequest, embedded
 from kgray.records import Extraction, Operation
 from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, engine_on, reading, works
 from tests.graph.stores import Stores
@@ -75,7 +76,7 @@ def test_a_run_with_removals_in_between_is_the_plain_loop_with_the_recorded_plac
         replay(plain, until=place)
         assert request(plain.store, operation) == sequence
         with plain.store.writing():
-            asyncio.run(withdraw_requested(plain.store, SMALL, GROUP))
+            asyncio.run(withdraw_requested(plain.store, partial(embedded, SMALL), GROUP))
     plain.run()
     assert places(plain, asking.asked) == recorded
     assert engine.dump() == plain.dump()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from kgray.ingest.committer import Committer, Direct
 from kgray.ingest.state import GroupState
 from kgray.ingest.withdraw import withdraw_requested
 from kgray.ledger import request
-from kgray.ports import RowChanges
+from kgray.ports import RowChanges, embedded
 from kgray.records import Operation
 from tests.graph.engine import SMALL, Engine, fingerprint, triples, works
 from tests.graph.test_erasure import Away
@@ -110,7 +111,7 @@ def test_nobody_decides_before_the_vectors_that_a_removal_left_out_are_durable(t
         assert not done
 
     with engine.store.writing():
-        asyncio.run(withdraw_requested(engine.store, Away(), "g"))
+        asyncio.run(withdraw_requested(engine.store, partial(embedded, Away()), "g"))
         asyncio.run(states())
 
 

@@ -118,7 +118,7 @@ def test_a_group_that_is_there_or_was_is_not_adopted(store, source, group, mine)
 
 
 def test_a_vector_of_another_width_is_not_adopted(store, group, mine):
-    found = [(kinds.EPISODE_VECTORS, (1, b"\x00" * 12))]
+    found = [(kinds.EPISODE_VECTORS, (1, None, b"\x00" * 12))]
     with store.writing(), pytest.raises(StoreError, match="64 numbers"):
         store.adopt(group, GroupHead(named=True, last=1), found, lambda: None)
     assert mine(store.heads()) == {}

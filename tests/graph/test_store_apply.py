@@ -164,7 +164,7 @@ def test_an_entry_of_the_other_kind_is_left_out(store, group):
 def test_vectors_of_another_width_are_refused(store, group):
     append(store, draft("a", group=group))
     change = told(1, "Al", "one", 10, group=group)
-    wide = {**change.puts, EPISODE_VECTORS: [(1, stored(1, width=128))]}
+    wide = {**change.puts, EPISODE_VECTORS: [(1, None, stored(1, width=128))]}
     with store.writing(), pytest.raises(StoreError, match="64 numbers"):
         store.apply([replace(change, puts=wide)])
     assert all_of(store, EVIDENCE, group) == []

@@ -27,7 +27,7 @@ from kgray.kinds import (
     TAKEN_CLIENT_IDS,
     TAKEN_IDS,
 )
-from tests.graph.by_hand import all_of, append, changes, draft, stored, tell, told
+from tests.graph.by_hand import WEIGHTS, all_of, append, changes, draft, stored, tell, told
 
 MANY = 2_500  # rows: three pages
 
@@ -79,7 +79,7 @@ def test_a_look_up_gives_rows_in_the_order_of_the_values(store, group):
     assert found(STATEMENTS_SHOWN, "S2", "S1") == [("S2", "S2", 2), ("S1", "S1", 1)]
     assert found(FACTS_OF_STATEMENTS, "S4", "none", "S1", columns=0) == ["F4", "F1"]
     assert found(SHOWN_OF, "E2") == [("E2", "E2")]
-    assert found(STATEMENT_VECTORS_OF, "S2", "S9") == [("S2", stored(2))]
+    assert found(STATEMENT_VECTORS_OF, "S2", "S9") == [("S2", WEIGHTS, stored(2))]
     for read in READS:
         if read.by is not None:
             assert found(read) == []

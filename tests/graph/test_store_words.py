@@ -20,6 +20,7 @@ from kgray.rows import folded, sign_bits
 from kgray.words import packed
 from tests.graph.by_hand import (
     INDEXED,
+    WEIGHTS,
     WIDTH,
     all_of,
     append,
@@ -62,16 +63,16 @@ def test_each_row_has_the_words_of_its_text_and_the_signs_of_its_vector(store, g
     assert read(kinds.EPISODE_WORDS) == read(kinds.EPISODE_WORDS_AT, 1, 2, 9) == episodes
     assert read(kinds.EVIDENCE_WORDS) == read(kinds.EVIDENCE_WORDS_IN, 1, 2, 9) == evidence
     assert read(kinds.NAME_WORDS) == read(kinds.NAME_WORDS_OF, "E1", "E2", "E9") == names
-    of_episodes = [*zip((1, 2), signs, strict=True)]
+    of_episodes = [*zip((1, 2), (None, None), signs, strict=True)]
     assert read(kinds.EPISODE_SIGNS) == read(kinds.EPISODE_SIGNS_AT, 1, 2, 9) == of_episodes
-    of_statements = [*zip(("S1", "S2"), signs, strict=True)]
+    of_statements = [*zip(("S1", "S2"), (WEIGHTS, WEIGHTS), signs, strict=True)]
     assert read(kinds.STATEMENT_SIGNS) == read(kinds.STATEMENT_SIGNS_OF, "S1", "S2") == of_statements
     owners = [("E1", "Zoë"), ("E2", "Bo")]
     of_names = [(*owner, found) for owner, found in zip(owners, signs, strict=True)]
     assert read(kinds.NAME_SIGNS) == read(kinds.NAME_SIGNS_OF, "E1", "E2", "E9") == of_names
-    assert read(kinds.EPISODE_VECTORS_AT, 2, 1) == [(2, stored(2)), (1, stored(1))]
+    assert read(kinds.EPISODE_VECTORS_AT, 2, 1) == [(2, None, stored(2)), (1, None, stored(1))]
     assert read(kinds.NAME_VECTORS_OF, "E2") == [("E2", "Bo", stored(2))]
-    assert read(kinds.STATEMENT_VECTORS_OF, "S1") == [("S1", stored(1))]
+    assert read(kinds.STATEMENT_VECTORS_OF, "S1") == [("S1", WEIGHTS, stored(1))]
 
 
 def test_what_is_not_committed_has_no_words(store, group):
@@ -94,7 +95,7 @@ def test_a_long_text_has_all_its_words(store, group):
 
 def test_a_vector_of_another_width_is_refused_and_nothing_is_changed(store, group):
     (sequence,) = append(store, draft("a", group=group))
-    wide = {STATEMENT_VECTORS: [("S1", stored(1, width=WIDTH + 1))]}
+    wide = {STATEMENT_VECTORS: [("S1", None, stored(1, width=WIDTH + 1))]}
     with store.writing(), pytest.raises(StoreError, match=f"{WIDTH + 1} numbers in a store of {WIDTH}"):
         store.apply([changes(sequence, 9, wide, group=group)])
     assert (all_of(store, STATEMENT_VECTORS, group), head(store, group).last_recorded) == ([], 0)
@@ -208,14 +209,14 @@ def replaces_an_ended_episode(store, group):
 
 
 def embeds_later(store, group):
-    moved(store, group, puts={STATEMENT_VECTORS: [("S1", stored(5))]})
+    moved(store, group, puts={STATEMENT_VECTORS: [("S1", WEIGHTS, stored(5))]})
 
 
 def commits_another_vector(store, group):
     """Of a statement whose evidence was retracted: it is new to the graph, and its vector is there."""
     (sequence,) = append(store, draft("more", group=group))
     commit = told(sequence, "Cy", "three", head(store, group).last_recorded + 10, group=group)
-    store.apply([replace(commit, puts={**commit.puts, STATEMENT_VECTORS: [("S1", stored(5))]})])
+    store.apply([replace(commit, puts={**commit.puts, STATEMENT_VECTORS: [("S1", WEIGHTS, stored(5))]})])
 
 
 def commits_a_name_of_before(store, group):

@@ -19,8 +19,10 @@ import pytest
 
 import kgray
 from bench import random_models
-from kgray.errors import InputError, SettingsError
+from kgray.errors import InputError, SettingsError, StoreError
+from kgray.kinds import ALL
 from kgray.ports import SparseEmbedder
+from kgray.rows import as_weights
 
 TOKENS = 256  # of a pass on a processor, as `kgray.backends.bge` has it
 
@@ -43,6 +45,13 @@ def embedder(folders):
     from kgray.backends.bge import BgeEmbedder
 
     return BgeEmbedder(str(folders["bge"]))
+
+
+@pytest.fixture(scope="module")
+def weighing(folders):
+    from kgray.backends.bge import BgeEmbedder
+
+    return BgeEmbedder(str(folders["bge"]), sparse=True)
 
 
 @pytest.fixture(scope="module")
@@ -73,27 +82,34 @@ async def test_vectors_are_those_of_flag_embedding_itself(folders, embedder):
     assert (await embedder.embed([])).shape == (0, 64)
 
 
-async def test_weights_of_tokens_are_those_of_flag_embedding_itself(folders, embedder):
-    """On request, beside the vectors: a token id and its largest weight; special ids have none."""
+async def test_weights_of_tokens_are_those_of_flag_embedding_itself(folders, weighing, embedder):
+    """From the pass of the vectors, in half precision: a token's largest weight; special ids have none."""
     from FlagEmbedding import BGEM3FlagModel
 
     texts = [*texts_of(30), "", "Alice Alice Alice"]
     reference = BGEM3FlagModel(str(folders["bge"]), use_fp16=False, devices="cpu", passage_max_length=512)
     wanted = reference.encode(texts, return_dense=False, return_sparse=True)["lexical_weights"]
+    passes = weighing._model.rows
+    asked = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(weighing._model, "rows", lambda inputs: asked.append(len(inputs)) or passes(inputs))
+        vectors, found = await weighing.embed_both(texts)
 
-    found = await embedder.sparse(texts)
-
-    assert isinstance(embedder, SparseEmbedder)
-    assert any(found)
+    assert asked == [32]
+    assert np.array_equal(vectors, await embedder.embed(texts))
+    assert (isinstance(weighing, SparseEmbedder), isinstance(embedder, SparseEmbedder)) == (True, False)
+    assert (weighing.identity, embedder.identity) == ("bge:bge-tiny+sparse", "bge:bge-tiny")
     for weights, same in zip(found, wanted, strict=True):
-        assert weights == pytest.approx({int(token): float(w) for token, w in same.items()}, abs=1e-5)
-    assert found[-2] == {}
-    assert await embedder.sparse([]) == []
-    assert await embedder.sparse(texts[::-1]) == found[::-1]  # the bits, in any order
+        of = dict(zip(*(part.tolist() for part in as_weights(weights)), strict=True))
+        assert of == pytest.approx({int(token): float(w) for token, w in same.items()}, rel=1e-3, abs=1e-5)
+    assert found[-2] == b""
+    assert (await weighing.embed_both([]))[1] == []
+    assert (await weighing.embed_both(texts[::-1]))[1] == found[::-1]  # the bits, in any order
     start = "Alice works at Acme. " * 200
-    long, end, begun = await embedder.sparse([start + "Dana sails to Oslo.", "Dana sails to Oslo.", start])
+    _, parts = await weighing.embed_both([start + "Dana sails to Oslo.", "Dana sails to Oslo.", start])
+    long, end, begun = ({*as_weights(weights)[0].tolist()} for weights in parts)
     # It is read to its end; a random model gives some of those tokens no weight in another company.
-    assert long.keys() & (end.keys() - begun.keys())
+    assert long & (end - begun)
 
 
 async def test_a_text_has_the_same_bits_in_every_company_and_order(embedder):
@@ -165,11 +181,18 @@ def test_a_memory_searches_and_reranks_with_both(folders, tmp_path, capfd):
     with kgray.open(tmp_path / "d", **how) as memory:
         for n, text in enumerate(("Alice works at Acme.", "Bob moved to Paris.")):
             memory.add(text, group="g", id=f"m{n}")
-        assert memory.embedder.identity == "bge:bge-tiny"
+        assert memory.embedder.identity == "bge:bge-tiny+sparse"
         hits = memory.search("Where does Alice work?", group="g", recipe="reranked")
         assert hits
         assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+        first, *_ = memory.search("Where does Alice work?", group="g", methods=("sparse",))
+        assert first.signals["sparse"] > 0
     assert "it/s" not in capfd.readouterr().err
+    with (
+        pytest.raises(StoreError, match=r"'bge:bge-tiny\+sparse'.*: set embedder"),
+        kgray.open(tmp_path / "d", **how, embedder_sparse=False),
+    ):
+        pass
 
 
 PROFILE = """
@@ -185,6 +208,12 @@ workers = 1
 cpus = 0.1
 env = { OMP_NUM_THREADS = "1" }
 """
+
+
+def kept(memory: Any) -> list[list[Any]]:
+    """Return the rows of vectors and weights."""
+    kinds = ("episode_vectors", "statement_vectors")
+    return [sorted(memory.store.rows(ALL[kind], "g")) for kind in kinds]
 
 
 def test_a_search_asks_the_workers_that_are_up_and_finds_what_this_process_finds(folders, tmp_path):
@@ -204,7 +233,8 @@ def test_a_search_asks_the_workers_that_are_up_and_finds_what_this_process_finds
         actors = memory.runtime._deployment.status()
         assert {"embedder-0", "reranker-0"} <= actors.keys()
         hits = memory.search("tea in Berlin", **asked)
-        weights = asyncio.run(memory.embedder.sparse(["Alice likes tea."]))
+        weights = asyncio.run(memory.embedder.embed_both(["Alice likes tea."]))[1]
+        rows = kept(memory)
         reranker = memory._searcher.reranker
         here = (memory.embedder._calls._local._model, reranker._calls._local._model)
         assert [model._forward for model in here] == [None, None]
@@ -213,7 +243,11 @@ def test_a_search_asks_the_workers_that_are_up_and_finds_what_this_process_finds
         assert [(hit.id, hit.score) for hit in memory.search("tea in Berlin", **asked)] == [
             (hit.id, hit.score) for hit in hits
         ]
-        assert asyncio.run(memory.embedder.sparse(["Alice likes tea."])) == weights
+        assert asyncio.run(memory.embedder.embed_both(["Alice likes tea."]))[1] == weights != [b""]
+    with kgray.open(tmp_path / "here", **how) as memory:  # what workers weighed is what this process weighs
+        memory.add_many([{"text": text, "group": "g", "at": "2026-03-01"} for text in texts_of(12, seed=9)])
+        assert kept(memory) == rows
+        assert None not in [weights for of in rows for _, weights, _ in of]
 
 
 def bare_loops(folder: str, texts: list[str]) -> Any:

@@ -10,6 +10,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -237,6 +238,49 @@ def test_twenty_starts_and_stops_leave_nothing():
     assert len(in_its_own_process("starts_and_stops").splitlines()) >= 20
 
 
+async def killed(folder: Path) -> None:
+    """Start an engine, and die."""
+    engine = EngineClient(
+        str(random_models.qwen(folder / "qwen-tiny")), limits=LIMITS, timeout_s=600.0, patience_s=1.0
+    )
+    await engine.start()
+    assert engines()
+    record = engine._belongings._path
+    (folder / "record").write_text(f"{record}\n{record.read_text()}")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_a_killed_engine_has_left_goes_with_the_next_start_on_its_node(tmp_path):
+    import psutil
+
+    from kgray.backends.belongings import Belongings
+
+    held = segments()
+    command = [sys.executable, "-m", "tests.models.test_vllm", "killed", str(tmp_path)]
+    with (tmp_path / "said").open("w") as said:
+        done = subprocess.run(
+            command, env=os.environ | PROCESSOR, timeout=LONGEST_S, check=False, stdout=said, stderr=said
+        )
+    assert done.returncode == -signal.SIGKILL, (tmp_path / "said").read_text()[-4000:]
+    record, *noted = (tmp_path / "record").read_text().splitlines()
+    lines = [line.split() for line in noted]
+    there = [line[1] for line in lines if line[0] == "segment" and Path("/dev/shm", line[1]).exists()]  # noqa: S108
+    sys.stdout.write(f"\n{there} left; noted: {lines}\n")
+
+    belongings = Belongings()
+    with belongings.noting():
+        pass
+    belongings.end()
+
+    assert not Path(record).exists()
+    assert segments() - held == set()
+    assert [line[1] for line in lines if line[0] == "segment" and Path("/dev/shm", line[1]).exists()] == []  # noqa: S108
+    pids = [int(line[1]) for line in lines if line[0] == "process"]
+    assert len(pids) >= 2  # the engine's core, and its worker
+    there = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    assert [one for one in there if "VLLM" in one.name() and one.status() != psutil.STATUS_ZOMBIE] == []
+
+
 def test_a_backfill_through_engine_and_embedder_ends_and_is_searched_with_the_reranker(tmp_path):
     """The models say nothing sensible: each of 20 episodes ends committed, or failed with a reason."""
     found = models.ingest(tmp_path, "tiny", episodes=20)
@@ -256,4 +300,6 @@ def test_a_backfill_through_engine_and_embedder_ends_and_is_searched_with_the_re
 
 
 if __name__ == "__main__":
-    asyncio.run({"life": life, "starts_and_stops": starts_and_stops}[sys.argv[1]](Path(sys.argv[2])))
+    asyncio.run(
+        {one.__name__: one for one in (life, starts_and_stops, killed)}[sys.argv[1]](Path(sys.argv[2]))
+    )

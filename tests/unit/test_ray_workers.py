@@ -52,9 +52,11 @@ async def test_lists_that_come_together_get_each_its_own_vectors(tmp_path: Path)
     ):
         found |= part
 
-    local = HashingEmbedder(found[1].shape[1])
+    local = HashingEmbedder(found[1][0].shape[1])
     for number, texts in lists.items():
-        assert np.array_equal(found[number], await local.embed(texts))
+        vectors, weights = found[number]
+        assert np.array_equal(vectors, await local.embed(texts))
+        assert weights is None
     stats = await worker.stats()
     assert (stats["running"], stats["done"]) == (0, 3)
 
@@ -78,7 +80,7 @@ async def test_a_text_that_cannot_be_embedded_fails_nobody_who_shares_its_batch(
     found = await outcomes(worker, list(asked.items()))
 
     assert [number for number, one in found.items() if isinstance(one, Refused)] == [7]
-    assert all(one.shape == (1, 16) for number, one in found.items() if number != 7)
+    assert all(one[0].shape == (1, 16) for number, one in found.items() if number != 7)
 
 
 async def test_a_server_that_garbles_everything_is_not_asked_text_by_text(
@@ -105,18 +107,59 @@ async def test_a_server_that_garbles_everything_is_not_asked_text_by_text(
 
     found = await outcomes(worker, chunk)
     assert all(isinstance(one, Garbled) for one in found.values())
-    assert len(asked) == 3  # together, and both halves
+    assert len(asked) <= 1 + 4 * 7  # together, then by halves: 127 would be text by text
 
+    for garbled in ({7}, {7, 40}, {*range(0, 64, 3)}):
+        embedder.garbled = tuple(f"text {number}" for number in garbled)
+        found = await outcomes(worker, chunk)
+        assert {number for number, one in found.items() if isinstance(one, Garbled)} == garbled
+        assert all(one[0].shape == (1, 16) for number, one in found.items() if number not in garbled)
     embedder.garbled = ("text 7",)
-    found = await outcomes(worker, chunk)
-    assert [number for number, one in found.items() if isinstance(one, Garbled)] == [7]
 
     asked.clear()
     waited, left = asyncio.get_running_loop().create_future(), asyncio.get_running_loop().create_future()
     left.cancel()
     await worker._embed_batch([("text 7", left), ("text 8", waited)])
-    assert waited.result().shape == (16,)
+    assert waited.result().vector.shape == (16,)
     assert asked == [["text 8"]]  # nobody waits for the other any longer
+
+
+async def test_each_text_that_is_refused_fails_alone_however_many_there_are(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """A server that refuses everything is not asked text by text, and fails no text that it was not asked."""
+    from kgray.runtime.spec import spec_of
+    from kgray.runtime.workers import EmbedWorker
+
+    asked: list[Sequence[str]] = []
+
+    class Refusing(HashingEmbedder):
+        refused: Sequence[str] = ()
+
+        async def embed(self, texts: Sequence[str]) -> Any:
+            asked.append(texts)
+            if set(self.refused) & set(texts):
+                raise Refused("too long")
+            return await super().embed(texts)
+
+    worker = EmbedWorker(spec_of(Settings(), tmp_path, {}), "embedder-0")
+    embedder = Refusing(16)
+    monkeypatch.setattr(worker, "_embedder", embedder)
+    chunk = [(number, (f"text {number}",)) for number in range(64)]
+    for bad in ({3, 60}, {*range(1, 64, 2)}, {*range(64)} - {1, 33}):
+        asked.clear()
+        embedder.refused = tuple(f"text {number}" for number in bad)
+        found = await outcomes(worker, chunk)
+        assert {number for number, one in found.items() if isinstance(one, Refused)} == bad
+        assert len(asked) <= 127
+
+    asked.clear()
+    embedder.refused = tuple(f"text {number}" for number in range(64))
+    found = await outcomes(worker, chunk)
+    alone = {texts[0] for texts in asked if len(texts) == 1}
+    assert {f"text {number}" for number, one in found.items() if isinstance(one, Refused)} == alone
+    assert all(isinstance(one, Refused | Garbled) for one in found.values())
+    assert len(asked) <= 1 + 4 * 7
 
 
 async def test_what_is_wrong_with_the_settings_is_the_outcome_of_every_request(tmp_path: Path) -> None:

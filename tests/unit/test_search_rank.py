@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kgray.graph import Entity, Fact
 from kgray.kinds import COMMITTED
+from kgray.ports import Embedding
 from kgray.records import Episode
 from kgray.search.candidates import Candidate
 from kgray.search.index import SESSION_GAP, GroupIndex
@@ -45,7 +46,8 @@ def index_of(*texts, times=None, speakers=None, vectors=None, sources=None):
 
 def scores(index, text, weights=WORDS_ALONE, vector=None):
     question = read(text, speakers=index.messages.speakers.texts, now=NOW)
-    return FirstStage(index, question, weights, vector).messages(lambda _: [])
+    topic = None if vector is None else Embedding(vector)
+    return FirstStage(index, question, weights, topic).messages(lambda _: [])
 
 
 FIVE = ("red apple", "red red apple pie", "green pear", "apple", "a long story of a red house by a lake")

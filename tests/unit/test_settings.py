@@ -56,6 +56,7 @@ def test_the_keys_are_those_of_the_interface():
         "embedder.name",
         "embedder.api_key",
         "embedder.dimensions",
+        "embedder.sparse",
         "reranker.backend",
         "reranker.base_url",
         "reranker.name",

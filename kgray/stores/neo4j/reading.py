@@ -75,7 +75,7 @@ def _rows(read: Read, found: Iterable[list[Any]], *, first: int = 1) -> Iterator
     changed = [(n, made[types[name]]) for n, name in enumerate(read.chosen, first) if types[name] in made]
     for row in found:
         for place, convert in changed:
-            row[place] = convert(row[place])
+            row[place] = None if row[place] is None else convert(row[place])
         yield tuple(row[first : first + len(read.chosen)])
 
 

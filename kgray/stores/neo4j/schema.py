@@ -31,7 +31,7 @@ from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection
 from kgray.stores.neo4j.mapping import STORED, StoredKind
 
-VERSION = 7  # of the stored data; a database of another version is refused
+VERSION = 8  # of the stored data; a database of another version is refused
 
 
 Rule = tuple[str, str]  # the name of a constraint or index, and the statement that makes it

@@ -1,0 +1,164 @@
+"""An embedder that weighs tokens: a third signal of searches, on every store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kgray.backends.hashing import HashingEmbedder
+from kgray.backends.rules.extractor import RulesExtractor
+from kgray.errors import InputError
+from kgray.graph import Hit
+from kgray.kinds import ALL
+from kgray.ontology import shipped
+from kgray.ports import Matrix
+from kgray.records import Draft
+from kgray.rows import weight_bytes
+from kgray.search import Query, Searcher, vectors
+from kgray.words import term, words
+from tests.graph.by_hand import WIDTH
+from tests.graph.engine import GROUP, SMALL, Engine, day, engine_on
+from tests.graph.stores import Stores
+
+KEPT = ("episode_vectors", "statement_vectors")
+SAID = (
+    ("walk", "Marta works at Nordwind."),
+    ("cycle", "The bicycles stand in the cellar."),
+    ("work", "Marta is at Nordwind, in the tower, and works there."),
+    ("cake", "Ben baked a cake."),
+    ("rain", "It rains."),
+)
+
+
+class Weighing(HashingEmbedder):
+    """The tests' vectors, and weights of the first four letters of words: what a model has of their parts."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH)
+        self.passes = 0
+
+    def weights(self, text: str) -> bytes:
+        """Return the weights of a text, 0.125 a letter."""
+        parts = [word[:4] for word in words(text)]
+        tokens = np.array([term(part) for part in parts], np.uint32)
+        return weight_bytes(tokens, np.array([len(part) / 8 for part in parts], np.float32))
+
+    async def embed_both(self, texts: Sequence[str]) -> tuple[Matrix, list[bytes]]:
+        """Return both, of one pass."""
+        self.passes += 1
+        return await self.embed(texts), [*map(self.weights, texts)]
+
+
+def said(name: str, text: str, at: float = 0, **how: Any) -> Draft:
+    fields = {"group": GROUP, "source": "s", "kind": "message", "speaker": "Ann", "client_id": name}
+    return Draft(**{**fields, "text": text, "reference_time": day(at), **how})
+
+
+def reader(stores: Stores, **how: Any) -> Engine:
+    """Return an engine that reads plain sentences and weighs their tokens."""
+    return engine_on(stores, extractor=RulesExtractor(shipped()), embedder=Weighing(), **how)
+
+
+def hits(engine: Engine, text: str, searcher: Searcher | None = None, **how: Any) -> list[Hit]:
+    asked = Query(text=text, group=engine.named(), **how)
+    return asyncio.run((searcher or Searcher(engine.store, engine.parts.embedder)).search(asked))
+
+
+def told(found: Sequence[Hit]) -> list[Any]:
+    """Return what does not depend on the group's name."""
+    return [(hit.scope, hit.text, hit.score, hit.signals, hit.methods) for hit in found]
+
+
+def kept(engine: Engine) -> dict[str, Any]:
+    return {kind: sorted(row[1:] for row in engine.store.rows(ALL[kind], engine.named())) for kind in KEPT}
+
+
+def test_what_shares_parts_of_words_alone_is_found_and_explained(stores: Stores) -> None:
+    engine = reader(stores)
+    engine.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID)))
+    asked, weighed = "Where is a bicyclist?", engine.parts.embedder.weights
+
+    found = hits(engine, asked, methods=("sparse",), scopes=("episode",))
+
+    assert [(hit.client_id, hit.methods["sparse"]) for hit in found[:1]] == [("cycle", 1)]
+    # "bicy" is all that is shared, and all that is weighed of the question beside its stop words.
+    own = np.frombuffer(weighed(asked)[4 * len(weighed(asked)) // 6 :], "<f2").astype(np.float32)
+    assert found[0].signals["sparse"] == pytest.approx((0.5**2 / float(own @ own) - 0.1) / 0.9, abs=1e-4)
+    assert "cycle" not in [hit.client_id for hit in hits(engine, asked, recipe="lexical")]
+    facts = hits(engine, "Who is a worker?", methods=("sparse",), scopes=("fact",))
+    assert [(hit.text, hit.methods["sparse"]) for hit in facts] == [("Marta works at Nordwind", 1)]
+    (first, *_) = hits(engine, asked)
+    assert (first.client_id, first.methods["sparse"]) == ("cycle", 1)
+
+
+def test_an_index_that_grows_finds_what_one_that_is_loaded_finds(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where only the signs of vectors are held: weights are held whole."""
+    engine = reader(stores)
+    grown = Searcher(engine.store, engine.parts.embedder)
+    for n, (name, text) in enumerate((*SAID, *((f"{name} again", text) for name, text in SAID))):
+        engine.add(said(name, text, n))
+        found = hits(engine, "Who works with bicyclists?", grown)
+        assert told(found) == told(hits(engine, "Who works with bicyclists?"))
+        assert n < 1 or any("sparse" in hit.signals for hit in found)
+    whole = hits(engine, "Who works with bicyclists?", methods=("sparse",))
+    monkeypatch.setattr(vectors, "EXACT_BYTES", 0)
+    signs = hits(engine, "Who works with bicyclists?", methods=("sparse",))
+    assert [(h.id, h.score, h.signals["sparse"]) for h in signs] == [
+        (h.id, h.score, h.signals["sparse"]) for h in whole
+    ]
+
+
+def test_hits_are_the_same_whatever_other_groups_hold(stores: Stores) -> None:
+    engine = reader(stores)
+    engine.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID)))
+    before = told(hits(engine, "Who works with bicyclists?"))
+    engine.add(*(said(f"o{n}", f"Bicyclists work {n}.", n, group="other") for n in range(20)))
+    assert told(hits(engine, "Who works with bicyclists?")) == before != []
+
+
+def test_a_removal_takes_the_weights_and_a_statement_has_those_of_the_wording_that_is_left(
+    stores: Stores,
+) -> None:
+    """R25: rows, index and hits are those of a group that never had the episode."""
+    engine = reader(stores)
+    engine.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID)))
+    searcher = Searcher(engine.store, engine.parts.embedder)
+    assert hits(engine, "Who is a worker?", searcher)
+    engine.ask("remove", episodes=("walk", "cycle"))
+
+    never = reader(stores)
+    never.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID) if name not in ("walk", "cycle")))
+    assert kept(engine) == kept(never)
+    weights = {row[0] for row in kept(engine)["statement_vectors"]}
+    assert weights <= {engine.parts.embedder.weights(text) for _, text in SAID[2:]}
+    for asked in ("Who is a worker?", "Where is a bicyclist?"):
+        assert told(hits(engine, asked, searcher)) == told(hits(never, asked))
+
+
+def test_a_parallel_run_stores_the_weights_of_the_plain_loop_from_the_passes_of_the_vectors(
+    stores: Stores,
+) -> None:
+    texts = [said(f"{name}{n}", text, n) for n in range(6) for name, text in SAID]
+    plain, parallel = reader(stores), reader(stores, window=8)
+    for engine in (plain, parallel):
+        engine.add(*texts)
+    assert kept(plain) == kept(parallel)
+    assert None not in [row[0] for of in kept(plain).values() for row in of]
+    assert plain.parts.embedder.passes == len(texts)
+
+
+def test_an_embedder_that_weighs_nothing_stores_nothing_and_is_not_asked_for_it(stores: Stores) -> None:
+    engine = engine_on(stores, extractor=RulesExtractor(shipped()))
+    engine.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID)))
+    assert {row[0] for of in kept(engine).values() for row in of} == {None}
+    found = hits(engine, "Where does Marta work?")
+    assert found
+    assert not any("sparse" in hit.signals for hit in found)
+    with pytest.raises(InputError, match="weighs no tokens"):
+        hits(engine, "Where?", Searcher(engine.store, SMALL), methods=("sparse",))
