@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kgray.ports import Vector
 from kgray.search.index import GroupIndex, Messages, Postings, Words
@@ -30,6 +31,7 @@ NOISE, CERTAIN = 3.0, 8.0
 RANDOM = 1.2  # times 1/sqrt(d), the spread of random directions: that of texts with two embedders
 UNRELATED = 0.4  # no unrelated texts are nearer: the middle of a group that is all about the question
 _TINY, _FEW, _SAMPLE = 8, 32, 8192
+_LONG = 4.0  # times the mean: a longer message says no more of what is asked
 CODE = 1.5  # a word with digits weighs so many times its idf
 
 
@@ -76,7 +78,7 @@ class Scores:
         return 1 + int(np.count_nonzero(values > values[row]))
 
 
-_FACTORS = frozenset({"speaker", "dates", "phrase", "linked"})
+_FACTORS = frozenset({"speaker", "dates", "phrase", "linked", "length"})
 _NONE: Ints = np.zeros(0, np.int64)
 
 
@@ -152,7 +154,15 @@ class FirstStage:
         # orders what is found: what is named and what stands beside weighs more for it.
         told = clear + meant * self._from_neighbours(held, clear)
         found = told > weights.tail * told.max(initial=0.0)
-        return self._scores(level, np.where(found, base + company + session, 0.0), signals)
+        length = self._by_length(held.words.lengths)
+        score = np.where(found, (base + company + session) * length, 0.0)
+        return self._scores(level, score, {**signals, "length": length})
+
+    def _by_length(self, lengths: NDArray[np.int32]) -> Floats:
+        """Return the factor of messages by their words: "nice one!" answers less than most do."""
+        mean = max(1.0, float(lengths.mean())) if len(lengths) else 1.0
+        share: Floats = np.clip(lengths, 1, _LONG * mean).astype(np.float32) / np.float32(mean)
+        return share ** np.float32(self._weights.length)
 
     @property
     def _naming(self) -> set[str]:
