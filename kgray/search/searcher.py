@@ -5,9 +5,12 @@ Everything is deterministic: equal scores are always ordered the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import call as _call
+from typing import Any
 
 from kgray.derivation.stored import view_now
 from kgray.errors import InputError
@@ -22,7 +25,7 @@ from kgray.search.question import read as read_question
 from kgray.search.ranking import FirstStage, Scores
 from kgray.search.rerank import fused_by_rank, reranked
 from kgray.search.summaries import Profiled, Summaries, run_at
-from kgray.search.vectors import MESSAGE_VECTORS, NAME_VECTORS, STATEMENT_VECTORS, Ints, VectorReads
+from kgray.search.vectors import MESSAGE_VECTORS, NAME_VECTORS, STATEMENT_VECTORS, Exact, Ints, VectorReads
 from kgray.times import now, to_datetime
 
 ViewAt = Callable[[], GraphView]
@@ -30,6 +33,7 @@ Found = dict[SearchScope, list[Candidate]]
 _Ranks = dict[str, dict[str, int]]  # id -> method -> rank
 _METHODS = {"words": "bm25", "vectors": "cosine", "steps": "bfs"}  # signal -> method
 _HELD = 64  # groups whose summaries are held in memory
+_SIDE_BY_SIDE = ThreadPoolExecutor(6, "kgray-vectors")
 POOL = 3  # times the limit: what a reranker looks at
 
 
@@ -144,7 +148,7 @@ def _first_stage(
     near = given.vectors if "cosine" in ways.methods else 0.0
     stage = FirstStage(index, question, replace(given, words=words, vectors=near), vector)
 
-    def exact(reads: VectorReads) -> Callable[[list[object]], Iterable[tuple[object, bytes]]]:
+    def exact(reads: VectorReads) -> Exact:
         def read(names: list[object]) -> Iterable[tuple[object, bytes]]:
             wanted = set(names)
             rows = store.rows(*reads.read(query.group, reads.owners(names), signs=False))
@@ -152,28 +156,47 @@ def _first_stage(
 
         return read
 
+    scopes = set(ways.scopes)
+    of = _scored(stage, exact, scopes, at_once=store.remote)
     ranked: dict[SearchScope, Ranked] = {}
     linked: list[str] = []
-    if "fact" in ways.scopes:
-        pieces = index.pieces
-        ranked["fact"] = Ranked(scores=stage.pieces(exact(STATEMENT_VECTORS)), records=pieces.places)
-    if {"fact", "entity"} & set(ways.scopes):
-        names = index.names
-        scores, whole = stage.names(exact(NAME_VECTORS))
+    if "fact" in scopes:
+        ranked["fact"] = Ranked(scores=of["fact"], records=index.pieces.places)
+    if "entity" in of:
+        names, (scores, whole) = index.names, of["entity"]
         linked = list(dict.fromkeys(names.owners(whole)))
-        if "entity" in ways.scopes:
+        if "entity" in scopes:
             ranked["entity"] = Ranked(scores=scores, records=names.owners)
-            if (
-                told is not None and told.profiles.ids and query.as_of is None
-            ):  # they tell of the run's own time
+            if told is not None and told.profiles.ids and query.as_of is None:  # they tell of the run's time
                 ranked["entity"] = _or_by_profile(ranked["entity"], stage.summaries(told.profiles), told)
-    if "episode" in ways.scopes:
-        messages = index.messages
-        ranked["episode"] = Ranked(scores=stage.messages(exact(MESSAGE_VECTORS)), records=messages.numbered)
+    if "episode" in scopes:
+        ranked["episode"] = Ranked(scores=of["episode"], records=index.messages.numbered)
     if "community" in ways.scopes and told is not None and told.communities.ids:
         scores, ids = stage.summaries(told.communities), told.communities.ids
         ranked["community"] = Ranked(scores=scores, records=lambda places: [ids[n] for n in places])
     return ranked, linked
+
+
+def _scored(
+    stage: FirstStage,
+    exact: Callable[[VectorReads], Exact],
+    scopes: Collection[SearchScope],
+    *,
+    at_once: bool,
+) -> dict[SearchScope, Any]:
+    """Return the scores of the scopes that are searched; those of names, too, where facts are.
+
+    at_once: each waits for 100 vectors of a large group, and a server is asked for all of them at once
+    """
+    works: dict[SearchScope, Callable[[], Any]] = {}
+    if "fact" in scopes:
+        works["fact"] = lambda: stage.pieces(exact(STATEMENT_VECTORS))
+    if {"fact", "entity"} & {*scopes}:
+        works["entity"] = lambda: stage.names(exact(NAME_VECTORS))
+    if "episode" in scopes:
+        works["episode"] = lambda: stage.messages(exact(MESSAGE_VECTORS))
+    found = (_SIDE_BY_SIDE.map if at_once else map)(_call, works.values())
+    return dict(zip(works, found, strict=True))
 
 
 def _or_by_profile(named: Ranked, scores: Scores, told: Summaries) -> Ranked:

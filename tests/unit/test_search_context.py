@@ -130,7 +130,7 @@ def test_the_best_of_all_scopes_come_first():
 
 def test_a_fact_comes_last_where_its_message_is_shown_unless_it_says_an_end():
     message = said(1, "I work at Acme now, " * 2, score=0.5)
-    told = fact_hit("Ann works at Acme", score=0.9, by=["p1"], id_="told")
+    told = fact_hit("Ann works at Acme as an engineer of old bridges", score=0.9, by=["p1"], id_="told")
     ended = fact_hit("Ann worked at Beta", MARCH, MAY, score=0.4, by=["p1"], id_="ended")
     other = said(9, "Ann was here, too " * 4, score=0.1)
     hits = [told, ended, message, other]
