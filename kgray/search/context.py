@@ -37,6 +37,7 @@ _HEADS: Mapping[Scope, tuple[str, str]] = {
 }
 _CITED: frozenset[Scope] = frozenset({"fact", "episode"})
 _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+_DAYS = "Mon Tue Wed Thu Fri Sat Sun".split()  # begins no line with a number, as lines to cite do
 _START = datetime.min.replace(tzinfo=UTC)
 
 
@@ -252,13 +253,12 @@ def _day(hit: Hit | None) -> tuple[date | None, str | None]:
 
 
 def _dated(hit: Hit, before: Hit | None) -> str:
-    """Return the line of a message's day, without a year that is the last's: "3 May 2026", "5 May", ""."""
+    """Return the line of a message's day; a year only where it is new: "Sun 3 May 2026", "Tue 5 May"."""
     (day, _), (last, _) = _day(hit), _day(before)
     if day is None or _day(hit) == _day(before):
         return ""
-    return f"{day.day} {_MONTHS[day.month - 1]}" + (
-        f" {day.year:04}" if not last or last.year != day.year else ""
-    )
+    year = "" if last is not None and last.year == day.year else f" {day.year:04}"
+    return f"{_DAYS[day.weekday()]} {day.day} {_MONTHS[day.month - 1]}{year}"
 
 
 def _moments(as_of: datetime | None, known_at: datetime | None) -> str:

@@ -159,10 +159,11 @@ class FirstStage:
         return self._scores(level, score, {**signals, "length": length})
 
     def _by_length(self, lengths: NDArray[np.int32]) -> Floats:
-        """Return the factor of messages by their words: "nice one!" answers less than most do."""
+        """Return the factor of messages by their words, 1 at the mean: "nice one!" tells less than most."""
         mean = max(1.0, float(lengths.mean())) if len(lengths) else 1.0
-        share: Floats = np.clip(lengths, 1, _LONG * mean).astype(np.float32) / np.float32(mean)
-        return share ** np.float32(self._weights.length)
+        share: Floats = np.minimum(lengths.astype(np.float32) / np.float32(mean), np.float32(_LONG))
+        factor: Floats = np.power((1 + share) / 2, self._weights.length, dtype=np.float32)
+        return factor
 
     @property
     def _naming(self) -> set[str]:

@@ -96,7 +96,7 @@ def test_the_block_has_the_papers_form():
         "</ENTITIES>\n"
         "What was said, by day: n SPEAKER: TEXT (indented: right after)\n"
         "<EPISODES>\n"
-        "1 May 2026\n"
+        "Fri 1 May 2026\n"
         "3 Alice: I work at Acme now.\n"
         "</EPISODES>"
     )
@@ -161,14 +161,14 @@ def test_messages_that_follow_one_another_are_one_excerpt():
         said(11, "It is fine.", score=0.4, at=june),
     ]
     assert section(write(hits, 140), "EPISODES") == [
-        "1 May 2026",
+        "Fri 1 May 2026",
         "1 Ann: I moved to Rome.",
         " 2 Bob: Oh.",
         " 3 Bob: Why Rome?",
         "4 Ann: For a job.",
-        "1 May",
+        "Fri 1 May",
         "5 Eve: Another talk.",
-        "2 Jun",
+        "Tue 2 Jun",
         "6 Ann: It is fine.",
     ]
 
@@ -266,7 +266,7 @@ def test_no_block_exceeds_its_budget_or_breaks_its_form(hits, tokens, moment, qu
     lines = block.text.split("\n")
     assert len(block.text.splitlines()) == len(lines)
     within = [line for tag in ("FACTS", "ENTITIES", "EPISODES") for line in section(block, tag)]
-    within = [line for line in within if not re.fullmatch(r"\d+ [A-Z][a-z]{2}( \d{4})?", line)]
+    within = [line for line in within if not re.fullmatch(r"[A-Z][a-z]{2} \d+ [A-Z][a-z]{2}( \d{4})?", line)]
     assert len(within) == len(block.hits)
     numbers = [re.match(r"(?:- \[(\d+)\]| ?(\d+)(?=:| \S))", line) for line in within]
     marked = zip(numbers, block.hits, strict=True)
@@ -299,7 +299,7 @@ def test_the_same_hits_give_the_same_text_whatever_their_scores(hits, random):
 
 def test_the_number_of_a_message_without_a_speaker_is_parted_from_a_text_that_begins_with_a_number():
     text = write([episode_hit("2019 was worse.")], 1500).text
-    assert "1 May 2026\n1: 2019 was worse." in text
+    assert "Fri 1 May 2026\n1: 2019 was worse." in text
 
 
 def test_a_megabyte_of_text_is_cut_to_an_excerpt():
