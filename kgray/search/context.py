@@ -146,7 +146,9 @@ def write(
     can end its line or its section, because `safe` removes line breaks and tags.
     """
     lines = _lines(hits, pattern(query), count)
-    text = moments = _moments(as_of, known_at)
+    then = (("as of", as_of), ("as known on", known_at))
+    told = ", ".join(f"{word} {day_of(moment)}" for word, moment in then if moment is not None)
+    text = moments = f"This is the state {told}." if told else ""
     prices = _prices(lines, count)
     chosen: list[_Line] = []
     guess = {line.hit.id for line in _fitting(lines, chosen, tokens - count(text), prices)}
@@ -177,9 +179,8 @@ def _lines(hits: Sequence[Hit], asked: re.Pattern[str] | None, count: Counter) -
 def _is_said(line: _Line, shown: Collection[str]) -> bool:
     """Whether a line adds least: a fact without an end whose messages are shown."""
     fact = line.hit.fact
-    if fact is None or fact.invalid_at is not None or not fact.episodes:
-        return False
-    return all(episode in shown for episode, _ in fact.episodes)
+    told = fact.episodes if fact is not None and fact.invalid_at is None else ()
+    return bool(told) and all(episode in shown for episode, _ in told)
 
 
 def _prices(lines: Sequence[_Line], count: Counter) -> dict[object, int]:
@@ -259,12 +260,6 @@ def _dated(hit: Hit, before: Hit | None) -> str:
         return ""
     year = "" if last is not None and last.year == day.year else f" {day.year:04}"
     return f"{_DAYS[day.weekday()]} {day.day} {_MONTHS[day.month - 1]}{year}"
-
-
-def _moments(as_of: datetime | None, known_at: datetime | None) -> str:
-    told = (("as of", as_of), ("as known on", known_at))
-    said = ", ".join(f"{word} {day_of(moment)}" for word, moment in told if moment is not None)
-    return f"This is the state {said}." if said else ""
 
 
 def _body(hit: Hit, asked: re.Pattern[str] | None) -> str:

@@ -142,14 +142,11 @@ class Filters:
     @property
     def narrows(self) -> bool:
         """Whether anything is filtered at all."""
-        return self != _NO_FILTERS
+        return self != Filters()
 
 
 def _instant(moment: Moment | None) -> Instant | None:
     return from_datetime(moment) if isinstance(moment, datetime) else moment
-
-
-_NO_FILTERS = Filters()
 
 
 def within(instant: Instant | None, span: Range | None) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,18 +81,6 @@ _FACTORS = frozenset({"speaker", "dates", "phrase", "linked", "length"})
 _NONE: Ints = np.zeros(0, np.int64)
 
 
-def _product(factors: Mapping[str, Floats]) -> Floats:
-    product: Floats = reduce(np.multiply, factors.values(), np.ones(1, np.float32))
-    return product
-
-
-def _median(values: Floats) -> float:
-    """Return the median; for few values a third of the time of numpy's own."""
-    low, high = (len(values) - 1) // 2, len(values) // 2
-    parted = np.partition(values, (low, high))
-    return (float(parted[low]) + float(parted[high])) / 2
-
-
 def farthest(near: Floats) -> float:
     """Return the least of cosines that count from the middle, at most 0.
 
@@ -112,10 +99,6 @@ class _Asked:
 
     terms: tuple[int, ...]
     idf: tuple[float, ...]
-
-    @property
-    def whole(self) -> float:
-        return sum(self.idf) or 1.0
 
 
 class FirstStage:
@@ -144,7 +127,7 @@ class FirstStage:
             dates=(weights.dates, self._said_then(held)),
             phrase=(weights.phrase, self._quoted(held.words)),
         )
-        meant = _product(factors)
+        meant = math.prod(factors.values(), start=np.ones(1, np.float32))
         base *= meant
         clear *= meant
         company = meant * self._from_neighbours(held, base)
@@ -202,7 +185,7 @@ class FirstStage:
         near = of_statement[held.statement_numbers] if len(of_statement) else np.zeros_like(own)
         level, total = self._together(own, near)
         factors = self._factors(len(own), phrase=(self._weights.phrase, self._quoted(held.words)))
-        total *= _product(factors)
+        total *= math.prod(factors.values(), start=np.ones(1, np.float32))
         return self._scores(level, total, {"words": own, "vectors": near, **factors})
 
     def summaries(self, held: Texts) -> Scores:
@@ -266,7 +249,7 @@ class FirstStage:
             rows, often = self._postings(held, wanted)
             length = 1.0 if flat else 1 - B + B * held.lengths[rows] / mean
             found[rows] += idf * often * (K1 + 1) / (often + K1 * length)
-        return found / np.float32(asked.whole)
+        return found / np.float32(sum(asked.idf) or 1.0)
 
     def _quoted(self, held: Words) -> list[int]:
         """Return the rows that have a phrase that the question quotes."""
@@ -302,8 +285,8 @@ class FirstStage:
             return found
         cosines = held.cosines(self._vector, exact)
         some = cosines[:: 1 + len(cosines) // _SAMPLE]
-        median = _median(some)
-        spread = max(1.4826 * _median(np.abs(some - median)), RANDOM / len(self._vector) ** 0.5)
+        median = float(np.median(some))
+        spread = max(1.4826 * float(np.median(np.abs(some - median))), RANDOM / len(self._vector) ** 0.5)
         # Few texts may all be about the question: they say little of what is not.
         middle = min(float(np.quantile(some, 0.25)) if len(some) < _FEW else median, UNRELATED)
         middle *= len(some) / (len(some) + _TINY)

@@ -5,11 +5,10 @@ Everything is deterministic: equal scores are always ordered the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import call as _call
 from typing import Any
 
 from kgray.derivation.stored import view_now
@@ -148,55 +147,36 @@ def _first_stage(
     near = given.vectors if "cosine" in ways.methods else 0.0
     stage = FirstStage(index, question, replace(given, words=words, vectors=near), vector)
 
-    def exact(reads: VectorReads) -> Exact:
-        def read(names: list[object]) -> Iterable[tuple[object, bytes]]:
-            wanted = set(names)
-            rows = store.rows(*reads.read(query.group, reads.owners(names), signs=False))
-            return [(reads.name(row), row[-1]) for row in rows if reads.name(row) in wanted]
-
-        return read
-
-    scopes = set(ways.scopes)
-    of = _scored(stage, exact, scopes, at_once=store.remote)
+    scopes = (
+        {*ways.scopes, "entity"} if "fact" in ways.scopes else {*ways.scopes}
+    )  # names of whom facts are of
+    works: dict[SearchScope, tuple[Callable[[Exact], Any], VectorReads]] = {
+        "fact": (stage.pieces, STATEMENT_VECTORS),
+        "entity": (stage.names, NAME_VECTORS),
+        "episode": (stage.messages, MESSAGE_VECTORS),
+    }
+    asked = [scope for scope in works if scope in scopes]
+    # Each may wait for 100 vectors of a large group: a server is asked for all of them at once.
+    each = _SIDE_BY_SIDE.map if store.remote else map
+    found = each(lambda scope: works[scope][0](works[scope][1].exact(store, query.group)), asked)
+    of = dict(zip(asked, found, strict=True))
     ranked: dict[SearchScope, Ranked] = {}
     linked: list[str] = []
-    if "fact" in scopes:
+    if "fact" in of:
         ranked["fact"] = Ranked(scores=of["fact"], records=index.pieces.places)
     if "entity" in of:
         names, (scores, whole) = index.names, of["entity"]
         linked = list(dict.fromkeys(names.owners(whole)))
-        if "entity" in scopes:
+        if "entity" in ways.scopes:
             ranked["entity"] = Ranked(scores=scores, records=names.owners)
             if told is not None and told.profiles.ids and query.as_of is None:  # they tell of the run's time
                 ranked["entity"] = _or_by_profile(ranked["entity"], stage.summaries(told.profiles), told)
-    if "episode" in scopes:
+    if "episode" in of:
         ranked["episode"] = Ranked(scores=of["episode"], records=index.messages.numbered)
     if "community" in ways.scopes and told is not None and told.communities.ids:
         scores, ids = stage.summaries(told.communities), told.communities.ids
         ranked["community"] = Ranked(scores=scores, records=lambda places: [ids[n] for n in places])
     return ranked, linked
-
-
-def _scored(
-    stage: FirstStage,
-    exact: Callable[[VectorReads], Exact],
-    scopes: Collection[SearchScope],
-    *,
-    at_once: bool,
-) -> dict[SearchScope, Any]:
-    """Return the scores of the scopes that are searched; those of names, too, where facts are.
-
-    at_once: each waits for 100 vectors of a large group, and a server is asked for all of them at once
-    """
-    works: dict[SearchScope, Callable[[], Any]] = {}
-    if "fact" in scopes:
-        works["fact"] = lambda: stage.pieces(exact(STATEMENT_VECTORS))
-    if {"fact", "entity"} & {*scopes}:
-        works["entity"] = lambda: stage.names(exact(NAME_VECTORS))
-    if "episode" in scopes:
-        works["episode"] = lambda: stage.messages(exact(MESSAGE_VECTORS))
-    found = (_SIDE_BY_SIDE.map if at_once else map)(_call, works.values())
-    return dict(zip(works, found, strict=True))
 
 
 def _or_by_profile(named: Ranked, scores: Scores, told: Summaries) -> Ranked:
