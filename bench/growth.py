@@ -160,10 +160,7 @@ class GrowingStore:
         limit = min(limit, len(statements))
         matrix = np.asarray(list(statements.values()), np.float32)
 
-        def exact(names: list[object]) -> list[tuple[object, bytes]]:
-            rows = self.store.rows(*STATEMENT_VECTORS.read(group, names, signs=False))
-            return [(row[0], row[-1]) for row in rows]
-
+        exact = STATEMENT_VECTORS.exact(self.store, group)
         found = 0
         with Indexes(self.store, self.embedder.dimensions).of(group) as index:
             held = index.pieces.vectors

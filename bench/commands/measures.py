@@ -1,4 +1,4 @@
-"""bench quality, ingest, store, serve, communities, models: how good, how fast, how it grows."""
+"""bench quality, ingest, store, searches, serve, communities, models: how good, how fast, how it grows."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from bench.commands.options import (
     file,
     latency_options,
     listed,
+    number,
     numbers,
     out_option,
     plan_of,
@@ -115,6 +116,30 @@ def store(call: Call, sizes: str, slots: str, store: str, out: Path | None) -> N
         )
         for kind in _stores(store)
     ]
+    document = {"results": [asdict(result) for result in results]}
+    show(call, document, out, lambda: measured.table(results))
+
+
+@command("Searches of a large group, alone and during ingestion.")
+@count("--messages", 100_000, "Of the large group, each with a fact; one of 1,000 stands beside it.")
+@count("--copies", 16, "The large group is so many times a smaller one, with other ids, names and times.")
+@count("--searchers", 16, "Clients that search through a server at once.")
+@number("--seconds", 20.0, "For which they do, alone and while another process ingests; 0: not at all.")
+@listed("--store", "sqlite", "sqlite, neo4j, or both: on servers of their own.", "NAME,...")
+@out_option
+def searches(
+    call: Call, messages: int, copies: int, searchers: int, seconds: float, store: str, out: Path | None
+) -> None:
+    """Measure the first search of a reader, later ones, those after a commit, contexts, and many at once.
+
+    python -m bench searches --store sqlite,neo4j
+    """
+    from bench import searches as measured
+
+    plan = measured.SearchPlan(
+        stores=_stores(store), messages=messages, copies=copies, searchers=searchers, seconds=seconds
+    )
+    results = measured.run(plan, progress=progress)
     document = {"results": [asdict(result) for result in results]}
     show(call, document, out, lambda: measured.table(results))
 
@@ -218,4 +243,4 @@ def models(
     return 1 if measured.faults(found) else 0
 
 
-COMMANDS = (quality, ingest, store, serve, communities, models)
+COMMANDS = (quality, ingest, store, searches, serve, communities, models)

@@ -33,10 +33,11 @@ _HEADS: Mapping[Scope, tuple[str, str]] = {
     "fact": ("FACTS", "What memory holds, and when it held or happened: [n] FACT (Date range: from - to)"),
     "entity": ("ENTITIES", "Who and what it is about: NAME (kind; also known as ...): what else is known"),
     "community": ("COMMUNITIES", "What belongs together: NAMES: SUMMARY (as of DATE)"),
-    "episode": ("EPISODES", "What was said, by day (indented: right after)"),
+    "episode": ("EPISODES", "What was said, by day: n SPEAKER: TEXT (indented: right after)"),
 }
 _CITED: frozenset[Scope] = frozenset({"fact", "episode"})
 _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+_DAYS = "Mon Tue Wed Thu Fri Sat Sun".split()  # begins no line with a number, as lines to cite do
 _START = datetime.min.replace(tzinfo=UTC)
 
 
@@ -121,7 +122,7 @@ def _profiles(searcher: Searcher, query: Query, view: ViewAt | None, hits: Seque
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Line:
-    """A hit as a line: what stands behind its mark and its day, what it costs without its day, its worth."""
+    """A hit as a line: what stands behind its number, what it costs without its day, its worth."""
 
     hit: Hit
     body: str
@@ -145,7 +146,9 @@ def write(
     can end its line or its section, because `safe` removes line breaks and tags.
     """
     lines = _lines(hits, pattern(query), count)
-    text = moments = _moments(as_of, known_at)
+    then = (("as of", as_of), ("as known on", known_at))
+    told = ", ".join(f"{word} {day_of(moment)}" for word, moment in then if moment is not None)
+    text = moments = f"This is the state {told}." if told else ""
     prices = _prices(lines, count)
     chosen: list[_Line] = []
     guess = {line.hit.id for line in _fitting(lines, chosen, tokens - count(text), prices)}
@@ -168,16 +171,16 @@ def _lines(hits: Sequence[Hit], asked: re.Pattern[str] | None, count: Counter) -
     found = []
     for hit in sorted(telling, key=_order):
         body, worth = _body(hit, asked), hit.score * (_ENTITY if hit.scope == "entity" else 1)
-        found.append(_Line(hit, body, count(f"[{len(hits)}] {body}\n"), worth))
+        mark = "" if hit.scope == "episode" else "[]"
+        found.append(_Line(hit, body, count(f"{mark}{len(hits)}{body}\n"), worth))
     return sorted(found, key=lambda line: -line.worth)
 
 
 def _is_said(line: _Line, shown: Collection[str]) -> bool:
     """Whether a line adds least: a fact without an end whose messages are shown."""
     fact = line.hit.fact
-    if fact is None or fact.invalid_at is not None or not fact.episodes:
-        return False
-    return all(episode in shown for episode, _ in fact.episodes)
+    told = fact.episodes if fact is not None and fact.invalid_at is None else ()
+    return bool(told) and all(episode in shown for episode, _ in told)
 
 
 def _prices(lines: Sequence[_Line], count: Counter) -> dict[object, int]:
@@ -185,7 +188,7 @@ def _prices(lines: Sequence[_Line], count: Counter) -> dict[object, int]:
     frames: dict[object, int] = {
         scope: count(f"{head}\n<{tag}>\n</{tag}>\n") for scope, (tag, head) in _HEADS.items()
     }
-    return frames | {_day(line.hit): count(_dated(line.hit, None)) for line in lines}
+    return frames | {_day(line.hit): count(f"{_dated(line.hit, None)}\n") for line in lines}
 
 
 def _fitting(
@@ -213,9 +216,12 @@ def _text(moments: str, chosen: Sequence[_Line]) -> str:
         for line in (line for line in ordered if line.hit.scope == scope):
             hit, number = line.hit, number + (scope in _CITED)
             written += [] if before else [head, f"<{tag}>"]
-            begun = "- " if scope != "episode" else " " if _follows(before, hit) else ""
-            mark = begun + (f"[{number}] " if scope in _CITED else "")
-            written.append(f"{mark}{_dated(hit, before)}{line.body}".rstrip())
+            written += [day] if (day := _dated(hit, before)) else []
+            if scope == "episode":  # bare: a short message costs 14 tokens, brackets would be two more
+                mark = f"{' ' if _follows(before, hit) else ''}{number}"
+            else:
+                mark = f"- [{number}]" if scope in _CITED else "-"
+            written.append(f"{mark}{line.body}".rstrip())
             before = hit
         written += [f"</{tag}>"] if before else []
     return "\n".join(written)
@@ -248,32 +254,22 @@ def _day(hit: Hit | None) -> tuple[date | None, str | None]:
 
 
 def _dated(hit: Hit, before: Hit | None) -> str:
-    """Return a message's day, without what the message before it has alike: "3 May 2026 ", "5 May ", "".
-
-    A colon parts it from a text without a speaker, which may begin with a number.
-    """
+    """Return the line of a message's day; a year only where it is new: "Sun 3 May 2026", "Tue 5 May"."""
     (day, _), (last, _) = _day(hit), _day(before)
     if day is None or _day(hit) == _day(before):
         return ""
     year = "" if last is not None and last.year == day.year else f" {day.year:04}"
-    return f"{day.day} {_MONTHS[day.month - 1]}{year}{' ' if hit.speaker else ': '}"
-
-
-def _moments(as_of: datetime | None, known_at: datetime | None) -> str:
-    told = (("as of", as_of), ("as known on", known_at))
-    said = ", ".join(f"{word} {day_of(moment)}" for word, moment in told if moment is not None)
-    return f"This is the state {said}." if said else ""
+    return f"{_DAYS[day.weekday()]} {day.day} {_MONTHS[day.month - 1]}{year}"
 
 
 def _body(hit: Hit, asked: re.Pattern[str] | None) -> str:
-    """Return what a hit's line says after its mark and its day."""
+    """Return what a hit's line says after its mark; a colon parts a number from what may begin with one."""
     if hit.fact is not None:
         if hit.fact.event:  # its text says its date
-            return safe(hit.text)
-        return f"{safe(hit.text)} (Date range: {dates(hit.fact.valid_at, hit.fact.invalid_at)})"
+            return f" {safe(hit.text)}"
+        return f" {safe(hit.text)} (Date range: {dates(hit.fact.valid_at, hit.fact.invalid_at)})"
     if hit.entity is not None:
-        return who(hit.entity) + (f": {hit.profile}" if hit.profile else "")
+        return f" {who(hit.entity)}" + (f": {hit.profile}" if hit.profile else "")
     if hit.community is not None:
-        return f"{safe(hit.text)} (as of {day_of(hit.known_at or _START)})"
-    speaker = f"{safe(hit.speaker)}: " if hit.speaker else ""
-    return f"{speaker}{safe(excerpt(hit.text, asked))}"
+        return f" {safe(hit.text)} (as of {day_of(hit.known_at or _START)})"
+    return f"{f' {safe(hit.speaker)}' if hit.speaker else ''}: {safe(excerpt(hit.text, asked))}"

@@ -31,6 +31,7 @@ class Weights:
     speaker             factor for messages of a speaker who is named
     dates               factor for what was said, began or ended when the question says
     phrase              factor for what has a quoted phrase
+    length              for messages: ((1 + their words as a share of the group's mean) / 2) to this power
     linked              factor for facts of an entity that is named
     rows                factor for episodes of triples, whose facts say it better
     neighbours          of the scores of the messages before and after it in its session, one place away, then
@@ -48,6 +49,7 @@ class Weights:
     speaker: float = 1.5
     dates: float = 1.5
     phrase: float = 1.5
+    length: float = 0.3
     linked: float = 3.0
     rows: float = 0.5
     neighbours: tuple[tuple[float, float], ...] = ((0.42, 0.3), (0.18, 0.1))
@@ -146,14 +148,11 @@ class Filters:
     @property
     def narrows(self) -> bool:
         """Whether anything is filtered at all."""
-        return self != _NO_FILTERS
+        return self != Filters()
 
 
 def _instant(moment: Moment | None) -> Instant | None:
     return from_datetime(moment) if isinstance(moment, datetime) else moment
-
-
-_NO_FILTERS = Filters()
 
 
 def within(instant: Instant | None, span: Range | None) -> bool:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kgray.ports import Embedding
 from kgray.rows import as_weights
@@ -35,6 +35,7 @@ _TINY, _FEW, _SAMPLE = 8, 32, 8192
 # Of a question's own weight (its weights with themselves), what texts share with it that have nothing to do
 # with it: function words. In the example of BGE-M3's own page 0 and 0.04; those that answer it 0.9 and 0.99.
 SHARED = 0.1
+_LONG = 4.0  # times the mean: a longer message says no more of what is asked
 CODE = 1.5  # a word with digits weighs so many times its idf
 
 
@@ -81,21 +82,9 @@ class Scores:
         return 1 + int(np.count_nonzero(values > values[row]))
 
 
-_FACTORS = frozenset({"speaker", "dates", "phrase", "linked"})
+_FACTORS = frozenset({"speaker", "dates", "phrase", "linked", "length"})
 _NONE: Ints = np.zeros(0, np.int64)
 _NO_SIGNAL: Mapping[str, Floats] = {}
-
-
-def _product(factors: Mapping[str, Floats]) -> Floats:
-    product: Floats = reduce(np.multiply, factors.values(), np.ones(1, np.float32))
-    return product
-
-
-def _median(values: Floats) -> float:
-    """Return the median; for few values a third of the time of numpy's own."""
-    low, high = (len(values) - 1) // 2, len(values) // 2
-    parted = np.partition(values, (low, high))
-    return (float(parted[low]) + float(parted[high])) / 2
 
 
 def farthest(near: Floats) -> float:
@@ -116,10 +105,6 @@ class _Asked:
 
     terms: tuple[int, ...]
     idf: tuple[float, ...]
-
-    @property
-    def whole(self) -> float:
-        return sum(self.idf) or 1.0
 
 
 class FirstStage:
@@ -151,7 +136,7 @@ class FirstStage:
             dates=(weights.dates, self._said_then(held)),
             phrase=(weights.phrase, self._quoted(held.words)),
         )
-        meant = _product(factors)
+        meant = math.prod(factors.values(), start=np.ones(1, np.float32))
         base *= meant
         clear *= meant
         company = meant * self._from_neighbours(held, base)
@@ -162,7 +147,16 @@ class FirstStage:
         # orders what is found: what is named and what stands beside weighs more for it.
         told = clear + meant * self._from_neighbours(held, clear)
         found = told > weights.tail * told.max(initial=0.0)
-        return self._scores(level, np.where(found, base + company + session, 0.0), signals)
+        length = self._by_length(held.words.lengths)
+        score = np.where(found, (base + company + session) * length, 0.0)
+        return self._scores(level, score, {**signals, "length": length})
+
+    def _by_length(self, lengths: NDArray[np.int32]) -> Floats:
+        """Return the factor of messages by their words, 1 at the mean: "nice one!" tells less than most."""
+        mean = max(1.0, float(lengths.mean())) if len(lengths) else 1.0
+        share: Floats = np.minimum(lengths.astype(np.float32) / np.float32(mean), np.float32(_LONG))
+        factor: Floats = np.power((1 + share) / 2, self._weights.length, dtype=np.float32)
+        return factor
 
     @property
     def _naming(self) -> set[str]:
@@ -209,7 +203,7 @@ class FirstStage:
         sparse = {name: of[held.statement_numbers] for name, of in tokens.items()}
         level, total = self._together(own, near, sparse)
         factors = self._factors(len(own), phrase=(self._weights.phrase, self._quoted(held.words)))
-        total *= _product(factors)
+        total *= math.prod(factors.values(), start=np.ones(1, np.float32))
         return self._scores(level, total, {"words": own, "vectors": near, **sparse, **factors})
 
     def summaries(self, held: Texts) -> Scores:
@@ -273,7 +267,7 @@ class FirstStage:
             rows, often = self._postings(held, wanted)
             length = 1.0 if flat else 1 - B + B * held.lengths[rows] / mean
             found[rows] += idf * often * (K1 + 1) / (often + K1 * length)
-        return found / np.float32(asked.whole)
+        return found / np.float32(sum(asked.idf) or 1.0)
 
     def _quoted(self, held: Words) -> list[int]:
         """Return the rows that have a phrase that the question quotes."""
@@ -309,8 +303,8 @@ class FirstStage:
             return found
         cosines = held.cosines(self._vector, exact)
         some = cosines[:: 1 + len(cosines) // _SAMPLE]
-        median = _median(some)
-        spread = max(1.4826 * _median(np.abs(some - median)), RANDOM / len(self._vector) ** 0.5)
+        median = float(np.median(some))
+        spread = max(1.4826 * float(np.median(np.abs(some - median))), RANDOM / len(self._vector) ** 0.5)
         # Few texts may all be about the question: they say little of what is not.
         middle = min(float(np.quantile(some, 0.25)) if len(some) < _FEW else median, UNRELATED)
         middle *= len(some) / (len(some) + _TINY)

@@ -5,9 +5,11 @@ Everything is deterministic: equal scores are always ordered the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from kgray.derivation.stored import view_now
 from kgray.errors import InputError
@@ -33,7 +35,7 @@ from kgray.search.question import read as read_question
 from kgray.search.ranking import FirstStage, Scores
 from kgray.search.rerank import fused_by_rank, reranked
 from kgray.search.summaries import Profiled, Summaries, run_at
-from kgray.search.vectors import MESSAGE_VECTORS, NAME_VECTORS, STATEMENT_VECTORS, Ints, VectorReads
+from kgray.search.vectors import MESSAGE_VECTORS, NAME_VECTORS, STATEMENT_VECTORS, Exact, Ints, VectorReads
 from kgray.times import now, to_datetime
 
 ViewAt = Callable[[], GraphView]
@@ -42,6 +44,7 @@ _Ranks = dict[str, dict[str, int]]  # id -> method -> rank
 _METHODS = {"words": "bm25", "vectors": "cosine", "sparse": "sparse", "steps": "bfs"}  # signal -> method
 _TEXTS = ("words", "vectors", "sparse")  # the signals of a text itself
 _HELD = 64  # groups whose summaries are held in memory
+_SIDE_BY_SIDE = ThreadPoolExecutor(6, "kgray-vectors")
 POOL = 3  # times the limit: what a reranker looks at
 
 
@@ -162,32 +165,32 @@ def _first_stage(
     sparse = given.sparse if "sparse" in ways.methods else 0.0
     stage = FirstStage(index, question, replace(given, words=words, vectors=near, sparse=sparse), topic)
 
-    def exact(reads: VectorReads) -> Callable[[list[object]], Iterable[tuple[object, bytes]]]:
-        def read(names: list[object]) -> Iterable[tuple[object, bytes]]:
-            wanted = set(names)
-            rows = store.rows(*reads.read(query.group, reads.owners(names), signs=False))
-            return [(reads.name(row), row[-1]) for row in rows if reads.name(row) in wanted]
-
-        return read
-
+    scopes = (
+        {*ways.scopes, "entity"} if "fact" in ways.scopes else {*ways.scopes}
+    )  # names of whom facts are of
+    works: dict[SearchScope, tuple[Callable[[Exact], Any], VectorReads]] = {
+        "fact": (stage.pieces, STATEMENT_VECTORS),
+        "entity": (stage.names, NAME_VECTORS),
+        "episode": (stage.messages, MESSAGE_VECTORS),
+    }
+    asked = [scope for scope in works if scope in scopes]
+    # Each may wait for 100 vectors of a large group: a server is asked for all of them at once.
+    each = _SIDE_BY_SIDE.map if store.remote else map
+    found = each(lambda scope: works[scope][0](works[scope][1].exact(store, query.group)), asked)
+    of = dict(zip(asked, found, strict=True))
     ranked: dict[SearchScope, Ranked] = {}
     linked: list[str] = []
-    if "fact" in ways.scopes:
-        pieces = index.pieces
-        ranked["fact"] = Ranked(scores=stage.pieces(exact(STATEMENT_VECTORS)), records=pieces.places)
-    if {"fact", "entity"} & set(ways.scopes):
-        names = index.names
-        scores, whole = stage.names(exact(NAME_VECTORS))
+    if "fact" in of:
+        ranked["fact"] = Ranked(scores=of["fact"], records=index.pieces.places)
+    if "entity" in of:
+        names, (scores, whole) = index.names, of["entity"]
         linked = list(dict.fromkeys(names.owners(whole)))
         if "entity" in ways.scopes:
             ranked["entity"] = Ranked(scores=scores, records=names.owners)
-            if (
-                told is not None and told.profiles.ids and query.as_of is None
-            ):  # they tell of the run's own time
+            if told is not None and told.profiles.ids and query.as_of is None:  # they tell of the run's time
                 ranked["entity"] = _or_by_profile(ranked["entity"], stage.summaries(told.profiles), told)
-    if "episode" in ways.scopes:
-        messages = index.messages
-        ranked["episode"] = Ranked(scores=stage.messages(exact(MESSAGE_VECTORS)), records=messages.numbered)
+    if "episode" in of:
+        ranked["episode"] = Ranked(scores=of["episode"], records=index.messages.numbered)
     if "community" in ways.scopes and told is not None and told.communities.ids:
         scores, ids = stage.summaries(told.communities), told.communities.ids
         ranked["community"] = Ranked(scores=scores, records=lambda places: [ids[n] for n in places])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kgray import kinds
 from kgray.kinds import Read, Row
-from kgray.ports import Vector
+from kgray.ports import Store, Vector
 from kgray.rows import sign_bits
 from kgray.search.postings import Tokens
 
@@ -151,16 +151,21 @@ class VectorReads:
     name: Callable[[Row], object]
     weighed: bool = True
 
-    @staticmethod
-    def owners(names: Sequence[object]) -> Sequence[object]:
-        """Return whose vectors have these names."""
-        return list(dict.fromkeys(name[0] if isinstance(name, tuple) else name for name in names))
-
     def read(
         self, group: str, owners: Sequence[object] | None, *, signs: bool
     ) -> tuple[Read, str, Sequence[object]]:
         """Return the arguments of `Store.rows`; owners: None = all."""
         return (self.scans[signs], group, ()) if owners is None else (self.look_ups[signs], group, owners)
+
+    def exact(self, store: Store, group: str) -> Exact:
+        """Return what reads vectors of a group by their names."""
+
+        def read(names: list[object]) -> Iterable[tuple[object, bytes]]:
+            wanted, owners = set(names), dict.fromkeys(n[0] if isinstance(n, tuple) else n for n in names)
+            rows = store.rows(*self.read(group, list(owners), signs=False))
+            return [(self.name(row), row[-1]) for row in rows if self.name(row) in wanted]
+
+        return read
 
 
 MESSAGE_VECTORS = VectorReads(

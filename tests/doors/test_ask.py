@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import threading
 
 import pytest
@@ -130,8 +131,10 @@ def test_a_model_over_http_gets_the_question_and_the_lines_fenced(serve, team):
     assert server.probes == []
     assert asked.sections["QUESTION"] == QUESTION
     assert asked.sections["MEMORY"][1:] == [
-        "[1] 1 Jan 2026 Alice: I work at Acme.",
-        "[2] 1 Mar Alice: I left Acme, and work at Beta now.",
+        "Thu 1 Jan 2026",
+        "1 Alice: I work at Acme.",
+        "Sun 1 Mar",
+        "2 Alice: I left Acme, and work at Beta now.",
     ]
     assert "NOT IN MEMORY" in asked.head
     assert (asked.body["stream"], asked.body["max_tokens"]) == (True, 1024)
@@ -159,7 +162,9 @@ def test_no_stored_text_leaves_its_line_or_its_section(serve, team, hostile):
 
     data = server.asked[0].data
     lines = server.asked[0].sections["MEMORY"]
-    assert [line.split()[0] for line in lines[1:]] == ["[1]", "[2]", "[3]"]
+    days = ["Thu 1 Jan 2026", "Sun 1 Feb", "Sun 1 Mar"]
+    assert lines[1::2] == days
+    assert [re.split("[ :]", line)[0] for line in lines[2::2]] == ["1", "2", "3"]
     assert data.count("<") == 4, "the tags of the two sections"
 
 

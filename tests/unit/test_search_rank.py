@@ -26,7 +26,7 @@ from kgray.words import packed
 
 NOW = parse("2024-06-12T10:00:00Z")[0]
 IDS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
-WORDS_ALONE = Weights(words=1.0, vectors=0.0, neighbours=(), session=0.0, tail=0.0, floor=0.0)
+WORDS_ALONE = Weights(words=1.0, vectors=0.0, length=0.0, neighbours=(), session=0.0, tail=0.0, floor=0.0)
 
 
 def index_of(*texts, times=None, speakers=None, vectors=None, sources=None):
@@ -88,9 +88,24 @@ def test_beside_what_fits_the_speaker_who_is_named_counts_more():
     """The answer to Bob's question about apples is Ann's."""
     texts = ["fine", "and the apples?", "all gone"]
     index = index_of(*texts, speakers=["Ann", "Bob", "Ann"])
-    weights = Weights(words=1.0, vectors=0.0, neighbours=((0.4, 0.4),), session=0.0, tail=0.0, speaker=1.5)
+    alone = {"words": 1.0, "vectors": 0.0, "length": 0.0, "session": 0.0, "tail": 0.0}
+    weights = Weights(**alone, neighbours=((0.4, 0.4),), speaker=1.5)
     found = scores(index, "What did Ann say of the apples?", weights).score
     assert (found / found[1]).tolist() == pytest.approx([0.6, 1.0, 0.6])
+
+
+def test_of_two_neighbours_the_one_that_says_more_counts_more():
+    """By its words as a share of the group's mean, four times that at most."""
+    texts = ["oh", "which apple", "the green ones from the tree behind our old house", "word " * 100]
+    weights = Weights(words=1.0, vectors=0.0, length=1.0, neighbours=((1.0, 1.0),), session=0.0, tail=0.0)
+    index = index_of(*texts)
+    found, lengths = scores(index, "apple", weights), index.messages.words.lengths
+    mean = float(lengths.mean())
+    expected = [(1 + min(length / mean, 4)) / 2 for length in lengths.tolist()]
+    assert found.signals["length"] == pytest.approx(expected)
+    assert (found.score[:3] / found.score[1]).tolist() == pytest.approx(
+        [expected[0] / expected[1], 1.0, expected[2] / expected[1]]
+    )
 
 
 def test_all_messages_of_a_session_get_the_share_of_its_words():
