@@ -213,8 +213,9 @@ class KilledBackfill:
     def _note_epochs(self, epochs: dict[str, list[int]]) -> None:
         for name in self.actors.names("sequencer", "writer"):
             stats = self.actors.stats(name)
-            if stats is not None and stats["epoch"]:
-                epochs.setdefault(name, []).append(int(stats["epoch"]))
+            for shard, epoch in (stats or {}).get("epochs", {"": (stats or {}).get("epoch")}).items():
+                if epoch:
+                    epochs.setdefault(f"{name} {shard}".strip(), []).append(int(epoch))
 
     def end(self) -> None:
         """End driver and actors."""

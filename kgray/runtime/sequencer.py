@@ -75,6 +75,7 @@ class Sequencer:
         )  # no judges = the models judge
         self._writer = RemoteWriter(
             partial(self._named, writer),
+            shard,
             deadline_s=self._profile.limits.write_deadline_s,
             patience_s=spec.values["model.patience_s"],
         )

@@ -96,28 +96,28 @@ def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: P
     sequence = request(memory.store, asked)
     batch = [refused(replace(asked, sequence=sequence), "no such merge", 5)]
     spec = spec_of(Settings(), tmp_path, {})
-    first = GraphWriter(spec, 0)
-    epoch = first.begin()
+    first = GraphWriter(spec, "writer-0")
+    epoch = first.begin(0)
     assert isinstance(epoch, int)
 
-    assert first.write(epoch, "run", 1, batch) is None
-    assert first.write(epoch, "run", 1, batch) is None
+    assert first.write(0, epoch, "run", 1, batch) is None
+    assert first.write(0, epoch, "run", 1, batch) is None
     assert first.stats()["repeats"] == 1
     other = replace(asked, sequence=request(memory.store, asked))
-    assert first.write(epoch, "another", 1, [refused(other, "no such merge", 6)]) is None
+    assert first.write(0, epoch, "another", 1, [refused(other, "no such merge", 6)]) is None
     assert result(memory.store, "g", other.sequence) is not None, "another client's first batch is no repeat"
-    locked = GraphWriter(spec, 0).begin()
+    locked = GraphWriter(spec, "writer-0").begin(0)
     assert isinstance(locked, Locked)
     assert str(os.getpid()) in str(locked)
-    first._release()
-    second = GraphWriter(spec, 0)  # the process was started anew: it takes the run's epoch over
-    assert second.write(epoch, "run", 2, batch) is None
-    newer = second.begin()
+    first._release(0)
+    second = GraphWriter(spec, "writer-0")  # the process was started anew: it takes the run's epoch over
+    assert second.write(0, epoch, "run", 2, batch) is None
+    newer = second.begin(0)
     assert newer == epoch + 1
-    assert isinstance(second.write(epoch, "run", 3, batch), StaleWriter)
-    locked = GraphWriter(spec, 0).begin()
+    assert isinstance(second.write(0, epoch, "run", 3, batch), StaleWriter)
+    locked = GraphWriter(spec, "writer-0").begin(0)
     assert isinstance(locked, Locked), "an older run's batch does not take the store from the newest"
-    second._release()
+    second._release(0)
     assert result(memory.store, "g", sequence) == {"error": "no such merge"}
     memory.close()
 
