@@ -1,19 +1,17 @@
 """The writer of one shard or several: `GraphWriter` holds them in an actor, `RemoteWriter` sends to it.
 
-Calls may arrive late, twice or out of order. So a batch carries its run's shard and epoch, which the store
-checks in the same transaction (R23), and a batch that was written before changes nothing. A run has one batch
-on its way at a time.
+Calls may arrive late, twice or out of order. So a batch carries its shard and epoch. The store checks in the
+same transaction (R23) whether the epoch is the newest, and which changes still apply: of a batch that was
+written before, none. A run has one batch on its way at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -37,15 +35,6 @@ _WHAT = "the writer in Ray"
 _PASSING = (Locked, Unavailable)  # transient: retried until the patience is spent
 
 
-@dataclass(slots=True)
-class _Held:
-    """A shard that is held. last: client -> number of its last batch of this epoch that was written."""
-
-    epoch: int = 0
-    until: ExitStack = field(default_factory=ExitStack)
-    last: dict[str, int] = field(default_factory=dict)
-
-
 class GraphWriter:
     """Holds shards of the store, each for its sequencer; `begin` and `write` run one at a time."""
 
@@ -57,37 +46,32 @@ class GraphWriter:
         logs.start(name)
         self._spec = spec
         self._store: Store | None = None
-        self._held: dict[int, _Held] = {}  # by shard
-        self._batches = self._writes = self._repeats = 0
+        self._epochs: dict[int, int] = {}  # by shard, of those that are held
+        self._holds: dict[int, ExitStack] = {}
+        self._batches = self._writes = 0
         self._keeper = Keeper(spec, stays=True) if kept else None
 
     def begin(self, shard: int) -> int | Exception:
         """Take a new epoch, so that every older run of the shard is stale; return it, or why it cannot be."""
         try:
-            return self._hold(shard, None).epoch
+            return self._hold(shard, None)
         except KgrayError as error:
             return error
 
-    def write(
-        self, shard: int, epoch: int, client: str, number: int, changes: Sequence[RowChanges]
-    ) -> Exception | None:
-        """Write a client's batch; None = it is durable. number: of the batch among the client's, from 1."""
-        held = self._held.get(shard, _Held())
+    def write(self, shard: int, epoch: int, changes: Sequence[RowChanges]) -> Exception | None:
+        """Write a batch; None = it is durable."""
+        newest = self._epochs.get(shard, 0)
         try:
-            if epoch < held.epoch:
-                raise StaleWriter(f"epoch {epoch} was followed by {held.epoch}: another run writes now")
-            if epoch > held.epoch:
-                held = self._hold(shard, epoch)  # this process is new, or another one gave out the epoch
-            if number <= held.last.get(client, 0):
-                self._repeats += 1  # durable already: only the answer was lost
-                return None
+            if epoch < newest:
+                raise StaleWriter(f"epoch {epoch} was followed by {newest}: another run writes now")
+            if epoch > newest:
+                self._hold(shard, epoch)  # this process is new, or another one gave out the epoch
             since = time.monotonic()
             assert self._store is not None  # noqa: S101 - `_hold` has opened it
             self._store.apply(changes)
-            held.last[client] = number
             self._note(changes, time.monotonic() - since)
         except KgrayError as error:
-            if isinstance(error, StaleWriter) and epoch >= held.epoch:
+            if isinstance(error, StaleWriter) and epoch >= newest:
                 self._release(shard)  # an older run's batch does not take the store from the newest
             return error
         return None
@@ -97,10 +81,9 @@ class GraphWriter:
         """Return the epoch of each shard that is held, and how much this process has written."""
         return {
             "pid": os.getpid(),
-            "epochs": {str(shard): held.epoch for shard, held in sorted(self._held.items())},
+            "epochs": {str(shard): epoch for shard, epoch in sorted(self._epochs.items())},
             "batches": self._batches,
             "writes": self._writes,
-            "repeats": self._repeats,
         }
 
     @control
@@ -114,19 +97,20 @@ class GraphWriter:
         if self._keeper is not None:
             self._keeper.end()
 
-    def _hold(self, shard: int, epoch: int | None) -> _Held:
+    def _hold(self, shard: int, epoch: int | None) -> int:
         self._release(shard)
         if self._store is None:
             self._store = self._spec.parts().store
-        shards, held = profile_of(self._spec.profile, "the deployment").sequencer.shards, _Held()
-        held.epoch = held.until.enter_context(self._store.writing(epoch=epoch, shard=shard, shards=shards))
-        self._held[shard] = held
-        metrics.gauge("kgray_writer_epoch", held.epoch, shard=shard)
-        logs.LOGGER.info("holds shard %d", shard, extra={"epoch": held.epoch})
-        return held
+        shards, hold = profile_of(self._spec.profile, "the deployment").sequencer.shards, ExitStack()
+        taken = hold.enter_context(self._store.writing(epoch=epoch, shard=shard, shards=shards))
+        self._epochs[shard], self._holds[shard] = taken, hold
+        metrics.gauge("kgray_writer_epoch", taken, shard=shard)
+        logs.LOGGER.info("holds shard %d", shard, extra={"epoch": taken})
+        return taken
 
     def _release(self, shard: int) -> None:
-        self._held.pop(shard, _Held()).until.close()
+        self._epochs.pop(shard, None)
+        self._holds.pop(shard, ExitStack()).close()
 
     def _note(self, changes: Sequence[RowChanges], seconds: float) -> None:
         self._batches += 1
@@ -155,7 +139,6 @@ class RemoteWriter:
         self._find, self._shard, self.epoch = find, shard, epoch
         self._handle = find()
         self._deadline_s, self._patience_s = deadline_s, patience_s
-        self._client, self._number = secrets.token_hex(8), 0
 
     async def begin(self) -> RemoteWriter | Exception:
         """Take a new epoch; return the writer of a new run, or why the epoch cannot be taken."""
@@ -171,12 +154,9 @@ class RemoteWriter:
         Waits out a writer that restarts and a store that is out of reach, up to the patience (Unavailable);
         StaleWriter, Outrun, NoSpace and StoreError come as the store raises them.
         """
-        self._number += 1
-        number = self._number
         since, until = time.time(), time.monotonic() + self._patience_s
         delay = _FIRST_DELAY_S
-        named = (self._shard, self.epoch, self._client, number)
-        while (fault := await self._called("write", *named, changes)) is not None:
+        while (fault := await self._called("write", self._shard, self.epoch, changes)) is not None:
             if not isinstance(fault, _PASSING):
                 raise fault
             OUTAGES.failed(_WHAT, f"cannot write ({fault})", since=since, patience_s=self._patience_s)

@@ -100,21 +100,20 @@ def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: P
     epoch = first.begin(0)
     assert isinstance(epoch, int)
 
-    assert first.write(0, epoch, "run", 1, batch) is None
-    assert first.write(0, epoch, "run", 1, batch) is None
-    assert first.stats()["repeats"] == 1
+    assert first.write(0, epoch, batch) is None
+    assert first.write(0, epoch, batch) is None
     other = replace(asked, sequence=request(memory.store, asked))
-    assert first.write(0, epoch, "another", 1, [refused(other, "no such merge", 6)]) is None
-    assert result(memory.store, "g", other.sequence) is not None, "another client's first batch is no repeat"
+    assert first.write(0, epoch, [refused(other, "no such merge", 6)]) is None
+    assert result(memory.store, "g", other.sequence) is not None
     locked = GraphWriter(spec, "writer-0").begin(0)
     assert isinstance(locked, Locked)
     assert str(os.getpid()) in str(locked)
     first._release(0)
     second = GraphWriter(spec, "writer-0")  # the process was started anew: it takes the run's epoch over
-    assert second.write(0, epoch, "run", 2, batch) is None
+    assert second.write(0, epoch, batch) is None
     newer = second.begin(0)
     assert newer == epoch + 1
-    assert isinstance(second.write(0, epoch, "run", 3, batch), StaleWriter)
+    assert isinstance(second.write(0, epoch, batch), StaleWriter)
     locked = GraphWriter(spec, "writer-0").begin(0)
     assert isinstance(locked, Locked), "an older run's batch does not take the store from the newest"
     second._release(0)
