@@ -24,6 +24,11 @@ _READER_CPUS, _EMBEDDER_CPUS = 3.0, 2.0  # no reader fits where one is missing, 
 _START_S = 600.0  # many processes on few processors
 _CONTROL = {"role": "control"}
 _CONTROLS = 3  # actors that stand apart: sequencer, writer, and the one that keeps schedules
+_HEAD: dict[str, Any] = {
+    "num_cpus": 1,
+    "object_store_memory": _STORE_BYTES,
+    "include_dashboard": False,
+}
 _TEMPORARY, _REDIS = "RAY_TMPDIR", "RAY_REDIS_ADDRESS"
 
 
@@ -80,12 +85,7 @@ class SimulatedCluster:
             "num_cpus": int(_READER_CPUS * (workers - missing) + _EMBEDDER_CPUS),
             "object_store_memory": _STORE_BYTES,
         }
-        head: dict[str, Any] = {
-            "num_cpus": 1,
-            "object_store_memory": _STORE_BYTES,
-            "include_dashboard": False,
-            "temp_dir": str(self._folder),
-        }
+        head: dict[str, Any] = _HEAD | {"temp_dir": str(self._folder)}
         self._cluster = Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=True)
         self._head: Any = self._cluster.head_node
         self._nodes: list[Any] = []

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from copy import copy
 from typing import Any
 
 import ray
@@ -130,13 +131,13 @@ class RemoteWriter:
     """
 
     def __init__(
-        self, find: Callable[[], Handle], shard: int, *, deadline_s: float, patience_s: float, epoch: int = 0
+        self, find: Callable[[], Handle], shard: int, *, deadline_s: float, patience_s: float
     ) -> None:
         """find: the actor, again where it was replaced.
 
         deadline_s: for one call, after which the actor is restarted; patience_s: for one batch.
         """
-        self._find, self._shard, self.epoch = find, shard, epoch
+        self._find, self._shard, self.epoch = find, shard, 0
         self._handle = find()
         self._deadline_s, self._patience_s = deadline_s, patience_s
 
@@ -145,8 +146,9 @@ class RemoteWriter:
         found = await self._called("begin", self._shard)
         if isinstance(found, Exception):
             return found
-        bounds = {"deadline_s": self._deadline_s, "patience_s": self._patience_s}
-        return RemoteWriter(self._find, self._shard, **bounds, epoch=found)
+        taken = copy(self)
+        taken.epoch = found
+        return taken
 
     async def write(self, changes: Sequence[RowChanges]) -> None:
         """Write a batch; durable on return.

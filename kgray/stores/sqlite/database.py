@@ -99,11 +99,10 @@ class Database:
 
     def check_epoch(self, connection: apsw.Connection, groups: Iterable[str]) -> None:
         """Raise StaleWriter where a group's shard is not held, or another process took it since (R23)."""
-        stored, of = _epochs(connection), self.of
-        for shard in {shard_of(group, of) for group in groups}:
-            newest, own = stored[shard] if shard < len(stored) else None, self.epochs.get(shard)
-            if own is None or own != newest:
-                raise stale(self.path.parent, newest, own)
+        stored = _epochs(connection)
+        for shard in {shard_of(group, len(stored)) for group in groups}:
+            if (own := self.epochs.get(shard)) != stored[shard]:
+                raise stale(self.path.parent, stored[shard], own)
 
     def group(self, connection: apsw.Connection, name: str) -> KnownGroup | None:
         """Return a group that exists or ever did, by the hash of its name; else None."""
@@ -139,7 +138,7 @@ class Database:
         """
         with self.transaction(durable=True) as connection:
             stored = _epochs(connection)
-            of = shards or len(stored) or 1
+            of = shards or len(stored)
             if of != len(stored):
                 stored = [0] * of  # nobody's epoch: who held a shard of the former map is stale
             mine = range(of) if shards is None else (shard,)
@@ -229,9 +228,9 @@ class Database:
 
 
 def _epochs(connection: apsw.Connection) -> list[int]:
-    """Return the newest epoch of each shard; none before the first writer."""
+    """Return the newest epoch of each shard: of one, 0, before the first writer."""
     found = one(connection, sql.EPOCHS)
-    return [] if found is None else list(json.loads(found[0]))
+    return [0] if found is None else list(json.loads(found[0]))
 
 
 def connect(path: Path, *, patience_s: float, cache_mb: int) -> apsw.Connection:
