@@ -91,11 +91,12 @@ def scheduled(episodes: int, kinds: Sequence[str], seed: int, *, outage: bool) -
     return sorted(kills, key=lambda kill: kill[0])
 
 
-def kinds_of(kills: int, *, store_kills: int = 0, head_kills: int = 0) -> list[str]:
+def kinds_of(kills: int, *, store_kills: int = 0, head_kills: int = 0, control_kills: int = 0) -> list[str]:
     """Return so many kinds, in their shares, and of the others as many as are asked for."""
     found = [kind for kind, share in SHARES.items() for _ in range(int(kills * share))]
     rest = [kind for kind in SHARES if kind not in ("driver", "node")]
     found += [rest[number % len(rest)] for number in range(kills - len(found))]
+    found += [f"{kind}-node" for kind in ("sequencer", "writer") for _ in range(control_kills)]
     return [*found, *["store"] * store_kills, *["head"] * head_kills]
 
 
@@ -104,7 +105,9 @@ def run(schedule: KillSchedule, progress: Callable[[str], None] = lambda _: None
     require_psutil()
     if schedule.plan.episodes < len(schedule.kills):
         raise InputError(f"{len(schedule.kills)} kills need more than {schedule.plan.episodes} episodes")
-    if schedule.address is not None and {"node", "head"} & {kind for _, kind in schedule.kills}:
+    if schedule.address is not None and not {kind for _, kind in schedule.kills} <= {*SHARES, "store"} - {
+        "node"
+    }:
         raise InputError("a node can be killed only in a cluster that is started for it")
     outcome = ChaosOutcome(schedule)
     with tempfile.TemporaryDirectory(prefix="kgray-bench-") as name:
@@ -112,7 +115,7 @@ def run(schedule: KillSchedule, progress: Callable[[str], None] = lambda _: None
         outcome.expected = _undisturbed(schedule, folder / "undisturbed")
         progress(f"undisturbed: {outcome.expected[:12]}")
         with empty_store(schedule.store, folder / "data") as place, ExitStack() as ends:
-            backfill = KilledBackfill(schedule, place, folder, ends, progress)
+            backfill = KilledBackfill(schedule, place, folder, ends, progress, outcome.log)
             try:
                 backfill.run(outcome.log)
             finally:
@@ -147,6 +150,13 @@ def _judge(backfill: KilledBackfill, outcome: ChaosOutcome) -> None:
     outcome.ledger = ledger(store)
     if outcome.ledger != {"accepted": 0, "extracted": 0, "committed": schedule.plan.episodes, "failed": 0}:
         faults.append(f"the ledger is {json.dumps(outcome.ledger)}, of {schedule.plan.episodes} episodes")
+    named = max(
+        (line.count("models-") for line in outcome.log.started if line.startswith("not up yet")), default=0
+    )
+    if named < schedule.missing:
+        faults.append(
+            f"{schedule.missing} workers were missing, and {named} were named: {outcome.log.started}"
+        )
     for name, seen in outcome.log.epochs.items():
         if seen != sorted(seen):
             faults.append(f"the epoch of {name} went back: {seen}")
@@ -165,9 +175,10 @@ def _in_flight(kind: str, schedule: KillSchedule) -> int:
     that died with its worker, is asked again once. What a sequencer or a store had in hand is a window.
     """
     next_episodes = schedule.plan.groups
-    if kind in ("sequencer", "store"):
+    if kind in ("sequencer", "sequencer-node", "store"):
         return schedule.window + next_episodes
-    return next_episodes + (0 if kind in ("writer", "driver", "head") else schedule.latency.streams)
+    lost = 0 if kind in ("writer", "writer-node", "driver", "head", "arrival") else schedule.latency.streams
+    return next_episodes + lost
 
 
 def summary(kills: Sequence[Kill]) -> dict[str, dict[str, Any]]:

@@ -30,7 +30,7 @@ from kgray.memory import Memory
 from kgray.ontology import shipped
 from kgray.opening import open_with
 from kgray.ports import Embedder, Extractor, Judge, Store
-from kgray.ports.ingest import OnStep, Totals, ignore, joined
+from kgray.ports.ingest import OnStep, OnWait, Totals, ignore, joined, silent
 from kgray.records import Draft
 from kgray.settings import ModelSettings, PipelineSettings, Settings, load
 from kgray.stores.sqlite import open_sqlite
@@ -224,11 +224,16 @@ def one_ray() -> Iterator[str]:
 
 
 def deployed(
-    settings: Settings, data: Path, profile: Profile | None = None, *, detached: bool = True
+    settings: Settings,
+    data: Path,
+    profile: Profile | None = None,
+    *,
+    detached: bool = True,
+    tell: OnWait = silent,
 ) -> Deployment:
     """Start a store's actors in the Ray that this process has joined, and return them.
 
-    profile: how many of them; None = that of the settings, or the laptop's.
+    profile: how many of them; None = that of the settings, or the laptop's. tell: called with lines on them
     """
     from kgray.runtime.deploy import ensure
     from kgray.runtime.profile import load as load_profile
@@ -237,4 +242,4 @@ def deployed(
     named = settings.runtime.profile
     found = profile or load_profile(named)
     chosen = profile is not None or named is not None
-    return ensure(spec_of(settings, data, found.values()), detached=detached, chosen=chosen)
+    return ensure(spec_of(settings, data, found.values()), detached=detached, chosen=chosen, tell=tell)

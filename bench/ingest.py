@@ -6,6 +6,7 @@ that their extractions alone take. Times run from the first claim to the last co
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import subprocess
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from bench.tables import Column, aligned
 from bench.world import Latency, Oracle, World, WorldPlan
 from kgray.errors import InputError
 from kgray.memory import Memory
-from kgray.ports.ingest import Totals
+from kgray.ports.ingest import Totals, joined
 from kgray.settings import Settings
 
 _EARLY = slice(100, 200)  # the steps around the 100th episode, for what an episode costs as a group grows
@@ -155,6 +157,7 @@ def _processes(
         yield here, lambda ran: ran.totals
         return
     deployment = deployed(settings, data, detached=False)
+    shards = len(deployment.sequencers)
     try:
         roles: dict[str, list[int]] = {}
         for name, row in deployment.status().items():
@@ -162,7 +165,9 @@ def _processes(
         # What is left of this process's children is Ray itself: its stores, schedulers and agents.
         yield (
             {**here, **roles, "ray": sorted(below(os.getpid()))},
-            lambda _: Totals(**deployment.status()["sequencer-0"]["totals"]),
+            lambda _: reduce(
+                joined, [Totals(**row["totals"]) for row in asyncio.run(deployment.news([0] * shards))]
+            ),
         )
     finally:
         deployment.stop(0)

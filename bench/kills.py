@@ -37,6 +37,7 @@ _EPOCH_EVERY_S = 0.5
 class KillSchedule:
     """What is killed when. kills: kinds in their order; each comes when so many episodes are committed.
 
+    missing   of the workers that read, those that no node has room for until the kill "arrival"
     address   of a Ray that runs; None = a simulated cluster of `nodes` worker nodes is started for this
     """
 
@@ -49,6 +50,9 @@ class KillSchedule:
     limit_s: float = 1800.0
     seed: int = 1
     nodes: int = 2
+    workers: int = 2
+    missing: int = 0
+    shards: int = 1
     address: str | None = None
     profile: Profile | None = None
 
@@ -70,10 +74,16 @@ class Kill:
 
 @dataclass(slots=True)
 class KillLog:
-    """What was seen. epochs: by actor, in the order of seeing them; faults: why it could not go on."""
+    """What was seen.
+
+    started   lines on the start of the actors, which name who is missing
+    epochs    by actor, in the order of seeing them
+    faults    why it could not go on
+    """
 
     kills: list[Kill] = field(default_factory=list)
     wall_s: float = 0.0
+    started: list[str] = field(default_factory=list)
     epochs: dict[str, list[int]] = field(default_factory=dict)
     driver_exits: list[int] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -89,6 +99,7 @@ class KilledBackfill:
         folder: Path,
         ends: ExitStack,
         progress: Callable[[str], None],
+        log: KillLog,
     ) -> None:
         """Start all but the driver; `ends` ends them."""
         self._schedule, self._progress = schedule, progress
@@ -111,7 +122,7 @@ class KilledBackfill:
 
         ends.callback(session.join(address).close)
         profile = schedule.profile or cluster.profile  # type: ignore[union-attr]
-        deployment = deployed(settings_of(given), place.data, profile)
+        deployment = deployed(settings_of(given), place.data, profile, tell=log.started.append)
         self._deployment = deployment
         self.actors = Actors(deployment)
         self.driver = Driver([world], place.data, environ_of({**given, "runtime_address": address}))
@@ -125,7 +136,7 @@ class KilledBackfill:
             "driver": DriverTarget(self.driver),
         }
         if cluster is not None:
-            self.targets |= _targets_of(cluster, self.actors)
+            self.targets |= _targets_of(cluster, self.actors, schedule.missing)
         if (database := place.server) is not None:
             self.targets["store"] = RestartedTarget(lambda _: database.kill(), database.start)
 
@@ -213,8 +224,9 @@ class KilledBackfill:
     def _note_epochs(self, epochs: dict[str, list[int]]) -> None:
         for name in self.actors.names("sequencer", "writer"):
             stats = self.actors.stats(name)
-            if stats is not None and stats["epoch"]:
-                epochs.setdefault(name, []).append(int(stats["epoch"]))
+            for shard, epoch in (stats or {}).get("epochs", {"": (stats or {}).get("epoch")}).items():
+                if epoch:
+                    epochs.setdefault(f"{name} {shard}".strip(), []).append(int(epoch))
 
     def end(self) -> None:
         """End driver and actors."""
@@ -222,12 +234,31 @@ class KilledBackfill:
         self._deployment.stop(1.0)
 
 
-def _targets_of(cluster: SimulatedCluster, actors: Actors) -> dict[str, Target]:
+def _targets_of(cluster: SimulatedCluster, actors: Actors, missing: int) -> dict[str, Target]:
+    arrived = not missing
+
     def work() -> bool:
-        return actors.all_answer("models", "embedder")
+        there = [name for name in actors.names("models", "embedder") if actors.stats(name) is not None]
+        return len(there) >= len(actors.names("models", "embedder")) - (0 if arrived else missing)
+
+    def arrive() -> None:
+        nonlocal arrived
+        arrived = True
+        cluster.add()
+
+    def of(kind: str) -> RestartedTarget:
+        def end(_: random.Random) -> None:
+            while (stats := actors.stats(f"{kind}-0")) is None:
+                time.sleep(_LOOK_S)
+            cluster.kill_under(stats["pid"])
+
+        return RestartedTarget(end, cluster.add_control, answers=lambda: actors.all_answer(kind))
 
     return {
         "node": RestartedTarget(cluster.kill, cluster.add, answers=work),
+        "arrival": RestartedTarget(lambda _: None, arrive, answers=work),
+        "sequencer-node": of("sequencer"),
+        "writer-node": of("writer"),
         "head": RestartedTarget(lambda _: cluster.kill_head(), cluster.start_head, down_s=_HEAD_AWAY_S),
     }
 
@@ -242,6 +273,13 @@ def _cluster(schedule: KillSchedule, folder: Path) -> Iterator[SimulatedCluster 
     kinds = {kind for _, kind in schedule.kills}
     with ExitStack() as ends:
         redis = ends.enter_context(redis_server(folder)) if "head" in kinds else None
-        cluster = SimulatedCluster(schedule.nodes, redis=redis)
+        cluster = SimulatedCluster(
+            schedule.nodes,
+            workers=schedule.workers,
+            missing=schedule.missing,
+            shards=schedule.shards,
+            apart=bool({"sequencer-node", "writer-node"} & kinds),
+            redis=redis,
+        )
         ends.callback(cluster.close)
         yield cluster

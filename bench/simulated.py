@@ -1,7 +1,7 @@
 """A cluster of several nodes on one machine, whose nodes can be killed: what proofs of recovery need.
 
 The head has room for the sequencers and writers alone, which ask for none; the workers ask for so much that
-they run on the other nodes.
+they run on the other nodes. Where it is asked for, sequencer and writer each have a node of their own.
 """
 
 from __future__ import annotations
@@ -13,30 +13,54 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
+import psutil
+
 from kgray.runtime.head import new_folder, new_token, token_environment
-from kgray.runtime.profile import Profile, RayProfile, WorkersProfile
+from kgray.runtime.profile import LimitsProfile, Profile, RayProfile, SequencerProfile, WorkersProfile
 from kgray.runtime.session import use_token
 
 _STORE_BYTES = 80 << 20  # of each node; the least that Ray takes is 75 MiB
-_WORKER_CPUS = 2.0
+_READER_CPUS, _EMBEDDER_CPUS = 3.0, 2.0  # no reader fits where one is missing, and no embedder on the head
+_START_S = 600.0  # many processes on few processors
+_CONTROL = {"role": "control"}
+_CONTROLS = 3  # actors that stand apart: sequencer, writer, and the one that keeps schedules
+_HEAD: dict[str, Any] = {
+    "num_cpus": 1,
+    "object_store_memory": _STORE_BYTES,
+    "include_dashboard": False,
+}
 _TEMPORARY, _REDIS = "RAY_TMPDIR", "RAY_REDIS_ADDRESS"
 
 
-def _profile(workers: int) -> Profile:
+def _profile(workers: int, shards: int, *, apart: bool) -> Profile:
+    of_their_own: dict[str, Any] = {"cpus": 1.0, "labels": _CONTROL} if apart else {}
     return Profile(
         name="simulated",
         ray=RayProfile(cpus=1, dashboard=False),
-        extraction=WorkersProfile(workers=workers, cpus=_WORKER_CPUS),
-        embedding=WorkersProfile(workers=1, cpus=_WORKER_CPUS),
+        sequencer=SequencerProfile(shards=shards, **of_their_own),
+        extraction=WorkersProfile(workers=workers, cpus=_READER_CPUS),
+        embedding=WorkersProfile(workers=1, cpus=_EMBEDDER_CPUS),
+        limits=LimitsProfile(start_deadline_s=_START_S),
     )
 
 
 class SimulatedCluster:
     """A head and worker nodes; `close` ends them. environ: what a process needs to join it."""
 
-    def __init__(self, nodes: int, *, workers: int = 2, redis: str | None = None) -> None:
+    def __init__(
+        self,
+        nodes: int,
+        *,
+        workers: int = 2,
+        missing: int = 0,
+        shards: int = 1,
+        apart: bool = False,
+        redis: str | None = None,
+    ) -> None:
         """Start it; this process shows its token from now on.
 
+        missing: of the workers, those that no node has room for until another one is added
+        apart: the sequencer and the writer of one shard stand on nodes of their own
         redis: where the head keeps what it knows
         """
         self._folder = new_folder()
@@ -55,24 +79,21 @@ class SimulatedCluster:
         self._before = os.environ.get(_TEMPORARY)
         os.environ[_TEMPORARY] = str(self._folder)
         (self._folder / "ray").mkdir()
-        self.profile = _profile(workers)
-        # All workers fit on one node, so that the others' death takes nobody's place away.
+        self.profile = _profile(workers, shards, apart=apart)
+        # All that are not to be missing fit on one node: another one's death takes nobody's place away.
         self._room: dict[str, Any] = {
-            "num_cpus": int(_WORKER_CPUS * (workers + 1)),
+            "num_cpus": int(_READER_CPUS * (workers - missing) + _EMBEDDER_CPUS),
             "object_store_memory": _STORE_BYTES,
         }
-        head: dict[str, Any] = {
-            "num_cpus": 1,
-            "object_store_memory": _STORE_BYTES,
-            "include_dashboard": False,
-            "temp_dir": str(self._folder),
-        }
+        head: dict[str, Any] = _HEAD | {"temp_dir": str(self._folder)}
         self._cluster = Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=True)
         self._head: Any = self._cluster.head_node
         self._nodes: list[Any] = []
         try:
             for _ in range(nodes):
                 self.add()
+            for _ in range(_CONTROLS * apart):
+                self.add_control()
         except BaseException:
             self.close()
             raise
@@ -89,6 +110,20 @@ class SimulatedCluster:
     def kill(self, chance: random.Random) -> None:
         """End all processes of one worker node at once, as a power cut does."""
         node = self._nodes.pop(chance.randrange(len(self._nodes)))
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def add_control(self) -> None:
+        """Start one more node for a sequencer or a writer."""
+        self._cluster.add_node(num_cpus=1, object_store_memory=_STORE_BYTES, labels=_CONTROL)
+
+    def kill_under(self, pid: int) -> None:
+        """End, as a power cut does, the node on which this process runs."""
+        parents = {parent.pid for parent in psutil.Process(pid).parents()}
+        (node,) = (
+            node
+            for node in self._cluster.worker_nodes
+            if parents & {one.process.pid for one in node.all_processes["raylet"]}
+        )
         self._cluster.remove_node(node, allow_graceful=False)
 
     def kill_head(self) -> None:

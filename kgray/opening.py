@@ -52,7 +52,7 @@ def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
     if on_ray:
         from kgray.runtime import profile
 
-        profile.chosen(settings)  # report an error in it before anything is created or accepted
+        profile.load(settings.runtime.profile)  # report an error in it before anything is created or accepted
     check_models(settings)
     reader = open_reader(settings, folder, create=create)
     ingest, embedder, reranker = None, reader.embedder, build_reranker(settings)

@@ -65,9 +65,13 @@ def equality(call: Call, seed: int, episodes: int, groups: str, store: StoreKind
 @count("--groups", 4)
 @count("--store-kills", None, "Of a Neo4j server, besides. Default: 20.", least=0)
 @count("--head-kills", 0, "Of the head's process, with a Redis behind it.", least=0)
+@count("--control-kills", 0, "Of each: the sequencer's node, the writer's node.", least=0)
 @number("--outage-s", 60.0, "Of the model.")
 @number("--minutes", 30.0, "Limit.", least=0.1)
 @count("--nodes", 2, "Worker nodes.")
+@count("--workers", 2, "That read.")
+@count("--missing", 0, "Of these, no node has room for so many until 60 % is done.", least=0)
+@count("--shards", 1, "Sequencers.")
 @store_option
 @out_option
 def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None, **rest: Any) -> int:  # noqa: ANN401
@@ -85,18 +89,25 @@ def chaos(call: Call, seed: int, kills: int, store: StoreKind, out: Path | None,
 
     if rest["store_kills"] and store != "neo4j":
         raise InputError("--store-kills is for --store neo4j: the embedded store has no server")
+    if rest["control_kills"] and (store != "neo4j" or rest["shards"] > 1):
+        raise InputError("--control-kills is for --store neo4j and one shard: a file's writer has one node")
+    if rest["missing"] and rest["nodes"] != 1:
+        raise InputError("--missing needs --nodes 1: another node would have room")
     of_store = 20 if rest["store_kills"] is None else rest["store_kills"]
     of_store = of_store if store == "neo4j" else 0
-    kinds = measured.kinds_of(kills, store_kills=of_store, head_kills=rest["head_kills"])
+    kinds = measured.kinds_of(
+        kills, store_kills=of_store, head_kills=rest["head_kills"], control_kills=rest["control_kills"]
+    )
     episodes = rest["episodes"] or measured.EPISODES_A_KILL * len(kinds)
+    kills_at = measured.scheduled(episodes, kinds, seed, outage=rest["outage_s"] > 0)
     schedule = KillSchedule(
         plan=_world(seed, episodes, rest["groups"]),
-        kills=measured.scheduled(episodes, kinds, seed, outage=rest["outage_s"] > 0),
+        kills=sorted([*kills_at, *([(6 * episodes // 10, "arrival")] if rest["missing"] else [])]),
         store=store,
         outage_s=rest["outage_s"],
         limit_s=60 * rest["minutes"],
         seed=seed,
-        nodes=rest["nodes"],
+        **{name: rest[name] for name in ("nodes", "workers", "missing", "shards")},
     )
     outcome = measured.run(schedule, progress)
     show(call, outcome.as_dict(), out, lambda: measured.table(outcome))

@@ -231,13 +231,14 @@ class Store(Protocol):
         shards: int | None = None,
         shares_folder: bool = False,
     ) -> AbstractContextManager[int]:
-        """Hold the store for writing; yields the fencing epoch that `apply` is checked against (R23).
+        """Hold a shard, or all, for writing; yields the fencing epoch that `apply` is checked against (R23).
 
-        A group has one owner: `shard_of` maps it to one of as many shards as the store says there are.
+        A group has one owner: `shard_of` maps it to one of as many shards as the store says there are. Each
+        shard has an epoch of its own. An embedded store may hold several side by side, each in a context of
+        its own; one on a server holds one at a time, or all.
 
-        epoch   None: a new one, so that every older writer is stale; else that one, which must still be the
-                store's newest: for a restarted writer that continues for the run that it served
-        shard   each has an epoch of its own; the embedded store has only shard 0
+        epoch   None: a new one, so that every older writer of the shard is stale; else that one, which must
+                still be its newest: for a restarted writer that continues for the run that it served
         shards  how many there are; the store keeps the number, and changes it only while nobody holds one.
                 None: take all that there are, or none
         shares_folder   another store in this process holds the data folder's ingest lock: a store on a server
@@ -257,7 +258,7 @@ class Store(Protocol):
 
         Raises Outrun where a record time is not past its group's last, or what a change rests on is not: another
         process has recorded something (a retry), so the caller must read the state again. StaleWriter for a
-        group of another shard, StoreError for a sequence that was never taken.
+        group of a shard that is not held, StoreError for a sequence that was never taken.
         """
 
     def adopt(

@@ -29,7 +29,6 @@ from kgray.runtime.profile import (
     EngineProfile,
     SequencerProfile,
     WorkersProfile,
-    fitting,
     profile_of,
 )
 from kgray.runtime.scheduler import Scheduler
@@ -359,7 +358,7 @@ def _plan(
     detached: they outlive this process; only then there is one that looks at the schedules
     most: with the workers that there are only where much waits
     """
-    profile = fitting(profile_of(spec.profile, "the deployment"), spec.values["store.backend"])
+    profile = profile_of(spec.profile, "the deployment")
     plan: dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]] = {}
     names: dict[str, list[str]] = {}
     for kind, table in POOLS.items():
@@ -377,10 +376,10 @@ def _plan(
         at_store.pop("label_selector", None)
         here = ray.get_runtime_context().get_node_id()
         at_store["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
+    bound = {"max_pending_calls": profile.limits.pending_writes}
     for shard in range(profile.sequencer.shards):
-        writer = f"writer-{shard}"
-        bound = {"max_pending_calls": profile.limits.pending_writes}
-        plan[writer] = (GraphWriter, at_store | bound, (spec, shard, detached))
+        writer = "writer-0" if spec.on_one_node else f"writer-{shard}"  # a file has one
+        plan[writer] = (GraphWriter, at_store | bound, (spec, writer, detached))
         others = (detached, writer, names["models"], names["embedder"], names["judges"])
         plan[f"sequencer-{shard}"] = (Sequencer, at_store, (spec, shard, *others))
     return plan | ({"scheduler-0": (Scheduler, at_store, (spec,))} if detached else {})

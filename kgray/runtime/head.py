@@ -85,7 +85,7 @@ def profile_for(settings: Settings, head: Head | None) -> Profile:
     """Return the profile that the settings name, else that of the running Ray, else the laptop's."""
     if head is not None and settings.runtime.profile is None:
         return profiles.profile_of(head.profile, FILE)
-    return profiles.chosen(settings)
+    return profiles.load(settings.runtime.profile)
 
 
 # ------------------------------------------------------------------------------------ its token

@@ -124,7 +124,7 @@ def status(settings: Settings, data: Path) -> dict[str, Any]:
             actors = {name: _plain(row) for name, row in found.status().items()}
     except Unavailable as error:
         return shown | {"state": "unreachable", "reason": str(error)}
-    shards = [row for name, row in sorted(actors.items()) if name.startswith("sequencer-")]
+    shards = [row for name, row in actors.items() if name.startswith("sequencer-")]  # in their order
     summed = {key: sum(row.get(key, 0) for row in shards) for key in ("window", "in_flight")}
     lag = max((row.get("lag", 0) for row in shards), default=0)
     epochs = [row.get("epoch") for row in shards]
@@ -156,11 +156,8 @@ def _deployed(settings: Settings, data: Path, head: heads.Head | None) -> Iterat
 @contextmanager
 def _joined(settings: Settings, head: heads.Head | None) -> Iterator[Session]:
     """Join the Ray at the settings' address, else the folder's; leave it at the end."""
-    if settings.runtime.address is not None:
-        session = join(settings.runtime.address)
-    else:
-        assert head is not None  # noqa: S101 - there is an address or a Ray of ours
-        session = join(head.address, token=Path(head.token))
+    ours = head if settings.runtime.address is None else None
+    session = join(ours.address, token=Path(ours.token)) if ours else join(settings.runtime.address or "")
     try:
         yield session
     finally:

@@ -11,7 +11,6 @@ from pydantic import BeforeValidator, StrictBool, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from kgray.errors import SettingsError
-from kgray.settings import Settings
 from kgray.settings.checks import CLOSED, FilledText, fault, one_line, read_toml, within
 
 DEFAULT = "laptop"
@@ -45,9 +44,9 @@ class RayProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class SequencerProfile:
-    """How groups are divided, and where the sequencer and the writer of each shard stand."""
+    """How groups are divided, and where sequencers and writers stand."""
 
-    shards: _Whole = 1  # each has a sequencer and a writer; the embedded store has one
+    shards: _Whole = 1  # each has a sequencer, and a writer too; an embedded store has one for all
     cpus: _Share = 0.0  # of each; more than 0 keeps them off a head without CPUs
     memory_mb: Annotated[int, within(0, _MOST)] = 0  # of each
     labels: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of the nodes they may stand on
@@ -126,21 +125,6 @@ class Profile:
     def values(self) -> dict[str, Any]:
         """Return the profile as plain values, which `profile_of` reads back."""
         return asdict(self)
-
-
-def chosen(settings: Settings) -> Profile:
-    """Read the profile that the settings name, else the laptop's; raises as `load` and `fitting` do."""
-    return fitting(load(settings.runtime.profile), settings.store.backend)
-
-
-def fitting(profile: Profile, backend: str) -> Profile:
-    """Return the profile. Raises SettingsError for several shards on a store that has one writer."""
-    if profile.sequencer.shards > 1 and backend == "sqlite":
-        raise SettingsError(
-            f"sequencer.shards = {profile.sequencer.shards} in the cluster profile {profile.name!r}: the "
-            f"embedded store has one writer; use 1, or store.backend = 'neo4j'."
-        )
-    return profile
 
 
 def load(path: Path | None = None) -> Profile:

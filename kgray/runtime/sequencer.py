@@ -75,6 +75,7 @@ class Sequencer:
         )  # no judges = the models judge
         self._writer = RemoteWriter(
             partial(self._named, writer),
+            shard,
             deadline_s=self._profile.limits.write_deadline_s,
             patience_s=spec.values["model.patience_s"],
         )
@@ -95,8 +96,7 @@ class Sequencer:
         self._reason = ""  # of the last one
         self._fault: Exception | None = None
         self._pause_s = _AFTER_OUTAGE_S  # after the next fault
-        self._lag = 0
-        self._held_bytes = 0  # estimated size of the groups' states in memory
+        self._lag = self._held_bytes = 0  # what waits; estimated size of the groups' states in memory
         self._loop = asyncio.get_running_loop()
         self._nudge = asyncio.Event()  # set from outside: look at what was asked
         self._service = asyncio.create_task(self._serve())

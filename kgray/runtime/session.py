@@ -196,10 +196,8 @@ def _temporary_files(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["RAY_TMPDIR"]
-        else:
-            os.environ["RAY_TMPDIR"] = before
+        del os.environ["RAY_TMPDIR"]
+        os.environ.update({} if before is None else {"RAY_TMPDIR": before})
 
 
 @contextmanager

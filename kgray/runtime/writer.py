@@ -1,18 +1,18 @@
-"""The one writer of a shard: `GraphWriter` holds the store in an actor, `RemoteWriter` sends to it.
+"""The writer of one shard or several: `GraphWriter` holds them in an actor, `RemoteWriter` sends to it.
 
-Calls may arrive late, twice or out of order. So a batch carries its run's epoch, which the store checks in
-the same transaction (R23), and a batch that was written before changes nothing. One batch is on its way at
-a time.
+Calls may arrive late, twice or out of order. So a batch carries its shard and epoch. The store checks in the
+same transaction (R23) whether the epoch is the newest, and which changes still apply: of a batch that was
+written before, none. A run has one batch on its way at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from copy import copy
 from typing import Any
 
 import ray
@@ -38,61 +38,55 @@ _PASSING = (Locked, Unavailable)  # transient: retried until the patience is spe
 
 
 class GraphWriter:
-    """Holds one shard of the store for writing; `begin` and `write` run one at a time."""
+    """Holds shards of the store, each for its sequencer; `begin` and `write` run one at a time."""
 
-    def __init__(self, spec: DeploymentSpec, shard: int, kept: bool = False) -> None:
+    def __init__(self, spec: DeploymentSpec, name: str, kept: bool = False) -> None:
         """Open nothing yet: an error of the store is to be a call's answer, not a failed start.
 
         kept: whether the deployment stays, so that this process looks for what is missing of it
         """
-        logs.start(f"writer-{shard}")
-        self._spec, self._shard = spec, shard
+        logs.start(name)
+        self._spec = spec
         self._store: Store | None = None
-        self._held = ExitStack()
-        self._epoch = 0
-        self._last: dict[str, int] = {}  # client -> number of its last batch of this epoch that was written
-        self._batches = self._writes = self._repeats = 0
+        self._epochs: dict[int, int] = {}  # by shard, of those that are held
+        self._holds: dict[int, ExitStack] = {}
+        self._batches = self._writes = 0
         self._keeper = Keeper(spec, stays=True) if kept else None
         collect_garbage_rarely()
 
-    def begin(self) -> int | Exception:
-        """Take a new epoch, so that every older run is stale; return it, or why it cannot be taken."""
+    def begin(self, shard: int) -> int | Exception:
+        """Take a new epoch, so that every older run of the shard is stale; return it, or why it cannot be."""
         try:
-            return self._hold(None)
+            return self._hold(shard, None)
         except KgrayError as error:
             return error
 
-    def write(self, epoch: int, client: str, number: int, changes: Sequence[RowChanges]) -> Exception | None:
-        """Write a client's batch; None = it is durable. number: of the batch among the client's, from 1."""
+    def write(self, shard: int, epoch: int, changes: Sequence[RowChanges]) -> Exception | None:
+        """Write a batch; None = it is durable."""
+        newest = self._epochs.get(shard, 0)
         try:
-            if epoch < self._epoch:
-                raise StaleWriter(f"epoch {epoch} was followed by {self._epoch}: another run writes now")
-            if epoch > self._epoch:
-                self._hold(epoch)  # this process is new, or another writer process gave out the epoch
-            if number <= self._last.get(client, 0):
-                self._repeats += 1  # durable already: only the answer was lost
-                return None
+            if epoch < newest:
+                raise StaleWriter(f"epoch {epoch} was followed by {newest}: another run writes now")
+            if epoch > newest:
+                self._hold(shard, epoch)  # this process is new, or another one gave out the epoch
             since = time.monotonic()
             assert self._store is not None  # noqa: S101 - `_hold` has opened it
             self._store.apply(changes)
-            self._last[client] = number
             self._note(changes, time.monotonic() - since)
         except KgrayError as error:
-            if isinstance(error, StaleWriter) and epoch >= self._epoch:
-                self._release()  # an older run's batch does not take the store from the newest
+            if isinstance(error, StaleWriter) and epoch >= newest:
+                self._release(shard)  # an older run's batch does not take the store from the newest
             return error
         return None
 
     @control
     def stats(self) -> dict[str, Any]:
-        """Return the epoch, and how much this process has written."""
+        """Return the epoch of each shard that is held, and how much this process has written."""
         return {
             "pid": os.getpid(),
-            "shard": self._shard,
-            "epoch": self._epoch,
+            "epochs": {str(shard): epoch for shard, epoch in sorted(self._epochs.items())},
             "batches": self._batches,
             "writes": self._writes,
-            "repeats": self._repeats,
         }
 
     @control
@@ -106,22 +100,20 @@ class GraphWriter:
         if self._keeper is not None:
             self._keeper.end()
 
-    def _hold(self, epoch: int | None) -> int:
-        self._release()
+    def _hold(self, shard: int, epoch: int | None) -> int:
+        self._release(shard)
         if self._store is None:
             self._store = self._spec.parts().store
-        shards = profile_of(self._spec.profile, "the deployment").sequencer.shards
-        self._epoch = self._held.enter_context(
-            self._store.writing(epoch=epoch, shard=self._shard, shards=shards)
-        )
-        metrics.gauge("kgray_writer_epoch", self._epoch, shard=self._shard)
-        logs.LOGGER.info("holds the store", extra={"epoch": self._epoch})
-        return self._epoch
+        shards, hold = profile_of(self._spec.profile, "the deployment").sequencer.shards, ExitStack()
+        taken = hold.enter_context(self._store.writing(epoch=epoch, shard=shard, shards=shards))
+        self._epochs[shard], self._holds[shard] = taken, hold
+        metrics.gauge("kgray_writer_epoch", taken, shard=shard)
+        logs.LOGGER.info("holds shard %d", shard, extra={"epoch": taken})
+        return taken
 
-    def _release(self) -> None:
-        self._held.close()
-        self._held = ExitStack()
-        self._epoch, self._last = 0, {}
+    def _release(self, shard: int) -> None:
+        self._epochs.pop(shard, None)
+        self._holds.pop(shard, ExitStack()).close()
 
     def _note(self, changes: Sequence[RowChanges], seconds: float) -> None:
         self._batches += 1
@@ -141,23 +133,24 @@ class RemoteWriter:
     """
 
     def __init__(
-        self, find: Callable[[], Handle], *, deadline_s: float, patience_s: float, epoch: int = 0
+        self, find: Callable[[], Handle], shard: int, *, deadline_s: float, patience_s: float
     ) -> None:
         """find: the actor, again where it was replaced.
 
         deadline_s: for one call, after which the actor is restarted; patience_s: for one batch.
         """
-        self._find, self.epoch = find, epoch
+        self._find, self._shard, self.epoch = find, shard, 0
         self._handle = find()
         self._deadline_s, self._patience_s = deadline_s, patience_s
-        self._client, self._number = secrets.token_hex(8), 0
 
     async def begin(self) -> RemoteWriter | Exception:
         """Take a new epoch; return the writer of a new run, or why the epoch cannot be taken."""
-        found = await self._called("begin")
+        found = await self._called("begin", self._shard)
         if isinstance(found, Exception):
             return found
-        return RemoteWriter(self._find, deadline_s=self._deadline_s, patience_s=self._patience_s, epoch=found)
+        taken = copy(self)
+        taken.epoch = found
+        return taken
 
     async def write(self, changes: Sequence[RowChanges]) -> None:
         """Write a batch; durable on return.
@@ -165,11 +158,9 @@ class RemoteWriter:
         Waits out a writer that restarts and a store that is out of reach, up to the patience (Unavailable);
         StaleWriter, Outrun, NoSpace and StoreError come as the store raises them.
         """
-        self._number += 1
-        number = self._number
         since, until = time.time(), time.monotonic() + self._patience_s
         delay = _FIRST_DELAY_S
-        while (fault := await self._called("write", self.epoch, self._client, number, changes)) is not None:
+        while (fault := await self._called("write", self._shard, self.epoch, changes)) is not None:
             if not isinstance(fault, _PASSING):
                 raise fault
             OUTAGES.failed(_WHAT, f"cannot write ({fault})", since=since, patience_s=self._patience_s)

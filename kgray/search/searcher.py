@@ -165,15 +165,13 @@ def _first_stage(
     sparse = given.sparse if "sparse" in ways.methods else 0.0
     stage = FirstStage(index, question, replace(given, words=words, vectors=near, sparse=sparse), topic)
 
-    scopes = (
-        {*ways.scopes, "entity"} if "fact" in ways.scopes else {*ways.scopes}
-    )  # names of whom facts are of
     works: dict[SearchScope, tuple[Callable[[Exact], Any], VectorReads]] = {
         "fact": (stage.pieces, STATEMENT_VECTORS),
         "entity": (stage.names, NAME_VECTORS),
         "episode": (stage.messages, MESSAGE_VECTORS),
     }
-    asked = [scope for scope in works if scope in scopes]
+    wanted = {*ways.scopes, *(("entity",) if "fact" in ways.scopes else ())}  # facts: of whom they are
+    asked = [scope for scope in works if scope in wanted]
     # Each may wait for 100 vectors of a large group: a server is asked for all of them at once.
     each = _SIDE_BY_SIDE.map if store.remote else map
     found = each(lambda scope: works[scope][0](works[scope][1].exact(store, query.group)), asked)

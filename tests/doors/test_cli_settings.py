@@ -75,21 +75,6 @@ def test_a_setting_that_is_wrong_or_not_built_exits_2_with_one_line_before_anyth
         assert not (kgray.folder / "kgray-data").exists()
 
 
-@pytest.mark.parametrize("command", [("add", "a.jsonl"), ("backfill", "a.jsonl"), ("up",)])
-def test_shards_that_the_store_cannot_have_are_refused_before_anything_is_made(kgray, command):
-    """Neither Ray nor a store is started for what cannot be; one line says what to write instead."""
-    kgray.write("a.jsonl", *JOBS)
-    kgray.write("two.toml", "[sequencer]\nshards = 2\n")
-    kgray.env |= {"KGRAY_RUNTIME_BACKEND": "ray", "KGRAY_RUNTIME_PROFILE": "two.toml"}
-    answer = kgray(*command)
-    assert answer.code == 2
-    assert answer.err == (
-        "kgray: sequencer.shards = 2 in the cluster profile 'two': the embedded store has one writer; use 1, "
-        "or store.backend = 'neo4j'.\n"
-    )
-    assert not (kgray.folder / "kgray-data").exists()
-
-
 def test_another_embedder_than_the_folders_is_refused(kgray):
     kgray("init")
     kgray.env["KGRAY_EMBEDDER_DIMENSIONS"] = "512"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -75,19 +76,27 @@ def checked(engine: Engine, steps: list[tuple[str, int]]) -> None:
         assert differences(engine.store, group) == []
 
 
-def runners(engine: Engine, seed: int, steps: list[tuple[str, int]], *stores: Any) -> list[Any]:
-    """Return the runs of as many runners as stores, each with a model and a memory of its own."""
+def runners(
+    engine: Engine, seed: int, steps: list[tuple[str, int]], *stores: Any, shards: int = 1
+) -> list[Any]:
+    """Return the runs of as many runners as stores, each with a model and a memory of its own.
+
+    shards: of how many each store has the next one, so that its runner sees the groups of that one alone
+    """
 
     def told_of(group: str, sequence: int, outcome: str) -> None:
         if outcome == "committed":
             steps.append((group, sequence))
 
-    groups = [engine.named(group) for group in GROUPS]
+    groups = {
+        number: [g for g in map(engine.named, GROUPS) if shard_of(g, shards) == number]
+        for number in range(shards)
+    }
     made = []
     for number, store in enumerate(stores):
         model = Fickle(2 * seed + number)
         parts = replace(engine.parts, store=store, extractor=model, judge=model, window=8, streams=4)
-        made.append(Runner(parts).run(groups=groups, on_step=told_of))
+        made.append(Runner(parts).run(groups=groups[number % shards], on_step=told_of))
     return made
 
 
@@ -125,14 +134,52 @@ def taken_over(stores: Stores, seed: int) -> None:
     checked(engine, steps)
 
 
-@pytest.mark.parametrize("case", [two_deciders, taken_over])
+def divided_anew(stores: Stores, seed: int) -> None:
+    """Let a deployment of 2 shards take the store from one of 3 that lives: each of those ends as stale.
+
+    On a server a shard is held by a process of its own, in a file all are held by one.
+    """
+    engine, steps = filled(stores), list[tuple[str, int]]()
+    one_file = "Sqlite" in type(stores).__name__
+    second = stores.open()
+    first, others = (
+        [opened, *(opened if one_file else stores.open() for _ in range(more))]
+        for opened, more in ((engine.store, 2), (second, 1))
+    )
+
+    async def both() -> tuple[list[Any], list[Any]]:
+        going = [asyncio.create_task(run) for run in runners(engine, seed, steps, *first, shards=3)]
+        await asyncio.sleep(random.Random(seed).random() * 0.02)
+        stores.lose_hold()
+        with ExitStack() as held:
+            for shard, store in enumerate(others):
+                held.enter_context(store.writing(shard=shard, shards=2))
+            newer = runners(engine, seed + 7_000, steps, *others, shards=2)
+            ended = await asyncio.gather(*going, *newer, return_exceptions=True)
+            return ended[:3], ended[3:]
+
+    with ExitStack() as held:
+        for shard, store in enumerate(first):
+            held.enter_context(store.writing(shard=shard, shards=3))
+        older, newer = asyncio.run(both())
+    assert all(not isinstance(end, Exception) or isinstance(end, StaleWriter) for end in older)
+    assert not any(isinstance(end, Exception) for end in newer)
+    checked(engine, steps)
+    with engine.store.writing(shard=0, shards=1):
+        pass  # as the database of the other tests is divided
+
+
+CASES = [two_deciders, taken_over, divided_anew]
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_two_runners_of_one_group_never_make_a_graph_that_its_records_deny(stores, case):
     for seed in range(6 if "Sqlite" in type(stores).__name__ else 1):
         case(stores, seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [two_deciders, taken_over])
+@pytest.mark.parametrize("case", CASES)
 def test_two_runners_of_one_group_many_times(stores, case):
     for seed in range(100, 200 if "Sqlite" in type(stores).__name__ else 115):
         case(stores, seed)

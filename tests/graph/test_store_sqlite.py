@@ -1,13 +1,16 @@
-"""What the embedded store adds to the port: SQLite's own failures, snapshots, and one shard."""
+"""What the embedded store adds to the port: SQLite's own failures, snapshots, several shards of one file."""
 
 from __future__ import annotations
+
+from contextlib import ExitStack
 
 import apsw
 import pytest
 
-from kgray.errors import Locked, StoreError
+from kgray.errors import Locked, StaleWriter
 from kgray.kinds import ALL, EVIDENCE, FACTS, KINDS
-from kgray.ports import GroupCounts
+from kgray.locks import INGEST_LOCK
+from kgray.ports import GroupCounts, shard_of
 from kgray.stores.sqlite.adoption import StagedGroup
 from tests.graph.by_hand import all_of, append, draft, everything, head, small, tell, told
 
@@ -49,9 +52,39 @@ def test_a_snapshot_sees_one_moment_while_commits_go_on(store, tmp_path):
         assert store.counts()["g"] == GroupCounts(accepted=1, committed=2, entities=2, facts=2)
 
 
-def test_the_embedded_store_is_one_shard(store):
-    with pytest.raises(StoreError, match="one shard, 0: it has no shard 1"), store.writing(shard=1):
-        pass
+def test_one_process_holds_several_shards_and_each_epoch_fences_its_own_groups(store, tmp_path):
+    """Who takes one shard over makes its former holder stale, and no other; the count of shards stays."""
+    groups = {shard_of(name, 2): name for name in "abcdefgh"}
+    append(store, *(draft("Al says one", group=group) for group in groups.values()))
+    said = {shard: told(1, "Al", "one", 10, group=group) for shard, group in groups.items()}
+    other, local = small(tmp_path), small(tmp_path)
+    with ExitStack() as held:
+        first = held.enter_context(store.writing(shard=0, shards=2))
+        with pytest.raises(StaleWriter):  # of a shard that nobody took
+            store.apply([said[1]])
+        second = held.enter_context(store.writing(shard=1, shards=2))
+        assert second > first
+        for refused in ({"shard": 1, "shards": 2}, {"shard": 0, "shards": 3}, {}):
+            with pytest.raises(Locked, match="is ingesting"):
+                store.writing(**refused).__enter__()
+        with pytest.raises(Locked, match="is ingesting"):
+            local.writing().__enter__()
+        (tmp_path / INGEST_LOCK).unlink()  # as on a file system without locks
+        with other.writing(shard=1, shards=2):
+            store.apply([said[0]])  # its own shard was left to it
+            with pytest.raises(StaleWriter, match=f"{second} was superseded"):
+                store.apply([said[1]])
+            other.apply([said[1]])
+    with local.writing() as newest:
+        assert newest > second
+        local.apply(said.values())
+        with pytest.raises(Locked, match="is ingesting"):
+            store.writing(shard=0, shards=2).__enter__()
+    with other.writing(shard=2, shards=3), pytest.raises(StaleWriter):  # nobody held one: divided anew
+        other.writing(epoch=first, shard=0, shards=3).__enter__()
+    assert {count.committed for count in store.counts().values()} == {1}
+    for each in (other, local):
+        each.close()
 
 
 def test_an_epoch_is_not_adopted_from_who_holds_the_folder(store, tmp_path):

@@ -306,7 +306,6 @@ def test_an_older_epoch_changes_nothing(two_groups, stores, seen, group):
                 [told(1, "Al", "one", 10, group=group)],
                 [declined(3, 9, "x", group=group)],
                 [extracted(1, READ, group=group)],
-                [],
             ):
                 with pytest.raises(StaleWriter, match="nothing was changed"):
                     store.apply(batch)

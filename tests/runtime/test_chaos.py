@@ -17,10 +17,13 @@ KINDS = ("writer", "worker", "sequencer", "server", "driver")
 
 @pytest.mark.ray
 def test_a_backfill_under_fire_ends_as_the_undisturbed_one(ray_session) -> None:
-    """Promises 1 and 2, R19-R24: the same graph, every episode ended once, epochs grow."""
+    """Promises 1 and 2, R19-R24: the same graph, every episode ended once, epochs grow.
+
+    Two sequencers feed one writer, each with an epoch of its own.
+    """
     if find_spec("psutil") is None:
         pytest.skip("psutil is not installed")
-    from kgray.runtime.profile import LimitsProfile, Profile, WorkersProfile
+    from kgray.runtime.profile import LimitsProfile, Profile, SequencerProfile, WorkersProfile
 
     kills = [(15 + 25 * place, kind) for place, kind in enumerate(KINDS)]
     schedule = KillSchedule(
@@ -31,6 +34,7 @@ def test_a_backfill_under_fire_ends_as_the_undisturbed_one(ray_session) -> None:
         limit_s=1200,  # a hung run ends the test; on a quiet machine it takes a fiftieth of it
         address=ray_session.address,
         profile=Profile(
+            sequencer=SequencerProfile(shards=2),
             extraction=WorkersProfile(workers=2, cpus=0.1),
             embedding=WorkersProfile(workers=0, cpus=0.1),
             limits=LimitsProfile(health_every_s=0.2, health_deadline_s=30.0),
@@ -44,7 +48,9 @@ def test_a_backfill_under_fire_ends_as_the_undisturbed_one(ray_session) -> None:
     assert all(kill.back_s is not None for kill in outcome.log.kills)
     assert outcome.ledger == {"accepted": 0, "extracted": 0, "committed": EPISODES, "failed": 0}
     assert outcome.digest == outcome.expected
-    assert outcome.log.epochs["writer-0"][-1] > outcome.log.epochs["writer-0"][0]
+    first, last = zip(*((seen[0], seen[-1]) for seen in outcome.log.epochs.values()), strict=True)
+    assert set(outcome.log.epochs) == {"sequencer-0", "sequencer-1", "writer-0 0", "writer-0 1"}
+    assert max(last) > max(first)
 
 
 def test_a_fifth_of_the_kills_at_most_meets_driver_or_node() -> None:

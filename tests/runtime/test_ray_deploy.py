@@ -88,36 +88,43 @@ def test_what_differs_is_named_and_where_ray_is_does_not_count() -> None:
 
 @pytest.mark.usefixtures("ray_session")
 def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: Path) -> None:
-    """R23: a batch that comes again changes nothing; a run that another one followed changes nothing."""
+    """R23: a batch that comes again changes nothing; a run that another one followed changes nothing.
+
+    The writer has a second shard, whose runs come and go beside it.
+    """
     from kgray.runtime.writer import GraphWriter
 
     memory = kgray.open(tmp_path)
     asked = Operation(group="g", kind="undo", target=1)
     sequence = request(memory.store, asked)
     batch = [refused(replace(asked, sequence=sequence), "no such merge", 5)]
-    spec = spec_of(Settings(), tmp_path, {})
-    first = GraphWriter(spec, 0)
-    epoch = first.begin()
+    spec = spec_of(Settings(), tmp_path, {"sequencer": {"shards": 2}})  # "g" is of shard 0
+    first = GraphWriter(spec, "writer-0")
+    epoch, beside = first.begin(0), first.begin(1)
     assert isinstance(epoch, int)
+    assert isinstance(beside, int)
 
-    assert first.write(epoch, "run", 1, batch) is None
-    assert first.write(epoch, "run", 1, batch) is None
-    assert first.stats()["repeats"] == 1
+    assert first.write(0, epoch, batch) is None
+    assert first.write(0, epoch, batch) is None
     other = replace(asked, sequence=request(memory.store, asked))
-    assert first.write(epoch, "another", 1, [refused(other, "no such merge", 6)]) is None
-    assert result(memory.store, "g", other.sequence) is not None, "another client's first batch is no repeat"
-    locked = GraphWriter(spec, 0).begin()
+    assert first.write(0, epoch, [refused(other, "no such merge", 6)]) is None
+    assert result(memory.store, "g", other.sequence) is not None
+    locked = GraphWriter(spec, "writer-0").begin(0)
     assert isinstance(locked, Locked)
     assert str(os.getpid()) in str(locked)
-    first._release()
-    second = GraphWriter(spec, 0)  # the process was started anew: it takes the run's epoch over
-    assert second.write(epoch, "run", 2, batch) is None
-    newer = second.begin()
-    assert newer == epoch + 1
-    assert isinstance(second.write(epoch, "run", 3, batch), StaleWriter)
-    locked = GraphWriter(spec, 0).begin()
+    for shard in (1, 0):
+        first._release(shard)
+    second = GraphWriter(spec, "writer-0")  # the process was started anew: it takes the runs' epochs over
+    assert second.write(0, epoch, batch) is None
+    assert second.write(1, beside, []) is None
+    newer = second.begin(0)
+    assert newer == beside + 1
+    assert second.write(1, beside, []) is None, "the other shard's run goes on"
+    assert isinstance(second.write(0, epoch, batch), StaleWriter)
+    locked = GraphWriter(spec, "writer-0").begin(0)
     assert isinstance(locked, Locked), "an older run's batch does not take the store from the newest"
-    second._release()
+    for shard in (0, 1):
+        second._release(shard)
     assert result(memory.store, "g", sequence) == {"error": "no such merge"}
     memory.close()
 

@@ -17,10 +17,11 @@ import pytest
 
 import kgray
 from kgray.derivation.repair import differences
-from kgray.errors import StaleWriter
+from kgray.errors import StaleWriter, StoreError
 from kgray.ingest.runner import Runner
 from kgray.kinds import COMMITTED, EPISODE_HEADS
 from kgray.locks import INGEST_LOCK
+from kgray.ports import shard_of
 from kgray.records import Draft
 from tests.doors.chat_server import Asked, ChatServer, Say, as_json
 from tests.neo4j_server import driver_of
@@ -69,8 +70,13 @@ def drafts() -> list[Draft]:
     ]
 
 
-async def beside_a_local_run(folder: Path, take: Callable[[], None], **settings: Any) -> None:
-    """Ingest through Ray; then let a local run with the same model take the store."""
+async def beside_others(
+    folder: Path, take: Callable[[], None], *, shards: int = 1, anew: int | None = None, **settings: Any
+) -> None:
+    """Ingest through Ray; then let a local run with the same model take the store.
+
+    shards: of the actors; anew: the others are no local run but a deployment of so many shards
+    """
     server = ChatServer(fickle)
     model = {"model_backend": "openai", "model_name": "m", "model_base_url": server.url, "runtime_window": 8}
     told: list[tuple[str, int]] = []
@@ -85,18 +91,25 @@ async def beside_a_local_run(folder: Path, take: Callable[[], None], **settings:
     def locally() -> None:
         with closing(kgray.open(folder, **model, **settings)) as memory:
             take()
-            with memory.store.writing():
-                asyncio.run(Runner(memory.parts).run(groups=GROUPS, on_step=on_step))
+            for shard in range(anew or 1):
+                own = [group for group in GROUPS if shard_of(group, anew or 1) == shard]
+                with memory.store.writing(shard=shard, shards=anew):
+                    asyncio.run(Runner(memory.parts).run(groups=own, on_step=on_step))
 
     try:
-        with over_ray(folder, **model, **settings) as memory:
+        with over_ray(folder, shards=shards, **model, **settings) as memory:
             going = asyncio.create_task(memory.add_many(drafts(), on_step=on_step))
             await asyncio.wait(
                 (going, asyncio.ensure_future(begun.wait())), return_when=asyncio.FIRST_COMPLETED
             )
             with suppress(StaleWriter):
                 await asyncio.to_thread(locally)
-            report = await going
+            try:
+                report = await going
+            except StoreError as refused:  # while the others held their shards
+                if "this deployment has" not in str(refused):
+                    raise
+                report = await memory.ingest()
             assert (report.failed, report.stopped) == (0, False)
             for group in GROUPS:
                 rows = memory.store.rows(EPISODE_HEADS, group)
@@ -108,21 +121,34 @@ async def beside_a_local_run(folder: Path, take: Callable[[], None], **settings:
         server.close()
 
 
-@pytest.mark.parametrize("runs", [1, pytest.param(10, marks=pytest.mark.slow)])
-async def test_a_local_run_that_takes_the_folder_from_ray(tmp_path: Path, runs: int) -> None:
+@pytest.mark.parametrize(
+    ("runs", "shards", "anew"),
+    [
+        (1, 2, None),
+        *(pytest.param(10, *how, marks=pytest.mark.slow) for how in ((1, None), (2, None), (2, 3))),
+    ],
+)
+async def test_others_that_take_the_folder_from_ray(
+    tmp_path: Path, runs: int, shards: int, anew: int | None
+) -> None:
     """Its lock is gone, as on a file system without locks: one of the two is stale, and takes it back."""
     for run in range(runs):
         folder = tmp_path / str(run)
-        await beside_a_local_run(folder, (folder / INGEST_LOCK).unlink)
+        await beside_others(folder, (folder / INGEST_LOCK).unlink, shards=shards, anew=anew)
 
 
 @pytest.mark.slow
-async def test_a_local_run_that_takes_the_server_from_ray(tmp_path: Path, own_neo4j: Any) -> None:
-    """The lease has run out, as when a process stood still."""
+@pytest.mark.parametrize("anew", [None, 3])
+async def test_others_that_take_the_server_from_ray(tmp_path: Path, own_neo4j: Any, anew: int | None) -> None:
+    """The leases have run out, as when a process stood still."""
     with driver_of(own_neo4j) as driver:
 
         def take() -> None:
-            (tmp_path / INGEST_LOCK).unlink()
+            (folder / INGEST_LOCK).unlink()
             driver.execute_query("MATCH (s:KgrayShard) REMOVE s.holder, s.beat")
 
-        await beside_a_local_run(tmp_path, take, **on_server(own_neo4j, tmp_path))
+        for run in range(5):
+            driver.execute_query("MATCH (n) WHERE NOT n:KgrayMeta DETACH DELETE n")
+            folder = tmp_path / str(run)
+            folder.mkdir()
+            await beside_others(folder, take, shards=2, anew=anew, **on_server(own_neo4j, folder))

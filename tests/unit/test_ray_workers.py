@@ -265,9 +265,9 @@ async def test_a_batch_whose_answer_is_lost_is_sent_until_it_is_durable_and_writ
     memory = kgray.open(tmp_path)
     asked = Operation(group="g", kind="undo", target=1)
     batch = [refused(replace(asked, sequence=request(memory.store, asked)), "no such merge", 5)]
-    graph_writer = GraphWriter(spec_of(Settings(), tmp_path, {}), 0)
+    graph_writer = GraphWriter(spec_of(Settings(), tmp_path, {}), "writer-0")
     handle = Losing(graph_writer)
-    idle = RemoteWriter(lambda: handle, deadline_s=60.0, patience_s=60.0)
+    idle = RemoteWriter(lambda: handle, 0, deadline_s=60.0, patience_s=60.0)
 
     lost = await idle.begin()
     assert isinstance(lost, Unavailable)
@@ -278,14 +278,14 @@ async def test_a_batch_whose_answer_is_lost_is_sent_until_it_is_durable_and_writ
 
     assert handle.calls == ["begin", "begin", "write", "write"]
     stats = graph_writer.stats()
-    assert (stats["epoch"], stats["batches"], stats["repeats"]) == (port.epoch, 1, 1)
+    assert (stats["epochs"], stats["batches"]) == ({"0": port.epoch}, 2)
     assert OUTAGES.current() == []
     assert result(memory.store, "g", 1) == {"error": "no such merge"}
     newer = await port.begin()
     assert isinstance(newer, RemoteWriter)
     with pytest.raises(StaleWriter):  # also where both runs are of one process
         await port.write(batch)
-    graph_writer._release()
+    graph_writer._release(0)
     graph_writer._store.close()
     memory.close()
 

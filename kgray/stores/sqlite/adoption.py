@@ -34,7 +34,7 @@ class StagedGroup(Adoption):
 
     def start(self) -> None:
         with self._db.transaction(durable=True) as connection:
-            self._db.check_epoch(connection)
+            self._db.check_epoch(connection, [self._group])
             self._refuse_known(connection)
             left = one(connection, sql.GROUP_BY_DIGEST, (self._stage,))
             if left is None:
@@ -50,7 +50,7 @@ class StagedGroup(Adoption):
         """Write the rows, 1,000 a transaction; not durable each: a copy that is cut off starts again."""
         for kind, portion in portions(rows, _PORTION_ROWS):
             with self._db.transaction(durable=False) as connection:
-                self._db.check_epoch(connection)
+                self._db.check_epoch(connection, [self._group])
                 self._writer(connection).put(kind, self.no, portion)
 
     def standing_in(self) -> AbstractContextManager[None]:
@@ -58,7 +58,7 @@ class StagedGroup(Adoption):
 
     def finish(self) -> None:
         with self._db.transaction(durable=True) as connection:
-            self._db.check_epoch(connection)
+            self._db.check_epoch(connection, [self._group])
             self._refuse_known(connection)
             connection.execute(sql.NAME_GROUP, (self._group, digest(self._group), self.no))
             connection.execute(sql.NOTE_WAITING, (times.now(), self.no))

@@ -21,6 +21,7 @@ import apsw
 
 from kgray.errors import KgrayError, NoSpace, StoreError, Unavailable
 from kgray.kinds import READS, Read, Row
+from kgray.ports import shard_of
 from kgray.stores.alike import stale
 from kgray.stores.batch import Counters
 from kgray.stores.sqlite import statements as sql
@@ -60,7 +61,8 @@ class Database:
             self._idle.put(connection)
         self._held = threading.local()  # this thread's snapshot: its reader, the groups that it asked for
         self._checked = False
-        self.epoch: int | None = None  # while this process writes
+        self.epochs: dict[int, int] = {}  # shard -> epoch, of those that this process writes to
+        self.of = 1  # how many shards there were when it took them
         self._staged: dict[str, bytes] = {}  # the digests that `standing_in` gives groups here
 
     def close(self) -> None:
@@ -95,11 +97,12 @@ class Database:
             with transaction(self._writer) as connection:
                 yield connection
 
-    def check_epoch(self, connection: apsw.Connection) -> None:
-        """Raise StaleWriter where this process does not write, or another took the folder after it (R23)."""
-        (stored,) = one(connection, sql.EPOCH)
-        if self.epoch != stored:
-            raise stale(self.path.parent, stored, self.epoch)
+    def check_epoch(self, connection: apsw.Connection, groups: Iterable[str]) -> None:
+        """Raise StaleWriter where a group's shard is not held, or another process took it since (R23)."""
+        stored = _epochs(connection)
+        for shard in {shard_of(group, len(stored)) for group in groups}:
+            if (own := self.epochs.get(shard)) != stored[shard]:
+                raise stale(self.path.parent, stored[shard], own)
 
     def group(self, connection: apsw.Connection, name: str) -> KnownGroup | None:
         """Return a group that exists or ever did, by the hash of its name; else None."""
@@ -128,18 +131,31 @@ class Database:
             del self._staged[group]
 
     @contextmanager
-    def fenced(self, epoch: int | None) -> Iterator[int]:
-        """Write under a fencing epoch until the end: a new one, after which every older writer is stale.
+    def fenced(self, epoch: int | None, shard: int, shards: int | None) -> Iterator[int]:
+        """Write to a shard, or to all, under a fencing epoch until the end; see `ports.Store.writing`.
 
-        epoch: that one instead. Raises StaleWriter where it is not the newest any more.
+        All epochs are of one counter, so none comes twice, also where the groups are divided anew.
         """
+        with self.transaction(durable=True) as connection:
+            stored = _epochs(connection)
+            of = shards or len(stored)
+            if of != len(stored):
+                stored = [0] * of  # nobody's epoch: who held a shard of the former map is stale
+            mine = range(of) if shards is None else (shard,)
+            if epoch is None:
+                epoch = int(one(connection, sql.NEW_EPOCH)[0])
+                for number in mine:
+                    stored[number] = epoch
+                connection.execute(sql.SET_META, ("epochs", array(stored)))
+            elif behind := [stored[number] for number in mine if stored[number] != epoch]:
+                raise stale(self.path.parent, behind[0], epoch)
+        self.epochs |= dict.fromkeys(mine, epoch)
+        self.of = of
         try:
-            with self.transaction(durable=True) as connection:
-                self.epoch = int(one(connection, sql.NEW_EPOCH)[0]) if epoch is None else epoch
-                self.check_epoch(connection)
-            yield self.epoch
-        finally:
-            self.epoch = None  # another process may adopt it now, and both would pass
+            yield epoch
+        finally:  # another process may adopt it now, and both would pass
+            for number in mine:
+                del self.epochs[number]
 
     def compact(self) -> bool:
         """Rewrite the file where anything was erased, and cut the log; False where a reader prevents it.
@@ -152,11 +168,11 @@ class Database:
             erased, rewritten, cut = one(self._writer, sql.ERASED)
             if erased != rewritten:
                 rewrite(self._writer)
-                self._writer.execute(sql.MARK_DONE, ("rewritten", erased))
+                self._writer.execute(sql.SET_META, ("rewritten", erased))
             if not cut_log(self._writer, patience_s=self._patience_s):
                 return False
             if erased != cut:
-                self._writer.execute(sql.MARK_DONE, ("cut", erased))
+                self._writer.execute(sql.SET_META, ("cut", erased))
                 cut_log(self._writer, patience_s=self._patience_s)
         return True
 
@@ -209,6 +225,12 @@ class Database:
             if group not in seen:
                 seen[group] = self.group(reader, group)
             return seen[group]
+
+
+def _epochs(connection: apsw.Connection) -> list[int]:
+    """Return the newest epoch of each shard: of one, 0, before the first writer."""
+    found = one(connection, sql.EPOCHS)
+    return [0] if found is None else list(json.loads(found[0]))
 
 
 def connect(path: Path, *, patience_s: float, cache_mb: int) -> apsw.Connection:

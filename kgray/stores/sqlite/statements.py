@@ -104,6 +104,8 @@ EVERYWHERE: Mapping[Read, str] = {read: _everywhere(read) for read in kinds.EVER
 
 EPOCH = "SELECT value FROM meta WHERE key = 'epoch'"
 NEW_EPOCH = "UPDATE meta SET value = value + 1 WHERE key = 'epoch' RETURNING value"
+# The map of groups to shards: a JSON array of each shard's newest epoch.
+EPOCHS = "SELECT value FROM meta WHERE key = 'epochs'"
 # Erasures are counted. Beside the count stands how many there were when the file was last rewritten and its
 # log last cut: an erasure that another process commits meanwhile is not taken for a cleaned one.
 ERASED = (
@@ -111,8 +113,8 @@ ERASED = (
     "(SELECT value FROM meta WHERE key = 'cut')"
 )
 COUNT_ERASURE = "INSERT INTO meta VALUES ('erased', 1) ON CONFLICT (key) DO UPDATE SET value = value + 1"
-# (rewritten | cut, the count of erasures that it covers).
-MARK_DONE = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+# (rewritten | cut, the count of erasures that it covers), or (epochs, as above).
+SET_META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 
 # (name, digest); name: NULL for a group that is being taken over.
 NEW_GROUP = "INSERT INTO groups (name, digest) VALUES (?, ?)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,7 @@ class SqliteStore(Reads):
         self.folder = db.path.parent
         self.dimensions = dimensions
         self._responses = responses
+        self._folder_lock = ExitStack()
 
     def responses(self, *, max_bytes: int) -> ResponseCache:
         return SqliteResponses(self._responses, max_bytes=max_bytes, standing=self._held_episodes)
@@ -96,10 +97,15 @@ class SqliteStore(Reads):
     ) -> Iterator[int]:
         if shares_folder:
             raise StoreError("the embedded store holds its folder's lock itself: it cannot share it")
-        if shard or (shards or 1) != 1:
-            raise StoreError(f"the embedded store is one shard, 0: it has no shard {shard} of {shards or 1}")
-        with locks.ingesting(self.folder), self._db.fenced(epoch) as held:
-            yield held
+        held = self._db.epochs
+        if not held or shards != self._db.of or shard in held:  # one lock for all shards of this process
+            self._folder_lock.enter_context(locks.ingesting(self.folder))
+        try:
+            with self._db.fenced(epoch, shard, shards) as own:
+                yield own
+        finally:
+            if not held:
+                self._folder_lock.close()
 
     def apply(self, changes: Sequence[RowChanges]) -> None:
         """Apply changes in order, in one transaction; see `ports.Store`.
@@ -107,8 +113,8 @@ class SqliteStore(Reads):
         Waits for the disk, unless all of it is extractions and answers, which a model can be asked for again.
         """
         with self._db.transaction(durable=any(change.durable for change in changes)) as connection:
-            self._db.check_epoch(connection)
             groups = [change.group for change in changes]
+            self._db.check_epoch(connection, groups)
             running = RowWriter(self._db, connection, groups, self.dimensions)
             for change in changes:
                 self._erase_responses(running, change)
