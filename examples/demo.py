@@ -116,7 +116,8 @@ def deeds(name: str, row: dict[str, Any]) -> str:
     if name.startswith("embedder"):
         return f"turned {row['done']} lists of texts into vectors"
     if name.startswith("writer"):
-        return f"carried out {row['writes']} writes in {row['batches']} transactions, as epoch {row['epoch']}"
+        (epoch,) = row["epochs"].values()  # of the one shard
+        return f"carried out {row['writes']} writes in {row['batches']} transactions, as epoch {epoch}"
     if name.startswith("scheduler"):
         return "refreshes communities at the times of `kgray schedule`; none was asked for"
     totals = row["totals"]
