@@ -17,8 +17,8 @@ from bench.processes import ServerProcess
 from tests.waiting import HANGS_S
 
 COMMANDS = (
-    "world", "model-server", "quality", "ingest", "store", "serve", "communities", "models", "retrieval",
-    "equality", "chaos", "soak", "groups", "lag",
+    "world", "model-server", "quality", "ingest", "store", "searches", "serve", "communities", "models",
+    "retrieval", "equality", "chaos", "soak", "groups", "lag",
 )  # fmt: skip
 
 
