@@ -158,7 +158,7 @@ _context_options = together(
 def context(call: Call, query: str, group: str, **given: Any) -> int:  # noqa: ANN401
     """Print what the memory holds on a question as a text for a prompt, within a budget of tokens.
 
-    Facts and messages have numbers, [1], [2] ...; --json lists the episodes that each stands for.
+    Facts ([1]) and messages (2) have numbers; --json lists the episodes that each stands for.
 
       kgray context "Where does Alice work?" --group team --tokens 800
     """

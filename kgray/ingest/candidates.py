@@ -224,7 +224,6 @@ _PIECE = 16  # dimensions per band
 
 
 Prepared = tuple[NDArray[np.float32], float]  # (quantised vector, its Euclidean length)
-_LATEST = 256
 
 
 class Nearest:
@@ -232,8 +231,6 @@ class Nearest:
 
     def __init__(self, dimensions: int) -> None:
         """Start empty, for vectors of this many dimensions (at least 16, else ValueError)."""
-        self._levels = min(127, math.isqrt((2**24 - 1) // dimensions))
-        self._scale = self._levels * math.sqrt(dimensions) / 4
         self._dimensions = dimensions
         if dimensions < _PIECE:
             raise ValueError(f"an embedder of {dimensions} numbers a text: at least {_PIECE} are needed")
@@ -244,13 +241,15 @@ class Nearest:
         self._lengths: NDArray[np.float64] = np.empty(0, np.float64)
         self._runs: list[tuple[NDArray[np.uint32], NDArray[np.int32], int]] = []  # keys, row ids, rows
         self._sorted = 0
-        self._latest: dict[bytes, Prepared] = {}
 
-    def quantised(self, vector: Vector | Matrix) -> NDArray[np.int8]:
+    @staticmethod
+    def quantised(vector: Vector | Matrix) -> NDArray[np.int8]:
         """Return unit vectors, (d,) or (n, d), as integers; dimensions x levels**2 < 2**24."""
-        levels = vector * np.float32(self._scale)
+        dimensions = vector.shape[-1]
+        most = min(127, math.isqrt((2**24 - 1) // dimensions))
+        levels = vector * np.float32(most * math.sqrt(dimensions) / 4)
         np.rint(levels, out=levels)
-        np.clip(levels, -self._levels, self._levels, out=levels)
+        np.clip(levels, -most, most, out=levels)
         return np.asarray(levels, dtype=np.int8)
 
     def extend(self, vectors: Matrix, *, sort: bool = True) -> None:
@@ -281,13 +280,7 @@ class Nearest:
 
     def prepared(self, vector: Vector) -> Prepared:
         """Return a vector as `cosines` takes it; the latest are kept: an entry's tries ask for them again."""
-        key = vector.tobytes()
-        if (known := self._latest.get(key)) is None:
-            row = self.quantised(vector)
-            known = self._latest[key] = row.astype(np.float32), float(_lengths(row[None, :])[0])
-            if len(self._latest) > _LATEST:
-                del self._latest[next(iter(self._latest))]
-        return known
+        return _prepared(np.asarray(vector, np.float32).tobytes())
 
     def cosines(self, vector: Vector, rows: Sequence[Prepared]) -> NDArray[np.float64]:
         """Return the cosine of a vector with each row, (n,), equal to what the index would compute."""
@@ -335,6 +328,12 @@ class Nearest:
         keys = _keys(np.take_along_axis(bands, order, axis=1).T).T.ravel()
         self._runs.append((keys, (order + start).astype(np.int32).ravel(), self._count - start))
         self._sorted = self._count
+
+
+@lru_cache(maxsize=256)  # of all groups together: 2 MB at 1,024 numbers
+def _prepared(vector: bytes) -> Prepared:
+    row = Nearest.quantised(np.frombuffer(vector, np.float32))
+    return row.astype(np.float32), float(_lengths(row[None, :])[0])
 
 
 def _lengths(rows: NDArray[np.int8]) -> NDArray[np.float64]:

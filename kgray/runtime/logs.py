@@ -11,6 +11,7 @@ import json
 import logging
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 from kgray import times
@@ -63,4 +64,5 @@ def stage(
     if isinstance(outcome, Exception):
         more["error"] = type(outcome).__name__
     of = {"stage": name, "group": group, "sequence": sequence, "trace": trace_of(group, sequence)}
-    sys.stderr.write(_line(time.time(), "INFO", name, _LINES.role, **of, **more) + "\n")
+    with suppress(OSError, ValueError):  # a full disk under the logs stops no work
+        sys.stderr.write(_line(time.time(), "INFO", name, _LINES.role, **of, **more) + "\n")

@@ -1,8 +1,9 @@
 """The writer of one shard or several: `GraphWriter` holds them in an actor, `RemoteWriter` sends to it.
 
-Calls may arrive late, twice or out of order. So a batch carries its shard and epoch. The store checks in the
-same transaction (R23) whether the epoch is the newest, and which changes still apply: of a batch that was
-written before, none. A run has one batch on its way at a time.
+Calls may arrive late or twice. So a batch carries its shard and epoch. The store checks in the same
+transaction (R23) whether the epoch is the newest, and which changes still apply: of what was committed
+before, none. Rows of the journal apply again: a run has one batch on its way at a time, so none comes behind
+a later one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kgray.errors import KgrayError, Locked, StaleWriter, Unavailable
 from kgray.ingest.state import collect_garbage_rarely
 from kgray.kinds import EPISODES
 from kgray.outages import OUTAGES
-from kgray.ports import RowChanges, Store
+from kgray.ports import RowChanges, Store, shard_of
 from kgray.rows import STATES
 from kgray.runtime import logs, metrics
 from kgray.runtime.actors import Handle, control, reached
@@ -47,6 +48,7 @@ class GraphWriter:
         """
         logs.start(name)
         self._spec = spec
+        self._shards = profile_of(spec.profile, "the deployment").sequencer.shards
         self._store: Store | None = None
         self._epochs: dict[int, int] = {}  # by shard, of those that are held
         self._holds: dict[int, ExitStack] = {}
@@ -71,6 +73,8 @@ class GraphWriter:
                 self._hold(shard, epoch)  # this process is new, or another one gave out the epoch
             since = time.monotonic()
             assert self._store is not None  # noqa: S101 - `_hold` has opened it
+            if foreign := [one.group for one in changes if shard_of(one.group, self._shards) != shard]:
+                raise StaleWriter(f"group {foreign[0]} is not of shard {shard}")
             self._store.apply(changes)
             self._note(changes, time.monotonic() - since)
         except KgrayError as error:
@@ -104,8 +108,8 @@ class GraphWriter:
         self._release(shard)
         if self._store is None:
             self._store = self._spec.parts().store
-        shards, hold = profile_of(self._spec.profile, "the deployment").sequencer.shards, ExitStack()
-        taken = hold.enter_context(self._store.writing(epoch=epoch, shard=shard, shards=shards))
+        hold = ExitStack()
+        taken = hold.enter_context(self._store.writing(epoch=epoch, shard=shard, shards=self._shards))
         self._epochs[shard], self._holds[shard] = taken, hold
         metrics.gauge("kgray_writer_epoch", taken, shard=shard)
         logs.LOGGER.info("holds shard %d", shard, extra={"epoch": taken})

@@ -236,7 +236,7 @@ def _order(hit: Hit) -> tuple[Any, ...]:
     if hit.community is not None:
         return 2, hit.community.level, hit.text, hit.id
     said = hit.reference_time or _START
-    return 3, said.date(), hit.told_in or "", hit.sequence or 0, said, hit.id, hit.text, hit.speaker or ""
+    return 3, said.date(), hit.told_in or "", said, hit.sequence or 0, hit.id, hit.text, hit.speaker or ""
 
 
 def _follows(before: Hit | None, hit: Hit) -> bool:
@@ -272,4 +272,6 @@ def _body(hit: Hit, asked: re.Pattern[str] | None) -> str:
         return f" {who(hit.entity)}" + (f": {hit.profile}" if hit.profile else "")
     if hit.community is not None:
         return f" {safe(hit.text)} (as of {day_of(hit.known_at or _START)})"
-    return f"{f' {safe(hit.speaker)}' if hit.speaker else ''}: {safe(excerpt(hit.text, asked))}"
+    speaker = safe(hit.speaker or "")
+    part = f": {speaker}" if speaker[:1].isnumeric() else f" {speaker}" if speaker else ""
+    return f"{part}: {safe(excerpt(hit.text, asked))}"

@@ -35,6 +35,7 @@ _TINY, _FEW, _SAMPLE = 8, 32, 8192
 # Of a question's own weight (its weights with themselves), what texts share with it that have nothing to do
 # with it: function words. In the example of BGE-M3's own page 0 and 0.04; those that answer it 0.9 and 0.99.
 SHARED = 0.1
+ABOUT = 0.3  # of what is left: "What is it?" shares less with another "What is", and is not about it
 _LONG = 4.0  # times the mean: a longer message says no more of what is asked
 CODE = 1.5  # a word with digits weighs so many times its idf
 
@@ -172,10 +173,11 @@ class FirstStage:
         """
         weights = self._weights
         level, total = 0.0, np.zeros_like(own)
-        for found, weight in ((own, weights.words), *((one, weights.sparse) for one in sparse.values())):
+        tokens = ((one, weights.sparse, ABOUT) for one in sparse.values())
+        for found, weight, least in ((own, weights.words, 0.0), *tokens):
             best = float(found.max(initial=0.0))
             if best and weight:
-                level = max(level, min(1.0, best))
+                level = max(level, min(1.0, (best - least) / (1 - least)))
                 total += np.float32(weight / best) * found
         nearest = float(near.max(initial=0.0))
         if nearest > 0 and weights.vectors:
@@ -260,7 +262,7 @@ class FirstStage:
     def _by_words(self, held: Words, asked: _Asked, *, flat: bool = False) -> Floats:
         """Return BM25 of each row, 1 for all words in an average length; flat: length does not matter."""
         found = np.zeros(len(held.lengths), np.float32)
-        if not len(found) or not asked.terms:
+        if not len(found) or not asked.terms or not self._weights.words:
             return found
         mean = max(1.0, float(held.lengths.mean()))
         for wanted, idf in zip(asked.terms, asked.idf, strict=True):
@@ -299,7 +301,7 @@ class FirstStage:
         the question do not hide themselves; and no less than that of random directions, for small groups.
         """
         found = np.zeros(owners, np.float32)
-        if self._vector is None or not held.rows:
+        if self._vector is None or not held.rows or not self._weights.vectors:
             return found
         cosines = held.cosines(self._vector, exact)
         some = cosines[:: 1 + len(cosines) // _SAMPLE]

@@ -44,7 +44,6 @@ _Ranks = dict[str, dict[str, int]]  # id -> method -> rank
 _METHODS = {"words": "bm25", "vectors": "cosine", "sparse": "sparse", "steps": "bfs"}  # signal -> method
 _TEXTS = ("words", "vectors", "sparse")  # the signals of a text itself
 _HELD = 64  # groups whose summaries are held in memory
-_SIDE_BY_SIDE = ThreadPoolExecutor(6, "kgray-vectors")
 POOL = 3  # times the limit: what a reranker looks at
 
 
@@ -126,10 +125,14 @@ class Searcher:
         return replace(found, hits=tuple(replace(hit, score=float(score)) for score, hit in pairs))
 
     def _refuse_what_lacks(self, query: Query) -> None:
-        if query.ways.reranker == "cross_encoder" and self.reranker is None:
+        ways = query.ways
+        if ways.reranker == "cross_encoder" and self.reranker is None:
             raise InputError("this recipe needs a reranker: set reranker.backend", field="recipe")
-        if "sparse" in (query.methods or ()) and not isinstance(self.embedder, SparseEmbedder):
-            raise InputError("this embedder weighs no tokens: see embedder.sparse", field="methods")
+        methods = {*(query.methods or ()), *(ways.methods if {*ways.methods} <= {"sparse", "bfs"} else ())}
+        if "sparse" in methods and not isinstance(self.embedder, SparseEmbedder):
+            raise InputError(
+                'only embedder.backend = "bge" with embedder.sparse weighs tokens', field="methods"
+            )
 
     def _told(self, query: Query) -> Summaries | None:
         """Return the texts of the run that was known then; None where there is none, or none is asked for."""
@@ -172,10 +175,16 @@ def _first_stage(
     }
     wanted = {*ways.scopes, *(("entity",) if "fact" in ways.scopes else ())}  # facts: of whom they are
     asked = [scope for scope in works if scope in wanted]
-    # Each may wait for 100 vectors of a large group: a server is asked for all of them at once.
-    each = _SIDE_BY_SIDE.map if store.remote else map
-    found = each(lambda scope: works[scope][0](works[scope][1].exact(store, query.group)), asked)
-    of = dict(zip(asked, found, strict=True))
+
+    def score(scope: SearchScope) -> Any:  # noqa: ANN401 - the scores; of names, with those that are named
+        work, reads = works[scope]
+        return work(reads.exact(store, query.group))
+
+    if store.remote:  # each may wait for 100 vectors of a large group: a server is asked for all at once
+        with ThreadPoolExecutor(len(works)) as threads:  # one a search: none outlives a fork, none is shared
+            of = dict(zip(asked, threads.map(score, asked), strict=True))
+    else:
+        of = {scope: score(scope) for scope in asked}
     ranked: dict[SearchScope, Ranked] = {}
     linked: list[str] = []
     if "fact" in of:

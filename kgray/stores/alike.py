@@ -142,9 +142,11 @@ def check_embedder(
     """
     width = int(str(stored.get("dimensions")))
     if (stored.get("embedder"), width) != (embedder, dimensions or width):
+        weighed = embedder.removesuffix("+sparse") == str(stored.get("embedder")).removesuffix("+sparse")
         raise StoreError(
             f"the embedder {embedder!r} gives {dimensions} numbers a text, but the graph in {where} was "
             f"built with {stored.get('embedder')!r} ({width} numbers): set "
-            f"embedder.backend to that one, or start an empty {empty} and add the episodes again"
+            f"{'embedder.sparse as it was' if weighed else 'embedder.backend to that one'}, "
+            f"or start an empty {empty} and add the episodes again"
         )
     return width

@@ -160,5 +160,37 @@ def test_an_embedder_that_weighs_nothing_stores_nothing_and_is_not_asked_for_it(
     found = hits(engine, "Where does Marta work?")
     assert found
     assert not any("sparse" in hit.signals for hit in found)
-    with pytest.raises(InputError, match="weighs no tokens"):
+    with pytest.raises(InputError, match="weighs tokens"):
         hits(engine, "Where?", Searcher(engine.store, SMALL), methods=("sparse",))
+
+
+def test_what_is_not_asked_for_finds_nothing_counts_for_nothing_and_is_not_read(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = reader(stores)
+    engine.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID)))
+    monkeypatch.setattr(vectors, "EXACT_BYTES", 0)
+    exact, reads = vectors.VectorReads.exact, []
+    monkeypatch.setattr(vectors.VectorReads, "exact", lambda *of: [reads.append(of), exact(*of)][1])
+    for recipe in ("paper", "hybrid"):
+        for method in ("bm25", "cosine", "sparse"):
+            found = hits(engine, "Where works a bicyclist, Marta?", recipe=recipe, methods=(method,))
+            assert {used for hit in found for used in hit.methods} == {method}
+
+
+def test_what_shares_only_little_words_with_a_question_is_not_about_it(stores: Stores) -> None:
+    class Small(Weighing):
+        """Little words weigh a third of others, as the model has them."""
+
+        def weights(self, text: str) -> bytes:
+            parts = words(text)
+            tokens = np.array([term(part) for part in parts], np.uint32)
+            much = [0.08 if part in {"what", "is"} else 0.25 for part in parts]
+            return weight_bytes(tokens, np.array(much, np.float32))
+
+    engine = engine_on(stores, extractor=RulesExtractor(shipped()), embedder=Small())
+    engine.add(
+        *(said(str(n), text, n) for n, text in enumerate(("What is up?", "It rains.", "My shoes are wet.")))
+    )
+    assert hits(engine, "What is zorplation?", methods=("bm25", "sparse")) == []
+    assert hits(engine, "shoes?", methods=("sparse",))[0].client_id == "2"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
 import re
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +24,7 @@ from kgray.errors import Cost, Garbled, Refused, SettingsError, StaleWriter, Una
 from kgray.ingest.changes import refused
 from kgray.ledger import request, result
 from kgray.outages import OUTAGES
-from kgray.ports import ExtractionRequest, SummaryRequest
+from kgray.ports import ExtractionRequest, SummaryRequest, shard_of
 from kgray.records import Episode, Operation
 from kgray.settings import Settings, load
 
@@ -288,6 +291,41 @@ async def test_a_batch_whose_answer_is_lost_is_sent_until_it_is_durable_and_writ
     graph_writer._release(0)
     graph_writer._store.close()
     memory.close()
+
+
+def test_a_shards_epoch_writes_nothing_of_a_group_of_another(tmp_path: Path) -> None:
+    """R23: also where the writer holds both."""
+    from kgray.runtime.spec import spec_of
+    from kgray.runtime.writer import GraphWriter
+
+    memory = kgray.open(tmp_path)
+    asked = Operation(group="g", kind="undo", target=1)
+    batch = [refused(replace(asked, sequence=request(memory.store, asked)), "no such merge", 5)]
+    writer = GraphWriter(spec_of(Settings(), tmp_path, {"sequencer": {"shards": 2}}), "writer-0")
+    epochs, own = [writer.begin(shard) for shard in (0, 1)], shard_of("g", 2)
+
+    assert isinstance(writer.write(1 - own, epochs[1 - own], batch), StaleWriter)
+    assert result(memory.store, "g", 1) is None
+    writer.begin(1 - own)  # who wrote what was not his has lost his hold
+    assert writer.write(own, epochs[own], batch) is None
+    for shard in (0, 1):
+        writer._release(shard)
+    writer._store.close()
+    memory.close()
+
+
+def test_a_full_disk_under_the_logs_stops_no_work(monkeypatch: Any) -> None:
+    from kgray.runtime import logs
+
+    class Full:
+        def write(self, line: str) -> None:
+            lines.append(line)
+            raise OSError(errno.ENOSPC, "no space")
+
+    lines: list[str] = []
+    monkeypatch.setattr(sys, "stderr", Full())
+    logs.stage("committed", "g", 1, seconds=0.1)
+    assert [json.loads(line)["sequence"] for line in lines] == [1]
 
 
 def test_the_runtime_uses_no_private_name_of_ray() -> None:

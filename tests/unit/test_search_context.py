@@ -302,6 +302,20 @@ def test_the_number_of_a_message_without_a_speaker_is_parted_from_a_text_that_be
     assert "Fri 1 May 2026\n1: 2019 was worse." in text
 
 
+def test_no_speaker_can_pass_for_the_number_of_a_line():
+    text = write([episode_hit("Acme fired me.", "7 Alice")], 1500).text
+    assert "Fri 1 May 2026\n1: 7 Alice: Acme fired me." in text
+
+
+def test_messages_of_a_day_stand_in_the_order_in_which_they_were_said():
+    """Also where the later one was told first: only what was said next, and told next, follows."""
+    noon, hour = (datetime(2026, 5, 1, hour, tzinfo=UTC) for hour in (12, 11))
+    hits = [said(1, "Yes, for a job.", at=noon), said(2, "Did you move to Rome?", "Bob", at=hour)]
+    assert section(write(hits, 140), "EPISODES") == [
+        "Fri 1 May 2026", "1 Bob: Did you move to Rome?", "2 Ann: Yes, for a job.",
+    ]  # fmt: skip
+
+
 def test_a_megabyte_of_text_is_cut_to_an_excerpt():
     block = write([episode_hit("word " * 200_000)], 1500)
     assert block.text.split("\n")[3] == "1: " + "word " * 79 + "word ..."

@@ -28,7 +28,7 @@ def _put(kind: Kind) -> str:
     what = "NOTHING" if kind.first_wins or not values else f"UPDATE SET {values}"
     if kind is kinds.STATEMENT_VECTORS:
         # A vector that is put again as it was changes nothing: what is kept of it in memory stays good.
-        what += " WHERE vector <> excluded.vector RETURNING no, rowid"
+        what += " WHERE vector <> excluded.vector OR weights IS NOT excluded.weights RETURNING no, rowid"
     new = f"INSERT INTO {kind.name} (no, {', '.join(names)}) VALUES (?{', ?' * len(names)})"
     return f"{new} ON CONFLICT (no, {', '.join(kind.key)}) DO {what}"
 

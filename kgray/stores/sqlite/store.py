@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from kgray import locks
@@ -74,6 +75,7 @@ class SqliteStore(Reads):
         self.dimensions = dimensions
         self._responses = responses
         self._folder_lock = ExitStack()
+        self._holding, self._holders = Lock(), 0
 
     def responses(self, *, max_bytes: int) -> ResponseCache:
         return SqliteResponses(self._responses, max_bytes=max_bytes, standing=self._held_episodes)
@@ -98,14 +100,18 @@ class SqliteStore(Reads):
         if shares_folder:
             raise StoreError("the embedded store holds its folder's lock itself: it cannot share it")
         held = self._db.epochs
-        if not held or shards != self._db.of or shard in held:  # one lock for all shards of this process
-            self._folder_lock.enter_context(locks.ingesting(self.folder))
+        with self._holding:  # one lock of the folder for all shards of this process
+            if not self._holders or shards != self._db.of or shard in held:
+                self._folder_lock.enter_context(locks.ingesting(self.folder))
+            self._holders += 1
         try:
             with self._db.fenced(epoch, shard, shards) as own:
                 yield own
         finally:
-            if not held:
-                self._folder_lock.close()
+            with self._holding:
+                self._holders -= 1
+                if not self._holders:
+                    self._folder_lock.close()
 
     def apply(self, changes: Sequence[RowChanges]) -> None:
         """Apply changes in order, in one transaction; see `ports.Store`.
