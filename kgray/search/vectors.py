@@ -98,7 +98,7 @@ class Vectors:
         differing = np.zeros(len(self._names), np.uint16)
         for held, asked in zip(self._signs, _by_word(query[None, :])[:, 0], strict=True):
             differing += np.bitwise_count(held ^ asked)
-        found = np.cos(np.pi * differing.astype(np.float32) / self.dimensions)
+        found = np.cos(np.pi * np.arange(self.dimensions + 1, dtype=np.float32) / self.dimensions)[differing]
         nearest = np.argpartition(found, max(0, len(found) - RESCORED))[-RESCORED:]
         there = [(self.rows[name], value) for name, value in exact([self._names[row] for row in nearest])]
         if there:

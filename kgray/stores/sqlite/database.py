@@ -247,6 +247,9 @@ def connect(path: Path, *, patience_s: float, cache_mb: int) -> apsw.Connection:
         ("secure_delete", "ON"),
         ("foreign_keys", "OFF"),
         ("cache_size", -1024 * cache_mb),
+        # Pages are read from the system's cache without a copy: 100 vectors of a file of 1.6 GB in 1.2 ms,
+        # not 10.6. The price: a disk that cannot be read ends the process (SIGBUS), with no line of ours.
+        ("mmap_size", 2 << 30),
         # Some 80 commits with vectors between two checkpoints; the log is cut back to this size.
         ("wal_autocheckpoint", 4000),
         ("journal_size_limit", 64 << 20),
