@@ -53,12 +53,19 @@ class _Codes:
 
     texts: list[str] = field(default_factory=list)
     numbers: dict[object, int] = field(default_factory=dict)
+    _all: frozenset[str] = frozenset()
 
     def of(self, text: str) -> int:
         if (number := self.numbers.get(text)) is None:
             number = self.numbers[text] = len(self.texts)
             self.texts.append(text)
         return number
+
+    def all(self) -> frozenset[str]:
+        """Return the texts: the same set until one is added, so that its hash is computed once."""
+        if len(self._all) != len(self.texts):
+            self._all = frozenset(self.texts)
+        return self._all
 
 
 class Messages:

@@ -95,7 +95,7 @@ class Searcher:
         text = query.text.encode("utf-8", "replace").decode()
         clock = now()
         with self._indexes.of(group) as index:
-            speakers = frozenset(index.messages.speakers.texts)
+            speakers = index.messages.speakers.all()
             # "Last week" of a conversation that ended years ago is the week before its end.
             latest = min(clock, int(index.messages.times.max(initial=0))) or clock
         question = read_question(text, speakers=speakers, now=latest if query.as_of is None else query.as_of)
