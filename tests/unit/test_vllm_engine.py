@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +20,7 @@ from kgray.prompting.prompts import Prompts
 from kgray.settings import load, require_built
 from kgray.wiring import build_engine, build_models
 from tests.doors.test_openai_models import ALL, QuestionRequest, episode
+from tests.unit.test_belongings import MAPS
 
 STAND_IN = Path(__file__).parent.parent / "stand_in"
 LIMITS = {"max_num_seqs": 8, "max_model_len": 4096}
@@ -130,16 +127,6 @@ async def test_a_dead_engine_is_told_to_its_actor_and_stop_waits_for_the_end(log
     assert log()[-1] == "stop"
 
 
-MAPS = """
-import mmap, sys, time
-with open(sys.argv[1], "wb+") as file:
-    file.truncate(8)
-    held = mmap.mmap(file.fileno(), 8)
-print("mapped", flush=True)
-time.sleep(60)
-"""
-
-
 @pytest.fixture
 def segments(log, monkeypatch):
     """Have the engine come with a process that maps a segment; return it, another program's, and the process.
@@ -194,91 +181,6 @@ async def test_shared_memory_of_an_engine_that_does_not_start_goes_too(segments)
     with pytest.raises(SettingsError):
         await engine.start()
     assert [one.exists() for one in segments] == [False, True]
-
-
-HOLDER = """
-import subprocess, sys
-from kgray.backends.belongings import Belongings
-held = Belongings()
-with held.noting():
-    command = [sys.executable, "-c", sys.argv[1], sys.argv[2]]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    child.stdout.readline()
-print(child.pid, flush=True)
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def holder(segment: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Run a process that came with another, which has a segment mapped; yield it and the other's number."""
-    command = [sys.executable, "-c", HOLDER, MAPS, str(segment)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    child = int(process.stdout.readline())
-    try:
-        yield process, child
-    finally:
-        process.kill()
-        process.communicate()
-        with suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        segment.unlink(missing_ok=True)
-
-
-def test_what_a_killed_process_left_goes_with_the_next_start_and_nothing_else():
-    """Its children and their memory; not those of a process that lives, nor what nobody knows."""
-    from kgray.backends.belongings import Belongings
-
-    dead, living, stranger = (Path(f"/dev/shm/psm_{uuid4().hex[:8]}") for _ in range(3))  # noqa: S108
-    stranger.write_bytes(bytes(8))
-    try:
-        with holder(dead) as (killed, orphan), holder(living) as (_, child):
-            os.kill(child, signal.SIGKILL)  # its segment is mapped by nobody, and its owner lives
-            killed.kill()
-            killed.wait()
-            assert dead.exists()
-            assert Path(f"/proc/{orphan}/cmdline").read_bytes()  # of a process that has ended: empty
-
-            belongings = Belongings()
-            with belongings.noting():
-                pass
-            belongings.end()
-
-            assert [one.exists() for one in (dead, living, stranger)] == [False, True, True]
-            assert state_of(orphan) in ("gone", "Z")
-    finally:
-        stranger.unlink()
-
-
-def test_a_number_that_another_process_has_by_now_is_not_killed(tmp_path, monkeypatch):
-    from kgray.backends import belongings
-
-    monkeypatch.setattr(belongings, "_RECORDS", tmp_path)
-    ours = Path(f"/dev/shm/psm_{uuid4().hex[:8]}")  # noqa: S108
-    ours.write_bytes(bytes(8))
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
-        told = [
-            f"in {belongings._namespace()}",
-            f"process {other.pid} 1",
-            f"segment {ours.name} 1",
-            "segment psm",
-        ]
-        (tmp_path / "dead").write_text("\n".join(told))  # killed within its last line
-        with belongings.Belongings().noting():
-            pass
-        assert not (tmp_path / "dead").exists()
-        assert other.poll() is None
-        other.kill()
-    assert ours.exists()  # another one of this name
-    ours.unlink()
-
-
-def state_of(pid: int) -> str:
-    """Return the state of a process, as the system names it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "gone"
 
 
 async def test_a_segment_that_cannot_be_removed_does_not_fail_the_end(segments, monkeypatch):
