@@ -32,13 +32,14 @@ def read_rows(ask: Ask, read: Read, named: Mapping[str, str], values: Sequence[A
     if read.by in STORED[read.kind].digested:
         asked = list(map(digest, asked))
     for start in range(0, len(asked), MAX_ROWS):
-        found = ask(OF_READ[read], values=asked[start : start + MAX_ROWS], **named)
+        ((found,),) = ask(OF_READ[read], values=asked[start : start + MAX_ROWS], **named)
         yield from _rows(read, _sorted(read, found))
 
 
 def read_everywhere(ask: Ask, read: Read, values: Sequence[Any]) -> list[tuple[str, Row]]:
     """Return (group, row) of a read in all groups, by group."""
-    found = _sorted(read, ask(EVERYWHERE[read], values=list(values)))
+    ((rows,),) = ask(EVERYWHERE[read], values=list(values))
+    found = _sorted(read, rows)
     return list(zip([row[0] for row in found], _rows(read, found), strict=True))
 
 
@@ -54,15 +55,17 @@ def _scan(ask: Ask, read: Read, named: Mapping[str, str], since: Sequence[Any]) 
     types = {column.name: column.type for column in read.kind.columns}
     after = [*since, *(-1 if types[name] == "int" else "" for name in walked[len(since) :])]
     found: list[tuple[list[Any], Row]] = []
-    while page := ask(OF_READ[read], after=after, limit=_PAGE_ROWS, **named):
-        after, size = page[-1][-len(key) :], len(page)
+    size = _PAGE_ROWS
+    while size == _PAGE_ROWS:
+        ((page,),) = ask(OF_READ[read], after=after, limit=_PAGE_ROWS, **named)
+        if not (size := len(page)):
+            break
+        after = page[-1][-len(key) :]
         rows = _rows(read, page, first=0)
         if key == tuple(map(stored.property_of, read.place)):
             yield from rows
         else:  # no index has them in this order
             found += zip([row[len(read.chosen) : -len(key)] for row in page], rows, strict=True)
-        if size < _PAGE_ROWS:
-            break
     found.sort(key=itemgetter(0), reverse=True)
     while found:  # released as they are read: vectors are large
         yield found.pop()[1]
