@@ -44,13 +44,10 @@ class Cost(NamedTuple):
 
 
 class KgrayError(Exception):
-    """A fault that a user can act on; its message is one line: what, where, why, what to do.
-
-    spent: what the model calls cost that ended in it, for the ledger; nothing that was kept counts them
-    """
+    """A fault that a user can act on; its message is one line: what, where, why, what to do."""
 
     exit_code = FAULTY
-    spent = Cost()
+    spent = Cost()  # of the model calls that ended in it; nothing that was kept counts them
 
 
 class InputError(KgrayError):
@@ -129,14 +126,12 @@ class Stopped(KgrayError):
 
 
 class Unavailable(KgrayError):
-    """A server that cannot be reached: the episodes stay accepted (R24).
-
-    waited: the code that raised it has retried until its patience was spent; callers do not retry again.
-    """
+    """A server that cannot be reached: the episodes stay accepted (R24)."""
 
     exit_code = STOPPED
 
     def __init__(self, reason: str, *, waited: bool = False) -> None:
+        """Note whether retries have spent the patience already (waited): callers do not retry again."""
         super().__init__(reason)
         self.waited = waited
 
@@ -146,12 +141,10 @@ class Garbled(KgrayError):
 
 
 class ContentError(KgrayError):
-    """An episode that fails by its own content; caught by the run that meets it.
-
-    raw: the model's last output, kept with the failure ("" where there is none).
-    """
+    """An episode that fails by its own content; caught by the run that meets it."""
 
     def __init__(self, reason: str, *, raw: str = "") -> None:
+        """raw: the model's last output, kept with the failure."""
         super().__init__(reason)
         self.raw = raw
 

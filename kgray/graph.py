@@ -32,23 +32,19 @@ class Entity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One statement, true over one span of time (R1, R2): [valid_at, invalid_at).
-
-    valid_at None = unknown, counts as always; invalid_at None = still. created_at, expired_at: when this
-    graph learned of it, and of its end.
-    """
+    """One statement, true over one span of time (R1, R2): [valid_at, invalid_at)."""
 
     id: str
     statement: str
     source: str  # entity id
     relation: str
     text: str  # the wording of the evidence that opened it
-    created_at: Instant
+    created_at: Instant  # when this graph learned of it
     target: str | None = None  # entity id; None beside a value
     value: Value | None = None
-    valid_at: Instant | None = None
-    invalid_at: Instant | None = None
-    expired_at: Instant | None = None
+    valid_at: Instant | None = None  # None = unknown, counts as always
+    invalid_at: Instant | None = None  # None = still
+    expired_at: Instant | None = None  # when this graph learned of its end
     episodes: tuple[str, ...] = ()  # ids of the episodes that support it, sorted
     event: bool = False  # what took place at valid_at; that it did stays true (R18)
     ended_by: tuple[str, int] | None = None  # (episode id, evidence ordinal)
@@ -66,27 +62,24 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Community:
-    """Entities that belong together, in one published run; its fields are the columns of `kinds.COMMUNITIES`.
-
-    level       0 is the finest; PROFILE: a model's text on one entity, whose id it has
-    report      rating, reason, findings {summary, explanation, facts}: where a model wrote one
-    stale       something was learned of its members since its text was made
-    """
+    """Entities that belong together, in one published run; the columns of `kinds.COMMUNITIES`."""
 
     run: int
     id: str
-    level: int
+    level: int  # 0 is the finest; PROFILE: a model's text on one entity, whose id it has
     parent: str | None
     size: int
     name: str
     summary: str
-    report: Mapping[str, Any]
+    report: Mapping[
+        str, Any
+    ]  # where a model wrote one: rating, reason, findings {summary, explanation, facts}
     writer: str
     content: str
     members: tuple[str, ...]
     sources: bytes = field(repr=False)
     vector: bytes = field(repr=False)
-    stale: bool = False
+    stale: bool = False  # something was learned of its members since its text was made
 
     @property
     def text(self) -> str:
@@ -104,32 +97,23 @@ class Community:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactSpan:
-    """A fact as it is shown: one statement over one span, [valid_at, invalid_at), with both clocks (R2).
-
-    source, target  names; a value's text, and target_id None
-    valid_at        when it began to hold; None = not known
-    invalid_at      when it ended; None = it still holds
-    event           it took place at valid_at; that it did stays true
-    created_at      when this memory learned of it; expired_at: of its end
-    episodes        (id, the client's id) of those that support it
-    ended_by        (episode id, ordinal) of the evidence that ended it
-    """
+    """A fact as it is shown: one statement over one span, [valid_at, invalid_at), with both clocks (R2)."""
 
     id: str
     statement: str
     text: str
     source_id: str
-    source: str | None
+    source: str | None  # a name
     relation: str
     target_id: str | None
-    target: str | None
-    valid_at: datetime | None
-    invalid_at: datetime | None
-    created_at: datetime
-    expired_at: datetime | None
-    episodes: tuple[tuple[str, str | None], ...]
-    ended_by: tuple[str, int] | None
-    event: bool = False
+    target: str | None  # a name; where target_id is None, a value's text
+    valid_at: datetime | None  # None = not known
+    invalid_at: datetime | None  # None = it still holds
+    created_at: datetime  # when this memory learned of it
+    expired_at: datetime | None  # when it learned of its end
+    episodes: tuple[tuple[str, str | None], ...]  # (id, the client's id) of those that support it
+    ended_by: tuple[str, int] | None  # (episode id, ordinal) of the evidence that ended it
+    event: bool = False  # it took place at valid_at; that it did stays true
 
     def as_dict(self) -> dict[str, Any]:
         """Return the keys of a fact hit that only facts have."""
@@ -141,43 +125,33 @@ class FactSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """One result of a search.
-
-    methods                                 the rank (from 1) that each method gave it
-    signals                                 what made up its score, by signal (kgray.search.ranking)
-    fact                                    of a fact hit
-    entity, profile                         of an entity hit; profile: what is known of it, in a context alone
-    community, besides, known_at            of a community hit; known_at: what its run saw; others that say it
-    client_id, reference_time, speaker      of an episode hit; reference_time: when it was said
-    told_in, sequence, kind                 of an episode hit: source, place in the group's order, kind
-    """
+    """One result of a search."""
 
     scope: Scope
     id: str
     text: str
     score: float
     group: str
-    methods: Mapping[str, int] = field(default_factory=dict)
-    signals: Mapping[str, float] = field(default_factory=dict)
+    methods: Mapping[str, int] = field(default_factory=dict)  # the rank (from 1) that each method gave it
+    signals: Mapping[str, float] = field(
+        default_factory=dict
+    )  # what made up its score (kgray.search.ranking)
     fact: FactSpan | None = None
     entity: Entity | None = None
-    profile: str = ""
+    profile: str = ""  # what is known of the entity, in a context alone
     community: Community | None = None
-    besides: tuple[Community, ...] = ()
-    known_at: datetime | None = None
-    client_id: str | None = None
-    reference_time: datetime | None = None
+    besides: tuple[Community, ...] = ()  # others that say the same as the community
+    known_at: datetime | None = None  # what the community's run saw
+    client_id: str | None = None  # this and the others: of an episode
+    reference_time: datetime | None = None  # when it was said
     speaker: str | None = None
-    told_in: str | None = None
-    sequence: int | None = None
+    told_in: str | None = None  # its source
+    sequence: int | None = None  # its place in the group's order
     kind: str | None = None
 
     @property
     def told_by(self) -> tuple[tuple[str, str | None], ...]:
-        """(id, the client's id) of the episodes that say it: a fact's supporters, an episode itself.
-
-        Of communities their own ids and names: what they say is of all their episodes.
-        """
+        """(id, the client's id) of the episodes that say it; of communities their own ids and names."""
         if self.fact is not None:
             return self.fact.episodes
         if self.community is not None:
@@ -228,5 +202,4 @@ def named(episodes: Iterable[tuple[str, str | None]]) -> list[dict[str, str | No
 
 
 def _written(moment: datetime | None) -> str | None:
-    """Return a time as JSON shows it."""
     return None if moment is None else show(from_datetime(moment))

@@ -1,6 +1,6 @@
 """The record table: every kind of row that a store keeps of a group, declared once.
 
-The engine works out which rows change (`ports.RowChanges`); a store puts, patches, drops, scans and looks
+The engine works out which rows change (`RowChanges`); a store puts, patches, drops, scans and looks
 up rows by what is declared here, and knows no rule of the domain. A row is a tuple in the order of its
 kind's columns. Every row belongs to one group; the group is no column: each call of a store names it.
 
@@ -19,10 +19,12 @@ Beside its columns a row has computed ones, which only a declared read that name
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
+
+from kgray.times import Instant
 
 ColumnType = Literal["int", "bool", "text", "texts", "vector", "bytes"]
 SearchScope = Literal["fact", "entity", "episode", "community"]
@@ -46,24 +48,18 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kind:
-    """One kind of rows.
-
-    key         the columns that name a row within its group
-    indexes     columns, each a tuple, by which rows are looked up; the key needs none
-    order       the columns by which a scan is ordered; the key unless declared
-    first_wins  a put does not replace a row that exists (R21); else it does
-    log         the rows belong to an accepted entry: those of entries accepted after the removal of the whole
-                group survive it (R27). All other rows go with the group
-    text        the text by whose words rows are found, None of a row that is not; None: no row is
-    """
+    """One kind of rows."""
 
     name: str
-    key: tuple[str, ...]
+    key: tuple[str, ...]  # the columns that name a row within its group
     columns: tuple[Column, ...]
-    indexes: tuple[tuple[str, ...], ...] = ()
-    order: tuple[str, ...] = ()
-    first_wins: bool = False
+    indexes: tuple[tuple[str, ...], ...] = ()  # columns by which rows are looked up; the key needs none
+    order: tuple[str, ...] = ()  # the columns by which a scan is ordered; the key unless declared
+    first_wins: bool = False  # a put does not replace a row that exists (R21); else it does
+    # The rows belong to an accepted entry: those of entries accepted after the removal of the whole group
+    # survive it (R27). All other rows go with the group.
     log: bool = False
+    # The text by whose words rows are found, None of a row that is not; None: no row is.
     text: Callable[[Row], str | None] | None = None
 
     @cached_property
@@ -107,9 +103,6 @@ def _kind(name: str, columns: str, **how: Any) -> Kind:  # noqa: ANN401 - the ot
     return Kind(name=name, key=key, columns=tuple(made), **how)
 
 
-# ------------------------------------------------------------------------------------- the log
-
-
 # ended_at: record time of the commit or of the failure; retired_at: of the retraction or the retry.
 # attempts: of this row and of those it was retried from.
 EPISODES = _kind(
@@ -136,16 +129,12 @@ _COST = "calls int, prompt_tokens int, completion_tokens int"
 EXTRACTIONS = _kind("extractions", f"*sequence int, {_COST}, body text", first_wins=True, log=True)
 # The journal of answers: request is the request's key, body its answers as JSON (R21). A request that begins
 # with "spent" has none: it counts calls whose replies could not be used (`changes.spent`).
-ANSWERS = _kind("answers", f"*request text, {_COST}, body text", first_wins=True, log=True)
-ANSWER_USES = _kind(
-    "answer_uses", "*sequence int, *request text", indexes=(("request",),), first_wins=True, log=True
-)
+ANSWERS = _kind("answers", f"*request text, {_COST}, body text", first_wins=True)
+ANSWER_USES = _kind("answer_uses", "*sequence int, *request text", indexes=(("request",),), first_wins=True)
 
 # Why a group is held (`kgray.holds`): one row, which stays. sequence: the episode at which it stopped, 0: a
 # correction; since, again_at: instants; tries: 0 = it is held no longer.
 HOLDS = _kind("holds", "*one int, sequence int, since int, again_at int, tries int, reason text")
-
-# --------------------------------------------------------------------------------- the records
 
 # id: a recorded entity or statement; the place is that of its first recording. Scanned by id: a split records
 # the birth of an entity late, at an earlier place (R16), so insertion is not in the order of places.
@@ -199,8 +188,6 @@ NAME_VECTORS = _kind(
 STATEMENT_VECTORS = _kind("statement_vectors", "*id text, weights bytes?, vector vector")
 EPISODE_VECTORS = _kind("episode_vectors", "*sequence int, weights bytes?, vector vector")
 
-# --------------------------------------------------------------------------- the derived graph
-
 # An index over the records, never truth.
 ENTITIES = _kind(
     "entities", "*id text, name text, aliases texts, labels texts, born_sequence int, born_ordinal int"
@@ -218,8 +205,6 @@ FACTS = _kind(
     ),
 )  # fmt: skip
 
-# ------------------------------------------------------------------------------- communities
-
 # Runs of a group: 1, 2, 3 ...; the greatest is current, the one before is kept. watermark, recorded_at: the
 # last sequence and record time that it has seen; entities: of the group then, cold_entities: at its last
 # cold run.
@@ -236,8 +221,6 @@ COMMUNITIES = _kind(
     "*run int, *id text, level int, parent text?, size int, name text, summary text, report text, "
     "writer text, content text, members texts, sources bytes, vector bytes",
 )
-
-# ---------------------------------------------------------------------------------- of the store
 
 # The rows of OWN, no group of users: `check_group` refuses its name, and `Store.heads` leaves it out.
 OWN = "kgray/own"
@@ -272,18 +255,78 @@ KINDS: tuple[Kind, ...] = tuple(one for one in vars().values() if isinstance(one
 BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in KINDS}
 
 
-# ---------------------------------------------------------------------------------- what is read
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patch:
+    """New values for some columns of existing rows; a row that does not exist is skipped."""
+
+    kind: Kind
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]  # each the key of a row, then the values of `columns`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowChanges:
+    """What one entry of a group's log changes, row by row: applied whole or not at all (R23).
+
+    sequence     the entry: an episode or an operation; ledger: its kind
+    states       of the entry, in which this applies. In any other, or once the entry was removed, it was
+                 applied before or came too late, and is left out: so a batch can be sent again
+    recorded_at  its record time, which must be past the group's last; None: nothing is recorded (journal)
+    rests_on     the group's last record time when it was decided: whatever else was recorded since, it is
+                 refused (Outrun), and so it is where its entry was ended by another. None: not said
+    clear        True: first delete the group: rows of log kinds up to `sequence` (the entry's own row stays),
+                 all rows of other kinds. If nothing but the entry is pending, the group loses its name. Such
+                 a change puts nothing but the entry's row: the others may go after it, in portions
+    drops, puts, patches    then rows are dropped, put and patched, in this order; keys of a kind are distinct
+    erases       what is dropped or replaced must not stay readable: `Store.compact` cleans the files (R25)
+    durable      False: a power cut (not a kill) may lose it, because a model can be asked again
+    """
+
+    group: str
+    sequence: int
+    ledger: Kind
+    states: frozenset[int]
+    recorded_at: Instant | None = None
+    rests_on: Instant | None = None
+    clear: bool = False
+    drops: Mapping[Kind, Sequence[Key]] = field(default_factory=dict)
+    puts: Mapping[Kind, Sequence[Row]] = field(default_factory=dict)
+    patches: tuple[Patch, ...] = ()
+    erases: bool = False
+    durable: bool = True
+
+    @property
+    def unsettles(self) -> bool:
+        """Whether it is counted in `GroupHead.removals`.
+
+        The commit of an episode is not: it happens once, in the order of sequences (R20), and puts words and
+        vectors of its own rows, and of names and statements that it first mentions. A statement that was said
+        before, and whose evidence is retracted, gets another vector: that is counted.
+        """
+        own = self.ledger is EPISODES and self.states <= _OPEN
+        return (
+            self.clear
+            or any(keys and kind.computed for kind, keys in self.drops.items())
+            or any(
+                rows and kind.computed and not (own and self._adds(kind, rows))
+                for kind, rows in self.puts.items()
+            )
+        )
+
+    def _adds(self, kind: Kind, rows: Iterable[Row]) -> bool:
+        """Whether all these rows are of what this entry is the first to say."""
+        if kind is STATEMENT_VECTORS:
+            return {row[0] for row in rows} <= {row[0] for row in self.puts.get(BIRTHS, ())}
+        place = kind.names.index("sequence")
+        return all(row[place] == self.sequence for row in rows)
+
+
+_OPEN = frozenset({ACCEPTED, EXTRACTED})  # the states of an episode that has not ended
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Read:
     """A declared read of one kind: some of its columns, of all its rows or by the values of one column.
-
-    columns     () = all, in the order of the kind, without the computed ones
-    by          None: a scan of the group in the kind's order. Else the rows whose `by` is one of the values
-                asked for, in the order of the values, those of one value in the kind's order. `by` begins the
-                key or a declared index. ("sequence", "ordinal"): the values are such pairs
-    since       a scan in the order of this int column, then of the key, by a declared index: of rows with it
 
     A scan may be begun behind a place: values of the first columns of its order; the others count as lowest.
     A store makes one statement of each, once.
@@ -291,9 +334,12 @@ class Read:
 
     name: str
     kind: Kind
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()  # () = all, in the order of the kind, without the computed ones
+    # None: a scan of the group in the kind's order. Else the rows whose `by` is one of the values asked for,
+    # in the order of the values, those of one value in the kind's order. `by` begins the key or a declared
+    # index. ("sequence", "ordinal"): the values are such pairs.
     by: str | tuple[str, ...] | None = None
-    since: str = ""
+    since: str = ""  # a scan in the order of this int column, then of the key, by a declared index
 
     @property
     def chosen(self) -> tuple[str, ...]:
@@ -381,4 +427,4 @@ COMMUNITIES_AT = Read("communities by id", COMMUNITIES, by=("run", "id"))
 COMMUNITY_SOURCES = Read("sources of communities", COMMUNITIES, ("run", "id", "sources"))
 READS: tuple[Read, ...] = (*ALL.values(), *SINCE, *(one for one in vars().values() if isinstance(one, Read)))
 # Those that are run over all groups at once (`Store.everywhere`).
-EVERYWHERE: tuple[Read, ...] = (ALL["holds"], EPISODES_IN_STATE)
+EVERYWHERE: tuple[Read, ...] = (ALL["holds"],)

@@ -20,26 +20,19 @@ from kgray.ports import Appending, Patch, Store
 from kgray.records import WITHDRAWALS, Draft, Episode, Operation, check_group, is_storable
 from kgray.times import Instant
 
-# -------------------------------------------------------------------------------- appending
-
-
 _NEVER = 1 << 62  # later than every instant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """The outcome of accepting one draft.
+    """The outcome of accepting one draft."""
 
-    status  accepted | duplicate (same id and content: nothing changed) | conflict (same id, other
-            content, no `replace`; `reason` names both hashes)
-    retracted   a duplicate of an episode that was retracted, and stays so
-    """
-
+    # duplicate: same id and content, nothing changed; conflict: same id, other content, and no `replace`
     status: Literal["accepted", "duplicate", "conflict"]
     id: str
     sequence: int | None = None
-    reason: str = ""
-    retracted: bool = False
+    reason: str = ""  # of a conflict
+    retracted: bool = False  # a duplicate of an episode that was retracted, and stays so
     timed: bool = True  # False: no reference time was given, and acceptance gave one
 
 
@@ -55,7 +48,6 @@ class NoneAccepted(InputError):
     """A conflict among drafts of which all or none were to be accepted. found: what `accept` returns else."""
 
     def __init__(self, found: list[Acceptance]) -> None:
-        """Keep the outcomes, none of which came to be."""
         super().__init__("the id of a row is taken by other content, and no row was accepted")
         self.found = found
 
@@ -89,8 +81,7 @@ def accept(
     ids, groups = [draft.id for draft in drafts], sorted({draft.group for draft in drafts})
 
     def append(log: Appending) -> list[Acceptance]:
-        how = {"now": now, "replaces": replace, "again": again, "bulk": bulk}
-        found = _accepted({group: _GroupLog(log, group) for group in groups}, drafts, ids, **how)
+        found = _Accepting(log, replaces=replace, again=again, bulk=bulk).each(drafts, ids, now)
         if whole and any(one.status == "conflict" for one in found):
             raise NoneAccepted(found)  # what was put goes with the transaction
         return found
@@ -102,18 +93,13 @@ class Foresight:
     """A log that takes nothing: it tells what `accept` would do, call after call, and what it would give."""
 
     def __init__(self, store: Store, *, replace: bool, again: bool) -> None:
-        """replace, again: as of `accept`."""
-        self._store, self._how = store, {"replaces": replace, "again": again, "bulk": False}
-        self._groups: dict[str, _GroupLog] = {}
+        self._store, self._accepting = store, _Accepting(self, replaces=replace, again=again, bulk=False)
         self._last: dict[str, int] = {}
 
     def of(self, drafts: Sequence[Draft], *, now: Instant = 0) -> list[Acceptance]:
         """Return one outcome a draft, as `accept` does."""
         with self._store.reading():
-            for group in {draft.group for draft in drafts} - self._groups.keys():
-                self._last[group] = self._store.heads([group])[group].last
-                self._groups[group] = _GroupLog(self, group)
-            return _accepted(self._groups, drafts, [draft.id for draft in drafts], now=now, **self._how)
+            return self._accepting.each(drafts, [draft.id for draft in drafts], now)
 
     def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterable[Row]:
         """Return the rows of a declared read."""
@@ -121,8 +107,9 @@ class Foresight:
 
     def take_sequence(self, group: str) -> int:
         """Return the sequence that the next entry would get."""
-        self._last[group] += 1
-        return self._last[group]
+        last = self._last[group] if group in self._last else self._store.heads([group])[group].last
+        self._last[group] = last + 1
+        return last + 1
 
     def put(self, kind: Kind, group: str, row: Row) -> None:
         """Put nothing."""
@@ -137,9 +124,9 @@ def request(store: Store, operation: Operation) -> int:
 def request_reading_again(
     store: Store, operation: Operation, followers: Collection[int]
 ) -> tuple[int, list[int]]:
-    """Append a removal that takes these episodes too, which are accepted anew behind it, in one transaction.
+    """Append a removal that takes these episodes too, and accept them anew behind it, in one transaction.
 
-    Returns the removal's sequence, and those of the episodes that are accepted anew, in their former order.
+    Returns the removal's sequence, and those of the episodes, in their former order.
     """
     group = operation.group
 
@@ -155,73 +142,68 @@ def request_reading_again(
     return store.append([group], append)
 
 
-def _accepted(
-    groups: Mapping[str, _GroupLog],
-    drafts: Sequence[Draft],
-    ids: Sequence[str],
-    **how: Any,  # noqa: ANN401
-) -> list[Acceptance]:
-    """Accept drafts in order. ids: theirs, which cost a hash each time; how: as of `_GroupLog.accept`."""
-    found = list(zip(drafts, ids, strict=True))
-    for group in sorted({draft.group for draft in drafts}):
-        groups[group].meet(id_ for draft, id_ in found if draft.group == group)
-    return [groups[draft.group].accept(draft, id_, **how) for draft, id_ in found]
+class _Accepting:
+    """Accepts drafts in a log: what its groups held, and what was appended meanwhile."""
 
+    def __init__(self, log: Appending | Foresight, *, replaces: bool, again: bool, bulk: bool) -> None:
+        self._log, self._replaces, self._again, self._bulk = log, replaces, again, bulk
+        self._removals: dict[str, tuple[Operation, ...]] = {}
+        self._retractions: dict[str, set[Instant]] = {}  # read where a draft meets a retracted row
+        self._taken: dict[tuple[str, str], Row] = {}  # group, id -> the row that it means: the last
 
-class _GroupLog:
-    """One group in an accepting transaction: what it held, and what the transaction has appended."""
+    def each(self, drafts: Sequence[Draft], ids: Sequence[str], now: Instant) -> list[Acceptance]:
+        """Accept drafts in order. ids: theirs, which cost a hash each time."""
+        found = list(zip(drafts, ids, strict=True))
+        for group in sorted({draft.group for draft in drafts}):
+            if group not in self._removals:
+                self._removals[group] = removals(self._log, group)
+            fresh = [id_ for draft, id_ in found if draft.group == group and (group, id_) not in self._taken]
+            self._taken |= {(group, row[1]): row for row in self._log.rows(kinds.TAKEN_IDS, group, fresh)}
+        return [self._accept(draft, id_, now) for draft, id_ in found]
 
-    def __init__(self, log: Appending | Foresight, group: str) -> None:
-        self._log, self._group = log, group
-        self._removals = Removals.of(log, group)
-        self._retractions: set[Instant] | None = None  # read where a draft meets a retracted row
-        self._taken: dict[str, Row] = {}  # id -> the row that it means: the last one with it
-
-    def meet(self, ids: Iterable[str]) -> None:
-        """Read what these ids mean."""
-        if fresh := [id_ for id_ in dict.fromkeys(ids) if id_ not in self._taken]:
-            self._taken |= {row[1]: row for row in self._log.rows(kinds.TAKEN_IDS, self._group, fresh)}
-
-    def accept(
-        self, draft: Draft, id_: str, now: Instant, *, replaces: bool, again: bool, bulk: bool
-    ) -> Acceptance:
-        content = draft.content_sha256
-        row = self._taken.get(id_)
-        if row is not None and row[5] is None and not self._removals.cover(row[0], row[1:3], row[3]):
+    def _accept(self, draft: Draft, id_: str, now: Instant) -> Acceptance:
+        group, content = draft.group, draft.content_sha256
+        row, waiting = self._taken.get((group, id_)), self._removals[group]
+        if row is not None and row[5] is None and not _covering(waiting, row[0], row[1:3], row[3]):
             sequence, stored = row[0], row[4]
             if stored == content:
                 return Acceptance(status="duplicate", id=id_, sequence=sequence)
-            if not replaces:
+            if not self._replaces:
                 reason = conflict(draft, stored)
                 return Acceptance(status="conflict", id=id_, sequence=sequence, reason=reason)
-            asked = Operation(group=draft.group, kind="retract", episodes=(id_,), replaces=True)
-            self._removals = Removals((*self._removals.operations, _requested(self._log, asked)))
-        elif row is not None and row[4] == content and not again and self._stays_retracted(row):
+            asked = Operation(group=group, kind="retract", episodes=(id_,), replaces=True)
+            self._removals[group] = (*waiting, _requested(self._log, asked))
+        elif row is not None and row[4] == content and not self._again and self._stays_retracted(group, row):
             return Acceptance(status="duplicate", id=id_, sequence=row[0], retracted=True)
-        sequence = self._log.take_sequence(self._group)
-        time = now if draft.reference_time is None else draft.reference_time
+        sequence = self._log.take_sequence(group)
         new = rows.new_episode_row(
-            draft, id=id_, content_sha256=content, sequence=sequence, time=time, bulk=bulk
+            draft, id_=id_, content_sha256=content, sequence=sequence, now=now, bulk=self._bulk
         )
-        self._log.put(EPISODES, self._group, new)
-        self._taken[id_] = (sequence, id_, draft.client_id, draft.source, content, None, kinds.ACCEPTED)
+        self._log.put(EPISODES, group, new)
+        self._taken[group, id_] = (
+            sequence,
+            id_,
+            draft.client_id,
+            draft.source,
+            content,
+            None,
+            kinds.ACCEPTED,
+        )
         timed = draft.reference_time is not None
         return Acceptance(status="accepted", id=id_, sequence=sequence, timed=timed)
 
-    def _stays_retracted(self, row: Row) -> bool:
+    def _stays_retracted(self, group: str, row: Row) -> bool:
         """Whether a row that is not live was retracted, and neither to be replaced nor to be removed."""
-        asked = self._removals.operations
-        if covering := [one for one in asked if Removals.covers(one, row[0], row[1:3], row[3])]:
+        if covering := _covering(self._removals[group], row[0], row[1:3], row[3]):
             return all(one.kind == "retract" and not one.replaces for one in covering)
-        if self._retractions is None:  # record times of those that were carried out and do not replace (R19)
-            found = self._log.rows(OPERATIONS_IN_STATE, self._group, [kinds.DONE])
+        if group not in self._retractions:  # when those were carried out that replace nothing (R19)
+            found = self._log.rows(OPERATIONS_IN_STATE, group, [kinds.DONE])
             done = (row for row in found if row[1] == "retract")
-            self._retractions = {row[4] for row in done if not json.loads(row[5]).get("replaces")}
-        return row[5] in self._retractions
+            self._retractions[group] = {row[4] for row in done if not json.loads(row[5]).get("replaces")}
+        return row[5] in self._retractions[group]
 
 
 def _requested(log: Appending | Foresight, operation: Operation) -> Operation:
-    """Append a correction; return it with its sequence."""
     asked = replace(operation, sequence=log.take_sequence(operation.group))
     log.put(OPERATIONS, operation.group, rows.operation_row(asked))
     return asked
@@ -230,22 +212,20 @@ def _requested(log: Appending | Foresight, operation: Operation) -> Operation:
 def retry(store: Store, group: str | None, ids: Sequence[str], *, now: Instant) -> int:
     """Give failed episodes of a group (None: of all) new sequences; return how many.
 
-    ids     only those with these ids, ours or the client's; () = all
-    now     the record time at which the failed rows are retired; they stay as history
-    Episodes that a pending correction will take away are not retried.
+    ids: only those with these ids, ours or the client's; () = all. The failed rows are retired at `now`, and
+    stay as history. Episodes that a pending correction will take away are not retried.
     """
-    groups = list(dict.fromkeys(row.episode.group for row in failures(store, group)))
-    if not groups:
+    if not (groups := list(dict.fromkeys(row.episode.group for row in failures(store, group)))):
         return 0
     return store.append(groups, lambda log: sum(_retry(log, name, set(ids), now) for name in groups))
 
 
 def _retry(log: Appending, group: str, ids: set[str], now: Instant) -> int:
-    removals = Removals.of(log, group)
+    waiting = removals(log, group)
     chosen = [
         row
         for row in failed_rows(log, group)
-        if (not ids or ids & {row[1], row[8]}) and not removals.cover(row[0], (row[1], row[8]), row[2])
+        if (not ids or ids & {row[1], row[8]}) and not _covering(waiting, row[0], (row[1], row[8]), row[2])
     ]
     if chosen:
         retired_at = log.take_record_time(group, now)
@@ -256,37 +236,28 @@ def _retry(log: Appending, group: str, ids: set[str], now: Instant) -> int:
     return len(chosen)
 
 
-# -------------------------------------------------------------------------------- looking up
-
-
 RowSource: TypeAlias = "Store | Appending | Foresight"
 
 
-@dataclass(frozen=True, slots=True)
-class Removals:
-    """The retractions and removals of a group that were requested and not carried out yet, in order.
+def removals(source: RowSource, group: str) -> tuple[Operation, ...]:
+    """Return the retractions and removals of a group that were requested and not carried out yet, in order.
 
-    Entries accepted after one of them are not affected by it. Acceptance, previous context and retry must
-    ignore the rows that they will take away.
+    Acceptance, previous context and retry must ignore the rows that they will take away.
     """
+    found = source.rows(OPERATIONS_IN_STATE, group, [kinds.PENDING])
+    return tuple(rows.operation(group, row) for row in found if row[1] in WITHDRAWALS)
 
-    operations: tuple[Operation, ...] = ()
 
-    @classmethod
-    def of(cls, source: RowSource, group: str) -> Removals:
-        """Read those of a group."""
-        found = source.rows(OPERATIONS_IN_STATE, group, [kinds.PENDING])
-        return cls(tuple(rows.operation(group, row) for row in found if row[1] in WITHDRAWALS))
-
-    def cover(self, sequence: int, names: tuple[str | None, ...], source: str) -> bool:
-        """Whether one of them takes away the row with one of these ids."""
-        return any(self.covers(asked, sequence, names, source) for asked in self.operations)
-
-    @staticmethod
-    def covers(asked: Operation, sequence: int, names: tuple[str | None, ...], source: str) -> bool:
-        """Whether the operation takes away the row with one of these ids."""
-        named = asked.everything or asked.source == source or any(name in asked.episodes for name in names)
-        return sequence < asked.sequence and named
+def _covering(
+    asked: Iterable[Operation], sequence: int, names: tuple[str | None, ...], source: str
+) -> list[Operation]:
+    """Return those of these operations that take away the row with one of these ids."""
+    return [
+        one
+        for one in asked
+        if sequence < one.sequence
+        and (one.everything or one.source == source or any(name in one.episodes for name in names))
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,8 +294,7 @@ def find(store: Store, group: str, identifier: str) -> Bearers:
 def named(store: Store, operation: Operation) -> list[Row]:
     """Return the episodes that a retraction or removal names, each once, by sequence (columns of TAKEN_BY).
 
-    Retired ones and all states are included; so are those accepted after the operation: the caller leaves out
-    greater sequences.
+    In any state, retired ones and those accepted after the operation included.
     """
     group, source = operation.group, operation.source
     with store.reading():
@@ -347,10 +317,10 @@ def live_ids(store: Store, operation: Operation) -> list[str]:
 
 
 def read_with(store: Store, group: str, gone: Collection[int], limit: int) -> list[Row]:
-    """Return the live episodes that were extracted with one of these as previous context (R22).
+    """Return the heads of live episodes that were extracted with one of these as previous context (R22).
 
-    By sequence, with the columns of EPISODE_HEADS. limit: how many episodes are another's previous context.
-    Earlier removals made room in contexts, so one may be listed that had another in this one's place.
+    limit: how many episodes are another's previous context. Earlier removals made room, so one may
+    be listed that had another in this one's place.
     """
     found = []
     said: dict[str, list[tuple[Instant, int, Instant]]] = {}  # source -> (said at, sequence, retired at)
@@ -385,14 +355,14 @@ def previous(store: Store, episode: Episode, limit: int) -> list[Episode]:
     if limit <= 0:
         return []
     with store.reading():
-        removals = Removals.of(store, episode.group)
+        waiting = removals(store, episode.group)
         asked = limit
         while True:
             found = store.said_before(episode, asked)
             kept = [
                 said
                 for said in found
-                if not removals.cover(said.sequence, (said.id, said.client_id), said.source)
+                if not _covering(waiting, said.sequence, (said.id, said.client_id), said.source)
             ]
             if len(kept) >= limit or len(found) < asked:
                 return kept[:limit][::-1]
@@ -411,11 +381,8 @@ def dumped_episodes(store: Store, group: str, known_at: Instant | None = None) -
         ended_at, retired_at = row[13], row[14]
         if row[10] < kinds.COMMITTED:
             continue
-        if known_at is None:
-            shown = retired_at is None
-        else:
-            shown = ended_at <= known_at and (retired_at is None or retired_at > known_at)
-        if shown:
+        at = _NEVER if known_at is None else known_at
+        if ended_at <= at and (retired_at is None or retired_at > at):
             yield rows.episode(group, row)
 
 
@@ -429,22 +396,14 @@ def _taken_by(store: Store, group: str, ids: Sequence[str]) -> list[Row]:
     ]
 
 
-# -------------------------------------------------------------------------------- failed episodes (R24)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why an episode failed by its own content (R24).
+    """Why an episode failed by its own content (R24)."""
 
-    kind        the error's class: Refused, InvalidAnswer
-    raw         the last answer of the model
-    attempts    of this sequence and of those it was retried from
-    """
-
-    kind: str
+    kind: str  # the error's class: Refused, InvalidAnswer
     message: str
-    raw: str = ""
-    attempts: int = 1
+    raw: str = ""  # the last answer of the model
+    attempts: int = 1  # of this sequence and of those it was retried from
 
     def as_dict(self, id_: str, client_id: str | None, group: str) -> dict[str, Any]:
         """Return the form that `kgray failures --json` prints; of the episode with these ids."""
@@ -462,16 +421,14 @@ class FailedEpisode:
 
 def failures(store: Store, group: str | None = None) -> list[FailedEpisode]:
     """Return the failed episodes that were not retried or retracted, by group and sequence."""
-    if group is None:
-        found = [row for row in store.everywhere(EPISODES_IN_STATE, [kinds.FAILED]) if row[1][14] is None]
-    else:
-        found = [(group, row) for row in failed_rows(store, group)]
+    groups = [name for name, one in store.counts().items() if one.failed] if group is None else [group]
     return [
         FailedEpisode(
             episode=rows.episode(name, row),
             failure=Failure(kind=row[15], message=row[16], raw=row[17], attempts=row[12]),
         )
-        for name, row in found
+        for name in groups
+        for row in failed_rows(store, name)
     ]
 
 

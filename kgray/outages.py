@@ -21,20 +21,13 @@ _LATER_ANSWER_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """A server that is waited for. Moments are wall clock, in seconds.
+    """A server that is waited for. Moments are wall clock, in seconds."""
 
-    what      the server, with its address
-    reason    what it does instead of answering
-    since     when the first request was sent that got no answer
-    until     when those who wait give up
-    slow      no error was met: a call is on its way for long
-    """
-
-    what: str
-    reason: str
-    since: float
-    until: float
-    slow: bool = False
+    what: str  # the server, with its address
+    reason: str  # what it does instead of answering
+    since: float  # when the first request was sent that got no answer
+    until: float  # when those who wait give up
+    slow: bool = False  # no error was met: a call is on its way for long
 
     @property
     def words(self) -> str:
@@ -103,10 +96,7 @@ class OutageBoard:
             self._told[source] = tuple(outages)
 
     def current(self, now: float | None = None) -> list[Outage]:
-        """Return what is waited for, one a server, the longest first; errors before what is only slow.
-
-        now: None = this machine's clock
-        """
+        """Return what is waited for, one a server, the longest first; errors before what is only slow."""
         now = time.time() if now is None else now
         with self._guard:
             found = [*self._failed.values(), *(one for told in self._told.values() for one in told)]

@@ -56,16 +56,13 @@ def make_id(*parts: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a fact may point at instead of an entity; two are one where all fields are equal.
-
-    value   number: shortest decimal string · text: NFC, single spaces · date: ISO at its own
-            precision (2026, 2026-03, 2026-03-01, or an instant) · boolean: "true" or "false"
-    unit    upper-cased, or None
-    """
+    """What a fact may point at instead of an entity; two are one where all fields are equal."""
 
     type: ValueType
+    # number: shortest decimal string; text: NFC, single spaces; date: ISO at its own precision (2026,
+    # 2026-03, 2026-03-01, or an instant); boolean: "true" or "false"
     value: str
-    unit: str | None = None
+    unit: str | None = None  # upper-cased
 
     def as_dict(self) -> dict[str, str | None]:
         """Return the form of the dump."""
@@ -157,21 +154,16 @@ def as_value(raw: object) -> Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """An episode as submitted: validated, not yet accepted.
-
-    text            the words; for `json` and `triples` the canonical JSON of their content
-    reference_time  None = the time of first acceptance (R19)
-    metadata        canonical JSON object of the fields kgray does not know
-    """
+    """An episode as submitted: validated, not yet accepted."""
 
     group: str
     source: str
     kind: EpisodeKind
-    text: str
+    text: str  # for `json` and `triples` the canonical JSON of their content
     speaker: str | None = None
-    reference_time: Instant | None = None
+    reference_time: Instant | None = None  # None = the time of first acceptance (R19)
     client_id: str | None = None
-    metadata: str = "{}"
+    metadata: str = "{}"  # canonical JSON object of the fields kgray does not know
 
     @property
     def content_sha256(self) -> str:
@@ -217,15 +209,13 @@ class Episode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractedEntity:
-    """A name that an episode mentions. span: characters [from, to) in the episode's text.
-
-    key_of  the index of the entity that this name is the key of (its own index, where a record has no other
-            name): whatever bears the key is that entity, and what bears another key is not
-    """
+    """A name that an episode mentions."""
 
     name: str
     type: str = ""  # CamelCase label such as Person; "" = not known
-    span: tuple[int, int] | None = None
+    span: tuple[int, int] | None = None  # characters [from, to) in the episode's text
+    # The index of the entity that this name is the key of (its own, where a record has no other name):
+    # whatever bears the key is that entity, and what bears another key is not.
     key_of: int | None = None
 
 
@@ -256,26 +246,28 @@ class ExtractedFact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extraction:
-    """All that the model said about one episode, stored as a whole.
+class Spent:
+    """What calls of a model gave, with what they cost."""
 
-    The speaker of a message is entities[0] (R18). dropped: one line for each item of the answer
-    that failed validation (R24).
-    """
-
-    entities: tuple[ExtractedEntity, ...] = ()
-    facts: tuple[ExtractedFact, ...] = ()
-    dropped: tuple[str, ...] = ()
-    model: str = ""
-    prompts: tuple[str, ...] = ()  # hashes of the prompts that were used
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
     @property
     def cost(self) -> Cost:
-        """What it cost."""
+        """The three as one value."""
         return Cost(self.calls, self.prompt_tokens, self.completion_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extraction(Spent):
+    """All that the model said about one episode, stored as a whole."""
+
+    entities: tuple[ExtractedEntity, ...] = ()  # the first is the speaker of a message (R18)
+    facts: tuple[ExtractedFact, ...] = ()
+    dropped: tuple[str, ...] = ()  # one line for each item of the answer that failed validation (R24)
+    model: str = ""
+    prompts: tuple[str, ...] = ()  # hashes of the prompts that were used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,9 +354,8 @@ class Operation:
                     moved: keys of the surfaces that left, made: the id they took, minted: whether
                     that id is new, not one that a merge had folded away (R16)
     undo            target: the sequence of the merge, split or distinction taken back
-    retract/remove  episodes: ids (ours or the client's) | source | everything: which of the group's episodes.
-                    Carried out at once, whatever is pending: see `withdraws`. replaces: a retraction that
-                    makes room for other content; what it retracted may be accepted anew (R19)
+    retract/remove  episodes: ids (ours or the client's) | source | everything: which of the group's episodes;
+                    replaces: it makes room for other content, and what it took may be accepted anew (R19)
     """
 
     group: str
@@ -400,13 +391,8 @@ class EpisodeHead(NamedTuple):
 class GroupRecords:
     """The live records of one group, as of now or of an earlier record time; lists in order of place.
 
-    Only committed episodes that were not retracted, replaced or retried by then are in `heads`,
-    and only their mentions and evidence are listed. Rulings, verdicts and operations recorded by
-    then are listed whatever became of the episode that raised them.
-    recorded: record time of each sequence that rulings, verdicts and operations carry.
-    uses:     relation name -> the place of its first use, where that may be in an episode that is not listed.
-    names:    shown entity -> its name, where further mentions of it may be in episodes that are not listed.
-    births:   recorded id of an entity or statement -> the place that made it.
+    Only committed episodes that were not retracted, replaced or retried by then are in `heads`, and only
+    their mentions and evidence are listed; of rulings, verdicts and operations all.
     """
 
     group: str
@@ -416,10 +402,13 @@ class GroupRecords:
     rulings: list[Ruling] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)  # merge, split, undo
+    # Record time of each sequence that rulings, verdicts and operations carry.
     recorded: dict[int, Instant] = field(default_factory=dict)
+    # Relation name -> the place of its first use, which may be in an episode that is not listed.
     uses: dict[str, Place] = field(default_factory=dict)
+    # Shown entity -> its name, where further mentions of it may be in episodes that are not listed.
     names: dict[str, str] = field(default_factory=dict)
-    births: dict[str, Place] = field(default_factory=dict)
+    births: dict[str, Place] = field(default_factory=dict)  # recorded id -> the place that made it
     last_recorded: Instant = 0  # the group's newest record time
 
 

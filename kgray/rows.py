@@ -13,33 +13,18 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray import kinds
+from kgray import kinds, records
 from kgray.errors import StoreError
 from kgray.graph import AS_OF, Community, Entity, Fact
 from kgray.kinds import COMMUNITIES, EPISODES, EVIDENCE, FACTS, MENTIONS, RULINGS, VERDICTS, Kind, Row
-from kgray.records import (
-    Draft,
-    Episode,
-    Evidence,
-    ExtractedEntity,
-    ExtractedFact,
-    Extraction,
-    Mention,
-    Operation,
-    OperationKind,
-    Ruling,
-    State,
-    Value,
-    Verdict,
-    clean_text,
-)
+from kgray.records import Episode, Evidence, Extraction, Mention, Operation, Value
 from kgray.times import Instant
 from kgray.words import packed
 
 _Built = TypeVar("_Built", Mention, Evidence)
 # Made once: a commit packs many texts. A `Value` becomes the list of its fields.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=astuple)
-STATES: tuple[State, ...] = ("accepted", "extracted", "committed", "failed", "withdrawn")
+STATES: tuple[records.State, ...] = ("accepted", "extracted", "committed", "failed", "withdrawn")
 NOTHING_NAMED = "{}"  # the payload of an operation whose names are not kept
 _NAMED = [field for field in fields(Operation) if field.name not in {"group", "sequence", "kind"}]
 
@@ -61,7 +46,7 @@ _EVIDENCE, _EVIDENCE_DATES = _Fields(EVIDENCE.names[:9]), _Fields(EVIDENCE.names
 _RULING = _Fields(RULINGS.names[:8])
 _VERDICT = _Fields(VERDICTS.names[:7])
 _FACT, _FACT_DATES = _Fields(FACTS.names[:7]), _Fields(FACTS.names[10:15])
-_EXTRACTED_FACT = _Fields(field.name for field in fields(ExtractedFact))
+_EXTRACTED_FACT = _Fields(field.name for field in fields(records.ExtractedFact))
 
 
 def pack(value: Any) -> str:  # noqa: ANN401 - any JSON value
@@ -76,7 +61,7 @@ def storable(text: str) -> str:
 
 def folded(name: str) -> str:
     """Return a name in the form for look-ups, ignoring case and spacing."""
-    return clean_text(clean_text(name).casefold())
+    return records.clean_text(records.clean_text(name).casefold())
 
 
 def vector_bytes(vector: NDArray[np.float32]) -> bytes:
@@ -139,21 +124,13 @@ def computed(kind: Kind, row: Row, dimensions: int) -> Row:
     return tuple(found)
 
 
-# ------------------------------------------------------------------------------------- the log
-
-
 def new_episode_row(
-    draft: Draft,
-    *,
-    id: str,  # noqa: A002 - the column's name
-    content_sha256: str,
-    sequence: int,
-    time: Instant,
-    bulk: bool,
+    draft: records.Draft, *, id_: str, content_sha256: str, sequence: int, now: Instant, bulk: bool
 ) -> Row:
-    """Return the row of an accepted draft; id, content_sha256: the draft's, which cost a hash each time."""
+    """Return the row of an accepted draft; id_, content_sha256: the draft's, which cost a hash each time."""
+    time = now if draft.reference_time is None else draft.reference_time
     return (
-        sequence, id, draft.source, draft.kind, draft.text, time, content_sha256, draft.speaker,
+        sequence, id_, draft.source, draft.kind, draft.text, time, content_sha256, draft.speaker,
         draft.client_id, draft.metadata, kinds.ACCEPTED, bulk, 0, None, None, None, None, None,
     )  # fmt: skip
 
@@ -203,17 +180,17 @@ def operation_row(
 
 def operation_payload(operation: Operation) -> str:
     """Return what an operation names, without what is empty."""
-    named = {field.name: getattr(operation, field.name) for field in _NAMED}
-    return pack({name: value for name, value in named.items() if value not in ((), "", None, False)})
+    named = ((field.name, getattr(operation, field.name)) for field in _NAMED)
+    return pack({name: value for name, value in named if value not in ((), "", None, False)})
 
 
 def operation(group: str, row: Row) -> Operation:
     """Read a row of `kinds.OPERATIONS`."""
     sequence, kind, payload = row[:3]
-    named: Mapping[str, Any] = json.loads(payload)
-    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in named.items()}
-    asked: OperationKind = kind
-    return Operation(group=group, sequence=sequence, kind=asked, **values)
+    named: dict[str, Any] = {
+        n: tuple(v) if isinstance(v, list) else v for n, v in json.loads(payload).items()
+    }
+    return Operation(group=group, sequence=sequence, kind=kind, **named)
 
 
 def extraction_row(sequence: int, extraction: Extraction) -> Row:
@@ -235,11 +212,11 @@ def extraction(row: Row) -> Extraction:
     body = json.loads(text)
     return Extraction(
         entities=tuple(
-            ExtractedEntity(name=name, type=type_, span=span and (span[0], span[1]), key_of=key_of)
+            records.ExtractedEntity(name=name, type=type_, span=span and (span[0], span[1]), key_of=key_of)
             for name, type_, span, key_of in body["entities"]
         ),
         facts=tuple(
-            ExtractedFact(**named | {"value": named["value"] and Value(*named["value"])})
+            records.ExtractedFact(**named | {"value": named["value"] and Value(*named["value"])})
             for named in map(_EXTRACTED_FACT.named, body["facts"])
         ),
         dropped=tuple(body["dropped"]),
@@ -262,9 +239,6 @@ def answers_row(
 def answers(row: Row) -> tuple[Mapping[str, Any], ...]:
     """Read the answers in a row of `kinds.ANSWERS`."""
     return tuple(json.loads(row[4]))
-
-
-# --------------------------------------------------------------------------------- the records
 
 
 def mention_row(mention: Mention) -> Row:
@@ -331,24 +305,24 @@ def _built(made_as: type[_Built], columns: Mapping[str, Iterable[object]]) -> li
     return made
 
 
-def ruling_row(ruling: Ruling, recorded_at: Instant) -> Row:
+def ruling_row(ruling: records.Ruling, recorded_at: Instant) -> Row:
     """Return the row of a ruling."""
     return (*_RULING.of(ruling), recorded_at, None)
 
 
-def ruling(row: Row) -> Ruling:
+def ruling(row: Row) -> records.Ruling:
     """Read a row of `kinds.RULINGS`."""
-    return Ruling(**_RULING.named(row[:8]))
+    return records.Ruling(**_RULING.named(row[:8]))
 
 
-def verdict_row(verdict: Verdict, recorded_at: Instant) -> Row:
+def verdict_row(verdict: records.Verdict, recorded_at: Instant) -> Row:
     """Return the row of a verdict."""
     return (*_VERDICT.of(verdict), recorded_at, None)
 
 
-def verdict(row: Row) -> Verdict:
+def verdict(row: Row) -> records.Verdict:
     """Read a row of `kinds.VERDICTS`."""
-    return Verdict(**_VERDICT.named(row[:7]))
+    return records.Verdict(**_VERDICT.named(row[:7]))
 
 
 def name_row(mention: Mention) -> Row:
@@ -364,9 +338,6 @@ def name_vector_row(mention: Mention, vector: NDArray[np.float32]) -> Row:
 def vector_row(named: str | int, vector: NDArray[np.float32], weights: bytes | None = None) -> Row:
     """Return the row of what an embedder said of a statement's or an episode's text."""
     return (named, weights, vector_bytes(vector))
-
-
-# --------------------------------------------------------------------------- the derived graph
 
 
 def entity_row(entity_: Entity) -> Row:

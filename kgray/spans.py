@@ -21,7 +21,7 @@ def _api() -> Any:  # noqa: ANN401 - OpenTelemetry's API, or None
 
 @contextmanager
 def span(name: str, about: Mapping[str, Any] | None = None, **how: Any) -> Iterator[Any]:  # noqa: ANN401
-    """Make a span the current one, and give it, or None. about: attributes; how: as of OpenTelemetry."""
+    """Make a span the current one, and give it, or None. about: attributes."""
     if (api := _api()) is None:
         yield None
         return

@@ -29,7 +29,7 @@ from kgray.ingest.state import GroupState, Rules
 from kgray.ingest.threads import There, apart, at_length, off_the_loop, unawaited
 from kgray.ingest.withdraw import embed_missing
 from kgray.kinds import EPISODES, STATEMENT_VECTORS_OF, Row
-from kgray.ledger import Removals
+from kgray.ledger import removals
 from kgray.ontology import Ontology
 from kgray.ports import Answer, Embed, Embedder, Extractor, Judge, RowChanges, Store, Writer, embedded
 from kgray.records import Episode, Operation
@@ -387,7 +387,7 @@ class Committer:
         Returns (sequence, outcome) of each. What was decided ahead in the group must be discarded before.
         """
         store = self._parts.store
-        asked = (await off_the_loop(store, lambda: Removals.of(store, group))).operations
+        asked = await off_the_loop(store, lambda: removals(store, group))
         return [(operation.sequence, await self.correct(operation)) for operation in asked]
 
     async def correct(self, operation: Operation) -> str:

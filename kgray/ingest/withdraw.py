@@ -37,7 +37,7 @@ from kgray.errors import Outrun, Unavailable
 from kgray.ingest import changes
 from kgray.ingest.changes import Step, Verb
 from kgray.kinds import Key, Kind, Read, Row
-from kgray.ledger import Removals, named
+from kgray.ledger import named, removals
 from kgray.ports import Embed, Patch, RowChanges, Store
 from kgray.records import GroupRecords, Operation
 from kgray.times import Instant
@@ -57,7 +57,7 @@ def _patches(column: str, value: object, places: Mapping[Kind, Iterable[Key]]) -
 
 async def withdraw_requested(store: Store, embed: Embed, group: str) -> None:
     """Carry out the requested retractions and removals of a group; call it inside `store.writing()`."""
-    for operation in Removals.of(store, group).operations:
+    for operation in removals(store, group):
         while True:
             rests_on = store.heads([group])[group].last_recorded
             recorded_at = max(times.now(), rests_on + 1)
@@ -228,7 +228,7 @@ def _texts_on(store: Store, group: str, gone: set[int]) -> list[Key]:
 
 def _after(store: Store, operation: Operation) -> int:
     """Return the last sequence that is committed, failed or carried out, before the first that is pending."""
-    asked = {one.sequence for one in Removals.of(store, operation.group).operations}
+    asked = {one.sequence for one in removals(store, operation.group)}
     pending = store.pending_sequences(operation.group, 0, len(asked) + 1)
     waiting = [at for at, _ in pending if at not in asked]
     return min([operation.sequence, *waiting]) - 1

@@ -1,81 +1,475 @@
-"""The ports: what the engine asks of models and stores. Arrays: (n, d) means n rows of width d.
+"""The ports: what the engine asks of models (async: they may be behind a network) and of stores.
 
-models   extractor, judge, embedder, reply cache, and the requests that they get
-store    the store (log and graph); row changes; views of the graph
+Arrays: (n, d) means n rows of width d. A store knows the record table (`kgray.kinds`) and no rule of the
+domain: accepting, retrying, removing and deriving are done above it. Its calls are short and synchronous.
 """
 
 from __future__ import annotations
 
-from kgray.kinds import SearchScope
-from kgray.ports.models import (
-    Answer,
-    Answerer,
-    AnswerRequest,
-    Embed,
-    Embedder,
-    Embedding,
-    ExtractionRequest,
-    Extractor,
-    Judge,
-    Judged,
-    Matrix,
-    Question,
-    QuestionKind,
-    QuestionRequest,
-    Reranker,
-    ResponseCache,
-    SparseEmbedder,
-    Summarizer,
-    SummaryRequest,
-    SummaryTask,
-    Vector,
-    embedded,
-)
-from kgray.ports.store import (
-    Appending,
-    GraphView,
-    GroupCounts,
-    GroupHead,
-    Patch,
-    RowChanges,
-    Store,
-    Writer,
-    at_one_moment,
-    shard_of,
-)
+import hashlib
+import zlib
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-__all__ = [
-    "Answer",
-    "AnswerRequest",
-    "Answerer",
-    "Appending",
-    "Embed",
-    "Embedder",
-    "Embedding",
-    "ExtractionRequest",
-    "Extractor",
-    "GraphView",
-    "GroupCounts",
-    "GroupHead",
-    "Judge",
-    "Judged",
-    "Matrix",
-    "Patch",
-    "Question",
-    "QuestionKind",
-    "QuestionRequest",
-    "Reranker",
-    "ResponseCache",
-    "RowChanges",
-    "SearchScope",
-    "SparseEmbedder",
-    "Store",
-    "Summarizer",
-    "SummaryRequest",
-    "SummaryTask",
-    "Vector",
-    "Writer",
-    "at_one_moment",
-    "embedded",
-    "shard_of",
-]
+import numpy as np
+from numpy.typing import NDArray
+
+from kgray.errors import Cost, Outrun, Unavailable
+from kgray.graph import Entity, Fact
+from kgray.kinds import Key, Kind, Read, Row
+from kgray.kinds import Patch as Patch
+from kgray.kinds import RowChanges as RowChanges
+from kgray.kinds import SearchScope as SearchScope
+from kgray.records import Episode, Extraction, Operation, Place, Spent, canonical
+from kgray.times import Instant
+
+T = TypeVar("T")
+Vector = NDArray[np.float32]  # (d,), unit length
+Matrix = NDArray[np.float32]  # (n, d), rows of unit length
+
+QuestionKind = Literal["entity", "relation", "cardinality", "variant", "verdict"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One thing that `decide` cannot know by itself; a value, equal by content.
+
+    kind         item                                       answer (`replies` validates it)
+    entity       the mention's name                         {"duplicate_of": i or None}
+    relation     "NAME" (the newer), candidates: ("OTHER",) {"same_as" | "inverse_of" | "excludes": True} or {}
+    cardinality  "NAME"                                     {"cardinality": "single" | "single_object" | "many" | "depends"}
+    variant      the new wording                            {"duplicate_of": i or None}; None = a new variant
+    verdict      the new wording                            {"contradicts": [i, ...]}, indexes into candidates
+
+    candidates: what indexes point into, oldest first; an entity that bears the mention's name has that one
+    here, another one the name that it was first given. cards: for entities one text for the mention, then one
+    a candidate (name, type, the sentence that introduced it); for relations and cardinality example wordings.
+    Holds only text that can never change (R21).
+    """
+
+    kind: QuestionKind
+    item: str
+    candidates: tuple[str, ...] = ()
+    cards: tuple[str, ...] = ()
+
+    def brief(self) -> dict[str, Any]:
+        """Return the form that a script matches: {"kind", "items"}; items = [item, [candidates]]."""
+        items: list[Any] = [self.item]
+        if self.candidates:
+            items.append(list(self.candidates))
+        return {"kind": self.kind, "items": items}
+
+
+Answer = Mapping[str, Any]  # as in the table of Question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractionRequest:
+    """One episode with its previous context (R22), oldest first. No graph state."""
+
+    episode: Episode
+    previous: tuple[Episode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionRequest:
+    """One episode's open questions in one round, or those about one entity (R21)."""
+
+    episode: Episode
+    questions: tuple[Question, ...]
+
+    def key(self, judge: str) -> str:
+        """Return its key for a judge without prompts, named with its version: 64 hex digits."""
+        content = canonical([judge, [asdict(question) for question in self.questions]])
+        return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged(Spent):
+    """Answers in the order of the questions, and what they cost."""
+
+    answers: tuple[Answer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRequest:
+    """A question of a user, with what the memory holds on it; task: answer, or points, follow_up on the way."""
+
+    task: str
+    question: str
+    head: str  # of the prompt: instructions
+    data: str  # the question and the context, fenced
+    room: int  # most tokens of the reply
+    max_calls: int | None = None  # of the model; None = any number
+
+
+class Answerer(Protocol):
+    """Answers users' questions in plain text."""
+
+    async def answer(self, request: AnswerRequest, on_text: Callable[[str], None]) -> Cost:
+        """Call `on_text` with each piece of the reply; return what it cost. Raises as `Extractor.extract` does."""
+
+
+class Extractor(Protocol):
+    """Reads episodes."""
+
+    @property
+    def identity(self) -> str:
+        """Model, parameters and version; stored with each extraction."""
+
+    async def extract(self, request: ExtractionRequest) -> Extraction:
+        """Return all that the episode says.
+
+        Raises Refused or InvalidAnswer where the episode itself is at fault, Unavailable where the
+        model is. Equal requests may be made again and need not give the same answer.
+        """
+
+
+class Judge(Protocol):
+    """Answers the questions of `decide`."""
+
+    identity: str
+
+    def key(self, request: QuestionRequest) -> str:
+        """Return the request's key: model, parameters and the bytes of its prompt (R21)."""
+
+    async def judge(self, request: QuestionRequest) -> Judged:
+        """Return one validated answer a question. Raises as `Extractor.extract` does."""
+
+
+class Embedder(Protocol):
+    """Texts to unit vectors; equal texts give equal vectors."""
+
+    identity: str  # stored with the data folder, which refuses another
+    dimensions: int  # 0 = not known before the first answer
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        """Return (len(texts), dimensions); (0, dimensions) for no text; a text of no words is still unit length."""
+
+
+class Embedding(NamedTuple):
+    """What an embedder says of a text.
+
+    weights     of its tokens, as `rows.weight_bytes` gives them (b"" = of no words); None: it weighs none.
+                How well two texts fit is the sum, over the tokens of both, of the products of their weights
+    """
+
+    vector: Vector
+    weights: bytes | None = None
+
+
+Embed = Callable[[Sequence[str]], Awaitable[list[Embedding]]]
+
+
+@runtime_checkable
+class SparseEmbedder(Protocol):
+    """An embedder that weighs a text's tokens too: a lexical signal that the model has learnt."""
+
+    async def embed_both(self, texts: Sequence[str]) -> tuple[Matrix, list[bytes]]:
+        """Return the vectors as `Embedder.embed` does, and from the same pass the weights of each text."""
+
+
+async def embedded(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
+    """Return what an embedder says of each text, in one pass."""
+    if isinstance(embedder, SparseEmbedder):
+        return [Embedding(*both) for both in zip(*await embedder.embed_both(texts), strict=True)]
+    return [Embedding(vector) for vector in await embedder.embed(texts)]
+
+
+class Reranker(Protocol):
+    """A cross-encoder: reads a query and a text together, and says how well they fit."""
+
+    identity: str
+
+    async def score(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return (len(texts),): each in [0, 1], 1 = the text answers the query. Raises Unavailable."""
+
+
+class ResponseCache(Protocol):
+    """Accepted replies by request and group, for backfills; bounded: what is evicted is asked again.
+
+    key: model, parameters and the bytes of the prompt. An entry notes the episodes whose text it was asked or
+    used with (context: previous ones in the prompt), and goes with the first of them that is removed (R25).
+    """
+
+    def recall(self, key: str, asking: Episode, context: Sequence[Episode] = ()) -> str | None:
+        """Return the reply that was kept; None where there is none."""
+
+    def keep(self, key: str, reply: str, asking: Episode, context: Sequence[Episode] = ()) -> None:
+        """Keep a reply that was found valid; of an episode that the store does not hold, nothing is kept."""
+
+
+SummaryTask = Literal["community", "community_report", "profile"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryRequest:
+    """What a model is to summarise."""
+
+    task: SummaryTask
+    head: str  # of the prompt: instructions
+    data: str  # what is shown, fenced
+    room: int  # most tokens of the reply
+    facts: tuple[str, ...] = ()  # ids of those that are shown, by their index there
+
+
+class Summarizer(Protocol):
+    """Names and summarises communities, and says what is known of an entity."""
+
+    identity: str  # model and parameters: part of the key of what it wrote
+
+    async def write(self, request: SummaryRequest) -> tuple[Mapping[str, Any], Cost]:
+        """Return a checked reply and what it cost. Raises as `Extractor.extract` does, with what it cost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupHead:
+    """A group's counters."""
+
+    named: bool = False  # it exists; False: it was removed, or never existed (all 0)
+    last: int = 0  # the last sequence that was taken
+    last_recorded: Instant = 0  # the newest record time; 0 = nothing was recorded
+    # How often rows with words or vectors (`Kind.computed`) went, were replaced, or were put by anything but the
+    # commit of their episode. While it stays the same, such rows were only added, each by the commit of a
+    # sequence that is greater than all that were committed before.
+    removals: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCounts:
+    """The counts of one group: entries by state, what is derived from them, calls and tokens so far."""
+
+    accepted: int = 0
+    extracted: int = 0
+    committed: int = 0
+    failed: int = 0
+    entities: int = 0
+    facts: int = 0
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    held: int = 0  # of those accepted and extracted: all, where the group is held
+
+
+class Writer(Protocol):
+    """Carries out a run's writes: the store itself, or a writer in another process that holds it."""
+
+    async def write(self, changes: Sequence[RowChanges]) -> None:
+        """Carry out `Store.apply`, one batch at a time; waits out transient faults and sends the batch again."""
+
+
+class Appending(Protocol):
+    """One transaction of `Store.append`. Reads do not see what the transaction itself appends."""
+
+    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Return the rows of a declared read."""
+
+    def take_sequence(self, group: str) -> int:
+        """Take the group's next sequence; the group exists from now on, even if it was new or removed."""
+
+    def take_record_time(self, group: str, now: Instant) -> Instant:
+        """Take a record time: the clock, or one microsecond past the group's last (R4)."""
+
+    def put(self, kind: Kind, group: str, row: Row) -> None:
+        """Append a row of a log kind, or put one of a kind without words or vectors."""
+
+    def patch(self, group: str, patch: Patch) -> None:
+        """Change rows that were in the store before this transaction."""
+
+    def drop(self, kind: Kind, group: str, key: Key) -> None:
+        """Drop a row that was in the store before this transaction, of a kind without words or vectors."""
+
+
+class Store(Protocol):
+    """Log and graph of many groups. Every call names its group, which is checked in the query.
+
+    Raises StoreError with one clear line for what is wrong with the data folder; Unavailable where
+    a server is out of reach.
+    """
+
+    schema_version: int  # of the stored data; data of another version is refused
+    dimensions: int  # numbers a vector
+    batch: int  # most changes that a run applies together: appends wait until they are written
+    remote: bool  # calls wait for a server, so a run makes them in another thread
+
+    def append(self, groups: Collection[str], work: Callable[[Appending], T]) -> T:
+        """Run `work` in one transaction that locks the logs of these groups; durable on return (R19).
+
+        If the transaction must be repeated, `work` is run again; its last result is returned. A transaction
+        whose outcome was lost is never carried out twice.
+        """
+
+    def pending_groups(self) -> dict[str, bool]:
+        """Return the groups with anything accepted or extracted or requested, sorted; True = some of it is live."""
+
+    def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
+        """Return those of `pending_groups` to which something was appended since `mark`, and the next mark.
+
+        mark: what the last call returned; 0: all. What an append took long to commit may be missed: ask for
+        all now and then. Takes time in proportion to what it returns, not to the groups that there are.
+        """
+
+    def withdrawing(self) -> list[str]:
+        """Return the groups with a retraction or removal that was requested and not carried out, sorted."""
+
+    def pending(self, group: str, limit: int, *, after: int = 0) -> list[Episode | Operation]:
+        """Return what is next in the group's order behind a sequence, at most `limit`."""
+
+    def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
+        """Return the same as (sequence, whether it is an episode)."""
+
+    def pending_count(self, group: str | None = None, *, most: int = 1 << 62) -> int:
+        """Return how many entries are pending, in one group or in all; more than `most` need not be counted."""
+
+    def said_before(self, episode: Episode, limit: int) -> list[Episode]:
+        """Return the live episodes of its source with the greatest (reference time, sequence), greatest first.
+
+        Only those with a smaller sequence than `episode` and no later reference time (R22).
+        """
+
+    def writing(
+        self,
+        *,
+        epoch: int | None = None,
+        shard: int = 0,
+        shards: int | None = None,
+        shares_folder: bool = False,
+    ) -> AbstractContextManager[int]:
+        """Hold a shard, or all, for writing; yields the fencing epoch that `apply` is checked against (R23).
+
+        A group has one owner: `shard_of` maps it to one of as many shards as the store says there are. Each
+        shard has an epoch of its own. An embedded store may hold several side by side, each in a context of
+        its own; one on a server holds one at a time, or all.
+
+        epoch   None: a new one, so that every older writer of the shard is stale; else that one, which must
+                still be its newest: for a restarted writer that continues for the run that it served
+        shards  how many there are; the store keeps the number, and changes it only while nobody holds one.
+                None: take all that there are, or none
+        shares_folder   another store in this process holds the data folder's ingest lock: one on a server then
+                relies on its lease alone. An embedded store always holds its folder's
+
+        Raises Locked, naming the holder's pid, where another process holds the data folder or a shard;
+        StoreError where others hold shards of another number; StaleWriter where the epoch is not the newest.
+        """
+
+    def apply(self, changes: Sequence[RowChanges]) -> None:
+        """Apply changes of any groups, in order: one transaction, whole or not at all, durable on return (R23).
+
+        Checks the epoch first (StaleWriter). A change whose entry is not in one of its states is left out, so a
+        batch whose outcome is unknown can be applied again. A batch of which no change is `durable` may be
+        lost by a power cut. A group that is too large for one transaction is cleared in several; nothing of
+        it is readable from the first one on (R27).
+
+        Raises Outrun where a record time is not past its group's last, or what a change rests on is not: another
+        process has recorded something (a retry), so the caller must read the state again. StaleWriter for a
+        group of a shard that is not held, StoreError for a sequence that was never taken.
+        """
+
+    def adopt(
+        self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
+    ) -> None:
+        """Copy a group in from another store, in many transactions, inside `writing()`.
+
+        rows    of each kind together, kinds in the order of `kinds.KINDS`, rows in their scan's order
+        verify  called at the end, and may read the copy; if it raises, the copy is deleted
+        Until then, no other read and no append finds any of the group. What a killed process left behind is
+        deleted at the next call. Raises StoreError where the group is there, or was and its sequences are used up.
+        """
+
+    def compact(self) -> bool:
+        """Clean erased bytes out of the files; False where a reader or a server's files prevent it."""
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Hold one snapshot for the reads inside it; nests.
+
+        A server may have no snapshots. Then it raises Outrun at the end of the outermost block where a group
+        that was scanned inside was recorded to meanwhile, or (where its runs of communities were scanned) such
+        a run was published: see `at_one_moment`.
+        """
+
+    def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
+        """Return the counters of each of these groups, or (None) of all that exist, sorted by name."""
+
+    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+        """Yield the rows of a declared read, page by page; none for a group that does not exist.
+
+        values: those that are looked up; of a scan, the place behind which it begins
+        """
+
+    def everywhere(self, read: Read) -> list[tuple[str, Row]]:
+        """Return (group, row) of one of `kinds.EVERYWHERE` in all groups, by group: one query."""
+
+    def facts_at(
+        self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
+    ) -> list[Fact]:
+        """Return the facts that hold at `as_of` (None: at any time) whose source or target is one of these.
+
+        Newest `created_at` first, then by id. The cost grows with `limit`, not with an entity's facts.
+        """
+
+    def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
+        """Return the ledger by group, sorted: episodes that were not retracted or retried, by state.
+
+        A group that is asked for and does not exist has counts of 0.
+        """
+
+    def close(self) -> None:
+        """Release files and memory; idempotent."""
+
+
+def shard_of(group: str, shards: int) -> int:
+    """Return the shard that owns a group: the same in every process."""
+    return zlib.crc32(group.encode()) % shards
+
+
+def at_one_moment(store: Store, read: Callable[[], T]) -> T:
+    """Return what `read` returns inside `Store.reading`; all its reads see one moment.
+
+    It is run again where a store without snapshots was written meanwhile; inside another `reading` once,
+    because the outer block has to be repeated. Raises Unavailable after 20 tries.
+    """
+    for _ in range(20):
+        with suppress(Outrun), store.reading():
+            return read()
+    raise Unavailable("a group is written faster than it can be read: run it again")
+
+
+class GraphView(Protocol):
+    """The derived graph of one group, as known at one moment; recorded ids go in, shown rows come out.
+
+    An id that this view shows stands for itself (a split may have made it); ids that it does not show
+    give no row. as_of None = at any time. Facts of one id or piece of evidence are by (valid_at, id).
+    """
+
+    group: str
+
+    def facts_of(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
+        """Return the facts that hold at `as_of`, of the statements that these recorded ids show as.
+
+        In the order asked, each once, at the first id that gives it: a search derives ranks from it.
+        """
+
+    def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[list[Fact]]:
+        """Return for each piece of evidence the facts that hold at `as_of` of the statement that it is about."""
+
+    def facts_at(self, entities: Sequence[str], as_of: Instant | None, limit: int | None) -> list[Fact]:
+        """Return facts whose subject or object is one of these entities, newest `created_at` first, then by id."""
+
+    def facts(self, ids: Sequence[str]) -> list[Fact]:
+        """Return the facts with these ids."""
+
+    def entities(self, recorded: Sequence[str]) -> list[Entity]:
+        """Return the entities that these recorded ids show as, in the order asked, each once."""
+        found = (entity for part in self.entities_of(recorded) for entity in part)
+        return list({entity.id: entity for entity in found}.values())
+
+    def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
+        """Return for each recorded id the entities that it shows as: several after a split, else one or none."""
+
+    def episodes(self, sequences: Sequence[int]) -> list[Episode]:
+        """Return the committed, live episodes with these sequences, in the order asked."""
+
+    def supporters(self, ids: Sequence[str]) -> dict[str, str | None]:
+        """Return episode id -> client id."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
@@ -35,47 +36,35 @@ def silent(line: str) -> None:
 
 
 class Sequences:
-    """Sequences of one group in ascending order, kept as spans, so a million in a row take no memory."""
+    """Sequences of one group in ascending order; eight bytes each."""
 
-    __slots__ = ("_firsts", "_lasts")
+    __slots__ = ("_held",)
 
     def __init__(self, sequences: Iterable[int] = ()) -> None:
         """Take sequences in ascending order."""
-        self._firsts: list[int] = []
-        self._lasts: list[int] = []
-        for sequence in sequences:
-            self.append(sequence)
+        self._held = array("q", sequences)
 
     def append(self, sequence: int) -> None:
         """Add one that is greater than all before it."""
-        if self._lasts and sequence <= self._lasts[-1]:
-            raise ValueError(f"sequence {sequence} comes after {self._lasts[-1]}")
-        if self._lasts and sequence == self._lasts[-1] + 1:
-            self._lasts[-1] = sequence
-        else:
-            self._firsts.append(sequence)
-            self._lasts.append(sequence)
+        if self._held and sequence <= self._held[-1]:
+            raise ValueError(f"sequence {sequence} comes after {self._held[-1]}")
+        self._held.append(sequence)
 
     def __contains__(self, sequence: int) -> bool:
         """Whether it is one of these."""
-        at = bisect_right(self._firsts, sequence) - 1
-        return at >= 0 and sequence <= self._lasts[at]
+        return self.before(sequence) < self.before(sequence + 1)
 
     def __iter__(self) -> Iterator[int]:
         """Yield them in order."""
-        for first, last in zip(self._firsts, self._lasts, strict=True):
-            yield from range(first, last + 1)
+        return iter(self._held)
 
     def __len__(self) -> int:
         """Return their number."""
-        return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
+        return len(self._held)
 
     def before(self, bound: int | None) -> int:
         """Return how many are less than a sequence; None = all."""
-        if bound is None:
-            return len(self)
-        spans = zip(self._firsts, self._lasts, strict=True)
-        return sum(min(last, bound - 1) - first + 1 for first, last in spans if first < bound)
+        return len(self) if bound is None else bisect_left(self._held, bound)
 
 
 @dataclass(slots=True)
@@ -88,26 +77,21 @@ class Queued:
 
 @dataclass(slots=True)
 class Totals:
-    """What a run has done, and how much of it ahead of time.
-
-    left_out  items of committed extractions that were not understood (`Extraction.dropped`)
-    stalls    requests that were first asked by the commit of their episode, which waited for them
-    wasted    requests answered ahead of time and not used at the commit; wasted_tokens: their cost
-    seconds   by stage, summed over concurrent work
-    first_claim, last_commit   `time.monotonic()` of the first episode taken and of the last one durable
-    """
+    """What a run has done, and how much of it ahead of time."""
 
     committed: int = 0
     failed: int = 0
     operations: int = 0
-    left_out: int = 0
+    left_out: int = 0  # items of committed extractions that were not understood (`Extraction.dropped`)
     requests: int = 0
-    stalls: int = 0
-    wasted: int = 0
+    stalls: int = 0  # requests that were first asked by the commit of their episode, which waited for them
+    wasted: int = 0  # requests answered ahead of time and not used at the commit
     wasted_tokens: int = 0
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
-    first_claim: float | None = None
-    last_commit: float | None = None
+    seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(STAGES, 0.0)
+    )  # of concurrent work
+    first_claim: float | None = None  # `time.monotonic()` of the first episode taken ...
+    last_commit: float | None = None  # ... and of the last one durable
 
     def count(self, outcome: str) -> None:
         """Count one ended entry."""
@@ -136,19 +120,14 @@ def joined(first: Totals, then: Totals) -> Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestOutcome:
-    """What was carried out.
-
-    stopped  a signal or an outage ended the run first; `reason` names the outage
-    held     groups that are held with something pending -> why (R24)
-    totals   how the run went; empty where another process ingested
-    """
+    """What was carried out."""
 
     committed: int = 0
     failed: int = 0
-    stopped: bool = False
-    reason: str = ""
-    held: Mapping[str, str] = field(default_factory=dict)
-    totals: Totals = field(default_factory=Totals)
+    stopped: bool = False  # a signal or an outage ended the run first
+    reason: str = ""  # the outage
+    held: Mapping[str, str] = field(default_factory=dict)  # groups held with something pending -> why (R24)
+    totals: Totals = field(default_factory=Totals)  # how the run went; empty where another process ingested
 
     def told(self) -> dict[str, Any]:
         """Return what a report of a submission says of it, too."""
@@ -175,11 +154,10 @@ class Ingest(Protocol):
 
         queued   None: all that is pending now. It may grow while this runs: what is added is waited for too
         groups   carry out what is pending in these alone
-        before   `last_sequences` when the run began. What others append later is carried out too, but
-                 not counted: only what was pending before, and what is queued, is
+        before   `last_sequences` when the run began: what others append later is carried out, but not counted
         more     whether more is still being queued: while it is, this does not return because all is done
         room     at most so many entries are in flight; actors that others use too pay no heed to it
-        on_step  called for every step that this process sees: (group, sequence, outcome)
+        on_step  called for every step that this process sees
         on_wait  called with lines that say which process this one waits for, or what it starts
 
         An outage beyond the patience or a full disk ends it with `stopped` and the reason; what was accepted

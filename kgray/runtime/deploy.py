@@ -74,10 +74,9 @@ class Deployment:
         return [handle for name, handle in self.actors.items() if name.startswith("sequencer-")]
 
     async def news(self, since: Sequence[int]) -> list[dict[str, Any]]:
-        """Return each sequencer's stats, by shard.
+        """Return each sequencer's stats, by shard. Raises Unavailable where one does not answer within 5 s.
 
-        since: by shard, how many of its steps the caller has; the stats hold those after them.
-        Raises Unavailable where a sequencer does not answer within 5 seconds.
+        since: by shard, how many of its steps the caller has; the stats hold those after them
         """
         calls = [h.stats.remote(n) for h, n in zip(self.sequencers, since, strict=True)]
         try:
@@ -146,8 +145,13 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
     there = find(spec.namespace)
     if there is not None and not there.sequencers:
         there = None
-    if there is not None or detached:
-        theirs = there.spec if there is not None else _of_first_writer(spec, until)
+    theirs = None if there is None else there.spec
+    if theirs is None and detached:
+        # The name of the first writer serves as a lock: of two processes that start detached actors at the
+        # same moment, one creates it; the other joins it, or is refused before it has started anything.
+        first = _start(spec, "writer-0", detached=True).actors["writer-0"]
+        theirs = described(first, until)["spec"]
+    if theirs is not None:
         _refuse_mixture(spec, theirs, profile=chosen)
         spec = theirs
     if there is None:
@@ -159,11 +163,11 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
     rows = _come_up(found, until, tell if there is None else silent)
     for row in rows.values():
         _refuse_mixture(spec, row["spec"], profile=True)
-    for fault in (*(row["fault"] for row in rows.values()), *_loaded(found, rows, tell)):
-        if fault is not None:
-            if there is None:
-                found.stop(0)
-            raise fault
+    faults = [*(row["fault"] for row in rows.values()), *_loaded(found, rows, tell)]
+    if fault := next(filter(None, faults), None):
+        if there is None:
+            found.stop(0)
+        raise fault
     return found
 
 
@@ -228,17 +232,6 @@ def _loaded(found: Deployment, up: Collection[str], tell: OnWait) -> Iterator[Ex
     for name, handle in workers.items():
         deadline_s = found.spec.profile[POOLS[_kind(name)]]["start_deadline_s"]
         yield _insisted(handle.ready.remote, began + deadline_s, each_s=_LOADING_S)
-
-
-def _of_first_writer(spec: DeploymentSpec, until: float) -> DeploymentSpec:
-    """Start writer-0 detached, unless it exists; return the spec it was built from.
-
-    Its name serves as a lock: of two processes that start detached actors at the same moment, one creates
-    it. The other joins it, or is refused before it has started anything.
-    """
-    first = _start(spec, "writer-0", detached=True).actors["writer-0"]
-    found: DeploymentSpec = described(first, until)["spec"]
-    return found
 
 
 def find(namespace: str) -> Deployment | None:

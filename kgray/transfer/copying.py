@@ -15,20 +15,17 @@ from kgray.derivation import dump
 from kgray.derivation.stored import records_of
 from kgray.derivation.view import View
 from kgray.errors import InputError, Locked, NotFound, StoreError
-from kgray.kinds import ALL, EPISODES, KINDS, OPERATIONS, Kind, Row
+from kgray.kinds import ALL, KINDS, SINCE, Kind, Row
 from kgray.ledger import dumped_episodes
 from kgray.ports import GroupHead, Store
 from kgray.times import Instant
 from kgray.wiring import OpenStore
 
 OnRow = Callable[[], None]
-# The names that are shown for kinds, where their own words are not. Vectors are counted together.
+# The names that are shown for kinds, where their own words are not.
 _CALLED = {
-    "operations": "corrections",
-    "answer_uses": "uses of answers",
-    "community_runs": "runs of communities",
-}
-_ENDED: Mapping[Kind, int] = {EPISODES: 13, OPERATIONS: 4}  # the column of the record time
+    "operations": "corrections", "answer_uses": "uses of answers", "community_runs": "runs of communities",
+}  # fmt: skip
 _MOMENTS = 4  # earlier moments at which the two graphs are compared
 
 
@@ -45,9 +42,8 @@ class Copied:
 def copy_group(source: OpenStore, target: OpenStore, group: str, *, on_row: OnRow = lambda: None) -> Copied:
     """Copy a group with all its records and record times into a store that never had it, and compare.
 
-    Where the target has the group already, the two are only compared. Raises NotFound where the source has
-    no such group, InputError where a copy is not possible between the two, and StoreError where the copy is
-    not the same; it is then deleted.
+    Where the target has the group already, the two are only compared. Raises NotFound, InputError where a
+    copy is not possible between the two, StoreError where the copy is not the same; it is then deleted.
     """
     _check(source, target)
     with _held(source, target):
@@ -99,7 +95,6 @@ def _held(source: OpenStore, target: OpenStore) -> Iterator[None]:
 
 
 def _compared(source: OpenStore, target: OpenStore, group: str, on_row: OnRow) -> Copied:
-    """Compare the source's group with the one that the target has already; return the result."""
     ours, theirs = (_summed(side.store, group, on_row) for side in (source, target))
     if different := ours.differing(theirs):
         raise StoreError(
@@ -114,19 +109,14 @@ def _verified(source: OpenStore, target: OpenStore, group: str, ours: Sum, their
     """Compare the graphs at several moments; return how many. Raises StoreError where they differ."""
     if different := ours.differing(theirs):
         raise StoreError(f"the copy of group {group!r} differs ({'; '.join(different[:3])})")
-    moments: list[Instant | None] = [None, *_sample(ours.moments)]
+    with source.store.reading():
+        ended = [row[0] for row in source.store.rows(SINCE[0], group)]
+    moments = [None, *ended[:: max(1, len(ended) // _MOMENTS)][:_MOMENTS]]
     for moment in moments:
         if _digest(source.store, group, moment) != _digest(target.store, group, moment):
             when = "as known now" if moment is None else f"as known at {times.show(moment)}"
             raise StoreError(f"the copy of group {group!r} derives another graph {when}")
     return len(moments)
-
-
-def _sample(moments: list[Instant]) -> list[Instant]:
-    """Return the first of them, and some spread over the rest."""
-    found = sorted(set(moments))
-    step = max(1, len(found) // _MOMENTS)
-    return found[::step][:_MOMENTS]
 
 
 def _digest(store: Store, group: str, known_at: Instant | None) -> str:
@@ -152,8 +142,7 @@ def _summed(store: Store, group: str, on_row: OnRow) -> Sum:
 def rows_of(store: Store, group: str, head: GroupHead) -> Iterator[tuple[Kind, Row]]:
     """Yield every row of a group, kind by kind in the order of KINDS, each kind in its order.
 
-    head    the group's counters, read before: what others append meanwhile is left out, because the copy
-            would give its sequence to another entry
+    What others have appended since `head` is left out: the copy would give its sequence to another entry.
     """
     for kind in KINDS:
         numbered = kind.log and kind.key[0] == "sequence"
@@ -164,12 +153,11 @@ def rows_of(store: Store, group: str, head: GroupHead) -> Iterator[tuple[Kind, R
 
 @dataclass(slots=True)
 class Sum:
-    """Sums of the rows read so far. counts: rows by shown name of the kind; hashes: SHA-256 of its rows."""
+    """Sums of the rows read so far."""
 
     head: GroupHead
-    counts: Counter[str] = field(default_factory=lambda: Counter({"group": 1}))
-    hashes: dict[str, str] = field(default_factory=dict)
-    moments: list[Instant] = field(default_factory=list)  # record times of what ended, in the order of rows
+    counts: Counter[str] = field(default_factory=lambda: Counter({"group": 1}))  # by shown name of the kind
+    hashes: dict[str, str] = field(default_factory=dict)  # SHA-256 of the rows of a kind
     _of_kind: Counter[str] = field(default_factory=Counter)
 
     def passing(
@@ -183,8 +171,6 @@ class Sum:
                 hashed.update(repr(row).encode("utf-8", "surrogatepass"))
                 self._of_kind[kind.name] += 1
                 self.counts[called(kind)] += 1
-                ended = row[_ENDED[kind]] if kind in _ENDED else None
-                self.moments += [] if ended is None else [ended]
                 on_row()
                 yield kind, row
             self.hashes[kind.name] = hashed.hexdigest()
@@ -202,6 +188,6 @@ class Sum:
 
 
 def called(kind: Kind) -> str:
-    """Return the name under which a kind is shown."""
+    """Return the name under which a kind is shown; vectors are counted together."""
     own = "vectors" if kind.name.endswith("_vectors") else kind.name.replace("_", " ")
     return _CALLED.get(kind.name, own)

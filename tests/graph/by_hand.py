@@ -71,8 +71,8 @@ def append(store: Store, *drafts: Draft, bulk: bool = False) -> list[int]:
 def episode_row(sent: Draft, sequence: int, *, bulk: bool = False, **changed: Any) -> Row:
     """Return the row of an accepted draft; changed: columns."""
     row = rows.new_episode_row(
-        sent, id=sent.id, content_sha256=sent.content_sha256, sequence=sequence,
-        time=sent.reference_time or 1, bulk=bulk,
+        sent, id_=sent.id, content_sha256=sent.content_sha256, sequence=sequence,
+        now=1, bulk=bulk,
     )  # fmt: skip
     return tuple(changed.get(name, value) for name, value in zip(EPISODES.names, row, strict=True))
 
@@ -150,7 +150,7 @@ def answered(sequence: int, key: str, *said: dict[str, Any], group: str = "g", c
     puts: dict[Kind, list[Row]] = {kinds.ANSWER_USES: [(sequence, key)]}
     if said:
         puts[kinds.ANSWERS] = [rows.answers_row(key, said, calls, 0, 0)]
-    return changes(sequence, None, puts, group=group, ledger=None, states=ANY, durable=False)
+    return changes(sequence, None, puts, group=group, states=ANY, durable=False)
 
 
 def failed(sequence: int, at: int, message: str = "no", *, group: str = "g", raw: str = "") -> RowChanges:

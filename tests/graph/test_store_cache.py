@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kgray.stores.sqlite.cache import FILE, ResponseFile
+from kgray.stores.sqlite.cache import FILE, SqliteResponses
 from tests.graph.by_hand import append, draft, small
 
 MB = 1 << 20
@@ -88,13 +88,13 @@ def test_who_used_a_reply_takes_it_along_and_who_is_not_stored_leaves_no_note(st
     cache.keep("other", "kept", three)
     assert cache.recall("key", two) == "shared"
     assert cache.recall("key", strange) is None
-    file = ResponseFile(tmp_path, patience_s=1)
+    file = SqliteResponses(tmp_path, patience_s=1, standing=dict)
 
     file.erase("g", [two.id])
 
     assert cache.recall("key", one) is None
     assert cache.recall("other", three) == "kept"
-    file.erase_group("g")
+    file.erase("g")
     assert cache.recall("other", three) is None
     file.close()
 
@@ -106,7 +106,7 @@ def test_nothing_is_left_of_what_was_evicted_or_erased(store, tmp_path):
     episode, other = asking(store, "a"), asking(store, "b")
     for n in range(800):
         cache.keep(f"key {n}", reply(dice, f"zq{'ab'[n % 2]}{n}q"), (episode, other)[n % 2])
-    file = ResponseFile(tmp_path, patience_s=1)
+    file = SqliteResponses(tmp_path, patience_s=1, standing=dict)
     file.erase("g", [episode.id])
 
     assert store.compact()

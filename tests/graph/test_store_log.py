@@ -250,7 +250,7 @@ def test_the_first_answers_stay_and_uses_are_noted(store, group):
     with store.writing():
         tell(store, "Al", "one", group=group)
         tell(store, "Bo", "two", group=group)
-        sequence = ask(store, Operation(group=group, kind="merge"))
+        (sequence,) = append(store, draft("asks", group=group))
         store.apply([
             answered(1, "k", first, calls=1, group=group), answered(2, "k", second, calls=7, group=group),
             answered(sequence, "merge", second, first, group=group), answered(2, "merge", group=group),

@@ -209,9 +209,11 @@ def test_what_was_appended_before_its_answer_was_lost_is_not_appended_again(deaf
         deaf.apply([told(6, "Al", "one", 20, group=group)])
     states = [(row[0], row[10]) for row in all_of(deaf, kinds.EPISODES, group)]
     assert states == [(1, kinds.FAILED), (2, kinds.ACCEPTED), (4, kinds.ACCEPTED), (6, kinds.COMMITTED)]
-    call = deaf._appender._ended
-    assert len(call) == 1, "of a process's appends the last one alone leaves a node"
-    assert ask("MATCH (c:KgrayCall {id: $id}) RETURN count(c)", id=call[0]) == [[1]]
+    (thread,) = deaf._threads
+    noted = "MATCH (c:KgrayCall {id: $id}) RETURN count(c)"
+    assert ask(noted, id=thread) == [[1]], "of a thread's appends the last one alone is noted"
+    deaf.close()
+    assert ask(noted, id=thread) == [[0]]
 
 
 # -------------------------------------------------------------------------- the graph of Graphiti

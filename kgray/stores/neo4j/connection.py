@@ -10,15 +10,8 @@ from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from neo4j import (
-    GraphDatabase,
-    ManagedTransaction,
-    NotificationDisabledClassification,
-    NotificationMinimumSeverity,
-    Query,
-    Session,
-    unit_of_work,
-)
+import neo4j
+from neo4j import ManagedTransaction, Query, Session
 from neo4j import exceptions as driver
 
 from kgray.errors import KgrayError, NoSpace, SettingsError, Unavailable, Unwritable
@@ -30,8 +23,7 @@ Values = dict[str, Any]  # one row of an UNWIND, or the properties of a node
 T = TypeVar("T")
 Running = ManagedTransaction | Session
 
-# How long a transaction waits for a server that restarts (16 s after a kill) or for another's lock.
-PATIENCE_S = 30.0
+PATIENCE_S = 30.0  # for a server that restarts (16 s after a kill), or for another's lock
 _CONNECT_S = 5.0
 _READ_S = 120.0  # for one statement; then the server ends it
 _WRITE_S = 300.0
@@ -42,8 +34,7 @@ MAX_ROWS = 1_000  # an UNWIND: with vectors of 1,024 numbers 9 MB
 PLANNED_ONCE = "CYPHER replan=skip\n"
 _IDLE_CHECK_S = 30.0  # a connection that was idle for longer is tested before it is used
 _log = logging.getLogger("kgray")
-# The driver logs each broken connection; kgray reports those that matter. With a handler of its own, the
-# driver's log goes where the program configures it, and not to stderr where it configures nothing.
+# So the driver's log goes where the program configures it, and not to stderr where it configures nothing.
 logging.getLogger("neo4j").addHandler(logging.NullHandler())
 
 
@@ -60,18 +51,20 @@ class Connection:
         try:
             if uri.partition("://")[0] not in NEO4J_SCHEMES:
                 raise ValueError(uri)
-            self._driver = GraphDatabase.driver(
+            self._driver = neo4j.GraphDatabase.driver(
                 uri,
                 auth=(user, password),
                 connection_timeout=_CONNECT_S,
                 connection_acquisition_timeout=patience_s,
                 max_transaction_retry_time=0,  # retries are ours: the driver's pauses double without bound
                 liveness_check_timeout=_IDLE_CHECK_S,
-                notifications_min_severity=NotificationMinimumSeverity.WARNING,
+                notifications_min_severity=neo4j.NotificationMinimumSeverity.WARNING,
                 # A database that holds nothing yet knows none of our labels and properties.
-                notifications_disabled_classifications=[NotificationDisabledClassification.UNRECOGNIZED],
+                notifications_disabled_classifications=[
+                    neo4j.NotificationDisabledClassification.UNRECOGNIZED
+                ],
                 # Logged by us, once each: the driver would warn at each use.
-                warn_notification_severity=NotificationMinimumSeverity.OFF,
+                warn_notification_severity=neo4j.NotificationMinimumSeverity.OFF,
                 user_agent="kgray",
             )
         except (ValueError, driver.DriverError):
@@ -88,21 +81,16 @@ class Connection:
     def close(self) -> None:
         self._driver.close()
 
-    # ------------------------------------------------------------------------------- one statement
-
     def rows(self, statement: str, **values: Any) -> list[Fetched]:  # noqa: ANN401 - what Cypher takes
         """Return all rows of a read, each a list in the order of its RETURN; waits while the server is away.
 
-        In a transaction of the server's own, which costs one round trip. One of ours would cost three, and
-        show no snapshot either: each statement reads what is committed when it runs (read committed).
+        In a transaction of the server's own: one round trip. One of ours would cost three, and show no
+        snapshot either: each statement reads what is committed when it runs.
         """
         return self._alone(Query(statement, timeout=_READ_S), values, read=True)
 
     def alone(self, statement: str, **values: Any) -> list[Fetched]:  # noqa: ANN401 - what Cypher takes
-        """Run a statement on the schema, however long it takes.
-
-        May be run again: two processes that create a store at once deadlock on its labels.
-        """
+        """Run a statement on the schema, however long it takes; again where two processes deadlock on it."""
         return self._alone(Query(statement), values, read=False)
 
     def _alone(self, query: Query, values: Values, *, read: bool) -> list[Fetched]:
@@ -112,25 +100,20 @@ class Connection:
 
         return self._patiently(attempt)
 
-    # ------------------------------------------------------------------------------- writing
-
     def write(self, work: Callable[[Running], T], *, patient: bool = True) -> T:
-        """Run a write transaction until its outcome is known: all of it or nothing.
+        """Run a write transaction until its outcome is known: all of it or nothing; not patient: try once.
 
-        work     is run again after a deadlock, while the server restarts, and where the answer to a commit
-                 was lost: it must cope with having been committed before. Raises Unavailable after the
-                 patience
-        patient  False: try once
+        `work` is run again after a deadlock, while the server restarts, and where the answer to a commit was
+        lost: it must cope with having been committed before. Raises Unavailable after the patience.
         """
 
         def write() -> T:
             with self._session(read=False) as session:
-                return session.execute_write(unit_of_work(timeout=_WRITE_S)(work))
+                return session.execute_write(neo4j.unit_of_work(timeout=_WRITE_S)(work))
 
         return self._patiently(write, self._patience_s if patient else 0.0)
 
     def _patiently(self, attempt: Callable[[], T], patience_s: float | None = None) -> T:
-        """Retry transient errors until the patience is spent; raise others at once."""
         patience_s = self._patience_s if patience_s is None else patience_s
         since, ends = time.time(), time.monotonic() + patience_s
         pause = _FIRST_PAUSE_S
@@ -160,11 +143,11 @@ class Connection:
         return found
 
     def run_rows(self, running: Running, statement: str, rows: Iterable[Values]) -> list[Fetched]:
-        """Run a statement that finds each of $rows by an index of its own, in portions of MAX_ROWS."""
+        """Run a statement for each row, which it finds by an index of its own; MAX_ROWS at a time."""
         rest = iter(rows)
         found: list[Fetched] = []
         while portion := list(islice(rest, MAX_ROWS)):
-            found += self.run(running, PLANNED_ONCE + statement, rows=portion)
+            found += self.run(running, f"{PLANNED_ONCE}UNWIND $rows AS row\n{statement}", rows=portion)
         return found
 
     def _session(self, *, read: bool) -> Session:
@@ -182,9 +165,6 @@ def _host(uri: str) -> str:
 
 
 _MAX_REASON = 300  # characters of the server's own message
-_NO_SUCH_DATABASE = "Neo.ClientError.Database.DatabaseNotFound"
-_TOO_MANY = "Neo.ClientError.Security.AuthenticationRateLimit"
-_NO_MEMORY = "OutOfMemory"
 _FULL = ("No space left", "DiskSpace", "disk space")
 
 
@@ -203,7 +183,7 @@ def error_of(error: Exception, where: str) -> KgrayError:
     """Return our error for one of the driver's."""
     reason = _said(error)
     code = getattr(error, "code", None) or ""
-    if code == _TOO_MANY:
+    if code == "Neo.ClientError.Security.AuthenticationRateLimit":
         return SettingsError(
             f"{where} was given a wrong password too often: wait a few seconds, then correct it"
         )
@@ -212,13 +192,13 @@ def error_of(error: Exception, where: str) -> KgrayError:
             f"{where} refused the user or the password: check store.user and store.password "
             f"(KGRAY_STORE_USER, KGRAY_STORE_PASSWORD) or store.password_file"
         )
-    if code == _NO_SUCH_DATABASE:
+    if code == "Neo.ClientError.Database.DatabaseNotFound":
         return SettingsError(f"{where} has no such database ({reason}): check store.database")
     if isinstance(error, driver.ConfigurationError | driver.UnsupportedServerProduct):
         return SettingsError(f"store.uri cannot be used ({reason}): use bolt://host:7687 or neo4j+s://host")
     if any(word in reason for word in _FULL):
         return NoSpace(f"no space left on the disk of {where}: free some space, then run it again")
-    if _NO_MEMORY in code:
+    if "OutOfMemory" in code:
         return Unwritable(
             f"{where} has too little memory for one transaction ({reason}): nothing was changed; raise its "
             f"server.memory.heap.max_size, or db.memory.transaction.total.max where that is set"

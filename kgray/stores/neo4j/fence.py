@@ -25,8 +25,6 @@ from kgray.stores.neo4j.connection import Connection, Fetched, Running
 
 LEASE_MS = 10_000
 _BEAT_S = 3.0
-
-
 # Within what process ids are unique: pods may share a host's name.
 _IDS = Path("/proc/self/ns/pid")
 HERE = f"{socket.gethostname()} {_IDS.readlink() if _IDS.exists() else ''}"
@@ -34,28 +32,18 @@ HERE = f"{socket.gethostname()} {_IDS.readlink() if _IDS.exists() else ''}"
 
 @dataclass(slots=True)
 class Held:
-    """What this process holds of the map of groups to shards.
+    """What this process holds of the map of groups to shards."""
 
-    shards   their ids; of: how many there are
-    renewed  when the lease last was, by this process's clock
-    """
-
-    shards: list[str]
-    of: int
+    shards: list[str]  # their ids
+    of: int  # how many there are
     epoch: int
     token: str
-    renewed: float
+    renewed: float  # when the lease last was, by this process's clock
 
 
 @contextmanager
 def holding(db: Connection, *, epoch: int | None, shard: int, shards: int | None) -> Iterator[Held]:
-    """Hold a shard, or (shards None) every one that there is, within this context; see `ports.Store.writing`.
-
-    epoch   None: take a new one; else adopt that one, at once: a process that held it before is then stale
-
-    Raises Locked, naming the holder, where a living process holds it; StoreError where living processes
-    hold shards of another number; StaleWriter where the epoch is not the newest.
-    """
+    """Hold a shard, or (shards None) every one that there is; see `ports.Store.writing`."""
     token = str(uuid.uuid4())
     held = db.write(lambda running: _take(db, running, epoch=epoch, shard=shard, of=shards, token=token))
     ended = threading.Event()
@@ -72,10 +60,7 @@ def holding(db: Connection, *, epoch: int | None, shard: int, shards: int | None
 
 
 def check(db: Connection, running: Running, held: Held | None, groups: Iterable[str] = ()) -> None:
-    """Lock what is held and renew the lease. Raises StaleWriter where another process has it: roll back then.
-
-    groups: those that are written to, which must be of a held shard
-    """
+    """Lock what is held, of which the groups must be; renew the lease. Raises StaleWriter: roll back then."""
     if held is None:
         raise StaleWriter(
             f"this process does not ingest {db.where}: nothing was changed; it must hold the store to write"
@@ -92,11 +77,7 @@ def check(db: Connection, running: Running, held: Held | None, groups: Iterable[
 
 
 def renew_late(db: Connection, running: Running, held: Held | None) -> None:
-    """Renew the lease at the end of a write that took long.
-
-    A process that waits for the shard's lock reads the last renewal once the write has ended. If that were
-    the one from its start, a busy holder would look dead.
-    """
+    """Renew the lease at the end of a write that took long: who waits for the lock reads its last renewal."""
     if held is not None and time.monotonic() - held.renewed >= _BEAT_S:
         check(db, running, held)
 
@@ -150,10 +131,9 @@ def _living(rows: Iterable[Fetched]) -> list[Fetched]:
 
 def _may_live(host: str | None, pid: int | None) -> bool:
     """Whether the holder may be alive; False only for a process of this host that has ended."""
-    if host != HERE or pid is None:
-        return True
     try:
-        os.kill(pid, 0)
+        if host == HERE and pid is not None:
+            os.kill(pid, 0)
     except OSError as error:
         return not isinstance(error, ProcessLookupError)
     return True
@@ -161,12 +141,8 @@ def _may_live(host: str | None, pid: int | None) -> bool:
 
 def _beat(db: Connection, held: Held, ended: threading.Event) -> None:
     """Renew the lease until `ended` is set; if that fails, the next write reports why."""
-
-    def renew(running: Running) -> None:
-        check(db, running, held)
-
     while not ended.wait(_BEAT_S):
-        if time.monotonic() - held.renewed < _BEAT_S:
-            continue  # a write renewed it; renewing during a write would only wait for its lock
-        with suppress(KgrayError):
-            db.write(renew, patient=False)  # the next beat tries again
+        # Where a write renewed it, renewing would only wait for its lock.
+        if time.monotonic() - held.renewed >= _BEAT_S:
+            with suppress(KgrayError):  # the next beat tries again
+                db.write(lambda running: check(db, running, held), patient=False)

@@ -5,8 +5,7 @@ kgray's own nodes have the same labels; they are left out here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -26,18 +25,17 @@ HEADS = """
 MATCH (e:Episodic) WHERE coalesce(e.group_id, '') = $group AND e.uuid > $after AND NOT e:KgrayEpisode
 RETURN e.uuid, e.valid_at, e.created_at ORDER BY e.uuid LIMIT $limit
 """
-# $group, $uuids: uuid, name, content, source, source_description, valid_at, created_at.
+# $group, $uuids: a map each.
 EPISODES = """
 MATCH (e:Episodic) WHERE e.uuid IN $uuids AND coalesce(e.group_id, '') = $group AND NOT e:KgrayEpisode
-RETURN e.uuid, e.name, e.content, e.source, e.source_description, e.valid_at, e.created_at
+RETURN e {.uuid, .name, .content, .source, .source_description, .valid_at, .created_at}
 """
-# $group, $after, $limit: uuid, names of both ends, relation, sentence, episodes, the four instants. A fact
-# of ours bears `created`.
+# $group, $after, $limit: uuid, a map; source, target: the names of both ends. A fact of ours bears `created`.
 FACTS = """
 MATCH (s)-[f:RELATES_TO]->(o)
 WHERE coalesce(f.group_id, '') = $group AND f.uuid > $after AND f.created IS NULL
-RETURN f.uuid, CASE WHEN s:Entity THEN s.name END, CASE WHEN o:Entity THEN o.name END, f.name, f.fact,
-    f.episodes, f.valid_at, f.invalid_at, f.created_at, f.expired_at
+RETURN f.uuid, f {.uuid, .name, .fact, .episodes, .valid_at, .invalid_at, .created_at, .expired_at,
+    source: CASE WHEN s:Entity THEN s.name END, target: CASE WHEN o:Entity THEN o.name END}
 ORDER BY f.uuid LIMIT $limit
 """
 # $group, $known: properties of entities, $known_facts. One row: the counts that _BESIDES names.
@@ -68,34 +66,9 @@ _FACT = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class TheirEpisode:
-    """An episode; source: message, text, json, ... A time is None where it is missing or cannot be read."""
-
-    uuid: str
-    name: str
-    text: str
-    source: str
-    description: str
-    valid_at: Instant | None
-    created_at: Instant | None
-
-
-@dataclass(frozen=True, slots=True)
-class TheirFact:
-    """A fact between two names. episodes: uuids, oldest first; readable: False = a time cannot be parsed."""
-
-    uuid: str
-    source: str | None
-    target: str | None
-    relation: str
-    text: str
-    episodes: tuple[str, ...]
-    valid_at: Instant | None
-    invalid_at: Instant | None
-    created_at: Instant | None
-    expired_at: Instant | None
-    readable: bool
+# An episode or a fact by the names that Graphiti gives its properties: texts, "" where there is none (of a
+# fact's source and target None), and instants, None where one is missing or cannot be read.
+Theirs = Mapping[str, Any]
 
 
 class GraphitiDatabase:
@@ -127,18 +100,19 @@ class GraphitiDatabase:
             found.append((created_at or 0 if valid_at is None else valid_at, created_at or 0, id_))
         return [id_ for *_, id_ in sorted(found)]
 
-    def episodes(self, group: str, uuids: Sequence[str]) -> list[TheirEpisode]:
+    def episodes(self, group: str, uuids: Sequence[str]) -> list[Theirs]:
         rows = self._db.rows(EPISODES, group=group, uuids=list(uuids))
-        found = {id_: (*map(_text, row[:-2]), *map(_instant, row[-2:])) for id_, *row in rows}
-        return [TheirEpisode(id_, *found[id_]) for id_ in uuids if id_ in found]  # type: ignore[arg-type]
+        found = {row["uuid"]: {name: _read(name, given) for name, given in row.items()} for (row,) in rows}
+        return [found[id_] for id_ in uuids if id_ in found]
 
-    def facts(self, group: str) -> Iterator[TheirFact]:
-        for id_, source, target, relation, text, episodes, *given in self._pages(FACTS, group):
-            ends: list[Any] = [None if end is None else _text(end) for end in (source, target)]
-            dates: list[Any] = [*map(_instant, given)]
-            lost = any(found is None is not told for found, told in zip(dates[:2], given[:2], strict=True))
-            said: tuple[Any, ...] = (_text(relation), _text(text), tuple(map(_text, episodes or ())))
-            yield TheirFact(id_, *ends, *said, *dates, not lost)  # type: ignore[call-arg]
+    def facts(self, group: str) -> Iterator[Theirs]:
+        """Yield the facts; episodes: uuids, oldest first; unread: whether its span cannot be read."""
+        for _, row in self._pages(FACTS, group):
+            read = {name: _read(name, given) for name, given in row.items()}
+            read["episodes"] = tuple(map(_text, row["episodes"] or ()))
+            read |= {end: None for end in ("source", "target") if row[end] is None}
+            lost = any(read[at] is None is not row[at] for at in ("valid_at", "invalid_at"))
+            yield read | {"unread": lost}
 
     def besides(self, group: str) -> dict[str, int]:
         """Count what is neither an episode nor a fact, by what it is; nothing that there is none of."""
@@ -150,6 +124,10 @@ class GraphitiDatabase:
         while page := self._db.rows(statement, group=group, after=after, limit=_PAGE):
             yield from page
             after = page[-1][0]
+
+
+def _read(name: str, value: object) -> Any:  # noqa: ANN401 - a text or an instant
+    return _instant(value) if name.endswith("_at") else _text(value)
 
 
 def _text(value: object) -> str:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from kgray.errors import StoreError
-from kgray.stores.batch import Counters
+from kgray.stores.alike import Counters
 from kgray.stores.neo4j import statements
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection, Running
@@ -22,25 +22,16 @@ from kgray.stores.neo4j.mapping import group_key, named_group
 
 
 class BeingCleared(Exception):
-    """The group is being deleted in pieces, which the caller has to finish first."""
-
-    def __init__(self, group: str) -> None:
-        super().__init__(group)
-        self.group = group
+    """The group that it names is being deleted in pieces, which the caller has to finish first."""
 
 
 @dataclass(slots=True, kw_only=True)
 class LockedGroup(Counters):
-    """A locked group: the columns of LOCK_GROUPS.
+    """A locked group: the columns of LOCK_GROUPS."""
 
-    adopting    the token of the copy that is on its way into it
-    clearing    the sequence of the removal whose rows are going
-    waiting     when something was last appended, while anything is pending
-    """
-
-    adopting: str | None
-    clearing: int | None
-    waiting: int | None
+    adopting: str | None  # the token of the copy that is on its way into it
+    clearing: int | None  # the sequence of the removal whose rows are going; set while it is copied, too
+    waiting: int | None  # when something was last appended, while anything is pending
 
 
 def locked(db: Connection, running: Running, names: Iterable[str], *, make: bool) -> dict[str, LockedGroup]:
@@ -61,13 +52,13 @@ def opened(db: Connection, running: Running, names: Iterable[str], *, make: bool
     """
     found = locked(db, running, names, make=make)
     for group in found.values():
-        if group.clearing is not None:
-            raise BeingCleared(group.asked)
         if group.adopting is not None:
             raise StoreError(
                 f"group {group.asked!r} is being copied into {db.where}, or a copy of it was cut off: "
                 f"nothing can be added before it is whole; run `kgray copy` again"
             )
+        if group.clearing is not None:
+            raise BeingCleared(group.asked)
     return found
 
 
@@ -86,7 +77,6 @@ def keep(db: Connection, running: Running, groups: Iterable[LockedGroup]) -> Non
 
 
 T = TypeVar("T")
-
 ROWS_A_PIECE = 4_000
 
 
@@ -100,7 +90,7 @@ def clear_rows(db: Connection, running: Running, group: str, sequence: int) -> b
 
 
 def finish(db: Connection, name: str) -> None:
-    """Delete what is left of a group in pieces, and mark the removal as finished."""
+    """Delete what is left of a group in pieces, if any is; it is no longer being removed or copied then."""
 
     def piece(running: Running) -> bool:
         group = locked(db, running, [name], make=False).get(name)
@@ -108,7 +98,10 @@ def finish(db: Connection, name: str) -> None:
             return True  # another process was faster
         if clear_rows(db, running, name, group.clearing):
             return False
-        group.named = bool(db.run(running, cypher.PENDING_COUNT_LOCKED, **named_group(name))[0][0])
+        group.named = db.run(running, cypher.WAITING, **named_group(name))[0][0]
+        if group.adopting is not None:  # a copy that was cut off: no sequence was ever taken
+            group.adopting, group.last, group.last_recorded = None, 0, 0
+            group.removals += 1
         group.clearing = None
         keep(db, running, [group])
         return True
@@ -118,7 +111,7 @@ def finish(db: Connection, name: str) -> None:
 
 
 def finish_all(db: Connection) -> None:
-    """Finish the removals that other processes began and did not finish."""
+    """Finish the removals, and undo the copies, that other processes began and did not finish."""
     for (name,) in db.rows(cypher.CLEARING):
         finish(db, name)
 
@@ -129,4 +122,4 @@ def cleared_first(db: Connection, work: Callable[[], T]) -> T:
         try:
             return work()
         except BeingCleared as met:
-            finish(db, met.group)
+            finish(db, *met.args)

@@ -23,24 +23,17 @@ from kgray.kinds import Kind
 
 @dataclass(frozen=True, slots=True)
 class StoredKind:
-    """One kind in the database.
-
-    label     of its nodes; of FACTS the relationships' type
-    renamed   column -> property, where the names differ
-    digested  text columns that are looked up by their digest
-    indexes   columns of the range indexes, where they are not those that the kind declares
-    """
+    """One kind in the database."""
 
     kind: Kind
-    label: str
+    label: str  # of its nodes; of FACTS the relationships' type
     edge: bool = False
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    digested: tuple[str, ...] = ()
-    indexes: tuple[tuple[str, ...], ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)  # column -> property, where the names differ
+    digested: tuple[str, ...] = ()  # text columns that are looked up by their digest
+    indexes: tuple[tuple[str, ...], ...] = ()  # of the range indexes, where not those that the kind declares
 
     @property
     def pattern(self) -> str:
-        """The pattern that matches a row as `n`."""
         return f"()-[n:{self.label}]->()" if self.edge else f"(n:{self.label})"
 
     @property
@@ -53,7 +46,6 @@ class StoredKind:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The properties that name a row within its group."""
         return self.lookups(self.kind.key)
 
     def property_of(self, column: str) -> str:
@@ -80,55 +72,41 @@ class StoredKind:
         raise ValueError(f"no index of {self.kind.name} begins with {', '.join(columns)}")
 
 
+_OF_THEIR_OWN = (
+    StoredKind(
+        kinds.EPISODES,
+        "KgrayEpisode",
+        renamed={
+            "id": "uuid", "source": "source_description", "text": "content", "reference_time": "said",
+        },
+    ),
+    StoredKind(kinds.ANSWER_USES, "KgrayUse"),
+    StoredKind(kinds.NAMES, "KgrayName", digested=("surface", "folded")),
+    StoredKind(kinds.NAME_VECTORS, "KgrayNameVector", digested=("surface",)),
+    StoredKind(kinds.ENTITIES, "Entity", renamed={"id": "uuid"}),
+    StoredKind(kinds.SHOWN_ENTITIES, "KgrayShown"),
+    StoredKind(
+        kinds.FACTS,
+        "RELATES_TO",
+        edge=True,
+        # The plain names hold datetimes, for Graphiti's readers.
+        renamed={
+            "id": "uuid", "relation": "name", "text": "fact", "created_at": "created",
+            "valid_at": "valid", "invalid_at": "invalid", "expired_at": "expired",
+        },
+        # Not by id: newest first, then by id, is no order of an index.
+        indexes=(
+            ("statement",), ("source", "created_at"), ("target", "created_at"), ("created_at", "id"),
+            ("expired_at", "id"),
+        ),
+    ),
+    StoredKind(kinds.COMMUNITIES, "Community", renamed={"id": "uuid"}),
+)  # fmt: skip
+# All others: the kind name_vectors has nodes KgrayNameVector.
 STORED: Mapping[Kind, StoredKind] = {
-    stored.kind: stored
-    for stored in (
-        StoredKind(
-            kinds.EPISODES,
-            "KgrayEpisode",
-            renamed={
-                "id": "uuid", "source": "source_description", "text": "content", "reference_time": "said",
-            },
-        ),
-        StoredKind(kinds.OPERATIONS, "KgrayOperation"),
-        StoredKind(kinds.EXTRACTIONS, "KgrayExtraction"),
-        StoredKind(kinds.ANSWERS, "KgrayAnswer"),
-        StoredKind(kinds.ANSWER_USES, "KgrayUse"),
-        StoredKind(kinds.HOLDS, "KgrayHold"),
-        StoredKind(kinds.BIRTHS, "KgrayBirth"),
-        StoredKind(kinds.MENTIONS, "KgrayMention"),
-        StoredKind(kinds.EVIDENCE, "KgrayEvidence"),
-        StoredKind(kinds.RULINGS, "KgrayRuling"),
-        StoredKind(kinds.VERDICTS, "KgrayVerdict"),
-        StoredKind(kinds.NAMES, "KgrayName", digested=("surface", "folded")),
-        StoredKind(kinds.NAME_VECTORS, "KgrayNameVector", digested=("surface",)),
-        StoredKind(kinds.STATEMENT_VECTORS, "KgrayStatementVector"),
-        StoredKind(kinds.EPISODE_VECTORS, "KgrayEpisodeVector"),
-        StoredKind(kinds.ENTITIES, "Entity", renamed={"id": "uuid"}),
-        StoredKind(kinds.SHOWN_ENTITIES, "KgrayShown"),
-        StoredKind(
-            kinds.FACTS,
-            "RELATES_TO",
-            edge=True,
-            # The plain names hold datetimes, for Graphiti's readers.
-            renamed={
-                "id": "uuid", "relation": "name", "text": "fact", "created_at": "created",
-                "valid_at": "valid", "invalid_at": "invalid", "expired_at": "expired",
-            },
-            # Not by id: newest first, then by id, is no order of an index.
-            indexes=(
-                ("statement",), ("source", "created_at"), ("target", "created_at"), ("created_at", "id"),
-                ("expired_at", "id"),
-            ),
-        ),
-        StoredKind(kinds.COMMUNITY_RUNS, "KgrayCommunityRun"),
-        StoredKind(kinds.COMMUNITIES, "Community", renamed={"id": "uuid"}),
-        StoredKind(kinds.ACCESS_KEYS, "KgrayAccessKey"),
-        StoredKind(kinds.AUDIT, "KgrayAudit"),
-        StoredKind(kinds.WEBHOOKS, "KgrayWebhook"),
-        StoredKind(kinds.SCHEDULES, "KgraySchedule"),
-    )
-}  # fmt: skip
+    kind: StoredKind(kind, "Kgray" + kind.name.removesuffix("s").title().replace("_", ""))
+    for kind in kinds.KINDS
+} | {stored.kind: stored for stored in _OF_THEIR_OWN}
 
 
 def digest(text: str) -> str:

@@ -11,21 +11,22 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime
 from functools import partial
+from operator import or_
 from types import MappingProxyType
 from typing import Any
 
 from kgray import kinds, times
-from kgray.errors import StoreError, Unwritable
+from kgray.errors import Unwritable
 from kgray.kinds import COMMITTED, Key, Kind, Read, Row
 from kgray.rows import computed
-from kgray.stores.batch import EVERY_SEQUENCE, FoldedBatch, Transaction
+from kgray.stores.alike import FoldedBatch, Transaction
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import MAX_ROWS, PLANNED_ONCE, Connection, Fetched, Running, Values
 from kgray.stores.neo4j.groups import LockedGroup
 from kgray.stores.neo4j.mapping import STORED, digest, group_key, named_group
-from kgray.stores.neo4j.reading import read_rows
+from kgray.stores.neo4j.statements import read_rows
 from kgray.times import Instant
 
 _NONE: Mapping[str, LockedGroup] = MappingProxyType({})
@@ -54,10 +55,6 @@ class BatchWriter(Transaction[LockedGroup]):
         """Begin to delete a group's rows: `groups.finish` goes on, in transactions of its own."""
         group.named, group.clearing = False, sequence
 
-    def clear_piece(self, group: str) -> bool:
-        """Delete some rows of a group; return whether there may be more."""
-        return grouped.clear_rows(self._db, self._running, group, EVERY_SEQUENCE)
-
     def keep(self, groups: Iterable[LockedGroup]) -> None:
         grouped.keep(self._db, self._running, groups)
 
@@ -65,53 +62,37 @@ class BatchWriter(Transaction[LockedGroup]):
         if groups:
             self._db.run(self._running, cypher.SETTLE, ids=list(map(group_key, groups)))
 
-    def write(self, found: FoldedBatch, *, complete: bool = True) -> set[str]:
-        """Write everything; nothing is sent where there is nothing to write.
-
-        complete    False: more rows of the same entries follow (a copy, adoption.py); `link` is then called
-                    at the end
-        """
+    def write(self, found: FoldedBatch, *, complete: bool = True) -> None:
+        """Write everything. complete: False = more rows of the same entries follow (a copy), then `link`."""
         for kind in reversed(kinds.KINDS):
             if kind not in (kinds.ENTITIES, kinds.FACTS):
                 self._send(statements.DROP[kind], _named(kind, found.drops[kind]))
         self._patch(found)
-        replaced = self._put_rows(found)
-        self._send(cypher.PUT_ENTITIES, self._values(found, kinds.ENTITIES))
-        self._change_facts(found)
-        self._send(cypher.DROP_ENTITIES, _named(kinds.ENTITIES, found.drops[kinds.ENTITIES]))
-        if complete:
-            self._link(found)
-        return replaced
-
-    def _send(self, statement: str, rows: Iterable[Values]) -> list[Fetched]:
-        return self._db.run_rows(self._running, statement, rows)
-
-    def _patch(self, found: FoldedBatch) -> None:
-        for kind, patches in found.patches.items():
-            if patches and kind not in statements.PATCH:
-                raise StoreError(f"rows of {kind.name} are put whole, and one was patched")
-        for kind, statement in statements.PATCH.items():
-            ordered = sorted(found.patches[kind].items())
-            rows = [patch_values(kind, group, key, new) for (group, key), new in ordered]
-            self._send(statement, rows)
-            if kind is kinds.EPISODES:
-                retired = [name for name, new in ordered if new.get("retired_at") is not None]
-                self._send(cypher.HIDE_EPISODES, _named(kind, retired))
-
-    def _put_rows(self, found: FoldedBatch) -> set[str]:
         lists = {kind.name: self._values(found, kind) for kind in statements.PLAIN}
         for start in range(0, max(map(len, lists.values())), MAX_ROWS):
             portion = {name: rows[start : start + MAX_ROWS] for name, rows in lists.items()}
             self._db.run(self._running, PLANNED_ONCE + statements.PUT_PLAIN, rows=portion)
         self._send(cypher.PUT_EPISODES, map(_seen_episode, self._values(found, kinds.EPISODES)))
-        vectors = self._values(found, kinds.STATEMENT_VECTORS)
-        return {group for (group,) in self._send(statements.PUT_STATEMENT_VECTORS, vectors)}
+        self._send(cypher.PUT_ENTITIES, self._values(found, kinds.ENTITIES))
+        self._change_facts(found)
+        self._send(cypher.DROP_ENTITIES, _named(kinds.ENTITIES, found.drops[kinds.ENTITIES]))
+        if complete:
+            self._link(found)
+
+    def _send(self, statement: str, rows: Iterable[Values]) -> list[Fetched]:
+        return self._db.run_rows(self._running, statement, rows)
+
+    def _patch(self, found: FoldedBatch) -> None:
+        for kind in kinds.KINDS:
+            if patches := sorted(found.patches[kind].items()):
+                named = STORED[kind].property_of
+                put = ({"put": {named(column): value for column, value in new.items()}} for _, new in patches)
+                keys = (key_values(kind, *name) for name, _ in patches)
+                self._send(statements.PATCH[kind], map(or_, keys, put))
 
     def _values(self, found: FoldedBatch, kind: Kind) -> list[Values]:
         ordered = sorted(found.puts[kind].items())  # names differ, so nothing else is compared
         return [row_values(kind, group, row, self._dimensions) for (group, _), row in ordered]
-
-    # ------------------------------------------------------------- what Graphiti's readers see
 
     def _change_facts(self, found: FoldedBatch) -> None:
         puts = found.puts[kinds.FACTS]
@@ -150,18 +131,15 @@ class BatchWriter(Transaction[LockedGroup]):
         self._send(cypher.KNOW_FACTS, asked)
 
 
+Entry = tuple[str, int]  # group, sequence
+
+
 def _entries(found: Iterable[Entry]) -> list[Values]:
     return [{"group_id": group, "sequence": sequence} for group, sequence in sorted(found)]
 
 
 def _named(kind: Kind, names: Iterable[tuple[str, Key]]) -> list[Values]:
     return [key_values(kind, group, key) for group, key in sorted(names)]
-
-
-Entry = tuple[str, int]  # group, sequence
-
-# Graphiti's name for an episode's kind; kgray's own kind is stored beside it.
-_THEIR_KINDS: Mapping[str, str] = {"message": "message", "text": "text", "json": "json", "triples": "json"}
 
 
 def key_values(kind: Kind, group: str, key: Key) -> Values:
@@ -178,7 +156,7 @@ def row_values(kind: Kind, group: str, row: Row, dimensions: int) -> Values:
     stored = STORED[kind]
     made: Values = {"group_id": stored.group_id(group)}
     for column, value in zip(kind.columns, row, strict=True):
-        made[stored.property_of(column.name)] = list(value) if column.type == "texts" else value
+        made[stored.property_of(column.name)] = value
         if column.name in stored.digested:
             made[f"{column.name}_key"] = digest(value)
     if kind.computed:
@@ -188,12 +166,11 @@ def row_values(kind: Kind, group: str, row: Row, dimensions: int) -> Values:
 
 
 def _seen_episode(put: Values) -> Values:
-    """Return the properties of an episode; a committed one has those that Graphiti's readers expect."""
     if put["state"] != COMMITTED:
         return put
     return put | {
         "name": put["client_id"] or put["uuid"],
-        "source": _THEIR_KINDS[put["kind"]],
+        "source": "json" if put["kind"] == "triples" else put["kind"],  # kgray's own kind stands beside it
         "valid_at": times.to_datetime(put["said"]),
         "created_at": _moment(put["ended_at"]),
         "entity_edges": [],
@@ -201,19 +178,10 @@ def _seen_episode(put: Values) -> Values:
 
 
 def _seen_fact(put: Values) -> Values:
-    """Return the properties of a fact with those that Graphiti's readers expect."""
     for theirs in ("created_at", "valid_at", "invalid_at", "expired_at"):
         put[theirs] = _moment(put[theirs.removesuffix("_at")])
     return put
 
 
-def patch_values(kind: Kind, group: str, key: Key, columns: Mapping[str, Any]) -> Values:
-    """Return the row of PATCH."""
-    stored = STORED[kind]
-    put = {stored.property_of(name): list(v) if isinstance(v, tuple) else v for name, v in columns.items()}
-    return key_values(kind, group, key) | {"put": put}
-
-
 def _moment(instant: Instant | None) -> datetime | None:
-    """Return the aware UTC datetime of an instant, for Graphiti's readers."""
     return None if instant is None else times.to_datetime(instant)

@@ -9,7 +9,7 @@ Nodes and relationships that hold no rows of `kgray.kinds`:
                  waiting: when something was last appended (microseconds by the server's clock), while
                  anything is pending; adopting: token of a copy on its way into it; clearing, cleared_name:
                  the sequence of the removal whose rows are deleted in pieces, and the name that they have
-    KgrayCall    id: of a committed append, until a later one of the same process deletes it (appending.py)
+    KgrayCall    id: of a thread that appends, call: its last committed append (Neo4jStore.append)
     Episodic     second label of a KgrayEpisode that is live and committed; then it has Graphiti's name,
                  source, valid_at, created_at, entity_edges too
     Entity       summary: '', created_at besides the columns of its kind
@@ -32,9 +32,9 @@ from kgray.stores.neo4j.connection import Connection
 from kgray.stores.neo4j.mapping import STORED, StoredKind
 
 VERSION = 8  # of the stored data; a database of another version is refused
-
-
 Rule = tuple[str, str]  # the name of a constraint or index, and the statement that makes it
+_OLDEST = (5, 23)  # relationship uniqueness, `CALL (x) {}`
+_AWAIT_S = 600
 
 
 def _unique(name: str, pattern: str, *properties: str) -> Rule:
@@ -48,12 +48,12 @@ def _range(name: str, pattern: str, *properties: str) -> Rule:
 
 
 def _declared(stored: StoredKind) -> list[Rule]:
-    """Return the rules that follow from a kind's key and indexes."""
-    name, pattern = stored.kind.name, f"()-[n:{stored.label}]-()" if stored.edge else f"(n:{stored.label})"
-    rules = [_unique(f"kgray_{name}", pattern, "group_id", *stored.key)]
-    for index, properties in stored.range_indexes().items():
-        rules.append(_range(index, pattern, "group_id", *properties))
-    return rules
+    pattern = f"()-[n:{stored.label}]-()" if stored.edge else f"(n:{stored.label})"
+    indexes = stored.range_indexes().items()
+    return [
+        _unique(f"kgray_{stored.kind.name}", pattern, "group_id", *stored.key),
+        *(_range(index, pattern, "group_id", *properties) for index, properties in indexes),
+    ]
 
 
 def _for_graphiti(name: str, pattern: str, *properties: str) -> Rule:
@@ -82,15 +82,6 @@ RULES: Mapping[str, str] = dict((
 ))  # fmt: skip
 
 
-_OLDEST = (5, 23)  # relationship uniqueness, `CALL (x) {}`
-_AWAIT_S = 600
-_SAME_RULE = (
-    "Neo.ClientError.Schema.EquivalentSchemaRuleAlreadyExists",
-    "Neo.ClientError.Schema.ConstraintAlreadyExists",
-    "Neo.ClientError.Schema.IndexAlreadyExists",
-)
-
-
 def probe(db: Connection) -> str:
     """Return the server's version and edition. Raises StoreError where it is too old."""
     version, edition = db.alone(cypher.SERVER)[0]
@@ -103,10 +94,8 @@ def probe(db: Connection) -> str:
 def prepare(db: Connection, *, embedder: str, dimensions: int, create: bool) -> int:
     """Create constraints, indexes and the meta node in a database without a store; check them otherwise.
 
-    Returns how many numbers a vector has; dimensions: 0 = as many as the store's have.
-
-    create: False = raise StoreError where there is no store. Also raises StoreError for another schema
-    version or another embedder. Safe for several processes at once: each rule and the node are made once.
+    Returns how many numbers a vector has; dimensions: 0 = as many as the store's have. Raises NoStore where
+    there is none that it may create, StoreError for another schema or embedder. Several processes may do so.
     """
     found = db.alone(cypher.META)
     if not found:
@@ -135,6 +124,6 @@ def _make_rules(db: Connection) -> None:
         try:
             db.alone(RULES[name])
         except StoreError as error:
-            if not any(code in str(error) for code in _SAME_RULE):
+            if "AlreadyExists" not in str(error):  # Neo.ClientError.Schema.IndexAlreadyExists and the like
                 raise
     db.alone(cypher.AWAIT_INDEXES, seconds=_AWAIT_S)

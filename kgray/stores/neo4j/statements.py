@@ -1,4 +1,4 @@
-"""The statements that are generated from `mapping.STORED`, once, at import.
+"""The statements that are generated from `mapping.STORED`, once, at import; declared reads, page by page.
 
 Values go in as parameters, never as text. All that read begin with OPEN, which hides a group that another
 process is copying in or that is being deleted in pieces (R27). Rows are found by an index that begins with
@@ -8,26 +8,30 @@ the group; Neo4j uses an index over several properties only if a statement names
     read    $group, $group_key, $copy and
             look-ups: $values; rows: (index of the value, the columns, those that sort)
             scans: $after (the last row's key), $limit; rows: (the columns, those that sort, the key)
-    write   $rows: maps with `group_id`, in portions of at most `values.MAX_ROWS`. Values are absolute, so a
-            statement that is run again changes nothing
+    write   row: a map with `group_id`. Values are absolute, so a statement that is run again changes nothing
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
 
 from kgray import kinds
-from kgray.kinds import READS, Kind, Read
-from kgray.stores.neo4j.mapping import STORED, StoredKind
+from kgray.kinds import READS, Kind, Read, Row
+from kgray.records import is_storable
+from kgray.stores.neo4j.connection import MAX_ROWS
+from kgray.stores.neo4j.mapping import STORED, StoredKind, digest
 
 # No row where the group may not be read. $copy: the token of this process's own copy into it, else "".
-OPEN = "MATCH (g:KgrayGroup {id: $group_key}) WHERE g.clearing IS NULL AND coalesce(g.adopting, '') = $copy"
+OPEN = (
+    "MATCH (g:KgrayGroup {id: $group_key}) "
+    "WHERE coalesce(g.adopting, '') = $copy AND (g.clearing IS NULL OR $copy <> '')"
+)
 
 # Kinds whose rows are put by statements of their own (statements_by_hand.py): what Graphiti's readers see.
 SEEN_BY_GRAPHITI = (kinds.EPISODES, kinds.ENTITIES, kinds.FACTS)
-PLAIN: tuple[Kind, ...] = tuple(
-    kind for kind in STORED if kind not in SEEN_BY_GRAPHITI and kind is not kinds.STATEMENT_VECTORS
-)
+PLAIN: tuple[Kind, ...] = tuple(kind for kind in STORED if kind not in SEEN_BY_GRAPHITI)
 
 
 def _hint(stored: StoredKind, properties: Sequence[str]) -> str:
@@ -44,7 +48,8 @@ def _returned(read: Read, *before: str, behind: Iterable[str] = ()) -> str:
     return f"RETURN collect([{', '.join((*before, *(f'n.{name}' for name in columns), *behind))}])"
 
 
-def _look_up(stored: StoredKind, read: Read, by: tuple[str, ...]) -> str:
+def _look_up(read: Read) -> str:
+    stored, by = STORED[read.kind], (read.by,) if isinstance(read.by, str) else read.by or ()
     properties = stored.serving(by)
     values = ["value"] if len(by) == 1 else [f"value[{n}]" for n in range(len(by))]
     matched = [f"n.{p} = {v}" for p, v in zip(properties, values, strict=False)]
@@ -59,8 +64,9 @@ WHERE n.group_id = {stored.group} AND {" AND ".join(matched)}
 """
 
 
-def _scan(stored: StoredKind, read: Read) -> str:
+def _scan(read: Read) -> str:
     """Return a scan, page by page in the order of the key's own index, or of that of `since`."""
+    stored = STORED[read.kind]
     key = stored.lookups(read.place) if read.since else stored.key
     behind = "n.{0} > $after[0]"
     if len(key) == 2:
@@ -81,32 +87,13 @@ CALL () {{
 """
 
 
-def _read(read: Read) -> str:
-    stored = STORED[read.kind]
-    if read.by is None:
-        return _scan(stored, read)
-    return _look_up(stored, read, (read.by,) if isinstance(read.by, str) else read.by)
+OF_READ: Mapping[Read, str] = {read: _look_up(read) if read.by else _scan(read) for read in READS}
 
 
-OF_READ: Mapping[Read, str] = {read: _read(read) for read in READS}
-
-
-def _everywhere(read: Read) -> str:
-    """Return the statement that runs a read over all groups: $values; rows: group, as `_returned`."""
-    kind = STORED[read.kind]
-    if read.by is None:
-        return f"MATCH {kind.pattern} {_returned(read, 'n.group_id')}"
-    first, *others = kind.serving((str(read.by),))
-    named = "".join(f" AND n.{p} IS NOT NULL" for p in others)
-    return f"""
-MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL AND g.clearing IS NULL AND g.adopting IS NULL
-MATCH {kind.pattern} {_hint(kind, (first, *others))}
-WHERE n.group_id = g.name AND n.{first} IN $values{named}
-{_returned(read, "g.name")}
-"""
-
-
-EVERYWHERE: Mapping[Read, str] = {read: _everywhere(read) for read in kinds.EVERYWHERE}
+# Of all groups, of a kind with few rows; rows: group, as `_returned`.
+EVERYWHERE: Mapping[Read, str] = {
+    read: f"MATCH {STORED[read.kind].pattern} {_returned(read, 'n.group_id')}" for read in kinds.EVERYWHERE
+}
 
 
 def _keyed(stored: StoredKind) -> str:
@@ -122,24 +109,20 @@ def _put(kind: Kind) -> str:
 # $rows: a map of lists by kind, of all kinds that have nothing but their rows: one round trip for all. One
 # parameter, since the server plans a statement anew for each mixture of empty, short and long lists.
 PUT_PLAIN = "\n".join(_put(kind) for kind in PLAIN)
-# {group_id, id, vector, signs}. Rows: group of each vector that took the place of another.
-PUT_STATEMENT_VECTORS = """
-UNWIND $rows AS row
-MERGE (n:KgrayStatementVector {group_id: row.group_id, id: row.id})
-WITH row, n, n.vector <> row.vector AS replaced
-SET n = row
-WITH row, replaced WHERE replaced
-RETURN row.group_id
-"""
 # {group_id, key}. Facts and entities go by statements of their own.
 DROP: Mapping[Kind, str] = {
-    kind: f"UNWIND $rows AS row\nMATCH (n:{stored.label} {_keyed(stored)})\nDETACH DELETE n"
+    kind: f"MATCH (n:{stored.label} {_keyed(stored)}) DETACH DELETE n"
     for kind, stored in STORED.items()
     if kind not in (kinds.ENTITIES, kinds.FACTS)
 }
-# {group_id, key, put: properties}. Facts and vectors are put whole.
+# {group_id, key, put: properties}. Facts are put whole. A retired episode is no longer visible to Graphiti.
 PATCH: Mapping[Kind, str] = {
-    kind: f"UNWIND $rows AS row\nMATCH (n:{STORED[kind].label} {_keyed(STORED[kind])})\nSET n += row.put"
+    kind: f"MATCH (n:{STORED[kind].label} {_keyed(STORED[kind])}) SET n += row.put"
+    + """
+WITH n WHERE n:Episodic AND n.retired_at IS NOT NULL REMOVE n:Episodic
+WITH n OPTIONAL MATCH (n)-[m:MENTIONS]->(:Entity) DELETE m
+"""
+    * (kind is kinds.EPISODES)
     for kind in (kinds.EPISODES, kinds.ENTITIES, *PLAIN)
 }
 
@@ -147,41 +130,93 @@ PATCH: Mapping[Kind, str] = {
 def _clear(kind: Kind) -> str:
     """Return the statement that takes rows of a group that goes: of the log, those up to a sequence (R27)."""
     stored = STORED[kind]
-    first, *others = stored.key
-    matched = [f"n.{p} IS NOT NULL" for p in others]
+    matched = [f"n.{p} IS NOT NULL" for p in stored.key]
     if kind.log:
         # The removing operation's own row stays.
-        matched.insert(0, f"n.sequence {'<' if kind is kinds.OPERATIONS else '<='} $sequence")
-    else:
-        matched.insert(0, f"n.{first} IS NOT NULL")
+        matched[0] = f"n.sequence {'<' if kind is kinds.OPERATIONS else '<='} $sequence"
     return f"MATCH {stored.pattern} WHERE n.group_id = {stored.group} AND {' AND '.join(matched)}"
 
 
-_CLEARED_ANSWERS = """
-MATCH (n:KgrayAnswer) WHERE n.group_id = $group AND n.request IS NOT NULL AND (
-    EXISTS { MATCH (u:KgrayUse) USING INDEX u:KgrayUse(group_id, request)
-        WHERE u.group_id = $group AND u.request = n.request AND u.sequence <= $sequence }
-    OR NOT EXISTS { MATCH (u:KgrayUse) USING INDEX u:KgrayUse(group_id, request)
-        WHERE u.group_id = $group AND u.request = n.request })
-"""
-_CLEARED_USES = """
-MATCH (n:KgrayUse) WHERE n.group_id = $group AND n.sequence IS NOT NULL AND n.request IS NOT NULL
-    AND NOT EXISTS { MATCH (a:KgrayAnswer) WHERE a.group_id = $group AND a.request = n.request }
-"""
-# What speaks of a thing before the thing. By hand: values, and the journal. An answer that a sequence up to
-# this one used goes, whoever else did (R25), and with it all notes of its use.
+# What speaks of a thing before the thing.
 _CLEARED: Mapping[str, str] = {
-    **{
-        kind.name: _clear(kind)
-        for kind in reversed(kinds.KINDS)
-        if kind not in (kinds.ANSWERS, kinds.ANSWER_USES)
-    },
+    **{kind.name: _clear(kind) for kind in reversed(kinds.KINDS)},
     "values": "MATCH (n:Value) WHERE n.group_id = $group AND n.uuid IS NOT NULL",
-    "answers": _CLEARED_ANSWERS,
-    "answer_uses": _CLEARED_USES,
 }
 # $group, $group_key, $sequence, $most: at most so many rows of each kind in turn. One row: how many went.
 CLEAR: Mapping[str, str] = {
     name: f"{match} WITH n LIMIT $most {'DELETE' if name == 'facts' else 'DETACH DELETE'} n RETURN count(*)"
     for name, match in _CLEARED.items()
 }
+
+
+_PAGE_ROWS = 1_000
+_INT_LIMIT = 1 << 63
+Ask = Callable[..., list[list[Any]]]  # runs a statement with named values; rows in the order of its RETURN
+
+
+def read_rows(ask: Ask, read: Read, named: Mapping[str, str], values: Sequence[Any]) -> Iterator[Row]:
+    """Return the rows of a declared read. named: the group, as `statements.OPEN` takes it."""
+    if read.by is None:
+        yield from _scanned(ask, read, named, values)
+        return
+    asked = [value for value in dict.fromkeys(values) if storable(value)]
+    if read.by in STORED[read.kind].digested:
+        asked = list(map(digest, asked))
+    for start in range(0, len(asked), MAX_ROWS):
+        ((found,),) = ask(OF_READ[read], values=asked[start : start + MAX_ROWS], **named)
+        yield from _rows(read, _sorted(read, found))
+
+
+def read_everywhere(ask: Ask, read: Read) -> list[tuple[str, Row]]:
+    """Return (group, row) of a read in all groups, by group."""
+    ((rows,),) = ask(EVERYWHERE[read])
+    found = _sorted(read, rows)
+    return list(zip([row[0] for row in found], _rows(read, found), strict=True))
+
+
+def _sorted(read: Read, found: list[list[Any]]) -> list[list[Any]]:
+    """Return rows that begin with a group, or the index of a value, by that and the kind's order."""
+    found.sort(key=lambda row: (row[0], *row[1 + len(read.chosen) :]))
+    return found
+
+
+def _scanned(ask: Ask, read: Read, named: Mapping[str, str], since: Sequence[Any]) -> Iterator[Row]:
+    stored, walked = STORED[read.kind], read.place if read.since else read.kind.key
+    key = stored.lookups(walked)
+    types = {column.name: column.type for column in read.kind.columns}
+    after = [*since, *(-1 if types[name] == "int" else "" for name in walked[len(since) :])]
+    found: list[tuple[list[Any], Row]] = []
+    size = _PAGE_ROWS
+    while size == _PAGE_ROWS:
+        ((page,),) = ask(OF_READ[read], after=after, limit=_PAGE_ROWS, **named)
+        if not (size := len(page)):
+            break
+        after = page[-1][-len(key) :]
+        rows = _rows(read, page, first=0)
+        if key == tuple(map(stored.property_of, read.place)):
+            yield from rows
+        else:  # no index has them in this order
+            found += zip([row[len(read.chosen) : -len(key)] for row in page], rows, strict=True)
+    found.sort(key=itemgetter(0), reverse=True)
+    while found:  # released as they are read: vectors are large
+        yield found.pop()[1]
+
+
+def _rows(read: Read, found: Iterable[list[Any]], *, first: int = 1) -> Iterator[Row]:
+    """Yield rows of a read, whose columns begin at an index, with the types that Neo4j lacks."""
+    types = {column.name: column.type for column in (*read.kind.columns, *read.kind.computed)}
+    made: Mapping[str, Callable[[Any], Any]] = {"texts": tuple, "vector": bytes, "bytes": bytes}
+    changed = [(n, made[types[name]]) for n, name in enumerate(read.chosen, first) if types[name] in made]
+    for row in found:
+        for place, convert in changed:
+            row[place] = None if row[place] is None else convert(row[place])
+        yield tuple(row[first : first + len(read.chosen)])
+
+
+def storable(value: Any) -> bool:  # noqa: ANN401 - a text, a number or a place that is asked for
+    """Whether the database can hold a value; a look-up of one that it cannot hold finds nothing."""
+    if isinstance(value, str):
+        return is_storable(value)
+    if isinstance(value, int):
+        return -_INT_LIMIT <= value < _INT_LIMIT
+    return all(map(storable, value))

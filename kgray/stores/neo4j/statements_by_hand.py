@@ -2,7 +2,8 @@
 
 What the record table does not say: the database, the fence, groups, what is pending, facts at entities, and
 what Graphiti's readers see. Values go in as parameters; text is put together at import only, of our names.
-Reads take $group, $group_key, $copy besides (`statements.OPEN`); writes take $rows, as in statements.py.
+Reads take $group, $group_key, $copy besides (`statements.OPEN`); those with a `row` are run for each of $rows
+(`Connection.run_rows`).
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from __future__ import annotations
 from kgray import kinds
 from kgray.stores.neo4j.mapping import STORED
 from kgray.stores.neo4j.statements import OPEN
-
-# ---------------------------------------------------------------------------------- the database
 
 # One row: version, edition.
 SERVER = """
@@ -31,8 +30,6 @@ INDEXES = "SHOW INDEXES YIELD name, state WHERE name IN $names RETURN name, stat
 PROBE = "CREATE (n:KgrayProbe) DELETE n"
 # $seconds.
 AWAIT_INDEXES = "CALL db.awaitIndexes($seconds)"
-
-# ------------------------------------------------------------------------------------- the fence
 
 # Locks the meta node: who takes a shard sees the map as it is. One row: the number of shards.
 LOCK_MAP = "MATCH (m:KgrayMeta {id: 'kgray'}) SET m.locked = true WITH m RETURN coalesce(m.shards, 1)"
@@ -70,8 +67,6 @@ UNWIND $shards AS id MATCH (s:KgrayShard {id: id}) SET s.beat = timestamp()
 WITH s RETURN s.epoch, s.token
 """
 
-# ---------------------------------------------------------------------------------------- groups
-
 _GROUP = (
     "g {asked: row.name, named: g.name IS NOT NULL, "
     ".last, .last_recorded, .removals, .adopting, .clearing, .waiting}"
@@ -79,20 +74,14 @@ _GROUP = (
 # $rows: {id, name}, sorted by id: one order of locks for all. Makes those that were never there, without a
 # name. Rows: a map with the fields of `groups.LockedGroup`.
 LOCK_GROUPS = f"""
-UNWIND $rows AS row
 MERGE (g:KgrayGroup {{id: row.id}}) ON CREATE SET g.last = 0, g.last_recorded = 0, g.removals = 0
-SET g.locked = true
-WITH row, g RETURN {_GROUP}
+SET g.locked = true WITH row, g RETURN {_GROUP}
 """
 # The same, without making any.
-LOCK_GROUPS_THERE = f"""
-UNWIND $rows AS row
-MATCH (g:KgrayGroup {{id: row.id}}) SET g.locked = true
-WITH row, g RETURN {_GROUP}
-"""
+LOCK_GROUPS_THERE = f"MATCH (g:KgrayGroup {{id: row.id}}) SET g.locked = true WITH row, g RETURN {_GROUP}"
 # $rows: the fields of `groups.LockedGroup`, id, name, cleared_name; appended: something waits from now on.
 KEEP_GROUPS = """
-UNWIND $rows AS row MATCH (g:KgrayGroup {id: row.id}) SET g = row REMOVE g.appended, g.asked, g.named
+MATCH (g:KgrayGroup {id: row.id}) SET g = row REMOVE g.appended, g.asked, g.named
 SET g.waiting = CASE WHEN row.appended THEN timestamp() * 1000 ELSE row.waiting END
 """
 # Rows: id, name, adopting, last, last_recorded, removals.
@@ -102,17 +91,11 @@ HEADS_OF = f"UNWIND $ids AS id MATCH (g:KgrayGroup {{id: id}}) RETURN {_HEAD}"
 HEADS = f"MATCH (g:KgrayGroup) WHERE g.name <> '{kinds.OWN}' RETURN {_HEAD} ORDER BY g.name"
 # The groups whose removal was cut off: name.
 CLEARING = "MATCH (g:KgrayGroup) WHERE g.clearing IS NOT NULL RETURN g.cleared_name"
-# $id: of this append, whose node is made; $ended: of earlier ones, whose nodes are deleted.
-NEW_CALL = """
-CREATE (:KgrayCall {id: $id})
-WITH 1 AS made
-UNWIND $ended AS id MATCH (c:KgrayCall {id: id}) DELETE c
-"""
-CALL = "MATCH (c:KgrayCall {id: $id}) RETURN c.id"
-# $ended: when a process closes the store.
-DROP_CALLS = "UNWIND $ended AS id MATCH (c:KgrayCall {id: id}) DELETE c"
-
-# --------------------------------------------------------------------------------------- the log
+# $id: of who appends, $call: of this append, which is noted there.
+NOTE_CALL = "MERGE (c:KgrayCall {id: $id}) SET c.call = $call"
+LAST_CALL = "MATCH (c:KgrayCall {id: $id}) RETURN c.call"
+# $ids: when a process closes the store.
+DROP_CALLS = "UNWIND $ids AS id MATCH (c:KgrayCall {id: id}) DELETE c"
 
 # Pending entries by (state, lane): an index range each, in the order of sequences.
 _WAITING = "[[0, false], [0, true], [1, false], [1, true]]"
@@ -134,46 +117,38 @@ CALL () {{
 WITH n ORDER BY n.sequence LIMIT $limit
 RETURN n.sequence, n:KgrayEpisode ORDER BY n.sequence
 """
-_WAITS = (
-    "COUNT {{ MATCH (e:KgrayEpisode) WHERE e.group_id = {group} AND e.state IN [0, 1] "
-    "AND e.bulk IS NOT NULL AND e.sequence IS NOT NULL }} "
-    "+ COUNT {{ MATCH (o:KgrayOperation) WHERE o.group_id = {group_key} AND o.state = 0 "
-    "AND o.sequence IS NOT NULL }}"
+_ASKED = "MATCH (o:KgrayOperation) WHERE o.group_id = {key} AND o.state = 0 AND o.sequence IS NOT NULL"
+_OPEN = (
+    "MATCH (e:KgrayEpisode) WHERE e.group_id = {name} AND e.state IN [0, 1] AND e.bulk {bulk} "
+    "AND e.sequence IS NOT NULL"
 )
+_ANY_LANE = "IS NOT NULL"
+_OPEN_IN_G, _ASKED_IN_G = _OPEN.format(name="g.name", bulk=_ANY_LANE), _ASKED.format(key="g.id")
 # Of a locked group, whether it has a name or not.
-PENDING_COUNT_LOCKED = f"RETURN {_WAITS.format(group='$group', group_key='$group_key')}"
-PENDING_COUNT = f"{OPEN}\n{PENDING_COUNT_LOCKED}"
-# $most.
-PENDING_COUNT_ALL = """
-MATCH (g:KgrayGroup) WHERE g.waiting > 0 AND g.name IS NOT NULL
-CALL (g) {
-    MATCH (e:KgrayEpisode) WHERE e.group_id = g.name AND e.state IN [0, 1] AND e.bulk IS NOT NULL
-        AND e.sequence IS NOT NULL
-    RETURN 1 AS one LIMIT $most
-    UNION ALL
-    MATCH (o:KgrayOperation) WHERE o.group_id = g.id AND o.state = 0 AND o.sequence IS NOT NULL
-    RETURN 1 AS one LIMIT $most
-}
+WAITING = (
+    f"RETURN EXISTS {{ {_OPEN.format(name='$group', bulk=_ANY_LANE)} }} "
+    f"OR EXISTS {{ {_ASKED.format(key='$group_key')} }}"
+)
+# $group: a name, or null for all groups; $most.
+PENDING_COUNT = f"""
+MATCH (g:KgrayGroup) WHERE g.waiting > 0 AND g.name = coalesce($group, g.name)
+CALL (g) {{ {_OPEN_IN_G} RETURN 1 AS one LIMIT $most UNION ALL {_ASKED_IN_G} RETURN 1 AS one LIMIT $most }}
 WITH one LIMIT $most RETURN count(one)
 """
 # $ids: of groups in which something has ended. One that leaves in pieces has no name: what waits in it stays
 # marked.
 SETTLE = f"""
 UNWIND $ids AS id MATCH (g:KgrayGroup {{id: id}})
-WHERE g.waiting > 0 AND g.name IS NOT NULL AND {_WAITS.format(group="g.name", group_key="g.id")} = 0
+WHERE g.waiting > 0 AND g.name IS NOT NULL
+    AND NOT EXISTS {{ {_OPEN_IN_G} }} AND NOT EXISTS {{ {_ASKED_IN_G} }}
 SET g.waiting = null
 """
 # $mark. Rows: group, whether anything pending is live, when something was last appended. Corrections go
 # before the backfill lane.
-_ANY = (
-    "EXISTS {{ MATCH (e:KgrayEpisode) WHERE e.group_id = g.name AND e.state IN [0, 1] AND e.bulk = {bulk} "
-    "AND e.sequence IS NOT NULL }}"
-)
 PENDING_GROUPS = f"""
 MATCH (g:KgrayGroup) WHERE g.waiting > $mark AND g.name IS NOT NULL
-WITH g, {_ANY.format(bulk="false")} OR EXISTS {{ MATCH (o:KgrayOperation)
-    WHERE o.group_id = g.id AND o.state = 0 AND o.sequence IS NOT NULL }} AS live
-WHERE live OR {_ANY.format(bulk="true")}
+WITH g, EXISTS {{ {_OPEN.format(name="g.name", bulk="= false")} }} OR EXISTS {{ {_ASKED_IN_G} }} AS live
+WHERE live OR EXISTS {{ {_OPEN.format(name="g.name", bulk="= true")} }}
 RETURN g.name, live, g.waiting ORDER BY g.name
 """
 # Rows: groups with a retraction or removal that was requested and not carried out.
@@ -198,101 +173,75 @@ RETURN n.sequence
 # $rows: {group_id, group_key, sequence}. What each entry is now: group, sequence, an episode's state and when
 # it ended, an operation's.
 STATES = """
-UNWIND $rows AS row
 OPTIONAL MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})
 OPTIONAL MATCH (o:KgrayOperation {group_id: row.group_key, sequence: row.sequence})
 RETURN row.group_id, row.sequence, [e.state, e.ended_at], [o.state, o.recorded_at]
 """
 
 
-def _of(kind: kinds.Kind, by: str, *, one: bool) -> str:
-    """Return the pattern of the rows of a kind as `n`: of $group, by an index, or of all groups."""
-    stored = STORED[kind]
-    named = (f" AND n.{name} IS NOT NULL" for name in stored.serving((by,)))
-    return f"MATCH {stored.pattern} WHERE " + (f"n.group_id = $group{''.join(named)}" if one else "true")
-
-
 def _counting(*, one: bool) -> tuple[str, str]:
-    states = "n.retired_at IS NULL RETURN n.group_id, n.state, count(*)"
-    costs = "0 AS e, 0 AS f, sum(n.calls) AS c, sum(n.prompt_tokens) AS p, sum(n.completion_tokens) AS t"
+    def each(kind: kinds.Kind, by: str, told: str) -> str:
+        """Return what is told of the rows of a kind as `n`: of $group, by an index, or of all groups."""
+        named = "".join(f" AND n.{name} IS NOT NULL" for name in STORED[kind].serving((by,)))
+        return f"MATCH {STORED[kind].pattern} WHERE {f'n.group_id = $group{named}' if one else 'true'} {told}"
+
+    sums = "RETURN n.group_id AS g, {} AS e, {} AS f, {} AS c, {} AS p, {} AS t"
+    costs = sums.format(0, 0, "sum(n.calls)", "sum(n.prompt_tokens)", "sum(n.completion_tokens)")
     rest = (
-        (kinds.ENTITIES, "id", "count(*) AS e, 0 AS f, 0 AS c, 0 AS p, 0 AS t"),
-        (kinds.FACTS, "id", "0 AS e, count(*) AS f, 0 AS c, 0 AS p, 0 AS t"),
-        (kinds.EXTRACTIONS, "sequence", costs),
-        (kinds.ANSWERS, "request", costs),
+        each(kinds.ENTITIES, "id", sums.format("count(*)", 0, 0, 0, 0)),
+        each(kinds.FACTS, "id", sums.format(0, "count(*)", 0, 0, 0)),
+        each(kinds.EXTRACTIONS, "sequence", costs),
+        each(kinds.ANSWERS, "request", costs),
     )
-    parts = (f"{_of(kind, by, one=one)} RETURN n.group_id AS g, {sums}" for kind, by, sums in rest)
-    return f"{_of(kinds.EPISODES, 'state', one=one)} AND {states}", " UNION ALL ".join(parts)
+    states = each(kinds.EPISODES, "state", "AND n.retired_at IS NULL RETURN n.group_id, n.state, count(*)")
+    return states, " UNION ALL ".join(rest)
 
 
 # Of $group, and of all groups, each of which walks what it counts once. Rows of (group, state, how many) of
 # what was neither retracted nor retried; rows of (group, the other fields of GroupCounts), to be added up.
 COUNT, COUNT_ALL = _counting(one=True), _counting(one=False)
 
-# ------------------------------------------------------------------------------ facts at entities
-
 _FACT = ", ".join(f"f.{STORED[kinds.FACTS].property_of(c)}" for c in kinds.FACTS.names)
 _HOLDS = (
     "($as_of IS NULL OR (f.valid IS NULL OR f.valid <= $as_of) AND (f.invalid IS NULL OR $as_of < f.invalid))"
 )
+_FACTS_AT = f"""
+    MATCH ()-[f:RELATES_TO]->()
+    WHERE f.group_id = $group AND f.{{0}} = entity AND f.created IS NOT NULL AND {_HOLDS}
+    RETURN f ORDER BY f.group_id DESC, f.{{0}} DESC, f.created DESC, f.uuid LIMIT $limit
+"""
 # $asked: entities, $as_of: an instant, or null for any time, $limit: the columns of FACTS. Each branch reads
 # its index in that order and stops at the limit: a hub costs what is taken of it.
 FACTS_AT = f"""
 {OPEN}
 UNWIND $asked AS entity
-CALL (entity) {{
-    MATCH ()-[f:RELATES_TO]->()
-    WHERE f.group_id = $group AND f.source = entity AND f.created IS NOT NULL AND {_HOLDS}
-    RETURN f ORDER BY f.group_id DESC, f.source DESC, f.created DESC, f.uuid LIMIT $limit
-    UNION
-    MATCH ()-[f:RELATES_TO]->()
-    WHERE f.group_id = $group AND f.target = entity AND f.created IS NOT NULL AND {_HOLDS}
-    RETURN f ORDER BY f.group_id DESC, f.target DESC, f.created DESC, f.uuid LIMIT $limit
-}}
+CALL (entity) {{ {" UNION ".join(map(_FACTS_AT.format, ("source", "target")))} }}
 WITH DISTINCT f ORDER BY f.created DESC, f.uuid LIMIT $limit
 RETURN {_FACT}
 """
 
-# --------------------------------------------------------------------- what Graphiti's readers see
-
 # All properties. A live, committed episode is visible to Graphiti.
 PUT_EPISODES = """
-UNWIND $rows AS row
 MERGE (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})
 SET e = row
 WITH e, e.state = 2 AND e.retired_at IS NULL AS live
 FOREACH (_ IN CASE WHEN live THEN [1] ELSE [] END | SET e:Episodic)
 FOREACH (_ IN CASE WHEN live THEN [] ELSE [1] END | REMOVE e:Episodic)
 """
-# {group_id, sequence}: retired; no longer visible to Graphiti.
-HIDE_EPISODES = """
-UNWIND $rows AS row
-MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) WHERE e:Episodic
-REMOVE e:Episodic
-WITH e OPTIONAL MATCH (e)-[m:MENTIONS]->(:Entity) DELETE m
-"""
 # The columns; `created_at` stays.
-PUT_ENTITIES = """
-UNWIND $rows AS row
-MERGE (e:Entity {group_id: row.group_id, uuid: row.uuid}) SET e += row, e.summary = ''
-"""
+PUT_ENTITIES = "MERGE (e:Entity {group_id: row.group_id, uuid: row.uuid}) SET e += row, e.summary = ''"
 # {group_id, uuid}: with the value that it ends at. One that is put anew goes first: its ends may be others.
 DROP_FACTS = """
-UNWIND $rows AS row
-MATCH ()-[f:RELATES_TO {group_id: row.group_id, uuid: row.uuid}]->(o)
-DELETE f
+MATCH ()-[f:RELATES_TO {group_id: row.group_id, uuid: row.uuid}]->(o) DELETE f
 FOREACH (_ IN CASE WHEN o:Value THEN [1] ELSE [] END | DELETE o)
 """
 # All properties. Rows: the facts that were made; of one that is not, an entity is not stored.
 NEW_FACTS = """
-UNWIND $rows AS row
 MATCH (s:Entity {group_id: row.group_id, uuid: row.source})
 MATCH (o:Entity {group_id: row.group_id, uuid: row.target})
-CREATE (s)-[f:RELATES_TO]->(o) SET f = row
-RETURN row.uuid
+CREATE (s)-[f:RELATES_TO]->(o) SET f = row RETURN row.uuid
 """
 NEW_VALUE_FACTS = """
-UNWIND $rows AS row
 MATCH (s:Entity {group_id: row.group_id, uuid: row.source})
 WITH row, s, CASE WHEN row.unit <> '' THEN row.value + ' ' + row.unit ELSE row.value END AS shown
 CREATE (s)-[f:RELATES_TO]->(:Value {group_id: row.group_id, uuid: row.uuid, name: shown}) SET f = row
@@ -300,25 +249,19 @@ RETURN row.uuid
 """
 # {group_id, uuid}: with whatever still hangs on it.
 DROP_ENTITIES = """
-UNWIND $rows AS row
 MATCH (e:Entity {group_id: row.group_id, uuid: row.uuid})
-OPTIONAL MATCH (e)-[:RELATES_TO]->(v:Value)
-DETACH DELETE v, e
+OPTIONAL MATCH (e)-[:RELATES_TO]->(v:Value) DETACH DELETE v, e
 """
 # {group_id, id}: recorded entities that moved. Rows: group, sequences that mention them.
 MENTIONED_IN = """
-UNWIND $rows AS row
-MATCH (m:KgrayMention {group_id: row.group_id, entity: row.id})
-RETURN DISTINCT m.group_id, m.sequence
+MATCH (m:KgrayMention {group_id: row.group_id, entity: row.id}) RETURN DISTINCT m.group_id, m.sequence
 """
 # {group_id, sequence}: an episode's edges to what its mentions show as now, made anew. Of a recorded
 # entity that shows as several, the one that bears the surface. The first episode dates an entity.
 DROP_LINKS = """
-UNWIND $rows AS row
 MATCH (:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})-[l:MENTIONS]->() DELETE l
 """
 LINK_MENTIONS = """
-UNWIND $rows AS row
 MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) WHERE e:Episodic
 MATCH (m:KgrayMention) USING INDEX m:KgrayMention(group_id, sequence, ordinal)
 WHERE m.group_id = row.group_id AND m.sequence = row.sequence AND m.ordinal >= 0
@@ -336,7 +279,6 @@ CREATE (e)-[:MENTIONS {group_id: e.group_id, uuid: e.uuid + '/' + t.uuid, create
 """
 # {group_id, sequence}: an episode's `entity_edges`: the facts that name it.
 KNOW_FACTS = """
-UNWIND $rows AS row
 MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) WHERE e:Episodic
 MATCH (v:KgrayEvidence) USING INDEX v:KgrayEvidence(group_id, sequence, ordinal)
 WHERE v.group_id = row.group_id AND v.sequence = row.sequence AND v.ordinal >= 0

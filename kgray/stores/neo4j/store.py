@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from kgray import locks
 from kgray import rows as packing
-from kgray.errors import Outrun
+from kgray.errors import KgrayError, Outrun, StoreError
 from kgray.graph import Fact
-from kgray.kinds import ALL, EPISODES_AT, Kind, Read, Row
-from kgray.ports.store import Appending, GroupCounts, GroupHead, RowChanges
+from kgray.kinds import ALL, COMMITTED, EPISODES, EPISODES_AT, Kind, Read, Row
+from kgray.ports import Appending, GroupCounts, GroupHead, RowChanges
 from kgray.records import Episode
 from kgray.stores import alike
-from kgray.stores.alike import Reads
-from kgray.stores.batch import AppliedBatch
-from kgray.stores.neo4j import fence, reading, schema
+from kgray.stores.alike import EVERY_SEQUENCE, AppendBuffer, FoldedBatch, Reads, portions
+from kgray.stores.neo4j import fence, schema, statements
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements_by_hand as cypher
-from kgray.stores.neo4j.adoption import Neo4jAdoption
-from kgray.stores.neo4j.appending import Appender
 from kgray.stores.neo4j.connection import PATIENCE_S, Connection, Running
 from kgray.stores.neo4j.fence import Held
+from kgray.stores.neo4j.groups import LockedGroup
 from kgray.stores.neo4j.mapping import group_key, named_group
-from kgray.stores.neo4j.reading import storable
-from kgray.stores.neo4j.row_writer import BatchWriter
+from kgray.stores.neo4j.row_writer import STATE, BatchWriter
+from kgray.stores.neo4j.statements import storable
 from kgray.times import SECOND, Instant
 
 T = TypeVar("T")
 _NO_LIMIT = (1 << 31) - 1
 _RUNS = ALL["community_runs"]
+_PORTION_ROWS = 500  # of a transaction that copies
 # How long an append may take from its look at the clock to its commit to be found by `newly_pending`.
 _LATE: Instant = 5 * SECOND
 
@@ -53,14 +53,13 @@ def open_neo4j(
     """Open the store in a database; create it where there is none.
 
     uri         bolt://, neo4j:// or their TLS forms (+s, +ssc); database: None = the user's own
-    embedder    the embedder's identity, kept in the database
     dimensions  numbers a vector; 0 = as many as the store's have, which must be there
     folder      the data folder, whose ingest lock is held while writing; None: the lease alone
     create      False: a database without a store is an error that names `kgray init`
     patience_s  how long a transaction waits for a server that is away, or for another's lock
 
-    Raises SettingsError for a URI, user, password or database that is refused; Unavailable at once
-    where the server does not answer; StoreError for another schema or another embedder.
+    Raises SettingsError for what the server refuses; Unavailable at once where it does not answer; StoreError
+    for another schema or another embedder.
     """
     db = Connection(uri=uri, user=user, password=password, database=database, patience_s=patience_s)
     try:
@@ -82,18 +81,36 @@ class Neo4jStore(Reads):
 
     def __init__(self, db: Connection, server: str, *, dimensions: int, folder: Path | None) -> None:
         self._db = db
-        self._appender = Appender(db)
         self.folder = folder
         self.server = server
         self.dimensions = dimensions
         self._held: Held | None = None
         self._adopting: dict[str, str] = {}  # group -> token of this process's copy into it
         self._local = threading.local()
-
-    # ------------------------------------------------------------------------------- the log
+        self._threads = set[str]()  # those that appended, each by the id of its node
 
     def append(self, groups: Collection[str], work: Callable[[Appending], T]) -> T:
-        return self._appender.append(groups, work)
+        """Carry out `work` exactly once, even if the answer to its commit was lost; see `ports.Store`.
+
+        Each append is noted in a node of its thread. A retry looks there: if it is noted, the earlier attempt
+        was committed, and its value, kept here, is returned.
+        """
+        here, call, values = self._local.__dict__.setdefault("name", str(uuid4())), str(uuid4()), list[T]()
+        self._threads.add(here)
+
+        def attempt(running: Running) -> T:
+            # Locking waits for an earlier attempt that is still committing; then its note is visible.
+            locked = grouped.opened(self._db, running, groups, make=True)
+            if values and self._db.run(running, cypher.LAST_CALL, id=here) == [[call]]:
+                return values[-1]
+            appending = AppendBuffer(BatchWriter(self._db, running, 0, locked))
+            value = work(appending)
+            if appending.finish():
+                self._db.run(running, cypher.NOTE_CALL, id=here, call=call)
+                values.append(value)
+            return value
+
+        return grouped.cleared_first(self._db, lambda: self._db.write(attempt))
 
     def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
         found = self._db.rows(cypher.PENDING_GROUPS, mark=mark)
@@ -110,11 +127,8 @@ class Neo4jStore(Reads):
         return [(row[0], row[1]) for row in self._db.rows(cypher.PENDING_SEQUENCES, **asked)]
 
     def pending_count(self, group: str | None = None, *, most: int = 1 << 62) -> int:
-        if group is None:
-            found = self._db.rows(cypher.PENDING_COUNT_ALL, most=most)
-        else:
-            found = self._db.rows(cypher.PENDING_COUNT, **self._named(group))
-        return int(found[0][0]) if found else 0
+        ((count,),) = self._db.rows(cypher.PENDING_COUNT, group=group, most=most)
+        return int(count)
 
     def said_before(self, episode: Episode, limit: int) -> list[Episode]:
         if limit <= 0:
@@ -123,8 +137,6 @@ class Neo4jStore(Reads):
         found = self._db.rows(cypher.SAID_BEFORE, **self._named(episode.group), **asked, limit=limit)
         before = self.rows(EPISODES_AT, episode.group, [sequence for (sequence,) in found])
         return [packing.episode(episode.group, row) for row in before]
-
-    # ------------------------------------------------------------------- the ingesting process
 
     @contextmanager
     def writing(
@@ -147,10 +159,9 @@ class Neo4jStore(Reads):
                 self._held = None
 
     def apply(self, changes: Sequence[RowChanges]) -> None:
-        """Apply changes of any groups, in order: one transaction, idempotent; see `ports.Store`.
+        """Apply changes in one transaction; see `ports.Store`.
 
-        Exception: the removal of a group ends a transaction. Its rows are deleted in further ones, and the
-        changes after it follow then.
+        The removal of a group ends it: its rows are deleted in further ones, and the changes after it follow.
         """
         start = 0
         for at, change in enumerate(changes, 1):
@@ -167,7 +178,7 @@ class Neo4jStore(Reads):
         def work(running: Running) -> None:
             fence.check(self._db, running, self._held, names)
             groups = grouped.opened(self._db, running, names, make=False)
-            AppliedBatch(BatchWriter(self._db, running, self.dimensions, groups)).carry_out(changes)
+            BatchWriter(self._db, running, self.dimensions, groups).carry_out(changes)
             fence.renew_late(self._db, running, self._held)
 
         grouped.cleared_first(self._db, lambda: self._db.write(work))
@@ -175,29 +186,87 @@ class Neo4jStore(Reads):
     def adopt(
         self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
     ) -> None:
-        adoption = Neo4jAdoption(self._db, self._held, group, head, self.dimensions, self._adopting)
-        alike.adopt(adoption, rows, verify)
+        """Copy a group in, portion by portion; see `ports.Store`.
+
+        Until it is complete the group's node has a token and no name, and is marked as one whose rows are
+        going: only this process's reads find the group, appending to it is refused, and who ingests next
+        deletes what a killed process left (`groups.finish`). Rows are put by their keys, so a portion whose
+        outcome is unknown can be put again.
+        """
+        token = str(uuid4())
+        self._db.write(lambda running: fence.check(self._db, running, self._held))
+        grouped.finish(self._db, group)
+        self._own(group, token, _begun)
+        try:
+            self._copy(group, head, rows, partial(self._own, group, token))
+            self._adopting[group] = token
+            verify()
+            self._own(group, token, _named)
+        except BaseException:
+            self._undo(group, token)
+            raise
+        finally:
+            self._adopting.pop(group, None)
+
+    def _copy(
+        self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], own: Callable[[_Copying], None]
+    ) -> None:
+        """Write the rows, a portion a transaction; then what needs all of them, and the counters."""
+        committed: list[tuple[str, int]] = []  # the group, sequence
+        for kind, portion in portions(rows, _PORTION_ROWS):
+            found = FoldedBatch()
+            for row in portion:
+                found.put(kind, group, row)
+                if kind is EPISODES and row[STATE] == COMMITTED:
+                    committed.append((group, row[0]))
+            own(partial(_write, found))
+        for start in range(0, len(committed), _PORTION_ROWS):
+            own(partial(_link, committed[start : start + _PORTION_ROWS]))
+        own(partial(_count, head))
+
+    def _own(self, group: str, token: str, work: _Copying) -> None:
+        """Run a transaction that holds the copy of a group, and write its counters.
+
+        Raises StoreError where the group is there, or another process has taken the copy over.
+        """
+
+        def once(running: Running) -> None:
+            fence.check(self._db, running, self._held)
+            there = grouped.locked(self._db, running, [group], make=True)[group]
+            if work is _begun and there.adopting is None:
+                if there.last:
+                    raise alike.known(group, self._db.where, there)
+                there.adopting = token
+            if work is _named and there.named:
+                return  # the answer to its commit was lost
+            if there.adopting != token:
+                raise StoreError(f"another process has taken group {group!r} over meanwhile: run it again")
+            work(BatchWriter(self._db, running, self.dimensions), there)
+            grouped.keep(self._db, running, [there])
+            fence.renew_late(self._db, running, self._held)
+
+        self._db.write(once)
+
+    def _undo(self, group: str, token: str) -> None:
+        """Delete what was written, unless another process has taken it over since."""
+        with suppress(StoreError):
+            self._own(group, token, _begun)
+            grouped.finish(self._db, group)
 
     def compact(self) -> bool:
-        """Return False: a client cannot make the server erase removed data from its files.
+        """Return False: a client cannot make the server erase removed bytes from its files, logs and backups.
 
-        No query, index or export finds what was removed. Its bytes stay in the server's files until they are
-        overwritten, in its transaction logs for as long as those are retained
-        (`db.tx_log.rotation.retention_policy`), and in backups. To erase them at once, copy the groups into a
-        new database (`kgray copy`) and delete the files of the old one.
+        To erase them at once, copy the groups into a new database and delete the old one (docs/neo4j.md).
         """
         return False
-
-    # ------------------------------------------------------------------------------- reading
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """See that nothing is written while this thread reads inside it; nests.
 
         Neo4j has no snapshots: each statement sees what is committed when it runs, and a commit becomes
-        visible bit by bit. So the record time and the removals of a group that is scanned inside are read,
-        under its lock, before the first scan and at the end; with its runs of communities, where these are
-        scanned: what publishes one is no commit. Raises Outrun at the end where any of it has changed.
+        visible bit by bit. So the record time and the removals of a group that is scanned inside (and its
+        runs of communities, where these are) are read, under its lock, before the first scan and at the end.
         """
         if getattr(self._local, "scanned", None) is not None:
             yield
@@ -218,7 +287,7 @@ class Neo4jStore(Reads):
             found = grouped.locked(self._db, running, [group], make=False).get(group)
             head = (0, 0) if found is None else (found.last_recorded, found.removals)
             ask = partial(self._db.run, running)  # what was published before is visible by now, whole
-            published = reading.read_rows(ask, _RUNS, self._named(group), ()) if runs else ()
+            published = statements.read_rows(ask, _RUNS, self._named(group), ()) if runs else ()
             return (*head, *published)
 
         return self._db.write(work)
@@ -235,10 +304,10 @@ class Neo4jStore(Reads):
         scanned = getattr(self._local, "scanned", None)
         if read.by is None and scanned is not None and (asked := (group, read is _RUNS)) not in scanned:
             scanned[asked] = self._settled(group, runs=read is _RUNS)
-        yield from reading.read_rows(self._db.rows, read, self._named(group), values)
+        yield from statements.read_rows(self._db.rows, read, self._named(group), values)
 
-    def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:
-        return reading.read_everywhere(self._db.rows, read, values)
+    def everywhere(self, read: Read) -> list[tuple[str, Row]]:
+        return statements.read_everywhere(self._db.rows, read)
 
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
@@ -261,8 +330,6 @@ class Neo4jStore(Reads):
     def _named(self, group: str) -> dict[str, Any]:
         return named_group(group, self._adopting.get(group, ""))
 
-    # ------------------------------------------------------------------------------- the server
-
     def missing(self) -> list[str]:
         """Return the names of constraints and indexes that are missing or not online."""
         return schema.missing(self._db)
@@ -272,8 +339,38 @@ class Neo4jStore(Reads):
         self._db.write(lambda running: self._db.run(running, cypher.PROBE))
 
     def close(self) -> None:
-        self._appender.close()
+        if self._threads:
+            ids = list(self._threads)
+            with suppress(KgrayError):  # the server is away: the nodes stay, and harm nothing
+                self._db.write(
+                    lambda running: self._db.run(running, cypher.DROP_CALLS, ids=ids), patient=False
+                )
+        self._threads.clear()
         self._db.close()
+
+
+_Copying = Callable[[BatchWriter, LockedGroup], None]  # what one transaction of a copy does
+
+
+def _begun(_: BatchWriter, group: LockedGroup) -> None:
+    group.clearing = EVERY_SEQUENCE
+
+
+def _write(found: FoldedBatch, writer: BatchWriter, _: LockedGroup) -> None:
+    writer.write(found, complete=False)
+
+
+def _link(episodes: list[tuple[str, int]], writer: BatchWriter, _: LockedGroup) -> None:
+    writer.link(episodes)
+
+
+def _count(head: GroupHead, _: BatchWriter, group: LockedGroup) -> None:
+    group.appended = True  # part of what is copied may be pending
+    group.last, group.last_recorded = head.last, head.last_recorded
+
+
+def _named(_: BatchWriter, group: LockedGroup) -> None:
+    group.named, group.adopting, group.clearing = True, None, None
 
 
 def _head(row: Sequence[Any], copy: str) -> GroupHead:

@@ -22,7 +22,7 @@ from kgray import locks
 from kgray.errors import StoreError
 from kgray.ports import ResponseCache
 from kgray.records import Episode
-from kgray.stores.sqlite.database import cut_log, explained, one, rewrite, transaction
+from kgray.stores.sqlite.database import connect, cut_log, explained, one, rewrite, transaction
 
 FILE = "cache.sqlite3"
 APPLICATION_ID = 0x6B677263  # "kgrc", in the header of the file
@@ -30,7 +30,6 @@ VERSION = 1
 _LOG_PAGES = 250  # of the write-ahead log, before it is folded into the file: 1 MB
 _EVICTED = 16  # entries evicted at a time once the bound is passed
 _LARGEST = 4  # a reply may take a quarter of the file
-_SLACK = 1 << 20  # bytes above the bound up to which the file is not rewritten
 _WHAT_TO_DO = "move it away or delete it; what it holds can be asked of the model again"
 Standing = Callable[[str, Sequence[str]], Mapping[str, str]]  # group, ids -> id -> content hash of those held
 
@@ -49,6 +48,7 @@ CREATE TABLE askers (
 CREATE INDEX askers_entry ON askers (entry);
 CREATE TABLE waste (one INTEGER PRIMARY KEY) STRICT;
 """
+_COUNT = "SELECT count(*) FROM sqlite_schema"
 _FIND = "SELECT id, reply FROM entries WHERE key = ?"
 _USED = "(SELECT coalesce(max(used), 0) + 1 FROM entries)"
 _USE = f"UPDATE entries SET used = {_USED} WHERE id = ?"  # noqa: S608 - constants
@@ -64,20 +64,22 @@ _WASTED = "INSERT OR IGNORE INTO waste VALUES (1)"
 class SqliteResponses(ResponseCache):
     """`ports.ResponseCache` in a folder; the file is created when the first reply is kept.
 
-    max_bytes   of the file, without its log (up to 1 MB). The least recently used entries are evicted first
     standing    asks the store which episodes it holds; others (previews, removed ones) leave no trace here
+    max_bytes   of the file, without its log (up to 1 MB). The least recently used entries are evicted first.
+                0: nothing is kept, but what is there is erased
     """
 
-    def __init__(self, file: ResponseFile, *, max_bytes: int, standing: Standing) -> None:
-        self._file = file
-        self._max_bytes = max_bytes
-        self._standing = standing
+    def __init__(self, folder: Path, *, patience_s: float, standing: Standing, max_bytes: int = 0) -> None:
+        self.path, self.max_bytes = folder / FILE, max_bytes
+        self._patience_s, self._standing = patience_s, standing
+        self._connection: apsw.Connection | None = None
+        self._turn = threading.RLock()
 
     def recall(self, key: str, asking: Episode, context: Sequence[Episode] = ()) -> str | None:
-        if not self._file.there():
+        if not self._there():
             return None
         held = self._held([asking, *context])
-        with self._file.transaction() as connection:
+        with self._transaction() as connection:
             row = one(connection, _FIND, (_digest(asking.group, key),))
             if row is None:
                 return None
@@ -89,75 +91,45 @@ class SqliteResponses(ResponseCache):
     def keep(self, key: str, reply: str, asking: Episode, context: Sequence[Episode] = ()) -> None:
         body = reply.encode("utf-8", "surrogatepass")
         seen = [asking, *context]
-        if _LARGEST * len(body) > self._max_bytes or len(self._held(seen)) < len(seen):
+        if _LARGEST * len(body) > self.max_bytes or len(self._held(seen)) < len(seen):
             return
-        dropped = False
-        with self._file.transaction(make=True) as connection:
+        with self._transaction(make=True) as connection:
             row = one(connection, _NEW, (_digest(asking.group, key), _digest(asking.group), body))
             if row is not None:
                 _note(connection, row[0], seen)
-                while _bytes_in_use(connection) > self._max_bytes:
+                while _bytes_in_use(connection) > self.max_bytes:
                     if not _drop(connection, _LEAST_USED, _EVICTED):
                         break
-                    dropped = True
-        if dropped:
-            self._file.shrink(self._max_bytes + _SLACK)
 
-    def _held(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """Return those of one group that the store holds as they are."""
-        live = self._standing(episodes[0].group, [episode.id for episode in episodes])
-        return [episode for episode in episodes if live.get(episode.id) == episode.content_sha256]
-
-
-class ResponseFile:
-    """The cache file: its connection, and erasure, which also works where the settings disable the cache."""
-
-    def __init__(self, folder: Path, *, patience_s: float) -> None:
-        self.path = folder / FILE
-        self._patience_s = patience_s
-        self._connection: apsw.Connection | None = None
-        self._turn = threading.RLock()
-
-    def there(self) -> bool:
-        """Whether the file exists and is not empty."""
-        with _explained(self.path):
-            try:
-                return self.path.stat().st_size > 0
-            except (FileNotFoundError, NotADirectoryError):
-                return False
-
-    def erase(self, group: str, episodes: Sequence[str]) -> None:
-        """Drop the replies that were asked for, or used, with these episodes of a group."""
-        self._erase((_ASKED_BY, _digest(group, episode)) for episode in episodes)
-
-    def erase_group(self, group: str) -> None:
-        self._erase([(_OF_TENANT, _digest(group))])
+    def erase(self, group: str, episodes: Iterable[str] | None = None) -> None:
+        """Drop the replies that were asked for, or used, with these episodes of a group; None: all of it."""
+        if not self._there():
+            return
+        with self._transaction() as connection:
+            if episodes is None:
+                _drop(connection, _OF_TENANT, _digest(group))
+            for episode in episodes or ():
+                _drop(connection, _ASKED_BY, _digest(group, episode))
 
     def compact(self) -> bool:
         """Rewrite the file if anything was ever deleted from it, and cut its log; False where it is in use.
 
         Evicted replies count: their bytes may lie in the file after the entry is gone.
         """
-        if not self.there():
+        if not self._there():
             return True
         with self._turn, _explained(self.path):
             connection = self._opened()
             connection.set_busy_timeout(1000)
             try:
                 if one(connection, "SELECT one FROM waste") is not None:
-                    _rewrite(connection)
+                    rewrite(connection)
+                    connection.execute("DELETE FROM waste")
             except (apsw.BusyError, apsw.LockedError):
                 return False
             finally:
                 connection.set_busy_timeout(int(self._patience_s * 1000))
             return cut_log(connection, patience_s=self._patience_s)
-
-    def shrink(self, most: int) -> None:
-        """Rewrite the file if it is longer than `most` bytes, because a larger bound applied before."""
-        with self._turn, _explained(self.path):
-            connection = self._opened()
-            if connection.pragma("page_count") * connection.pragma("page_size") > most:
-                _rewrite(connection)
 
     def close(self) -> None:
         with self._turn:
@@ -165,21 +137,25 @@ class ResponseFile:
                 self._connection.close()
                 self._connection = None
 
+    def _there(self) -> bool:
+        with _explained(self.path):
+            try:
+                return self.path.stat().st_size > 0
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+
+    def _held(self, episodes: Sequence[Episode]) -> list[Episode]:
+        live = self._standing(episodes[0].group, [episode.id for episode in episodes])
+        return [episode for episode in episodes if live.get(episode.id) == episode.content_sha256]
+
     @contextmanager
-    def transaction(self, *, make: bool = False) -> Iterator[apsw.Connection]:
+    def _transaction(self, *, make: bool = False) -> Iterator[apsw.Connection]:
         """Hold the file's one write lock; all or nothing. A power cut may lose the last ones."""
         with self._turn, _explained(self.path), transaction(self._opened(make=make)) as connection:
             yield connection
 
-    def _erase(self, asked: Iterable[tuple[str, bytes]]) -> None:
-        if not self.there():
-            return
-        with self.transaction() as connection:
-            for statement, digest in asked:
-                _drop(connection, statement, digest)
-
     def _opened(self, *, make: bool = False) -> apsw.Connection:
-        if self._connection is None or (make and not self.there()):  # a user may delete it meanwhile
+        if self._connection is None or (make and not self._there()):  # a user may delete it meanwhile
             self.close()
             self._connection = self._open(make=make)
         return self._connection
@@ -188,12 +164,9 @@ class ResponseFile:
         if make:
             with suppress(FileExistsError):  # SQLite would let others read it
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, locks.OWNER_FILE))
-        connection = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE)
+        connection = connect(self.path, patience_s=self._patience_s, cache_mb=2)
         try:
-            connection.set_busy_timeout(int(self._patience_s * 1000))
-            connection.pragma("secure_delete", "ON")  # before the first row, so that none is spared
-            connection.pragma("temp_store", "MEMORY")
-            if not _has_tables(connection) and not connection.pragma("application_id"):
+            if not one(connection, _COUNT)[0] and not connection.pragma("application_id"):
                 _make(connection)
             named = connection.pragma("application_id"), connection.pragma("user_version")
             if named != (APPLICATION_ID, VERSION):
@@ -208,21 +181,13 @@ class ResponseFile:
 
 
 def _make(connection: apsw.Connection) -> None:
+    connection.pragma("auto_vacuum", "FULL")  # what is evicted makes the file smaller
     connection.pragma("journal_mode", "wal")
     with transaction(connection):
-        if not _has_tables(connection):  # another process may have been first
+        if not one(connection, _COUNT)[0]:  # another process may have been first
             connection.execute(_TABLES)
             connection.pragma("application_id", APPLICATION_ID)
             connection.pragma("user_version", VERSION)
-
-
-def _has_tables(connection: apsw.Connection) -> bool:
-    return bool(one(connection, "SELECT count(*) FROM sqlite_schema")[0])
-
-
-def _rewrite(connection: apsw.Connection) -> None:
-    rewrite(connection)
-    connection.execute("DELETE FROM waste")
 
 
 @contextmanager

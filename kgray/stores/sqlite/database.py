@@ -19,15 +19,14 @@ from typing import Any
 
 import apsw
 
-from kgray.errors import KgrayError, NoSpace, StoreError, Unavailable
+from kgray.errors import NoSpace, StoreError, Unavailable
 from kgray.kinds import READS, Read, Row
 from kgray.ports import shard_of
-from kgray.stores.alike import stale
-from kgray.stores.batch import Counters
+from kgray.rows import pack
+from kgray.stores.alike import Counters, stale
 from kgray.stores.sqlite import statements as sql
 
-# For the check of a file before it is written to: 1.7 GB that the system has in memory.
-_CHECK_S = 1.0
+_CHECK_S = 1.0  # of a file before it is written to: 1.7 GB that the system has in memory
 _TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
 _WRITER_MB = 32  # page cache of the writing connection, which no search uses
 _READERS = 4  # connections that read: one is enough until a thread reads for seconds
@@ -48,7 +47,6 @@ class Database:
     """
 
     def __init__(self, path: Path, *, patience_s: float, cache_mb: int) -> None:
-        """Open both connections; `path` was checked by `folder.opened`. cache_mb: the reader's page cache."""
         self.path = path
         self._patience_s = patience_s
         with explained(path):
@@ -76,19 +74,15 @@ class Database:
             with self._turn:
                 self._writer.close()
 
-    # ------------------------------------------------------------------------------- writing
-
     @contextmanager
     def transaction(self, *, durable: bool) -> Iterator[apsw.Connection]:
         """Hold the file's one write lock; all or nothing.
 
-        durable: on the disk when this returns. Otherwise a power cut (not a kill) may lose it, though never
-        what came before it: for data that a model can be asked for again.
+        durable: on the disk when this returns. Else a power cut (not a kill) may lose it, but nothing before.
         """
         with self._turn, explained(self.path):
             if not self._checked:  # before this process writes to the file for the first time
-                first = int(one(self._writer, sql.EPOCH)[0])
-                if (found := damage(self._writer, first=first)) is not None:
+                if (found := damage(self._writer, first=_meta(self._writer, "epoch"))) is not None:
                     raise StoreError(_DAMAGED.format(path=self.path, error=found))
                 self._checked = True
             if durable != self._durable:
@@ -115,11 +109,6 @@ class Database:
             asked=name, no=no, named=named is not None or staged is not None, last=last,
             last_recorded=last_recorded, removals=removals,
         )  # fmt: skip
-
-    def number(self, connection: apsw.Connection, name: str) -> int | None:
-        """Return the number of a group that exists or ever did; else None."""
-        row = one(connection, sql.GROUP_BY_DIGEST, (self._staged.get(name) or digest(name),))
-        return None if row is None else int(row[0])
 
     @contextmanager
     def standing_in(self, group: str, stage: bytes) -> Iterator[None]:
@@ -160,23 +149,19 @@ class Database:
     def compact(self) -> bool:
         """Rewrite the file where anything was erased, and cut the log; False where a reader prevents it.
 
-        Rewriting takes about 2 s for 100 MB, during which appenders wait. It is necessary: secure_delete
-        zeroes deleted rows, but not the copies that SQLite leaves in a page when it moves rows to a sibling
-        (seen for 1 word in 2,400).
+        Takes about 2 s for 100 MB, during which appenders wait. secure_delete alone zeroes deleted rows, but
+        not the copies that SQLite leaves when it moves rows to a sibling page (seen for 1 word in 2,400).
         """
         with self._turn, explained(self.path):
-            erased, rewritten, cut = one(self._writer, sql.ERASED)
+            erased, rewritten, cut = (_meta(self._writer, key) for key in ("erased", "rewritten", "cut"))
             if erased != rewritten:
                 rewrite(self._writer)
                 self._writer.execute(sql.SET_META, ("rewritten", erased))
-            if not cut_log(self._writer, patience_s=self._patience_s):
-                return False
-            if erased != cut:
+            whole = cut_log(self._writer, patience_s=self._patience_s)
+            if whole and erased != cut:
                 self._writer.execute(sql.SET_META, ("cut", erased))
                 cut_log(self._writer, patience_s=self._patience_s)
-        return True
-
-    # ------------------------------------------------------------------------------- reading
+        return whole
 
     @contextmanager
     def _reading(self) -> Iterator[apsw.Connection]:
@@ -227,21 +212,25 @@ class Database:
             return seen[group]
 
 
+def _meta(connection: apsw.Connection, key: str) -> Any:  # noqa: ANN401 - a text, a number or None
+    found = one(connection, sql.META, (key,))
+    return None if found is None else found[0]
+
+
 def _epochs(connection: apsw.Connection) -> list[int]:
-    """Return the newest epoch of each shard: of one, 0, before the first writer."""
-    found = one(connection, sql.EPOCHS)
-    return [0] if found is None else list(json.loads(found[0]))
+    return list(json.loads(_meta(connection, "epochs") or "[0]"))
 
 
 def connect(path: Path, *, patience_s: float, cache_mb: int) -> apsw.Connection:
     """Return a connection: WAL, erased bytes zeroed, waits up to `patience_s` for locks."""
     name, flags = str(path), apsw.SQLITE_OPEN_READWRITE
-    if _is_fixed(path):
-        name, flags = (
-            f"{path.absolute().as_uri()}?immutable=1",
-            apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI,
-        )
+    # In a folder that cannot be written, and nobody has the file open for writing: SQLite could not make the
+    # files that readers share with a writer, so it is told that nothing changes.
+    if not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists():
+        name = f"{path.absolute().as_uri()}?immutable=1"
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     connection = apsw.Connection(name, flags=flags, statementcachesize=256)
+    connection.convert_binding = lambda _cursor, _number, value: pack(value)  # a tuple of texts, as JSON
     connection.set_busy_timeout(int(patience_s * 1000))
     for name, value in (
         ("secure_delete", "ON"),
@@ -257,15 +246,6 @@ def connect(path: Path, *, patience_s: float, cache_mb: int) -> apsw.Connection:
     ):
         connection.pragma(name, value)
     return connection
-
-
-def _is_fixed(path: Path) -> bool:
-    """Whether the file lies in a folder that cannot be written, and nobody has it open for writing.
-
-    SQLite can read it then only if it is told that the file does not change: it could not make the files
-    that readers share with a writer. Where there is a log, these are there already.
-    """
-    return not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists()
 
 
 @contextmanager
@@ -302,10 +282,9 @@ def cut_log(connection: apsw.Connection, *, patience_s: float) -> bool:
 
 
 def damage(connection: apsw.Connection, *, first: int = 0) -> str | None:
-    """Return what is wrong with the file's structure; None where nothing was found.
+    """Return what is wrong with the file's structure; None where nothing was found within _CHECK_S.
 
-    Takes 0.6 ms for 1 MB that the system has in memory, and at most _CHECK_S: what is not reached then is
-    reached by another process, because each begins at another table (first: any number).
+    What is not reached then is reached by another process: each begins at another table (first: any number).
     """
     tables = [name for (name,) in many(connection, _TABLES)]
     start = first % len(tables)
@@ -338,8 +317,6 @@ def digest(name: str) -> bytes:
     """Return the hash that identifies a group, also after its name was removed."""
     return hashlib.sha256(name.encode(errors="surrogatepass")).digest()
 
-
-# ------------------------------------------------------------- declared reads, page by page
 
 _PAGE_ROWS = 1_000  # no statement is open between two pages
 _PAGE_VALUES = 500
@@ -377,14 +354,13 @@ def _scan(run: Run, read: Read, no: int, since: Sequence[Any]) -> Iterator[list[
         place = tuple(page[-1][column] for column in at)
 
 
-def _tuple(text: str) -> tuple[str, ...]:
-    return () if text == "[]" else tuple(json.loads(text))
-
-
 def _converters(read: Read) -> list[tuple[int, Callable[[Any], Any]]]:
     """Return the indexes of the columns whose types SQLite lacks, and what restores them."""
     types = {column.name: column.type for column in (*read.kind.columns, *read.kind.computed)}
-    made: Mapping[str, Callable[[Any], Any]] = {"bool": bool, "texts": _tuple}
+    made: Mapping[str, Callable[[Any], Any]] = {
+        "bool": bool,
+        "texts": lambda text: () if text == "[]" else tuple(json.loads(text)),
+    }
     return [(n, made[types[name]]) for n, name in enumerate(read.chosen) if types[name] in made]
 
 
@@ -411,32 +387,21 @@ def restored(read: Read, page: list[Row]) -> list[Row]:
     return list(zip(*columns, strict=True))
 
 
-# ------------------------------------------------------- what SQLite raises, in one line of ours
-
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 _DAMAGED = "{path} is damaged ({error}): restore it from a copy"
-# (classes of errors, what is raised, its message); the first entry that fits is used.
-_LINES: tuple[tuple[tuple[type[Exception], ...], type[KgrayError], str], ...] = (
-    (
-        (apsw.BusyError, apsw.LockedError),
-        Unavailable,
-        "{path} is locked by another process beyond patience; nothing was changed, run it again",
-    ),
-    ((apsw.CorruptError, apsw.NotADBError), StoreError, _DAMAGED),
-    (
-        (apsw.ReadOnlyError, apsw.PermissionsError),
-        StoreError,
-        "{path} cannot be written: check the permissions of the folder and the file",
-    ),
-    (
-        (apsw.CantOpenError,),
-        StoreError,
-        "{path} cannot be opened: check the folder, its permissions and its file system",
-    ),
-    ((apsw.IOError,), StoreError, "{path}: the disk failed to read or write ({error})"),
+_LOCKED = "{path} is locked by another process beyond patience; nothing was changed, run it again"
+_FIXED = "{path} cannot be written: check the permissions of the folder and the file"
+_LINES: Mapping[type[Exception], str] = {
+    apsw.BusyError: _LOCKED,
+    apsw.LockedError: _LOCKED,
+    apsw.CorruptError: _DAMAGED,
+    apsw.NotADBError: _DAMAGED,
+    apsw.ReadOnlyError: _FIXED,
+    apsw.PermissionsError: _FIXED,
+    apsw.CantOpenError: "{path} cannot be opened: check the folder, its permissions and its file system",
+    apsw.IOError: "{path}: the disk failed to read or write ({error})",
     # Our statements are constants: one that fails to compile means that a table is not as made.
-    ((apsw.SQLError,), StoreError, _DAMAGED),
-)
+    apsw.SQLError: _DAMAGED,
+}
 
 
 @contextmanager
@@ -445,19 +410,16 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except (apsw.Error, OSError) as error:
-        if _is_full(error):
+        # The last: the small file that readers and writers share could not grow.
+        if (
+            getattr(error, "errno", None) in {errno.ENOSPC, errno.EDQUOT}
+            or isinstance(error, apsw.FullError)
+            or getattr(error, "extendedresult", None) == apsw.SQLITE_IOERR_SHMSIZE
+        ):
             raise NoSpace(f"no space left for {path}: free some space, then run it again") from None
         if isinstance(error, OSError):
             raise StoreError(f"{error.filename or path}: {error.strerror}") from None
-        for kinds, made, line in _LINES:
-            if isinstance(error, kinds):
-                raise made(line.format(path=path, error=error)) from None
-        raise
-
-
-def _is_full(error: Exception) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in _FULL
-    # The second: the small file that readers and writers share could not grow.
-    shared = getattr(error, "extendedresult", None) == apsw.SQLITE_IOERR_SHMSIZE
-    return isinstance(error, apsw.FullError) or shared
+        if (line := _LINES.get(type(error))) is None:
+            raise
+        made = Unavailable if line is _LOCKED else StoreError
+        raise made(line.format(path=path, error=error)) from None

@@ -17,7 +17,6 @@ from kgray.stores.alike import check_embedder, check_version
 from kgray.stores.sqlite import schema
 from kgray.stores.sqlite.database import connect, explained
 
-_OLDEST_SQLITE = 3_037_000  # STRICT tables
 _HEADER = 100  # bytes; https://www.sqlite.org/fileformat.html section 1.3
 
 
@@ -28,11 +27,6 @@ def opened(
 
     Raises StoreError for what is not ours, of another schema, damaged, or built with another embedder.
     """
-    if apsw.SQLITE_VERSION_NUMBER < _OLDEST_SQLITE:
-        raise StoreError(
-            f"SQLite {apsw.sqlite_lib_version()} is too old for kgray: install apsw 3.50 or newer, "
-            f"which brings its own"
-        )
     path = folder / schema.FILE
     with explained(path):
         if not _there(path):
@@ -50,17 +44,11 @@ def _there(path: Path) -> bool:
     size: int | None = None
     with suppress(FileNotFoundError, NotADirectoryError):
         size = path.stat().st_size
-    marker = path.with_name(schema.MARKER)
+    what_to_do = "restore it from a copy, or, to begin anew, remove"
     if size == 0:
-        raise StoreError(
-            f"{path} is empty: its content is lost; restore it from a copy, or, to begin anew, remove it and "
-            f"{marker.name}"
-        )
-    if size is None and marker.exists():
-        raise StoreError(
-            f"{path} is gone, and there was a store: restore it from a copy, or, to begin anew, "
-            f"remove {marker.name}"
-        )
+        raise StoreError(f"{path} is empty: its content is lost; {what_to_do} it and {schema.MARKER}")
+    if size is None and path.with_name(schema.MARKER).exists():
+        raise StoreError(f"{path} is gone, and there was a store: {what_to_do} {schema.MARKER}")
     return size is not None
 
 
@@ -89,7 +77,12 @@ def _make(path: Path, embedder: str, dimensions: int) -> None:
             connection.pragma("user_version", schema.VERSION)
         connection.close()
         made.chmod(locks.OWNER_FILE)
-        _put(made, path)
+        try:  # give it its name, unless another process was first
+            with suppress(FileExistsError):
+                os.link(made, path)
+        except OSError:  # a file system without hard links
+            if not path.exists():
+                made.rename(path)
     finally:
         for left in (made, Path(name + "-wal"), Path(name + "-shm")):
             left.unlink(missing_ok=True)
@@ -98,23 +91,12 @@ def _make(path: Path, embedder: str, dimensions: int) -> None:
     os.close(folder)
 
 
-def _put(made: Path, path: Path) -> None:
-    """Give the new file its name, unless another process was first."""
-    try:
-        os.link(made, path)
-    except FileExistsError:
-        pass
-    except OSError:  # a file system without hard links
-        if not path.exists():
-            made.rename(path)
-
-
 def _check_header(path: Path) -> None:
     """Check the header's bytes: opening a foreign file with SQLite could already change it.
 
     They are read through SQLite's own file layer. To close a plain file would drop all locks that this
-    process has on it, also those of its connections (POSIX): another process that closes the store would
-    then take itself for the last one and delete the log, and what is committed afterwards would be lost.
+    process has on it, those of its connections too (POSIX): another process that closes the store would then
+    delete the log, and what is committed afterwards would be lost.
     """
     size = path.stat().st_size
     header = b""

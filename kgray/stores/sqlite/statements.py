@@ -15,8 +15,6 @@ from kgray import kinds
 from kgray.kinds import KINDS, READS, Kind, Read
 from kgray.stores.sqlite.schema import indexes
 
-# ------------------------------------------------------------------------------- writing rows of a kind
-
 
 def _put(kind: Kind) -> str:
     """Return the statement that puts a row: (no, its columns, the computed ones).
@@ -26,9 +24,6 @@ def _put(kind: Kind) -> str:
     names = [column.name for column in (*kind.columns, *kind.computed)]
     values = ", ".join(f"{name} = excluded.{name}" for name in names if name not in kind.key)
     what = "NOTHING" if kind.first_wins or not values else f"UPDATE SET {values}"
-    if kind is kinds.STATEMENT_VECTORS:
-        # A vector that is put again as it was changes nothing: what is kept of it in memory stays good.
-        what += " WHERE vector <> excluded.vector OR weights IS NOT excluded.weights RETURNING no, rowid"
     new = f"INSERT INTO {kind.name} (no, {', '.join(names)}) VALUES (?{', ?' * len(names)})"
     return f"{new} ON CONFLICT (no, {', '.join(kind.key)}) DO {what}"
 
@@ -47,14 +42,9 @@ def patch(kind: Kind, columns: tuple[str, ...]) -> str:
 PUT: Mapping[Kind, str] = {kind: _put(kind) for kind in KINDS}
 # (no, key columns).
 DROP: Mapping[Kind, str] = {kind: f"DELETE FROM {kind.name} WHERE {_named(kind)}" for kind in KINDS}
-# Of the vectors that PUT returns, those of a greater rowid are new.
-LAST_VECTOR = "SELECT coalesce(max(rowid), 0) FROM statement_vectors"
-
-# --------------------------------------------------------------------------------------- declared reads
 
 
-def columns_of(names: Iterable[str]) -> str:
-    """Return the SQL expressions that read these columns of table `t`."""
+def _columns(names: Iterable[str]) -> str:
     return ", ".join(f"t.{name}" for name in names)
 
 
@@ -68,9 +58,9 @@ def _of_read(read: Read) -> str:
     order = read.place
     marks = ", ".join(f"?{3 + n}" for n in range(len(order)))
     known = f"t.{read.since} IS NOT NULL AND " if read.since else ""
-    within = f"t.no = ?1 AND {known}({columns_of(order)}) > ({marks}) ORDER BY {columns_of(order)} LIMIT ?2"
+    within = f"t.no = ?1 AND {known}({_columns(order)}) > ({marks}) ORDER BY {_columns(order)} LIMIT ?2"
     chosen = dict.fromkeys((*read.chosen, *order))
-    return f"SELECT {columns_of(chosen)} FROM {read.kind.name} AS t WHERE {within}"
+    return f"SELECT {_columns(chosen)} FROM {read.kind.name} AS t WHERE {within}"
 
 
 def _by_values(read: Read, by: tuple[str, ...]) -> str:
@@ -79,39 +69,26 @@ def _by_values(read: Read, by: tuple[str, ...]) -> str:
     meets = " AND ".join(f"t.{name} = {value}" for name, value in zip(by, values, strict=True))
     # Named: without statistics SQLite would walk all mentions of the group to find those of one entity.
     named = f" INDEXED BY {kind.name}_{by[0]}" if by[0] in indexes(kind) else ""
-    order = "asked.key" if by == kind.key else f"asked.key, {columns_of(kind.place)}"
+    order = "asked.key" if by == kind.key else f"asked.key, {_columns(kind.place)}"
     asked = f"json_each(?2) AS asked CROSS JOIN {kind.name} AS t{named}"
-    return f"SELECT {columns_of(read.chosen)} FROM {asked} ON t.no = ?1 AND {meets} ORDER BY {order}"
+    return f"SELECT {_columns(read.chosen)} FROM {asked} ON t.no = ?1 AND {meets} ORDER BY {order}"
 
 
 OF_READ: Mapping[Read, str] = {read: _of_read(read) for read in READS}
 
 
-def _everywhere(read: Read) -> str:
-    """Return the statement that runs a read over all groups: (values as JSON); group, columns."""
-    kind = read.kind
-    joined = f"{kind.name} AS t CROSS JOIN groups AS g ON t.no = g.no AND ?1 IS NOT NULL"
-    if read.by is not None:
-        asked = f"t.no = g.no AND t.{read.by} IN (SELECT value FROM json_each(?1))"
-        joined = f"groups AS g CROSS JOIN {kind.name} AS t INDEXED BY {kind.name}_{read.by} ON {asked}"
-    order = f"ORDER BY g.name, {columns_of(kind.place)}"
-    return f"SELECT g.name, {columns_of(read.chosen)} FROM {joined} WHERE g.name IS NOT NULL {order}"
+# Of all groups, of a kind with few rows: group, columns.
+EVERYWHERE: Mapping[Read, str] = {
+    read: f"SELECT g.name, {_columns(read.chosen)} FROM {read.kind.name} AS t CROSS JOIN groups AS g "
+    f"ON t.no = g.no WHERE g.name IS NOT NULL ORDER BY g.name, {_columns(read.kind.place)}"
+    for read in kinds.EVERYWHERE
+}
 
-
-EVERYWHERE: Mapping[Read, str] = {read: _everywhere(read) for read in kinds.EVERYWHERE}
-
-# --------------------------------------------------------------------------------- meta and groups
-
-EPOCH = "SELECT value FROM meta WHERE key = 'epoch'"
+# (epoch | epochs | erased | rewritten | cut). epochs: the map of groups to shards, a JSON array of each
+# shard's newest epoch. Erasures are counted; beside the count stands how many there were when the file was
+# last rewritten and its log last cut: one that another process commits meanwhile is not taken for cleaned.
+META = "SELECT value FROM meta WHERE key = ?"
 NEW_EPOCH = "UPDATE meta SET value = value + 1 WHERE key = 'epoch' RETURNING value"
-# The map of groups to shards: a JSON array of each shard's newest epoch.
-EPOCHS = "SELECT value FROM meta WHERE key = 'epochs'"
-# Erasures are counted. Beside the count stands how many there were when the file was last rewritten and its
-# log last cut: an erasure that another process commits meanwhile is not taken for a cleaned one.
-ERASED = (
-    "SELECT (SELECT value FROM meta WHERE key = 'erased'), (SELECT value FROM meta WHERE key = 'rewritten'), "
-    "(SELECT value FROM meta WHERE key = 'cut')"
-)
 COUNT_ERASURE = "INSERT INTO meta VALUES ('erased', 1) ON CONFLICT (key) DO UPDATE SET value = value + 1"
 # (rewritten | cut, the count of erasures that it covers), or (epochs, as above).
 SET_META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
@@ -127,8 +104,6 @@ GROUPS = (
 )
 # (name, last, last_recorded, removals, no).
 SET_HEAD = "UPDATE groups SET name = ?, last = ?, last_recorded = ?, removals = ? WHERE no = ?"
-
-# --------------------------------------------------------------------------------------- the log
 
 # (no, sequence): the ledgers that have the entry, its state there, and when it ended.
 STATES = (
@@ -172,7 +147,7 @@ WITHDRAWING = (
     "ON groups.no = operations.no WHERE state = 0 AND kind IN ('remove', 'retract') AND name IS NOT NULL "
     "ORDER BY name"
 )
-# (name, or NULL for all that have one: another may be on its way into the file, adoption.py; most).
+# (name, or NULL for all that have one: another may be on its way into the file; most).
 PENDING_COUNT = (
     "WITH named AS (SELECT no FROM groups INDEXED BY groups_waiting "
     "WHERE waiting > 0 AND (name = ?1 OR ?1 IS NULL AND name IS NOT NULL)) "
@@ -198,28 +173,12 @@ COUNT_REST = (
     + f" FROM {_COUNTED}"
 )
 
-# --------------------------------------------------------------------------------- a group that goes whole
-
 # :no, :sequence. Of log kinds the rows before an entry, of others all: what was accepted after it stays,
-# because nothing of it can be committed yet. Answers go that a sequence up to this one used, or none did.
+# because nothing of it can be committed yet.
 CLEAR: Mapping[str, str] = {
-    **{
-        kind.name: f"DELETE FROM {kind.name} WHERE no = :no{' AND sequence < :sequence' * kind.log}"
-        for kind in KINDS
-        if kind not in (kinds.ANSWERS, kinds.ANSWER_USES)
-    },
-    "answers": (
-        "DELETE FROM answers WHERE no = :no AND (request IN (SELECT request FROM answer_uses "
-        "WHERE no = :no AND sequence <= :sequence) "
-        "OR request NOT IN (SELECT request FROM answer_uses WHERE no = :no))"
-    ),
-    "answer_uses": (
-        "DELETE FROM answer_uses WHERE no = :no "
-        "AND request NOT IN (SELECT request FROM answers WHERE no = :no)"
-    ),
+    kind.name: f"DELETE FROM {kind.name} WHERE no = :no{' AND sequence < :sequence' * kind.log}"
+    for kind in KINDS
 }
-
-# --------------------------------------------------------------------------------------- facts of entities
 
 _HOLDS = "(?3 IS NULL OR (valid_at IS NULL OR valid_at <= ?3) AND (invalid_at IS NULL OR ?3 < invalid_at))"
 # (no, entity, as_of, limit): newest first by the index; a hub costs what is taken of it.

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from kgray import locks
+from kgray import locks, times
 from kgray.errors import StoreError
 from kgray.graph import Fact
 from kgray.kinds import EPISODE_HEADS_AT, EPISODES, EPISODES_AT, FACTS_OF, TAKEN_IDS, Kind, Read, Row
-from kgray.ports import ResponseCache
-from kgray.ports.store import Appending, GroupCounts, GroupHead, RowChanges, T
+from kgray.ports import Appending, GroupCounts, GroupHead, ResponseCache, RowChanges, T
 from kgray.records import Episode
 from kgray.rows import episode as episode_of
 from kgray.rows import fact as fact_of
 from kgray.stores import alike
-from kgray.stores.alike import Reads, counted
-from kgray.stores.batch import AppendBuffer, AppliedBatch
+from kgray.stores.alike import AppendBuffer, Reads, counted, portions
 from kgray.stores.sqlite import folder, schema
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.adoption import StagedGroup
-from kgray.stores.sqlite.cache import ResponseFile, SqliteResponses
-from kgray.stores.sqlite.database import Database, array, read_rows, restored
+from kgray.stores.sqlite.cache import SqliteResponses
+from kgray.stores.sqlite.database import Database, digest, one, read_rows, restored
 from kgray.stores.sqlite.row_writer import RowWriter
 from kgray.times import Instant
 
@@ -34,6 +32,7 @@ PATIENCE_S = 30.0
 # Of pages that the reading connection keeps. Two searches over 20,000 facts each way: hybrid p50 22.2 and
 # 20.3 ms with 64, 23.4 and 25.4 ms with 16.
 CACHE_MB = 64
+_PORTION_ROWS = 1_000  # of a transaction that copies
 
 
 def open_sqlite(
@@ -47,7 +46,6 @@ def open_sqlite(
 ) -> SqliteStore:
     """Open the store in a data folder; creates it where there is none.
 
-    embedder    the embedder's identity, kept with the folder
     dimensions  numbers a vector; 0 = as many as the store's have, which must be there
     create      False: a folder without a store is an error that names `kgray init`
     cache_mb    of pages, at most, by the connection that reads; the one that writes keeps 32 at most
@@ -59,7 +57,7 @@ def open_sqlite(
         path, embedder=embedder, dimensions=dimensions, create=create, patience_s=patience_s
     )
     db = Database(file, patience_s=patience_s, cache_mb=cache_mb)
-    return SqliteStore(db, ResponseFile(path, patience_s=patience_s), width)
+    return SqliteStore(db, width, patience_s=patience_s)
 
 
 class SqliteStore(Reads):
@@ -69,21 +67,21 @@ class SqliteStore(Reads):
     batch = 32  # 16 episodes of 0.6 ms of CPU each
     remote = False
 
-    def __init__(self, db: Database, responses: ResponseFile, dimensions: int) -> None:
+    def __init__(self, db: Database, dimensions: int, *, patience_s: float) -> None:
         self._db = db
         self.folder = db.path.parent
         self.dimensions = dimensions
-        self._responses = responses
+        self._responses = SqliteResponses(self.folder, patience_s=patience_s, standing=self._held_episodes)
         self._folder_lock = ExitStack()
         self._holding, self._holders = Lock(), 0
 
     def responses(self, *, max_bytes: int) -> ResponseCache:
-        return SqliteResponses(self._responses, max_bytes=max_bytes, standing=self._held_episodes)
+        self._responses.max_bytes = max_bytes
+        return self._responses
 
     def append(self, groups: Collection[str], work: Callable[[Appending], T]) -> T:
         with self._db.transaction(durable=True) as connection:
-            running = RowWriter(self._db, connection, groups, self.dimensions, new=True)
-            appending = AppendBuffer(running, running.groups)
+            appending = AppendBuffer(RowWriter(self._db, connection, groups, self.dimensions, new=True))
             result = work(appending)
             appending.finish()
         return result
@@ -114,7 +112,7 @@ class SqliteStore(Reads):
                     self._folder_lock.close()
 
     def apply(self, changes: Sequence[RowChanges]) -> None:
-        """Apply changes in order, in one transaction; see `ports.Store`.
+        """Apply changes in one transaction; see `ports.Store`.
 
         Waits for the disk, unless all of it is extractions and answers, which a model can be asked for again.
         """
@@ -124,12 +122,54 @@ class SqliteStore(Reads):
             running = RowWriter(self._db, connection, groups, self.dimensions)
             for change in changes:
                 self._erase_responses(running, change)
-            AppliedBatch(running).carry_out(changes)
+            running.carry_out(changes)
 
     def adopt(
         self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
     ) -> None:
-        alike.adopt(StagedGroup(self._db, group, head, self.dimensions), rows, verify)
+        """Copy a group in; see `ports.Store`.
+
+        Until it is complete its rows belong to a group with a number but no name, and with a digest that no
+        name has ("#" is in none). One small transaction then gives it the name.
+        """
+        stage = hashlib.sha256(b"#adopting " + group.encode()).digest()
+        with self._copying(group) as writer:
+            left = one(writer.connection, sql.GROUP_BY_DIGEST, (stage,))
+            if left is None:
+                writer.connection.execute(sql.NEW_GROUP, (None, stage))
+                no, removals = int(writer.connection.last_insert_rowid()), 0
+            else:
+                no, removals = left[0], left[4] + 1
+                writer.clear_all(no)
+            writer.connection.execute(sql.SET_HEAD, (None, head.last, head.last_recorded, removals, no))
+        try:
+            for kind, portion in portions(rows, _PORTION_ROWS):
+                with self._copying(group, durable=False) as writer:  # one that is cut off starts again
+                    writer.put(kind, [no] * len(portion), portion)
+            with self._db.standing_in(group, stage):
+                verify()
+            with self._copying(group) as writer:
+                writer.connection.execute(sql.NAME_GROUP, (group, digest(group), no))
+                writer.connection.execute(sql.NOTE_WAITING, (times.now(), no))
+                writer.connection.execute(sql.SETTLE, (no,))
+        except BaseException:
+            self._undo(stage, no)
+            raise
+
+    @contextmanager
+    def _copying(self, group: str, *, durable: bool = True) -> Iterator[RowWriter]:
+        """Write to the copy of a group, which must not be there."""
+        with self._db.transaction(durable=durable) as connection:
+            self._db.check_epoch(connection, [group])
+            if there := self._db.group(connection, group):
+                raise alike.known(group, self.folder, there)
+            yield RowWriter(self._db, connection, (), self.dimensions)
+
+    def _undo(self, stage: bytes, no: int) -> None:
+        with self._db.transaction(durable=True) as connection:
+            row = one(connection, sql.GROUP_BY_DIGEST, (stage,))
+            if row is not None and row[0] == no:
+                RowWriter(self._db, connection, (), self.dimensions).clear_all(no)
 
     def compact(self) -> bool:
         """Make what was erased unreadable in the files; False where a reader prevents it now."""
@@ -140,12 +180,8 @@ class SqliteStore(Reads):
         self._responses.close()
         self._db.close()
 
-    # ------------------------------------------------------------------------------- reading
-
     def reading(self) -> AbstractContextManager[None]:
         return self._db.snapshot()
-
-    # ------------------------------------------------------------------------------- pending
 
     def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
         found = self._db.rows(sql.PENDING_GROUPS, (mark,))
@@ -175,8 +211,6 @@ class SqliteStore(Reads):
             before = [sequence for (sequence,) in self._db.rows(sql.SAID_BEFORE, values)]
             return [episode_of(episode.group, row) for row in self.rows(EPISODES_AT, episode.group, before)]
 
-    # ------------------------------------------------------------------------------- rows
-
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
         if groups is None:
             found = self._db.rows(sql.GROUPS)
@@ -192,8 +226,8 @@ class SqliteStore(Reads):
         no = self._number(group)
         return iter(()) if no is None else read_rows(self._db.rows, read, no, values)
 
-    def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:
-        found = self._db.rows(sql.EVERYWHERE[read], (array(values),))
+    def everywhere(self, read: Read) -> list[tuple[str, Row]]:
+        found = self._db.rows(sql.EVERYWHERE[read])
         return list(zip((row[0] for row in found), restored(read, [row[1:] for row in found]), strict=True))
 
     def facts_at(
@@ -223,15 +257,10 @@ class SqliteStore(Reads):
         found = counted(*(self._db.rows(each, (no,)) for each in (sql.COUNT_STATES, sql.COUNT_REST)))
         return found if group is None else {group: next(iter(found.values()))}
 
-    # ------------------------------------------------------------------------- the reply cache
-
     def _erase_responses(self, running: RowWriter, change: RowChanges) -> None:
-        """Drop cached replies before the rows that name their episodes, so that a kill leaves none behind.
-
-        Done even where the cache is now disabled: the file may be from an earlier run.
-        """
+        """Drop cached replies before the rows that name their episodes, so that a kill leaves none behind."""
         if change.clear:
-            self._responses.erase_group(change.group)
+            self._responses.erase(change.group)
         elif gone := change.drops.get(EPISODES):
             heads = running.rows(EPISODE_HEADS_AT, change.group, [sequence for (sequence,) in gone])
             self._responses.erase(change.group, [head[1] for head in heads])
