@@ -19,12 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.tables import Column, aligned
-from kgray.communities.export import HOLDS, WEIGHTS, Run, Snapshot
-from kgray.communities.found import Found, communities
-from kgray.communities.graph import Graph, Ints, from_arrays
-from kgray.communities.keeping import Kept
-from kgray.communities.partition import NOBODY, cap_for, levels_of, partition
-from kgray.communities.texts import Text, request_of
+from kgray.communities.found import HOLDS, WEIGHTS, Found, Run, Snapshot, communities
+from kgray.communities.partition import NOBODY, Graph, Ints, cap_for, from_arrays, levels_of, partition
+from kgray.communities.texts import Kept, Text, request_of
 from kgray.errors import Cost
 from kgray.graph import Community, Entity, Fact
 from kgray.ports import SummaryRequest

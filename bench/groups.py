@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import timeit
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -128,12 +129,7 @@ def _pace_beside_failing(parts: Parts) -> float:
 
 
 def _median_s(call: Callable[[], object]) -> float:
-    took = []
-    for _ in range(9):
-        began = time.perf_counter()
-        call()
-        took.append(time.perf_counter() - began)
-    return median(took)
+    return median(timeit.repeat(call, number=1, repeat=9))
 
 
 def _counted_loads(committer: Committer) -> list[str]:

@@ -27,8 +27,7 @@ from kgray.ports import Embedder, ExtractionRequest, RowChanges, Store, Vector
 from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Episode, Extraction
 from kgray.search import Searcher
-from kgray.search.index import Indexes
-from kgray.search.vectors import STATEMENT_VECTORS
+from kgray.search.index import STATEMENT_VECTORS, Indexes
 
 _BATCH = 256
 RUNNER = asyncio.Runner()

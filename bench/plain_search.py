@@ -16,9 +16,10 @@ from functools import cache
 import numpy as np
 from snowballstemmer import stemmer
 
-from kgray.evals.dataset import Message
+from kgray.evals.retrieval import Message
 from kgray.ports import Matrix, Vector
-from kgray.search.question import Question, languages, read
+from kgray.search.query import Question, languages
+from kgray.search.query import read_question as read
 from kgray.times import from_datetime
 
 _K1, _B = 1.2, 0.75

@@ -24,9 +24,17 @@ import kgray
 from bench.engine import opened, settings_of
 from bench.plain_search import PlainBM25, Together, nearest
 from bench.talk import LONG, Shape, conversation
-from kgray.evals.dataset import Conversation, Message, read_dataset
-from kgray.evals.measures import DEPTHS
-from kgray.evals.retrieval import BUDGETS, Asked, ask, marks_of, report
+from kgray.evals.retrieval import (
+    BUDGETS,
+    DEPTHS,
+    Asked,
+    Conversation,
+    Message,
+    ask,
+    marks_of,
+    read_dataset,
+    report,
+)
 from kgray.memory import Memory
 from kgray.prompting.tokens import count_tokens
 

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from bench.talk.topics import Topic, small_talk, topics
 from bench.world.dice import Dice
-from kgray.evals.dataset import Conversation, Message, Question
-from kgray.search.question import languages
+from kgray.evals.retrieval import Conversation, Message, Question
+from kgray.search.query import languages
 
 _T = TypeVar("_T")
 _Known = tuple[str, tuple[str, ...]]  # a question and its evidence

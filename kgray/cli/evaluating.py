@@ -16,7 +16,7 @@ from kgray.errors import SettingsError, Stopped
 
 if TYPE_CHECKING:
     from kgray.evals.answers import Way
-    from kgray.evals.dataset import Conversation, Dataset
+    from kgray.evals.retrieval import Conversation, Dataset
     from kgray.memory import Memory
 
 _SHOWN = {  # measures; the first with its interval and a bar
@@ -51,8 +51,7 @@ def evaluate(call: Call, what: str, file: Path, limit: int | None, rows: Path | 
       kgray eval retrieval locomo10.json --data eval-data
       kgray eval answers longmemeval_s.json --limit 50 --way full --judge judge.toml
     """
-    from kgray.evals.dataset import read_dataset
-    from kgray.evals.retrieval import report
+    from kgray.evals.retrieval import read_dataset, report
 
     dataset = read_dataset(file, most=limit)
     for note in dataset.notes:

@@ -1,8 +1,15 @@
-"""A group's graph to communities, level by level: each step has one result, and ends."""
+"""A group's graph to communities, level by level: whole numbers in arrays; each step ends.
+
+Label propagation (Raghavan, Albert and Kumara 2007, with an order that makes it end): each round every node
+looks for the community to which it has most weight, then the largest, then the one of the greatest hash. Of
+neighbours that want to move only one does. So the weight inside communities never falls, and where it stays
+the same the sum of their squared sizes rises: a round repeats no earlier state. No order of rows matters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence
+import hashlib
+from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -10,8 +17,209 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray.communities.graph import Graph, Ints, components, from_arrays, shared
-from kgray.communities.propagate import propagate
+Ints = NDArray[np.int64]
+Hashes = NDArray[np.uint64]
+SALT = b"kgray communities 1:"  # another salt would move every tie: never change it between runs
+_WEDGES = 4_000_000  # pairs of neighbours that are looked up at once
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """n nodes; the neighbours of v are `ends[start[v]:start[v + 1]]`, rising, with their weights.
+
+    hashes  one a node, all different, made of its id alone: what orders nodes and breaks ties
+    """
+
+    start: Ints
+    ends: Ints
+    weights: Ints
+    hashes: Hashes
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are."""
+        return len(self.start) - 1
+
+    @property
+    def degrees(self) -> Ints:
+        """The number of neighbours of each node."""
+        return np.diff(self.start)
+
+    @property
+    def heads(self) -> Ints:
+        """The node that each entry of `ends` is a neighbour of."""
+        return np.repeat(np.arange(self.nodes), self.degrees)
+
+    def entries(self, nodes: Ints) -> tuple[Ints, Ints]:
+        """Return the entries of some nodes, node by node: (index into `nodes`, index into `ends`)."""
+        counts = self.degrees[nodes]
+        rows = np.repeat(np.arange(len(nodes)), counts)
+        first = np.repeat(self.start[nodes] - np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
+        return rows, first + np.arange(len(rows))
+
+
+def graph_of(ids: Sequence[str], pairs: Iterable[tuple[str, str, int]]) -> Graph:
+    """Return the graph of some ids, which are sorted and distinct. pairs: (a, b, weight >= 1), any order.
+
+    A pair that is given twice has the sum of its weights; one of an id with itself, or of an id that is not
+    among `ids`, is left out.
+    """
+    place = {id_: number for number, id_ in enumerate(ids)}
+    known = [(place[a], place[b], w) for a, b, w in pairs if a != b and a in place and b in place]
+    table = np.array(known, np.int64).reshape(-1, 3)
+    hashes = np.fromiter(map(hash_of, ids), np.uint64, len(ids))
+    return from_arrays(table[:, 0], table[:, 1], table[:, 2], _distinct(hashes))
+
+
+def hash_of(id_: str) -> int:
+    """Return the first 8 bytes of BLAKE2b of an id."""
+    return int.from_bytes(hashlib.blake2b(SALT + id_.encode(), digest_size=8).digest(), "big")
+
+
+def from_arrays(a: Ints, b: Ints, weights: Ints, hashes: Hashes) -> Graph:
+    """Return the graph of pairs of nodes; none of a node with itself, equal pairs added up."""
+    nodes = len(hashes)
+    apart = a != b
+    heads, ends = np.concatenate((a[apart], b[apart])), np.concatenate((b[apart], a[apart]))
+    codes = heads * nodes + ends
+    order = np.argsort(codes, kind="stable")
+    codes, both = codes[order], np.concatenate((weights[apart], weights[apart]))[order]
+    first = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1]))) if len(codes) else codes
+    summed = np.add.reduceat(both, first) if len(codes) else both
+    heads, ends = np.divmod(codes[first], nodes) if nodes else (first, first)
+    start = np.concatenate(([0], np.cumsum(np.bincount(heads, minlength=nodes)))).astype(np.int64)
+    return Graph(start, ends, summed.astype(np.int64), hashes)
+
+
+def shared(graph: Graph) -> Ints:
+    """Return for each entry of `ends` how many neighbours its two ends have in common."""
+    heads = graph.heads
+    found = np.zeros(len(heads), np.int64)
+    codes = heads * graph.nodes + graph.ends  # rising
+    degrees = graph.degrees
+    # Each edge looks up the neighbours of its end with fewer of them among those of the other.
+    edges = np.flatnonzero(heads < graph.ends)
+    small = np.where(degrees[heads[edges]] <= degrees[graph.ends[edges]], heads[edges], graph.ends[edges])
+    other = heads[edges] + graph.ends[edges] - small
+    steps = np.cumsum(degrees[small])
+    at = 0
+    while at < len(edges):
+        done = steps[at - 1] if at else 0
+        to = max(at + 1, int(np.searchsorted(steps, done + _WEDGES, side="right")))
+        rows, entries = graph.entries(small[at:to])
+        wanted = other[at:to][rows] * graph.nodes + graph.ends[entries]
+        places = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
+        found[edges[at:to]] = np.bincount(rows[codes[places] == wanted], minlength=to - at)
+        at = to
+    reverse = np.searchsorted(codes, graph.ends * graph.nodes + heads)
+    return np.maximum(found, found[reverse])
+
+
+def components(graph: Graph, labels: Ints) -> Ints:
+    """Return for each node the least node that it reaches by edges between nodes of one label."""
+    heads = graph.heads
+    inside = labels[heads] == labels[graph.ends]
+    a, b = heads[inside], graph.ends[inside]
+    least = np.arange(graph.nodes)
+    while True:
+        found = least.copy()
+        np.minimum.at(found, least[a], least[b])  # the first of each part so far learns of those beside it
+        while not np.array_equal(further := found[found], found):
+            found = further
+        if np.array_equal(found, least):
+            return least
+        least = found
+
+
+def _distinct(hashes: Hashes) -> Hashes:
+    """Return hashes of which equal ones, in the order of the ids, are told apart."""
+    order = np.argsort(hashes, kind="stable")
+    found = hashes[order]
+    while (twice := np.flatnonzero(found[1:] <= found[:-1])).size:
+        found[twice + 1] = found[twice] + np.uint64(1)
+    kept = np.empty_like(found)
+    kept[order] = found
+    return kept
+
+
+Wishes = Ints  # (3, n): nodes that want to move, where to, and the weight that they gain
+
+
+def propagate(graph: Graph, labels: Ints, cap: int, active: Ints | None = None) -> Ints:
+    """Return the label of each node once nobody wants to move; no community grows beyond `cap`.
+
+    labels  at the start: a node each, that stands for the community
+    active  nodes that are looked at first; None = all. Later those whose neighbourhood has changed
+    """
+    labels = labels.copy()
+    sizes = np.bincount(labels, minlength=graph.nodes)
+    nodes = np.flatnonzero(graph.degrees) if active is None else active
+    turn = 0
+    while len(nodes):
+        wishes = _wishes(graph, labels, sizes, cap, nodes)
+        moving, targets, _ = _admitted(_winners(graph, wishes, turn), sizes, cap, graph.hashes)
+        np.subtract.at(sizes, labels[moving], 1)
+        np.add.at(sizes, targets, 1)
+        labels[moving] = targets
+        _, entries = graph.entries(moving)
+        again = np.zeros(graph.nodes, bool)
+        again[graph.ends[entries]] = again[wishes[0]] = True
+        nodes = np.flatnonzero(again)
+        turn += 1
+    return labels
+
+
+def _wishes(graph: Graph, labels: Ints, sizes: Ints, cap: int, nodes: Ints) -> Wishes:
+    """Return which of these nodes want to move: for them another community has a greater key."""
+    rows, entries = graph.entries(nodes)
+    own = labels[nodes]
+    # Its own label, too, with weight 0: of a node that is alone in its community no neighbour has it.
+    alone = np.arange(len(nodes)) * graph.nodes + own
+    codes = np.concatenate((rows * graph.nodes + labels[graph.ends[entries]], alone))
+    order = np.argsort(codes, kind="stable")  # rows are in order already: 5 times as fast as another kind
+    codes = codes[order]
+    first = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1])))
+    weights = np.concatenate((graph.weights[entries], np.zeros(len(nodes), np.int64)))[order]
+    weight = np.add.reduceat(weights, first)
+    row, label = np.divmod(codes[first], graph.nodes)
+    mine = label == own[row]
+    having = weight[mine]  # each row has its own label once
+    kept = mine | (sizes[label] < cap)
+    row, label, weight = row[kept], label[kept], weight[kept]
+    most = np.maximum.reduceat(weight, np.searchsorted(row, np.arange(len(nodes))))
+    top = weight == most[row]
+    row, label, weight = row[top], label[top], weight[top]
+    order = np.lexsort((graph.hashes[label], sizes[label], row))
+    best = order[np.flatnonzero(np.concatenate((row[order][1:] != row[order][:-1], [True])))]
+    wanting = best[label[best] != own[row[best]]]
+    return np.stack((nodes[row[wanting]], label[wanting], weight[wanting] - having[row[wanting]]))
+
+
+def _winners(graph: Graph, wishes: Wishes, turn: int) -> Wishes:
+    """Return the wishes of nodes whose number of this round beats that of each wanting neighbour."""
+    nodes, numbers = wishes[0], np.zeros(graph.nodes, np.uint64)
+    numbers[nodes] = _mixed(graph.hashes[nodes], turn)
+    rows, entries = graph.entries(nodes)
+    beaten = numbers[graph.ends[entries]] > numbers[nodes][rows]
+    return wishes[:, np.bincount(rows[beaten], minlength=len(nodes)) == 0]
+
+
+def _admitted(wishes: Wishes, sizes: Ints, cap: int, hashes: Hashes) -> Wishes:
+    """Return the wishes for which there is room: of each target the greatest gains, then hashes."""
+    nodes, targets, gains = wishes
+    order = np.lexsort((hashes[nodes], gains, targets))[::-1]
+    _, first, of = np.unique(targets[order], return_index=True, return_inverse=True)
+    return wishes[:, order[np.arange(len(order)) - first[of] < cap - sizes[targets[order]]]]
+
+
+def _mixed(hashes: Hashes, turn: int) -> Hashes:
+    """Return another order of the nodes each round: splitmix64, one to one (Steele et al. 2014)."""
+    with np.errstate(over="ignore"):
+        z = hashes + np.uint64(turn + 1) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
 
 NOBODY = -1  # the label of a node that belongs to no community
 LEAST = 5  # a smaller community joins a neighbouring one

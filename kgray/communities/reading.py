@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from kgray.communities.export import snapshot
-from kgray.communities.found import placed
+from kgray.communities.found import placed, snapshot
 from kgray.derivation.stored import view_now
 from kgray.errors import Ambiguous, NotFound
 from kgray.graph import Community
 from kgray.ports import GraphView, Store, at_one_moment
-from kgray.search.summaries import run_at, texts_of
+from kgray.search.texts import run_at, texts_of
 from kgray.times import Instant, to_datetime
 
 

@@ -11,22 +11,22 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
 
 from kgray import kinds, rows, times
+from kgray.communities import found as finding
 from kgray.communities import texts as writing
-from kgray.communities.export import Run, Snapshot, current, runs, snapshot, withdrawn
-from kgray.communities.found import Clustering, Found, clustered, communities, profiled
-from kgray.communities.keeping import Kept
-from kgray.communities.texts import OFFLINE, Text
+from kgray.communities.found import Clustering, Found, Run, Snapshot, clustered, current
+from kgray.communities.texts import OFFLINE, Kept, Text
 from kgray.errors import ContentError, Cost, Unavailable
 from kgray.graph import AS_OF, PROFILE, Community
 from kgray.kinds import Row
 from kgray.ports import Appending, Embedder, Store, Summarizer, SummaryRequest
 from kgray.prompting.tokens import count_tokens
-from kgray.search.summaries import texts_of
+from kgray.search.texts import texts_of
 
 _KEPT_RUNS, _CENTRAL = 2, 10  # runs; members that an upper community names
 _TRIES = 10
@@ -41,22 +41,17 @@ OnGroup = Callable[[str, int, int], None]  # a group, how many are done, how man
 
 @dataclass(slots=True, kw_only=True)
 class Refreshed:
-    """What a refresh did, of one group: a row of `kgray communities refresh --json`.
-
-    kept, written, offline    communities whose text was there, that a model wrote, and that none did
-    profiles    entities that a model has written of, now or before
-    news        False: nothing was recorded since the run before, or less than is due: it is current still
-    """
+    """What a refresh did, of one group: a row of `kgray communities refresh --json`."""
 
     run: int
     cold: bool = False
-    news: bool = True
+    news: bool = True  # False: nothing was recorded since, or less than is due: the run before stays
     levels: int = 0
     communities: int = 0
-    kept: int = 0
+    kept: int = 0  # communities whose text was there, that a model wrote, and that none did
     written: int = 0
     offline: int = 0
-    profiles: int = 0
+    profiles: int = 0  # entities that a model has written of, now or before
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -70,25 +65,17 @@ class Refreshed:
 
 @dataclass(slots=True, kw_only=True)
 class Refresh:
-    """How groups are refreshed.
-
-    summarizer  None = texts without a model
-    due         only groups of which a tenth is new
-    profiles    have the model write of entities too; without it, what it wrote is kept while that is so
-    max_tokens  of all groups together; None = any number. What is over is written without the model
-    dry_run     count the calls and estimate their tokens; ask nothing, publish nothing
-    cluster     finds communities: here, or elsewhere
-    """
+    """How groups are refreshed."""
 
     store: Store
     embedder: Embedder
-    summarizer: Summarizer | None = None
+    summarizer: Summarizer | None = None  # None = texts without a model
     cold: bool = False
-    due: bool = False
-    profiles: bool = False
-    max_tokens: int | None = None
-    dry_run: bool = False
-    cluster: Clustering = clustered
+    due: bool = False  # only groups of which a tenth is new
+    profiles: bool = False  # have the model write of entities too; else what it wrote is kept while so
+    max_tokens: int | None = None  # of all groups together; what is over is written without the model
+    dry_run: bool = False  # count the calls and estimate their tokens; ask nothing, publish nothing
+    cluster: Clustering = clustered  # finds communities: here, or elsewhere
     spent: int = 0  # tokens, estimated before a call and counted after it
     gone: bool = False  # the model is out of reach, and asked no more
     gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
@@ -116,25 +103,25 @@ class Refresh:
         for _ in range(_TRIES):
             if (kept := self._as_it_is(group, writer)) is not None:
                 return kept
-            shown = snapshot(self.store, group)  # in this thread: an embedded store is read by one at a time
+            # In this thread: an embedded store is read by one at a time.
+            shown = finding.snapshot(self.store, group)
             parent = shown.parent
             waits = parent is not None and parent.writer == writer and shown.news() < _NEWS
             if self.due and parent is not None and waits and not shown.corrected:
                 return _kept(parent, shown.listed, len(shown.profiles))
             cold = self.cold or parent is None or len(shown.entities) > _GROWN * parent.cold_entities
             done = Refreshed(run=parent.run + 1 if parent else 1, cold=cold)
-            find = partial(communities, shown, cold=done.cold, cluster=self.cluster)
-            found = await asyncio.to_thread(find)
+            found = await asyncio.to_thread(finding.communities, shown, cold=done.cold, cluster=self.cluster)
             done.levels, done.communities = len(found), sum(map(len, found))
-            found.append([] if self.summarizer is None else profiled(shown, every=self.profiles))
+            found.append([] if self.summarizer is None else finding.profiled(shown, every=self.profiles))
             texts = await _Writer(self, shown, done).all(found)
             if self.dry_run:
                 return done
             made = await self._made(shown, done, found, texts)
             entities = len(shown.entities)
-            then = entities if done.cold or parent is None else parent.cold_entities
+            then = entities if cold or parent is None else parent.cold_entities
             seen = (shown.watermark, shown.recorded_at, times.now())
-            run = Run(done.run, *seen, done.cold, entities, then, writer)
+            run = Run(done.run, *seen, cold, entities, then, writer)
             if self.store.append([group], partial(_published, shown=shown, made=made, run=run)):
                 return done
         raise Unavailable(f"group {group} changes faster than its communities can be found: run it again")
@@ -176,20 +163,14 @@ def _kept(run: Run, listed: Sequence[Community], profiles: int) -> Refreshed:
     return Refreshed(run=run.run, news=False, levels=levels, communities=count, kept=count, profiles=profiles)
 
 
-@dataclass
 class _Writer:
     """The texts of one run."""
 
-    refresh: Refresh
-    shown: Snapshot
-    done: Refreshed
-    names: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.before, self.keeping = {one.id: one for one in self.shown.listed}, Kept(self.shown)
-        self.known = (
-            self._journaled(one.content for one in self.shown.listed) if self.refresh.summarizer else {}
-        )
+    def __init__(self, refresh: Refresh, shown: Snapshot, done: Refreshed) -> None:
+        self.refresh, self.shown, self.done = refresh, shown, done
+        self.names = set[str]()
+        self.before, self.keeping = {one.id: one for one in shown.listed}, Kept(shown)
+        self.known = self._journaled(one.content for one in shown.listed) if refresh.summarizer else {}
 
     async def all(self, found: Sequence[Sequence[Found]]) -> dict[str, Text]:
         """Return a text of each community, level by level: an upper one is shown those below it."""
@@ -213,10 +194,8 @@ class _Writer:
 
     def _named(self, text: Text) -> Text:
         """Return a text whose name no other community of the run has."""
-        name, count = text.name, 1
-        while name in self.names:
-            count += 1
-            name = f"{text.name} ({count})"
+        names = chain((text.name,), (f"{text.name} ({again})" for again in count(2)))
+        name = next(name for name in names if name not in self.names)
         self.names.add(name)
         return replace(text, name=name)
 
@@ -309,14 +288,14 @@ def _journal(at: Appending, *, group: str, answer: Row, sources: Sequence[int]) 
 def _published(at: Appending, *, shown: Snapshot, made: Sequence[Community], run: Run) -> bool:
     """Make a run the current one, and drop what is older than the one before; False where it is void."""
     group = shown.group
-    if withdrawn(at.rows(kinds.ALL["operations"], group)) != shown.withdrawn:
+    if finding.withdrawn(at.rows(kinds.ALL["operations"], group)) != shown.withdrawn:
         return False
     if current(at, group) != shown.parent:
         return False
     at.put(kinds.COMMUNITY_RUNS, group, astuple(run))
     for one in made:
         at.put(kinds.COMMUNITIES, group, rows.community_row(one))
-    for old in runs(at, group)[: -(_KEPT_RUNS - 1)]:
+    for old in finding.runs(at, group)[: -(_KEPT_RUNS - 1)]:
         at.drop(kinds.COMMUNITY_RUNS, group, (old.run,))
         for row in at.rows(kinds.COMMUNITIES_OF_RUN, group, [old.run]):
             at.drop(kinds.COMMUNITIES, group, row[:2])

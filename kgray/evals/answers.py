@@ -1,8 +1,7 @@
 """A language model's answers to a data set's questions, graded by another one.
 
-The reader sees the memory's context, the whole conversation, or summaries of its sessions: the baselines of
-Zep's paper (arXiv 2501.13956, section 4). A judge that says yes to everything makes every system look good:
-it also grades the right answer and another question's.
+The reader sees the memory's context, or the baselines of Zep's paper (arXiv 2501.13956, section 4). A judge
+that says yes to everything makes every system look good: it grades the right answer and another one's, too.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -19,8 +19,7 @@ from typing import Any, Literal
 from kgray.backends.openai_api.client import TokensSpent
 from kgray.backends.openai_api.structured import Asker, StructuredRequest
 from kgray.errors import ContentError, InvalidAnswer
-from kgray.evals.dataset import Conversation, Message, Question
-from kgray.evals.retrieval import Asked
+from kgray.evals.retrieval import Asked, Conversation, Message, Question, Talks
 from kgray.memory import Memory
 from kgray.prompting.prompts import Prompt, load, section
 from kgray.search import count_tokens
@@ -30,17 +29,14 @@ _ROOM = 512  # tokens of a reply
 _AT_ONCE = 64  # questions; the clients bound how many requests are under way
 
 
-@dataclass(slots=True)
 class Raw:
     """A file of JSON lines to which each answer is added as it comes: a run can go on after a kill."""
 
-    path: Path
-    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, path: Path) -> None:
         """Read what is there; a last line that was cut by a kill is dropped."""
+        self.path = path
         kept = self.path.read_text(encoding="utf-8").split("\n")[:-1] if self.path.exists() else []
-        self.rows = {row["id"]: row for row in map(json.loads, kept)}
+        self.rows: dict[str, dict[str, Any]] = {row["id"]: row for row in map(json.loads, kept)}
         self.path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
     def keep(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -57,18 +53,13 @@ class Examination:
 
     reader: Asker
     judge: Asker
-    way: Way
+    way: Way  # the memory is asked for "memory" alone
     tokens: int
     raw: Raw
     summarising: dict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
-    async def answer(
-        self, memory: Memory | None, talks: Sequence[tuple[str, Conversation]]
-    ) -> list[dict[str, Any]]:
-        """Answer and grade all questions that have an answer; return their raw rows. Raises Unavailable.
-
-        talks   with the groups that they are in; memory: None where the way needs none
-        """
+    async def answer(self, memory: Memory | None, talks: Talks) -> list[dict[str, Any]]:
+        """Answer and grade all questions that have an answer; return their raw rows. Raises Unavailable."""
         at_once = asyncio.Semaphore(_AT_ONCE)
         asked = [(group, talk, one) for group, talk in talks for one in talk.questions if one.answer]
 
@@ -85,7 +76,6 @@ class Examination:
         return await asyncio.gather(*map(one, range(len(asked))))
 
     async def _seen(self, memory: Memory | None, group: str, talk: Conversation, question: Question) -> str:
-        """Return what the reader sees."""
         if memory is not None:
             tokens, at = self.tokens, question.at
             return (await memory.context(question.text, group=group, tokens=tokens, as_of=at)).text
@@ -106,8 +96,8 @@ class Examination:
 
     async def _graded(self, question: Question, seen: str, wrong: str | None) -> dict[str, Any]:
         """Return a question's raw row: the answer, and the judge's verdicts on it and two others."""
-        asked = {"type": question.type, "question": question.text, "right": question.answer}
-        row: dict[str, Any] = {"id": question.id, **asked, "context": seen, "tokens": count_tokens(seen)}
+        row: dict[str, Any] = {"id": question.id, "type": question.type, "question": question.text}
+        row |= {"right": question.answer, "context": seen, "tokens": count_tokens(seen)}
         started = time.perf_counter()
         try:
             about = {"CONTEXT": seen, "QUESTION": {"asked": question.at, "question": question.text}}
@@ -115,34 +105,29 @@ class Examination:
         except ContentError as error:  # such as a conversation longer than the reader's window
             return row | {"answer": None, "error": str(error), "correct": False}
         row["seconds"] = time.perf_counter() - started
-        row["correct"] = await self._is_correct(question, row["answer"])
-        row["judge_accepts_right"] = await self._is_correct(question, question.answer)
-        if wrong is not None:
-            row["judge_accepts_wrong"] = await self._is_correct(question, wrong)
+        graded = {"correct": row["answer"], "judge_accepts_right": question.answer}
+        for name, answer in (graded | {"judge_accepts_wrong": wrong}).items():
+            row |= {} if answer is None else {name: await self._is_correct(question, answer)}
         return row
 
     async def _is_correct(self, question: Question, answer: str) -> bool | None:
         """Return the judge's verdict; None where its reply cannot be read."""
-        graded = {"type": question.type, "question": question.text}
-        graded |= {"right_answer": question.answer, "graded_answer": answer}
-        try:
-            return bool(await _replied(self.judge, "grade", {"GRADED": graded}))
-        except InvalidAnswer:
-            return None
+        about = {"type": question.type, "question": question.text, "right_answer": question.answer}
+        with suppress(InvalidAnswer):
+            return bool(await _replied(self.judge, "grade", {"GRADED": about | {"graded_answer": answer}}))
+        return None
 
 
 def as_asked(rows: Sequence[Mapping[str, Any]]) -> list[Asked]:
     """Return raw rows as what `report` takes. A verdict that could not be read counts for nothing."""
     names = ("correct", "judge_accepts_right", "judge_accepts_wrong", "tokens")
-    return [
-        Asked(
-            conversation="",
-            question=Question(id=row["id"], text=row["question"], type=row["type"]),
-            marks={name: float(row[name]) for name in names if row.get(name) is not None},
-            seconds={"answer": row["seconds"]} if "seconds" in row else {},
-        )
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        question = Question(id=row["id"], text=row["question"], type=row["type"])
+        marks = {name: float(row[name]) for name in names if row.get(name) is not None}
+        seconds = {"answer": row["seconds"]} if "seconds" in row else {}
+        found.append(Asked(conversation="", question=question, marks=marks, seconds=seconds))
+    return found
 
 
 def _written(told: Sequence[Message]) -> str:
@@ -153,14 +138,13 @@ async def _replied(asker: Asker, task: str, data: Mapping[str, object]) -> Any: 
     """Return a model's text, or the judge's boolean. Raises Refused, InvalidAnswer, Unavailable."""
     name, kind, told = ("correct", bool, "boolean") if task == "grade" else ("answer", str, "string")
     schema: dict[str, Any] = {"type": "object", "properties": {name: {"type": told}}, "required": [name]}
-    sections = "".join(section(tag, value) for tag, value in data.items())
 
     def accept(reply: Mapping[str, Any]) -> Any:  # noqa: ANN401
         if not isinstance(reply[name], kind):
             raise InvalidAnswer(f"{name!r} is no {told}", raw=str(reply)[:200])
         return reply[name]
 
-    prompt = Prompt(task, load(f"eval_{task}"))
+    prompt, shown = Prompt(task, load(f"eval_{task}")), "".join(section(*one) for one in data.items())
     schema |= {"additionalProperties": False}
-    request = StructuredRequest(prompt=prompt, data=sections, schema=schema, room=_ROOM)
+    request = StructuredRequest(prompt=prompt, data=shown, schema=schema, room=_ROOM)
     return (await asker.ask(request, accept, TokensSpent()))[0]

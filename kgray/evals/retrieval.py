@@ -1,36 +1,389 @@
-"""Searches and contexts of a memory, measured against questions whose evidence is known."""
+"""Searches and contexts of a memory, measured against questions whose evidence is known.
+
+The questions are of files that a user brings: LoCoMo, LongMemEval, DMR (MSC-Self-Instruct), and JSON lines of
+kgray's form; the first row tells which. What cannot be measured is left out and counted in the notes.
+
+A ranking is a sequence of sets, best first: the messages that each hit stands for. A fact stands for the
+messages that support it, an entity for none.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from statistics import NormalDist, fmean
 from typing import Any
 
-from kgray.evals import measures
-from kgray.evals.dataset import Conversation, Question
+import numpy as np
+
+from kgray.errors import InputError
 from kgray.graph import Hit
 from kgray.memory import Memory
 from kgray.ports import SearchScope
 from kgray.search import SCOPES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message."""
+
+    id: str
+    text: str
+    speaker: str | None = None
+    at: str | None = None  # ISO 8601
+    session: str = ""  # the part of the conversation that it belongs to
+    source: str = "default"
+
+    def row(self) -> dict[str, Any]:
+        """Return the row that `Memory.add_many` takes."""
+        names = ("id", "text", "speaker", "at", "source")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One question."""
+
+    id: str
+    text: str
+    type: str  # of the data set's own naming
+    evidence: tuple[str, ...] = ()  # messages that answer it; () = none does, or it is not known
+    answer: str = ""  # the right one; "" = not given
+    at: str | None = None  # when it is asked, ISO 8601; None = now
+    after: str = ""  # id of the message after which memory is asked as it was known then; "" = as now
+    fact: str = ""  # the object of the fact that holds at that moment
+    outdated: tuple[str, ...] = ()  # those of facts that do not
+    apart: bool = False  # no part of overall figures: it asks for what is not there, or of the wrong person
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """One conversation, a group of its own."""
+
+    name: str
+    messages: tuple[Message, ...]
+    questions: tuple[Question, ...]
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """Message id -> its text."""
+        return {message.id: message.text for message in self.messages}
+
+
+Talks = Sequence[tuple[str, Conversation]]  # with the groups that they are in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """What a file holds; notes: what of it could not be used, one line each."""
+
+    conversations: tuple[Conversation, ...]
+    notes: tuple[str, ...] = ()
+
+
+_Row = Mapping[str, Any]
+_Parts = Iterator[tuple[str, Message | Question]]  # with the name of their conversation
+_LOCOMO = {1: "1 multi-hop", 2: "2 temporal", 3: "3 open-domain", 4: "4 single-hop", 5: "5 adversarial"}
+_APART = frozenset({"adversarial", "none", "abstention", _LOCOMO[5]})
+_DMR_ASKED = datetime(2024, 1, 1, tzinfo=UTC)  # it gives no dates, only the time between sessions
+_UNITS = {"minute": 1 / 1440, "hour": 1 / 24, "week": 7.0}  # days; any other unit is a day
+
+
+def read_dataset(path: Path, *, most: int | None = None) -> Dataset:
+    """Return the first `most` conversations of a file (None: all). Raises InputError that names the row."""
+    messages: dict[str, list[Message]] = defaultdict(list)
+    questions: dict[str, list[Question]] = defaultdict(list)
+    for name, part in _parts(path):
+        if isinstance(part, Message):
+            messages[name].append(part)
+        else:
+            questions[name].append(part)
+    if silent := sorted(questions.keys() - messages.keys()):
+        raise InputError(f"{path}: the conversation {silent[0]} has questions and no message")
+    notes: Counter[str] = Counter()
+    found = []
+    for name, told in islice(messages.items(), most):
+        known = {message.id for message in told}
+        if len(known) < len(told):
+            raise InputError(f"{path}: two messages of the conversation {name} have one id")
+        asked = tuple(_usable(questions[name], known, notes))
+        found.append(Conversation(name=name, messages=tuple(told), questions=asked))
+    if not any(talk.questions for talk in found):
+        raise InputError(f"{path} holds no question with evidence or an answer")
+    lines = tuple(f"{count} {what}" for what, count in notes.items())
+    return Dataset(conversations=tuple(found), notes=lines)
+
+
+def _usable(asked: list[Question], known: set[str], notes: Counter[str]) -> Iterator[Question]:
+    for question in asked:
+        if missing := set(question.evidence) - known:
+            notes["ids of evidence name no message"] += len(missing)
+        evidence = tuple(dict.fromkeys(name for name in question.evidence if name in known))
+        if evidence or question.apart or question.answer or question.fact:
+            yield replace(question, evidence=evidence)
+        else:
+            notes["questions have neither evidence nor an answer"] += 1
+
+
+def _parts(path: Path) -> _Parts:
+    """Yield the messages and questions of a file. Raises InputError."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        as_array = text.lstrip().startswith("[")
+        lines = [text] if as_array else text.split("\n")
+        rows = [json.loads(line.strip() or "null") for line in lines]
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"{path} is no JSON in UTF-8: {error}") from None
+    read = None
+    for number, row in enumerate(rows[0] if as_array else rows, 1):
+        if row is None:
+            continue
+        try:
+            read = read or _reader(row)
+            yield from read(row, path.stem if read is _own else f"{path.stem}-{number}")
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            where = f"{'item' if as_array else 'line'} {number}"
+            raise InputError(f"{path}, {where} is not as its data set has it: {why}") from None
+
+
+def _reader(row: _Row) -> Callable[[_Row, str], _Parts]:
+    forms = {"qa": _locomo, "haystack_sessions": _longmemeval, "self_instruct": _dmr}
+    for name, read in (forms | {"question": _own, "text": _own}).items():
+        if name in row and (name != "qa" or "conversation" in row):
+            return read
+    raise ValueError(
+        "a row of LoCoMo has conversation and qa, of LongMemEval haystack_sessions, of DMR self_instruct, of "
+        "kgray's form text or question"
+    )
+
+
+def _own(row: _Row, stem: str) -> _Parts:
+    """Read a message as `kgray add` takes it, or a question; "group" tells conversations apart."""
+    name = str(row.get("group") or stem)
+    if "question" not in row:
+        names = ("speaker", "at", "session", "source")
+        more = {key: str(row[key]) for key in names if row.get(key)}
+        yield name, Message(id=str(row["id"]), text=_text(row, "text"), **more)
+        return
+    asked, kind = _text(row, "question"), str(row.get("type") or "any")
+    given: dict[str, Any] = {key: str(row.get(key) or "") for key in ("answer", "after", "fact")}
+    given |= {key: tuple(map(str, row.get(key) or ())) for key in ("evidence", "outdated")}
+    given |= {"id": str(row.get("id") or asked), "at": row.get("at"), "apart": kind in _APART}
+    yield name, Question(text=asked, type=kind, **given)
+
+
+def _locomo(row: _Row, name: str) -> _Parts:
+    """Read LoCoMo; types keep their number, because harnesses have swapped the names."""
+    name, talk = str(row.get("sample_id") or name), row["conversation"]
+    for number in sorted(int(key[8:]) for key in talk if re.fullmatch(r"session_\d+", key)):
+        at = _moment(talk[f"session_{number}_date_time"], "%I:%M %p on %d %B, %Y")
+        for turn in talk[f"session_{number}"]:
+            text, picture = _text(turn, "text"), turn.get("blip_caption")
+            text += f" [picture: {picture}]" if picture else ""
+            spoken = {"speaker": turn["speaker"], "at": at, "session": str(number)}
+            yield name, Message(id=turn["dia_id"], text=text, **spoken)
+    for place, asked in enumerate(row["qa"], 1):
+        kind = _LOCOMO.get(asked["category"], str(asked["category"]))
+        # Some texts hold several ids ("D8:6; D9:17"), some write them otherwise ("D30:05").
+        turns = re.findall(r"D:?(\d+):(\d+)", " ".join(map(str, asked.get("evidence") or ())))
+        evidence = tuple(f"D{int(session)}:{int(turn)}" for session, turn in turns)
+        given: dict[str, Any] = {"text": _text(asked, "question"), "type": kind, "apart": kind in _APART}
+        answer = "" if kind in _APART else str(asked.get("answer", ""))
+        yield name, Question(id=f"{name}-q{place}", evidence=evidence, answer=answer, **given)
+
+
+def _longmemeval(row: _Row, name: str) -> _Parts:
+    """Read LongMemEval: a question has sessions of its own, here in the order of their dates."""
+    name, form, evidence = str(row["question_id"]), "%Y/%m/%d %H:%M", []
+    dates = [_moment(date, form) for date in row["haystack_dates"]]
+    if not len(dates) == len(row["haystack_session_ids"]) == len(row["haystack_sessions"]):
+        raise ValueError("haystack_dates, haystack_session_ids and haystack_sessions differ in length")
+    sessions = zip(dates, row["haystack_session_ids"], row["haystack_sessions"], strict=True)
+    for place, (at, session, turns) in enumerate(sorted(sessions, key=lambda one: one[0])):
+        for number, turn in enumerate(turns, 1):
+            text, message = _text(turn, "content"), f"{place}:{session}:{number}"
+            if text.strip():
+                spoken = {"speaker": turn["role"], "at": at, "session": str(session)}
+                yield name, Message(id=message, text=text, **spoken)
+                evidence += [message] if turn.get("has_answer") else []
+    absent = name.endswith("_abs")
+    given: dict[str, Any] = {
+        "type": "abstention" if absent else row["question_type"],
+        "text": _text(row, "question"),
+    }
+    given |= {"answer": str(row["answer"]), "at": _moment(row["question_date"], form)}
+    yield name, Question(id=name, evidence=() if absent else tuple(evidence), apart=absent, **given)
+
+
+def _dmr(row: _Row, name: str) -> _Parts:
+    """Read DMR: earlier sessions, the one of now, and a question with an answer and no evidence."""
+    at, sessions = _DMR_ASKED, [(_DMR_ASKED, row["dialog"])]
+    for earlier in reversed(row["previous_dialogs"]):
+        unit = str(earlier.get("time_unit") or "day").removesuffix("s")
+        at -= timedelta(days=float(earlier.get("time_num") or 1) * _UNITS.get(unit, 1.0))
+        sessions.insert(0, (at, earlier["dialog"]))
+    for number, (moment, turns) in enumerate(sessions, 1):
+        for place, turn in enumerate(turns, 1):
+            spoken = {"speaker": f"Speaker {2 - place % 2}", "at": moment.isoformat(), "session": str(number)}
+            yield name, Message(id=f"{number}:{place}", text=_text(turn, "text"), **spoken)
+    asked, now = row["self_instruct"], _DMR_ASKED.isoformat()
+    kind = "fact recall"
+    yield name, Question(id=name, text=_text(asked, "B"), type=kind, answer=_text(asked, "A"), at=now)
+
+
+def _text(row: _Row, field: str) -> str:
+    if not isinstance(row[field], str):
+        raise TypeError(f"{field} is no text")
+    return str(row[field])
+
+
+def _moment(text: str, form: str) -> str:
+    """Return a data set's date, without "(Mon)", as ISO 8601; it names no zone, so it is read as UTC."""
+    plain = re.sub(r" *\(\w+\)", "", text).strip()
+    return datetime.strptime(plain, form).replace(tzinfo=UTC).isoformat()
+
+
+DEPTHS = (5, 10, 20, 50)
+LEAST_WORDS = 0.6  # of a message, in order: then a line counts as telling it
+_WHOLE = 4  # words: so few stand in many lines by chance
+_RESAMPLES = 1000
+_WORD = re.compile(r"\w+")
+
+Ranking = Sequence[Collection[str]]
+
+
+def of_ranking(
+    ranking: Ranking, evidence: Collection[str], depths: Sequence[int] = DEPTHS
+) -> dict[str, float]:
+    """Return fraction@k, any@k, all@k and ndcg@k for each depth, and mrr. Raises ValueError without evidence.
+
+    fraction    of the evidence, how much is among the first k hits
+    ndcg        a hit gains 1 where it brings evidence that no hit above it brought; the ideal ranking brings
+                one message a hit (Järvelin and Kekäläinen 2002, binary gains)
+    mrr         1 / the rank of the first hit with evidence; 0 for none
+    """
+    if not evidence:
+        raise ValueError("a ranking is measured against at least one message of evidence")
+    ranks = dict.fromkeys(evidence, math.inf)  # of the first hit that stands for each message
+    for rank, messages in enumerate(ranking, 1):
+        for message in ranks.keys() & set(messages):
+            ranks[message] = min(ranks[message], rank)
+    found: dict[str, float] = {}
+    gains = [1 / math.log2(rank + 1) for rank in range(1, max(depths) + 1)]
+    for depth in depths:
+        within = [int(rank) for rank in ranks.values() if rank <= depth]
+        found[f"fraction@{depth}"] = len(within) / len(ranks)
+        found[f"any@{depth}"] = float(bool(within))
+        found[f"all@{depth}"] = float(len(within) == len(ranks))
+        gained = sum(gains[rank - 1] for rank in set(within))
+        found[f"ndcg@{depth}"] = gained / sum(gains[: min(depth, len(ranks))])
+    return found | {"mrr": 1 / min(ranks.values())}
+
+
+def told_in(message: str, lines: Sequence[Sequence[str]]) -> bool:
+    """Whether one of the lines (as `words`) tells a message: at least 60 % of its words, in order.
+
+    A message of at most four words counts only as a whole, word beside word.
+    """
+    asked = words(message)
+    least = math.ceil(LEAST_WORDS * len(asked))
+    if len(asked) <= _WHOLE:
+        whole = f" {' '.join(asked)} "
+        return bool(asked) and any(whole in f" {' '.join(line)} " for line in lines)
+    return any(len(line) >= least and _common(asked, line) >= least for line in lines)
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text, casefolded, without punctuation."""
+    return _WORD.findall(text.casefold())
+
+
+def of_context(context: str, supported: Collection[str], evidence: Mapping[str, str]) -> float:
+    """Return the share of the evidence (message -> its text) that a context holds.
+
+    supported   messages that the facts in the context rest on
+    """
+    lines = list(map(words, context.splitlines()))
+    return fmean(float(name in supported or told_in(text, lines)) for name, text in evidence.items())
+
+
+def _common(asked: Sequence[str], line: Sequence[str]) -> int:
+    """Return the length of the longest common subsequence, bit-parallel (Hyyrö 2004)."""
+    places: dict[str, int] = {}
+    for at, word in enumerate(asked):
+        places[word] = places.get(word, 0) | 1 << at
+    full = (1 << len(asked)) - 1
+    state = full
+    for word in line:
+        matched = state & places.get(word, 0)
+        state = (state + matched | state - matched) & full
+    return len(asked) - state.bit_count()
+
+
+def mean(values: Sequence[float]) -> dict[str, float]:
+    """Return {"mean", "low", "high", "count"} of one value a question: the mean and its 95 % interval.
+
+    Of shares (every value 0 or 1) it is Wilson's interval (1927), of other values the percentile bootstrap's
+    with 1,000 resamples of a fixed seed. Raises ValueError for no value.
+    """
+    if not values:
+        raise ValueError("a mean needs at least one value")
+    middle = fmean(values)
+    if set(values) <= {0.0, 1.0}:
+        low, high = _wilson(middle, len(values))
+    else:
+        given = np.asarray(values, dtype=np.float64)
+        drawn = np.random.default_rng(0).integers(len(given), size=(_RESAMPLES, len(given)))
+        low, high = map(float, np.quantile(given[drawn].mean(axis=1), (0.025, 0.975)))
+    return {"mean": round(middle, 4), "low": round(low, 4), "high": round(high, 4), "count": len(values)}
+
+
+def columns(rows: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Return name -> its values, of the rows that have it."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in row.items():
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def _wilson(share: float, count: int) -> tuple[float, float]:
+    z = NormalDist().inv_cdf(0.975)
+    scale = 1 + z * z / count
+    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    centre = share + z * z / (2 * count)
+    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the smallest value that at least this share of the values does not exceed."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
 
 BUDGETS = (500, 950, 1000, 1500)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One question, asked.
-
-    marks       measure -> value; "nothing" and "context_nothing@N" where nothing answers the question
-    seconds     what was timed -> how long it took
-    found       the messages of the ranking, best first, for people who look for a cause
-    """
+    """One question, asked."""
 
     conversation: str
     question: Question
-    marks: Mapping[str, float]
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    found: tuple[tuple[str, ...], ...] = ()
+    marks: Mapping[str, float]  # "nothing" and "context_nothing@N" where nothing answers the question
+    seconds: Mapping[str, float] = field(default_factory=dict)  # what was timed -> how long it took
+    found: tuple[tuple[str, ...], ...] = ()  # messages, best first, for people who look for a cause
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row of --rows."""
@@ -60,7 +413,7 @@ async def ask(
     if question.after:
         given["known_at"] = (await memory.episode(question.after, group=group))["recorded_at"]
     started = time.perf_counter()
-    hits = await memory.search(question.text, limit=max(measures.DEPTHS), **given)
+    hits = await memory.search(question.text, limit=max(DEPTHS), **given)
     seconds = {"search": time.perf_counter() - started}
     ranking = tuple(map(stands_for, hits))
     marks = marks_of(question, ranking) | _facts_of(question, hits[:10], "{}@10")
@@ -73,7 +426,7 @@ async def ask(
         marks |= _facts_of(question, built.hits, f"context_{{}}@{budget}")
         if evidence:
             supported = {name for hit in built.hits if hit.fact for name in stands_for(hit)}
-            marks[f"context@{budget}"] = measures.of_context(built.text, supported, evidence)
+            marks[f"context@{budget}"] = of_context(built.text, supported, evidence)
         elif not question.fact:
             marks[f"context_nothing@{budget}"] = float(not built.hits)
     return Asked(
@@ -81,7 +434,7 @@ async def ask(
     )
 
 
-async def ask_all(memory: Memory, talks: Sequence[tuple[str, Conversation]]) -> list[Asked]:
+async def ask_all(memory: Memory, talks: Talks) -> list[Asked]:
     """Ask the questions whose evidence is known, and those that nothing answers; talks: with their groups."""
     return [
         await ask(memory, talk, question, group=group)
@@ -91,10 +444,10 @@ async def ask_all(memory: Memory, talks: Sequence[tuple[str, Conversation]]) -> 
     ]
 
 
-def marks_of(question: Question, ranking: measures.Ranking) -> dict[str, float]:
+def marks_of(question: Question, ranking: Ranking) -> dict[str, float]:
     """Return the marks of a ranking; of a question that nothing answers, whether it is empty."""
     if question.evidence:
-        return measures.of_ranking(ranking, question.evidence)
+        return of_ranking(ranking, question.evidence)
     return {} if question.fact else {"nothing": float(not ranking)}
 
 
@@ -125,13 +478,13 @@ def report(rows: Sequence[Asked], *, whole: bool = False) -> dict[str, Any]:
 
 
 def _figures(rows: Sequence[Asked]) -> dict[str, Any]:
-    timed = measures.columns(row.seconds for row in rows)
+    timed = columns(row.seconds for row in rows)
     shares = {"p50": 0.5, "p95": 0.95}
     return {
         "questions": len(rows),
-        "measures": measures.means(row.marks for row in rows),
+        "measures": {name: mean(values) for name, values in columns(row.marks for row in rows).items()},
         "ms": {
-            name: {at: round(1000 * measures.percentile(values, share), 2) for at, share in shares.items()}
+            name: {at: round(1000 * percentile(values, share), 2) for at, share in shares.items()}
             for name, values in timed.items()
         },
     }

@@ -24,7 +24,7 @@ from kgray.memory.naming import entities_of, entity_called
 from kgray.ports import GraphView, Store
 from kgray.rows import folded
 from kgray.search import spans_of
-from kgray.search.profiles import profiles
+from kgray.search.texts import profiles
 from kgray.times import Instant, to_datetime
 
 KEPT = ("id", "client_id", "sequence", "source", "kind", "speaker", "text", "state")  # an episode's own

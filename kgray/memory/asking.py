@@ -159,7 +159,8 @@ async def _drifted(
     if not hits:
         return context
     tokens, count = chosen.get("tokens", _TOKENS), chosen.get("count", count_tokens)
-    moments = {name: _moment(chosen, name) for name in ("as_of", "known_at")}
+    given = {"as of": _moment(chosen, "as_of"), "as known on": _moment(chosen, "known_at")}
+    moments = {word: moment for word, moment in given.items() if moment is not None}
     lines = [*await _reports_near(memory, question, group, chosen), *context.lines]
     for depth in range(1, _ROUNDS + 1):
         if spending.lacks("follow_up", question, lines, tokens):
@@ -173,7 +174,7 @@ async def _drifted(
                 score = hit.score * _FAINTER**depth
                 known = hits.get((hit.scope, hit.id))
                 hits[hit.scope, hit.id] = replace(hit, score=max(score, known.score if known else 0.0))
-        context = write([*hits.values()], tokens, query=question, count=count, **moments)
+        context = write([*hits.values()], tokens, query=question, count=count, moments=moments)
         lines = context.lines
     return context
 

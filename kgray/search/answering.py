@@ -25,20 +25,14 @@ OnText = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """An answer and where it is from.
-
-    found       False: the memory does not hold it, and `text` says so
-    citations   (number in the text, episode id, the client's id), by number; of an answer from communities:
-                (number, community id, its name)
-    dropped     numbers that the model cited and that the context does not have; `text` is without them
-    cost        of the model
-    """
+    """An answer and where it is from."""
 
     text: str
-    found: bool
+    found: bool  # False: the memory does not hold it, and `text` says so
     context: Context
+    # (number in the text, episode id, the client's id), by number; or (number, community id, its name)
     citations: tuple[tuple[int, str, str | None], ...] = ()
-    dropped: tuple[int, ...] = ()
+    dropped: tuple[int, ...] = ()  # cited numbers that the context does not have; `text` is without them
     cost: Cost = field(default_factory=Cost)
 
     def as_dict(self) -> dict[str, Any]:

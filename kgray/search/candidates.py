@@ -11,21 +11,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from kgray.errors import NotFound
 from kgray.graph import Community, Entity, Fact
-from kgray.ledger import sequences_of
+from kgray.ledger import find, sequences_of
 from kgray.ports import GraphView, SearchScope, Store
-from kgray.records import Episode
+from kgray.records import Episode, Place, entity_id
 from kgray.rows import folded
-from kgray.search.query import Filters, Query, Recipe, within
-from kgray.search.question import Question
+from kgray.search.index import Ints
+from kgray.search.query import Filters, Query, Question, Recipe, within
 from kgray.search.ranking import Scores
-from kgray.search.summaries import Profiled, Summaries, texts_of
-from kgray.search.vectors import Ints
-from kgray.search.walk import HOPS, Walk, known, walk
+from kgray.search.texts import Profiled, Summaries, texts_of
 from kgray.times import Instant
 
 FoundRow = Fact | Entity | Episode | Community
@@ -43,9 +42,8 @@ class Candidate:
     def times(self, **factors: float) -> Candidate:
         """Return it with its score multiplied; a factor of 1 is not told."""
         told = {name: factor for name, factor in factors.items() if factor != 1}
-        if not told:
-            return self
-        return replace(self, score=self.score * math.prod(told.values()), signals={**self.signals, **told})
+        score = self.score * math.prod(told.values())
+        return replace(self, score=score, signals={**self.signals, **told}) if told else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,24 +56,17 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRun:
-    """One search: its query, and what it reads from.
-
-    ways      the recipe; question: what the query says
-    moment    when facts must hold; None = any time
-    ranked    scope -> its first stage
-    linked    recorded entities of which the question has a whole name
-    told      the texts of communities and entities that are searched
-    """
+    """One search: its query, and what it reads from."""
 
     store: Store
     view: GraphView
     query: Query
     ways: Recipe
     question: Question
-    moment: Instant | None
-    ranked: Mapping[SearchScope, Ranked]
-    linked: Sequence[str] = ()
-    told: Summaries | None = None
+    moment: Instant | None  # when facts must hold; None = any time
+    ranked: Mapping[SearchScope, Ranked]  # the first stage of each scope
+    linked: Sequence[str] = ()  # recorded entities of which the question has a whole name
+    told: Summaries | None = None  # the texts of communities and entities that are searched
 
     def keep(self, rows: Sequence[FoundRow]) -> list[FoundRow]:
         """Return the rows of one scope that pass the query's filters, in their order."""
@@ -102,27 +93,20 @@ class SearchRun:
         filters = self.query.filters
         if isinstance(row, Entity):
             return not filters.labels or not set(filters.labels).isdisjoint(row.labels)
-        if isinstance(row, Community):
-            return True
         if isinstance(row, Episode):
             return _is_told_by(row, filters) and within(row.reference_time, filters.said)
-        return (
-            (not filters.relations or row.relation in filters.relations)
-            and within(row.valid_at, filters.valid_at)
-            and within(row.invalid_at, filters.invalid_at)
-            and within(row.created_at, filters.created_at)
-        )
+        if isinstance(row, Community):
+            return True
+        ranges = ((name, getattr(filters, name)) for name in ("valid_at", "invalid_at", "created_at"))
+        inside = all(within(getattr(row, name), span) for name, span in ranges)
+        return inside and (not filters.relations or row.relation in filters.relations)
 
 
 def _is_told_by(episode: Episode, filters: Filters) -> bool:
     """Whether an episode is of one of the sources and said by one of the speakers that are asked for."""
-    speakers = {folded(speaker) for speaker in filters.speakers}
-    return (not filters.sources or episode.source in filters.sources) and (
-        not speakers or folded(episode.speaker or "") in speakers
-    )
+    said_by = folded(episode.speaker or "") in set(map(folded, filters.speakers)) or not filters.speakers
+    return said_by and (not filters.sources or episode.source in filters.sources)
 
-
-# --------------------------------------------------------------------------------- from the first stage
 
 MIN_DEPTH = 30
 OVER_FETCH = 3
@@ -212,10 +196,20 @@ def _boosted(run: SearchRun, scope: SearchScope, found: list[Candidate]) -> list
 
 # ------------------------------------------------------------------------------------------- graph steps
 
+_HOPS, _CENTRE_HOPS = 2, 3  # of a search; to measure distances
 _FROM_HITS = 6  # entities of the best hits from which steps start
 _FRONT = 8  # entities a later hop starts from; a tenth of the limit where that is more
 _FILTERED = 8  # with filters, steps take this many times as many facts, because filters drop some
-_CENTRE_HOPS = 3
+_ROUNDS = 3  # reads a hop takes at most, see _around
+_SHARE = 10  # facts each entity gives where a hop starts from many
+_RECORDS = 64  # mentions and pieces of evidence of a seed episode that are looked at
+
+
+class Walk(NamedTuple):
+    """What was reached, with (distance, rank of the seed): seeds have distance 0, a fact at one 1."""
+
+    facts: list[tuple[Fact, tuple[int, int]]]  # in that order, then by id
+    entities: dict[str, tuple[int, int]]
 
 
 def steps(
@@ -225,30 +219,33 @@ def steps(
 
     What is n steps away scores steps^n of what a walk began with: a hit's score, 1 for a centre or a seed.
     """
-    given = dict.fromkeys([*centre_of(run), *known(run.store, run.view, run.query.seeds)], 1.0)
+    starts = dict.fromkeys([*centre_of(run), *known(run.store, run.view, run.query.seeds)], 1.0)
     hits = [c for c in chain.from_iterable(zip_longest(best.get("fact", ()), best.get("entity", ()))) if c]
     from_hits: dict[str, float] = {}
     for hit in hits[:_FROM_HITS]:
         for entity in entities_of(hit.row):
             from_hits.setdefault(entity, hit.score)
-    starts = {**dict(list(from_hits.items())[:_FROM_HITS]), **given}
-    ordered = [*given, *(entity for entity in starts if entity not in given)]
-    limit = run.query.limit * (_FILTERED if run.query.filters.narrows else 1)
-    walked = _walk(run, ordered, HOPS, OVER_FETCH * limit)
+    for entity, score in list(from_hits.items())[:_FROM_HITS]:
+        starts.setdefault(entity, score)
+    walked = _from(run, list(starts), _HOPS, OVER_FETCH)
+    began = list(starts.values())
 
-    def scored(row: FoundRow, distance: int, seed: int) -> Candidate:
-        score = starts[ordered[seed]] * run.ways.weights.steps**distance
-        return Candidate(row=row, score=score, signals={"steps": float(distance)})
+    def scored(row: FoundRow, place: tuple[int, int]) -> Candidate:
+        score = began[place[1]] * run.ways.weights.steps ** place[0]
+        return Candidate(row=row, score=score, signals={"steps": float(place[0])})
 
-    facts = [scored(fact, *walked.facts_at[fact.id]) for fact in run.keep(walked.facts)]
+    at = {fact.id: place for fact, place in walked.facts}
     nearest = sorted(walked.entities, key=lambda found: (*walked.entities[found], found))
-    entities = run.keep(run.view.entities(nearest))
-    return {"fact": facts, "entity": [scored(row, *walked.entities[row.id]) for row in entities]}
+    return {
+        "fact": [scored(row, at[row.id]) for row in run.keep([fact for fact, _ in walked.facts])],
+        "entity": [scored(row, walked.entities[row.id]) for row in run.keep(run.view.entities(nearest))],
+    }
 
 
-def from_centre(run: SearchRun) -> Walk:
-    """Walk from the centre alone, to measure distances: up to 3 hops."""
-    return _walk(run, centre_of(run), _CENTRE_HOPS, None)
+def distances(run: SearchRun) -> dict[str, int]:
+    """Return entity id -> its steps from the centre alone, up to 3."""
+    reached = _from(run, centre_of(run), _CENTRE_HOPS, None).entities
+    return {entity: distance for entity, (distance, _) in reached.items()}
 
 
 def centre_of(run: SearchRun) -> list[str]:
@@ -267,8 +264,102 @@ def entities_of(row: FoundRow) -> tuple[str, ...]:
     return (row.id,) if isinstance(row, Entity) else ()
 
 
-def _walk(run: SearchRun, seeds: Sequence[str], hops: int, enough: int | None) -> Walk:
+def _from(run: SearchRun, seeds: Sequence[str], hops: int, times: int | None) -> Walk:
+    """Walk until there are so many times as many facts as may be shown; None = as far as the hops go."""
     limit = run.query.limit
     room = limit * (_FILTERED if run.query.filters.narrows else 1)
+    enough = None if times is None else times * room
     front = max(_FRONT, limit // 10)
     return walk(run.view, seeds, run.moment, hops=hops, room=room, front=front, enough=enough)
+
+
+def walk(
+    view: GraphView,
+    seeds: Sequence[str],
+    as_of: Instant | None,
+    *,
+    hops: int,
+    room: int,
+    front: int,
+    enough: int | None = None,
+) -> Walk:
+    """Step from `seeds` (shown entity ids, best first, distinct) over the facts that hold at `as_of`.
+
+    room    facts a hop takes: an equal share for each entity it starts from, at least 10, newest
+            first, so that a hub costs no more than any other
+    front   entities that a hop after the first starts from, by (rank of the seed, id)
+    enough  facts after which no further hop is made, as its facts would rank below them; None = no bound
+
+    Reads hops x 3 times at most, whatever the number of entities.
+    """
+    places = {seed: (0, rank) for rank, seed in enumerate(seeds)}
+    found: dict[str, tuple[Fact, tuple[int, int]]] = {}
+    edge = list(places)
+    for hop in range(1, hops + 1):
+        if not edge or (enough is not None and len(found) >= enough):
+            break
+        around = _around(view, edge, as_of, max(_SHARE, room // len(edge)))
+        reached: dict[str, tuple[int, int]] = {}
+        for entity in edge:
+            place = hop, places[entity][1]
+            for fact in around[entity].values():
+                found.setdefault(fact.id, (fact, place))
+                for end in fact.ends:
+                    if end not in places:
+                        reached.setdefault(end, place)
+        places |= reached
+        edge = sorted(reached, key=lambda entity: (reached[entity][1], entity))[:front]
+    return Walk(sorted(found.values(), key=lambda row: (row[1], row[0].id)), places)
+
+
+def _around(
+    view: GraphView, entities: Sequence[str], as_of: Instant | None, width: int
+) -> dict[str, dict[str, Fact]]:
+    """Return entity -> its newest facts, at most `width`, in few reads.
+
+    One read serves all entities. If its answer is full, hubs may have crowded out the others: entities that
+    have their share are left out and the others are read again. A full answer holds `width` facts an
+    entity, so at least one has its share and every round makes progress.
+    """
+    found: dict[str, dict[str, Fact]] = {entity: {} for entity in entities}
+    waiting = list(entities)
+    for _ in range(_ROUNDS):
+        limit = width * len(waiting)
+        facts = view.facts_at(waiting, as_of, limit)
+        for fact in facts:
+            for end in fact.ends:
+                if end in found and len(found[end]) < width:
+                    found[end][fact.id] = fact
+        waiting = [entity for entity in waiting if len(found[entity]) < width]
+        if len(facts) < limit or not waiting:
+            break
+    return found
+
+
+def known(store: Store, view: GraphView, ids: Sequence[str]) -> list[str]:
+    """Return the shown entities that ids of entities, or of episodes by what they are about, stand for.
+
+    Raises NotFound for an id that the group has not; none for one that this view does not show.
+    """
+    found: list[str] = []
+    for identifier in ids:
+        entities = view.entities([identifier])
+        if entities:  # a split entity resolves to several: the part that kept the id is meant
+            shown = [entity.id for entity in entities]
+            found += [identifier] if identifier in shown else shown
+            continue
+        # Retracted rows count: a view as of an earlier moment may show them.
+        sequences = sequences_of(store, view.group, ids=(identifier,))
+        if not sequences and not find(store, view.group, identifier):
+            raise NotFound(f"group {view.group} has no entity or episode {identifier!r}")
+        for episode in view.episodes(sequences):
+            found += _spoken_of(view, episode.sequence)
+    return list(dict.fromkeys(found))
+
+
+def _spoken_of(view: GraphView, sequence: int) -> list[str]:
+    """Return the entities that an episode made or has evidence about, whenever that held; two reads."""
+    places: list[Place] = [(sequence, ordinal) for ordinal in range(_RECORDS)]
+    facts = chain.from_iterable(view.facts_of_evidence(places, None))
+    made = view.entities([entity_id(view.group, place) for place in places])
+    return [*chain.from_iterable(fact.ends for fact in facts), *(entity.id for entity in made)]

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from types import MappingProxyType
 from typing import Any
 
 from kgray.derivation.stored import view_now
@@ -18,9 +19,9 @@ from kgray.graph import Hit, Scope, named
 from kgray.ports import at_one_moment
 from kgray.prompting.tokens import Counter, count_tokens
 from kgray.search.excerpts import dates, day_of, excerpt, pattern, safe
-from kgray.search.profiles import profiles, who
 from kgray.search.query import MAX_LIMIT, Query
 from kgray.search.searcher import Searcher, ViewAt
+from kgray.search.texts import profiles, who
 from kgray.times import to_datetime
 
 MIN_TOKENS = 64  # room for the longest fixed answer, which holds no hit
@@ -43,16 +44,12 @@ _START = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """A text for a prompt.
-
-    tokens  of the text, by the counter that was used; never above the budget
-    hits    the hits that the text contains, in its order; numbered: the scopes whose hits have a number
-    """
+    """A text for a prompt."""
 
     text: str
-    tokens: int
-    hits: tuple[Hit, ...]
-    numbered: frozenset[Scope] = _CITED
+    tokens: int  # by the counter that was used; never above the budget
+    hits: tuple[Hit, ...]  # those that the text contains, in its order
+    numbered: frozenset[Scope] = _CITED  # the scopes whose hits have a number
 
     @property
     def lines(self) -> list[str]:
@@ -101,10 +98,9 @@ async def context(
     hits = [hit for hit in found if hit.kind != "triples" or "fact" not in ways.scopes]
     told = _profiles(searcher, query, view, hits)
     hits = [replace(hit, profile=told[hit.id]) if hit.entity is not None else hit for hit in hits]
-    as_of, known_at = (
-        None if moment is None else to_datetime(moment) for moment in (query.as_of, query.known_at)
-    )
-    return write(hits, tokens, query=query.text, count=count, as_of=as_of, known_at=known_at)
+    then = {"as of": query.as_of, "as known on": query.known_at}
+    moments = {word: to_datetime(moment) for word, moment in then.items() if moment is not None}
+    return write(hits, tokens, query=query.text, count=count, moments=moments)
 
 
 def _profiles(searcher: Searcher, query: Query, view: ViewAt | None, hits: Sequence[Hit]) -> dict[str, str]:
@@ -122,11 +118,11 @@ def _profiles(searcher: Searcher, query: Query, view: ViewAt | None, hits: Seque
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Line:
-    """A hit as a line: what stands behind its number, what it costs without its day, its worth."""
+    """A hit as a line."""
 
     hit: Hit
-    body: str
-    cost: int
+    body: str  # what stands behind its number
+    cost: int  # tokens without its day
     worth: float
 
 
@@ -136,29 +132,27 @@ def write(
     *,
     query: str = "",
     count: Counter = count_tokens,
-    as_of: datetime | None = None,
-    known_at: datetime | None = None,
+    moments: Mapping[str, datetime] = MappingProxyType({}),
 ) -> Context:
     """Write hits within `tokens` (at least 64); in any order: their scores are compared over all scopes.
 
-    query   long messages are cut around its words
+    query   long messages are cut around its words; moments: "as of", "as known on"
     A line that does not fit is left out, and a later one may fit. Empty sections are left out. No stored text
     can end its line or its section, because `safe` removes line breaks and tags.
     """
     lines = _lines(hits, pattern(query), count)
-    then = (("as of", as_of), ("as known on", known_at))
-    told = ", ".join(f"{word} {day_of(moment)}" for word, moment in then if moment is not None)
-    text = moments = f"This is the state {told}." if told else ""
+    told = ", ".join(f"{word} {day_of(moment)}" for word, moment in moments.items())
+    text = state = f"This is the state {told}." if told else ""
     prices = _prices(lines, count)
     chosen: list[_Line] = []
     guess = {line.hit.id for line in _fitting(lines, chosen, tokens - count(text), prices)}
     lines.sort(key=lambda line: _is_said(line, guess))
     while more := _fitting(lines, chosen, tokens - count(text), prices):
         chosen += more  # lines that are counted one by one are rounded up, so the next time there is room
-        text = _text(moments, chosen)
+        text = _text(state, chosen)
     while chosen and count(text) > tokens:  # a caller's counter may find more in the whole
         chosen.pop()
-        text = _text(moments, chosen)
+        text = _text(state, chosen)
     if not chosen:
         text = _NO_ROOM if hits else _NOTHING
     shown = sorted((line.hit for line in chosen), key=_order)
@@ -207,9 +201,9 @@ def _fitting(
     return found
 
 
-def _text(moments: str, chosen: Sequence[_Line]) -> str:
+def _text(state: str, chosen: Sequence[_Line]) -> str:
     """Return the text: the sections, each in the order of `_order`."""
-    written, number = [moments] if moments else [], 0
+    written, number = [state] if state else [], 0
     ordered = sorted(chosen, key=lambda line: _order(line.hit))
     for scope, (tag, head) in _HEADS.items():
         before: Hit | None = None

@@ -1,8 +1,8 @@
 """A group's searchable rows in a reader's memory: words, vectors, and who said what when.
 
-A store keeps rows; what a search counts and compares is worked out here, of one group alone: both stores rank
-alike, and no group's ranking depends on what another holds. An index is loaded at the first search of
-a group, and then extended by what was committed since. A removal has it thrown away.
+What a search counts and compares is worked out here, of one group alone: both stores rank alike, and no
+group's ranking depends on what another holds. An index is loaded at the first search of a group, and then
+extended by what was committed since. A removal has it thrown away.
 
 Consistency needs no snapshot: a group's commits are in the order of their sequences (R20), so the rows up to
 the last sequence that has ended do not change until `GroupHead.removals` does. An index holds exactly those.
@@ -11,34 +11,37 @@ What a view does not show (retracted, not yet known) is found here too, and drop
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial, reduce
 from itertools import islice
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kgray import kinds
 from kgray.errors import Unavailable
 from kgray.kinds import COMMITTED, Read, Row
-from kgray.ports import Store, at_one_moment
-from kgray.search.postings import Words
-from kgray.search.vectors import (
-    MESSAGE_VECTORS,
-    NAME_VECTORS,
-    STATEMENT_VECTORS,
-    Floats,
-    Ints,
-    Vectors,
-    grown,
-)
+from kgray.ports import Store, Vector, at_one_moment
+from kgray.rows import as_weights, sign_bits
 from kgray.times import SECOND
 
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+Postings = tuple[
+    NDArray[np.int32], NDArray[Any]
+]  # rows, rising; how often, or (float32) how much of the term
+_Run = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]  # terms (uint32), sorted; the rows of each; how much
+Exact = Callable[[list[object]], Iterable[tuple[object, bytes]]]  # names -> (name, vector)
+
 MEMORY_BYTES = 512 << 20  # of all indexes of a reader; the least recently used go first
+EXACT_BYTES = 64 << 20  # of a set of vectors that is kept whole; beyond, their signs: 1/32 of it
+RESCORED = 100  # vectors that signs choose and whose cosine is then exact
 SESSION_GAP = 6 * 3600 * SECOND  # a longer silence in a source begins a new session
 SESSION_MESSAGES = 64  # a channel that is never silent is cut into sessions of so many
 _CHUNK = 500  # sequences a read, when an index is extended
@@ -47,19 +50,236 @@ _TRIES = 20
 _ANEW = 4  # what is new is read by keys up to 1/4 of what is there; beyond, all is read in one scan
 
 
-@dataclass(slots=True)
-class _Codes:
-    """Texts as small numbers, in the order in which they came."""
+def grown(array: NDArray[np.generic], values: Iterable[int]) -> Ints:
+    """Return an array with values behind it."""
+    return np.concatenate((array, np.fromiter(values, np.int64)))
 
-    texts: list[str] = field(default_factory=list)
-    numbers: dict[object, int] = field(default_factory=dict)
-    _all: frozenset[str] = frozenset()
 
-    def of(self, text: str) -> int:
-        if (number := self.numbers.get(text)) is None:
-            number = self.numbers[text] = len(self.texts)
-            self.texts.append(text)
-        return number
+class Runs:
+    """Postings as sorted runs that are merged as they grow.
+
+    Each new one is at least half as long as the one before: to add is cheap, and a look-up searches about
+    log(n) of them.
+    """
+
+    def __init__(self) -> None:
+        self._runs: list[_Run] = []
+
+    def append(self, terms: NDArray[Any], rows: NDArray[Any], much: NDArray[Any]) -> None:
+        """Append postings, sorted by term and row, whose rows come after all that are there."""
+        while self._runs and len(terms) and len(self._runs[-1][0]) < 2 * len(terms):
+            parts = zip(self._runs.pop(), (terms, rows, much), strict=True)
+            terms, rows, much = map(np.concatenate, parts)
+            order = np.argsort(terms, kind="stable")
+            terms, rows, much = terms[order], rows[order], much[order]
+        self._runs += [(terms, rows, much)] if len(terms) else []
+
+    def having(self, term: int) -> Postings:
+        """Return the rows that have a term, rising, and how much of it each has."""
+        found: list[Postings] = []
+        for terms, rows, much in self._runs:
+            first, last = (terms.searchsorted(np.uint32(term), side) for side in ("left", "right"))
+            if first < last:
+                found.append((rows[first:last], much[first:last]))
+        found = found or [(np.zeros(0, np.int32), np.zeros(0, np.int32))]
+        return np.concatenate([rows for rows, _ in found]), np.concatenate([much for _, much in found])
+
+    def nbytes(self) -> int:
+        """Memory held."""
+        return 3 * sum(run[0].nbytes for run in self._runs)  # terms, rows, how much: as many bytes each
+
+
+class Words(Runs):
+    """Postings of the words of n rows: how often each has a term."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lengths: NDArray[np.int32] = np.zeros(0, np.int32)
+        self._texts: list[bytes] = []
+
+    def add(self, packed: Sequence[bytes]) -> None:
+        """Append rows, each the terms of a text as `words.packed` gives them."""
+        lengths = np.fromiter((len(terms) // 4 for terms in packed), np.int32, len(packed))
+        terms = np.frombuffer(b"".join(packed), "<u4")
+        rows = np.repeat(np.arange(len(lengths), dtype=np.int32) + np.int32(len(self.lengths)), lengths)
+        self.lengths = np.concatenate((self.lengths, lengths))
+        self._texts += packed
+        order = np.argsort(terms, kind="stable")  # rows of a term stay in their order
+        terms, rows = terms[order], rows[order]
+        first = np.ones(len(terms), bool)
+        first[1:] = (terms[1:] != terms[:-1]) | (rows[1:] != rows[:-1])
+        starts = np.flatnonzero(first)
+        self.append(terms[starts], rows[starts], np.diff(starts, append=len(terms)).astype(np.int32))
+
+    def having_phrase(self, terms: Sequence[int]) -> list[int]:
+        """Return the rows that have these terms one after the other."""
+        wanted = re.compile(b"(?s)(?:.{4})*?" + re.escape(np.array(terms, "<u4").tobytes()))
+        rows = reduce(np.intersect1d, (self.having(term)[0] for term in set(terms)))
+        return [int(row) for row in rows if wanted.match(self._texts[row])]
+
+
+class Tokens(Runs):
+    """Postings of the tokens that an embedder weighs (`ports.Embedding.weights`)."""
+
+    def add(self, first: int, weights: Sequence[bytes]) -> None:
+        """Append rows, numbered from `first` on, each what `rows.weight_bytes` gives of a text."""
+        held = [as_weights(kept) for kept in weights]
+        tokens, much = (np.concatenate(parts) for parts in zip(*held, strict=True))
+        rows = np.repeat(np.arange(first, first + len(held), dtype=np.int32), [len(ids) for ids, _ in held])
+        order = np.argsort(tokens, kind="stable")
+        self.append(tokens[order], rows[order], much[order])
+
+
+class Vectors:
+    """Unit vectors by their names; whole up to EXACT_BYTES, beyond that their signs.
+
+    For vectors of random directions the share of differing signs is angle / pi (Charikar, STOC 2002), so near
+    vectors are near in signs too: these choose RESCORED vectors, whose cosine is then computed from the
+    store's rows, which is what a search of a large group waits for. Of the true 20 best of 30,000 x 1024 in
+    1,500 clusters that finds 0.972, of the 10 best all; 400 vectors find 0.982 of the 20.
+    """
+
+    def __init__(self, dimensions: int) -> None:
+        self.dimensions = dimensions
+        self.rows: dict[object, int] = {}  # name -> row
+        self.owners: Ints = np.zeros(0, np.int64)  # of each row: whose vector it is, as a number
+        self.tokens = Tokens()  # of each row, where the embedder weighs them
+        self._names: list[object] = []
+        self._whole: Floats | None = np.zeros((0, dimensions), np.float32)
+        # (words of 64 bits, rows): one operation takes one word of all rows
+        self._signs: NDArray[np.uint64] = np.zeros((-(-dimensions // 64), 0), np.uint64)
+
+    def keeps_whole(self, more: int = 0) -> bool:
+        """Whether the vectors themselves are held, and still will be with so many more."""
+        held = (len(self._names) + more) * self.dimensions * 4
+        return self._whole is not None and held <= EXACT_BYTES
+
+    def add(
+        self,
+        names: Sequence[object],
+        values: Sequence[bytes],
+        numbers: Mapping[object, int],
+        *,
+        signs: bool,
+        weights: Sequence[bytes | None] = (),
+    ) -> None:
+        """Append vectors (float32), or their signs; names that are there already are skipped.
+
+        numbers: of the owners, by name; weights: of the tokens of each, if any are weighed
+        """
+        fresh = [n for n, name in enumerate(names) if name not in self.rows]
+        if not fresh:
+            return
+        if any(weights):
+            self.tokens.add(len(self._names), [weights[n] or b"" for n in fresh])
+        self.rows.update((names[n], row) for row, n in enumerate(fresh, len(self._names)))
+        self._names += [names[n] for n in fresh]
+        self.owners = grown(self.owners, (numbers[names[n]] for n in fresh))
+        joined = b"".join([values[n] for n in fresh])
+        if signs and self._whole is not None:
+            self._signs, self._whole = _by_word(self._whole), None
+        if self._whole is not None:
+            self._whole = _appended(self._whole, _matrix(joined, len(fresh)))
+            return
+        packed = np.frombuffer(joined, np.uint64).reshape(len(fresh), -1).T if signs else None
+        more = _by_word(_matrix(joined, len(fresh))) if packed is None else packed
+        self._signs = np.concatenate((self._signs, more), axis=1)
+
+    def cosines(self, query: Vector, exact: Exact) -> Floats:
+        """Return the cosine of each row with the query.
+
+        Where only signs are held, it is exact for the RESCORED nearest, which `exact` reads by their names;
+        for the others it is cos(pi x share of differing signs), an estimate, and no more than the least of
+        those.
+        """
+        if self._whole is not None:
+            return np.asarray(self._whole @ query, np.float32)
+        differing = np.zeros(len(self._names), np.uint16)
+        for held, asked in zip(self._signs, _by_word(query[None, :])[:, 0], strict=True):
+            differing += np.bitwise_count(held ^ asked)
+        found = np.cos(np.pi * np.arange(self.dimensions + 1, dtype=np.float32) / self.dimensions)[differing]
+        nearest = np.argpartition(found, max(0, len(found) - RESCORED))[-RESCORED:]
+        there = [(self.rows[name], value) for name, value in exact([self._names[row] for row in nearest])]
+        if there:
+            values = _matrix(b"".join([value for _, value in there]), len(there)) @ query
+            np.minimum(found, values.min(), out=found)  # no estimate stands above what is known
+            found[[row for row, _ in there]] = values
+        return np.asarray(found, np.float32)
+
+    def nbytes(self) -> int:
+        """Memory held, names not counted."""
+        return self.tokens.nbytes() + (self._signs if self._whole is None else self._whole).nbytes
+
+
+def _matrix(joined: bytes, rows: int) -> Floats:
+    return np.frombuffer(joined, "<f4").reshape(rows, -1)
+
+
+def _appended(held: Floats, more: Floats) -> Floats:
+    """Return rows with more behind them, in an array with room for an eighth: few commits copy it whole."""
+    count = len(held) + len(more)
+    room = held.base
+    if room is None or len(room) < count:
+        room = np.empty((count + count // 8, held.shape[1]), np.float32)
+        room[: len(held)] = held
+    room[len(held) : count] = more
+    return room[:count]
+
+
+def _by_word(matrix: Floats) -> NDArray[np.uint64]:
+    """Return the sign bits of vectors: (words of 64 bits, rows)."""
+    return np.ascontiguousarray(sign_bits(np.ascontiguousarray(matrix, np.float32)).view(np.uint64).T)
+
+
+class VectorReads(NamedTuple):
+    """How the vectors of one kind are read, whole and their signs: all, or those of some owners."""
+
+    scans: tuple[Read, Read]
+    look_ups: tuple[Read, Read]
+    name: Callable[[Row], object] = itemgetter(0)  # of a row; one that is a tuple begins with the owner's
+    weighed: bool = True  # the column before the vector has the weights of the text's tokens
+
+    def exact(self, store: Store, group: str) -> Exact:
+        """Return what reads vectors of a group by their names."""
+
+        def read(names: list[object]) -> Iterable[tuple[object, bytes]]:
+            wanted, owners = set(names), dict.fromkeys(n[0] if isinstance(n, tuple) else n for n in names)
+            rows = store.rows(self.look_ups[False], group, list(owners))
+            return [(self.name(row), row[-1]) for row in rows if self.name(row) in wanted]
+
+        return read
+
+
+MESSAGE_VECTORS = VectorReads(
+    (kinds.ALL["episode_vectors"], kinds.EPISODE_SIGNS),
+    (kinds.EPISODE_VECTORS_AT, kinds.EPISODE_SIGNS_AT),
+)
+STATEMENT_VECTORS = VectorReads(
+    (kinds.ALL["statement_vectors"], kinds.STATEMENT_SIGNS),
+    (kinds.STATEMENT_VECTORS_OF, kinds.STATEMENT_SIGNS_OF),
+)
+NAME_VECTORS = VectorReads(
+    (kinds.ALL["name_vectors"], kinds.NAME_SIGNS),
+    (kinds.NAME_VECTORS_OF, kinds.NAME_SIGNS_OF),
+    itemgetter(0, 1),
+    weighed=False,
+)
+
+
+class _Column:
+    """A text of each row, as small numbers in the order in which the texts came."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.numbers: dict[object, int] = {}  # of each text
+        self.of: Ints = np.zeros(0, np.int64)  # row -> number
+        self._all: frozenset[str] = frozenset()
+
+    def add(self, rows: Sequence[str]) -> None:
+        fresh = [text for text in dict.fromkeys(rows) if text not in self.numbers]
+        self.numbers.update((text, number) for number, text in enumerate(fresh, len(self.texts)))
+        self.texts += fresh
+        self.of = grown(self.of, (self.numbers[text] for text in rows))
 
     def all(self) -> frozenset[str]:
         """Return the texts: the same set until one is added, so that its hash is computed once."""
@@ -68,18 +288,32 @@ class _Codes:
         return self._all
 
 
-class Messages:
+class _Indexed:
+    """Rows with words and vectors; numbers: of whose vector each is, by its name."""
+
+    def __init__(self, dimensions: int) -> None:
+        self.words, self.vectors = Words(), Vectors(dimensions)
+        self.numbers: dict[object, int] = {}
+        self.sequences: Ints = np.zeros(0, np.int64)
+
+
+class Sessions(NamedTuple):
+    """The messages by source and time, cut where a source was silent."""
+
+    order: Ints  # rows by (source, time, sequence)
+    ordered: Ints  # the number of the session of each, in that order
+    of_row: Ints  # row -> number of its session
+    total: int
+    lengths: Floats  # words of each session
+
+
+class Messages(_Indexed):
     """The committed episodes of a group, in the order of their sequences."""
 
     def __init__(self, dimensions: int) -> None:
-        """Hold none."""
-        self.words, self.vectors = Words(), Vectors(dimensions)
-        self.numbers: dict[object, int] = {}  # sequence -> row
-        self.sequences: Ints = np.zeros(0, np.int64)
+        super().__init__(dimensions)
         self.times: Ints = np.zeros(0, np.int64)  # reference times
-        self.speaker_numbers: Ints = np.zeros(0, np.int64)  # into `speakers`
-        self.source_numbers: Ints = np.zeros(0, np.int64)
-        self.speakers, self.sources = _Codes(), _Codes()
+        self.speakers, self.sources = _Column(), _Column()
 
     def add(self, found: Sequence[Row]) -> None:
         """Append rows of EPISODE_WORDS."""
@@ -90,19 +324,19 @@ class Messages:
         self.numbers.update((row[0], n) for n, row in enumerate(rows, len(self.numbers)))
         self.sequences = grown(self.sequences, (row[0] for row in rows))
         self.times = grown(self.times, (row[4] for row in rows))
-        self.speaker_numbers = grown(self.speaker_numbers, (self.speakers.of(row[3] or "") for row in rows))
-        self.source_numbers = grown(self.source_numbers, (self.sources.of(row[2]) for row in rows))
+        self.speakers.add([row[3] or "" for row in rows])
+        self.sources.add([row[2] for row in rows])
         self.__dict__.pop("sessions", None)
 
-    def numbered(self, rows: Ints) -> list[Any]:
+    def records(self, rows: Ints) -> list[Any]:
         """Return the sequences of rows."""
         return [*self.sequences[rows].tolist()]
 
     @cached_property
     def sessions(self) -> Sessions:
-        """The messages by source and time, cut where a source was silent."""
-        order = np.lexsort((self.sequences, self.times, self.source_numbers))
-        times, sources = self.times[order], self.source_numbers[order]
+        """The sessions of all messages."""
+        order = np.lexsort((self.sequences, self.times, self.sources.of))
+        times, sources = self.times[order], self.sources.of[order]
         begins = np.ones(len(order), bool)
         begins[1:] = (sources[1:] != sources[:-1]) | (times[1:] - times[:-1] > SESSION_GAP)
         starts = np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
@@ -112,33 +346,17 @@ class Messages:
         of_row[order] = numbers
         count = int(numbers[-1]) + 1 if len(order) else 0
         lengths = np.bincount(of_row, self.words.lengths, count).astype(np.float32)
-        return Sessions(order=order, ordered=numbers, of_row=of_row, count=count, lengths=lengths)
+        return Sessions(order, numbers, of_row, count, lengths)
 
 
-@dataclass(frozen=True, slots=True)
-class Sessions:
-    """order: rows by (source, time, sequence); ordered: the number of the session of each, in that order.
-
-    of_row: row -> number of its session; count of them; lengths: words of each.
-    """
-
-    order: Ints
-    ordered: Ints
-    of_row: Ints
-    count: int
-    lengths: Floats
-
-
-class Pieces:
+class Pieces(_Indexed):
     """The evidence of a group: a row a piece, with the vector of its statement."""
 
     def __init__(self, dimensions: int) -> None:
-        """Hold none."""
-        self.words, self.vectors = Words(), Vectors(dimensions)
-        self.sequences: Ints = np.zeros(0, np.int64)
+        super().__init__(dimensions)
         self.ordinals: Ints = np.zeros(0, np.int64)
-        self.statement_numbers: Ints = np.zeros(0, np.int64)
-        self.statements = _Codes()
+        self.statements = _Column()
+        self.numbers = self.statements.numbers
 
     def add(self, rows: Sequence[Row]) -> None:
         """Append rows of EVIDENCE_WORDS."""
@@ -146,23 +364,19 @@ class Pieces:
             self.words.add([row[3] for row in rows])
             self.sequences = grown(self.sequences, (row[0] for row in rows))
             self.ordinals = grown(self.ordinals, (row[1] for row in rows))
-            numbers = (self.statements.of(row[2]) for row in rows)
-            self.statement_numbers = grown(self.statement_numbers, numbers)
+            self.statements.add([row[2] for row in rows])
 
-    def places(self, rows: Ints) -> list[Any]:
+    def records(self, rows: Ints) -> list[Any]:
         """Return the places of rows."""
         return [*zip(self.sequences[rows].tolist(), self.ordinals[rows].tolist(), strict=True)]
 
 
-class Names:
+class Names(_Indexed):
     """The surfaces of a group's recorded entities: a row a surface."""
 
     def __init__(self, dimensions: int) -> None:
-        """Hold none."""
-        self.words, self.vectors = Words(), Vectors(dimensions)
-        self.numbers: dict[object, int] = {}  # (entity, surface) -> row
-        self.entity_numbers: Ints = np.zeros(0, np.int64)
-        self.entities = _Codes()
+        super().__init__(dimensions)
+        self.entities = _Column()
 
     def add(self, found: Sequence[Row]) -> None:
         """Append rows of NAME_WORDS that are not there yet."""
@@ -171,11 +385,11 @@ class Names:
         if rows:
             self.words.add([row[4] for row in rows])
             self.numbers.update(((row[2], row[3]), n) for n, row in enumerate(rows, len(self.numbers)))
-            self.entity_numbers = grown(self.entity_numbers, (self.entities.of(row[2]) for row in rows))
+            self.entities.add([row[2] for row in rows])
 
-    def owners(self, rows: Ints) -> list[Any]:
+    def records(self, rows: Ints) -> list[Any]:
         """Return the recorded entities that rows name."""
-        return [self.entities.texts[number] for number in self.entity_numbers[rows].tolist()]
+        return [self.entities.texts[number] for number in self.entities.of[rows].tolist()]
 
 
 class GroupIndex:
@@ -188,57 +402,49 @@ class GroupIndex:
 
     def nbytes(self) -> int:
         """Memory held, about."""
-        parts = (self.messages, self.pieces, self.names)
-        return sum(p.words.nbytes() + p.vectors.nbytes() + 64 * len(p.words.lengths) for p in parts)
-
-    def load(self, store: Store, upto: int) -> None:
-        """Read all rows of sequences up to `upto`, in scans."""
-
-        def scanned(read: Read) -> list[Row]:
-            return [row for row in store.rows(read, self.group) if row[0] <= upto]
-
-        self.messages.add(scanned(kinds.EPISODE_WORDS))
-        self.pieces.add(scanned(kinds.EVIDENCE_WORDS))
-        self.names.add(scanned(kinds.NAME_WORDS))
-        self._add_vectors(store, None, None, None)
-        self.upto = upto
+        parts: tuple[_Indexed, ...] = (self.messages, self.pieces, self.names)
+        held = (p.words.nbytes() + p.vectors.nbytes() + 4 * int(p.words.lengths.sum()) for p in parts)
+        return sum(held) + 68 * sum(len(p.words.lengths) for p in parts)
 
     def extend(self, store: Store, upto: int) -> None:
         """Read the rows of the sequences after those that are held, up to `upto`."""
-
-        def rows(read: Read, values: Sequence[object]) -> list[Row]:
-            return list(store.rows(read, self.group, values)) if values else []
-
         for first in range(self.upto + 1, upto + 1, _CHUNK):
-            sequences = range(first, min(first + _CHUNK, upto + 1))
-            pieces = rows(kinds.EVIDENCE_WORDS_IN, sequences)
-            entities = list(dict.fromkeys(row[3] for row in rows(kinds.MENTIONS_IN, sequences)))
-            self.messages.add(rows(kinds.EPISODE_WORDS_AT, sequences))
-            self.pieces.add(pieces)
-            self.names.add([row for row in rows(kinds.NAME_WORDS_OF, entities) if row[0] <= upto])
-            self._add_vectors(store, sequences, list(dict.fromkeys(row[2] for row in pieces)), entities)
-            self.upto = sequences[-1]
+            self.load(store, upto, range(first, min(first + _CHUNK, upto + 1)))
 
-    def _add_vectors(
-        self,
-        store: Store,
-        sequences: Sequence[int] | None,
-        statements: Sequence[str] | None,
-        entities: Sequence[str] | None,
-    ) -> None:
-        """Read the vectors of these owners, or (None) all, of what is indexed."""
-        for vectors, reads, owners, indexed in (
-            (self.messages.vectors, MESSAGE_VECTORS, sequences, self.messages.numbers),
-            (self.pieces.vectors, STATEMENT_VECTORS, statements, self.pieces.statements.numbers),
-            (self.names.vectors, NAME_VECTORS, entities, self.names.numbers),
-        ):
-            signs = not vectors.keeps_whole(len(indexed))
-            found = store.rows(*reads.read(self.group, owners, signs=signs)) if owners != [] else iter(())
-            some = (row for row in found if reads.name(row) in indexed)
+    def load(self, store: Store, upto: int, sequences: Sequence[int] | None = None) -> None:
+        """Read the rows of these sequences; None: of all up to `upto`, in scans."""
+
+        def rows(scan: Read, look_up: Read, keys: Sequence[object] | None) -> Iterable[Row]:
+            if keys is None:
+                return store.rows(scan, self.group)
+            return store.rows(look_up, self.group, keys) if keys else ()
+
+        def known(scan: Read, look_up: Read, keys: Sequence[object] | None) -> list[Row]:
+            return [row for row in rows(scan, look_up, keys) if row[0] <= upto]
+
+        pieces = known(kinds.EVIDENCE_WORDS, kinds.EVIDENCE_WORDS_IN, sequences)
+        entities = statements = None
+        if sequences is not None:
+            mentions = store.rows(kinds.MENTIONS_IN, self.group, sequences)
+            entities = list(dict.fromkeys(row[3] for row in mentions))
+            statements = list(dict.fromkeys(row[2] for row in pieces))
+        self.messages.add(known(kinds.EPISODE_WORDS, kinds.EPISODE_WORDS_AT, sequences))
+        self.pieces.add(pieces)
+        self.names.add(known(kinds.NAME_WORDS, kinds.NAME_WORDS_OF, entities))
+        held: tuple[tuple[_Indexed, VectorReads, Sequence[object] | None], ...] = (
+            (self.messages, MESSAGE_VECTORS, sequences),
+            (self.pieces, STATEMENT_VECTORS, statements),
+            (self.names, NAME_VECTORS, entities),
+        )
+        for part, reads, owners in held:
+            signs = not part.vectors.keeps_whole(len(part.numbers))
+            found = rows(reads.scans[signs], reads.look_ups[signs], owners)
+            some = (row for row in found if reads.name(row) in part.numbers)
             while page := list(islice(some, _PAGE)):
                 weights = [row[-2] for row in page] if reads.weighed else ()
-                values = [row[-1] for row in page]
-                vectors.add([*map(reads.name, page)], values, indexed, signs=signs, weights=weights)
+                names, values = [*map(reads.name, page)], [row[-1] for row in page]
+                part.vectors.add(names, values, part.numbers, signs=signs, weights=weights)
+        self.upto = sequences[-1] if sequences else upto
 
 
 # ---------------------------------------------------------------------------------- the indexes of a reader
@@ -255,17 +461,13 @@ class Indexes:
         """Read nothing yet; dimensions: numbers a vector."""
         self._store, self._dimensions, self._memory = store, dimensions, memory_bytes
         self._held: OrderedDict[str, GroupIndex] = OrderedDict()
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()  # whoever holds it has no index extended that was given out
 
     @contextmanager
     def of(self, group: str) -> Iterator[GroupIndex]:
         """Hold the group's index, brought up to what has been committed."""
-        with self._lock:
+        with self.lock:
             yield self._current(group)
-
-    def unchanged(self) -> AbstractContextManager[object]:
-        """Let no index that was given out be extended meanwhile."""
-        return self._lock
 
     def _current(self, group: str) -> GroupIndex:
         """Return the index as of now; raises Unavailable where rows are removed faster than they are read."""
@@ -273,19 +475,20 @@ class Indexes:
         for _ in range(_TRIES):
             removals, upto = at_one_moment(store, partial(self._ended, group))
             known = self._held.pop(group, None)
-            if known is not None and (known.removals, known.upto) == (removals, upto):
+            if known is None or known.removals != removals or known.upto > upto:
+                known = GroupIndex(group, self._dimensions, removals)
+            if known.upto == upto:
                 self._held[group] = known
                 return known
-            if known is not None and (known.removals != removals or not known.upto <= upto):
-                known = None
-            if known is None or (upto - known.upto) * _ANEW > known.upto:
+            if (upto - known.upto) * _ANEW > known.upto:
                 known = GroupIndex(group, self._dimensions, removals)
                 known.load(store, upto)
             else:
                 known.extend(store, upto)
             if store.heads([group])[group].removals == removals:
                 self._held[group] = known
-                self._drop_others()
+                while len(self._held) > 1 and sum(i.nbytes() for i in self._held.values()) > self._memory:
+                    self._held.popitem(last=False)
                 return known
         raise Unavailable(f"group {group!r} is removed from faster than it can be read: run it again")
 
@@ -294,7 +497,3 @@ class Indexes:
         head = self._store.heads([group])[group]
         first = self._store.pending_sequences(group, 0, 1)
         return head.removals, first[0][0] - 1 if first else head.last
-
-    def _drop_others(self) -> None:
-        while len(self._held) > 1 and sum(known.nbytes() for known in self._held.values()) > self._memory:
-            self._held.popitem(last=False)

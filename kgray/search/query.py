@@ -1,87 +1,77 @@
-"""A query: what is asked, how to search for it, and what hits are restricted to."""
+"""What is asked: a query with its recipe, weights and filters; and what its text says.
+
+To read a question is a pure function of it, the speakers and the clock. The words of one language are not
+left out of another: "die" is what an English question asks about. stopwords.txt has them, and their sources.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache, lru_cache
+from itertools import chain
+from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
 
+from kgray.dates import mentioned
 from kgray.errors import InputError
 from kgray.ports import SearchScope
 from kgray.records import check_group
 from kgray.times import Instant, from_datetime
+from kgray.words import MAX_QUERY_CHARACTERS, MAX_QUERY_WORDS, plain_words, stem
 
 Method = Literal["bm25", "cosine", "sparse", "bfs"]
 Fusion = Literal["weighted", "rrf"]
 Reranker = Literal["none", "mmr", "episode_mentions", "node_distance", "cross_encoder"]
-_BESIDE = 2  # communities among other hits, where the query does not ask for them
-METHODS: tuple[Method, ...] = ("bm25", "cosine", "sparse", "bfs")
-RERANKERS: tuple[Reranker, ...] = ("none", "mmr", "episode_mentions", "node_distance", "cross_encoder")
+METHODS: tuple[Method, ...] = get_args(Method)
 SCOPES: tuple[SearchScope, ...] = ("fact", "entity", "episode", "community")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """What each signal counts (`ranking` says what the signals are). How they were found: docs/searching.md.
+    """What each signal counts (`ranking` says what they are). How they were found: docs/searching.md."""
 
-    words, vectors      of their weighted sum, each 0 to 1 or a little more
-    sparse              the same of the weights of tokens, where the embedder gives them
-    speaker             factor for messages of a speaker who is named
-    dates               factor for what was said, began or ended when the question says
-    phrase              factor for what has a quoted phrase
-    length              for messages: ((1 + their words as a share of the group's mean) / 2) to this power
-    linked              factor for facts of an entity that is named
-    rows                factor for episodes of triples, whose facts say it better
-    neighbours          of the scores of the messages before and after it in its session, one place away, then
-                        two: added. An answer shares few words with its question: those before count more
-    session             of the session's own score by words: added where another signal says something
-    communities         factor for summaries of communities
-    steps               of the score of what a graph step starts from: added, for each further step once more
-    floor               how well a scope's best row must fit, 0 to 1: else nothing there is about the query
-    tail                share of the best score below which no row is found; below 0: all but the farthest are
-    """
-
-    words: float = 0.5
+    words: float = 0.5  # of the weighted sum, as `vectors` and `sparse`: each 0 to 1 or a little more
     vectors: float = 0.5
-    sparse: float = 0.25
-    speaker: float = 1.5
-    dates: float = 1.5
-    phrase: float = 1.5
-    length: float = 0.3
-    linked: float = 3.0
-    rows: float = 0.5
+    sparse: float = 0.25  # of the weights of tokens, where the embedder gives them
+    speaker: float = 1.5  # factor for messages of a speaker who is named
+    dates: float = 1.5  # factor for what was said, began or ended when the question says
+    phrase: float = 1.5  # factor for what has a quoted phrase
+    length: float = 0.3  # of messages: ((1 + their words as a share of the group's mean) / 2) to this power
+    linked: float = 3.0  # factor for facts of an entity that is named
+    rows: float = 0.5  # factor for episodes of triples, whose facts say it better
+    # Of the scores of the messages before and after it in its session, one place away, then two: added. An
+    # answer shares few words with its question: those before count more.
     neighbours: tuple[tuple[float, float], ...] = ((0.42, 0.3), (0.18, 0.1))
-    session: float = 0.2
-    communities: float = 0.5
-    steps: float = 0.35
-    floor: float = 0.02
-    tail: float = 0.1
+    session: float = 0.2  # of the session's own score by words: added where another signal says something
+    communities: float = 0.5  # factor for summaries of communities
+    steps: float = 0.35  # of the score of what a graph step starts from: for each further step once more
+    floor: float = 0.02  # how well a scope's best row must fit, 0 to 1: else nothing there is about the query
+    tail: float = 0.1  # share of the best score below which no row is found; below 0: all but the last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """How to search; a value that prints itself.
 
-    scopes      what is searched where the query does not say
     methods     bm25, cosine and sparse over texts, vectors and weights of tokens (of an embedder that gives
                 them); bfs: graph steps from the best hits
     fusion      weighted: one score of all signals, comparable over scopes. rrf: reciprocal rank fusion of the
                 methods alone, as the paper has it
-    reranker    what orders the fused hits anew
-    places      scope -> at most so many hits of it
-    once        a fact and the messages that support it have one place together
     Source of rrf, the rerankers and the recipe `paper`: Zep, arXiv 2501.13956, section 3.
     """
 
-    scopes: tuple[SearchScope, ...] = SCOPES
+    scopes: tuple[SearchScope, ...] = SCOPES  # where the query does not say
     methods: tuple[Method, ...] = ("bm25", "cosine", "sparse")
     fusion: Fusion = "weighted"
-    reranker: Reranker = "none"
+    reranker: Reranker = "none"  # what orders the fused hits anew
     weights: Weights = Weights()
-    places: Mapping[SearchScope, int] = field(default_factory=lambda: {"community": _BESIDE})
-    once: bool = True
+    places: Mapping[SearchScope, int] = field(default_factory=lambda: {"community": 2})  # hits at most
+    once: bool = True  # a fact and the messages that support it have one place together
 
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType(
@@ -107,32 +97,20 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
 )
 MAX_LIMIT = 1000
 MAX_SEEDS = 64
-Moment = Instant | datetime
+Moment = Instant | datetime  # without a zone: UTC; or microseconds since 1970
 Range = tuple[Moment | None, Moment | None]  # [from, to); None = open on that side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """What hits are restricted to; () or None = no restriction.
+    """What hits are restricted to; () or None = no restriction. Scopes that a line does not name pass it."""
 
-    A filter has no effect on scopes that are not listed for it:
-
-    relations   facts: one of these relation names, as the graph shows them (folded, R17)
-    labels      entities: has one of these; facts: an endpoint does
-    sources     episodes: of one of these; facts: supported by an episode of one of these
-    speakers    episodes: said by one of these, ignoring case and spacing; facts: supported by such an episode
-    said        episodes: the reference time lies in the range
-    valid_at, invalid_at, created_at    facts: the instant lies in the range; an unknown one lies in none
-
-    The bounds of a range are datetimes (without a zone: UTC), or microseconds since 1970.
-    """
-
-    relations: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
-    speakers: tuple[str, ...] = ()
-    said: Range | None = None
-    valid_at: Range | None = None
+    relations: tuple[str, ...] = ()  # facts: one of these names, as the graph shows them (folded, R17)
+    labels: tuple[str, ...] = ()  # entities: has one of these; facts: an endpoint does
+    sources: tuple[str, ...] = ()  # episodes: of one of these; facts: supported by an episode of one of these
+    speakers: tuple[str, ...] = ()  # the same of who said it, ignoring case and spacing
+    said: Range | None = None  # episodes: the reference time lies in the range
+    valid_at: Range | None = None  # facts: the instant lies in it; an unknown one lies in none
     invalid_at: Range | None = None
     created_at: Range | None = None
 
@@ -165,32 +143,20 @@ def within(instant: Instant | None, span: Range | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A question to one group; a value, checked when it is made (InputError).
+    """A question to one group; a value, checked when it is made (InputError)."""
 
-    text        any text that is not blank; never read as a query language
-    as_of       the moment the facts hold at; None = now (R5)
-    known_at    None = what the graph knows now; else the caller passes a view as of then
-    any_time    True: facts of any span, past, present or future; excludes as_of
-    limit       length of the whole list, all scopes together, 1 to 1000
-    scopes      () = those of the recipe
-    recipe      a name in RECIPES, or a recipe; methods and reranker may be set on their own too
-    centre      entity id: distances are measured from it, and graph steps start there
-    seeds       ids of entities and episodes (ours or the client's), at most 64: graph steps start
-                at these entities and at those that the episodes are about
-    """
-
-    text: str
+    text: str  # any text that is not blank; never read as a query language
     group: str
-    as_of: Instant | None = None
-    known_at: Instant | None = None
-    any_time: bool = False
-    scopes: tuple[SearchScope, ...] = ()
-    limit: int = 10
-    recipe: str | Recipe = "hybrid"
+    as_of: Instant | None = None  # the moment the facts hold at; None = now (R5)
+    known_at: Instant | None = None  # None = now; else the caller passes a view as of then
+    any_time: bool = False  # facts of any span, past, present or future; excludes as_of
+    scopes: tuple[SearchScope, ...] = ()  # () = those of the recipe
+    limit: int = 10  # length of the whole list, all scopes together, 1 to 1000
+    recipe: str | Recipe = "hybrid"  # a name in RECIPES, or a recipe; the next two override it
     methods: tuple[Method, ...] | None = None
     reranker: Reranker | None = None
-    centre: str | None = None
-    seeds: tuple[str, ...] = ()
+    centre: str | None = None  # entity id: distances are measured from it, and graph steps start there
+    seeds: tuple[str, ...] = ()  # ids of entities and episodes (ours or the client's): steps start there, too
     filters: Filters = field(default_factory=Filters)
 
     def __post_init__(self) -> None:
@@ -205,22 +171,30 @@ class Query:
         if len(self.seeds) > MAX_SEEDS:
             raise InputError(f"{len(self.seeds)} seeds: give at most {MAX_SEEDS}", field="seeds")
         self._check_names()
-        self._check_start()
+        ways = self.ways
+        if "community" in self.scopes and not is_scored(ways):
+            raise InputError("communities have no score by rank: use another recipe", field="scopes")
+        if ways.reranker == "node_distance" and self.centre is None:
+            raise InputError("reranker node_distance needs a centre: the id of an entity", field="centre")
+        if ways.methods == ("bfs",) and self.centre is None and not self.seeds:
+            raise InputError("graph steps alone have no start: give a centre or seeds", field="centre")
 
     @property
     def ways(self) -> Recipe:
         """The recipe, with what the query sets itself."""
         recipe = self.recipe if isinstance(self.recipe, Recipe) else RECIPES[self.recipe]
-        methods, reranker = self.methods or recipe.methods, self.reranker or recipe.reranker
-        scopes, places = self.scopes or recipe.scopes, recipe.places
+        ways = replace(
+            recipe,
+            scopes=self.scopes or recipe.scopes,
+            methods=self.methods or recipe.methods,
+            reranker=self.reranker or recipe.reranker,
+        )
         if "community" in self.scopes:
-            places = {scope: most for scope, most in places.items() if scope != "community"}
-        elif "community" in scopes:
-            # A summary tells of the run's own time; and only the weighted score compares it with other rows.
-            scored = recipe.fusion == "weighted" and reranker in {"none", "cross_encoder"}
-            if self.as_of is not None or not scored or methods == ("bfs",):
-                scopes = tuple(scope for scope in scopes if scope != "community")
-        return replace(recipe, scopes=scopes, methods=methods, reranker=reranker, places=places)
+            return replace(ways, places={name: n for name, n in ways.places.items() if name != "community"})
+        # A summary tells of the run's own time; and only the weighted score compares it with other rows.
+        if self.as_of is not None or not is_scored(ways) or ways.methods == ("bfs",):
+            ways = replace(ways, scopes=tuple(scope for scope in ways.scopes if scope != "community"))
+        return ways
 
     def _check_names(self) -> None:
         given = self.recipe if isinstance(self.recipe, str) else "hybrid"
@@ -228,18 +202,219 @@ class Query:
             ("scope", "scope", self.scopes, SCOPES),
             ("recipe", "recipe", (given,), tuple(RECIPES)),
             ("method", "methods", self.methods or (), METHODS),
-            ("reranker", "reranker", (self.reranker or "none",), RERANKERS),
+            ("reranker", "reranker", (self.reranker or "none",), get_args(Reranker)),
         ):
             for name in names:
                 if name not in known:
                     raise InputError(f"{noun} {name!r} is unknown: use {', '.join(known)}", field=named)
 
-    def _check_start(self) -> None:
-        if "community" in self.scopes and (
-            self.ways.fusion != "weighted" or self.ways.reranker not in {"none", "cross_encoder"}
-        ):
-            raise InputError("communities have no score by rank: use another recipe", field="scopes")
-        if self.ways.reranker == "node_distance" and self.centre is None:
-            raise InputError("reranker node_distance needs a centre: the id of an entity", field="centre")
-        if self.ways.methods == ("bfs",) and self.centre is None and not self.seeds:
-            raise InputError("graph steps alone have no start: give a centre or seeds", field="centre")
+
+def is_scored(ways: Recipe) -> bool:
+    """Whether hits have the weighted score, or a cross-encoder's, of which both compare over scopes."""
+    return ways.fusion == "weighted" and ways.reranker in {"none", "cross_encoder"}
+
+
+# --------------------------------------------------------------------------------- what the text says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a query says."""
+
+    text: str  # as asked
+    words: tuple[str, ...]  # distinct content words, stems; stop words only where nothing else is left
+    # What stands in quotation marks, as words in order, two or more; Chinese, Japanese, Korean by characters.
+    phrases: tuple[tuple[str, ...], ...]
+    codes: tuple[str, ...]  # those of `words` that hold a digit, or are written in capitals
+    speakers: tuple[str, ...]  # the known speakers that it names, as they are given
+    of_somebody: bool  # one of them is no role, and written as a name: "Bill", not "the bill", nor "user"
+    # The text to embed: without the names of known speakers, unless only stop words are left; roles such as
+    # "user" stay. With the names in it, what lies near is what speaks of them.
+    topic: str
+    spans: tuple[tuple[Instant, Instant], ...]  # [from, to) of the dates that it mentions (`dates.mentioned`)
+
+
+class _Names(NamedTuple):
+    """Whom a name calls."""
+
+    called: dict[tuple[str, ...], tuple[str, ...]]  # words of whole names, and of first names of one speaker
+    longest: int  # words of a name
+    unspaced: tuple[str, ...]  # speakers whose names stand in writing that has no spaces
+
+
+class Language(NamedTuple):
+    """Words of one language, plain (`kgray.words.plain_words`)."""
+
+    stops: frozenset[str]
+    dates: frozenset[str]  # what tells that a date may be mentioned: names of months, "week", "yesterday"
+
+
+_Spread = list[tuple[str, int, int]]  # the words of a text, folded and undivided, each with its place
+_CAPITALS = re.compile(r"[^\W\d_]{2,}")
+_POSSESSIVE = re.compile(r"['’´`]s?(?!\w)", re.IGNORECASE)
+_UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]+")
+_WORD = re.compile(rf"{_UNSPACED.pattern}|(?:(?!{_UNSPACED.pattern})[^\W_]|(?<=\w)\u0301)+")
+_QUOTES = tuple(zip("“„„«»‹「『《”", "”“”»«›」』》”", strict=True))
+_QUOTED = re.compile(
+    r'(?<!\w)"([^"]+)"(?!\w)|' + "|".join(f"{first}([^{first}{last}]+){last}" for first, last in _QUOTES)
+)
+_BETWEEN_NAMES = re.compile(r"[\s_@.,]+")
+_ROLES = frozenset("user assistant system human ai bot agent tool model".split())
+_TITLES = frozenset("mr mrs ms miss dr prof sir herr frau monsieur madame mme senor senora the".split())
+_GENITIVES = frozenset({"de", "nl", "sv", "da", "nb"})  # "Annas Hund": names take an s without an apostrophe
+_ALSO_NAMES = frozenset({"will", "may"})  # stop words of English that are names where they have a capital
+
+
+def read_question(text: str, *, speakers: Collection[str], now: Instant) -> Question:
+    """Read a question; any text, never an error.
+
+    now     what "yesterday" and "last week" count from: the clock, or the last message's time
+    """
+    start = text[:MAX_QUERY_CHARACTERS]
+    plain = plain_words(start)
+    code = language_of(plain)
+    language = languages()[code]
+    found, spans, of_somebody = _named(start, _names(frozenset(speakers)), code)
+    capitals = _capitals(start)
+    kept = [word for word in plain if word not in language.stops or word in capitals]
+    words = tuple(dict.fromkeys([stem(word) for word in kept or plain]))[:MAX_QUERY_WORDS]
+    codes = {stem(word) for word in capitals - _ALSO_NAMES} | {word for word in words if _has_digit(word)}
+    unspaced = code in {"zh", "ja", "ko"} and any(word in start for word in language.dates)
+    # In another language than English it costs 1 ms to know what date is meant.
+    dated = code == "en" or any(map(_has_digit, plain)) or not language.dates.isdisjoint(plain) or unspaced
+    return Question(
+        text=text,
+        words=words,
+        phrases=tuple(_phrases(start)),
+        codes=tuple(word for word in words if word in codes),
+        speakers=found,
+        of_somebody=of_somebody,
+        topic=_topic(text, spans, language),
+        spans=tuple(mentioned(start, now, code)) if dated else (),
+    )
+
+
+def _has_digit(word: str) -> bool:
+    return any(map(str.isdigit, word))
+
+
+def _capitals(text: str) -> set[str]:
+    """Return what is written in capitals ("RR-NG", "the WHO"), unless all is; and "May" within a text."""
+    found: set[str] = set()
+    for match in () if text.isupper() else _CAPITALS.finditer(text):
+        inside = match[0].istitle() and text[: match.start()].strip() != ""
+        if match[0].isupper() or (inside and match[0].lower() in _ALSO_NAMES):
+            found.update(plain_words(match[0]))
+    return found
+
+
+def _phrases(text: str) -> Iterator[tuple[str, ...]]:
+    for match in _QUOTED.finditer(text):
+        plain = plain_words(match[match.lastindex or 0])
+        # a phrase of Chinese is found by its characters; pairs stand after them in a text's words
+        phrase = tuple(stem(word) for word in plain if len(word) == 1 or not _UNSPACED.match(word))
+        if len(phrase) > 1:
+            yield phrase
+
+
+@lru_cache(maxsize=64)
+def _names(speakers: frozenset[str]) -> _Names:
+    called: dict[tuple[str, ...], tuple[str, ...]] = {}
+    firsts: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    for speaker in sorted(speakers):
+        spread = [_spread(part) for part in _BETWEEN_NAMES.split(speaker)]
+        parts = [tuple([word for word, _, _ in part]) for part in spread if part]
+        parts = [part for part in parts if part[0] not in _TITLES] or parts
+        name = tuple(chain.from_iterable(parts))
+        if name:
+            called[name] = (*called.get(name, ()), speaker)
+            firsts.setdefault(parts[0], set()).add(name)
+    for first, names in firsts.items():
+        if len(names) == 1 and len(first[0]) > 1 and first[0] not in _ROLES | languages()["en"].stops:
+            called.setdefault(first, called[next(iter(names))])
+    unspaced = tuple(name for name in sorted(speakers) if len(name) > 1 and _UNSPACED.match(name))
+    return _Names(called, max(map(len, called), default=0), unspaced)
+
+
+def _spread(text: str) -> _Spread:
+    places = []
+    for match in _WORD.finditer(text):
+        folded = match[0] if _UNSPACED.search(match[0]) else "".join(plain_words(match[0]))
+        places.append((folded, match.start(), match.end()))
+    return places
+
+
+def _named(text: str, names: _Names, code: str) -> tuple[tuple[str, ...], list[tuple[int, int]], bool]:
+    """Return the speakers that a text names; where, with what makes a name possessive; `of_somebody`."""
+    spread = _spread(text)
+    found: dict[str, None] = {}
+    spans: list[tuple[int, int]] = []
+    at, of_somebody = 0, False
+    while at < len(spread):
+        size, speakers = _name_at(text, spread, at, names, code)
+        found.update(dict.fromkeys(speakers))
+        if speakers and spread[at][0] not in _ROLES:
+            start, end = spread[at][1], spread[at + size - 1][2]
+            possessive = _POSSESSIVE.match(text, end)
+            spans.append((start, possessive.end() if possessive else end))
+            of_somebody |= text[start].isupper() or not any(name[:1].isupper() for name in speakers)
+        at += size
+    for name in names.unspaced:
+        place = text.find(name)
+        if place >= 0 and name not in found:
+            found[name] = None
+            spans.append((place, place + len(name)))
+            of_somebody = True
+    return tuple(found), sorted(spans), of_somebody
+
+
+def _name_at(text: str, spread: _Spread, at: int, names: _Names, code: str) -> tuple[int, tuple[str, ...]]:
+    """Return how many words the longest name takes that stands here, and whom it calls; 1 and () for none."""
+    word, start, _ = spread[at]
+    if word in languages()[code].stops and not (text[start].isupper() and start):
+        return 1, ()  # "will" and "a" are no names
+    for size in range(min(names.longest, len(spread) - at), 0, -1):
+        words = tuple([folded for folded, _, _ in spread[at : at + size]])
+        last, place, _ = spread[at + size - 1]
+        calls = [words]
+        if code in _GENITIVES and text[place].isupper() and len(last) > 3 and last.endswith("s"):
+            calls.append((*words[:-1], last[:-1]))
+        for call in calls:
+            if call in names.called:
+                return size, names.called[call]
+    return 1, ()
+
+
+def _topic(text: str, spans: list[tuple[int, int]], language: Language) -> str:
+    pieces, end = [], 0
+    for start, after in spans:
+        if start >= end:
+            pieces.append(text[end:start])
+            end = after
+    topic = re.sub(r"\s+([?!.,;:])", r"\1", " ".join("".join([*pieces, text[end:]]).split()))
+    return topic if spans and set(plain_words(topic)) - language.stops else text
+
+
+@cache
+def languages() -> dict[str, Language]:
+    """Return the languages that questions are read in, by their codes, English first."""
+    lines = Path(__file__).with_name("stopwords.txt").read_text(encoding="utf-8").splitlines()
+    told = [line.partition(":") for line in lines if not line.startswith("#")]
+    return {code: Language(*(frozenset(part.split()) for part in rest.split("|"))) for code, _, rest in told}
+
+
+@cache
+def _tells() -> dict[str, list[str]]:
+    """Return the languages that each word speaks for."""
+    told: dict[str, list[str]] = {}
+    for code, language in languages().items():
+        for word in language.stops | language.dates:
+            told.setdefault(word, []).append(code)
+    return told
+
+
+def language_of(plain: list[str]) -> str:
+    """Return the code of the language that covers most of the words; English on a tie."""
+    told = _tells()
+    covered = Counter(chain.from_iterable(told.get(word, ()) for word in set(plain)))
+    return max(languages(), key=covered.__getitem__)

@@ -17,12 +17,9 @@ from numpy.typing import NDArray
 
 from kgray.ports import Embedding
 from kgray.rows import as_weights
-from kgray.search.index import GroupIndex, Messages
-from kgray.search.postings import Postings, Words
-from kgray.search.query import Weights
-from kgray.search.question import Question
-from kgray.search.summaries import Texts
-from kgray.search.vectors import Exact, Floats, Ints, Vectors
+from kgray.search.index import Exact, Floats, GroupIndex, Ints, Messages, Postings, Vectors, Words
+from kgray.search.query import Question, Weights
+from kgray.search.texts import Texts
 from kgray.words import term, words
 
 K1, B = 1.2, 0.75  # of BM25: the usual values
@@ -86,6 +83,7 @@ class Scores:
 _FACTORS = frozenset({"speaker", "dates", "phrase", "linked", "length"})
 _NONE: Ints = np.zeros(0, np.int64)
 _NO_SIGNAL: Mapping[str, Floats] = {}
+_Asked = dict[int, float]  # terms of a question, with their weights in one group
 
 
 def farthest(near: Floats) -> float:
@@ -100,14 +98,6 @@ def farthest(near: Floats) -> float:
     return min(0.0, max(float(near.min()), 1.5 * float(np.partition(near, place)[place])))
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """The words of a question with their weights in one group."""
-
-    terms: tuple[int, ...]
-    idf: tuple[float, ...]
-
-
 class FirstStage:
     """The scores of one question on one group's index."""
 
@@ -115,9 +105,7 @@ class FirstStage:
         self, index: GroupIndex, question: Question, weights: Weights, topic: Embedding | None
     ) -> None:
         """topic: what the embedder says of the question's; None where it is not asked."""
-        self._index, self._question, self._weights = index, question, weights
-        self._vector = None if topic is None else topic.vector
-        self._tokens = None if topic is None else topic.weights
+        self._index, self._question, self._weights, self._topic = index, question, weights, topic
         self._having: dict[tuple[int, int], Postings] = {}
 
     def messages(self, exact: Exact) -> Scores:
@@ -199,10 +187,10 @@ class FirstStage:
         held = self._index.pieces
         # As of messages: who is named is a factor (`linked`), so that a fact competes by what else is asked.
         own = self._by_words(held.words, self._asked(self._naming))
-        of_statement = self._by_vectors(held.vectors, len(held.statements.numbers), exact)
-        near = of_statement[held.statement_numbers] if len(of_statement) else np.zeros_like(own)
+        of_statement = self._by_vectors(held.vectors, len(held.numbers), exact)
+        near = of_statement[held.statements.of] if len(of_statement) else np.zeros_like(own)
         tokens = self._by_tokens(held.vectors, len(of_statement))
-        sparse = {name: of[held.statement_numbers] for name, of in tokens.items()}
+        sparse = {name: of[held.statements.of] for name, of in tokens.items()}
         level, total = self._together(own, near, sparse)
         factors = self._factors(len(own), phrase=(self._weights.phrase, self._quoted(held.words)))
         total *= math.prod(factors.values(), start=np.ones(1, np.float32))
@@ -226,7 +214,7 @@ class FirstStage:
         asked = self._asked()
         own = np.minimum(self._by_words(held.words, asked, flat=True), 1.0)
         near = self._by_vectors(held.vectors, len(held.numbers), exact)
-        share = np.float32(weights.vectors / max(1, len(asked.terms)))
+        share = np.float32(weights.vectors / max(1, len(asked)))
         score = np.float32(weights.words) * own + share * np.clip((near - NOISE) / (CERTAIN - NOISE), 0, 1)
         matched = np.zeros(len(own), np.int32)
         for wanted in {term(word) for word in words(self._question.text)}:
@@ -239,18 +227,20 @@ class FirstStage:
     # ------------------------------------------------------------------------------- words
 
     def _asked(self, left_out: Collection[str] = ()) -> _Asked:
-        """Return the question's words; left out: names of speakers, unless nothing else is asked."""
-        asked = [word for word in self._question.words if word not in left_out] or self._question.words
-        terms = tuple(dict.fromkeys(map(term, asked)))
-        codes = {term(word) for word in self._question.codes}
-        return _Asked(terms, tuple(self._idf_of(t) * (CODE if t in codes else 1.0) for t in terms))
+        """Return the question's words, weighed among the group's messages and pieces of evidence together.
 
-    def _idf_of(self, asked: int) -> float:
-        """Return a term's weight among the group's messages and pieces of evidence together."""
+        left_out: names of speakers, unless nothing else is asked
+        """
+        asked = [word for word in self._question.words if word not in left_out] or self._question.words
+        codes = {term(word) for word in self._question.codes}
         parts = (self._index.messages.words, self._index.pieces.words)
         rows = sum(len(part.lengths) for part in parts)
-        having = sum(len(self._postings(part, asked)[0]) for part in parts)
-        return math.log(1 + (rows - having + 0.5) / (having + 0.5))
+        found: _Asked = {}
+        for wanted in map(term, asked):
+            having = sum(len(self._postings(part, wanted)[0]) for part in parts)
+            idf = math.log(1 + (rows - having + 0.5) / (having + 0.5))
+            found[wanted] = idf * (CODE if wanted in codes else 1.0)
+        return found
 
     def _postings(self, held: Words, asked: int) -> Postings:
         """Return `Words.having` of a term, looked up once."""
@@ -262,14 +252,14 @@ class FirstStage:
     def _by_words(self, held: Words, asked: _Asked, *, flat: bool = False) -> Floats:
         """Return BM25 of each row, 1 for all words in an average length; flat: length does not matter."""
         found = np.zeros(len(held.lengths), np.float32)
-        if not len(found) or not asked.terms or not self._weights.words:
+        if not len(found) or not asked or not self._weights.words:
             return found
         mean = max(1.0, float(held.lengths.mean()))
-        for wanted, idf in zip(asked.terms, asked.idf, strict=True):
+        for wanted, idf in asked.items():
             rows, often = self._postings(held, wanted)
             length = 1.0 if flat else 1 - B + B * held.lengths[rows] / mean
             found[rows] += idf * often * (K1 + 1) / (often + K1 * length)
-        return found / np.float32(sum(asked.idf) or 1.0)
+        return found / np.float32(sum(asked.values()) or 1.0)
 
     def _quoted(self, held: Words) -> list[int]:
         """Return the rows that have a phrase that the question quotes."""
@@ -279,14 +269,14 @@ class FirstStage:
     def _by_session(self, held: Messages, asked: _Asked) -> Floats:
         """Return for each message its session's BM25 among the sessions, as a share of the best one's."""
         sessions = held.sessions
-        found = np.zeros(sessions.count, np.float32)
+        found = np.zeros(sessions.total, np.float32)
         lengths = sessions.lengths
-        mean = max(1.0, float(lengths.mean())) if sessions.count else 1.0
-        for wanted in asked.terms:
+        mean = max(1.0, float(lengths.mean())) if sessions.total else 1.0
+        for wanted in asked:
             rows, often = self._postings(held.words, wanted)
-            counts = np.bincount(sessions.of_row[rows], often, sessions.count)
+            counts = np.bincount(sessions.of_row[rows], often, sessions.total)
             having = int(np.count_nonzero(counts))
-            idf = np.log(1 + (sessions.count - having + 0.5) / (having + 0.5))
+            idf = np.log(1 + (sessions.total - having + 0.5) / (having + 0.5))
             often_in = counts * (K1 + 1) / (counts + K1 * (1 - B + B * lengths / mean))
             found += (idf * often_in).astype(np.float32)
         best = float(found.max()) if len(found) else 0.0
@@ -301,12 +291,14 @@ class FirstStage:
         the question do not hide themselves; and no less than that of random directions, for small groups.
         """
         found = np.zeros(owners, np.float32)
-        if self._vector is None or not held.rows or not self._weights.vectors:
+        if self._topic is None or not held.rows or not self._weights.vectors:
             return found
-        cosines = held.cosines(self._vector, exact)
+        cosines = held.cosines(self._topic.vector, exact)
         some = cosines[:: 1 + len(cosines) // _SAMPLE]
         median = float(np.median(some))
-        spread = max(1.4826 * float(np.median(np.abs(some - median))), RANDOM / len(self._vector) ** 0.5)
+        spread = max(
+            1.4826 * float(np.median(np.abs(some - median))), RANDOM / len(self._topic.vector) ** 0.5
+        )
         # Few texts may all be about the question: they say little of what is not.
         middle = min(float(np.quantile(some, 0.25)) if len(some) < _FEW else median, UNRELATED)
         middle *= len(some) / (len(some) + _TINY)
@@ -318,9 +310,9 @@ class FirstStage:
 
         1 = all of it: each token weighs there what it weighs in the question. {} where no token is weighed.
         """
-        if self._tokens is None or not self._weights.sparse:
+        if self._topic is None or self._topic.weights is None or not self._weights.sparse:
             return {}
-        tokens, weights = as_weights(self._tokens)
+        tokens, weights = as_weights(self._topic.weights)
         shared = np.zeros(len(held.owners), np.float32)
         for token, weight in zip(tokens.tolist(), weights, strict=True):
             rows, much = held.tokens.having(token)
@@ -344,7 +336,7 @@ class FirstStage:
 
     def _said_by(self, held: Messages) -> Ints:
         numbers = [held.speakers.numbers[name] for name in self._question.speakers]
-        return np.flatnonzero(np.isin(held.speaker_numbers, numbers)) if numbers else _NONE
+        return np.flatnonzero(np.isin(held.speakers.of, numbers)) if numbers else _NONE
 
     def _said_then(self, held: Messages) -> Ints:
         times = ((held.times >= start) & (held.times < end) for start, end in self._question.spans)

@@ -1,6 +1,5 @@
 """Fusion by rank, and the rerankers of Zep (arXiv 2501.13956, section 3): right by definition.
 
-rrf                 reciprocal rank fusion of what each method found
 mmr                 near the query and unlike the hits above: facts by their vectors, entities and episodes by
                     the words they share
 episode_mentions    facts: how many episodes support it; entities: how many support its newest facts, of any
@@ -21,7 +20,7 @@ from kgray.graph import Entity, Fact
 from kgray.kinds import STATEMENT_VECTORS_OF
 from kgray.ports import Matrix, Vector
 from kgray.rows import as_vector
-from kgray.search.candidates import Candidate, FoundRow, SearchRun, entities_of, from_centre
+from kgray.search.candidates import Candidate, FoundRow, SearchRun, distances, entities_of
 
 # Cormack, Clarke and Buettcher (SIGIR 2009) found 60 near the best on every collection they tried.
 RRF_K = 60
@@ -33,8 +32,7 @@ def rrf(rankings: Mapping[str, Sequence[str]]) -> dict[str, float]:
     rankings    method -> distinct ids, best first
     returns     id -> score, best first; equal scores by id
 
-    The sum is correctly rounded (fsum), so that it does not depend on the order of the methods.
-    Source: Cormack, Clarke and Buettcher, SIGIR 2009.
+    The sum is correctly rounded (fsum): the order of the methods does not matter. Source: see RRF_K.
     """
     parts: dict[str, list[float]] = {}
     for ids in rankings.values():
@@ -112,13 +110,11 @@ def _diverse(run: SearchRun, query: Vector | None, found: Sequence[Candidate]) -
 def _vectors(run: SearchRun, rows: Sequence[FoundRow]) -> Matrix | None:
     """Return a vector a fact; None where a fact has none (a split may have made its statement)."""
     statements = [row.statement for row in rows if isinstance(row, Fact)]
-    if not statements or len(statements) < len(rows):
-        return None
-    found = run.store.rows(STATEMENT_VECTORS_OF, run.query.group, list(dict.fromkeys(statements)))
+    asked = list(dict.fromkeys(statements))
+    found = run.store.rows(STATEMENT_VECTORS_OF, run.query.group, asked) if asked else ()
     known = {row[0]: as_vector(row[-1]) for row in found}
-    if not all(statement in known for statement in statements):
-        return None
-    return np.stack([known[statement] for statement in statements])
+    whole = len(statements) == len(rows) > 0 and len(known) == len(asked)
+    return np.stack([known[statement] for statement in statements]) if whole else None
 
 
 def _bags(texts: Sequence[str]) -> Matrix:
@@ -149,6 +145,6 @@ def _mentions(run: SearchRun, rows: Sequence[FoundRow]) -> dict[str, float]:
 
 
 def _nearness(run: SearchRun, rows: Sequence[FoundRow]) -> dict[str, float]:
-    walked = from_centre(run)
-    distances = {row.id: walked.distance(entities_of(row)) for row in rows}
-    return {id_: 1 / (1 + steps) for id_, steps in distances.items() if steps is not None}
+    steps = distances(run)
+    near = {row.id: [steps[end] for end in entities_of(row) if end in steps] for row in rows}
+    return {id_: 1 / (1 + min(found)) for id_, found in near.items() if found}

@@ -28,37 +28,40 @@ from kgray.ports import (
 )
 from kgray.records import Episode
 from kgray.search.candidates import Candidate, FoundRow, Ranked, SearchRun, cut_of, gather, steps
-from kgray.search.index import GroupIndex, Indexes
-from kgray.search.query import SCOPES, Query
-from kgray.search.question import Question
-from kgray.search.question import read as read_question
+from kgray.search.index import (
+    MESSAGE_VECTORS,
+    NAME_VECTORS,
+    STATEMENT_VECTORS,
+    Exact,
+    GroupIndex,
+    Indexes,
+    Ints,
+    VectorReads,
+)
+from kgray.search.query import SCOPES, Query, Question, is_scored, read_question
 from kgray.search.ranking import FirstStage, Scores
 from kgray.search.rerank import fused_by_rank, reranked
-from kgray.search.summaries import Profiled, Summaries, run_at
-from kgray.search.vectors import MESSAGE_VECTORS, NAME_VECTORS, STATEMENT_VECTORS, Exact, Ints, VectorReads
+from kgray.search.texts import Profiled, Summaries, run_at
 from kgray.times import now, to_datetime
 
 ViewAt = Callable[[], GraphView]
 Found = dict[SearchScope, list[Candidate]]
 _Ranks = dict[str, dict[str, int]]  # id -> method -> rank
-_METHODS = {"words": "bm25", "vectors": "cosine", "sparse": "sparse", "steps": "bfs"}  # signal -> method
-_TEXTS = ("words", "vectors", "sparse")  # the signals of a text itself
+_Chosen = tuple[SearchScope, Candidate]
+_ByMethod = dict[SearchScope, dict[str, list[Candidate]]]  # what each method found, by its signal
+_TEXTS = {"words": "bm25", "vectors": "cosine", "sparse": "sparse"}  # signals of a text itself -> methods
 _HELD = 64  # groups whose summaries are held in memory
 POOL = 3  # times the limit: what a reranker looks at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """What a search found, and what it left out.
-
-    said_above  (scope, id, text) of what was left out because a hit above says it: a fact and the messages
-                that support it count once
-    floor       the score under which a row is not about the query
-    """
+    """What a search found, and what it left out."""
 
     hits: tuple[Hit, ...]
+    # (scope, id, text) of what a hit above says: a fact and the messages that support it count once
     said_above: tuple[tuple[SearchScope, str, str], ...]
-    floor: float
+    floor: float  # the score under which a row is not about the query
 
 
 class Searcher:
@@ -102,7 +105,7 @@ class Searcher:
         topic: Embedding | None = None
         if {"cosine", "sparse"} & {*ways.methods} or ways.reranker == "mmr":
             (topic,) = await embedded(self.embedder, [question.topic])
-        with self._indexes.unchanged():
+        with self._indexes.lock:
             told = self._told(query)
             ranked, linked = _first_stage(self.store, index, question, query, topic, told)
         moment = None if query.any_time else query.as_of if query.as_of is not None else clock
@@ -130,18 +133,17 @@ class Searcher:
             raise InputError("this recipe needs a reranker: set reranker.backend", field="recipe")
         methods = {*(query.methods or ()), *(ways.methods if {*ways.methods} <= {"sparse", "bfs"} else ())}
         if "sparse" in methods and not isinstance(self.embedder, SparseEmbedder):
-            raise InputError(
-                'only embedder.backend = "bge" with embedder.sparse weighs tokens', field="methods"
-            )
+            why = 'only embedder.backend = "bge" with embedder.sparse weighs tokens'
+            raise InputError(why, field="methods")
 
     def _told(self, query: Query) -> Summaries | None:
         """Return the texts of the run that was known then; None where there is none, or none is asked for."""
         group, scopes = query.group, query.ways.scopes
         asked = "community" in scopes or ("entity" in scopes and query.as_of is None)
-        known = run_at(self.store, group, query.known_at) if asked else None
-        if known is None:
-            if asked:
-                self._summaries.pop(group, None)
+        if not asked:
+            return None
+        if (known := run_at(self.store, group, query.known_at)) is None:
+            self._summaries.pop(group, None)
             return None
         held = self._summaries.get(group)
         if held is None or not held.stand(self.store, group, known):
@@ -158,16 +160,12 @@ def _first_stage(
     question: Question,
     query: Query,
     topic: Embedding | None,
-    told: Summaries | None = None,
+    told: Summaries | None,
 ) -> tuple[dict[SearchScope, Ranked], list[str]]:
     """Return the first stage of each scope that is searched, and the recorded entities that are named."""
     ways = query.ways
-    given = ways.weights
-    words = given.words if "bm25" in ways.methods else 0.0
-    near = given.vectors if "cosine" in ways.methods else 0.0
-    sparse = given.sparse if "sparse" in ways.methods else 0.0
-    stage = FirstStage(index, question, replace(given, words=words, vectors=near, sparse=sparse), topic)
-
+    unused: dict[str, Any] = {weight: 0.0 for weight, method in _TEXTS.items() if method not in ways.methods}
+    stage = FirstStage(index, question, replace(ways.weights, **unused), topic)
     works: dict[SearchScope, tuple[Callable[[Exact], Any], VectorReads]] = {
         "fact": (stage.pieces, STATEMENT_VECTORS),
         "entity": (stage.names, NAME_VECTORS),
@@ -188,16 +186,16 @@ def _first_stage(
     ranked: dict[SearchScope, Ranked] = {}
     linked: list[str] = []
     if "fact" in of:
-        ranked["fact"] = Ranked(scores=of["fact"], records=index.pieces.places)
+        ranked["fact"] = Ranked(scores=of["fact"], records=index.pieces.records)
     if "entity" in of:
-        names, (scores, whole) = index.names, of["entity"]
-        linked = list(dict.fromkeys(names.owners(whole)))
+        scores, whole = of["entity"]
+        linked = list(dict.fromkeys(index.names.records(whole)))
         if "entity" in ways.scopes:
-            ranked["entity"] = Ranked(scores=scores, records=names.owners)
+            ranked["entity"] = Ranked(scores=scores, records=index.names.records)
             if told is not None and told.profiles.ids and query.as_of is None:  # they tell of the run's time
                 ranked["entity"] = _or_by_profile(ranked["entity"], stage.summaries(told.profiles), told)
     if "episode" in of:
-        ranked["episode"] = Ranked(scores=of["episode"], records=index.messages.numbered)
+        ranked["episode"] = Ranked(scores=of["episode"], records=index.messages.records)
     if "community" in ways.scopes and told is not None and told.communities.ids:
         scores, ids = stage.summaries(told.communities), told.communities.ids
         ranked["community"] = Ranked(scores=scores, records=lambda places: [ids[n] for n in places])
@@ -230,32 +228,28 @@ def _answer(run: SearchRun, vector: Vector | None) -> Ranking:
 def _ranking(run: SearchRun, vector: Vector | None, least: float = 0.0) -> tuple[Ranking, float]:
     """Return the hits among rows whose first stage's score is `least`, and the score of the last."""
     limit, ways = run.query.limit, run.ways
+    weighted = ways.fusion == "weighted"
     wanted = limit if ways.reranker == "none" else POOL * limit
-    by_text: dict[SearchScope, dict[str, list[Candidate]]] = {}
+    by_method: _ByMethod = {}
     found: Found = {}
     for scope, ranked in run.ranked.items():
-        if ways.fusion == "weighted":
+        if weighted:
             found[scope] = gather(run, scope, wanted, least=least) if ways.methods != ("bfs",) else []
         else:
-            by_text[scope] = {
-                name: gather(run, scope, wanted, Scores(score=ranked.scores.signals[name]))
-                for name in _TEXTS
-                if name in ranked.scores.signals
-            }
-            found[scope] = fused_by_rank(by_text[scope])
-    walked = steps(run, found) if "bfs" in ways.methods else {}
-    for scope in found.keys() & walked.keys():
-        if ways.fusion == "weighted":
-            found[scope] = _with_steps(found[scope], walked[scope])
-        else:
-            found[scope] = fused_by_rank({**by_text[scope], "steps": walked[scope]})
+            of = {name: of for name, of in ranked.scores.signals.items() if name in _TEXTS}
+            by_method[scope] = {name: gather(run, scope, wanted, Scores(score=of[name])) for name in of}
+            found[scope] = fused_by_rank(by_method[scope])
+    for scope, walked in (steps(run, found) if "bfs" in ways.methods else {}).items():
+        by_method.setdefault(scope, {})["steps"] = walked
+        if scope in found:
+            found[scope] = _with_steps(found[scope], walked) if weighted else fused_by_rank(by_method[scope])
     if ways.reranker not in {"none", "cross_encoder"}:
         found = {scope: reranked(run, vector, rows[: POOL * limit]) for scope, rows in found.items()}
     length = wanted if ways.reranker == "cross_encoder" else limit
     once, then = ways.once and "episode" in found, run.query.as_of is not None
     chosen, said = one_list(found, length, ways.places, once=once, facts_first=then)
     ranking = Ranking(
-        hits=tuple(_hits(run, chosen, _ranks(run, chosen, by_text, walked))),
+        hits=tuple(_hits(run, chosen, _ranks(run, chosen, by_method))),
         said_above=tuple((scope, candidate.row.id, _text(candidate.row)) for scope, candidate in said),
         floor=ways.weights.floor,
     )
@@ -266,11 +260,9 @@ def _with_steps(found: Sequence[Candidate], reached: Sequence[Candidate]) -> lis
     """Add to each candidate the score of the steps by which it was reached too."""
     joined = {candidate.row.id: candidate for candidate in found}
     for step in reached:
-        if (own := joined.get(step.row.id)) is None:
-            joined[step.row.id] = step
-        else:
-            signals = {**own.signals, **step.signals}
-            joined[step.row.id] = replace(own, score=own.score + step.score, signals=signals)
+        own = joined.get(step.row.id, replace(step, score=0.0))
+        signals = {**own.signals, **step.signals}
+        joined[step.row.id] = replace(own, score=own.score + step.score, signals=signals)
     return sorted(joined.values(), key=lambda candidate: -candidate.score)
 
 
@@ -281,7 +273,7 @@ def one_list(
     *,
     once: bool,
     facts_first: bool = False,
-) -> tuple[list[tuple[SearchScope, Candidate]], list[tuple[SearchScope, Candidate]]]:
+) -> tuple[list[_Chosen], list[_Chosen]]:
     """Return the best `limit` of all scopes by score, ties fact, entity, episode; and what a hit above says.
 
     once: a message says what its facts say, so a fact goes with its messages, and a message with the first of
@@ -294,8 +286,8 @@ def one_list(
         for scope, candidates in found.items()
         for place, candidate in enumerate(candidates)
     ]
-    chosen: list[tuple[SearchScope, Candidate]] = []
-    said: list[tuple[SearchScope, Candidate]] = []
+    chosen: list[_Chosen] = []
+    said: list[_Chosen] = []
     left = {scope: places.get(scope, limit) for scope in found}
     shown: set[str] = set()  # episodes that are hits
     told: set[str] = set()  # and those that a fact above is supported by
@@ -322,12 +314,7 @@ def one_list(
     return chosen, said
 
 
-def _stand_for(
-    fact: Candidate,
-    sources: set[str],
-    chosen: list[tuple[SearchScope, Candidate]],
-    said: list[tuple[SearchScope, Candidate]],
-) -> None:
+def _stand_for(fact: Candidate, sources: set[str], chosen: list[_Chosen], said: list[_Chosen]) -> None:
     """Put a fact at the first place, and with the score, of the messages that support it; these go."""
     messages = [row for row in chosen if row[0] == "episode" and row[1].row.id in sources]
     first = chosen.index(messages[0])
@@ -336,38 +323,32 @@ def _stand_for(
     said += messages
 
 
-def _ranks(
-    run: SearchRun,
-    chosen: Sequence[tuple[SearchScope, Candidate]],
-    by_text: Mapping[SearchScope, Mapping[str, list[Candidate]]],
-    walked: Found,
-) -> _Ranks:
+def _ranks(run: SearchRun, chosen: Sequence[_Chosen], by_method: _ByMethod) -> _Ranks:
     """Return id -> the rank (from 1) in its scope that each method gave it, among all rows of the scope.
 
     Where methods are fused by rank, it is the rank that counted: among what the view shows.
     """
     ranks: _Ranks = {}
-    for scope in by_text.keys() | walked.keys():
-        for signal, ordered in {**by_text.get(scope, {}), "steps": walked.get(scope, [])}.items():
+    for of_scope in by_method.values():
+        for signal, ordered in of_scope.items():
             for rank, candidate in enumerate(ordered, 1):
-                ranks.setdefault(candidate.row.id, {})[_METHODS[signal]] = rank
+                ranks.setdefault(candidate.row.id, {})[_TEXTS.get(signal, "bfs")] = rank
     for scope, candidate in chosen:
-        if scope in by_text or candidate.place is None:
-            continue
-        for signal in _TEXTS:
-            if place := run.ranked[scope].scores.rank(signal, candidate.place):
-                ranks.setdefault(candidate.row.id, {})[_METHODS[signal]] = place
+        if run.ways.fusion == "weighted" and candidate.place is not None:
+            for signal, method in _TEXTS.items():
+                if place := run.ranked[scope].scores.rank(signal, candidate.place):
+                    ranks.setdefault(candidate.row.id, {})[method] = place
     return ranks
 
 
 # ------------------------------------------------------------------------------------------------- the hits
 
 
-def _hits(run: SearchRun, chosen: Sequence[tuple[SearchScope, Candidate]], ranks: _Ranks) -> list[Hit]:
+def _hits(run: SearchRun, chosen: Sequence[_Chosen], ranks: _Ranks) -> list[Hit]:
     """Return the chosen rows as hits, in order, a score s as s / (1 + s); two reads, however many."""
     spans, _ = spans_of(run.view, [c.row for _, c in chosen if isinstance(c.row, Fact)])
     known_at = None if run.told is None else to_datetime(run.told.recorded_at)
-    bounded = run.ways.fusion == "weighted" and run.ways.reranker in {"none", "cross_encoder"}
+    bounded = is_scored(run.ways)
 
     def shown(candidate: Candidate) -> Hit:
         row, score = candidate.row, candidate.score
@@ -411,23 +392,15 @@ def spans_of(view: GraphView, facts: Sequence[Fact]) -> tuple[dict[str, FactSpan
 
 def _span(fact: Fact, names: Mapping[str, str], clients: Mapping[str, str | None]) -> FactSpan:
     """Return a fact as callers get it. names: entity id -> name; clients: episode id -> the client's id."""
-    clocks = (fact.valid_at, fact.invalid_at, fact.expired_at)
-    start, end, expired = (None if at is None else to_datetime(at) for at in clocks)
-    target = names.get(fact.target) if fact.target is not None else None
+    same = ("id", "statement", "text", "relation", "ended_by", "event")
+    given: dict[str, Any] = {name: getattr(fact, name) for name in same}
+    for name in ("valid_at", "invalid_at", "created_at", "expired_at"):
+        given[name] = None if (at := getattr(fact, name)) is None else to_datetime(at)
     return FactSpan(
-        id=fact.id,
-        statement=fact.statement,
-        text=fact.text,
+        **given,
         source_id=fact.source,
         source=names.get(fact.source),
-        relation=fact.relation,
         target_id=fact.target,
-        target=target if fact.value is None else fact.value.shown(),
-        valid_at=start,
-        invalid_at=end,
-        created_at=to_datetime(fact.created_at),
-        expired_at=expired,
+        target=names.get(fact.target or "") if fact.value is None else fact.value.shown(),
         episodes=tuple((episode, clients.get(episode)) for episode in fact.episodes),
-        ended_by=fact.ended_by,
-        event=fact.event,
     )

@@ -15,7 +15,7 @@ from kgray.ingest import changes
 from kgray.ledger import request
 from kgray.records import Operation, Value
 from kgray.search import Filters, Query, Recipe, Searcher
-from kgray.search.walk import walk
+from kgray.search.candidates import walk
 from tests.graph.search_world import a_world, chain, day
 
 ALL = "Ann, Ben, Cleo, Dan, Eve, Olaf: who knows whom, and who owns a boat?"
@@ -95,8 +95,8 @@ async def test_a_hub_does_not_crowd_out_the_other_seeds(world):
     view = StoredView(world.store, "demo")
     seeds = [world.id_of("demo", "Hub"), world.id_of("demo", "Ann")]
     walked = walk(view, seeds, day(900), hops=1, room=20, front=8)
-    assert sum(fact.text.startswith("Hub") for fact in walked.facts) == 10
-    assert walked.facts[-1].text == "Ann knows Ben"
+    assert sum(fact.text.startswith("Hub") for fact, _ in walked.facts) == 10
+    assert walked.facts[-1][0].text == "Ann knows Ben"
     assert len(await facts(world, recipe="neighbours", centre=seeds[0], limit=50, as_of=day(900))) == 50
 
 

@@ -10,9 +10,7 @@ import pytest
 
 from kgray.rows import sign_bits
 from kgray.search import index as indexing
-from kgray.search import vectors as kept_vectors
-from kgray.search.index import GroupIndex, Indexes, Words
-from kgray.search.vectors import Vectors
+from kgray.search.index import GroupIndex, Indexes, Vectors, Words
 from kgray.words import packed, term
 from tests.graph.by_hand import WIDTH, pointing, remove, tell
 from tests.graph.engine import SMALL, Engine
@@ -24,25 +22,23 @@ def held(index: GroupIndex) -> dict[str, Any]:
     """Return all that an index holds, in its order."""
     messages, pieces, names = index.messages, index.pieces, index.names
 
-    owners = [names.entities.texts[number] for number in names.entity_numbers.tolist()]
-
-    def texts(codes: Any, numbers: Any) -> list[str]:
-        return [codes.texts[number] for number in numbers.tolist()]
+    def texts(column: Any) -> list[str]:
+        return [column.texts[number] for number in column.of.tolist()]
 
     def vectors(of: Any, numbers: Any) -> dict[object, bytes]:
-        assert of.whole
+        assert of.keeps_whole()
         assert of.owners.tolist() == [numbers[name] for name in of.rows]
         return {name: of._whole[row].tobytes() for name, row in of.rows.items()}
 
     return {
         "messages": (messages.sequences.tolist(), messages.times.tolist(), messages.words._texts),
-        "speakers": texts(messages.speakers, messages.speaker_numbers),
-        "sources": texts(messages.sources, messages.source_numbers),
+        "speakers": texts(messages.speakers),
+        "sources": texts(messages.sources),
         "sessions": (messages.sessions.order.tolist(), messages.sessions.of_row.tolist()),
         "pieces": (pieces.sequences.tolist(), pieces.ordinals.tolist(), pieces.words._texts),
-        "statements": texts(pieces.statements, pieces.statement_numbers),
+        "statements": texts(pieces.statements),
         # An entity may get a name of before by a correction: it is then the last, and the order is free.
-        "names": sorted(zip(names.numbers, names.words._texts, owners, strict=True), key=repr),
+        "names": sorted(zip(names.numbers, names.words._texts, texts(names.entities), strict=True), key=repr),
         "vectors": [
             vectors(messages.vectors, messages.numbers),
             vectors(pieces.vectors, pieces.statements.numbers),
@@ -165,7 +161,7 @@ def test_signs_find_nearly_the_20_nearest_of_clustered_vectors(signs, monkeypatc
     centres = rng.normal(size=(300, 256))
     made = centres[rng.integers(0, 300, 6000)] + 0.8 * rng.normal(size=(6000, 256))
     matrix = (made / np.linalg.norm(made, axis=1, keepdims=True)).astype(np.float32)
-    monkeypatch.setattr(kept_vectors, "EXACT_BYTES", 1000 * 256 * 4 if signs else 1 << 30)
+    monkeypatch.setattr(indexing, "EXACT_BYTES", 1000 * 256 * 4 if signs else 1 << 30)
     vectors, numbers = Vectors(256), {n: n for n in range(6000)}
     for start in range(0, 6000, 500):
         page = matrix[start : start + 500]
@@ -173,7 +169,7 @@ def test_signs_find_nearly_the_20_nearest_of_clustered_vectors(signs, monkeypatc
         rows = sign_bits(page) if as_signs else page
         names = list(range(start, start + 500))
         vectors.add(names, [row.tobytes() for row in rows], numbers, signs=as_signs)
-    assert vectors.whole is not signs
+    assert vectors.keeps_whole() is not signs
     found = 0
     for asked in range(0, 6000, 300):
         exact = matrix @ matrix[asked]

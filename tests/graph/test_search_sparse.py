@@ -18,7 +18,8 @@ from kgray.ontology import shipped
 from kgray.ports import Matrix
 from kgray.records import Draft
 from kgray.rows import weight_bytes
-from kgray.search import Query, Searcher, vectors
+from kgray.search import Query, Searcher
+from kgray.search import index as indexing
 from kgray.words import term, words
 from tests.graph.by_hand import WIDTH
 from tests.graph.engine import GROUP, SMALL, Engine, day, engine_on
@@ -107,7 +108,7 @@ def test_an_index_that_grows_finds_what_one_that_is_loaded_finds(
         assert told(found) == told(hits(engine, "Who works with bicyclists?"))
         assert n < 1 or any("sparse" in hit.signals for hit in found)
     whole = hits(engine, "Who works with bicyclists?", methods=("sparse",))
-    monkeypatch.setattr(vectors, "EXACT_BYTES", 0)
+    monkeypatch.setattr(indexing, "EXACT_BYTES", 0)
     signs = hits(engine, "Who works with bicyclists?", methods=("sparse",))
     assert [(h.id, h.score, h.signals["sparse"]) for h in signs] == [
         (h.id, h.score, h.signals["sparse"]) for h in whole
@@ -169,9 +170,9 @@ def test_what_is_not_asked_for_finds_nothing_counts_for_nothing_and_is_not_read(
 ) -> None:
     engine = reader(stores)
     engine.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID)))
-    monkeypatch.setattr(vectors, "EXACT_BYTES", 0)
-    exact, reads = vectors.VectorReads.exact, []
-    monkeypatch.setattr(vectors.VectorReads, "exact", lambda *of: [reads.append(of), exact(*of)][1])
+    monkeypatch.setattr(indexing, "EXACT_BYTES", 0)
+    exact, reads = indexing.VectorReads.exact, []
+    monkeypatch.setattr(indexing.VectorReads, "exact", lambda *of: [reads.append(of), exact(*of)][1])
     for recipe in ("paper", "hybrid"):
         for method in ("bm25", "cosine", "sparse"):
             found = hits(engine, "Where works a bicyclist, Marta?", recipe=recipe, methods=(method,))

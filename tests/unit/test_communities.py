@@ -12,11 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import communities as bench
-from kgray.communities.export import Snapshot
-from kgray.communities.found import assigned, carried
-from kgray.communities.graph import components, graph_of, shared
-from kgray.communities.partition import NOBODY, cap_for, folded, levels_of, partition
-from kgray.communities.propagate import _admitted, _winners, _wishes, propagate
+from kgray.communities.found import Snapshot, assigned, carried
+from kgray.communities.partition import (
+    NOBODY,
+    _admitted,
+    _winners,
+    _wishes,
+    cap_for,
+    components,
+    folded,
+    graph_of,
+    levels_of,
+    partition,
+    propagate,
+    shared,
+)
 
 Pair = tuple[str, str, int]
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kgray.errors import InputError
-from kgray.evals.dataset import Message, Question, read_dataset
+from kgray.evals.retrieval import Message, Question, read_dataset
 
 LOCOMO = {
     "sample_id": "conv-1",

@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgray.evals import measures
-from kgray.evals.measures import mean, of_context, of_ranking, percentile, told_in, words
+from kgray.evals import retrieval as measures
+from kgray.evals.retrieval import (
+    Asked,
+    Question,
+    mean,
+    of_context,
+    of_ranking,
+    percentile,
+    report,
+    told_in,
+    words,
+)
 
 RANKING = [{"x"}, {"a"}, set(), {"b", "c"}, {"a"}]
 
@@ -141,7 +151,11 @@ def test_a_mean_of_nothing_is_refused():
 
 
 def test_measures_that_a_question_does_not_have_are_left_out_of_their_mean():
-    found = measures.means([{"a": 1.0, "b": 0.5}, {"a": 0.0}])
+    asked = Question(id="1", text="who?", type="any")
+    rows = [
+        Asked(conversation="c", question=asked, marks=marks) for marks in ({"a": 1.0, "b": 0.5}, {"a": 0.0})
+    ]
+    found = report(rows)["overall"]["measures"]
 
     told = {name: (one["mean"], one["count"]) for name, one in found.items()}
     assert told == {"a": (0.5, 2), "b": (0.5, 1)}

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgray.dates import mentioned
-from kgray.search.question import Question, language_of, languages, read
+from kgray.search.query import Question, language_of, languages
+from kgray.search.query import read_question as read
 from kgray.times import parse, show
 from kgray.words import MAX_QUERY_WORDS, plain_words, words
 

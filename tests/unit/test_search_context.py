@@ -82,7 +82,7 @@ def test_the_block_has_the_papers_form():
         fact_hit("Alice likes tea", None, id_="t"),
         entity_hit("Acme"),
     ]
-    block = write(hits, 1500, as_of=MAY)
+    block = write(hits, 1500, moments={"as of": MAY})
     assert block.text == (
         "This is the state as of 2026-05-01.\n"
         "What memory holds, and when it held or happened: [n] FACT (Date range: from - to)\n"
@@ -261,7 +261,8 @@ HITS = st.one_of(
 @given(st.lists(HITS, max_size=12), st.integers(MIN_TOKENS, 600), st.none() | st.just(MAY), HOSTILE)
 def test_no_block_exceeds_its_budget_or_breaks_its_form(hits, tokens, moment, query):
     """For any stored text: within the budget, each tag at most once, every line one hit's, numbered."""
-    block = write(hits, tokens, as_of=moment, known_at=moment, query=query)
+    moments = {} if moment is None else {"as of": moment, "as known on": moment}
+    block = write(hits, tokens, moments=moments, query=query)
     assert block.tokens == count_tokens(block.text) <= tokens
     lines = block.text.split("\n")
     assert len(block.text.splitlines()) == len(lines)

@@ -17,7 +17,7 @@ from kgray.records import Episode
 from kgray.search.candidates import Candidate
 from kgray.search.index import SESSION_GAP, GroupIndex
 from kgray.search.query import Weights
-from kgray.search.question import read
+from kgray.search.query import read_question as read
 from kgray.search.ranking import FirstStage, farthest
 from kgray.search.rerank import fused_by_rank, mmr, rrf
 from kgray.search.searcher import one_list

@@ -14,7 +14,7 @@ from bench.retrieval import HANDMADE
 from bench.talk import LONG, Shape, conversation
 from bench.talk.making import SHARES
 from bench.talk.topics import small_talk, topics
-from kgray.evals.dataset import Message, read_dataset
+from kgray.evals.retrieval import Message, read_dataset
 
 SMALL = Shape(turns=400, questions=60)
 
