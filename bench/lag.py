@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import statistics
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import kgray
-from bench.empty_stores import StoreKind, empty_store
+from bench.empty_stores import EmptyStore, StoreKind, empty_store
+from bench.engine import one_ray
 from bench.growth import GrowingStore
 from bench.world.growing import FACTS_AN_EPISODE, growing
 from kgray import times
+from kgray.errors import KgrayError
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
 from kgray.ingest.threads import tell_lag
 from kgray.ledger import accept, request
+from kgray.memory.face import Blocking
 from kgray.records import Draft, Operation
 
 LARGE = "large"
 _SMALL = 40  # groups beside it
 _TURN_S = 0.0002  # between two turns that are asked for
+_METRIC = re.compile(r'^ray_kgray_loop_lag_seconds_bucket{.*?le="([^"]+)".*} (\S+)$', re.MULTILINE)
+_REPORTED_S = 15.0  # Ray's processes tell their metrics every 10 s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,24 +61,38 @@ class LagFigures:
     lag_most_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayLagFigures:
+    """The same of the sequencer of a deployment, as its metric tells it: a histogram.
+
+    first_s, removed_s, run_s count from the start of the deployment; lags are upper bounds of buckets
+    """
+
+    store: str
+    facts: int
+    run_s: float
+    first_s: float
+    removed_s: float
+    others: int
+    looks: int
+    lag_p50_within_s: float
+    lag_p99_within_s: float
+    lag_most_within_s: float
+
+
+Ended = list[tuple[float, str, str]]  # when, group, what
+
+
 def run(kind: StoreKind, facts: int, episodes: int, progress: Callable[[str], None]) -> LagFigures:
     """Grow a group; then let a runner load it and remove an episode of it beside `episodes` of others."""
-    with TemporaryDirectory() as folder, empty_store(kind, Path(folder) / "s") as place:
-        memory = kgray.open(place.data, **dict[str, Any](place.settings))
+    with _grown(kind, facts, progress) as (place, memory, counted):
         store, embedder = memory.store, memory.parts.embedder
         with store.writing():
-            grown = GrowingStore(store, embedder)
-            grown.grow(growing(LARGE), round(facts / FACTS_AN_EPISODE), gather=grown.together)
-        counted = store.counts(LARGE)[LARGE].facts
-        progress(f"a group of {counted:,} facts")
-        began, cpu = time.perf_counter(), time.process_time()
-        holds = _lock_holds(lambda: GroupState.load(store, LARGE, embedder.dimensions))
-        load_s, load_cpu_s = time.perf_counter() - began, time.process_time() - cpu
-        first = next(iter(growing(LARGE))).draft.client_id or ""
-        request(store, Operation(group=LARGE, kind="remove", episodes=(first,)))
-        others = [_said(f"g{n % _SMALL}", n) for n in range(episodes)]
-        accept(store, [_said(LARGE, 0), *others], now=times.now())
-        ended: list[tuple[float, str, str]] = []
+            began, cpu = time.perf_counter(), time.process_time()
+            holds = _lock_holds(lambda: GroupState.load(store, LARGE, embedder.dimensions))
+            load_s, load_cpu_s = time.perf_counter() - began, time.process_time() - cpu
+        _ask(memory, episodes)
+        ended: Ended = []
         lags: list[float] = []
 
         async def watched() -> None:
@@ -83,15 +104,96 @@ def run(kind: StoreKind, facts: int, episodes: int, progress: Callable[[str], No
         with store.writing():
             since = time.monotonic()
             asyncio.run(watched())
-        memory.close()
-        at = {what: when - since for when, group, what in ended if group == LARGE}
-        before = sum(group != LARGE and when - since < at["done"] for when, group, _ in ended)
         return LagFigures(
-            store=kind, facts=counted, load_s=load_s, load_cpu_s=load_cpu_s, lock_p99_s=_p99(holds),
-            lock_most_s=max(holds), run_s=ended[-1][0] - since,
-            first_s=at["committed"], removed_s=at["done"], others=before, looks=len(lags),
+            store=place.kind, facts=counted, load_s=load_s, load_cpu_s=load_cpu_s, lock_p99_s=_p99(holds),
+            lock_most_s=max(holds), **_times(ended, since), looks=len(lags),
             lag_p50_s=statistics.median(lags), lag_p99_s=_p99(lags), lag_most_s=max(lags),
         )  # fmt: skip
+
+
+def through_ray(kind: StoreKind, facts: int, episodes: int, progress: Callable[[str], None]) -> RayLagFigures:
+    """Do the same through the actors of a Ray on this machine, which count how late their loop comes."""
+    with _grown(kind, facts, progress) as (place, memory, counted), one_ray():
+        _ask(memory, episodes)
+        ended: Ended = []
+        since = time.monotonic()
+        with kgray.open(place.data, runtime_backend="ray", **dict[str, Any](place.settings)) as deployed:
+            done = asyncio.run(
+                deployed.runtime.carry_out(
+                    None, on_step=lambda group, _, what: ended.append((time.monotonic(), group, what))
+                )
+            )
+            if done.stopped:
+                raise KgrayError(f"the run stopped: {done.reason or 'nobody asked it to'}")
+            progress("all is ingested; Ray's metrics follow")
+            time.sleep(_REPORTED_S)
+            counts = _buckets()
+        looks = max(counts.values())
+        return RayLagFigures(
+            store=place.kind, facts=counted, **_times(ended, since), looks=round(looks),
+            lag_p50_within_s=_within(counts, 0.5), lag_p99_within_s=_within(counts, 0.99),
+            lag_most_within_s=_within(counts, 1.0),
+        )  # fmt: skip
+
+
+@contextmanager
+def _grown(
+    kind: StoreKind, facts: int, progress: Callable[[str], None]
+) -> Iterator[tuple[EmptyStore, Blocking, int]]:
+    """Yield a store with a large group, open, and how many facts that has."""
+    with (
+        TemporaryDirectory() as folder,
+        empty_store(kind, Path(folder) / "s") as place,
+        kgray.open(place.data, **dict[str, Any](place.settings)) as memory,
+    ):
+        with memory.store.writing():
+            grown = GrowingStore(memory.store, memory.parts.embedder)
+            grown.grow(growing(LARGE), round(facts / FACTS_AN_EPISODE), gather=grown.together)
+        counted = memory.store.counts(LARGE)[LARGE].facts
+        progress(f"a group of {counted:,} facts")
+        yield place, memory, counted
+
+
+def _ask(memory: Blocking, episodes: int) -> None:
+    """Append an episode of the large group, the removal of its first, and episodes of the others."""
+    first = next(iter(growing(LARGE))).draft.client_id or ""
+    request(memory.store, Operation(group=LARGE, kind="remove", episodes=(first,)))
+    others = [_said(f"g{n % _SMALL}", n) for n in range(episodes)]
+    accept(memory.store, [_said(LARGE, 0), *others], now=times.now())
+
+
+def _times(ended: Ended, since: float) -> dict[str, Any]:
+    """Return run_s, first_s, removed_s and others."""
+    at = {what: when - since for when, group, what in ended if group == LARGE}
+    before = sum(group != LARGE and when - since < at["done"] for when, group, _ in ended)
+    return {
+        "run_s": ended[-1][0] - since,
+        "first_s": at["committed"],
+        "removed_s": at["done"],
+        "others": before,
+    }
+
+
+def _buckets() -> Mapping[float, float]:
+    """Return how many lags were within each bound, of all nodes of the Ray that this process has joined."""
+    import ray
+
+    found: dict[float, float] = {}
+    nodes: Any = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's
+    for node in nodes:
+        address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+        with urllib.request.urlopen(address, timeout=_REPORTED_S) as answer:
+            for bound, count in _METRIC.findall(answer.read().decode()):
+                found[float(bound)] = found.get(float(bound), 0.0) + float(count)
+    if not found:
+        raise KgrayError("Ray tells no lag of the loop: its metrics are off, or came late")
+    return found
+
+
+def _within(counts: Mapping[float, float], share: float) -> float:
+    """Return the least bound that so many of all lags keep."""
+    wanted = share * max(counts.values())
+    return min(bound for bound, count in counts.items() if count >= wanted)
 
 
 def _p99(found: list[float]) -> float:
@@ -122,6 +224,6 @@ def _said(group: str, number: int) -> Draft:
     )
 
 
-def table(found: LagFigures) -> str:
+def table(found: LagFigures | RayLagFigures) -> str:
     """Return the figures for people."""
     return "\n".join(f"{name:12} {value}" for name, value in asdict(found).items())

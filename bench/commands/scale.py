@@ -6,6 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from bench.commands.options import count, out_option, progress, show, store_option
 from kgray.cli.frame import Call, command
 
@@ -34,15 +36,16 @@ def groups(call: Call, groups: int, deep: int, store: StoreKind, out: Path | Non
 @count("--facts", 100_000)
 @count("--episodes", 2_000, "Of 40 other groups, ingested meanwhile.")
 @store_option
+@click.option("--ray", is_flag=True, help="Through the actors of a Ray on this machine.")
 @out_option
-def lag(call: Call, facts: int, episodes: int, store: StoreKind, out: Path | None) -> int:
+def lag(call: Call, facts: int, episodes: int, store: StoreKind, ray: bool, out: Path | None) -> int:
     """Load a large group and remove an episode of it while other groups are ingested, in one runner.
 
     python -m bench lag --facts 10000
     """
     from bench import lag as measured
 
-    found = measured.run(store, facts, episodes, progress)
+    found = (measured.through_ray if ray else measured.run)(store, facts, episodes, progress)
     show(call, asdict(found), out, lambda: measured.table(found))
     return 0
 
