@@ -26,9 +26,10 @@ from kgray.times import from_datetime, show
 
 _WAIT_S = 30  # `add` waits so long for what it adds, in one request
 _PORTION = 500  # rows of one request
+_COUNTS = ("accepted", "duplicate", "committed", "failed", "pending")
 # Codes of problems whose class is the server's own.
 _CLASSES: Mapping[str, type[KgrayError]] = {
-    "malformed": InputError, "too_large": InputError, "conflict": InputError, "http": InputError,
+    "malformed": InputError, "too_large": InputError, "conflict": InputError,
     "forbidden": Denied, "misdirected": Denied, "overloaded": Unavailable, "too_many": Unavailable,
 }  # fmt: skip
 # Verbs of Memory, with its arguments, whose answer is JSON as it comes: method, path, part of the answer.
@@ -81,7 +82,7 @@ class Remote(BothWays):
     """A memory behind a server; its methods are those of `kgray.memory.Memory`."""
 
     def __init__(self, url: str, key: str | None, *, timeout_s: float, patience_s: float) -> None:
-        self._parts, self._key = urlsplit(url), key
+        self._url, self._key = url, key
         self._timeout_s, self._patience_s = timeout_s, patience_s
 
     async def add(self, text: object, *, group: str, **row: Any) -> Report:  # noqa: ANN401 - of the row
@@ -95,31 +96,25 @@ class Remote(BothWays):
         return report
 
     async def add_many(
-        self,
-        items: Iterable[Mapping[str, Any]],
-        *,
-        group: str,
-        replace: bool = False,
-        again: bool = False,
-        accept_only: bool = False,
-    ) -> Report:
+        self, items: Iterable[Mapping[str, Any]], *, group: str,
+        replace: bool = False, again: bool = False, accept_only: bool = False,
+    ) -> Report:  # fmt: skip
         """Add rows, and wait until they are ingested unless `accept_only`; see `Memory.add_many`."""
         rows, total, refused = list(items), dict[str, Any](), list[Refusal]()
         headers = {} if accept_only else {"prefer": f"wait={_WAIT_S}"}
+        path = f"episodes?replace={str(replace).lower()}&again={str(again).lower()}"
         for start in range(0, len(rows), _PORTION):
-            body = rows[start : start + _PORTION]
-            query = urlencode({name: "true" for name, on in (("replace", replace), ("again", again)) if on})
             try:
-                found = await self._ask("POST", group, f"episodes?{query}", body, headers)
-            except InputError as error:
-                refused += _all_refused(error, start)
-                continue
-            counts = found | {"accepted": len(found["accepted"])}
-            for name in ("accepted", "duplicate", "committed", "failed", "pending"):
-                total[name] = total.get(name, 0) + counts.get(name, 0)
-            refused += [Refusal(file="", **{**row, "line": row["line"] + start}) for row in found["refusals"]]
-        if total.pop("pending", 0):
-            total |= {"stopped": True, "reason": "still pending"}
+                found = await self._ask("POST", group, path, rows[start : start + _PORTION], headers)
+            except InputError as error:  # each row was refused, or the request is at fault
+                found = {"accepted": (), "refusals": getattr(error, "refusals", ())}
+                if not found["refusals"]:
+                    raise
+            found["accepted"] = len(found["accepted"])
+            for name in _COUNTS:
+                total[name] = total.get(name, 0) + found.get(name, 0)
+            refused += [Refusal(**row | {"line": row["line"] + start}) for row in found["refusals"]]
+        total |= {"stopped": True, "reason": "still pending"} if total.pop("pending", 0) else {}
         return Report(**total, refusals=tuple(refused))
 
     async def search(self, query: str, *, group: str, **asked: Any) -> list[Hit]:  # noqa: ANN401
@@ -135,7 +130,7 @@ class Remote(BothWays):
     async def entities(self, query: str = "", *, group: str, limit: int = 20) -> list[EntityCount]:
         """Return entities; see `Memory.entities`."""
         found = await self._ask("GET", group, "entities", {"q": query, "limit": limit})
-        return [_reader(EntityCount).validate_python({"entity": row, **row}) for row in found["entities"]]
+        return [_read(EntityCount, {"entity": row, **row}) for row in found["entities"]]
 
     async def history(
         self, name_or_id: str, *, group: str, as_of: When | None = None, known_at: When | None = None
@@ -145,11 +140,11 @@ class Remote(BothWays):
         found = await self._ask("GET", group, f"entities/{name}/history", asked)
         facts = tuple(_fact(row) for row in found["facts"])
         clients = {id_: client for fact in facts for id_, client in fact.episodes}
-        entity, profile = found["entity"], found["entity"]["profile"]
-        return History(group=group, entity=_entity(entity), profile=profile, facts=facts, clients=clients)
+        entity, profile = _entity(found["entity"]), found["entity"]["profile"]
+        return History(group=group, entity=entity, profile=profile, facts=facts, clients=clients)
 
     def __getattr__(self, verb: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-        """Return a verb of VERBS, as a coroutine function."""
+        """Return a verb of the tables above, as a coroutine function."""
         if verb in CORRECTIONS:
             return partial(self._correct, verb)
         if verb not in VERBS:
@@ -184,20 +179,14 @@ class Remote(BothWays):
         return dict(done)
 
     async def _ask(
-        self,
-        method: str,
-        group: str | None,
-        path: str,
-        asked: object,
+        self, method: str, group: str | None, path: str, asked: object,
         headers: Mapping[str, str] | None = None,
-    ) -> Any:  # noqa: ANN401 - JSON
+    ) -> Any:  # noqa: ANN401 - JSON  # fmt: skip
         """Return the answer; asked: the body of a POST, else the query; group None: of all."""
         if isinstance(asked, Mapping):  # a row's null is the user's, and goes along
             asked = {name: value for name, value in asked.items() if value is not None}
-        target = f"{self._parts.path}/v1/groups" + (
-            f"/{quote(group, safe='')}/{path}" if group is not None else ""
-        )
         given = json.dumps(asked, default=_plain)
+        target = "/v1/groups" + (f"/{quote(group, safe='')}/{path}" if group is not None else "")
         body = None if method == "GET" else given.encode()
         target += f"?{urlencode(json.loads(given))}" if method == "GET" else ""
         told = {"content-type": "application/json", **(headers or {})}
@@ -205,21 +194,19 @@ class Remote(BothWays):
 
     def _send(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> Any:  # noqa: ANN401
         """Send a request, again while the server has too much to do; return what was answered."""
-        where = f"{self._parts.scheme}://{self._parts.netloc}"
         headers |= {"authorization": f"Bearer {self._key}"} if self._key else {}
         until = time.monotonic() + self._patience_s
         while True:
-            asked = Request(where + target, body, headers, method=method)  # noqa: S310 - checked by `connect`
+            asked = Request(self._url + target, body, headers, method=method)  # noqa: S310 - checked by `connect`
             try:
                 with _OPENER.open(asked, timeout=self._timeout_s) as answer:
                     status, told, answered = answer.status, answer.headers, answer.read()
             except (OSError, HTTPException) as error:
+                where = urlsplit(self._url).netloc
                 raise Unavailable(f"{where} gave no answer ({type(error).__name__}): is it up?") from None
-            if status < 300:
-                return _read(told.get_content_type(), answered, status)
             pause = float(after) if (after := told.get("retry-after", "1")).isdecimal() else 1.0
             if status not in (429, 503) or time.monotonic() + pause > until:
-                raise _error(status, answered)
+                return _answer(told.get_content_type(), answered, status)
             time.sleep(pause)
 
     def close(self) -> None:
@@ -232,79 +219,59 @@ for _handler in (ProxyHandler(), HTTPHandler(), HTTPSHandler()):
     _OPENER.add_handler(_handler)
 
 
-def _read(kind: str, answered: bytes, status: int) -> Any:  # noqa: ANN401 - JSON, or the text of a dump
-    """Return what was answered. Raises Unavailable where something else than kgray did."""
+def _answer(kind: str, answered: bytes, status: int) -> Any:  # noqa: ANN401 - JSON, or the text of a dump
+    """Return what was answered. Raises the error that a problem tells of; Unavailable if kgray made none."""
     try:
-        if kind == "application/json":
-            return json.loads(answered)
-        if kind == "application/x-ndjson":
+        if status < 300 and kind == "application/x-ndjson":
             return answered.decode()
-    except ValueError:
-        pass
-    raise _error(status, b"")
-
-
-def _error(status: int, answered: bytes) -> KgrayError:
-    """Return the error that a problem tells of."""
-    try:
-        told = json.loads(answered)
-        detail, code = str(told["detail"]), str(told["code"])
-        field = next((one["pointer"].strip("/") for one in told["errors"]), None)
+        found = json.loads(answered)
+        if status < 300 and kind == "application/json":
+            return found
+        detail, code, faults = str(found["detail"]), str(found["code"]), found["errors"]
+        field = next((one["pointer"].strip("/") for one in faults), None)
     except (ValueError, LookupError, TypeError):
-        return Unavailable(f"the server answered {status}, and not as kgray does: is it a kgray server?")
+        said = f"the server answered {status}, and not as kgray does: is it a kgray server?"
+        raise Unavailable(said) from None
     name = "".join(part.title() for part in code.split("_"))
-    kind: Any = _CLASSES.get(code) or getattr(errors, name, KgrayError)
-    made: KgrayError = InputError(detail, field=field) if kind is InputError else kind(detail)
-    made.faults = told["errors"]  # type: ignore[attr-defined]
-    return made
-
-
-def _all_refused(error: InputError, before: int) -> list[Refusal]:
-    """Return why each row of a request was refused, where the error says that; before: rows before them."""
-    found = []
-    for fault in getattr(error, "faults", ()):
-        _, row, field = [*fault["pointer"].split("/", 2), "", ""][:3]
-        if not row.isdecimal():
-            raise error
-        line = before + int(row) + 1
-        found.append(Refusal(file="", line=line, field=field or None, reason=fault["detail"]))
-    if not found:
-        raise error
-    return found
+    kind_: Any = _CLASSES.get(code) or getattr(errors, name, KgrayError)
+    made: KgrayError = InputError(detail, field=field) if kind_ is InputError else kind_(detail)
+    made.refusals = found.get("refusals", ())  # type: ignore[attr-defined]
+    raise made
 
 
 def _asked(query: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body of a search; filters are fields of it."""
     body = {"query": query, **asked}
     filters = body.pop("filters", None)
-    for name in ("relations", "labels", "sources", "speakers"):
-        if filters is not None and (chosen := getattr(filters, name)):
-            body[name] = list(chosen)
-    return body
+    names = ("relations", "labels", "sources", "speakers") if filters is not None else ()
+    return body | {name: list(chosen) for name in names if (chosen := getattr(filters, name))}
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - a moment, or a mapping that is no dict
     return show(from_datetime(value)) if isinstance(value, datetime) else dict(value)
 
 
+def _read(kind: Any, row: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a class, and a value of it
+    """Return a value made of its JSON form, whose other keys are passed over."""
+    return _reader(kind).validate_python(row)
+
+
 @cache
 def _reader(kind: type) -> Any:  # noqa: ANN401 - pydantic's
-    """Return what makes a value of its JSON form, whose other keys are passed over."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
 
 
 def _entity(row: Mapping[str, Any]) -> Any:  # noqa: ANN401 - an Entity
-    return _reader(Entity).validate_python({"name": row.get("text"), **row})
+    return _read(Entity, {"name": row.get("text"), **row})
 
 
 def _fact(row: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a FactSpan
     episodes = [(one["id"], one["client_id"]) for one in row["episodes"]]
-    more = {"statement": "", "ended_by": None, **row, "episodes": episodes}
-    return _reader(FactSpan).validate_python(more)
+    return _read(FactSpan, {"statement": "", "ended_by": None, **row, "episodes": episodes})
 
 
 def _hit(row: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a Hit; a community's name and summary are its text
     nested = {"fact": _fact, "entity": _entity}.get(row["scope"])
-    return _reader(Hit).validate_python({**row, row["scope"]: nested(row)} if nested else row)
+    return _read(Hit, {**row, row["scope"]: nested(row)} if nested else row)

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from langgraph.store import base as lg
+from langgraph.store.memory import InMemoryStore
 
 from kgray.errors import InputError, NotFound
 from kgray.memory.face import Blocking, BothWays
@@ -37,7 +38,6 @@ class KgrayStore(lg.BaseStore):
     """
 
     def __init__(self, memory: BothWays | Blocking, *, parts: int) -> None:
-        """Ask nothing yet."""
         self._verbs, self._parts = Blocking(memory), parts
         self._threads = ThreadPoolExecutor(thread_name_prefix="kgray-store")
 
@@ -111,9 +111,10 @@ class KgrayStore(lg.BaseStore):
         conditions = op.match_conditions or ()
         named = next((tuple(one.path) for one in conditions if one.match_type == "prefix"), ())
         group, _ = self._place(named)
-        there = {_item(group, row).namespace for row in self._kept(group)}
-        fit = {one[: op.max_depth] for one in there if all(_lies(one, how) for how in conditions)}
-        return sorted(fit)[op.offset : op.offset + op.limit]
+        kept = (_item(group, row) for row in self._kept(group))
+        own = InMemoryStore()  # LangGraph's own knows how namespaces compare
+        own.batch([lg.PutOp(one.namespace, one.key, one.value) for one in kept])
+        return list(own.batch([op])[0])
 
     def _kept(self, group: str) -> Iterator[Mapping[str, Any]]:
         """Yield the rows of the items of a group, in the order of the log."""
@@ -122,15 +123,6 @@ class KgrayStore(lg.BaseStore):
             page = self._verbs.log(group=group, after=after, limit=_MOST)
             yield from (row for row in page["episodes"] if row["source"] == _SOURCE and row["client_id"])
             after = page["next"]
-
-
-def _lies(namespace: tuple[str, ...], how: lg.MatchCondition) -> bool:
-    """Whether a namespace begins, or ends, with a path; "*" stands for any part."""
-    count = len(how.path)
-    parts = namespace[:count] if how.match_type == "prefix" else namespace[max(0, len(namespace) - count) :]
-    return len(parts) == count and all(
-        want in ("*", part) for want, part in zip(how.path, parts, strict=True)
-    )
 
 
 def _row(value: Mapping[str, Any]) -> dict[str, Any]:

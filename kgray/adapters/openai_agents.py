@@ -22,7 +22,6 @@ class KgraySession:
     """
 
     def __init__(self, session: Session, turns: Turns, speakers: Mapping[str, str] = SPEAKERS) -> None:
-        """Wrap a session."""
         self.session_id: str = session.session_id
         self.session_settings: SessionSettings | None = session.session_settings
         self._session, self._turns, self._speakers = session, turns, speakers

@@ -27,7 +27,6 @@ class Turns:
         self, memory: BothWays | Blocking, group: str, *,
         tokens: int = 1500, patience_s: float = 10.0, strict: bool = False,
     ) -> None:  # fmt: skip
-        """Ask nothing yet."""
         self.group, self._verbs = group, Blocking(memory)
         self._tokens, self._patience_s, self._strict = tokens, patience_s, strict
         self._working: set[asyncio.Future[Any]] = set()

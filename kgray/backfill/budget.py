@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
 
+from kgray.errors import Cost
 from kgray.ports import Store
 
 # Of an episode, until one was measured.
@@ -13,21 +13,6 @@ _FIRST_TOKENS = 1_000
 _FIRST_CALLS = 3  # as many as a reply that cannot be used costs
 _LOOK_S = 0.02  # the least between two looks ...
 _SHARE = 10  # ... and as many times as long as the last one took: counting reads the whole ledger
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spending:
-    """Model calls and tokens, and how many episodes have ended."""
-
-    calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    ended: int = 0
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of both kinds."""
-        return self.prompt_tokens + self.completion_tokens
 
 
 class Budget:
@@ -40,33 +25,29 @@ class Budget:
     def __init__(self, store: Store, *, calls: int | None = None, tokens: int | None = None) -> None:
         self._store, self._calls, self._tokens = store, calls, tokens
         self.bounded = calls is not None or tokens is not None
-        self._before = Spending()
-        self._before = self.spent()
-        self._now = Spending()
+        self._before = self._now = [0] * 4
+        self._next = 0.0
+        self.spent()
+        self._before, self._now = self._now, self._before
 
-    def spent(self) -> Spending:
+    def spent(self) -> Cost:
         """Return what was spent since the start, counted now."""
         began = time.monotonic()
-        counts, before = self._store.counts().values(), self._before
-        self._now = Spending(
-            calls=sum(c.calls for c in counts) - before.calls,
-            prompt_tokens=sum(c.prompt_tokens for c in counts) - before.prompt_tokens,
-            completion_tokens=sum(c.completion_tokens for c in counts) - before.completion_tokens,
-            ended=sum(c.committed + c.failed for c in counts) - before.ended,
-        )
+        counts = self._store.counts().values()
+        sums = [sum(getattr(one, name) for one in counts) for name in Cost._fields]
+        sums.append(sum(one.committed + one.failed for one in counts))
+        self._now = [now - before for now, before in zip(sums, self._before, strict=True)]
         ended = time.monotonic()
         self._next = ended + max(_LOOK_S, _SHARE * (ended - began))
-        return self._now
+        return Cost(*self._now[:3])
 
     def over(self) -> str:
         """Return which bound was reached, as a sentence; "" = none. Cheap: it does not recount each time."""
-        if not self.bounded:
-            return ""
-        now = self._recent()
-        if self._calls is not None and now.calls >= self._calls:
-            return f"--max-calls {self._calls} is spent: {now.calls} calls were made"
-        if self._tokens is not None and now.tokens >= self._tokens:
-            return f"--max-tokens {self._tokens} is spent: {now.tokens} tokens were used"
+        calls, tokens, _ = self._recent() if self.bounded else (0, 0, 0)
+        if self._calls is not None and calls >= self._calls:
+            return f"--max-calls {self._calls} is spent: {calls} calls were made"
+        if self._tokens is not None and tokens >= self._tokens:
+            return f"--max-tokens {self._tokens} is spent: {tokens} tokens were used"
         return ""
 
     def in_flight(self) -> int:
@@ -74,30 +55,36 @@ class Budget:
 
         At least 1: the run ends where a bound is reached, not here.
         """
-        return max(1, self._payable(sys.maxsize, self._recent())) if self.bounded else sys.maxsize
+        return max(1, self._payable(sys.maxsize))
 
     def room(self, bound: int, waiting: int) -> int:
         """Return how many episodes may be appended so that the budget pays for all that are pending.
 
         bound: how many may be pending whatever the budget; waiting: how many are, counted before this call
         """
-        if not self.bounded:
-            return bound - waiting
-        paid = self._payable(bound, self._recent())
+        paid = self._payable(bound)
         # A stale count overestimates the room, so near the end of the budget spending is counted anew.
         if waiting < paid < bound:
-            paid = self._payable(bound, self.spent())
+            self.spent()
+            paid = self._payable(bound)
         return paid - waiting
 
-    def _payable(self, bound: int, now: Spending) -> int:
+    def _payable(self, bound: int) -> int:
+        if not self.bounded:
+            return bound
+        calls, tokens, ended = self._recent()
         if self._calls is not None:
-            left = self._calls - now.calls
-            paid = left * now.ended // now.calls if now.ended and now.calls else left // _FIRST_CALLS
+            left = self._calls - calls
+            paid = left * ended // calls if ended and calls else left // _FIRST_CALLS
             bound = min(bound, max(paid, min(left, 1)))
         if self._tokens is not None:
-            each = max(1, now.tokens // now.ended) if now.ended and now.tokens else _FIRST_TOKENS
-            bound = min(bound, -(-(self._tokens - now.tokens) // each))
+            each = max(1, tokens // ended) if ended and tokens else _FIRST_TOKENS
+            bound = min(bound, -(-(self._tokens - tokens) // each))
         return bound
 
-    def _recent(self) -> Spending:
-        return self.spent() if time.monotonic() >= self._next else self._now
+    def _recent(self) -> tuple[int, int, int]:
+        """Return calls, tokens and ended episodes, counted a moment ago."""
+        if time.monotonic() >= self._next:
+            self.spent()
+        calls, prompt, completion, ended = self._now
+        return calls, prompt + completion, ended

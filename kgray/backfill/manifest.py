@@ -1,9 +1,8 @@
-"""A run's folder: a small manifest of its progress, replaced atomically, and the refused rows beside it.
+"""The files of a run; its folder: a manifest of its progress, replaced atomically, and the refused rows.
 
     <data>/runs/<run>/manifest.json    inputs with their progress, attempt, state
                       refused.jsonl    every row that was not taken, with its place
                       report.json      the last attempt's report
-                      sorted/          rows sorted by time, while a run takes them in that order
                       lock             held while the run goes on
 
 The manifest only saves work: if it is lost, the files are read again, and duplicates change nothing.
@@ -11,23 +10,167 @@ The manifest only saves work: if it is lost, the files are read again, and dupli
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
-from typing import IO, Any, Literal, NoReturn
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, NoReturn
+from urllib.parse import unquote
 
 from kgray import locks
-from kgray.backfill.inputs import InputFile
 from kgray.errors import InputError
 from kgray.intake.drafts import Refusal, reasons
+from kgray.intake.files import EXTENSIONS
+from kgray.intake.remote import RemoteFile, place
 from kgray.locks import explained
-from kgray.memory.run_files import RUNS
+from kgray.memory.run_files import REFUSED, REPORT, RUNS
+from kgray.runtime.spec import store_identity
+from kgray.settings import Settings
 
 RunState = Literal["running", "done", "stopped", "limited"]
 VERSION = 1
-_MANIFEST, _REFUSED = "manifest.json", "refused.jsonl"
+_MANIFEST = "manifest.json"
+_RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
+_TEXTS = (".txt", ".md")
+_NOTHING = "{folder} holds no file to read: " + f"{', '.join(sorted(EXTENSIONS))} are taken"
+
+
+@dataclass(slots=True, kw_only=True)
+class InputFile:
+    """A file of a run, and how far the run has read it. size, mtime_ns: tell whether it has changed.
+
+    name    as messages show it; path: absolute, or a URL
+    rows    how many were read from its start: accepted + duplicate + refused; complete: there are no more
+    """
+
+    name: str
+    path: str
+    size: int
+    mtime_ns: int
+    rows: int = 0
+    accepted: int = 0
+    duplicate: int = 0
+    refused: int = 0
+    complete: bool = False
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the file is one source, cut into pieces."""
+        return Path(self.name).suffix.lower() in _TEXTS
+
+    @property
+    def place(self) -> Path | RemoteFile:
+        """Where to read it."""
+        found = place(self.path)
+        return Path(found) if isinstance(found, str) else found
+
+
+def find(paths: Sequence[str], data: Path) -> list[InputFile]:
+    """Return the files at the paths and in folders among them, in the order of the paths, each once.
+
+    The data folder and hidden files are left out.
+    Raises InputError for what cannot be read a second time (standard input, pipes), what cannot be opened,
+    and a folder with nothing to read in it.
+    """
+    found: dict[str, InputFile] = {}
+    for path in paths:
+        if path == "-":
+            raise InputError(
+                "a backfill reads files, which it can go on with: `kgray add -` reads standard input"
+            )
+        where = place(path)
+        if isinstance(where, RemoteFile):
+            items = _distant(where)
+        else:
+            items = [_input(name) for name in (_walked(where, data) if Path(where).is_dir() else (where,))]
+        for item in items:
+            found.setdefault(item.path, item)
+    return list(found.values())
+
+
+def submitted(path: str) -> str:
+    """Return a path as another process of this machine names it; a URL as it is."""
+    where = place(path)
+    return path if isinstance(where, RemoteFile) else str(Path(where).expanduser().resolve())
+
+
+def _distant(asked: RemoteFile) -> list[InputFile]:
+    """Return the file at a URL, or those of its folder that a backfill takes."""
+    root = unquote(asked.name)  # what is typed need not be spelled as what is found
+    found = [
+        InputFile(name=file.name, path=file.url, size=file.size, mtime_ns=file.mtime_ns)
+        for file in asked.found()
+        if (name := unquote(file.name)) == root or _is_taken(name.removeprefix(root))
+    ]
+    if not found:
+        raise InputError(_NOTHING.format(folder=asked.name))
+    return found
+
+
+def _is_taken(name: str) -> bool:
+    parts = PurePosixPath(name).parts
+    return PurePosixPath(name).suffix.lower() in EXTENSIONS and not any(p.startswith(".") for p in parts)
+
+
+def run_name(settings: Settings, data: Path, paths: Iterable[str]) -> str:
+    """Return the default name of a run: 12 hex digits, a hash of the store and the paths."""
+    parts = [store_identity(settings, data), *sorted({submitted(path) for path in paths})]
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()[:12]
+
+
+def check_name(name: str) -> str:
+    """Return the name. Raises InputError where it cannot be a folder's name."""
+    if not _RUN_NAME.fullmatch(name):
+        raise InputError(f"{name[:80]!a} is no run's name: use 1 to 64 of A-Z a-z 0-9 _ . - (no dot first)")
+    return name
+
+
+def check_sources(inputs: Iterable[InputFile]) -> None:
+    """Raise InputError where text files share a name: it is their source, so one would replace the other."""
+    seen: dict[str, str] = {}
+    for item in inputs:
+        base = Path(item.name).name
+        if item.is_text and seen.setdefault(base, item.name) != item.name:
+            raise InputError(
+                f"{seen[base]} and {item.name} are one source ({base}), and with --replace one would "
+                f"retract the other: fill them in separately, each with its own --source"
+            )
+
+
+def _walked(folder: str, data: Path) -> list[str]:
+    names: list[str] = []
+    own = submitted(str(data))
+
+    def broken(error: OSError) -> None:
+        raise InputError(f"{error.filename} cannot be read: {error.strerror or error}")
+
+    for where, folders, files in os.walk(folder, onerror=broken):
+        inside = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in inside if submitted(os.path.join(where, name)) != own]  # noqa: PTH118
+        names += [os.path.join(where, name) for name in files if _is_taken(name)]  # noqa: PTH118 - as typed
+    if not names:
+        raise InputError(_NOTHING.format(folder=folder))
+    return sorted(names)
+
+
+def _input(name: str) -> InputFile:
+    path = Path(name)
+    try:
+        with path.open("rb"):  # whether it may be read is said before anything is accepted
+            status = path.stat()
+        regular = path.is_file()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not regular:
+        raise InputError(
+            f"{name} is no regular file, and a backfill reads what it can go on with: use `kgray add`"
+        )
+    return InputFile(name=name, path=submitted(name), size=status.st_size, mtime_ns=status.st_mtime_ns)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,7 +179,6 @@ class Manifest:
 
     options   those that change how a row is read; if they differ, every file is read again
     ordered   in order of time: how many rows of all files were taken or refused
-    sums      accepted, committed and failed over all attempts
     """
 
     run: str
@@ -46,7 +188,6 @@ class Manifest:
     options: dict[str, Any]
     ordered: int = 0
     files: list[InputFile]
-    sums: dict[str, int] = field(default_factory=lambda: {"accepted": 0, "committed": 0, "failed": 0})
 
     @property
     def by_time(self) -> bool:
@@ -73,25 +214,17 @@ def next_attempt(
     ordered = before.ordered
     if options["order"] != "file" and [id(file) for file in kept] != [id(file) for file in before.files]:
         kept, ordered = files, 0  # one file that has changed moves all places
-    return Manifest(
-        run=run,
-        attempt=before.attempt + 1,
-        options=options,
-        ordered=ordered,
-        files=kept,
-        sums=dict(before.sums),
-    )
+    return Manifest(run=run, attempt=before.attempt + 1, options=options, ordered=ordered, files=kept)
 
 
 class RunFolder:
     """The folder of a run. Methods raise StoreError where writing fails, NoSpace where the disk is full."""
 
     def __init__(self, data: Path, run: str) -> None:
-        """Name `<data>/runs/<run>`; `locked` creates it."""
         self.path = data / RUNS / run
-        self.refused = self.path / _REFUSED  # every row that was not taken
+        self.refused = self.path / REFUSED  # every row that was not taken
         self._run = run
-        self._refused: IO[str] | None = None
+        self._new: list[str] = []  # lines of it, which are written with the manifest that counts them
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -105,13 +238,8 @@ class RunFolder:
                 f"run {self._run} goes on already ({holder}): wait for it, or name another with --run"
             )
 
-        try:
-            with locks.held(self.path / "lock", refuse):
-                yield
-        finally:
-            if self._refused is not None:
-                self._refused.close()
-                self._refused = None
+        with locks.held(self.path / "lock", refuse):
+            yield
 
     def load(self) -> Manifest | None:
         """Return the last attempt's manifest; None where it is missing or cannot be read."""
@@ -126,47 +254,43 @@ class RunFolder:
 
     def save(self, manifest: Manifest) -> None:
         """Replace the manifest; the refusals it counts are written first."""
-        if self._refused is not None:
-            with explained(self.path):
-                self._refused.flush()
+        with explained(self.path), open(self.refused, "a", encoding="utf-8", opener=locks.for_owner) as out:
+            out.writelines(self._new)
+        self._new.clear()
         counts = {name: manifest.total(name) for name in ("rows", "accepted", "duplicate", "refused")}
-        self.replace(_MANIFEST, {"version": VERSION} | asdict(manifest) | counts)
+        self._replace(_MANIFEST, {"version": VERSION} | asdict(manifest) | counts)
 
-    def open_refused(self, manifest: Manifest) -> None:
-        """Open refused.jsonl, keeping and counting the earlier refusals of rows that are not read again."""
+    def report(self, document: Mapping[str, Any]) -> None:
+        """Keep an attempt's report."""
+        self._replace(REPORT, document)
+
+    def keep_refused(self, manifest: Manifest) -> None:
+        """Keep and count the earlier refusals of rows that are not read again."""
         files = {file.path: file for file in manifest.files}
         for file in manifest.files:
             file.refused = 0
-        with explained(self.path):
-            with locks.replaced(self.refused) as out:
-                for row in self._read_refused():
-                    known = files.get(row["path"])
-                    if known and row["row"] < (manifest.ordered if manifest.by_time else known.rows):
-                        known.refused += 1
-                        out.write(json.dumps(row) + "\n")
-            self._refused = open(  # noqa: SIM115 - `locked` closes it
-                self.refused, "a", encoding="utf-8", opener=locks.for_owner
-            )
+        with explained(self.path), locks.replaced(self.refused) as out:
+            for row in self._read_refused():
+                known = files.get(row["path"])
+                if known and row["row"] < (manifest.ordered if manifest.by_time else known.rows):
+                    known.refused += 1
+                    out.write(json.dumps(row) + "\n")
 
     def refuse(self, refusal: Refusal, path: str, row: int) -> None:
         """Append a refusal. path, row: the file, and the row's position in reading order, from 0."""
-        assert self._refused is not None  # noqa: S101 - `open_refused` comes first
-        with explained(self.path):
-            self._refused.write(json.dumps(refusal.as_dict() | {"path": path, "row": row}) + "\n")
+        self._new.append(json.dumps(refusal.as_dict() | {"path": path, "row": row}) + "\n")
 
     def refusals(self, limit: int) -> tuple[Refusal, ...]:
         """Return the first refusals of the run, at most `limit`."""
         names = [f.name for f in fields(Refusal)]
-        rows = zip(range(limit), self._read_refused(), strict=False)
-        return tuple(Refusal(**{name: row[name] for name in names}) for _, row in rows)
+        rows = islice(self._read_refused(), limit)
+        return tuple(Refusal(**{name: row[name] for name in names}) for row in rows)
 
     def reasons(self) -> dict[str, int]:
         """Return how many rows were refused for each reason, the most frequent first."""
         return reasons((row["field"], row["reason"]) for row in self._read_refused())
 
     def _read_refused(self) -> Iterator[dict[str, Any]]:
-        if self._refused is not None:
-            self._refused.flush()
         try:
             with self.refused.open(encoding="utf-8") as file:
                 for line in file:
@@ -178,8 +302,7 @@ class RunFolder:
         except FileNotFoundError:
             return
 
-    def replace(self, name: str, document: Mapping[str, Any]) -> None:
-        """Replace a file of the run by a document."""
+    def _replace(self, name: str, document: Mapping[str, Any]) -> None:
         with explained(self.path), locks.replaced(self.path / name) as file:
             json.dump(document, file, indent=1)
             file.write("\n")

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
+import json
+import tempfile
+from array import array
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from kgray.backfill.inputs import InputFile
-from kgray.backfill.manifest import VERSION, Manifest
-from kgray.backfill.sorting import Sorter
+import numpy as np
+
+from kgray.backfill.manifest import InputFile, Manifest
 from kgray.intake.drafts import Defaults, Refusal
 from kgray.intake.files import Submitted, read_file
 from kgray.intake.formats import Position
-from kgray.memory.run_files import SORTED
+from kgray.locks import explained
 from kgray.ports.ingest import Stop
 from kgray.records import Draft
 
 Order = Literal["file", "reference-time"]
 _AT_ONCE = 16  # rows that are read before other tasks run
-_EARLIEST, _UNTIMED_LAST = 1 << 62, (1 << 63) - 1  # added to a time; of rows without one
+_FIRST, _LAST = -(1 << 63), (1 << 63) - 1  # in order of time, of refusals and of rows without one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +41,8 @@ class BackfillRows:
     """Reads the rows of a run that no earlier attempt has read; estimates how many are left."""
 
     def __init__(self, manifest: Manifest, defaults: Defaults, folder: Path, stop: Stop) -> None:
-        """Read the manifest's files; folder: of the run, where sorted rows lie meanwhile."""
-        self._manifest, self._defaults, self._stop = manifest, defaults, stop
-        self._sorted_rows = folder / SORTED
+        """Read the manifest's files; folder: of the run, where a file that has no name holds sorted rows."""
+        self._manifest, self._defaults, self._folder, self._stop = manifest, defaults, folder, stop
         self._position = Position()  # in the file that is being read
         self._size = 0  # bytes of that file
         self._read = 0  # rows, with those that an earlier attempt had
@@ -86,53 +88,45 @@ class BackfillRows:
         self._size, self._bytes = 0, self._bytes + file.size
 
     async def _by_time(self) -> AsyncGenerator[PlacedRow]:
-        """Yield by (reference time, file, row): refusals first, rows without a time last."""
-        files, skip = self._manifest.files, self._manifest.ordered
-        if all(file.complete for file in files):
-            self._read = self._all = skip
-            self.complete = True
-            return
-        sorter = await self._sorted()
-        if sorter is None:
-            return
-        self._all, self.sorting = sorter.count, 0
-        for number, (at, held) in enumerate(sorter.sorted()):
-            self._read += 1
-            if number % _AT_ONCE == 0:
-                await asyncio.sleep(0)
-            if number >= skip:
-                yield PlacedRow(file=files[at], number=number, item=_unpacked(held))
+        """Yield by (reference time, file, row): refusals first, rows without a time last.
+
+        All are sorted first: the rows lie on disk, 16 bytes of each in memory.
+        """
+        files = self._manifest.files
+        done = all(file.complete for file in files)
+        times, places, size = array("q"), array("q"), 0
+        with ExitStack() as stack:
+            with explained(self._folder):
+                held = stack.enter_context(tempfile.TemporaryFile(dir=self._folder))
+            for at, file in enumerate([] if done else files):
+                async for _, item in self._items(file, 0):
+                    if self._stop():
+                        return
+                    times.append(_time_of(item))
+                    places.append(size)
+                    with explained(self._folder):
+                        size += held.write(json.dumps([at, asdict(item)]).encode() + b"\n")
+                    self.sorting = len(places)
+            self._all, self.sorting = (self._manifest.ordered if done else len(places)), 0
+            for number, place in enumerate(np.argsort(np.array(times), kind="stable").tolist()):
+                self._read += 1
+                if number % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                if number >= self._manifest.ordered:
+                    held.seek(places[place])
+                    at, row = json.loads(held.readline())
+                    yield PlacedRow(file=files[at], number=number, item=_item_of(row))
         for file in files:
             yield PlacedRow(file=file, number=-1, item=None)
         self.complete = True
-        shutil.rmtree(self._sorted_rows, ignore_errors=True)
-
-    async def _sorted(self) -> Sorter | None:
-        """Return all rows sorted, reusing an earlier attempt's order; None where asked to stop."""
-        files = [[file.name, file.path, file.size, file.mtime_ns] for file in self._manifest.files]
-        of = {"version": VERSION, "options": self._manifest.options, "files": files}
-        if (kept := Sorter.kept(self._sorted_rows, of)) is not None:
-            return kept
-        sorter = Sorter(self._sorted_rows)
-        for at, file in enumerate(self._manifest.files):
-            async for _, item in self._items(file, 0):
-                if self._stop():
-                    return None
-                time, held = _packed(item)
-                sorter.add(time.to_bytes(8), [at, held])
-                self.sorting = sorter.count
-        sorter.keep(of)
-        return sorter
 
 
-def _packed(item: Submitted | Refusal) -> tuple[int, dict[str, Any]]:
-    """Return the time to sort by, never negative, and the item as JSON values."""
+def _time_of(item: Submitted | Refusal) -> int:
     if isinstance(item, Refusal):
-        return 0, asdict(item)
-    at = item.draft.reference_time
-    return _UNTIMED_LAST if at is None else _EARLIEST + at, asdict(item)
+        return _FIRST
+    return _LAST if item.draft.reference_time is None else item.draft.reference_time
 
 
-def _unpacked(held: dict[str, Any]) -> Submitted | Refusal:
-    draft = held.pop("draft", None)
-    return Refusal(**held) if draft is None else Submitted(draft=Draft(**draft), **held)
+def _item_of(row: dict[str, Any]) -> Submitted | Refusal:
+    draft = row.pop("draft", None)
+    return Refusal(**row) if draft is None else Submitted(draft=Draft(**draft), **row)

@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from kgray import times
 from kgray.backfill.budget import Budget
-from kgray.backfill.inputs import InputFile, check_sources
-from kgray.backfill.manifest import Manifest, RunFolder, RunState, next_attempt
-from kgray.backfill.report import SHOWN, RecentRate, RunProgress, RunReport, failures_of
+from kgray.backfill.manifest import InputFile, Manifest, RunFolder, RunState, check_sources, next_attempt
 from kgray.backfill.rows import BackfillRows, Order, PlacedRow
-from kgray.errors import KgrayError, NoSpace, Unavailable
+from kgray.errors import KgrayError, NoSpace, Unavailable, exit_code_of
 from kgray.intake.drafts import Defaults, Refusal
+from kgray.intake.files import read_file
 from kgray.ledger import FailedEpisode, failures
 from kgray.memory import Memory, Report
-from kgray.memory.ingesting import Submission, last_sequences
-from kgray.memory.run_files import REPORT, SORTED
-from kgray.ports.ingest import IngestOutcome, Stop, never
+from kgray.memory.ingesting import Submission, foreseen, last_sequences
+from kgray.ports import Store
+from kgray.ports.ingest import IngestOutcome, Stop, Totals, never
+from kgray.prompting.estimate import WorkEstimate
+from kgray.records import Draft
 
 WAITING = 10_000  # pending episodes at most: enough to fill any window, and the log does not run far ahead
 BATCH = 250  # rows of an accepting transaction: small, so that commits of the run beside it do not wait
 _PAUSE_S = 0.05  # between two looks for room in the log
 _TICK_S = 0.25  # between two reports of progress
 _SAVE_S, _SAVE_SHARE = 1.0, 20  # least time between two manifests: 1 s, and 20 times as long as one takes
+_FIRST = 10  # failures that are shown with their reason
+SHOWN = 1_000  # refusals in a report; refused.jsonl beside it has them all
+_LATELY_S = 30.0  # what a rate is measured over
+_TELLING = 8  # episodes; of fewer an estimate was of hours for the work of a minute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,19 +59,106 @@ class RunRequest:
     @property
     def options(self) -> dict[str, Any]:
         """What changes how a row is read."""
-        at = self.defaults.at
-        return {
-            "group": self.defaults.group,
-            "source": self.defaults.source,
-            "kind": self.defaults.kind,
-            "at": None if at is None else times.show(at),
-            "replace": self.replace,
-            "again": self.again,
-            "order": self.order,
-        }
+        told = asdict(self.defaults) | {"at": times.show(self.defaults.at)}
+        return told | {"replace": self.replace, "again": self.again, "order": self.order}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProgress:
+    """The progress of an attempt.
+
+    ended    episodes that it committed or failed: of `accepted` and of those pending before
+    rate     episodes ended a second, lately; 0 = too few ended to tell
+    total    estimate of all episodes of the attempt; None = not known yet
+    sorting  rows read so far, while they are sorted and none is accepted yet
+    """
+
+    accepted: int = 0
+    duplicate: int = 0
+    refused: int = 0
+    ended: int = 0
+    failed: int = 0
+    rate: float = 0.0
+    total: int | None = None
+    sorting: int = 0
+
+    @property
+    def left_s(self) -> float | None:
+        """Estimated seconds left; None where there is no basis for it."""
+        return (self.total - self.ended) / self.rate if self.total is not None and self.rate else None
+
+
+class RecentRate:
+    """Episodes ended a second, over the last half a minute and at least _TELLING episodes."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def at(self, now: float, ended: int) -> float:
+        """Note how many have ended by now (seconds); return the rate, 0 until it says something."""
+        if ended == 0:  # models and actors are only being started, which is no measure
+            self._seen.clear()
+        self._seen.append((now, ended))
+        while now - self._seen[0][0] > _LATELY_S and ended - self._seen[1][1] >= _TELLING:
+            self._seen.popleft()
+        since, first = self._seen[0]
+        return (ended - first) / (now - since) if ended - first >= _TELLING else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """The report of an attempt, or of what one would do.
+
+    report   like that of `kgray add`. accepted, committed, failed: of this attempt; duplicate also counts
+             rows that an earlier attempt took and this one skipped; refusals: the first SHOWN of the run
+    refused  how many rows of the run were not taken
+    more     further parts of the JSON form: "report", or "dry_run" and "plan"
+    """
+
+    report: Report
+    refused: int
+    more: Mapping[str, Any]
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code: 75 stopped, 1 something refused or failed, 0 all done."""
+        incomplete = bool(self.refused or self.report.failed or self.report.held)
+        return exit_code_of(stopped=self.report.stopped, incomplete=incomplete)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON form: the keys of `kgray add`, and more."""
+        return {**self.report.as_dict(), "refused": self.refused, **self.more}
 
 
 OnProgress = Callable[[RunProgress], None]
+Estimate = Callable[[Iterable[Draft]], WorkEstimate]
+
+
+def forecast(store: Store, request: RunRequest, *, estimate: Estimate | None = None) -> RunReport:
+    """Return what accepting all rows of a run's files would do. estimate: receives the accepted drafts."""
+    if request.replace:
+        check_sources(request.inputs)
+    counts, refusals = Counter[str](), list[Refusal]()
+    files = (read_file(one.place, request.defaults, name=one.name) for one in request.inputs)
+
+    def accepted() -> Iterator[Draft]:
+        rows = chain.from_iterable(files)
+        for one in foreseen(store, rows, replace=request.replace, again=request.again):
+            if isinstance(one, Refusal):
+                counts["refused"] += 1
+                refusals.extend([one] if counts["refused"] <= SHOWN else [])
+            else:
+                counts[one[1]] += 1
+                if one[1] == "accepted":
+                    yield one[0].draft
+
+    plan = None
+    if estimate is None:
+        deque(accepted(), maxlen=0)
+    else:
+        plan = asdict(estimate(accepted()))
+    report = Report(accepted=counts["accepted"], duplicate=counts["duplicate"], refusals=tuple(refusals))
+    return RunReport(report=report, refused=counts["refused"], more={"dry_run": True, "plan": plan})
 
 
 async def backfill(
@@ -82,12 +174,10 @@ async def backfill(
         check_sources(request.inputs)
     folder = RunFolder(data, request.run)
     with folder.locked():
-        if request.order == "file":  # an earlier attempt may have had another order
-            shutil.rmtree(folder.path / SORTED, ignore_errors=True)
         manifest = next_attempt(request.run, request.inputs, request.options, folder.load())
-        folder.open_refused(manifest)
+        folder.keep_refused(manifest)
         report = await _RunAttempt(memory, folder, manifest, request, stop).run(watch)
-        folder.replace(REPORT, report.as_dict())
+        folder.report(report.as_dict())
         return report
 
 
@@ -102,13 +192,12 @@ class _RunAttempt:
         self._limit, self._stop_asked = request.limit, stop
         self._began = time.monotonic()
         self._skipped = manifest.total("accepted") + manifest.total("duplicate")
-        self._sums = dict(manifest.sums)  # of the attempts before this one
         self._before = last_sequences(self._store)
         # Another process may have ended what was there a moment ago.
         pages = {group: self._store.pending_sequences(group, 0, 1) for group in self._before}
         self._was_pending = {g: range(page[0][0], self._before[g] + 1) for g, page in pages.items() if page}
         self._pending = self._store.pending_count()
-        self._rows: Counter[str] = Counter()  # accepted, duplicate, refused
+        self._rows = {"accepted": 0, "duplicate": 0, "refused": 0}
         self._steps: Counter[str] = Counter()  # committed and failed, as far as this process sees it
         self._held: deque[PlacedRow] = deque()  # taken, but not yet accepted or refused
         self._batch = 0  # rows of the next transaction; 0 = there may be no room for any
@@ -125,7 +214,7 @@ class _RunAttempt:
         )
 
     async def run(self, watch: OnProgress | None) -> RunReport:
-        self._save()
+        self._folder.save(self._manifest)
         feeding = asyncio.create_task(self._feed())
         feeding.add_done_callback(self._feeding_ended)
         ticking = asyncio.create_task(self._tick(watch))
@@ -156,8 +245,6 @@ class _RunAttempt:
 
     def _step(self, _group: str, _sequence: int, outcome: str) -> None:
         self._steps[outcome] += 1
-
-    # ------------------------------------------------------------------------------- feeding
 
     async def _feed(self) -> None:
         """Take rows until there are no more, a bound is met or `_stop()` is true."""
@@ -224,30 +311,22 @@ class _RunAttempt:
         if isinstance(answer, Refusal):
             self._folder.refuse(answer, row.file.path, row.number)
             answer = "refused"
-        row.file.count(answer)
+        row.file.rows += 1
+        setattr(row.file, answer, getattr(row.file, answer) + 1)
         self._rows[answer] += 1
         if self._manifest.by_time:
             self._manifest.ordered = row.number + 1
 
-    # -------------------------------------------------------------------------- the manifest
-
-    def _save(self) -> None:
-        steps = {"accepted": self._rows["accepted"], **self._steps}
-        self._manifest.sums = {name: number + steps.get(name, 0) for name, number in self._sums.items()}
-        self._folder.save(self._manifest)
-
     def _save_now_and_then(self) -> None:
         began = time.monotonic()
         if began >= self._next_save:
-            self._save()
+            self._folder.save(self._manifest)
             ended = time.monotonic()
             self._next_save = ended + max(_SAVE_S, _SAVE_SHARE * (ended - began))
 
     def _end(self, state: RunState, reason: str) -> None:
         self._manifest.state, self._manifest.reason = state, reason
-        self._save()
-
-    # ------------------------------------------------------------------------- the progress
+        self._folder.save(self._manifest)
 
     async def _tick(self, watch: OnProgress | None) -> None:
         while True:
@@ -264,9 +343,7 @@ class _RunAttempt:
         ended = max(seen, self._pending + self._rows["accepted"] - waiting)
         left = 0 if self._fed else self._reader.left()
         return RunProgress(
-            accepted=self._rows["accepted"],
-            duplicate=self._rows["duplicate"],
-            refused=self._rows["refused"],
+            **self._rows,
             ended=ended,
             failed=self._steps["failed"],
             rate=self._rate.at(time.monotonic(), ended),
@@ -274,27 +351,39 @@ class _RunAttempt:
             sorting=self._reader.sorting,
         )
 
-    # --------------------------------------------------------------------------- the report
-
     def _report(self, done: IngestOutcome) -> RunReport:
         stopped = done.stopped or not (self._reader.complete or self._limited)
         reason = (done.reason or self._reason or self._budget.over()) if stopped else ""
-        self._steps = Counter(committed=done.committed, failed=done.failed)
         self._end("stopped" if stopped else "limited" if self._limited else "done", reason)
         told = done.told() | self._submission.counts | {"stopped": stopped, "reason": reason}
         told |= {"accepted": self._rows["accepted"], "duplicate": self._rows["duplicate"] + self._skipped}
         left_out, refusals = done.totals.left_out, self._folder.refusals(SHOWN)
         report = Report(**told, left_out=left_out, refusals=refusals)
-        return RunReport(
-            manifest=self._manifest,
-            report=report,
-            skipped=self._skipped,
-            failures=failures_of(self._failures() if done.failed else ()),
-            reasons=self._folder.reasons(),
-            spent=self._budget.spent(),
-            totals=done.totals,
-            elapsed_s=time.monotonic() - self._began,
-        )
+        more = {"report": self._told(report, done.totals)}
+        return RunReport(report=report, refused=self._manifest.total("refused"), more=more)
+
+    def _told(self, report: Report, totals: Totals) -> dict[str, Any]:
+        """Return what a report tells of the attempt and of its run."""
+        manifest, ended = self._manifest, report.committed + report.failed
+        claim, commit = totals.first_claim, totals.last_commit
+        rate = None if claim is None or commit is None or commit <= claim else ended / (commit - claim)
+        # Another process did the work: this one knows what was done, and not how long it took.
+        elsewhere = claim is None and bool(ended)
+        seconds = {stage: round(spent, 3) for stage, spent in totals.seconds.items()}
+        failed = [_shown(row) for row in (self._failures() if report.failed else ())]
+        return {
+            **{name: getattr(manifest, name) for name in ("run", "attempt", "state", "reason")},
+            "files": len(manifest.files),
+            "rows": manifest.total("rows"),
+            "skipped": self._skipped,
+            "failures": {"classes": Counter(row["class"] for row in failed), "first": failed[:_FIRST]},
+            "reasons": self._folder.reasons(),
+            **self._budget.spent()._asdict(),
+            **{name: getattr(totals, name) for name in ("requests", "stalls", "wasted", "wasted_tokens")},
+            "seconds": None if elsewhere else seconds,
+            "elapsed_s": round(time.monotonic() - self._began, 3),
+            "episodes_per_s": None if rate is None else round(rate, 2),
+        }
 
     def _failures(self) -> Iterator[FailedEpisode]:
         """Yield failed episodes: those pending before and those accepted by this attempt."""
@@ -304,3 +393,11 @@ class _RunAttempt:
             for row in failures(self._store, group):
                 if row.episode.sequence in own or row.episode.sequence in self._was_pending.get(group, ()):
                     yield row
+
+
+def _shown(failed: FailedEpisode) -> dict[str, Any]:
+    """Return a failure with its reason, without the model's reply."""
+    episode = failed.episode
+    told = failed.failure.as_dict(episode.id, episode.client_id, episode.group)
+    del told["reply"]
+    return told

@@ -51,7 +51,7 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
       kgray backfill archive/ --group team --dry-run
       kgray backfill archive/ --group team --max-tokens 2000000
     """
-    from kgray.backfill.inputs import check_name, run_name
+    from kgray.backfill.manifest import check_name, run_name
 
     settings, given = call.settings(), options["run"]
     run = run_name(settings, call.folder, paths) if given is None else check_name(given)
@@ -64,17 +64,17 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
         if options["dry_run"]:
             return _dry_run(call, settings, memory, request)
         if options["on_error"] == "stop":
-            from kgray.backfill.forecast import forecast
+            from kgray.backfill.run import forecast
 
             found = forecast(memory.store, request)
             if found.refused:
                 document = found.as_dict() | {"accepted": 0, "duplicate": 0}
-                return nothing_accepted(call, document, tuple(found.refusals))
+                return nothing_accepted(call, document, found.report.refusals)
         return _in_place(call, memory, request)
 
 
 def _request(call: Call, run: str, paths: tuple[str, ...], options: dict[str, Any]) -> RunRequest:
-    from kgray.backfill.inputs import find
+    from kgray.backfill.manifest import find
     from kgray.backfill.run import RunRequest
 
     return RunRequest(
@@ -97,7 +97,7 @@ def _in_place(call: Call, memory: Memory, request: RunRequest) -> int:
     if not call.as_json:
         _show(document["report"])
     say_quality(call)
-    if found.manifest.state == "limited":
+    if document["report"]["state"] == "limited":
         printing.note("--limit is reached; run it again to take the next rows")
     say_end(found.report, refused=found.refused)
     return found.exit_code
@@ -107,7 +107,6 @@ def _show(report: dict[str, Any]) -> None:
     """Print the report for people."""
     tokens = f"{report['prompt_tokens']:,} prompt tokens, {report['completion_tokens']:,} completion tokens"
     rate = report["episodes_per_s"]
-    sums = report["all_attempts"]
     rows = {
         "run": f"{report['run']}, attempt {report['attempt']}: {report['state']}",
         "input": f"{printing.counted(report['files'], 'file')}, {printing.counted(report['rows'], 'row')} "
@@ -119,7 +118,6 @@ def _show(report: dict[str, Any]) -> None:
         if report["seconds"] is None
         else ", ".join(f"{stage} {spent:.2f}" for stage, spent in report["seconds"].items()),
         "rate": "not known" if rate is None else f"{rate} episodes/s from the first claim to the last commit",
-        "attempts": ", ".join(f"{number} {name}" for name, number in sums.items()) + ", as they saw it",
     }
     if classes := report["failures"]["classes"]:
         rows["failed"] = ", ".join(f"{number} {name}" for name, number in sorted(classes.items()))
@@ -130,7 +128,7 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest) -> int:
-    from kgray.backfill.forecast import forecast
+    from kgray.backfill.run import forecast
     from kgray.prompting.estimate import estimate_work
     from kgray.wiring import build_ontology, build_prompts
 
@@ -139,13 +137,13 @@ def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest
         prompts = build_prompts(settings, build_ontology(settings))
         estimate = partial(estimate_work, prompts=prompts, pipeline=settings.pipeline)
     found = forecast(memory.store, request, estimate=estimate)
-    print_counts(call, found.as_dict(), tuple(found.refusals))
-    if not call.as_json and found.plan is None:
+    print_counts(call, found.as_dict(), found.report.refusals)
+    if not call.as_json and (plan := found.more["plan"]) is None:
         click.echo("Nothing is accepted. No language model is configured, so there is nothing to pay.")
-    elif not call.as_json and (plan := found.plan):
+    elif not call.as_json:
         click.echo(
-            f"Nothing is accepted. It would take about {plan.calls:,} model calls, {plan.prompt_tokens:,} "
-            f"prompt tokens and {plan.completion_tokens:,} completion tokens."
+            f"Nothing is accepted. It would take about {plan['calls']:,} model calls, "
+            f"{plan['prompt_tokens']:,} prompt tokens and {plan['completion_tokens']:,} completion tokens."
         )
     if found.refused:
         printing.note(f"{found.refused} would be refused")
@@ -153,7 +151,7 @@ def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest
 
 
 def _as_job(call: Call, settings: Settings, run: str, paths: tuple[str, ...], options: dict[str, Any]) -> int:
-    from kgray.backfill.inputs import submitted
+    from kgray.backfill.manifest import submitted
     from kgray.intake.drafts import Refusal
     from kgray.runtime.jobs import Job, follow
     from kgray.runtime.spec import as_environ

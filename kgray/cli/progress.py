@@ -11,7 +11,7 @@ import click
 from kgray.cli import printing
 
 if TYPE_CHECKING:
-    from kgray.backfill.report import RunProgress
+    from kgray.backfill.run import RunProgress
 
 _PATIENCE_S = 2.0
 _EVERY_S = 0.1

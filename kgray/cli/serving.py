@@ -121,7 +121,7 @@ def mcp(call: Call, group: str, read_only: bool) -> int:
     from kgray.wiring import needed_by
 
     with needed_by("this", "mcp"):
-        from kgray.mcp.stdio import serve_stdio
+        from kgray.mcp.server import serve_stdio
     with call.memory(create=True) as memory, Signals.gentle():
         finished(serve_stdio(memory, group, read_only=read_only))
     return 0

@@ -1,28 +1,34 @@
-"""What a server holds: the memory, its threads and bounds, the ingest loop, who may come in."""
+"""What a server holds: the memory, threads and bounds, group commit, the ingest loop, what it counts."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Request, Response
+from opentelemetry import trace
+from opentelemetry.context import Context
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
-from kgray.http.appending import Appends
+from kgray import __version__, times
+from kgray.errors import Cost
 from kgray.http.guard import REFRESH_S, Guard, check_scope
-from kgray.http.metrics import Metrics
 from kgray.http.problems import Malformed, Overloaded
 from kgray.http.webhooks import Posts
+from kgray.ledger import Acceptance, accept
 from kgray.memory import Memory
+from kgray.memory.access import AccessKey
 from kgray.memory.background import Background
-from kgray.ports import GroupHead
-from kgray.records import check_group
+from kgray.ports import GroupHead, Store
+from kgray.records import Draft, check_group
 from kgray.spans import span
 
 T = TypeVar("T")
@@ -36,6 +42,138 @@ _SEARCHES = frozenset("search explain context".split())
 _GIVES_WAY, _LONGEST_PAUSE_S = 3.0, 0.1
 _HEADS = 1000  # that are held, before those that are old are dropped
 _HEAD_S = 0.25  # a group's head is read again after this time, for all streams together
+GATHER_S, GATHER_ROWS = 0.005, 200  # what one transaction waits for, and holds
+_ANSWERED = 8  # requests in one pass of the event loop, whose answers would hold up all others
+MAX_HELD = 20_000  # rows that wait for a transaction
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_ROWS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+
+
+class Metrics:
+    """The metrics of one server."""
+
+    def __init__(self) -> None:
+        self.registry = made = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=made), partial(Gauge, registry=made)
+        histogram = partial(Histogram, registry=made, buckets=_SECONDS)
+        labels = ["route", "method", "status"]
+        self.requests = counter("kgray_http_requests", "Requests by route.", labels)
+        self.seconds = histogram("kgray_http_request_seconds", "Until the answer began.", ["route"])
+        self.accept_seconds = histogram("kgray_accept_seconds", "Of an appending transaction.")
+        self.batch_rows = histogram("kgray_accept_batch_rows", "Rows of one.", buckets=_ROWS)
+        self.episodes = counter("kgray_episodes", "Episodes by what became of them.", ["state"])
+        self.stages = histogram("kgray_stage_seconds", "Of ingestion's stages.", ["stage"])
+        self.pending = gauge("kgray_pending_episodes", "What is not ended yet.")
+        self.oldest = gauge("kgray_oldest_pending_seconds", "Since when the oldest of it waits.")
+        self.calls = counter("kgray_model_calls", "Calls of models that ingest.", ["task", "outcome"])
+        self.tokens = counter("kgray_model_tokens", "Tokens of these.", ["kind"])
+        self.searches = histogram("kgray_search_seconds", "Of searches and contexts, by scopes.", ["scope"])
+        self.views = counter("kgray_views_derived", "Derivations of what was known at a moment.")
+        self.streams = gauge("kgray_sse_clients", "Open streams of events.")
+        self.webhooks = counter("kgray_webhook_deliveries", "Posts.", ["outcome"])
+        self.mcp_calls = counter("kgray_mcp_calls", "Calls of tools.", ["tool", "outcome"])
+        Info("kgray_build", "The version.", registry=made).info({"version": __version__})
+
+    def answered(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Count a request. route: its template, of which there are few."""
+        self.requests.labels(route, method, str(status)).inc()
+        self.seconds.labels(route).observe(seconds)
+
+    def stage(self, stage: str, seconds: float, _episode: object) -> None:
+        """Count a stage of ingestion; "taken" is none, it begins an episode."""
+        if stage != "taken":
+            self.stages.labels(stage).observe(seconds)
+
+    def called(self, task: str, outcome: str, cost: Cost) -> None:
+        """Count a call of a model, with its tokens."""
+        self.calls.labels(task, outcome).inc()
+        self.tokens.labels("prompt").inc(cost.prompt_tokens)
+        self.tokens.labels("completion").inc(cost.completion_tokens)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    drafts: Sequence[Draft]
+    how: tuple[tuple[str, bool], ...]
+    answered: asyncio.Future[list[Acceptance]]
+    asked: trace.SpanContext
+
+
+class Appends:
+    """Appends drafts of concurrent requests together; each request gets the answers of its own."""
+
+    def __init__(self, store: Store, metrics: Metrics) -> None:
+        self._store, self._metrics = store, metrics
+        self._waiting: asyncio.Queue[_Waiting | None] = asyncio.Queue()  # None: no more come
+        self._held = 0  # rows that are not answered yet
+        self._thread = ThreadPoolExecutor(1, "kgray-append")
+
+    async def accept(self, drafts: Sequence[Draft], **how: bool) -> list[Acceptance]:
+        """Return one outcome a draft; durable then (R19). how: options of `ledger.accept`.
+
+        Raises Overloaded where too many rows wait, and what `accept` raises: then nothing was accepted.
+        """
+        if self._held + len(drafts) > MAX_HELD:
+            raise Overloaded(f"{self._held} rows wait to be accepted: try again")
+        answered: asyncio.Future[list[Acceptance]] = asyncio.get_running_loop().create_future()
+        asked = trace.get_current_span().get_span_context()
+        self._waiting.put_nowait(_Waiting(drafts, tuple(sorted(how.items())), answered, asked))
+        self._held += len(drafts)
+        return await answered  # a client that goes away does not take its rows out of a transaction
+
+    async def run(self) -> None:
+        """Append until `close`."""
+        going, loop = True, asyncio.get_running_loop()
+        while going:
+            together, rows = list[_Waiting](), 0
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None) as until:
+                    while rows < GATHER_ROWS:
+                        one = await self._waiting.get()
+                        if one is None:
+                            going = False
+                            break
+                        if not together:
+                            until.reschedule(loop.time() + GATHER_S)
+                        together.append(one)
+                        rows += len(one.drafts)
+            for how in dict.fromkeys(one.how for one in together):
+                alike = [one for one in together if one.how == how]
+                for part in [[one] for one in alike] if dict(how).get("whole") else [alike]:
+                    await self._append(part)  # of one that is accepted whole, the refusal is its own
+            self._held -= rows
+
+    async def close(self) -> None:
+        """Let `run` end when everything that waits is appended."""
+        await self._waiting.put(None)
+
+    async def _append(self, together: Sequence[_Waiting]) -> None:
+        drafts = [draft for one in together for draft in one.drafts]
+        self._metrics.batch_rows.observe(len(drafts))
+        loop = asyncio.get_running_loop()
+
+        def work() -> list[Acceptance]:
+            return accept(self._store, drafts, now=times.now(), **dict(together[0].how))
+
+        try:
+            links = [trace.Link(one.asked) for one in together if one.asked.is_valid]
+            about = {"kgray.rows": len(drafts)}
+            with (
+                self._metrics.accept_seconds.time(),
+                span("kgray accept", about, context=Context(), links=links),
+            ):
+                answers = iter(await loop.run_in_executor(self._thread, work))
+        except Exception as error:  # noqa: BLE001 - it is the answer of each request
+            for one in together:
+                with suppress(asyncio.InvalidStateError):
+                    one.answered.set_exception(error)
+            return
+        for count, one in enumerate(together, 1):
+            own = [next(answers) for _ in one.drafts]
+            with suppress(asyncio.InvalidStateError):
+                one.answered.set_result(own)
+            if not count % _ANSWERED:
+                await asyncio.sleep(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +198,6 @@ class Door:
         self, memory: Memory, *, host: str, names: Collection[str], bounds: Bounds, ingests: bool,
         webhook_key: bytes | None = None, private_webhooks: bool = False,
     ) -> None:  # fmt: skip
-        """Serve a memory, whose owner closes it; see `create_app`."""
         self.memory, self.bounds, self._ingests = memory, bounds, ingests
         self.metrics = Metrics()
         memory.on_stage, memory.on_call = self.metrics.stage, self.metrics.called
@@ -82,8 +219,8 @@ class Door:
         self._readers, self._long = (CapacityLimiter(self.bounds.readers) for _ in range(2))
         self._writers, self._lookers = CapacityLimiter(WRITERS), CapacityLimiter(2 * self.bounds.readers)
         appending = asyncio.create_task(self.appends.run())
-        loops = [asyncio.create_task(one.run()) for one in (self.posts,) if one]
-        loops.append(asyncio.create_task(self._watch()))
+        loops = [asyncio.create_task(self._watch())]
+        loops += [asyncio.create_task(self.posts.run())] if self.posts else []
         if self._ingests:
             self.ingesting.start()
         try:
@@ -98,14 +235,11 @@ class Door:
 
     async def _watch(self) -> None:
         while True:
-            await to_thread.run_sync(self._look)
+            await to_thread.run_sync(self.guard.refresh)
+            await to_thread.run_sync(self.ingesting.look)
+            self.metrics.pending.set(self.ingesting.pending)
+            self.metrics.oldest.set(self.ingesting.oldest_s)
             await asyncio.sleep(REFRESH_S)
-
-    def _look(self) -> None:
-        self.guard.refresh()
-        self.ingesting.look()
-        self.metrics.pending.set(self.ingesting.pending)
-        self.metrics.oldest.set(self.ingesting.oldest_s)
 
     def _ended(self, outcome: str) -> None:
         """Count what became of an entry; called in the thread that ingests, which gives way to reads."""
@@ -124,8 +258,6 @@ class Door:
         if waits.oldest_s > bounds.max_age_s:
             why = waits.fault or "try again"
             raise Overloaded(f"what is pending waits for {waits.oldest_s:.0f} s: {why}", wait_s=30)
-
-    # ------------------------------------------------------------------------------ in threads
 
     async def read(self, verb: Verb[T], *args: Any, **how: Any) -> T:  # noqa: ANN401
         """Return what a verb of the memory returns, run in a thread for reads. Raises Overloaded."""
@@ -158,8 +290,6 @@ class Door:
                 raise Overloaded(
                     f"not done within {LONGEST_S:.0f} s; it may be done later", wait_s=30
                 ) from None
-
-    # ------------------------------------------------------------------------------ what is shared
 
     async def head(self, group: str) -> GroupHead:
         """Return a group's counters, read at most four times a second for all who ask."""
@@ -194,6 +324,18 @@ class Door:
         return Response(status_code=304, headers=headers) if same else None, headers
 
 
+def holder_of(request: Request) -> AccessKey | None:
+    """Return the key that was presented; None = none is needed."""
+    found: AccessKey | None = request.scope["state"].get("key")
+    return found
+
+
+async def noted(door: Door, request: Request, action: str, group: str, asked: Mapping[str, Any]) -> None:
+    """Write to the audit log who asks for what, before it is done."""
+    key = holder_of(request)
+    await door.call(door.access.note, key.id if key else "", action, group, asked)
+
+
 async def door_of(request: Request) -> Door:
     """Return the server's parts."""
     found: Door = request.app.state.door
@@ -208,10 +350,11 @@ def check_known(request: Request, known: Collection[str]) -> None:
 
 
 def needs(scope: str) -> Any:  # noqa: ANN401 - a FastAPI dependency
-    """Return the check of a route: the key that was presented must have the scope, and reach the group."""
+    """Return the check of a route: the key must have the scope, and reach the group; parameters are known."""
 
     async def check(request: Request) -> None:
-        check_scope(request.scope["state"].get("key"), scope, request.path_params.get("group"))
+        check_scope(holder_of(request), scope, request.path_params.get("group"))
+        check_known(request, [one.alias for one in request.scope["route"].dependant.query_params])
 
     return Depends(check)
 

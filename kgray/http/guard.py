@@ -18,8 +18,7 @@ _LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
 REFRESH_S = 1.0  # within this time the server knows of a key that was added or revoked
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine alone."""
+def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -37,17 +36,12 @@ class Guard:
                 loopback, all are taken: a key is needed there, which another site's script does not have
         """
         self._access = access
-        self._only_keys = not is_loopback(host)
+        self._only_keys = not _is_loopback(host)
         self._names = {*names, *_LOCAL, host} if names or not self._only_keys else set()
         self._keys: dict[str, AccessKey] = {}
         self._change = -1
         self._spent: dict[str, tuple[float, float]] = {}  # key -> (requests left, when that was)
         self.refresh()
-
-    @property
-    def demands(self) -> bool:
-        """Whether a key is needed: once there is one, revoked or not, and for any address but loopback."""
-        return self._only_keys or bool(self._keys)
 
     def refresh(self) -> None:
         """Read the keys where they have changed; blocks."""
@@ -65,27 +59,25 @@ class Guard:
             raise Misdirected("pages of another origin may not ask this server")
 
     def caller(self, authorization: str | None) -> AccessKey | None:
-        """Return the key that is presented; None = none is needed. Raises Denied, TooMany."""
-        if not self.demands:
+        """Return the key that is presented; None = none is needed. Raises Denied, TooMany.
+
+        One is needed once there is one, revoked or not, and for any address but loopback.
+        """
+        if not (self._only_keys or self._keys):
             return None
         kind, _, given = (authorization or "").partition(" ")
         found = presented(self._keys, given.strip(), times.now()) if kind.lower() == "bearer" else None
         if found is None:
-            raise Denied(
-                "a key is needed that stands: Authorization: Bearer KEY (`kgray keys add` makes one)"
-            )
-        if found.rate is not None:
-            self._spend(found.id, found.rate)
+            said = "a key is needed that stands: Authorization: Bearer KEY (`kgray keys add` makes one)"
+            raise Denied(said)
+        if (rate := found.rate) is not None:  # of these requests each second, what is left over lasts one
+            now = time.monotonic()
+            left, at = self._spent.get(found.id, (rate, now))
+            left = min(rate, left + (now - at) * rate)
+            if left < 1:
+                raise TooMany(rate)
+            self._spent[found.id] = left - 1, now
         return found
-
-    def _spend(self, id_: str, rate: int) -> None:
-        """Take one of the `rate` requests that a key has each second; what is left over lasts a second."""
-        now = time.monotonic()
-        left, at = self._spent.get(id_, (float(rate), now))
-        left = min(float(rate), left + (now - at) * rate)
-        if left < 1:
-            raise TooMany(rate)
-        self._spent[id_] = left - 1, now
 
 
 def check_scope(key: AccessKey | None, scope: str, group: str | None) -> None:

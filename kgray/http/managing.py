@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Query, Request, Response
+from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
 from kgray import times
 from kgray.errors import NotBuilt, NotFound
-from kgray.http.door import At, Door
-from kgray.http.models import KeyOf, Since, WebhookOf
+from kgray.http.door import At, Door, holder_of, noted
+from kgray.http.models import Group, Identifier, KeyOf, Limit, Number, Since, WebhookOf
 from kgray.http.problems import Forbidden
-from kgray.http.reading import Group, Identifier, Limit
 from kgray.http.webhooks import Posts, checked_url, message_id
 from kgray.memory.access import AccessKey
-from kgray.memory.webhooks import Webhooks
 from kgray.records import check_group
 
 _SECRET = {"cache-control": "no-store"}  # of an answer that holds one
 
 
-def _holder(request: Request) -> AccessKey | None:
-    found: AccessKey | None = request.scope["state"].get("key")
-    return found
-
-
-async def noted(door: Door, request: Request, action: str, group: str, asked: Mapping[str, Any]) -> None:
-    """Write to the audit log who asks for what, before it is done."""
-    key = _holder(request)
-    await door.call(door.access.note, key.id if key else "", action, group, asked)
-
-
-async def audit(door: At, request: Request, after: Annotated[int, Query(ge=0, le=1 << 62)] = 0) -> Response:
+async def audit(door: At, request: Request, after: Number = 0) -> Response:
     """Return who asked for corrections, removals and keys, and when; of the groups that the key reaches."""
-    found, key = await door.call(door.access.audited, after), _holder(request)
+    found, key = await door.call(door.access.audited, after), holder_of(request)
     return JSONResponse({"entries": [one for one in found if key is None or key.reaches(one["group"])]})
-
-
-# ------------------------------------------------------------------------------------- keys
 
 
 async def keys(door: At, request: Request) -> Response:
@@ -50,7 +33,7 @@ async def keys(door: At, request: Request) -> Response:
 
 async def add_key(door: At, request: Request, body: KeyOf) -> Response:
     """Make a key; it is shown once, and reaches no further and lasts no longer than the one that asks."""
-    holder = _holder(request)
+    holder = holder_of(request)
     if holder is not None and not holder.covers(body.groups):
         raise Forbidden("the key does not reach these groups")
     expires = None if body.expires is None else times.given(body.expires, "expires")[0]
@@ -75,11 +58,8 @@ async def revoke_key(door: At, request: Request, name: Identifier) -> Response:
 
 
 async def _within(door: Door, request: Request) -> list[AccessKey]:
-    holder = _holder(request)
+    holder = holder_of(request)
     return [one for one in await door.call(door.access.every) if holder is None or holder.covers(one.groups)]
-
-
-# ------------------------------------------------------------------------------------- webhooks
 
 
 def _posts(door: Door, group: str) -> Posts:
@@ -106,9 +86,8 @@ async def add_webhook(door: At, request: Request, group: Group, body: WebhookOf)
 async def deliveries(door: At, group: Group, name: Identifier, limit: Limit = 100) -> Response:
     """Return how far a webhook is, and the commits that it was not told of yet, oldest first."""
     found = await door.call(_posts(door, group).webhooks.found, group, name)
-    new = await door.read(
-        door.memory.changes, group=group, since=found.sent
-    )  # not what streams share: newest
+    # Not what streams share, which may be a moment old.
+    new = await door.read(door.memory.changes, group=group, since=found.sent)
     waiting = [
         {"id": message_id(name, one["commit"]), "commit": one["commit"], "at": one["at"]}
         for one in new["commits"]
@@ -119,21 +98,19 @@ async def deliveries(door: At, group: Group, name: Identifier, limit: Limit = 10
 
 async def drop_webhook(door: At, request: Request, group: Group, name: Identifier) -> Response:
     """Forget a webhook."""
-    webhooks = await _noted(door, request, "webhooks drop", group, {"id": name})
-    await door.call(webhooks.drop, group, name)
+    await _change(door, request, "drop", group, name)
     return JSONResponse({"id": name, "dropped": True})
 
 
 async def resend(door: At, request: Request, group: Group, name: Identifier, body: Since) -> Response:
     """Post again at once, also where it was given up: what was not taken, or all after a commit."""
-    webhooks = await _noted(door, request, "webhooks resend", group, {"id": name, "since": body.since})
-    await door.call(webhooks.resend, group, name, body.since)
+    await _change(door, request, "resend", group, name, since=body.since)
     return JSONResponse({"id": name}, 202)
 
 
-async def _noted(door: Door, request: Request, action: str, group: str, asked: dict[str, Any]) -> Webhooks:
-    """Write to the audit log who changes a webhook that is there."""
+async def _change(door: Door, request: Request, verb: str, group: str, name: str, **asked: Any) -> None:  # noqa: ANN401
+    """Change a webhook that is there, after a note in the audit log."""
     found = _posts(door, group).webhooks
-    await door.call(found.found, group, asked["id"])
-    await noted(door, request, action, group, asked)
-    return found
+    await door.call(found.found, group, name)
+    await noted(door, request, f"webhooks {verb}", group, {"id": name, **asked})
+    await door.call(getattr(found, verb), group, name, *asked.values())

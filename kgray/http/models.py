@@ -1,18 +1,22 @@
-"""Bodies of requests, checked, and the shapes of answers: the OpenAPI document is made of them."""
+"""Parameters and bodies of requests, checked, and shapes of answers: the OpenAPI document is made of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from kgray.search import Filters
 
-Moment = Annotated[
-    str | float,
-    Field(description="ISO 8601, or epoch seconds", examples=["2026-03-01", "2026-03-01T09:00:00Z"]),
-]
+_A_MOMENT = "ISO 8601, or epoch seconds"
+Group = Annotated[str, Path(description="1 to 128 of A-Z a-z 0-9 _ . -", examples=["team"])]
+Identifier = Annotated[str, Path(min_length=1, max_length=1000)]
+MomentOf = Annotated[str | None, Query(max_length=64, description=_A_MOMENT)]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Number = Annotated[int, Query(ge=0, le=1 << 62)]
+Moment = Annotated[str | float, Field(description=_A_MOMENT, examples=["2026-03-01", "2026-03-01T09:00:00Z"])]
 Text = Annotated[str, Field(min_length=1, max_length=10_000)]
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
 Names = Annotated[list[Name], Field(max_length=64)]
@@ -21,7 +25,16 @@ Names = Annotated[list[Name], Field(max_length=64)]
 class Body(BaseModel):
     """A request: an unknown field is an error."""
 
-    model_config = ConfigDict(extra="forbid", str_strip_whitespace=False)
+    model_config = ConfigDict(extra="forbid")
+
+
+class Appending(Body):
+    """The query of an append, as the options of `kgray add`. dry_run: nothing is kept."""
+
+    replace: bool = False
+    again: bool = False
+    dry_run: bool = False
+    on_error: Literal["skip", "stop"] = "skip"
 
 
 class Asked(Body):
@@ -119,13 +132,11 @@ class WebhookOf(Since):
     url: Annotated[str, Field(min_length=8, max_length=1000, examples=["https://example.org/kgray"])]
 
 
-# ------------------------------------------------------------------------------------- answers
-
 # Shapes for the document: what is answered is made by `as_dict` of its value, and may have more fields.
 # "?" = may be null, "~" = may be absent, "[...]" = a list; a name that is no type is another shape.
 SHAPES: Mapping[str, str] = {
     "AcceptedRow": "id text, client_id text?, sequence int?",
-    "RefusedRow": "line int?, field text?, reason text",
+    "RefusedRow": "file text, line int?, field text?, reason text",
     "Accepted": (
         "accepted [AcceptedRow], duplicate int, refused int, refusals [RefusedRow], committed int~, "
         "failed int~, pending int~"

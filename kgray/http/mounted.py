@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import product
 from typing import Any
 
 from mcp.server.mcpserver import Context
 from mcp.server.transport_security import TransportSecuritySettings
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from kgray.errors import InputError
 from kgray.http.door import Door
 from kgray.http.guard import check_scope
-from kgray.intake.drafts import Defaults, draft_from
 from kgray.ledger import Acceptance
 from kgray.mcp.server import Seat, build
 from kgray.memory.access import AccessKey
-from kgray.records import check_group
+from kgray.records import Draft, check_group
 
 
 class Mounted:
     """An ASGI app: one server for each set of tools, without sessions, so any replica answers."""
 
     def __init__(self, door: Door) -> None:
-        """Build the servers."""
         self._door = door
         self._servers = {
             (adds, forgets): build(_seat_of, adds=adds, forgets=forgets)
             for adds, forgets in product((True, False), repeat=2)
         }
         # Host and Origin are checked in front of every route.
-        security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         how: dict[str, Any] = {"streamable_http_path": "/", "json_response": True, "stateless_http": True}
-        self._apps: dict[tuple[bool, bool], ASGIApp] = {
-            tools: server.streamable_http_app(transport_security=security, **how)
-            for tools, server in self._servers.items()
-        }
+        how["transport_security"] = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+        self._apps = {tools: server.streamable_http_app(**how) for tools, server in self._servers.items()}
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -60,15 +55,13 @@ class Mounted:
     def _seat(self, group: str, key: AccessKey | None) -> Seat:
         door = self._door
 
-        async def append(row: Mapping[str, Any]) -> Acceptance:
+        async def accept(drafts: list[Draft]) -> list[Acceptance]:
             door.check_room()
-            taken = (await door.appends.accept([draft_from(dict(row), Defaults(group=group))]))[0]
-            door.ingesting.appended(taken.status == "accepted")
-            return taken
+            return await door.appends.accept(drafts)
 
         return Seat(
             memory=door.memory, group=group, read=door.read, change=door.change, call=door.call,
-            background=door.ingesting, append=append, key=key.id if key else "",
+            background=door.ingesting, accept=accept, key=key.id if key else "",
             count=lambda *labels: door.metrics.mcp_calls.labels(*labels).inc(),
         )  # fmt: skip
 

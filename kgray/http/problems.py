@@ -1,28 +1,24 @@
-"""Errors as `application/problem+json` (RFC 9457): one table from class to status and code."""
+"""Errors as `application/problem+json` (RFC 9457): one table from class to status; its name is the code."""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from http import HTTPStatus
+from typing import Any
 
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from kgray import errors
 from kgray.errors import Denied, InputError, KgrayError, Unavailable
 
-TYPE = "urn:kgray:problem:"
-JSON = "application/problem+json"
-
-
-class Problem(NamedTuple):
-    """What a class of errors is answered with."""
-
-    status: int
-    title: str
+_log = logging.getLogger("kgray.http")
 
 
 class Malformed(InputError):
@@ -49,7 +45,6 @@ class Overloaded(Unavailable):
     """More waits than this server takes; nothing of the request was done. wait_s: when to try again."""
 
     def __init__(self, reason: str, *, wait_s: int = 1) -> None:
-        """Set the message and when to try again."""
         super().__init__(reason)
         self.wait_s = wait_s
 
@@ -63,77 +58,92 @@ class TooMany(Overloaded):
         self.headers = {"ratelimit-policy": f'"key";q={rate};w=1', "ratelimit": '"key";r=0;t=1'}
 
 
-# Every class of kgray.errors is here; a class without an entry of its own gets that of the class above it.
-PROBLEMS: Mapping[type[KgrayError], Problem] = {
-    KgrayError: Problem(500, "The server has a fault"),
-    InputError: Problem(422, "The request cannot be used as it is"),
-    Malformed: Problem(400, "The request cannot be read"),
-    TooLarge: Problem(413, "The request is too large"),
-    Conflict: Problem(409, "The id is taken by other content"),
-    Denied: Problem(401, "A key is needed"),
-    Forbidden: Problem(403, "The key does not allow this"),
-    Misdirected: Problem(421, "The server does not answer to this name"),
-    TooMany: Problem(429, "The key makes too many requests"),
-    Overloaded: Problem(503, "The server has too much to do"),
-    errors.SettingsError: Problem(500, "The server's settings have a fault"),
-    errors.StoreError: Problem(500, "The store cannot be used"),
-    errors.Damaged: Problem(500, "The records of the group are damaged"),
-    errors.Unwritable: Problem(500, "The store refuses what is written to the group"),
-    errors.NoStore: Problem(503, "There is no store yet"),
-    errors.StaleWriter: Problem(503, "Another process has taken over"),
-    errors.Outrun: Problem(503, "The group is written too fast to be read"),
-    errors.NoSpace: Problem(507, "The disk is full"),
-    errors.Locked: Problem(503, "Another process holds the store"),
-    errors.NotFound: Problem(404, "It is not there"),
-    errors.Ambiguous: Problem(409, "Several are called so"),
-    errors.NotBuilt: Problem(501, "This version has not built it"),
-    errors.Stopped: Problem(503, "The server stopped before the end"),
-    Unavailable: Problem(503, "The model or the store is out of reach"),
-    errors.Garbled: Problem(502, "The model's server gave no usable answer"),
-    errors.ContentError: Problem(422, "The content cannot be used"),
-    errors.Refused: Problem(422, "The model refused the text"),
-    errors.InvalidAnswer: Problem(502, "The model gave no usable answer"),
-}
-
-
-def problem_of(error: KgrayError) -> tuple[str, Problem]:
-    """Return the code and the problem of an error: those of its class, or of the nearest class above."""
-    kind = next(kind for kind in type(error).__mro__ if kind in PROBLEMS)
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower(), PROBLEMS[kind]
+# Every class of kgray.errors is here; a class without an entry of its own is answered as the one above it.
+STATUS: Mapping[type[KgrayError], int] = {
+    KgrayError: 500, InputError: 422, Malformed: 400, TooLarge: 413, Conflict: 409,
+    Denied: 401, Forbidden: 403, Misdirected: 421,
+    Unavailable: 503, Overloaded: 503, TooMany: 429, errors.Stopped: 503,
+    errors.SettingsError: 500, errors.StoreError: 500, errors.Damaged: 500, errors.Unwritable: 500,
+    errors.NoStore: 503, errors.StaleWriter: 503, errors.Outrun: 503, errors.Locked: 503, errors.NoSpace: 507,
+    errors.NotFound: 404, errors.Ambiguous: 409, errors.NotBuilt: 501,
+    errors.ContentError: 422, errors.Refused: 422, errors.InvalidAnswer: 502, errors.Garbled: 502,
+}  # fmt: skip
+_CODES = {400: "malformed", 408: "too_slow", 413: "too_large"}  # of HTTP's own errors; else the phrase
 
 
 def answer(request: Request, error: KgrayError) -> Response:
     """Return an error as a response."""
-    code, problem = problem_of(error)
-    field = getattr(error, "field", None)
+    kind = next(kind for kind in type(error).__mro__ if kind in STATUS)
+    status, field = STATUS[kind], getattr(error, "field", None)
     faults = [{"pointer": f"/{field}", "detail": str(error)}] if field else []
-    headers = {"retry-after": str(getattr(error, "wait_s", 5))} if problem.status in (429, 503) else {}
+    headers = {"retry-after": str(getattr(error, "wait_s", 5))} if status in (429, 503) else {}
     headers |= getattr(error, "headers", {})
-    if problem.status == 401:
+    if status == 401:
         headers["www-authenticate"] = "Bearer"
-    return told(request, problem, code, str(error), faults=faults, headers=headers)
+    return told(request, kind, str(error), faults=faults, headers=headers)
+
+
+def code_of(kind: type[KgrayError]) -> str:
+    """Return the code of a class of errors."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
 def told(
-    request: Request,
-    problem: Problem,
-    code: str,
-    detail: str,
-    *,
-    faults: Sequence[Mapping[str, Any]] = (),
-    headers: Mapping[str, str] | None = None,
-) -> Response:
-    """Return a problem as a response. faults: {"pointer", "detail"} of each fault in the body."""
+    request: Request, kind: type[KgrayError], detail: str, **more: Any  # noqa: ANN401 - of `_problem`
+) -> Response:  # fmt: skip
+    """Return the problem of a class in STATUS; more: faults, headers, more, as of `_problem`."""
+    title = re.split(r"[;:.]", kind.__doc__ or "")[0]
+    return _problem(request, STATUS[kind], code_of(kind), title, detail, **more)
+
+
+def _problem(
+    request: Request, status: int, code: str, title: str, detail: str, *,
+    faults: Sequence[Mapping[str, Any]] = (), headers: Mapping[str, str] | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> Response:  # fmt: skip
+    """Return a problem. faults: {"pointer", "detail"} of each fault in the body; more: further members."""
     body = {
-        "type": TYPE + code, "title": problem.title, "status": problem.status, "detail": detail,
-        "instance": request.scope["path"], "code": code, "errors": list(faults), "request_id": id_of(request),
+        "type": f"urn:kgray:problem:{code}", "title": title, "status": status, "detail": detail,
+        "instance": request.scope["path"], "code": code, "errors": list(faults),
+        "request_id": id_of(request), **(more or {}),
     }  # fmt: skip
-    return Response(json.dumps(body), problem.status, dict(headers or {}), JSON)
+    return Response(json.dumps(body), status, dict(headers or {}), "application/problem+json")
 
 
 def id_of(request: Request) -> str:
     """Return the id of a request: in its answer's header, in problems, and nowhere else."""
     state = request.scope.setdefault("state", {})
-    if "request_id" not in state:
-        state["request_id"] = secrets.token_hex(16)
-    return str(state["request_id"])
+    return str(state.setdefault("request_id", secrets.token_hex(16)))
+
+
+async def _on_invalid(request: Request, error: Any) -> Response:  # noqa: ANN401 - a RequestValidationError
+    """Answer what a model of a request refused: which fields, and why, without the values."""
+    found = [("/" + "/".join(map(str, one["loc"][1:])), str(one["msg"])) for one in error.errors()]
+    faults = [{"pointer": pointer, "detail": detail} for pointer, detail in found]
+    broken = any(one["type"] == "json_invalid" for one in error.errors())
+    return told(request, Malformed if broken else InputError, ": ".join(found[0]), faults=faults)
+
+
+async def _on_http(request: Request, error: Any) -> Response:  # noqa: ANN401 - an HTTPException
+    phrase = HTTPStatus(error.status_code).phrase
+    code = _CODES.get(error.status_code, phrase.lower().replace(" ", "_"))
+    return _problem(request, error.status_code, code, phrase, str(error.detail), headers=error.headers)
+
+
+async def _on_kgray(request: Request, error: Any) -> Response:  # noqa: ANN401 - a KgrayError
+    return answer(request, error)
+
+
+async def _on_fault(request: Request, error: Exception) -> Response:
+    """Answer a defect of kgray: its class alone; the log has the rest, by the request's id."""
+    _log.error("request %s met a fault", id_of(request), exc_info=error)
+    detail = f"a fault in kgray ({type(error).__name__}); the server's log has it under the request's id"
+    return told(request, KgrayError, detail)
+
+
+ON_ERROR: Mapping[Any, Any] = {
+    KgrayError: _on_kgray,
+    RequestValidationError: _on_invalid,
+    HTTPException: _on_http,
+    Exception: _on_fault,
+}

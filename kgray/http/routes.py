@@ -9,35 +9,34 @@ from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Response
 
-from kgray.http import managing, models, reading, writing
+from kgray.client import VERBS
+from kgray.http import handlers, managing, models
 from kgray.http.door import needs
-from kgray.http.reading import TAGGED, reads
+from kgray.http.handlers import TAGGED, reads
 
 _ROW = {"text": "I work at Acme now", "speaker": "Alice", "at": "2026-03-01T09:00:00Z", "id": "chat-17"}
 _OBJECT = {"type": "object", "additionalProperties": True}
-_TEXT, _BOOL = {"type": "string"}, {"type": "boolean"}
+_TEXT = {"type": "string"}
+_LINES = {"schema": _TEXT, "example": f'{{"text": "{_ROW["text"]}"}}\n'}
+_ARRAY = {"anyOf": [_OBJECT, {"type": "array", "items": _OBJECT}]}
 _ROWS = {
     "parameters": [
         {"in": "path", "name": "group", "required": True, "schema": _TEXT, "example": "team"},
         *({"in": "header", "name": name, "schema": _TEXT} for name in ("Prefer", "Idempotency-Key")),
-        *({"in": "query", "name": name, "schema": _BOOL} for name in ("replace", "again", "dry_run")),
-        {"in": "query", "name": "on_error", "schema": {"enum": ["skip", "stop"]}},
+        *(
+            {"in": "query", "name": name, "schema": schema}
+            for name, schema in models.Appending.model_json_schema()["properties"].items()
+        ),
     ],
     "requestBody": {
         "required": True,
         "content": {
-            "application/json": {
-                "schema": {"anyOf": [_OBJECT, {"type": "array", "items": _OBJECT}]},
-                "example": [_ROW],
-            },
-            "application/x-ndjson": {
-                "schema": _TEXT,
-                "example": f'{{"text": "{_ROW["text"]}"}}\n',
-            },
+            "application/json": {"schema": _ARRAY, "example": [_ROW]},
+            "application/x-ndjson": _LINES,
         },
     },
 }
-_LINES = {"requestBody": {"required": True, "content": {"application/x-ndjson": {"schema": _TEXT}}}}
+_STREAM = {"requestBody": {"required": True, "content": {"application/x-ndjson": _LINES}}}
 
 
 class Route(NamedTuple):
@@ -54,39 +53,34 @@ class Route(NamedTuple):
 
 _G = "/groups/{group}"
 _NAMED = re.compile(r"\{(identifier|name_or_id)\}")  # what users name may hold a slash, sent as %2F
+_SHAPES = {"neighbourhood": "Neighbourhood"}  # of the client's verbs
 ROUTES = (
-    Route("POST", f"{_G}/episodes", "add", writing.append, "Accepted", (202,), _ROWS),
-    Route("POST", f"{_G}/backfill", "add", writing.backfill, more=(202,), body=_LINES),
-    Route("GET", f"{_G}/episodes", "read", reads("log")),
-    Route("GET", f"{_G}/episodes/{{identifier}}", "read", reads("episode")),
-    Route("POST", f"{_G}/search", "read", reading.search, "Hits"),
-    Route("POST", f"{_G}/context", "read", reading.context, "Context"),
+    Route("POST", f"{_G}/episodes", "add", handlers.append, "Accepted", (202,), _ROWS),
+    Route("POST", f"{_G}/backfill", "add", handlers.backfill, more=(202,), body=_STREAM),
+    Route("POST", f"{_G}/search", "read", handlers.search, "Hits"),
+    Route("POST", f"{_G}/context", "read", handlers.context, "Context"),
     Route("GET", f"{_G}/search", "read", reads("search", gives="hits")),
     Route("GET", f"{_G}/context", "read", reads("context"), "Context"),
     Route("GET", f"{_G}/entities", "read", reads("entities", gives="entities"), "Entities"),
     Route("GET", f"{_G}/entities/{{name_or_id}}/history", "read", reads("history"), "History"),
-    Route("GET", f"{_G}/show/{{identifier}}", "read", reads("show", gives="records")),
-    Route("GET", f"{_G}/communities", "read", reads("communities", gives="communities")),
-    Route("GET", f"{_G}/communities/{{identifier}}", "read", reads("community")),
-    Route("GET", f"{_G}/duplicates", "read", reads("duplicates", gives="pairs")),
-    Route("GET", f"{_G}/graph", "read", reads("neighbourhood"), "Neighbourhood"),
-    Route("GET", f"{_G}/diff", "read", reads("diff")),
-    Route("GET", f"{_G}/changes", "read", reads("changes")),
-    Route("GET", f"{_G}/events", "read", reading.events, "text/event-stream"),
-    Route("GET", f"{_G}/dump", "read", reading.dump, "application/x-ndjson"),
-    Route("GET", f"{_G}/status", "read", reading.status),
-    Route("GET", f"{_G}/failures", "read", reads("failures", gives="failures")),
-    Route("POST", f"{_G}/retry", "add", writing.retry, more=(202,)),
-    Route("POST", f"{_G}/merge", "correct", writing.merge, more=(202,)),
-    Route("POST", f"{_G}/distinct", "correct", writing.distinct, more=(202,)),
-    Route("POST", f"{_G}/split", "correct", writing.split, more=(202,)),
-    Route("POST", f"{_G}/undo", "correct", writing.undo, more=(202,)),
-    Route("POST", f"{_G}/retract", "correct", writing.retract),
-    Route("POST", f"{_G}/remove", "remove", writing.remove),
-    Route("DELETE", f"{_G}/episodes/{{identifier}}", "remove", writing.remove_episode),
-    Route("DELETE", _G, "remove", writing.remove_group),
-    Route("GET", f"{_G}/operations/{{sequence}}", "read", reads("operation")),
-    Route("GET", "/groups", "read", reading.groups),
+    *(
+        Route("GET", f"{_G}/{path}", "read", reads(verb, gives=gives), _SHAPES.get(verb, ""))
+        for verb, (method, path, gives) in VERBS.items()
+        if method == "GET" and verb != "status"
+    ),
+    Route("GET", f"{_G}/status", "read", handlers.status),
+    Route("GET", f"{_G}/events", "read", handlers.events, "text/event-stream"),
+    Route("GET", f"{_G}/dump", "read", handlers.dump, "application/x-ndjson"),
+    Route("POST", f"{_G}/retry", "add", handlers.retry, more=(202,)),
+    *(
+        Route("POST", f"{_G}/{kind}", "correct", getattr(handlers, kind), more=(202,))
+        for kind in ("merge", "distinct", "split", "undo")
+    ),
+    Route("POST", f"{_G}/retract", "correct", handlers.retract),
+    Route("POST", f"{_G}/remove", "remove", handlers.remove),
+    Route("DELETE", f"{_G}/episodes/{{identifier}}", "remove", handlers.remove_episode),
+    Route("DELETE", _G, "remove", handlers.remove_group),
+    Route("GET", "/groups", "read", handlers.groups),
     Route("GET", "/audit", "admin", managing.audit),
     Route("GET", "/keys", "admin", managing.keys),
     Route("POST", "/keys", "admin", managing.add_key),

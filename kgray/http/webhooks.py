@@ -88,34 +88,31 @@ class Posts:
         """Post what is new for one webhook."""
         try:
             head = (await self._door.head(webhook.group)).last_recorded
-            if head <= webhook.sent:
-                return
-            found = await self._door.changes(webhook.group, webhook.sent, head)
-            await self._post_all(webhook, found["commits"], found["last"] if found["more"] else head)
+            if head > webhook.sent:
+                await self._post_all(webhook, head)
         except Exception:  # noqa: BLE001 - as above
             _log.exception("webhook %s waits", webhook.id)
 
-    async def _post_all(self, webhook: Webhook, commits: list[dict[str, Any]], last: int) -> None:
-        note = partial(self._door.call, self.webhooks.note, webhook.id)
+    async def _post_all(self, webhook: Webhook, head: int) -> None:
+        note, counted = partial(self._door.call, self.webhooks.note, webhook.id), self._door.metrics.webhooks
         was = sent = webhook.sent
-        saved = time.monotonic()
-        for commit in commits:
-            fault = ""
+        found, saved = await self._door.changes(webhook.group, sent, head), time.monotonic()
+        for commit in found["commits"]:
             try:
                 async with self._of_group[webhook.group], self._turns:
                     await self._post(webhook, commit)
             except Unavailable as error:
-                fault = str(error)
-            self._door.metrics.webhooks.labels("failed" if fault else "delivered").inc()
-            if fault:
-                await note(was, sent, webhook.tries + 1 if sent == webhook.sent else 1, fault)
+                counted.labels("failed").inc()
+                await note(was, sent, webhook.tries + 1 if sent == webhook.sent else 1, str(error))
                 return
+            counted.labels("delivered").inc()
             sent = commit["commit"]
             if time.monotonic() - saved > _SAVED_S:
                 if not await note(was, sent):
                     return  # it was dropped, or is to begin elsewhere
                 was, saved = sent, time.monotonic()
-        await note(was, max(last, sent))  # a commit may have come after `last` was read
+        # A commit may have come after `head` was read.
+        await note(was, max(found["last"] if found["more"] else head, sent))
 
     async def _post(self, webhook: Webhook, commit: Mapping[str, Any]) -> None:
         from standardwebhooks import Webhook as Signer

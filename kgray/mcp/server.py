@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import wraps
 from typing import Annotated, Any, Literal
 
+from anyio import to_thread
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
-from mcp.server.mcpserver.exceptions import ResourceError, ToolError
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, BeforeValidator, Field
 
-from kgray import __version__
+from kgray import __version__, times
 from kgray.errors import InputError, KgrayError
 from kgray.graph import Hit
-from kgray.ledger import sequences_of
+from kgray.intake.drafts import Defaults, draft_from
+from kgray.ledger import Acceptance, accept, sequences_of
 from kgray.memory import Memory
 from kgray.memory.background import Background
+from kgray.records import Draft, check_group
 
 INSTRUCTIONS = (
     "Long-term memory. Call get_context or search_memory before you answer about the past or about people. "
@@ -41,9 +44,9 @@ class Seat:
     group: str
     read: Runs
     change: Runs
-    background: Background
-    append: Callable[[Mapping[str, Any]], Awaitable[Any]]  # a row -> its ledger.Acceptance
     call: Runs
+    background: Background
+    accept: Callable[[list[Draft]], Awaitable[list[Acceptance]]]
     key: str = ""
     count: Callable[[str, str], None] = lambda _tool, _outcome: None
 
@@ -112,27 +115,17 @@ class Forgotten(BaseModel):
     absent: list[str]
 
 
-def _listed(given: object) -> object:
-    """Return a list as it is, or as some clients send it: as JSON in a text, or as one text."""
-    if not isinstance(given, str):
-        return given
-    try:
-        read = json.loads(given)
-    except ValueError:
-        return [given]
-    return read if isinstance(read, list) else [given]
-
-
-Ids = Annotated[list[str], BeforeValidator(_listed), Field(max_length=_MAX_IDS)]
-Kinds = Annotated[list[Literal["fact", "entity", "episode"]], BeforeValidator(_listed)]
+# Some clients send a list as one text, or as JSON in a text, which the SDK reads.
+_LISTED = BeforeValidator(lambda given: [given] if isinstance(given, str) else given)
+Ids = Annotated[list[str], _LISTED, Field(max_length=_MAX_IDS)]
+Kinds = Annotated[list[Literal["fact", "entity", "episode"]], _LISTED]
 When = Annotated[str | None, Field(description="ISO 8601")]
 SeatOf = Callable[[Context[Any]], Seat]
 _NEXT = {
     "NotFound": "Look for it with search_memory.",
     "Ambiguous": "Call again with one of these ids.",
     "InputError": "Correct the argument and call again.",
-    "Unavailable": "Nothing is lost: try again later.",
-    "Overloaded": "Nothing is lost: try again later.",
+    "Unavailable": "Nothing is lost: try again later.",  # also of Overloaded
 }
 
 
@@ -150,32 +143,7 @@ def build(seat_of: SeatOf, *, adds: bool = True, forgets: bool = True) -> MCPSer
     chosen += [(tools.forget, {"destructive_hint": True, "idempotent_hint": True})] * forgets
     for tool, hints in chosen:
         server.add_tool(_told(tool, seat_of), annotations=ToolAnnotations(open_world_hint=False, **hints))
-    _add_resources(server, tools)
     return server
-
-
-def _add_resources(server: MCPServer[Any], tools: _Tools) -> None:
-    """Add what a client may attach to a conversation by its address."""
-
-    async def read(
-        tool: Callable[..., Awaitable[BaseModel]], group: str, ctx: Context[Any], *args: str
-    ) -> str:
-        if group != tools.seat_of(ctx).group:
-            raise ResourceError("this connection is of another group")
-        try:
-            return (await tool(*args, ctx=ctx)).model_dump_json()
-        except KgrayError as error:
-            raise ResourceError(str(error)) from None
-
-    @server.resource("kgray://{group}/entity/{name}", mime_type="application/json")
-    async def entity(group: str, name: str, ctx: Context[Any]) -> str:
-        """Tell how facts about one person or thing changed, by name or id."""
-        return await read(tools.get_history, group, ctx, name)
-
-    @server.resource("kgray://{group}/status", mime_type="application/json")
-    async def status(group: str, ctx: Context[Any]) -> str:
-        """Tell what waits to be read into the graph, and failures."""
-        return await read(tools.memory_status, group, ctx)
 
 
 def _told(tool: Callable[..., Awaitable[Any]], seat_of: SeatOf) -> Callable[..., Awaitable[Any]]:
@@ -203,13 +171,17 @@ class _Tools:
     def __init__(self, seat_of: SeatOf) -> None:
         self.seat_of = seat_of
 
+    async def _read(self, ctx: Context[Any], verb: str, *args: Any, **how: Any) -> Any:  # noqa: ANN401
+        """Return what a verb of the memory that reads says of the connection's group."""
+        seat = self.seat_of(ctx)
+        return await seat.read(getattr(seat.memory, verb), *args, group=seat.group, **how)
+
     async def get_context(
         self, query: str, ctx: Context[Any], tokens: int = 1500, as_of: When = None, known_at: When = None
     ) -> Text:
         """Call at the start of a task: what is known about QUERY, ready to read, each line dated."""
-        seat = self.seat_of(ctx)
         how = {"tokens": tokens, "as_of": as_of, "known_at": known_at}
-        found = await seat.read(seat.memory.context, query, group=seat.group, **how)
+        found = await self._read(ctx, "context", query, **how)
         return Text(text=found.text, tokens=found.tokens)
 
     async def search_memory(
@@ -220,23 +192,19 @@ class _Tools:
 
         known_at: what this memory knew then.
         """
-        seat = self.seat_of(ctx)
         how = {"as_of": as_of, "known_at": known_at, "scopes": kinds, "limit": limit}
-        found = await seat.read(seat.memory.search, query, group=seat.group, **how)
+        found = await self._read(ctx, "search", query, **how)
         return Lines(lines=[_line(hit) for hit in found])
 
     async def get_history(self, entity: str, ctx: Context[Any], known_at: When = None) -> Lines:
         """How facts about one person or thing changed. For 'since when', 'before', 'why did it change'."""
-        seat = self.seat_of(ctx)
-        found = await seat.read(seat.memory.history, entity, group=seat.group, known_at=known_at)
+        found = await self._read(ctx, "history", entity, known_at=known_at)
         return Lines(lines=[_fact_line(fact) for fact in found.facts])
 
     async def get_sources(self, id: str, ctx: Context[Any]) -> Messages:  # noqa: A002 - the tool's argument
         """Return the messages behind a fact's id, verbatim: quote them."""
-        seat = self.seat_of(ctx)
-        found = await seat.read(seat.memory.describe, id, group=seat.group)
         told = []
-        for one in found.episodes:
+        for one in (await self._read(ctx, "describe", id)).episodes:
             at, id_ = _day(one.reference_time), one.client_id or one.id
             told.append(Message(id=id_, at=at, speaker=one.speaker, text=one.text))
         return Messages(messages=told)
@@ -245,13 +213,12 @@ class _Tools:
         self, ctx: Context[Any], ids: Ids = [], since: When = None  # noqa: B006 - read alone
     ) -> Status:  # fmt: skip
         """Whether added messages are in the graph yet, failures with reasons, and what changed since then."""
-        seat = self.seat_of(ctx)
-        counts = (await seat.read(seat.memory.status, group=seat.group))[seat.group]
-        failures = await seat.read(seat.memory.failures, group=seat.group)
-        states = {id_: (await seat.read(seat.memory.episode, id_, group=seat.group))["state"] for id_ in ids}
+        counts = (await self._read(ctx, "status"))[self.seat_of(ctx).group]
+        failures = await self._read(ctx, "failures")
+        states = {id_: (await self._read(ctx, "episode", id_))["state"] for id_ in ids}
         changed: list[Line] = []
         if since is not None:
-            found = await seat.read(seat.memory.diff, group=seat.group, from_known_at=since)
+            found = await self._read(ctx, "diff", from_known_at=since)
             for kind in ("opened", "changed", "ended"):
                 for one in (each["after"] if kind == "changed" else each for each in found[kind]):
                     ends = {"since": one["valid_at"], "until": one["invalid_at"]}
@@ -271,14 +238,16 @@ class _Tools:
         """
         seat = self.seat_of(ctx)
         row = {"text": text, "at": at, "speaker": speaker, "source": source, "id": id}
-        taken = await seat.append({name: value for name, value in row.items() if value is not None})
+        given = {name: value for name, value in row.items() if value is not None}
+        (taken,) = await seat.accept([draft_from(given, Defaults(group=seat.group))])
+        seat.background.appended(taken.status == "accepted")
         if taken.status == "conflict":
             raise InputError(f"{taken.reason}; leave the id out to keep both", field="id")
         if taken.retracted:
             return Added(id=taken.id, state="retracted")
         until = time.monotonic() + min(max(wait_s, 0.0), _MAX_WAIT_S)
         while True:
-            state = (await seat.read(seat.memory.episode, taken.id, group=seat.group))["state"]
+            state = (await self._read(ctx, "episode", taken.id))["state"]
             if state not in ("accepted", "extracted") or time.monotonic() >= until:
                 return Added(id=taken.id, state="accepted" if state == "extracted" else state)
             await seat.background.step(_LOOK_S)
@@ -293,18 +262,14 @@ class _Tools:
         """
         seat = self.seat_of(ctx)
         if dry_run:
-            there = [id_ for id_ in ids if await seat.read(_is_there, seat, id_)]
+            store = seat.memory.store
+            there = [id_ for id_ in ids if await seat.call(sequences_of, store, seat.group, [id_])]
             absent = [id_ for id_ in ids if id_ not in there]
             return Forgotten(messages=len(there), facts_closed=0, facts_reopened=0, absent=absent)
         await seat.call(seat.memory.access.note, seat.key, mode, seat.group, {"episodes": ids})
         verb = seat.memory.remove if mode == "remove" else seat.memory.retract
         done = await seat.change(verb, group=seat.group, episodes=ids)
-        counts = {name: done[name] for name in ("facts_closed", "facts_reopened")}
-        return Forgotten(messages=done["episodes"], absent=done["absent"], **counts)
-
-
-async def _is_there(seat: Seat, id_: str) -> bool:
-    return bool(sequences_of(seat.memory.store, seat.group, [id_]))
+        return Forgotten.model_validate(done | {"messages": done["episodes"]})
 
 
 def _line(hit: Hit) -> Line:
@@ -320,3 +285,24 @@ def _fact_line(fact: Any) -> Line:  # noqa: ANN401 - a graph.FactSpan
 
 def _day(moment: Any) -> str | None:  # noqa: ANN401 - a datetime, or None
     return None if moment is None else moment.strftime("%Y-%m-%dT%H:%M:%SZ").replace("T00:00:00Z", "")
+
+
+async def serve_stdio(memory: Memory, group: str, *, read_only: bool = False) -> None:
+    """Serve one group until standard input ends; what is added is ingested meanwhile. Raises InputError."""
+    background = Background(memory)
+
+    async def run(verb: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **how: Any) -> Any:  # noqa: ANN401
+        return await to_thread.run_sync(lambda: asyncio.run(verb(*args, **how)))
+
+    async def accepted(drafts: list[Draft]) -> list[Acceptance]:
+        return await to_thread.run_sync(lambda: accept(memory.store, drafts, now=times.now()))
+
+    seat = Seat(
+        memory=memory, group=check_group(group), read=run, change=run, call=to_thread.run_sync,
+        background=background, accept=accepted,
+    )  # fmt: skip
+    background.start()
+    try:
+        await build(lambda _: seat, adds=not read_only, forgets=not read_only).run_stdio_async()
+    finally:
+        await to_thread.run_sync(background.stop)

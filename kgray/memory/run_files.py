@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 from kgray.locks import explained, for_owner
 
 RUNS = "runs"  # the folder of the runs' folders
-SORTED = "sorted"  # of a run: its rows sorted by time, until the last one is taken
 # Of a run, the rows that were not taken, with the reasons; in the data folder, those of the last `kgray add`
 # that refused many.
 REFUSED = "refused.jsonl"
@@ -27,7 +25,7 @@ def keep_refused(data: Path, refusals: Iterable[Mapping[str, Any]]) -> Path:
 
 
 def forget_texts(data: Path, quotes: Iterable[str]) -> None:
-    """Delete the texts and messages of episodes that runs keep (R25); a run that goes on sorts again.
+    """Delete the texts and messages of episodes that runs keep (R25).
 
     quotes: what the reasons of refused rows may quote of the removed episodes. It is overwritten in place,
     because a run may go on to append to that file.
@@ -38,7 +36,6 @@ def forget_texts(data: Path, quotes: Iterable[str]) -> None:
         (data / REFUSED).unlink(missing_ok=True)
     for run in (data / RUNS).glob("*/"):
         with explained(run):
-            shutil.rmtree(run / SORTED, ignore_errors=True)
             (run / REPORT).unlink(missing_ok=True)
             if (run / REFUSED).exists():
                 _blank(run / REFUSED, quoted)

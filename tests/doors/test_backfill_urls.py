@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kgray.backfill.inputs import find, submitted
+from kgray.backfill.manifest import find, submitted
 from kgray.errors import InputError
 from kgray.runtime.spec import as_environ
 from kgray.settings import load

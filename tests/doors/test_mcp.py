@@ -133,24 +133,6 @@ async def test_a_group_that_is_held_at_a_correction_says_so(served, tmp_path):
         assert (await told(client, "memory_status"))["failures"] == ["a correction: the disk gave way"]
 
 
-async def test_resources_are_read_by_address_in_the_connections_group_alone(served):
-    async with Client(f"{served.url}/mcp/team") as client:
-        row = {"text": "I work at Acme.", "speaker": "Alice Müller", "at": "2026-01-01", "wait_s": 30}
-        await told(client, "add_memory", **row)
-        listed = (await client.list_resource_templates()).resource_templates
-        assert {one.uri_template for one in listed} == {
-            "kgray://{group}/entity/{name}",
-            "kgray://{group}/status",
-        }
-        (text,) = (await client.read_resource("kgray://team/entity/Alice%20M%C3%BCller")).contents
-        assert [line["text"] for line in json.loads(text.text)["lines"]] == ["Alice Müller works at Acme"]
-        (text,) = (await client.read_resource("kgray://team/status")).contents
-        assert json.loads(text.text)["pending"] == 0
-        for address, said in (("team/entity/Nobody", "Nobody"), ("other/status", "another group")):
-            with pytest.raises(Exception, match=said):
-                await client.read_resource(f"kgray://{address}")
-
-
 async def test_the_tools_cost_few_tokens(served):
     """About four characters a token: names, descriptions and arguments, which clients send to their model."""
     async with Client(f"{served.url}/mcp/team") as client:

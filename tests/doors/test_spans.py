@@ -81,8 +81,7 @@ async def test_a_call_of_a_model_says_which_and_what_it_took(kept):
 
 async def test_a_transaction_that_accepts_is_a_span_linked_to_its_requests(kept, tmp_path):
     pytest.importorskip("fastapi", reason="needs the extra `serve`")
-    from kgray.http.appending import Appends
-    from kgray.http.metrics import Metrics
+    from kgray.http.door import Appends, Metrics
 
     memory = kgray.open(tmp_path / "data")
     appends = Appends(memory.store, Metrics())

@@ -1,10 +1,8 @@
-"""What a bulk run is made of: sorting, spans, skipping, what is shown, a job's log."""
+"""What a bulk run is made of: spans, skipping, what is shown, a job's log."""
 
 from __future__ import annotations
 
 import json
-import tempfile
-from operator import itemgetter
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgray.backfill.budget import Budget
-from kgray.backfill.inputs import run_name
-from kgray.backfill.report import RecentRate, RunProgress
-from kgray.backfill.sorting import Sorter
+from kgray.backfill.manifest import run_name
+from kgray.backfill.run import RecentRate, RunProgress
 from kgray.cli import progress
 from kgray.errors import InputError, Unavailable
 from kgray.intake.drafts import Defaults
@@ -50,40 +47,6 @@ def test_near_the_end_of_a_budget_no_count_of_a_moment_ago_lets_more_in(bound):
 
     assert budget.room(1000, 1) == 0
     assert budget.room(1000, 0) == 1
-
-
-# ---------------------------------------------------------------------------------- sorting
-
-
-@given(st.lists(st.tuples(st.binary(min_size=3, max_size=3), st.text(max_size=8)), max_size=60))
-def test_rows_come_in_the_order_of_their_keys_and_equals_as_they_came(pairs):
-    with tempfile.TemporaryDirectory() as folder:
-        sorter = Sorter(Path(folder))
-        for key, text in pairs:
-            sorter.add(key, [list(key), text])
-        assert sorter.count == len(pairs)
-        assert list(sorter.sorted()) == [[list(key), text] for key, text in sorted(pairs, key=itemgetter(0))]
-
-
-def test_an_order_is_kept_for_the_input_that_it_is_of():
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "sorted"
-        assert Sorter.kept(path, ["a"]) is None
-        sorter = Sorter(path)
-        for number in (3, 1, 2):
-            sorter.add(bytes([number]), number)
-        assert Sorter.kept(path, ["a"]) is None, "not all rows are in"
-        sorter = Sorter(path)
-        for number in (3, 1, 2):
-            sorter.add(bytes([number]), number)
-        sorter.keep(["a"])
-
-        again = Sorter.kept(path, ["a"])
-
-        assert again is not None
-        assert (again.count, list(again.sorted())) == (3, [1, 2, 3])
-        assert Sorter.kept(path, ["b"]) is None
-        assert list(path.iterdir()) == []
 
 
 # ------------------------------------------------------------------------------------ spans
@@ -175,7 +138,7 @@ def test_a_run_is_named_by_its_store_and_its_sorted_paths(tmp_path, monkeypatch)
 
 
 def test_names_that_are_no_folders_are_refused():
-    from kgray.backfill.inputs import check_name
+    from kgray.backfill.manifest import check_name
 
     assert check_name("2026-11_x.1") == "2026-11_x.1"
     for name in ("", ".", "..", ".x", "a/b", "a b", "x" * 65):
