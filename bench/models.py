@@ -22,12 +22,12 @@ from bench import random_models
 from bench.random_models import Shape
 from kgray import times
 from kgray.backends.openai_api.client import TokensSpent
-from kgray.backends.openai_api.dialect import Dialect
+from kgray.backends.openai_api.structured import Dialect
 from kgray.errors import InputError
 from kgray.ontology import shipped
 from kgray.ports import ExtractionRequest
 from kgray.prompting.prompts import Prompts, extraction_data
-from kgray.prompting.schemas import EXTRACTION_TASKS
+from kgray.prompting.replies import EXTRACTION_TASKS
 from kgray.records import Draft, Episode
 from kgray.runtime.fit import config_of, parameters
 
@@ -169,7 +169,8 @@ async def extract(folder: Path, shape: Shape) -> Figures:
 
     The prompts are ours: `head_share` of their tokens is the fixed head.
     """
-    from kgray.backends.vllm_engine import EngineClient, EngineLimits
+    from kgray.backends.vllm_engine import EngineClient
+    from kgray.settings.tree import EngineLimits
 
     os.environ.update(PROCESSOR if device() == "processor" else {"VLLM_NO_USAGE_STATS": "1"})
     prompt, sizes = Prompts(shipped())["combined"], _SIZES[shape]

@@ -233,7 +233,8 @@ def build_engine(
     """
     if settings.model.backend != "vllm":
         return None
-    from kgray.backends.vllm_engine import EngineClient, EngineLimits
+    from kgray.backends.vllm_engine import EngineClient
+    from kgray.settings.tree import EngineLimits
 
     require(settings, "model")
     prompts, model = build_prompts(settings, ontology), settings.model
@@ -304,7 +305,7 @@ def build_embedder(settings: Settings) -> Embedder:
     require(settings, "embedder")
     chosen = settings.embedder
     if chosen.backend == "openai":
-        from kgray.backends.openai_api.embedder import OpenAIEmbedder
+        from kgray.backends.openai_api.retrieval import OpenAIEmbedder
 
         return OpenAIEmbedder(build_client(settings, "embedder"), dimensions=chosen.dimensions or 0)
     if chosen.backend == "minilm":
@@ -329,7 +330,7 @@ def build_reranker(settings: Settings) -> Reranker | None:
     """Return the reranker; None where none is chosen."""
     require(settings, "reranker")
     if settings.reranker.backend == "http":
-        from kgray.backends.openai_api.reranker import HttpReranker
+        from kgray.backends.openai_api.retrieval import HttpReranker
 
         return HttpReranker(build_client(settings, "reranker"))
     if settings.reranker.backend == "bge":

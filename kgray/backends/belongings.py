@@ -1,8 +1,9 @@
-"""What comes with an engine beside its memory: processes, and files in the system's shared memory.
+"""The shared memory of an engine, removed where the engine was killed before it could do so.
 
-vLLM ends the processes and removes the files itself, unless it has to kill processes, or is killed. So
-both are noted while an engine starts, in a record beside the files, locked as long as this process lives.
-Who starts an engine on the node next, removes what a process that has died without an end has left.
+vLLM removes its files itself, unless it has to kill processes, or is killed. So those that come while an
+engine starts are noted, in a record beside them, locked as long as this process or a fork of it lives. Who
+starts an engine on the node next removes what a process that died has left. Processes need no such care:
+those of an engine whose owner has died end within seconds.
 """
 
 from __future__ import annotations
@@ -10,12 +11,10 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import signal
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from typing import IO
 from uuid import uuid4
 
@@ -24,53 +23,50 @@ from kgray.locks import for_owner
 _SHARED = Path("/dev/shm")  # noqa: S108 - where the system keeps it; every user can write there
 _RECORDS = _SHARED / f"kgray-engines-{os.getuid()}"
 _MEMORY = r"(?:psm_|sem\.(?:mp|loky)-)[\w-]+"  # names of Python's segments and semaphores, and of joblib's
-_RECORD = re.compile(rf"in pid:\[\d+]\n(?:process \d+ \d+\n|segment {_MEMORY} \d{{1,20}}\n)*", re.ASCII)
-# vLLM's processes name themselves so (vllm/utils/system_utils.py); the system keeps 15 bytes of a name.
-_NAME = f"{os.environ.get('VLLM_PROCESS_NAME_PREFIX', 'VLLM')}::"[:15]
-_LOOK_S = 0.2  # between two looks at what the processes of an engine that starts have mapped
-_KILLED_S = 60.0  # for a killed process to be gone: what it has mapped, on a card too, stays until then
-_OWN: set[Path] = set()  # records of this process; their locks do not keep itself out
-_THREAD = Lock()  # nor does the lock of the folder
+_LOOK_S = 0.2  # between two looks at what has come, while an engine starts
 
 
 class Belongings:
-    """What came with one engine of this process."""
+    """The shared memory of one engine of this process."""
 
     def __init__(self) -> None:
         """Note nothing yet."""
-        self._lines: set[str] = set()
-        self._path = _RECORDS / uuid4().hex
-        self._file: IO[str] | None = None
+        self._record: IO[str] | None = None
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Note vLLM's new processes below this one, what they start, and the new memory that they map.
+        """Note the memory that comes while the block runs and that processes below this one have mapped.
 
-        A block that fails leaves nothing of both that has ended. Raises OSError where no record can be kept,
-        PermissionError where another user may have made the folder of the records.
+        A block that fails leaves none of it that is unused.
+
+        Raises OSError where no record can be kept, PermissionError where another user may have made the
+        folder of the records.
         """
         with ExitStack() as failed:
             with _cleared() as first:
-                self._file = open(self._path, "x", encoding="utf-8", opener=for_owner)  # noqa: SIM115
-                _OWN.add(self._path)
+                record = open(_RECORDS / uuid4().hex, "x", encoding="utf-8", opener=for_owner)  # noqa: SIM115
+                self._record = record
                 failed.callback(self.end)
-                fcntl.lockf(self._file, fcntl.LOCK_EX)  # of this process alone: its children do not have it
-                self._note({first})
-            known, before, ended = _of_vllm(), {*_SHARED.iterdir()}, Event()
+                fcntl.flock(record, fcntl.LOCK_EX)
+                record.write(first)
+                record.flush()
+            known, ended = {*_SHARED.iterdir()}, Event()
 
             def look() -> None:
                 last = False
                 while not last:
                     last = ended.wait(_LOOK_S)
-                    new = _of_vllm() - known
-                    mapped = _mapped(line.split()[1] for line in new)
-                    for path in {*_SHARED.iterdir()} - before:
-                        with suppress(OSError):  # it may be gone
+                    mapped = _mapped(_below())
+                    for path in {*_SHARED.iterdir()} - known:
+                        with suppress(
+                            OSError
+                        ):  # it is gone; or the disk is full: the next look writes the line
                             inode = path.lstat().st_ino
                             if inode in mapped and re.fullmatch(_MEMORY, path.name, re.ASCII):
-                                new.add(f"segment {path.name} {inode}")
-                    with suppress(OSError):  # the disk is full: the next look tries again
-                        self._note(new)
+                                known.add(path)
+                                record.write(f"{path.name} {inode}\n")
+                    with suppress(OSError):
+                        record.flush()
 
             looking = Thread(target=look, daemon=True)
             looking.start()
@@ -82,71 +78,49 @@ class Belongings:
             failed.pop_all()
 
     def end(self) -> None:
-        """Remove the memory that no process has mapped any more: what had to be killed has left it.
-
-        The record of a process that lives on stays, and the next start kills it.
-        """
-        if self._file is not None:
+        """Remove the memory that no process has mapped any more; what one has, the next start removes."""
+        record, self._record = self._record, None
+        if record is not None:
             with suppress(OSError):
-                _settle(self._path, self._lines, 0.0)
+                record.flush()
+                _settle(Path(record.name))
             with suppress(OSError):  # on a full disk what is not yet written
-                self._file.close()
-            _OWN.discard(self._path)
-            self._file = None
-
-    def _note(self, lines: set[str]) -> None:
-        """Write what is not yet noted. Raises OSError; what it could not write, the next call writes."""
-        assert self._file is not None  # noqa: S101 - `noting` has opened it
-        self._file.write("".join(f"{line}\n" for line in sorted(lines - self._lines)))
-        self._lines |= lines
-        self._file.flush()
+                record.close()
 
 
 @contextmanager
 def _cleared() -> Iterator[str]:
     """Remove what engines whose process has died have left; nobody else does so in the block.
 
-    Yield the first line of a record: the namespace in which numbers of processes mean something. A record of
-    another namespace stays, as its processes cannot be seen from here, and so does what is no record.
+    Yield the first line of a record: the namespace of processes. A record of another one stays: who has
+    mapped its memory cannot be seen from here.
     """
     with suppress(FileExistsError):
         _RECORDS.mkdir(0o700)
     found = _RECORDS.lstat()  # not what a link leads to
     if (found.st_mode, found.st_uid) != (0o040700, os.getuid()):
         raise PermissionError(f"{_RECORDS} is no folder of this user alone (mode 700): it must be removed")
-    first = f"in {Path('/proc/self/ns/pid').readlink()}"
-    with _THREAD, open(_RECORDS / "lock", "a", encoding="utf-8", opener=for_owner) as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)
-        for path in {path for path in _RECORDS.iterdir() if re.fullmatch("[0-9a-f]{32}", path.name)} - _OWN:
-            with (
-                suppress(OSError),
-                os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW), errors="replace") as file,
-            ):
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # OSError: its process lives
-                text = "".join(line for line in file if line.endswith("\n"))  # killed within its last line
-                if _RECORD.fullmatch(text) and text.startswith(f"{first}\n"):
-                    _settle(path, {*text.splitlines()}, _KILLED_S)
+    first = f"in {Path('/proc/self/ns/pid').readlink()}\n"
+    with open(_RECORDS / "lock", "a", encoding="utf-8", opener=for_owner) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for path in _RECORDS.glob("[0-9a-f]" * 32):
+            with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # OSError: its process lives
+                if file.readline() == first:
+                    _settle(path)
         yield first
 
 
-def _settle(record: Path, lines: set[str], kill_s: float) -> None:
-    """Remove a record's memory that nobody has mapped, and the record, unless one of its processes lives.
-
-    A process, killed for up to `kill_s` seconds, is known again by number and start; memory by its inode.
-    """
-    until = time.monotonic() + kill_s
-    while (alive := lines & {line for *_, line in _processes().values()}) and time.monotonic() < until:
-        for line in alive:
-            with suppress(OSError):
-                os.kill(int(line.split()[1]), signal.SIGKILL)
-        time.sleep(0.05)
+def _settle(path: Path) -> None:
+    """Remove a record's memory that nobody has mapped, known again by its inode; the record with the last."""
     mapped = _mapped(path.name for path in Path("/proc").glob("[0-9]*"))
-    for _, name, inode in (line.split() for line in lines if line.startswith("segment ")):
+    noted = re.findall(rf"^({_MEMORY}) (\d+)\n", path.read_text(errors="replace"), re.ASCII | re.MULTILINE)
+    for name, inode in noted:
         with suppress(OSError):
             if int(inode) not in mapped and (_SHARED / name).lstat().st_ino == int(inode):
                 (_SHARED / name).unlink()
-    if not alive:
-        record.unlink()
+    if mapped.isdisjoint(int(inode) for _, inode in noted):
+        path.unlink()
 
 
 def _mapped(processes: Iterable[str]) -> set[int]:
@@ -162,26 +136,12 @@ def _mapped(processes: Iterable[str]) -> set[int]:
     return found
 
 
-def _processes() -> dict[int, tuple[int, str, str]]:
-    """Return the processes that have not ended: number -> its parent's, its name, its line of a record."""
-    found = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, IndexError):
-            name, _, rest = (process / "stat").read_text(errors="replace").rpartition(")")
-            state, parent, *more = rest.split()
-            if state not in "ZX":
-                line = f"process {process.name} {more[17]}"
-                found[int(process.name)] = int(parent), name.partition("(")[2], line
-    return found
-
-
-def _of_vllm() -> set[str]:
-    """Return the lines of vLLM's processes below this one, and of what those have started."""
-    there, below = _processes(), {os.getpid(): False}
-    while more := {
-        pid: below[parent] or name.startswith(_NAME)
-        for pid, (parent, name, _) in there.items()
-        if parent in below and pid not in below
-    }:
-        below |= more
-    return {there[pid][2] for pid, of_vllm in below.items() if of_vllm}
+def _below() -> set[str]:
+    """Return the numbers of the processes that this one, and they in turn, have started."""
+    parents, found = {}, {str(os.getpid())}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[stat.parent.name] = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
+    while more := {number for number, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {str(os.getpid())}

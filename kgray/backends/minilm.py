@@ -64,10 +64,7 @@ class MiniLMEmbedder:
             self._model = _Model(self._folder)
         # One text at a time: in a batch the last bits of a vector depend on the other texts, and equal
         # texts must give equal vectors. A batch would be 15 % faster.
-        known: dict[str, Vector] = {}
-        for text in texts:
-            if text not in known:
-                known[text] = self._model.vector(text)
+        known = {text: self._model.vector(text) for text in dict.fromkeys(texts)}
         return np.stack([known[text] for text in texts])
 
 
@@ -101,7 +98,7 @@ def checked(folder: Path) -> None:
 
 
 class _Model:
-    """The forward pass of a BERT encoder in numpy. Weights are transposed once, when they are loaded."""
+    """The forward pass of a BERT encoder in numpy."""
 
     def __init__(self, folder: Path) -> None:
         checked(folder)
@@ -111,66 +108,52 @@ class _Model:
         self._tokenizer: Tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(MAX_TOKENS)
-        weights: dict[str, Any] = load_file(str(folder / "model.safetensors"))
-        self._words: _Array = weights["embeddings.word_embeddings.weight"]
-        self._places: _Array = (
-            weights["embeddings.position_embeddings.weight"]
-            + weights["embeddings.token_type_embeddings.weight"][0]
-        )
-        self._first = _norm_of(weights, "embeddings.LayerNorm")
-        self._layers = [_Layer(weights, f"encoder.layer.{number}") for number in range(LAYERS)]
+        found: dict[str, Any] = load_file(str(folder / "model.safetensors"))
+        self._words: _Array = found["embeddings.word_embeddings.weight"]
+        kinds = found["embeddings.token_type_embeddings.weight"]
+        self._places: _Array = found["embeddings.position_embeddings.weight"] + kinds[0]
+        for number in range(LAYERS):
+            parts = [f"encoder.layer.{number}.attention.self.{part}" for part in ("query", "key", "value")]
+            for kind in ("weight", "bias"):
+                found[f"{number}.dense.{kind}"] = np.concatenate([found[f"{part}.{kind}"] for part in parts])
+        # Transposed once, as they are used.
+        transposed = {name: rows.T for name, rows in found.items() if name.endswith("dense.weight")}
+        self._weights: dict[str, _Array] = found | {n: np.ascontiguousarray(r) for n, r in transposed.items()}
 
     def vector(self, text: str) -> Vector:
         """Return (384,) of unit length: the mean over the tokens, [CLS] and [SEP] among them."""
         ids = self._tokenizer.encode(text).ids
-        hidden = _normed(self._words[ids] + self._places[: len(ids)], self._first)
-        for layer in self._layers:
-            hidden = layer.forward(hidden)
+        hidden = self._normed(self._words[ids] + self._places[: len(ids)], "embeddings")
+        for number in range(LAYERS):
+            hidden = self._layer(hidden, number)
         mean = hidden.mean(axis=0)
         unit: Vector = (mean / np.linalg.norm(mean)).astype(np.float32)
         return unit
 
-
-class _Layer:
-    """One encoder layer; hidden: (tokens, 384)."""
-
-    def __init__(self, weights: dict[str, Any], name: str) -> None:
-        parts = [f"{name}.attention.self.{part}" for part in ("query", "key", "value")]
-        self._qkv = np.ascontiguousarray(np.concatenate([weights[f"{p}.weight"] for p in parts]).T)
-        self._qkv_bias = np.concatenate([weights[f"{p}.bias"] for p in parts])
-        self._out = _linear(weights, f"{name}.attention.output.dense")
-        self._attended = _norm_of(weights, f"{name}.attention.output.LayerNorm")
-        self._up = _linear(weights, f"{name}.intermediate.dense")
-        self._down = _linear(weights, f"{name}.output.dense")
-        self._done = _norm_of(weights, f"{name}.output.LayerNorm")
-
-    def forward(self, hidden: _Array) -> _Array:
-        count, width = hidden.shape[0], DIMENSIONS // HEADS
-        query, key, value = (
-            (hidden @ self._qkv + self._qkv_bias).reshape(count, 3, HEADS, width).transpose(1, 2, 0, 3)
-        )
+    def _layer(self, hidden: _Array, number: int) -> _Array:
+        """Return (tokens, 384) behind one layer."""
+        name, count, width = f"encoder.layer.{number}", hidden.shape[0], DIMENSIONS // HEADS
+        mapped = self._dense(hidden, f"{number}.dense")
+        query, key, value = mapped.reshape(count, 3, HEADS, width).transpose(1, 2, 0, 3)
         scores = query @ key.transpose(0, 2, 1) / np.float32(width**0.5)  # (heads, tokens, tokens)
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
         scores /= scores.sum(axis=-1, keepdims=True)
         mixed = (scores @ value).transpose(1, 0, 2).reshape(count, DIMENSIONS)
-        hidden = _normed(hidden + mixed @ self._out[0] + self._out[1], self._attended)
-        wide = _gelu(hidden @ self._up[0] + self._up[1])
-        return _normed(hidden + wide @ self._down[0] + self._down[1], self._done)
+        attended = self._dense(mixed, f"{name}.attention.output.dense", hidden)
+        hidden = self._normed(attended, f"{name}.attention.output")
+        wide = _gelu(self._dense(hidden, f"{name}.intermediate.dense"))
+        return self._normed(self._dense(wide, f"{name}.output.dense", hidden), f"{name}.output")
 
+    def _dense(self, rows: _Array, name: str, onto: _Array | None = None) -> _Array:
+        found: _Array = rows @ self._weights[f"{name}.weight"]
+        return (found if onto is None else onto + found) + self._weights[f"{name}.bias"]
 
-def _linear(weights: dict[str, Any], name: str) -> tuple[_Array, _Array]:
-    return np.ascontiguousarray(weights[f"{name}.weight"].T), weights[f"{name}.bias"]
-
-
-def _norm_of(weights: dict[str, Any], name: str) -> tuple[_Array, _Array]:
-    return weights[f"{name}.weight"], weights[f"{name}.bias"]
-
-
-def _normed(rows: _Array, norm: tuple[_Array, _Array]) -> _Array:
-    centred = rows - rows.mean(axis=-1, keepdims=True)
-    spread = np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + np.float32(1e-12))
-    scaled: _Array = centred / spread * norm[0] + norm[1]
-    return scaled
+    def _normed(self, rows: _Array, name: str) -> _Array:
+        centred = rows - rows.mean(axis=-1, keepdims=True)
+        spread = np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + np.float32(1e-12))
+        scale, shift = (self._weights[f"{name}.LayerNorm.{kind}"] for kind in ("weight", "bias"))
+        scaled: _Array = centred / spread * scale + shift
+        return scaled
 
 
 def _gelu(x: _Array) -> _Array:

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Never
 
@@ -29,11 +29,7 @@ from kgray.ports import Answer, AnswerRequest, ExtractionRequest, Judged, Questi
 from kgray.prompting.replies import parse_answer, parse_extraction
 from kgray.records import Extraction, canonical
 
-_ERRORS: dict[str, type[KgrayError]] = {
-    "refused": Refused,
-    "invalid": InvalidAnswer,
-    "unavailable": Unavailable,
-}
+_ERRORS = {"refused": Refused, "invalid": InvalidAnswer, "unavailable": Unavailable}
 _FORMS = [set(keys.split()) for keys in ("episode extraction", "question answer", "episode error")]
 _FORMS.append({"episode", "error", "times"})
 
@@ -41,15 +37,13 @@ _FORMS.append({"episode", "error", "times"})
 class _Scripted:
     """A parsed script; each error is used up as it is raised."""
 
-    # The file's content is no part of it, so that a longer script may be used with the same data folder. What
-    # was journaled before stays as it was, as with any model (R21).
+    # The file's content is no part of it: a longer script may be used with the same data folder.
     identity = "scripted-1"
 
     def __init__(self, path: Path | str) -> None:
         """Read the script. Raises SettingsError with file and line for what it cannot use."""
-        self._extractions: dict[str, Any] = {}  # client id -> reply
-        self._answers: dict[str, Any] = {}  # canonical brief -> reply
-        self._errors: dict[str, deque[list[Any]]] = {}  # client id -> [kind, times left or None]
+        self._replies: dict[tuple[str, str], Any] = {}  # what it is, client id or canonical question
+        self._errors: dict[str, Iterator[str]] = {}  # client id -> kinds, one a reading
         try:
             lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
         except (OSError, UnicodeDecodeError) as error:
@@ -69,20 +63,31 @@ class _Scripted:
                 'or "episode" and "error" (and "times"), and nothing else'
             )
         if "question" in entry:
-            _keep_once(self._answers, _brief(entry["question"]), entry, "answer")
+            question = entry["question"]
+            if not isinstance(question, dict) or question.keys() != {"kind", "items"}:
+                raise ValueError('"question" has "kind" and "items", and nothing else')
+            self._keep("answer", canonical(question), entry)
             return
         episode = entry["episode"]
         if not isinstance(episode, str) or not episode:
             raise ValueError('"episode" is a client id: a text that is not empty')
         if "extraction" in entry:
-            _keep_once(self._extractions, episode, entry, "extraction")
+            self._keep("extraction", episode, entry)
             return
         kind, left = entry["error"], entry.get("times")
         if not isinstance(kind, str) or kind not in _ERRORS:
             raise ValueError(f'"error" is one of {", ".join(_ERRORS)}')
         if "times" in entry and (type(left) is not int or left < 1):
             raise ValueError('"times" is a whole number from 1 up')
-        self._errors.setdefault(episode, deque()).append([kind, left])
+        again = repeat(kind, left) if left else repeat(kind)
+        self._errors[episode] = chain(self._errors.get(episode, ()), again)
+
+    def _keep(self, what: str, key: str, entry: dict[str, Any]) -> None:
+        reply = entry[what]
+        if not isinstance(reply, dict):
+            raise ValueError(f'"{what}" is an object')
+        if canonical(self._replies.setdefault((what, key), reply)) != canonical(reply):
+            raise ValueError(f"it says something else of {key} than an earlier line")
 
 
 class ScriptedExtractor(_Scripted):
@@ -97,23 +102,14 @@ class ScriptedExtractor(_Scripted):
         if client_id is None:
             raise InvalidAnswer("a script knows episodes by the client's id, and this one has none")
         with _one_call():
-            self._raise_next_error(client_id)
-            if client_id not in self._extractions:
+            if kind := next(self._errors.get(client_id, iter(())), ""):
+                reason = f"the script says {kind!r} to the episode {client_id!r}"
+                made: type[KgrayError] = _ERRORS[kind]
+                raise made(reason, raw=reason) if issubclass(made, ContentError) else made(reason)
+            reply = self._replies.get(("extraction", client_id))
+            if reply is None:
                 raise InvalidAnswer(f"the script has no extraction of the episode {client_id!r}")
-            reply = self._extractions[client_id]
             return replace(parse_extraction(reply, request.episode), model=self.identity, calls=1)
-
-    def _raise_next_error(self, client_id: str) -> None:
-        """Raise the error that the next reading of the episode raises, and use it up."""
-        queue = self._errors.get(client_id)
-        while queue and queue[0][1] == 0:
-            queue.popleft()
-        if queue:
-            kind, left = queue[0]
-            queue[0][1] = left and left - 1
-            reason = f"the script says {kind!r} to the episode {client_id!r}"
-            made = _ERRORS[kind]
-            raise made(reason, raw=reason) if issubclass(made, ContentError) else made(reason)
 
 
 class ScriptedJudge(_Scripted):
@@ -125,9 +121,7 @@ class ScriptedJudge(_Scripted):
     async def judge(self, request: QuestionRequest) -> Judged:
         """Return the scripted answers; counts as one call.
 
-        A script that says nothing of a name means one entity by it: an entity question without an answer is
-        answered with the only candidate of the very same name. Raises InvalidAnswer where any other answer is
-        missing, or one does not fit its question.
+        Raises InvalidAnswer where one is missing, but for a name with one candidate of the very same name.
         """
         with _one_call():
             answers = tuple(self._answer(question) for question in request.questions)
@@ -135,12 +129,12 @@ class ScriptedJudge(_Scripted):
 
     def _answer(self, question: Question) -> Answer:
         brief = canonical(question.brief())
-        if brief not in self._answers:
-            same = [i for i, name in enumerate(question.candidates) if name == question.item]
-            if question.kind == "entity" and len(same) == 1:
-                return {"duplicate_of": same[0]}
-            raise InvalidAnswer(f"the script has no answer to {brief}")
-        return parse_answer(question, self._answers[brief])
+        if (reply := self._replies.get(("answer", brief))) is not None:
+            return parse_answer(question, reply)
+        same = [i for i, name in enumerate(question.candidates) if name == question.item]
+        if question.kind == "entity" and len(same) == 1:
+            return {"duplicate_of": same[0]}
+        raise InvalidAnswer(f"the script has no answer to {brief}")
 
 
 class ScriptedAnswerer(_Scripted):
@@ -150,7 +144,7 @@ class ScriptedAnswerer(_Scripted):
         """Pass the scripted text on, word by word. Raises InvalidAnswer where there is none."""
         brief = canonical({"kind": request.task, "items": [request.question]})
         with _one_call():
-            text = self._answers.get(brief, {}).get("text")
+            text = self._replies.get(("answer", brief), {}).get("text")
             if not isinstance(text, str) or not text.strip():
                 raise InvalidAnswer(f"the script has no text that answers {brief}")
         for word in re.split(r"(?<=\s)", text):
@@ -166,20 +160,6 @@ def _one_call() -> Iterator[None]:
     except ContentError as error:
         error.spent = Cost(calls=1)
         raise
-
-
-def _brief(question: object) -> str:
-    if not isinstance(question, dict) or question.keys() != {"kind", "items"}:
-        raise ValueError('"question" has "kind" and "items", and nothing else')
-    return canonical(question)
-
-
-def _keep_once(kept: dict[str, Any], key: str, entry: dict[str, Any], what: str) -> None:
-    reply = entry[what]
-    if not isinstance(reply, dict):
-        raise ValueError(f'"{what}" is an object')
-    if canonical(kept.setdefault(key, reply)) != canonical(reply):
-        raise ValueError(f"it says something else of {key} than an earlier line")
 
 
 def _not_json(constant: str) -> Never:

@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from kgray.backends.belongings import Belongings
 from kgray.backends.openai_api.client import Client, Endpoint, Limiter, Rejected, TryLater
-from kgray.backends.openai_api.dialect import Dialect
-from kgray.backends.openai_api.structured import DIALECTS
+from kgray.backends.openai_api.structured import DIALECTS, Dialect
 from kgray.errors import SettingsError
+from kgray.settings.tree import EngineLimits
 
 HOW_TO_GET_IT = "run `pip install 'kgray[vllm]'` where Ray's actors run"
 ADDRESS = "this process"  # in place of a server's
@@ -27,28 +26,6 @@ _QUEUED = 2  # calls that an engine has in hand for each that it can run: it nev
 _END_S = 45.0
 # Compact JSON by the schema; with `guidance` all replies of a random model were valid, with `xgrammar` half.
 _STRUCTURED = {"backend": "guidance", "disable_any_whitespace": True}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineLimits:
-    """Limits of one engine; vLLM's own depend on the card that the starting process sees, so all are given.
-
-    max_num_seqs            requests that run at once
-    max_num_batched_tokens  of one step
-    max_model_len           tokens of a prompt and its reply
-    memory_share            of the card's memory, for weights and KV cache
-    tensor_parallel         cards of one engine: those of this actor's placement group where there are several
-    placement               what the placement group was asked for with, before the engine starts
-    eager                   without compiled graphs: starts sooner, runs slower
-    """
-
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 8192
-    max_model_len: int = 8192
-    memory_share: float = 0.85
-    tensor_parallel: int = 1
-    placement: str = "STRICT_PACK"
-    eager: bool = False
 
 
 class AbsentEngine(Client):

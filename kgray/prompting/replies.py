@@ -1,4 +1,10 @@
-"""Replies of models to records (R18, R24).
+"""Replies of models: their JSON schemas, and what is read in them (R18, R24).
+
+The schemas are in the form that constrained decoders and OpenAI's strict mode accept: all properties are
+required, none additional, no $ref, no bounds: some decoders cannot write an escape in a bounded string, some
+unroll a bounded list and take minutes over it. They are part of a cached reply's key, so their bytes must not
+change (R21). Because every key is required, a start that is not stated is null in a reply, and an unknown one
+the word "unknown"; scripts leave the first out, and the second is null. `plain_fact` makes these of those.
 
 Every extractor's reply goes through here, whatever wrote it. A reply of the wrong shape is an
 InvalidAnswer; inside a reply of the right shape each item is checked by itself: one that fails is
@@ -8,7 +14,7 @@ dropped with a line that says why, and the others are kept. An empty list is a r
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
@@ -30,10 +36,10 @@ from kgray.ontology import Cardinality
 from kgray.ports import Answer, Question
 from kgray.records import (
     Episode,
+    EvidenceKind,
     ExtractedEntity,
     ExtractedFact,
     Extraction,
-    Value,
     as_value,
     canonical,
     clean_relation,
@@ -41,9 +47,120 @@ from kgray.records import (
 )
 from kgray.times import Instant, Precision
 
+Schema = dict[str, Any]
 MAX_NAME = 256  # characters; longer ones are sentences that a model took for names
 
-_Date = tuple[Instant | None, Precision | None]
+_Date = tuple[Instant, Precision]
+
+
+# ------------------------------------------------------------------------------------ schemas
+
+UNKNOWN = "unknown"
+_ABSENT = frozenset({"", "null", "none", "n/a"})
+
+
+def object_of(**properties: Schema) -> Schema:
+    """Return the schema of an object with exactly these properties."""
+    return {
+        "type": "object",
+        "required": list(properties),
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+def listed_of(items: Schema) -> Schema:
+    """Return the schema of a list."""
+    return {"type": "array", "items": items}
+
+
+def _one_of(*choices: str) -> Schema:
+    return {"type": "string", "enum": list(choices)}
+
+
+TEXT: Schema = {"type": "string"}
+INDEX: Schema = {"type": "integer"}
+_FLAG: Schema = {"type": "boolean"}
+_TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
+_INDEX_OR_NULL: Schema = {"type": ["integer", "null"]}
+_VALUE = object_of(type=_one_of("text", "number", "date", "boolean"), value=TEXT, unit=_TEXT_OR_NULL)
+_DATES = {"valid_at": _TEXT_OR_NULL, "invalid_at": _TEXT_OR_NULL}
+_ENTITY = object_of(name=TEXT, type=TEXT)
+# A fact's ends are indexes only: a model may misspell a name that it writes again.
+_FACT = {
+    "source": INDEX,
+    "target": _INDEX_OR_NULL,
+    "relation": TEXT,
+    "fact": TEXT,
+    "kind": _one_of("holds", "ended", "denied", "happened"),
+}
+_OBJECT = {"value": {"anyOf": [_VALUE, {"type": "null"}]}}
+EXTRACTION_TASKS: Mapping[str, Schema] = {
+    "combined": object_of(
+        entities=listed_of(_ENTITY), facts=listed_of(object_of(**_FACT, **_DATES, **_OBJECT))
+    ),
+    "extract_entities": object_of(entities=listed_of(_ENTITY)),
+    "reflect": object_of(entities=listed_of(_ENTITY)),
+    "extract_facts": object_of(facts=listed_of(object_of(**_FACT, **_OBJECT))),
+    "date_facts": object_of(facts=listed_of(object_of(id=INDEX, **_DATES))),
+}
+_DUPLICATE = object_of(id=INDEX, duplicate_of=_INDEX_OR_NULL)
+_ANSWERS: Mapping[str, Schema] = {
+    "entity": _DUPLICATE,
+    "variant": _DUPLICATE,
+    "relation": object_of(id=INDEX, same_as=_FLAG, inverse_of=_FLAG, excludes=_FLAG),
+    "cardinality": object_of(
+        id=INDEX, cardinality={"enum": ["single", "single_object", "many", "depends"], "type": "string"}
+    ),
+    "verdict": object_of(id=INDEX, reason=TEXT, contradicts=listed_of(INDEX)),
+}
+
+
+def answers_schema(kinds: Iterable[str]) -> Schema:
+    """Return the schema of replies to these kinds of question; one a set, so that servers cache it."""
+    asked = set(kinds)
+    items = [schema for kind, schema in _ANSWERS.items() if kind in asked]
+    distinct = [item for place, item in enumerate(items) if item not in items[:place]]
+    return object_of(answers=listed_of(distinct[0] if len(distinct) == 1 else {"anyOf": distinct}))
+
+
+def plain_entity(item: object) -> object:
+    """Return an entity as `replies` reads it; anything else as it is, for the parser to refuse."""
+    return {k: v for k, v in item.items() if v is not None} if isinstance(item, dict) else item
+
+
+def plain_fact(item: object) -> object:
+    """Return a fact as `replies` reads it: keys that are null are left out, "unknown" becomes null."""
+    if not isinstance(item, dict):
+        return item
+    fact = {key: value for key, value in item.items() if not _is_absent(key, value)}
+    value = fact.get("value")
+    if isinstance(value, dict) and value.get("value") is None:
+        del fact["value"]
+    if "target" in fact and "value" in fact and not isinstance(fact["value"], dict):
+        del fact["value"]  # a target spelled out once more
+    start = fact.get("valid_at")
+    if isinstance(start, str) and start.strip().casefold() == UNKNOWN:
+        fact["valid_at"] = None
+    if fact.get("kind") == "ended" and "valid_at" in fact:
+        if fact["valid_at"] is None:
+            del fact["valid_at"]  # an end with no known start
+        elif "invalid_at" in fact:
+            fact["kind"] = "holds"  # a span with both ends
+    if fact.get("kind") == "happened":  # an event has one date, whichever key it was written to
+        end = fact.pop("invalid_at", None)
+        if fact.get("valid_at") is None and end is not None:
+            fact["valid_at"] = end
+    return fact
+
+
+def _is_absent(key: str, value: object) -> bool:
+    if value is None:
+        return True
+    if key not in _DATES or not isinstance(value, str):
+        return False
+    text = value.strip().casefold()
+    return text in _ABSENT or (key == "invalid_at" and text == UNKNOWN)
 
 
 # --------------------------------------------------------------------------------- extraction
@@ -94,17 +211,20 @@ def speaker_first(extraction: Extraction, episode: Episode) -> Extraction:
     if episode.kind != "message" or not speaker:
         return extraction
     entities = list(extraction.entities)
+    if entities and entities[0].name == speaker:
+        return extraction
     names = [entity.name for entity in entities]
     folded = [name.casefold() for name in names]
-    if speaker in names:
-        at = names.index(speaker)
-    elif speaker.casefold() in folded:
-        at = folded.index(speaker.casefold())
-    else:
-        at = len(entities)
+    at = next(
+        (
+            known.index(said)
+            for known, said in ((names, speaker), (folded, speaker.casefold()))
+            if said in known
+        ),
+        len(names),
+    )
+    if at == len(names):
         entities.append(ExtractedEntity(name=speaker, span=_span(speaker, episode.text)))
-    if at == 0 and names[:1] == [speaker]:
-        return extraction
     entities[at] = replace(entities[at], name=speaker)
     others = (place for place in range(len(entities)) if place != at)
     return with_entities(replace(extraction, entities=tuple(entities)), [at, *others])
@@ -190,23 +310,16 @@ def _object(item: object) -> dict[str, Any]:
 def _fact(raw: object, cast: _Cast, said_at: Instant) -> ExtractedFact:
     """Return the fact of one item. Raises ValueError with the reason; then `cast` is unchanged."""
     item = _object(raw)
-    relation = item.get("relation")
-    if not isinstance(relation, str):
-        raise ValueError(f"its relation is {_type_name(relation)}, not a text")
-    relation = clean_relation(relation)
+    relation = clean_relation(_str(item.get("relation"), "its relation"))
     source = cast.name_of(item.get("source"))
     raw_target, raw_value = item.get("target"), item.get("value")
     if (raw_target is None) == (raw_value is None):
         raise ValueError("it has both a target and a value, or neither")
-    value: Value | None = None
-    target = ""
-    if raw_value is None:
-        target = cast.name_of(raw_target)
-        if target == source:
-            raise ValueError(f"it connects {source!r} with itself")
-    else:
-        value = as_value(raw_value)
-    text = _sentence(item.get("fact"), source, relation, value.shown() if value else target)
+    value = None if raw_value is None else as_value(raw_value)
+    target = value.shown() if value else cast.name_of(raw_target)
+    if not value and target == source:
+        raise ValueError(f"it connects {source!r} with itself")
+    text = _sentence(item.get("fact"), source, relation, target)
     span = _when(item, said_at)
     at = cast.index_of(source)
     to = None if value else cast.index_of(target)
@@ -216,50 +329,49 @@ def _fact(raw: object, cast: _Cast, said_at: Instant) -> ExtractedFact:
 def _when(item: dict[str, Any], said_at: Instant) -> dict[str, Any]:
     """Return kind, instants, precisions and `inferred` of ExtractedFact."""
     kind = item.get("kind") or "holds"
-    start, start_precision = _date(item, "valid_at")
-    end, end_precision = _date(item, "invalid_at")
+    start, end = _date(item, "valid_at"), _date(item, "invalid_at")
+    now: _Date = said_at, "instant"
     match kind:
-        case "denied" if start is None and end is None:
-            return {"kind": "denied"}
         case "denied":
-            raise ValueError("a denial has no dates: it denies a statement as a whole")
-        case "ended" if start is not None:
-            raise ValueError('"ended" has no valid_at: say "holds" with both dates')
-        case "ended" if end is None:
-            return {"kind": "ended", "valid_to": said_at, "to_precision": "instant", "inferred": True}
+            if start or end:
+                raise ValueError("a denial has no dates: it denies a statement as a whole")
+            return _span_of("denied")
         case "ended":
-            return {"kind": "ended", "valid_to": end, "to_precision": end_precision}
-        case "happened" if end is not None:
-            raise ValueError("an event has one date: its valid_at")
-        case "happened" if start is None:
-            at = {"valid_from": said_at, "from_precision": "instant", "inferred": True}
-            return {"kind": "happened", **at}
+            if start:
+                raise ValueError('"ended" has no valid_at: say "holds" with both dates')
+            return _span_of("ended", end=end or now, inferred=end is None)
         case "happened":
-            return {"kind": "happened", "valid_from": start, "from_precision": start_precision}
+            if end:
+                raise ValueError("an event has one date: its valid_at")
+            return _span_of("happened", start or now, inferred=start is None)
         case "holds":
-            return _holding("valid_at" in item, (start, start_precision), (end, end_precision), said_at)
+            return _holding("valid_at" in item, start, end, now)
     raise ValueError(f"{str(kind)[:80]!r} is no kind: holds, ended, denied, happened")
 
 
-def _holding(start_given: bool, start: _Date, end: _Date, said_at: Instant) -> dict[str, Any]:
-    (valid_from, from_precision), (valid_to, to_precision) = start, end
-    span = {"kind": "holds", "valid_to": valid_to, "to_precision": to_precision}
-    if valid_from is None:
-        if valid_to is not None and (start_given or valid_to <= said_at):
-            return span | {"kind": "ended"}
-        if start_given:
-            return span
-        valid_from, from_precision = said_at, "instant"
-    if valid_to is not None and valid_to <= valid_from:
+def _holding(start_given: bool, start: _Date | None, end: _Date | None, now: _Date) -> dict[str, Any]:
+    if not start and end and (start_given or end[0] <= now[0]):
+        return _span_of("ended", end=end)
+    if not start and start_given:
+        return _span_of("holds")
+    start = start or now
+    if end and end[0] <= start[0]:
         raise ValueError("its end is not after its start")
-    inferred = valid_from == said_at
-    return span | {"valid_from": valid_from, "from_precision": from_precision, "inferred": inferred}
+    return _span_of("holds", start, end, inferred=start[0] == now[0])
 
 
-def _date(item: dict[str, Any], key: str) -> _Date:
+def _span_of(
+    kind: EvidenceKind, start: _Date | None = None, end: _Date | None = None, *, inferred: bool = False
+) -> dict[str, Any]:
+    (valid_from, from_precision), (valid_to, to_precision) = start or (None, None), end or (None, None)
+    found = {"valid_from": valid_from, "from_precision": from_precision, "inferred": inferred}
+    return found | {"kind": kind, "valid_to": valid_to, "to_precision": to_precision}
+
+
+def _date(item: dict[str, Any], key: str) -> _Date | None:
     raw = item.get(key)
     if raw is None:
-        return None, None
+        return None
     if not isinstance(raw, str):
         raise ValueError(f"{key} is {_type_name(raw)}, not an ISO 8601 text")
     try:
@@ -277,10 +389,14 @@ def _sentence(raw: object, source: str, relation: str, other: str) -> str:
     return text
 
 
-def _name(raw: object) -> str:
+def _str(raw: object, what: str) -> str:
     if not isinstance(raw, str):
-        raise ValueError(f"a name is {_type_name(raw)}, not a text")
-    name = clean_text(raw)
+        raise ValueError(f"{what} is {_type_name(raw)}, not a text")
+    return raw
+
+
+def _name(raw: object) -> str:
+    name = clean_text(_str(raw, "a name"))
     if not name:
         raise ValueError("a name is empty")
     if len(name) > MAX_NAME:
@@ -292,11 +408,8 @@ def _name(raw: object) -> str:
 
 def _label(raw: object) -> str:
     """Return a type in CamelCase; "" where none is given."""
-    if raw is None:
-        return ""
-    if not isinstance(raw, str):
-        raise ValueError(f"its type is {_type_name(raw)}, not a text")
-    words = "".join(c if c.isalnum() else " " for c in clean_text(raw)[:MAX_NAME]).split()
+    text = "" if raw is None else clean_text(_str(raw, "its type"))[:MAX_NAME]
+    words = "".join(c if c.isalnum() else " " for c in text).split()
     return "".join(word[0].upper() + word[1:] for word in words)
 
 

@@ -26,7 +26,6 @@ from kgray.runtime.outcomes import Lost
 from kgray.runtime.profile import (
     POOLS,
     READING,
-    EngineProfile,
     SequencerProfile,
     WorkersProfile,
     profile_of,
@@ -37,6 +36,7 @@ from kgray.runtime.session import head_listens
 from kgray.runtime.spec import DeploymentSpec, differences
 from kgray.runtime.workers import EmbedWorker, ModelWorker, RerankWorker
 from kgray.runtime.writer import GraphWriter
+from kgray.settings.tree import EngineLimits
 
 _NEWS_S = 5.0  # for the stats of all sequencers; where Ray has ended, its own deadline is a minute
 _DRAIN_S = 10.0  # beyond the grace time
@@ -406,7 +406,7 @@ def _start(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:
     return Deployment(spec, {name: found[name] for name in sorted(found, key=order)})
 
 
-def _on_its_cards(name: str, own: dict[str, Any], engine: EngineProfile, *, detached: bool) -> dict[str, Any]:
+def _on_its_cards(name: str, own: dict[str, Any], engine: EngineLimits, *, detached: bool) -> dict[str, Any]:
     """Return an actor's options in a placement group of one card a bundle, where vLLM puts its own workers.
 
     The actor itself stands in the first bundle and takes no card. A group that is there is used.

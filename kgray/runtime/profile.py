@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, StrictBool, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from kgray.errors import SettingsError
 from kgray.settings.checks import CLOSED, FilledText, fault, one_line, read_toml, within
+from kgray.settings.tree import EngineLimits
 
 DEFAULT = "laptop"
 # Kind of worker actors, the first part of their names -> its table of the profile.
@@ -81,20 +82,6 @@ class WorkersProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
-class EngineProfile:
-    """Limits of the engine in each worker that extracts or judges, with `model.backend = "vllm"`."""
-
-    max_num_seqs: _Whole = 256  # requests that run at once
-    max_num_batched_tokens: _Whole = 8192  # of one step
-    max_model_len: Annotated[int, within(256, 10_000_000)] = 8192  # tokens of a prompt and its reply
-    memory_share: Annotated[float, within(0.01, 1.0)] = 0.85  # of the card, for weights and KV cache
-    tensor_parallel: _Whole = 1  # cards of one engine: as many `gpus` are needed
-    # Where these stand: all on one node, or, where none has so many, on as few as possible, or on many.
-    placement: Literal["STRICT_PACK", "PACK", "SPREAD"] = "STRICT_PACK"
-    eager: StrictBool = False  # no compiled graphs: starts sooner, runs slower
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class LimitsProfile:
     """Deadlines and restarts, in seconds."""
 
@@ -119,7 +106,7 @@ class Profile:
     judging: WorkersProfile = field(default_factory=lambda: WorkersProfile(workers=0))
     embedding: WorkersProfile = field(default_factory=WorkersProfile)
     reranking: WorkersProfile = field(default_factory=lambda: WorkersProfile(workers=0))
-    engine: EngineProfile = field(default_factory=EngineProfile)
+    engine: EngineLimits = field(default_factory=EngineLimits)
     limits: LimitsProfile = field(default_factory=LimitsProfile)
 
     def values(self) -> dict[str, Any]:

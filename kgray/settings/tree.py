@@ -7,6 +7,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
+from pydantic import StrictBool
 from pydantic.dataclasses import dataclass
 
 from kgray.errors import NotBuilt, SettingsError
@@ -25,6 +26,7 @@ from kgray.settings.checks import (
 )
 
 Table = Mapping[str, Any]
+_Count = Annotated[int, within(1, 100_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -55,6 +57,20 @@ class ModelSettings:
     cache_mb: Annotated[int, within(0)] = 256
     instructions: FilledText | None = None
     instructions_file: File | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class EngineLimits:
+    """Limits of an engine of vLLM: a table of the cluster's profile. vLLM's own depend on the card."""
+
+    max_num_seqs: _Count = 256  # requests that run at once
+    max_num_batched_tokens: _Count = 8192  # of one step
+    max_model_len: Annotated[int, within(256, 10_000_000)] = 8192  # tokens of a prompt and its reply
+    memory_share: Annotated[float, within(0.01, 1.0)] = 0.85  # of the card, for weights and KV cache
+    tensor_parallel: _Count = 1  # cards of one engine: as many `gpus` of its pool are needed
+    # Where these stand: all on one node, or, where none has so many, on as few as possible, or on many.
+    placement: Literal["STRICT_PACK", "PACK", "SPREAD"] = "STRICT_PACK"
+    eager: StrictBool = False  # no compiled graphs: starts sooner, runs slower
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)

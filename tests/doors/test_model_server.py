@@ -19,9 +19,9 @@ import pytest
 from bench.model_server import Faults, ModelServer, Service
 from bench.world import Latency, Oracle, World, WorldEpisode, WorldModel
 from kgray.backends.openai_api.client import Client, Endpoint
-from kgray.backends.openai_api.embedder import OpenAIEmbedder
 from kgray.backends.openai_api.extractor import OpenAIExtractor
 from kgray.backends.openai_api.judge import OpenAIJudge
+from kgray.backends.openai_api.retrieval import OpenAIEmbedder
 from kgray.derivation.names import card
 from kgray.ingest.resolve import sentence_of
 from kgray.ontology import shipped

@@ -260,7 +260,7 @@ def test_vectors_that_are_none_hold_the_group_and_fail_no_episode(kgray, serve):
 
 
 def test_a_dry_run_counts_what_would_be_sent_and_sends_nothing(kgray, serve):
-    """The prompts are those that `add` sends: their tokens are counted, those of questions estimated."""
+    """Heads and texts of the prompts that `add` sends are counted, questions estimated."""
     server = serve(read)
     kgray.env["KGRAY_EMBEDDER_BACKEND"] = "hashing"
     kgray("init")

@@ -16,9 +16,9 @@ import pytest
 from kgray import times
 from kgray.backends.openai_api import client as client_module
 from kgray.backends.openai_api.client import Client, Endpoint
-from kgray.backends.openai_api.embedder import OpenAIEmbedder
 from kgray.backends.openai_api.extractor import OpenAIExtractor
 from kgray.backends.openai_api.judge import OpenAIJudge
+from kgray.backends.openai_api.retrieval import OpenAIEmbedder
 from kgray.backends.openai_api.structured import DIALECTS
 from kgray.errors import Garbled, InvalidAnswer, Refused, SettingsError, Unavailable
 from kgray.ontology import shipped
@@ -584,7 +584,7 @@ async def test_a_schema_that_is_refused_is_asked_for_one_form_down(serve):
 
 def test_the_schemas_are_what_constrained_decoders_take():
     """All required, nothing extra, inline, no bounds; order as in the prompt."""
-    from kgray.prompting.schemas import EXTRACTION_TASKS, answers_schema
+    from kgray.prompting.replies import EXTRACTION_TASKS, answers_schema
 
     def walk(schema):
         bounds = {"minLength", "maxLength", "pattern", "minimum", "maximum", "minItems", "maxItems"}

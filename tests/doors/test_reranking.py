@@ -11,7 +11,7 @@ import pytest
 
 import kgray as library
 from kgray.backends.openai_api.client import Client, Endpoint
-from kgray.backends.openai_api.reranker import BATCH, PIECE, HttpReranker
+from kgray.backends.openai_api.retrieval import PIECE, RERANKED, HttpReranker
 from kgray.errors import InvalidAnswer, Refused, SettingsError, StoreError
 from tests.doors.chat_server import Asked, ChatServer, Say, at
 
@@ -71,7 +71,7 @@ async def test_scores_come_in_the_order_of_the_texts_whatever_the_servers_form(s
     assert scores == pytest.approx([by_length(text or " ") for text in texts])
     taken = [asked for asked in server.asked if ("documents" in asked.body) == (form is cohere)]
     assert [asked.path for asked in taken] == ["/v1/rerank"] * 3
-    assert max(len(asked.body.get("documents") or asked.body["texts"]) for asked in taken) == BATCH
+    assert max(len(asked.body.get("documents") or asked.body["texts"]) for asked in taken) == RERANKED
     assert {asked.body["query"] for asked in server.asked} == {"which?"}
     before = len(server.asked)
     assert (await asking.score("which?", [])).shape == (0,)

@@ -24,12 +24,13 @@ import pytest
 
 from bench import models, random_models
 from bench.models import PROCESSOR
-from kgray.backends.vllm_engine import EngineClient, EngineLimits
+from kgray.backends.openai_api.writing import SCHEMAS as WRITTEN
+from kgray.backends.vllm_engine import EngineClient
 from kgray.errors import Unavailable
 from kgray.ontology import shipped
 from kgray.prompting.prompts import Prompts
-from kgray.prompting.schemas import EXTRACTION_TASKS, answers_schema
-from kgray.prompting.schemas import SCHEMAS as WRITTEN
+from kgray.prompting.replies import EXTRACTION_TASKS, answers_schema
+from kgray.settings.tree import EngineLimits
 
 if find_spec("vllm") is None:
     pytest.skip("vLLM is not installed: make test-vllm", allow_module_level=True)
@@ -245,15 +246,19 @@ async def killed(folder: Path) -> None:
     )
     await engine.start()
     assert engines()
-    record = engine._belongings._path
-    (folder / "record").write_text(f"{record}\n{record.read_text()}")
+    import psutil
+
+    below = psutil.Process().children(recursive=True)
+    (folder / "engines").write_text(" ".join(str(one.pid) for one in below if "VLLM" in one.name()))
+    record = engine._belongings._record.name
+    (folder / "record").write_text(f"{record}\n{(folder / record).read_text()}")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_what_a_killed_engine_has_left_goes_with_the_next_start_on_its_node(tmp_path):
-    import psutil
-
     from kgray.backends.belongings import Belongings
+    from tests.unit.test_belongings import lives
+    from tests.waiting import wait_for
 
     held = segments()
     command = [sys.executable, "-m", "tests.models.test_vllm", "killed", str(tmp_path)]
@@ -263,9 +268,12 @@ def test_what_a_killed_engine_has_left_goes_with_the_next_start_on_its_node(tmp_
         )
     assert done.returncode == -signal.SIGKILL, (tmp_path / "said").read_text()[-4000:]
     record, *noted = (tmp_path / "record").read_text().splitlines()
-    lines = [line.split() for line in noted]
-    there = [line[1] for line in lines if line[0] == "segment" and Path("/dev/shm", line[1]).exists()]  # noqa: S108
-    sys.stdout.write(f"\n{there} left; noted: {lines}\n")
+    names = [line.split()[0] for line in noted[1:]]  # behind the namespace
+    there = [name for name in names if Path("/dev/shm", name).exists()]  # noqa: S108
+    sys.stdout.write(f"\n{there} left; noted: {noted}\n")
+    pids = [int(pid) for pid in (tmp_path / "engines").read_text().split()]
+    assert len(pids) >= 2  # the engine's core, and its worker
+    wait_for(lambda: not any(map(lives, pids)))  # they end by themselves
 
     belongings = Belongings()
     with belongings.noting():
@@ -274,11 +282,7 @@ def test_what_a_killed_engine_has_left_goes_with_the_next_start_on_its_node(tmp_
 
     assert not Path(record).exists()
     assert segments() - held == set()
-    assert [line[1] for line in lines if line[0] == "segment" and Path("/dev/shm", line[1]).exists()] == []  # noqa: S108
-    pids = [int(line[1]) for line in lines if line[0] == "process"]
-    assert len(pids) >= 2  # the engine's core, and its worker
-    there = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    assert [one for one in there if "VLLM" in one.name() and one.status() != psutil.STATUS_ZOMBIE] == []
+    assert [name for name in names if Path("/dev/shm", name).exists()] == []  # noqa: S108
 
 
 def test_a_backfill_through_engine_and_embedder_ends_and_is_searched_with_the_reranker(tmp_path):

@@ -15,27 +15,24 @@ import pytest
 
 from kgray.backends import belongings
 from kgray.backends.belongings import Belongings
+from tests.waiting import wait_for
 
-# Names itself as vLLM's processes do, and maps a segment.
+# Maps a segment, as vLLM's processes do.
 MAPS = """
 import mmap, sys, time
-open("/proc/self/comm", "w").write("VLLM::Worker")
 with open(sys.argv[1], "wb+") as file:
     file.truncate(8)
     held = mmap.mmap(file.fileno(), 8)
 print("mapped", flush=True)
 time.sleep(60)
 """
-# Starts another program that has not vLLM's name, and has a semaphore.
-PARENT = """
-import subprocess, sys, time, _multiprocessing
-open("/proc/self/comm", "w").write("VLLM::EngineCore")
+# Has a semaphore.
+SEMAPHORE = """
+import sys, time, _multiprocessing
 held = _multiprocessing.SemLock(1, 1, 1, "/" + sys.argv[1].partition("sem.")[2], False)
-child = subprocess.Popen(["sleep", "60"])
-print(child.pid, flush=True)
+print("made", flush=True)
 time.sleep(60)
 """
-SLEEPS = 'import time; print("up", flush=True); time.sleep(60)'
 # Starts a child while an engine starts, and waits.
 HOLDER = """
 import subprocess, sys, time
@@ -108,78 +105,76 @@ def lives(pid: int) -> bool:
         return False
 
 
-def line_of(pid: int) -> str:
-    return f"process {pid} {Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
-
-
 def here() -> str:
     return f"in {Path('/proc/self/ns/pid').readlink()}"
 
 
+def killed(owner: subprocess.Popen[str], child: int) -> None:
+    """Kill a process and the one below it: vLLM's end by themselves."""
+    os.kill(child, signal.SIGKILL)
+    owner.kill()
+    owner.wait()
+    wait_for(lambda: not lives(child))
+
+
 def test_what_a_killed_process_left_goes_with_the_next_start_and_nothing_else(records, started, shared):
-    """Its engine's processes and their memory; not those of a process that lives, nor what nobody knows."""
+    """The memory of its engine's processes; not that of a process that lives, nor what nobody knows."""
     dead, living, stranger = shared(), shared(), shared()
     stranger.write_bytes(bytes(8))
-    killed, said = started(HOLDER, records, MAPS, dead)
-    orphan = int(said.split()[0])
-    child = int(started(HOLDER, records, MAPS, living)[1].split()[0])
-    os.kill(child, signal.SIGKILL)  # its segment is mapped by nobody, and its owner lives
-    killed.kill()
-    killed.wait()
+    owner, said = started(HOLDER, records, MAPS, dead)
+    killed(owner, int(said.split()[0]))
     assert dead.exists()
-    assert lives(orphan)
+    child = int(started(HOLDER, records, MAPS, living)[1].split()[0])  # the next start
+    assert not dead.exists()
+    os.kill(child, signal.SIGKILL)  # its segment is mapped by nobody, and its owner lives
 
     next_start()
 
     assert [one.exists() for one in (dead, living, stranger)] == [False, True, True]
-    assert not lives(orphan)
     assert len(kept(records)) == 1
 
 
-def test_a_child_that_is_not_of_vllm_is_never_killed(records, started):
-    killed, said = started(HOLDER, records, SLEEPS)
-    child = int(said.split()[0])
-    killed.kill()
-    killed.wait()
-
-    next_start()
-
-    try:
-        assert lives(child)
-    finally:
-        os.kill(child, signal.SIGKILL)
-
-
-def test_what_a_process_of_vllm_has_started_goes_too_and_its_semaphores(records, started, shared):
+def test_a_semaphore_goes_too(records, started, shared):
     semaphore = shared("sem.loky-1-")
-    killed, said = started(HOLDER, records, PARENT, semaphore)
-    child, grandchild = map(int, said.split())
-    killed.kill()
-    killed.wait()
+    owner, said = started(HOLDER, records, SEMAPHORE, semaphore)
+    killed(owner, int(said.split()[0]))
     assert semaphore.exists()
-    assert lives(child)
-    assert lives(grandchild)
 
     next_start()
 
-    assert not lives(child)
-    assert not lives(grandchild)
     assert not semaphore.exists()
 
 
-def test_a_number_that_another_process_has_by_now_is_not_killed(records, started, shared):
+def test_what_a_process_has_mapped_stays_until_it_ends(records, started, shared):
+    segment = shared()
+    owner, said = started(HOLDER, records, MAPS, segment)
+    child = int(said.split()[0])
+    owner.kill()
+    owner.wait()
+    next_start()
+    assert lives(child)
+    assert segment.exists()
+    assert len(kept(records)) == 1
+
+    os.kill(child, signal.SIGKILL)
+    wait_for(lambda: not lives(child))
+    next_start()
+
+    assert not segment.exists()
+    assert kept(records) == []
+
+
+def test_another_segment_of_the_same_name_stays(records, shared):
     ours = shared()
     ours.write_bytes(bytes(8))
-    other, _ = started(SLEEPS)
     records.mkdir(0o700)
-    told = [here(), f"process {other.pid} 1", f"segment {ours.name} 1", "segment psm"]
+    told = [here(), f"{ours.name} 1", "psm"]
     (records / uuid4().hex).write_text("\n".join(told))  # killed within its last line
 
     next_start()
 
     assert kept(records) == []
-    assert other.poll() is None
-    assert ours.exists()  # another one of this name
+    assert ours.exists()
 
 
 @pytest.mark.parametrize("made", ["a link", "open to others", "a file"])
@@ -207,101 +202,22 @@ def test_what_is_no_record_is_left_alone(records, tmp_path, shared):
     victim.write_text("mine")
     segment = shared()
     segment.write_bytes(bytes(8))
-    good = f"{here()}\nsegment {segment.name} {segment.stat().st_ino}\n"
+    good = f"{segment.name} {segment.stat().st_ino}\n"
     records.mkdir(0o700)
-    elsewhere = tmp_path / uuid4().hex
-    elsewhere.write_text(good)
-    link = records / uuid4().hex
-    link.symlink_to(elsewhere)
-    texts = [
-        "segment x\n",
-        "Dear all,\n",
-        f"{here()}\nsegment ../../{victim} {victim.stat().st_ino}\n",
-        f"{here()}\nprocess 1\n",
-        f"segment {segment.name} {segment.stat().st_ino}\n{here()}\n",
-    ]
-    for text in texts:
+    for text in (f"Dear all,\n{good}", f"in pid:[1]\n{good}", good):  # the second: of another namespace
         (records / uuid4().hex).write_text(text)
-    (records / uuid4().hex).write_bytes(b"\xff\xfe\n")
-    (records / "notes").write_text(good)
+    (records / "notes").write_text(f"{here()}\n{good}")
     before = {*records.iterdir()}
+    (records / uuid4().hex).write_text(f"{here()}\n../../{victim} {victim.stat().st_ino}\n")
 
     next_start()
 
     assert {*records.iterdir()} - {records / "lock"} == before
-    assert elsewhere.exists()
     assert victim.exists()
     assert segment.exists()
 
 
-def test_a_record_of_another_namespace_stays_and_nothing_of_it_is_touched(records, started, shared):
-    segment = shared()
-    segment.write_bytes(bytes(8))
-    other, _ = started(SLEEPS)
-    records.mkdir(0o700)
-    told = ["in pid:[1]", line_of(other.pid), f"segment {segment.name} {segment.stat().st_ino}"]
-    (records / uuid4().hex).write_text("".join(f"{line}\n" for line in told))
-
-    next_start()
-
-    assert len(kept(records)) == 1
-    assert segment.exists()
-    assert lives(other.pid)
-
-
-@pytest.mark.parametrize("fails", [True, False], ids=["its start failed", "it was ended"])
-def test_a_process_that_outlives_its_engine_goes_with_the_next_start(records, started, shared, fails):
-    segment, held = shared(), Belongings()
-
-    def hangs() -> int:
-        with held.noting():
-            process, _ = started(MAPS, segment)
-            if fails:
-                raise RuntimeError(process.pid)
-        held.end()
-        return process.pid
-
-    if fails:
-        with pytest.raises(RuntimeError) as raised:
-            hangs()
-        pid = raised.value.args[0]
-    else:
-        pid = hangs()
-    assert lives(pid)
-    assert segment.exists()
-    assert len(kept(records)) == 1
-
-    next_start()
-
-    assert not lives(pid)
-    assert not segment.exists()
-    assert kept(records) == []
-
-
-def test_who_starts_while_another_clears_waits_for_it(records, started, shared):
-    killed, said = started(HOLDER, records, MAPS, shared())
-    orphan = int(said.split()[0])
-    killed.kill()
-    killed.wait()
-    slow = """
-import os
-kill = os.kill
-def late(*arguments):
-    print("clears", flush=True)
-    time.sleep(1)
-    kill(*arguments)
-os.kill = late
-"""
-    _, said = started(HOLDER.replace("held =", f"{slow}\nheld =", 1), records, SLEEPS)
-    assert said == "clears\n"
-    assert lives(orphan)
-
-    next_start()
-
-    assert not lives(orphan)
-
-
-def test_a_disk_that_is_full_for_a_while_loses_nothing(records, tmp_path, shared, started):
+def test_a_disk_that_is_full_for_a_while_loses_nothing(records, started, shared):
     """The limit of a file's size stands for the disk: writes fail, the first of them after some bytes."""
     program = """
 import resource, subprocess, sys, time
@@ -310,26 +226,27 @@ from kgray.backends import belongings
 belongings._RECORDS = Path(sys.argv[1])
 held = belongings.Belongings()
 with held.noting():
-    size = held._path.stat().st_size
+    record = Path(held._record.name)
+    size = record.stat().st_size
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5, resource.RLIM_INFINITY))
     lift = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     command = [sys.executable, "-c", *sys.argv[2:]]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=lift)
     child.stdout.readline()
     time.sleep(0.7)
-    full = held._path.stat().st_size
+    full = record.stat().st_size
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     time.sleep(0.7)
-    print(full - size, child.pid, *held._path.read_text().splitlines(), sep="|", flush=True)
+    print(full - size, *record.read_text().splitlines(), sep="|", flush=True)
     child.kill()
     child.wait()
 held.end()
 """
     segment = shared()
     _, said = started(program, records, MAPS, segment)
-    full, pid, *lines = said.strip().split("|")
+    full, *lines = said.strip().split("|")
     assert full == "5"
-    assert [line.split()[:2] for line in lines[1:]] == [["process", pid], ["segment", segment.name]]
+    assert [line.split()[0] for line in lines[1:]] == [segment.name]
 
 
 def test_a_folder_is_made_for_its_owner_alone_and_the_lock_is_free_after_the_start(records):

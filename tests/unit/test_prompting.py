@@ -28,8 +28,13 @@ from kgray.prompting.prompts import (
     section,
     tokens,
 )
-from kgray.prompting.replies import parse_answer, parse_extraction
-from kgray.prompting.schemas import EXTRACTION_TASKS, answers_schema, plain_fact
+from kgray.prompting.replies import (
+    EXTRACTION_TASKS,
+    answers_schema,
+    parse_answer,
+    parse_extraction,
+    plain_fact,
+)
 from kgray.records import Episode, ExtractedEntity
 from tests.doors.chat_server import sections
 

@@ -18,7 +18,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -82,12 +81,10 @@ class TokensSpent:
 
     @property
     def cost(self) -> Cost:
-        """What was spent, as a value."""
         return Cost(self.calls, self.prompt_tokens, self.completion_tokens)
 
     @property
     def is_over(self) -> bool:
-        """Whether no more calls are allowed."""
         return self.most_calls is not None and self.calls >= self.most_calls
 
     def count(self, usage: object, body: Mapping[str, Any], text: str = "") -> bool:
@@ -198,16 +195,11 @@ class _ServerSession:
     is_slow: bool = False
     streams: bool = True
 
-    def streamed(self, post: _Post) -> bool:
-        """Whether a request asks for a stream."""
-        return post.listener is not None and (not post.if_slow or (self.is_slow and self.streams))
-
-    def note(self, found: object, seconds: float) -> None:
+    def note(self, found: dict[str, Any], seconds: float) -> None:
         """Note how long a whole reply took."""
-        usage = found.get("usage") if isinstance(found, dict) else None
-        written = usage.get("completion_tokens") if isinstance(usage, dict) else None
-        if isinstance(written, int) and seconds > max(_SLOW_S, written / _SLOW_RATE):
-            self.is_slow = True
+        with suppress(KeyError, TypeError):  # of another form, or without a count
+            if seconds > max(_SLOW_S, found["usage"]["completion_tokens"] / _SLOW_RATE):
+                self.is_slow = True
 
 
 # By event loop: connections die with the loop that made them, and `asyncio.run` makes a new one a call.
@@ -263,12 +255,17 @@ class Client:
         The list of its models costs nothing; only where the model is not on it, one token is asked of it.
         Raises Unavailable where it gives no answer in time, SettingsError for a wrong key, address or model.
         """
+        if self.endpoint.setting == "embedder":
+            shortest = _Post("/embeddings", {"input": ["a"]}, lambda got: "data" in got)
+        else:
+            body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+            shortest = _Post("/chat/completions", body, lambda got: "choices" in got)
         session = await _session(self.endpoint)
         try:
             async with asyncio.timeout(deadline_s):
                 if await self._is_listed(session):
                     return "serves it"
-                await self._once(session, self._shortest(), time.monotonic())
+                await self._once(session, shortest, time.monotonic())
         except TimeoutError:
             raise Unavailable(f"{self.where} gives no answer within {deadline_s:g} s") from None
         except TryLater as later:
@@ -286,12 +283,6 @@ class Client:
             return self.endpoint.name in {row["id"] for row in found["data"]}
         except (ClientError, TimeoutError, ValueError, KeyError, TypeError):
             return False  # the model is asked, and says what is wrong
-
-    def _shortest(self) -> _Post:
-        if self.endpoint.setting == "embedder":
-            return _Post("/embeddings", {"input": ["a"]}, lambda got: "data" in got)
-        body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
-        return _Post("/chat/completions", body, lambda got: "choices" in got)
 
     async def _opened(self) -> Any:  # noqa: ANN401 - a `_ServerSession`; of an engine, one with a limiter
         return await _session(self.endpoint)
@@ -331,7 +322,13 @@ class Client:
             longest = min(self.endpoint.longest_pause_s, self.endpoint.first_pause_s * 2 ** min(attempt, 10))
             delay = max(wait, random.uniform(0.05, longest))  # noqa: S311 - spreads load, guards nothing
             if now + delay > deadline and (wait or now >= deadline):
-                raise Unavailable(self._gave_up(reason, now - since, wait), waited=True)
+                more = f" and asks for {wait:.0f} s" if wait else ""
+                raise Unavailable(
+                    f"The server at {self.endpoint.base_url} {reason}{more}; waited "
+                    f"{round(now - since, 1):g} s (model.patience_s = {self.endpoint.patience_s:g}). "
+                    "What was accepted is safe: run the command again.",
+                    waited=True,
+                )
             await asyncio.sleep(min(delay, max(deadline - now, 0.0)))
             attempt += 1
 
@@ -342,7 +339,7 @@ class Client:
         try:
             body = {"model": self.endpoint.name, **post.body}
             found: Any = None
-            streamed = session.streamed(post)
+            streamed = post.listener and (not post.if_slow or (session.is_slow and session.streams))
             if streamed:
                 with suppress(*((Rejected,) if post.if_slow else ())):
                     found = await self._streamed(session, post, body, sent_at)
@@ -430,15 +427,6 @@ class Client:
             told = said
         return Rejected(f"{status}: {self.masked(' '.join(str(told).split()))[:300]}")
 
-    def _gave_up(self, reason: str, waited: float, asked: float) -> str:
-        """Return the error's message. waited: seconds since the first failure; asked: of retry-after."""
-        more = f" and asks for {asked:.0f} s" if asked else ""
-        return (
-            f"The server at {self.endpoint.base_url} {reason}{more}; waited {round(waited, 1):g} s "
-            f"(model.patience_s = {self.endpoint.patience_s:g}). What was accepted is safe: "
-            "run the command again."
-        )
-
     def masked(self, text: str) -> str:
         """Return the text with the key masked: servers' messages are stored, and may repeat what was sent.
 
@@ -491,10 +479,8 @@ def _proxy(url: str) -> str | None:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds that the server asks for, as a number or as a date; 0 where it does not."""
+    """Return the seconds that the server asks for; 0 where it does not, or names a date."""
     for told, unit in ((headers.get("retry-after-ms"), 1000), (headers.get("retry-after"), 1)):
         with suppress(ValueError):
             return max(0.0, float(told or "") / unit)
-        with suppress(ValueError):
-            return max(0.0, parsedate_to_datetime(told or "").timestamp() - time.time())
     return 0.0

@@ -11,8 +11,7 @@ from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequ
 from kgray.errors import InvalidAnswer
 from kgray.ports import ExtractionRequest, ResponseCache
 from kgray.prompting.prompts import Prompts, dating_data, extraction_data, tokens
-from kgray.prompting.replies import parse_extraction
-from kgray.prompting.schemas import EXTRACTION_TASKS, plain_entity, plain_fact
+from kgray.prompting.replies import EXTRACTION_TASKS, parse_extraction, plain_entity, plain_fact
 from kgray.records import Episode, ExtractedEntity, Extraction, as_value
 
 _T = TypeVar("_T")

@@ -13,8 +13,7 @@ from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequ
 from kgray.errors import InvalidAnswer
 from kgray.ports import Answer, Judged, Question, QuestionRequest, ResponseCache
 from kgray.prompting.prompts import Prompt, Prompts, questions_data
-from kgray.prompting.replies import parse_answer
-from kgray.prompting.schemas import answers_schema
+from kgray.prompting.replies import answers_schema, parse_answer
 from kgray.records import Episode, canonical, clean_text
 
 # The task that answers a kind. The questions of `relate` share a call: names are judged beside each other.
@@ -94,7 +93,6 @@ class OpenAIJudge:
         return answers
 
     def _parts(self, request: QuestionRequest) -> Iterator[_JudgeCall]:
-        """Yield the calls of a request, in a fixed order."""
         if not self._apart:
             yield self._part("batched", request, tuple(range(len(request.questions))))
             return

@@ -41,34 +41,27 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 @dataclass(slots=True, kw_only=True)
 class _Record:
-    """An object that has a name: who it is, and while its fields are read, where it stands.
-
-    key       of the record; "" = it has none
-    own       its fields that say what it is called, in lower snake case: they are no facts
-    person    it is surely one
-    currency  of its prices, where a field says so
-    number    its index among the entities
-    named     relation -> the field that it was first used for: "price_usd" and "price_eur" are not one
-    """
+    """An object that has a name: who it is, and while its fields are read, where it stands."""
 
     name: str
-    key: str
+    key: str  # "" = it has none
     label: str
-    own: frozenset[str]
-    person: bool
-    currency: str | None
+    own: frozenset[str]  # its fields that say what it is called, in lower snake case: they are no facts
+    person: bool  # it is surely one
+    currency: str | None  # of its prices, where a field says so
     depth: int = 0
-    number: int = 0
+    number: int = 0  # its index among the entities
+    # relation -> the field that it was first used for: "price_usd" and "price_eur" are not one
     named: dict[str, str] = field(default_factory=dict)
 
 
 class _Field(NamedTuple):
-    """One field of an object. key: in lower snake case. unit: of a number, or None. many: it is a list."""
+    """One field of an object."""
 
     relation: str
-    key: str
-    unit: str | None
-    many: bool
+    key: str  # in lower snake case
+    unit: str | None  # of a number
+    many: bool  # it is a list
 
 
 class JsonReader:
@@ -299,7 +292,6 @@ def _number(text: str) -> str:
 
 
 def _date(text: str) -> Value | None:
-    """Return a date at its own precision; None where there is no such day."""
     try:
         return Value("date", show_as(*parse(text)))
     except ValueError:
