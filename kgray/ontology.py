@@ -37,7 +37,7 @@ ObjectKind = Literal["entity", "value"]
 _LABEL = re.compile(r"[A-Z][A-Za-z0-9]*")
 # The slots that a phrase may end in; backends/rules gives them their meaning.
 _SLOTS = (
-    "belonging employer group language name org person place price problem role someone status thing"
+    "before belonging employer group language name org person place price problem role someone status thing"
 ).split()
 _PHRASE = re.compile(r"(?:[a-z][a-z'|-]* )+\{([a-z]+)\}")
 _MOST_WORDS = 80  # characters of a relation's words

@@ -210,22 +210,6 @@ Bob joins Acme.
 That was wrong: Bob works at Acme.
 It is not true that Bob does not work at Acme.
 It is not true that Bob joined Acme.
-It is not true that Bob works at Acme.
-I don't like coffee any more.
-I don't like coffee anymore.
-I quit my job.
-My manager is Bob.
-Bob is my manager.
-Bob's manager is Carol.
-Bob is Carol's manager.
-Bob is no longer my manager.
-My sister is Carol.
-I don't like coffee.
-The desk's price is 80 euros.
-The price of the desk dropped from $120 to $99.50.
-The status of the Q3 report is done.
-Bob left Acme for Beta.
-I left Acme to join Beta.
 Is it true that Bob works at Acme?
 Thanks for telling me that Bob works at Acme.
 Tell Bob that I work at Acme.
@@ -512,7 +496,10 @@ def test_it_says_nothing(text):
         ),
         ("I love tea lol.", []),
         ("I work at Acme. No, I live in Rome.", []),
-        ("I work at Acme. I don't like tea.", [("Alice Nguyen", "WORKS_AT", "Acme", "holds")]),
+        (
+            "I work at Acme. I don't like tea.",
+            [("Alice Nguyen", "WORKS_AT", "Acme", "holds"), ("Alice Nguyen", "DISLIKES", "tea", "holds")],
+        ),
     ],
 )
 def test_who_is_spoken_to_or_left_out_is_no_subject(text, facts):

@@ -6,7 +6,7 @@ Other clauses give no facts, so that no misunderstood word turns a sentence into
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -22,31 +22,46 @@ Found = tuple[FactEnd, int]  # an object, and the unit after it
 
 
 class Subject(NamedTuple):
-    """The subject of a clause."""
+    """The subject of a clause; its words end before unit `end`.
+
+    text      what names it: "Alice Nguyen" for "I", "Alice Nguyen's manager"
+    relation  of "my manager is", "the price of the desk is": the relation that the noun names
+    plural    a bare verb after it is a present tense
+    pronoun   "i" or "we", "" = neither
+    """
 
     ends: tuple[FactEnd, ...]
-    end: int  # the unit after its words
-    text: str  # what names it: "Alice Nguyen" for "I", "Alice Nguyen's manager"
-    plural: bool = False  # a bare verb after it is a present tense
-    pronoun: str = ""  # "i" or "we"
+    end: int
+    text: str
+    relation: RelationType | None = None
+    plural: bool = False
+    pronoun: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
 class Clause:
-    """What one clause says, before it is known when it held."""
+    """What one clause says, before it is known when it held.
+
+    first, verb     the first unit of its verb group, and the verb's
+    end             the unit after the words that its text takes; after: the one after the whole clause
+    elided          its subject stands in the clause before. reversed: "Bob is my manager"
+    denied          "it is not true that ..."
+    beside          what else it names: Acme of "moved from Acme to Beta" and Beta of "left Acme for Beta"
+                    ("other"), "works at Acme as a designer" (HAS_ROLE), "a designer at Acme" (WORKS_AT)
+    """
 
     subject: Subject
     phrase: Phrase
     tense: Tense
     objects: tuple[FactEnd, ...] = ()
-    first: int  # the first unit of its verb group
+    first: int
     verb: int
-    end: int  # the unit after the words that its text takes
-    after: int = 0  # the unit after the whole clause
+    end: int
+    after: int = 0
     dates: list[DatePhrase] = field(default_factory=list)
-    elided: bool = False  # its subject stands in the clause before
-    # What else it names: Acme of "moved from Acme to Beta" ("other"), "works at Acme as a designer"
-    # (HAS_ROLE), "a designer at Acme" (WORKS_AT).
+    elided: bool = False
+    reversed: bool = False
+    denied: bool = False
     beside: list[tuple[str, FactEnd]] = field(default_factory=list)
 
 
@@ -60,9 +75,12 @@ class ClauseReader:
         """Return the clauses that say something, in order; none of a question or a sentence that hedges."""
         clauses: list[Clause] = []
         subject: Subject | None = None
-        at = self._opening()
+        at, denial = self._opening()
         while at < len(self.sentence.units) and self.sentence.states_something:
             clause = self._clause(at, subject)
+            if denial:  # of one plain clause; "It is not true that Bob does not work" says nothing
+                fits = clause and clause.phrase.mode == "state" and clause.after == clause.end
+                return [replace(clause, denied=True)] if clause and fits and not clause.tense.polarity else []
             if clause:
                 clauses.append(clause)
             elif subject and clauses and self._takes_back(at):
@@ -73,7 +91,14 @@ class ClauseReader:
 
     # ------------------------------------------------------------------- where a clause may begin
 
-    def _opening(self) -> int:
+    def _opening(self) -> tuple[int, bool]:
+        """Return where the first clause begins, and whether words before it deny it."""
+        said = [self.low(i) for i in range(6)]
+        if said[0] in {"that", "this"} and "wrong" in said:
+            return len(self.sentence.units), False  # "That was wrong: Bob ...": which of the two is so?
+        untrue = WORDS["untrue"] & set(said) or ("true" in said and {"not", "n't"} & set(said))
+        if said[0] == "it" and untrue and "that" in said:
+            return said.index("that") + 1, True
         at = int(self.low(0) in {"-", "*", "•"})
         while self.low(at) in WORDS["openers"] or (at and self.low(at) in {",", ":", "all", "everyone"}):
             at += 1
@@ -86,7 +111,7 @@ class ClauseReader:
                 break
         if self.low(at) in {"at", "in"} and self.sentence.name(at + 1) and self.low(at + 2) == ",":
             at += 3  # "At Acme, Bob reports to Carol"
-        return at
+        return at, False
 
     def _next_start(self, at: int, *, after_clause: bool) -> int:
         """Return where the next clause may begin: after "and", "but", ";", or the sign that ends a clause."""
@@ -146,6 +171,11 @@ class ClauseReader:
     def _phrases(self, lemma: str, subject: Subject) -> Iterator[Phrase]:
         """Yield the phrases of a verb that its subject fits."""
         phrases = self.table.phrases.get(lemma, [])
+        if subject.relation:  # "the price of the desk": of that relation alone
+            yield from (phrase for phrase in phrases if phrase.relation is subject.relation)
+            if lemma == "be":
+                yield self.table.phrase_of_noun(subject.relation)
+            return
         unsure = not subject.pronoun and not all(end.type or _is_thing(end) for end in subject.ends)
         for phrase in phrases:
             if not all(_suits(end, phrase.relation) for end in subject.ends):
@@ -153,6 +183,8 @@ class ClauseReader:
             if lemma == "be" and (subject.pronoun == "we" or (unsure and _is_ambiguous(phrase, phrases))):
                 continue  # "we are based in Berlin": the speaker, or a company?
             yield phrase
+        if lemma == "be" and len(subject.ends) == 1:
+            yield from self.table.of_owners
 
     def _match(self, clause: Clause) -> bool:
         """Read on from the verb; whether the phrase's words, its object and nothing else follow."""
@@ -166,8 +198,14 @@ class ClauseReader:
             if self.low(at) not in group:
                 return False
             at += 1
-        ends, end = self._list(at, lambda step: self._object(step, phrase))
-        clause.objects, clause.end = ends, end
+        if phrase.slot == "owner":
+            wanted, held = phrase.relation.object_type, clause.subject.ends[0].type
+            owned = self._owned(at) if wanted in {"", held or wanted} else ()
+            owner = next((one for one in owned if one.relation is phrase.relation), None)
+            ends, end = (owner.ends, owner.end) if owner else ((), at)
+        else:
+            ends, end = self._objects(at, phrase)
+        clause.objects, clause.end, clause.reversed = ends, end, phrase.slot == "owner"
         return bool(ends) and self._tail(clause, end)
 
     # ------------------------------------------------------------------------ after the object
@@ -178,7 +216,7 @@ class ClauseReader:
             if date := self.sentence.unit(at).date:
                 clause.dates.append(date)
                 at += 1
-            elif step := self._company(clause, at) or self._loose(clause, at):
+            elif step := self._any_more(clause, at) or self._company(clause, at) or self._loose(clause, at):
                 at = step
             else:
                 return False
@@ -191,13 +229,25 @@ class ClauseReader:
         if not holds or clause.phrase.mode != "state" or clause.phrase.relation.object == "value":
             return 0
         found = self.sentence.noun_phrases(at + 1) if self.low(at) in WORDS["loose_prepositions"] else []
-        end = found[0][1] if found else at
-        return end if end > at and WORDS["fictions"].isdisjoint(map(self.low, range(at, end))) else 0
+        return (
+            found[0][1]
+            if found and WORDS["fictions"].isdisjoint(map(self.low, range(at, found[0][1])))
+            else 0
+        )
+
+    def _any_more(self, clause: Clause, at: int) -> int:
+        """Read "any more", which makes "no longer" of "not"."""
+        any_more = self.low(at) == "any" and self.low(at + 1) in {"more", "longer"}
+        if clause.tense.polarity != "not" or not (any_more or self.low(at) == "anymore"):
+            return 0
+        clause.tense = clause.tense._replace(polarity="no longer")
+        clause.end = at + 1 + any_more if at == clause.end else clause.end
+        return at + 1 + any_more
 
     def _company(self, clause: Clause, at: int) -> int:
-        """Read "as a designer", "at Acme" after a role."""
+        """Read "as a designer", "at Acme" after a role, "for Beta" and "to join Beta" after an end."""
         name, low = clause.phrase.relation.name, self.low(at)
-        what, found = "", None
+        what, found = "other", None
         if name == "WORKS_AT" and low == "as":
             what, found = "HAS_ROLE", self._role(at + 1)
         elif name == "HAS_ROLE" and (
@@ -205,6 +255,8 @@ class ClauseReader:
         ):
             jobs = (row for row in self.table.phrases.get("work", ()) if row.relation.name == "WORKS_AT")
             what, found = "WORKS_AT", next((self._object(at + 1, job) for job in jobs), None)
+        elif clause.phrase.mode == "end" and (low == "for" or (low, self.low(at + 1)) == ("to", "join")):
+            found = self._object(at + 1 + (low == "to"), clause.phrase)
         if found is None:
             return 0
         clause.beside.append((what, found[0]))
@@ -218,6 +270,7 @@ class ClauseReader:
         sentence, speaker, low = self.sentence, self.sentence.speaker, self.low(at)
         if low in {"i", "we"} and speaker:
             yield Subject((speaker,), at + 1, speaker.name, plural=True, pronoun=low)
+        yield from self._owned(at)
         if sentence.name(at):
             yield self._names(at)
         elif low in {"the", "my", "our"}:
@@ -229,36 +282,69 @@ class ClauseReader:
 
     def _names(self, at: int) -> Subject:
         """Return "Ada", "Ada and Bob", "Ada, Bob and I"; of "Bob, I work", which speaks to Bob, "Bob"."""
-
-        def name(step: int) -> Found | None:
-            named = self.sentence.name(step)
-            found = named or (self.sentence.speaker if step > at and self.low(step) == "i" else None)
-            return (found, step + 1) if found else None
-
-        ends, end = self._list(at, name)
-        if self.low(end - 2) not in {"and", "&"}:
+        sentence = self.sentence
+        ends: list[FactEnd] = []
+        end, step, joined = at, at, False
+        while len(ends) < _MAX_LIST:
+            name = sentence.name(step) or (sentence.speaker if ends and self.low(step) == "i" else None)
+            if name is None:
+                break
+            ends.append(name)
+            end = step + 1
+            step = end + (self.low(end) == ",")
+            if joined or step == end == step + (self.low(step) in {"and", "&"}):
+                break
+            joined = self.low(step) in {"and", "&"}
+            step += joined
+        if not joined:
             ends, end = ends[:1], at + 1
         names = [one.name for one in ends]
         text = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-        return Subject(ends, end, text, plural=len(ends) > 1)
+        return Subject(tuple(ends), end, text, plural=len(ends) > 1)
+
+    def _owned(self, at: int) -> Iterator[Subject]:
+        """Yield what "my manager", "Ada's manager", "the price of the desk" at a unit tell of: the owner."""
+        sentence, low = self.sentence, self.low(at)
+        my, name = low in {"my", "our"}, sentence.name(at)
+        owners = [(name, at + 1)] if name else sentence.noun_phrases(at) if low == "the" else []
+        steps = [(owner, end + 1) for owner, end in owners if self.low(end) == "'s"][:1]
+        if my and sentence.speaker:
+            steps = [(sentence.speaker, at + 1)]
+        for owner, step in steps:
+            if noun := self._noun(step):
+                mine = f"{owner.name}'s {sentence.text_of(step, noun[1])}"
+                yield Subject((owner,), noun[1], mine if my else sentence.text_of(at, noun[1]), noun[0])
+                return
+        if low == "the" and (noun := self._noun(at + 1)) and self.low(noun[1]) == "of":
+            for thing, end in sentence.noun_phrases(noun[1] + 1):
+                yield Subject((thing,), end, sentence.text_of(at, end), noun[0])
+
+    def _noun(self, at: int) -> tuple[RelationType, int] | None:
+        """Return the relation that the noun at a unit names, and the unit after the noun."""
+        at += self.low(at) in {"new", "current"}
+        nouns = ((" ".join(self.low(i) for i in range(at, at + n)), at + n) for n in (2, 1))
+        return next(((self.table.nouns[noun], end) for noun, end in nouns if noun in self.table.nouns), None)
 
     # ------------------------------------------------------------------------------- objects
 
-    def _list(self, at: int, item: Callable[[int], Found | None]) -> tuple[tuple[FactEnd, ...], int]:
-        """Return the items of a list, "A", "A and B", "A, B and C", and the unit after it; () = none."""
+    def _objects(self, at: int, phrase: Phrase) -> tuple[tuple[FactEnd, ...], int]:
+        """Return what fills the phrase's slot, one object or a list, and the unit after it; () = nothing."""
+        if phrase.slot == "before":
+            return (FactEnd(""),), at
         ends: list[FactEnd] = []
-        found = item(at)
+        found = self._object(at, phrase)
         while found and len(ends) < _MAX_LIST:
             if ends and (found[0].value or found[0].is_noun_phrase != ends[0].is_noun_phrase):
                 break
             ends.append(found[0])
             at = found[1]
             step = at + (self.low(at) == ",")
-            step += self.low(step) in {"and", "&"}
-            found = item(step) if step > at else None
+            step += self.low(step) == "and"
+            found = self._object(step, phrase) if step > at else None
         return tuple(ends), at
 
     def _object(self, at: int, phrase: Phrase) -> Found | None:
+        """Return the one object at a unit, and the unit after it."""
         slot, sentence = phrase.slot, self.sentence
         if slot == "price":
             price = sentence.unit(at).price
@@ -266,9 +352,13 @@ class ClauseReader:
         if slot == "role":
             return self._role(at)
         if slot == "status":
-            texts = [(" ".join(map(self.low, range(at, at + n))), at + n) for n in range(_MAX_STATUS, 0, -1)]
-            said = ((FactEnd(text, value=Value("text", text)), end) for text, end in texts)
-            return next((one for one in said if one[0].name in WORDS["statuses"]), None)
+            texts = [" ".join(map(self.low, range(at, at + n))) for n in range(_MAX_STATUS + 1)]
+            longest = max((n for n, text in enumerate(texts) if text in WORDS["statuses"]), default=0)
+            return (
+                (FactEnd(texts[longest], value=Value("text", texts[longest])), at + longest)
+                if longest
+                else None
+            )
         if slot in {"person", "someone"} and self.low(at) in {"me", "us"} and sentence.speaker:
             return sentence.speaker, at + 1
         found = self._thing(at) if slot in WORDS["noun_phrase_slots"] else self._name(at, slot)
@@ -347,6 +437,7 @@ def _is_thing(end: FactEnd) -> bool:
 
 
 def _suits(end: FactEnd, relation: RelationType) -> bool:
+    """Whether an end may be the subject of a relation."""
     if relation.subject_type == "Thing":
         return end.type != "Person" and end.span is not None  # without a span: the speaker
     if end.is_noun_phrase:  # "the manager" is nobody by name; "the design team" is

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from decimal import Decimal
@@ -70,20 +71,25 @@ class Timing(NamedTuple):
 _Stated = tuple[DatedMoment | None, DatedMoment | None, bool]
 
 
-def timing_of(clause: Clause, phrase: Phrase, reference: Instant) -> Timing | None:
+def timing_of(
+    clause: Clause, phrase: Phrase, reference: Instant, *, has_opposite: bool = False
+) -> Timing | None:
     """Return what kind of evidence a clause is, and its times; None = it says nothing certain.
 
-    phrase: the clause's own, or that of an event that it tells of too
+    phrase        the clause's own, or that of an event that it tells of too
+    has_opposite  another relation means the opposite, so that "does not like" is evidence of that one
     """
     (time, polarity), mode = clause.tense, phrase.mode
     stated = _stated(clause, reference, mode)
+    if clause.denied:
+        return Timing("denied")
     if stated is None:
         return None
     if polarity == "never":
         is_event = mode == "start" and not phrase.relation.phrases
         return Timing("denied") if (mode in {"state", "event"} or is_event) and not clause.dates else None
     if mode == "state":
-        return _state(clause, stated, (reference, "instant"))
+        return _state(clause, stated, (reference, "instant"), has_opposite=has_opposite)
     happened = time in {"past", "perfect"}
     start, end, lasting = stated
     moment = start or ((reference, "instant") if happened else None)
@@ -95,7 +101,7 @@ def timing_of(clause: Clause, phrase: Phrase, reference: Instant) -> Timing | No
     return Timing("happened" if mode == "event" else "holds", start=moment)
 
 
-def _state(clause: Clause, stated: _Stated, now: DatedMoment) -> Timing | None:
+def _state(clause: Clause, stated: _Stated, now: DatedMoment, *, has_opposite: bool) -> Timing | None:
     """Return what a state says, such as "works at"; now: the reference time."""
     (time, polarity), (start, end, lasting) = clause.tense, stated
     if time in {"past", "former"}:
@@ -112,8 +118,10 @@ def _state(clause: Clause, stated: _Stated, now: DatedMoment) -> Timing | None:
         return None
     if polarity == "no longer":
         return Timing("ended", end=start or now) if end is None else None
-    if polarity == "not":  # "has not worked at Acme since 2020"
-        return Timing("ended", end=start) if time == "perfect" and start and lasting else None
+    if polarity == "not" and time == "perfect":  # "has not worked at Acme since 2020"
+        return Timing("ended", end=start) if start and lasting else None
+    if polarity == "not":
+        return Timing("holds", start=now) if has_opposite and not clause.dates else None
     once = time == "perfect" and not lasting  # "I have worked at Acme": does it still hold?
     moment = start is not None and not lasting and time != "future"  # "works at Acme on Friday"
     if once or moment or (end and end[0] <= max(now, start or now)[0]):
@@ -153,6 +161,13 @@ def share_dates(clauses: list[Clause]) -> None:
     for first, second in pairwise(clauses):
         if second.elided and "state" not in {first.phrase.mode, second.phrase.mode}:
             first.dates, second.dates = first.dates or second.dates, second.dates or first.dates
+
+
+def other_side(timing: Timing, relation: RelationType) -> Timing | None:
+    """Return what a change says of its other side: "moved from Acme to Beta" ends Acme when Beta begins."""
+    if relation.object != "entity" or timing.kind == "denied":
+        return None
+    return Timing("ended", end=timing.start) if timing.kind == "holds" else Timing("holds", start=timing.end)
 
 
 def wording_of(sentence: MarkedSentence, clause: Clause) -> str:
@@ -266,6 +281,11 @@ class ExtractionBuilder:
                 self.dropped.append(f"{fact.relation}: {fact.text[:80]!r} contradicts {rival.text[:80]!r}")
         self.facts = kept
 
+    def extraction(self, model: str) -> Extraction:
+        return Extraction(
+            entities=tuple(self.entities), facts=tuple(self.facts), dropped=tuple(self.dropped), model=model
+        )
+
 
 def _contradict(a: ExtractedFact, b: ExtractedFact, *, single: bool) -> bool:
     if (a.target, a.value) != (b.target, b.value):
@@ -307,8 +327,7 @@ class RulesExtractor:
         else:
             _TextReader(self._table, builder, episode, request.previous).read()
             builder.drop_contradictions(self._ontology)
-        entities, facts, dropped = tuple(builder.entities), tuple(builder.facts), tuple(builder.dropped)
-        return Extraction(entities=entities, facts=facts, dropped=dropped, model=self.identity)
+        return builder.extraction(self.identity)
 
 
 class _TextReader:
@@ -317,7 +336,7 @@ class _TextReader:
     def __init__(
         self, table: PhraseTable, builder: ExtractionBuilder, episode: Episode, previous: Sequence[Episode]
     ) -> None:
-        self.table, self.builder, self.text = table, builder, episode.text
+        self.table, self.builder, self.text, self.previous = table, builder, episode.text, previous
         self.reference: Instant = episode.reference_time
         self.known = KnownWords()
         for one in (episode, *previous):
@@ -333,6 +352,11 @@ class _TextReader:
         self.is_transcript = bool(
             PATTERNS["transcript"].search(self.text[:MAX_TEXT]) or PATTERNS["somebody"].match(self.text)
         )
+        if here := PATTERNS["here"].match(self.text):
+            if self.speaker and _is_called(here[1], self.speaker.name):
+                self.text = " " * here.end() + self.text[here.end() :]  # what follows stays where it stands
+            else:
+                self.is_transcript = True
 
     def read(self) -> None:
         found = list(sentences(self.text))
@@ -351,22 +375,41 @@ class _TextReader:
             self.builder.dropped.append(f"the text after character {MAX_TEXT} was not read")
 
     def _clause(self, clause: Clause, text: str) -> None:
-        relation, timing = clause.phrase.relation, timing_of(clause, clause.phrase, self.reference)
+        """Add what one clause says of its relation."""
+        relation, opposite = clause.phrase.relation, self.table.opposites.get(clause.phrase.relation.name)
+        timing = timing_of(clause, clause.phrase, self.reference, has_opposite=opposite is not None)
         if timing is None:
             return
+        if opposite and clause.tense.polarity == "not" and timing.kind == "holds":
+            relation = opposite
         holds = timing.kind in {"holds", "happened"}
         role = any(what == "HAS_ROLE" for what, _ in clause.beside)
         for subject in clause.subject.ends:
             # "No longer works at Acme as a designer" may work there as something else.
-            for item in clause.objects if holds or not role else ():
-                self._fact(relation, subject, item, text, timing)
+            for item in self._objects(clause, subject) if holds or not role else ():
+                ends = (item, subject) if clause.reversed else (subject, item)
+                self._fact(relation, *ends, text, timing)
             for what, beside in clause.beside:
-                if what == "other":  # "moved from Acme to Beta" ends Acme when Beta begins
-                    if relation.object == "entity" and timing.kind == "holds":
-                        self._fact(relation, subject, beside, text, Timing("ended", end=timing.start))
+                if what == "other":
+                    if change := other_side(timing, relation):
+                        self._fact(relation, subject, beside, text, change)
                 # Who was the CEO of Acme may work there still.
                 elif (declared := self.table.ontology.get(what)) and (holds or what == "HAS_ROLE"):
                     self._fact(declared, subject, beside, text, timing)
+
+    def _objects(self, clause: Clause, subject: FactEnd) -> tuple[FactEnd, ...]:
+        """Return the clause's objects; of "I quit my job" the employer that was named before."""
+        if clause.phrase.slot != "before":
+            return clause.objects
+        relation = clause.phrase.relation.name
+        builders = [self.builder]
+        for episode in reversed(self.previous):
+            if (found := _last_said(builders[-1], subject.name, relation)) is not None:
+                return found
+            if episode.kind in {"message", "text"}:
+                builders.append(ExtractionBuilder())
+                _TextReader(self.table, builders[-1], episode, ()).read()
+        return _last_said(builders[-1], subject.name, relation) or ()
 
     def _event(self, clause: Clause, text: str) -> None:
         """Add what took place, where the clause's relation tells only what began or ended by it."""
@@ -399,6 +442,12 @@ class _TextReader:
         )  # fmt: skip
 
 
+def _is_called(said: str, name: str) -> bool:
+    """Whether words such as "B. Smith" are a short form of a name: initials or words of it."""
+    short, full = (re.findall(r"[^\W_]+", text.casefold()) for text in (said, name))
+    return not set(short).isdisjoint(full) and all(any(w.startswith(s) for w in full) for s in short)
+
+
 def _takes_back(sentence: Sentence) -> bool:
     """Whether a sentence says that the one before it is not so, or asks: "Not!", "Just kidding", "Right?"."""
     lows = [token.low for token in sentence.tokens]
@@ -409,3 +458,12 @@ def _takes_back(sentence: Sentence) -> bool:
         WORDS["takes_back"], WORDS["hedges"]
     ).isdisjoint(lows)
     return short and negated and lows[0] in WORDS["may_take_back"]
+
+
+def _last_said(builder: ExtractionBuilder, subject: str, relation: str) -> tuple[FactEnd, ...] | None:
+    """Return the object that a subject was last said to have, () where it has ended; None = none said."""
+    for fact in reversed(builder.facts):
+        if fact.relation == relation and builder.entities[fact.source].name == subject:
+            end = builder.entities[fact.target or 0]
+            return (FactEnd(end.name, end.type),) if fact.kind == "holds" else ()
+    return None

@@ -114,7 +114,7 @@ class Phrase(NamedTuple):
     """One row of the table: "start at {org}" begins (mode) WORKS_AT (relation) with an organisation (slot).
 
     words  each word after the verb, as the set of its alternatives
-    slot   see ontology.toml
+    slot   see ontology.toml; "owner": of "is Ada's manager", "is the founder of Acme"
     """
 
     relation: RelationType
@@ -125,29 +125,42 @@ class Phrase(NamedTuple):
 
 
 class PhraseTable:
-    """Every phrase of an ontology by its verb, and every noun that names somebody by a relation ("manager").
+    """Every phrase of an ontology by its verb, and every noun that names a relation ("manager").
 
     verbs      a word in the text -> the verbs it may be, each with its forms
     phrases    a verb's base form -> its phrases: the longest first, then in the ontology's order
     events     (verb, words) -> the event that a clause tells of, besides what it begins or ends: "buy" BOUGHT
+    opposites  relation -> the one that its negation with "does not" expresses: LIKES -> DISLIKES
     """
 
     def __init__(self, ontology: Ontology) -> None:
         self.ontology = ontology
         self.verbs: dict[str, dict[str, set[Form]]] = {}
         self.phrases: dict[str, list[Phrase]] = {}
+        self.nouns: dict[str, RelationType] = {}
+        self.opposites: dict[str, RelationType] = {}
         for relation in ontology:
             self._add(relation, "state", relation.phrases)
             self._add(relation, "start", relation.starts)
             self._add(relation, "end", relation.ends)
             self._add(relation, "event", relation.events)
+            self.nouns = dict.fromkeys(relation.nouns, relation) | self.nouns
+            if len(relation.excludes) == 1:
+                self.opposites.setdefault(relation.excludes[0], relation)
         rows = [row for rows in self.phrases.values() for row in rows]
         self.events = {(row.verb, row.words): row for row in rows if row.mode == "event"}
         self.verbs_of_ends = {row.verb for row in rows if row.mode == "end"} - _LIGHT
-        self.nouns = frozenset(noun for relation in ontology for noun in relation.nouns)
+        self.of_owners = [
+            Phrase(one, "state", "be", (), "owner") for one in ontology if one.nouns and one.object != "value"
+        ]
         for phrases in self.phrases.values():
             # Stable: equals keep the ontology's order. An event comes after what it begins or ends.
             phrases.sort(key=lambda phrase: (-len(phrase.words), phrase.mode == "event"))
+
+    def phrase_of_noun(self, relation: RelationType) -> Phrase:
+        """Return the phrase of "my manager is {person}": its slot is that of the relation's first phrase."""
+        first = (relation.phrases or relation.starts or relation.events or ("be {person}",))[0]
+        return Phrase(relation, "state", "be", (), first.rpartition("{")[2].rstrip("}"))
 
     def _add(self, relation: RelationType, mode: Mode, phrases: Iterable[str]) -> None:
         for phrase in phrases:
