@@ -30,48 +30,30 @@ if TYPE_CHECKING:
     from kgray.opening import open  # noqa: A004 - the verb a user expects: kgray.open(...)
     from kgray.search import Context, Filters
 
-_MODULES = {
-    "kgray.client": ("connect",),
-    "kgray.opening": ("open",),
-    "kgray.memory": ("EntityCount", "History", "Memory", "Report"),
-    "kgray.graph": ("Entity", "FactSpan", "Hit"),
-    "kgray.search": ("Context", "Filters"),
-    "kgray.errors": (
-        "Ambiguous", "Denied", "InputError", "KgrayError", "NotBuilt", "NotFound", "SettingsError", "Stopped",
-        "StoreError", "Unavailable",
-    ),
-}  # fmt: skip
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+_HOMES = {
+    name: module
+    for module, names in (
+        ("client", "connect"),
+        ("opening", "open"),
+        ("memory", "EntityCount History Memory Report"),
+        ("graph", "Entity FactSpan Hit"),
+        ("search", "Context Filters"),
+        ("errors", "Ambiguous Denied InputError KgrayError NotBuilt NotFound SettingsError Stopped"),
+        ("errors", "StoreError Unavailable"),
+    )
+    for name in names.split()
+}
 __all__ = [
-    "Ambiguous",
-    "Context",
-    "Denied",
-    "Entity",
-    "EntityCount",
-    "FactSpan",
-    "Filters",
-    "History",
-    "Hit",
-    "InputError",
-    "KgrayError",
-    "Memory",
-    "NotBuilt",
-    "NotFound",
-    "Report",
-    "SettingsError",
-    "Stopped",
-    "StoreError",
-    "Unavailable",
-    "__version__",
-    "connect",
-    "open",
-]
+    "Ambiguous", "Context", "Denied", "Entity", "EntityCount", "FactSpan", "Filters", "History", "Hit",
+    "InputError", "KgrayError", "Memory", "NotBuilt", "NotFound", "Report", "SettingsError", "Stopped",
+    "StoreError", "Unavailable", "__version__", "connect", "open",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - PEP 562
     """Import a name on first use, so that `import kgray` and `kgray --help` stay instant."""
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        return getattr(import_module(f"kgray.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'kgray' has no attribute {name!r}")
 
 

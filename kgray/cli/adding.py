@@ -1,9 +1,9 @@
-"""add, retry: input into the log, and what is pending into the graph."""
+"""add, retry: input into the log, and what is pending into the graph; what is told of it at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +22,16 @@ from kgray.cli.frame import (
     several,
     together,
 )
-from kgray.cli.outcome import FIRST, nothing_accepted, print_report, refusal_line, say_quality
-from kgray.cli.progress import Progress
-from kgray.errors import ContentError, InputError
+from kgray.errors import FAULTY, ContentError, InputError
 
 if TYPE_CHECKING:
     from kgray.ingest.preview import Preview
     from kgray.intake.drafts import Defaults, Refusal
     from kgray.intake.files import Submitted
-    from kgray.memory import Memory
-    from kgray.ports.ingest import OnStep
+    from kgray.memory import Report
 
+FIRST = 10  # refusals that are shown one by one
+_COUNTS = ("accepted", "duplicate", "refused", "committed", "failed")
 _ON_ERROR = "stop: where anything is refused, nothing of the run is accepted. Default: skip."
 _KINDS = ("message", "text", "json", "triples")
 rows_options = together(
@@ -70,21 +69,21 @@ def add(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN
     """
     defaults = defaults_of(options)
     with ExitStack() as stack:
-        paths = [(name, regular(name, stack)) for name in files]
+        paths = [(name, _regular(name, stack)) for name in files]
         memory = stack.enter_context(call.trial() if options["dry_run"] else call.memory(create=True))
         how = {name: options[name] for name in ("replace", "again")}
         if options["dry_run"]:
-            return finished(_preview(call, memory.preview(**how), read(paths, defaults)))
+            return finished(_preview(call, memory.preview(**how), _read(paths, defaults)))
         if options["on_error"] == "stop":
-            checked = memory.check(read(paths, defaults), replace=options["replace"])
+            checked = memory.check(_read(paths, defaults), replace=options["replace"])
             if checked.refusals:
                 return nothing_accepted(call, checked.as_dict(), checked.refusals)
-        with Signals.gentle(), _watched(memory) as on_step:
-            how |= {"accept_only": options["accept_only"], "on_step": on_step, "stop": Signals.asked}
-            report = finished(memory.add_many(read(paths, defaults), **how))
+        with Signals.gentle(), printing.Progress(memory.store.pending_count) as progress:
+            how |= {"accept_only": options["accept_only"], "on_step": progress.step, "stop": Signals.asked}
+            report = finished(memory.add_many(_read(paths, defaults), **how))
         if not options["accept_only"]:
             say_quality(call)
-    return print_report(call, report)
+    return _print_report(call, report)
 
 
 @command("Take failed episodes up again.")
@@ -95,13 +94,13 @@ def retry(call: Call, group: str | None, episodes: tuple[str, ...]) -> int:
 
     kgray retry --group team
     """
-    with call.memory() as memory, Signals.gentle(), _watched(memory) as on_step:
-        retried = memory.retry(group=group, episodes=episodes, on_step=on_step, stop=Signals.asked)
+    with call.memory() as memory, Signals.gentle(), printing.Progress(memory.store.pending_count) as progress:
+        retried = memory.retry(group=group, episodes=episodes, on_step=progress.step, stop=Signals.asked)
         report = finished(retried)
-    return print_report(call, report)
+    return _print_report(call, report)
 
 
-def regular(name: str, stack: ExitStack) -> Path:
+def _regular(name: str, stack: ExitStack) -> Path:
     """Return a path that can be read twice: standard input, pipes and the like are copied to a file first."""
     from kgray.intake.files import spooled
 
@@ -120,28 +119,12 @@ def regular(name: str, stack: ExitStack) -> Path:
         raise InputError(f"{name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def read(paths: list[tuple[str, Path]], defaults: Defaults) -> Iterator[Submitted | Refusal]:
+def _read(paths: list[tuple[str, Path]], defaults: Defaults) -> Iterator[Submitted | Refusal]:
     """Yield the rows of files. paths: the name that is shown of each, and where it is read."""
     from kgray.intake.files import read_file
 
     for name, path in paths:
         yield from read_file(path, defaults, name=name)
-
-
-@contextmanager
-def _watched(memory: Memory) -> Iterator[OnStep]:
-    """Draw a progress bar; yields the callback for steps.
-
-    At the first step all input is accepted, so it counts what is pending.
-    """
-    with Progress() as progress:
-
-        def step(_group: str, _sequence: int, outcome: str) -> None:
-            if not progress.total:
-                progress.total = memory.store.pending_count() + 1
-            progress.step(outcome)
-
-        yield step
 
 
 async def _preview(call: Call, preview: Preview, items: Iterator[Submitted | Refusal]) -> int:
@@ -152,7 +135,7 @@ async def _preview(call: Call, preview: Preview, items: Iterator[Submitted | Ref
     count = 0
     for item in items:
         if isinstance(item, Refusal):
-            faults.append(f"refused: {refusal_line(item)}")
+            faults.append(f"refused: {_refusal_line(item)}")
             continue
         try:
             for row in await preview.rows(item.draft):
@@ -160,7 +143,7 @@ async def _preview(call: Call, preview: Preview, items: Iterator[Submitted | Ref
                 count += 1
         except InputError as error:
             refusal = Refusal(file=item.file, line=item.line, field=error.field, reason=str(error))
-            faults.append(f"refused: {refusal_line(refusal)}")
+            faults.append(f"refused: {_refusal_line(refusal)}")
         except ContentError as error:
             faults.append(f"would fail: {error}")
     if call.as_json:
@@ -184,3 +167,91 @@ def _print_change(call: Call, row: dict[str, Any], *, first: bool) -> None:
         return
     values = (f"{k}={v}" for k, v in row.items() if k not in ("op", "type") and v not in (None, []))
     click.echo(f"{row.get('op', ''):6}  {row['type']:9}  {printing.plain(', '.join(values))}")
+
+
+def say_quality(call: Call) -> None:
+    """Print a note on the quality of the rules model, where it is used."""
+    if call.settings().model.backend == "rules":
+        printing.note(
+            "the rules model reads simple English sentences and JSON only: demo quality, it will miss much"
+        )
+
+
+def nothing_accepted(call: Call, document: dict[str, Any], refusals: tuple[Refusal, ...]) -> int:
+    """Print that nothing was accepted because of refusals; return the exit code."""
+    print_counts(call, document, refusals)
+    printing.note(f"{document['refused']} refused, so nothing of this run was accepted (--on-error stop)")
+    return FAULTY
+
+
+def print_counts(
+    call: Call, document: dict[str, Any], refusals: tuple[Refusal, ...], *, kept: Path | None = None
+) -> None:
+    """Print the JSON document, or for people its counts and refusals: the first, then how many of a kind.
+
+    kept: the file that has them all; None = it is made where there are more than are shown
+    """
+    if call.as_json:
+        printing.emit_json(document)
+        return
+    click.echo(", ".join(f"{document[name]} {name}" for name in _COUNTS))
+    for refusal in refusals[:FIRST]:
+        click.echo(_refusal_line(refusal))
+    if (hidden := document["refused"] - FIRST) <= 0:
+        return
+    from kgray.intake.drafts import reasons
+    from kgray.memory.run_files import keep_refused
+
+    counted = document["report"]["reasons"] if "report" in document else None
+    click.echo(f"... and {hidden:,} more. By reason, each as it was said first:")
+    for reason, number in (counted or reasons((r.field, r.reason) for r in refusals)).items():
+        click.echo(printing.plain(f"  {number:8,}  {reason}"))
+    if kept is None and call.folder.is_dir() and len(refusals) == document["refused"]:
+        kept = keep_refused(call.folder, (refusal.as_dict() for refusal in refusals))
+    if kept is not None:
+        click.echo(f"All of them: {kept}")
+
+
+def say_end(report: Report, *, refused: int) -> None:
+    """Print notes on what the user has to know or do; the last says how many were refused or failed."""
+    note, counted = printing.note, printing.counted
+    if report.untimed:
+        shown = counted(report.untimed, "episode")
+        note(f'{shown} without a time got the time of acceptance; give "at" to say when it was')
+    if any(refusal.field == "id" for refusal in report.refusals):
+        note("--replace retracts what has an id already, and accepts the new content")
+    if report.still_retracted:
+        shown = counted(report.still_retracted, "duplicate")
+        note(f"{shown} retracted before, so still retracted; --again accepts what was retracted")
+    if report.left_out:
+        for line in report.unread:
+            note(f"left out: {printing.plain(line)}")
+        more = report.left_out - len(report.unread)
+        hidden = f", {more} of them not shown" if more > 0 and report.unread else ""
+        note(f"{counted(report.left_out, 'item')} not understood and left out{hidden}")
+    if report.stopped:
+        why = f" ({report.reason})" if report.reason else ""
+        note(f"stopped before the end{why}; what was accepted is safe, run it again to go on")
+    for group, why in list(report.held.items())[:FIRST]:
+        printing.note(printing.plain(f"group {group} is held, and tried again later: {why}"))
+    if (refused or report.failed or report.held) and not report.stopped:
+        wrong = [f"{refused} refused"] if refused else []
+        wrong += [f"{printing.counted(len(report.held), 'group')} held"] if report.held else []
+        wrong += [f"{report.failed} failed (`kgray failures` says why)"] if report.failed else []
+        printing.note(", ".join(wrong))
+
+
+def _print_report(call: Call, report: Report) -> int:
+    """Print the report of `kgray add` and `kgray retry`; return the exit code."""
+    call.code = report.exit_code
+    print_counts(call, report.as_dict(), report.refusals)
+    say_end(report, refused=report.refused)
+    return report.exit_code
+
+
+def _refusal_line(refusal: Refusal) -> str:
+    """Return `file:line: field: reason`, safe for a terminal."""
+    line = f":{refusal.line}" if refusal.line is not None else ""
+    told = refusal.reason.startswith(f"{refusal.field}:")  # of a time: "at: 'soon' is not a time"
+    field = f" {refusal.field}:" if refusal.field and not told else ""
+    return printing.plain(f"{refusal.file or '(input)'}{line}:{field} {refusal.reason}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -17,7 +17,6 @@ _BYTES_LEFT = {
     "neo4j": "no query finds it any more, but its bytes stay in the server's files, logs and backups until "
     "it writes over them; to be rid of them now, copy the groups into a new database and delete this one",
 }
-
 _SAID_APART = {"absent", "context_of", "reread"}
 _SHOWN = 10  # of the episodes that are named
 
@@ -26,33 +25,25 @@ def _carried_out(call: Call, verb: str, *what: Any, **how: Any) -> int:  # noqa:
     """Call this method of the memory, print its result, and return the exit code."""
     with call.memory() as memory, Signals.gentle():
         result: dict[str, Any] = finished(getattr(memory, verb)(*what, **how, stop=Signals.asked))
-    if call.as_json:
-        printing.emit_json(result)
-    else:
-        told = {name: value for name, value in result.items() if name not in _SAID_APART}
-        told |= {name: ", ".join(value) for name, value in told.items() if isinstance(value, list | tuple)}
-        printing.pairs({name.replace("_", " "): value for name, value in told.items()})
+    told = {name.replace("_", " "): value for name, value in result.items() if name not in _SAID_APART}
+    told |= {name: ", ".join(value) for name, value in told.items() if isinstance(value, list | tuple)}
+    call.answer(result, lambda: printing.pairs(told))
     if result.get("compacted") is False:
         printing.note(_BYTES_LEFT[call.settings().store.backend])
     again: Mapping[str, Any] = result.get("reread") or {}
     if context := result.get("context_of"):
-        _say_context(context, again)
+        names = [str(row["client_id"] or row["id"]) for row in context]
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        read = f"{printing.counted(len(names), 'episode')} read with what was removed as context"
+        kept = "what was understood then is kept; --reread reads them anew"
+        done = f"{again['committed']} read anew, {again['failed']} failed" if again else kept
+        printing.note(f"{read}: {', '.join(names[:_SHOWN])}{more}; {done}")
     if absent := result.get("absent"):
         printing.note(f"not there, so nothing was done about it: {', '.join(map(repr, absent))}")
     if again.get("stopped"):
         reason = f" ({again['reason']})" if again["reason"] else ""
         printing.note(f"stopped before all of it was read anew{reason}; the next add goes on")
-    incomplete = bool(absent or again.get("failed"))
-    return exit_code_of(stopped=bool(again.get("stopped")), incomplete=incomplete)
-
-
-def _say_context(context: Sequence[Mapping[str, Any]], again: Mapping[str, Any]) -> None:
-    names = [str(row["client_id"] or row["id"]) for row in context]
-    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-    read = f"{printing.counted(len(names), 'episode')} read with what was removed as context: {shown}"
-    kept = "what was understood then is kept; --reread reads them anew"
-    done = f"{again['committed']} read anew, {again['failed']} failed" if again else kept
-    printing.note(f"{read}; {done}")
+    return exit_code_of(stopped=bool(again.get("stopped")), incomplete=bool(absent or again.get("failed")))
 
 
 @command("Say that two entities are one.")
@@ -149,9 +140,8 @@ def _take_out(call: Call, verb: str, group: str, chosen: dict[str, Any]) -> int:
     ids = (*episodes, *more)
     if not yes:
         if sys.stdin is None or not sys.stdin.isatty():
-            raise InputError(
-                f"kgray {verb} needs --yes where standard input is no terminal; nothing was changed"
-            )
+            needs = f"kgray {verb} needs --yes where standard input is no terminal"
+            raise InputError(f"{needs}; nothing was changed")
         some = f"source {source!r}" if source else "everything"
         what = printing.counted(len(ids), "episode") if ids else some
         if not click.confirm(f"{verb.capitalize()} {what} of group {group}?", err=True):

@@ -32,9 +32,7 @@ _options = together(
     click.option("--rows", type=_PATH, metavar="OUT", help="Each question, as JSON lines."),
     click.option("--way", type=_WAYS, default="memory", help="Of answers: what the reader sees."),
     click.option("--tokens", type=click.IntRange(min=64), default=1500, help="Of answers: of the context."),
-    click.option(
-        "--judge", type=_PATH, metavar="FILE", help="Of answers: settings of the model that judges."
-    ),
+    click.option("--judge", type=_PATH, metavar="FILE", help="Of answers: settings of the judging model."),
 )
 
 
@@ -63,11 +61,7 @@ def evaluate(call: Call, what: str, file: Path, limit: int | None, rows: Path | 
         lines = "\n".join([*(json.dumps(row, ensure_ascii=False) for row in found), ""])
         rows.write_text(lines, encoding="utf-8")
     document = report(asked, whole=what == "answers")
-    if call.as_json:
-        printing.emit_json(document)
-    else:
-        _print(document, what)
-    return 0
+    return call.answer(document, lambda: _print(document, what))
 
 
 def _retrieval(call: Call, dataset: Dataset, place: Path, **_: Any) -> tuple[Any, Any]:  # noqa: ANN401
@@ -134,12 +128,10 @@ def _print(document: dict[str, Any], what: str) -> None:
     shown = [name for name in others if any(name in part["measures"] for part in parts.values())]
     rows = []
     for name, part in parts.items():
-        found, row = part["measures"], [name, str(part["questions"])]
+        found, row = part["measures"], [name, str(part["questions"]), "-", "", ""]
         if mean := found.get(first):
             bar = "\u2588" * round(20 * mean["mean"])
-            row += [f"{mean['mean']:.3f}", f"{mean['low']:.2f} - {mean['high']:.2f}", bar]
-        else:
-            row += ["-", "", ""]
+            row[2:] = [f"{mean['mean']:.3f}", f"{mean['low']:.2f} - {mean['high']:.2f}", bar]
         cells = [found[each]["mean"] if each in found else None for each in shown]
         row += ["-" if cell is None else f"{cell:.{0 if cell > 1 else 3}f}" for cell in cells]
         rows.append(row)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial, wraps
+from functools import partial, reduce, wraps
 from inspect import cleandoc
 from pathlib import Path
 from textwrap import dedent, indent
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 import click
 
+from kgray.cli import printing
 from kgray.errors import BUG, FAULTY, STOPPED, InputError, KgrayError, NoStore
 
 if TYPE_CHECKING:
@@ -32,12 +33,12 @@ Command = Callable[..., int | None]
 # In the order of `kgray --help`: module and attribute, and the name where that is another. A command is
 # imported when it is run.
 _PLACES = """
-    ledger:init adding:add backfilling:backfill ledger:up ledger:down ledger:status
-    ledger:failures adding:retry ledger:groups reading:search reading:context reading:ask looking:entities
-    looking:history looking:show grouping:communities scheduling:schedule correcting:merge correcting:split
-    looking:duplicates correcting:distinct correcting:undo correcting:retract correcting:remove reading:dump
-    transferring:copy transferring:import_from=import evaluating:evaluate=eval serving:serve keys:keys
-    serving:mcp checking:doctor
+    folder:init adding:add bulk:backfill folder:up folder:down folder:status
+    folder:failures adding:retry folder:groups reading:search reading:context reading:ask reading:entities
+    reading:history reading:show grouping:communities grouping:schedule correcting:merge correcting:split
+    reading:duplicates correcting:distinct correcting:undo correcting:retract correcting:remove reading:dump
+    bulk:copy bulk:import_from=import evaluating:evaluate=eval serving:serve serving:keys
+    serving:mcp folder:doctor
 """.split()
 COMMANDS: Mapping[str, str] = {re.split("[:=]", place)[-1]: place.partition("=")[0] for place in _PLACES}
 
@@ -68,24 +69,23 @@ class Call:
     def answer(self, document: object, people: Callable[[], None]) -> int:
         """Print the JSON document, or have the same shown for people; return exit code 0."""
         if self.as_json:
-            from kgray.cli.printing import emit_json
-
-            emit_json(document)
+            printing.emit_json(document)
         else:
             people()
         return 0
+
+    def listed(self, name: str, found: object, rows: Sequence[Sequence[object]], **look: Any) -> int:  # noqa: ANN401
+        """Print {name: found}, or for people rows of a table; look: as of `printing.table`. Return 0."""
+        return self.answer({name: found}, lambda: printing.table(rows, **look))
 
     @contextmanager
     def memory(self, *, create: bool = False) -> Iterator[Memory]:
         """Open the memory; closed at the end."""
         from kgray.opening import open as open_memory
 
-        memory = open_memory(self.data, config=self.config, create=create)
-        memory.on_wait = _say
-        try:
+        with closing(open_memory(self.data, config=self.config, create=create)) as memory:
+            memory.on_wait = printing.note
             yield memory
-        finally:
-            memory.close()
 
     @contextmanager
     def trial(self) -> Iterator[Memory]:
@@ -107,7 +107,6 @@ class Call:
     @contextmanager
     def reader(self, group: str | None, *, says_pending: bool = True) -> Iterator[Memory]:
         """Open the memory to read a group; then say whether the group is not there, or has more to come."""
-        from kgray.cli import printing
         from kgray.memory.naming import no_group
 
         with self.memory() as memory:
@@ -115,11 +114,11 @@ class Call:
             if group is None:
                 return
             if nothing := no_group(memory.store, group):
-                _say(nothing)
+                printing.note(nothing)
             elif says_pending and (waiting := memory.store.pending_count(group)):
-                entries = printing.counted(waiting, "entry", "entries")
-                verb = "is" if waiting == 1 else "are"
-                _say(f"{entries} of group {group} {verb} pending: this answer does not know of it yet")
+                entries = "1 entry" if waiting == 1 else f"{waiting} entries"
+                pending = f"of group {group} {'is' if waiting == 1 else 'are'} pending"
+                printing.note(f"{entries} {pending}: this answer does not know of it yet")
 
 
 class Signals:
@@ -177,8 +176,7 @@ class KgrayGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, name = COMMANDS[cmd_name].split(":")
-        found = getattr(importlib.import_module(f"kgray.cli.{module}"), name)
-        assert isinstance(found, click.Command)  # noqa: S101 - the table above holds commands only
+        found: click.Command = getattr(importlib.import_module(f"kgray.cli.{module}"), name)
         return found
 
     def main(  # type: ignore[override]
@@ -194,9 +192,10 @@ class KgrayGroup(click.Group):
             # Refused before anything is done: a file opened later could get its descriptor.
             line = "standard output is closed: send it to /dev/null where it is not wanted"
             sys.exit(_say_error(None, line, FAULTY))
-        with Signals.caught():
+        code, fault = STOPPED, None
+        with suppress(KeyboardInterrupt), Signals.caught():  # a further signal may come while it ends
             code = self._run_to_code(given, extra)
-            fault = _flush()
+            fault = _flush(sys.stdout)
         if fault is not None:
             code = _unwritable(fault, code, debug="--debug" in given)
         if sys.stderr is not None:
@@ -224,17 +223,18 @@ class KgrayGroup(click.Group):
         except OSError as error:
             frames = traceback.walk_tb(error.__traceback__)
             if any(frame.f_code is click.echo.__code__ for frame, _ in frames):  # raised while printing
-                _discard_output()
+                _discard(sys.stdout)
                 return _unwritable(error, 0, debug=debug)
-            return _say_error(error, _fault(error), BUG, debug=debug)
+            return _say_fault(error, debug=debug)
         except MemoryError as error:
             return _say_error(error, "out of memory; what was accepted is safe", STOPPED, debug=debug)
         except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user
-            return _say_error(error, _fault(error), BUG, debug=debug)
+            return _say_fault(error, debug=debug)
 
 
-def _fault(error: Exception) -> str:
-    return f"fault in kgray ({type(error).__name__}: {error}); --debug shows where"
+def _say_fault(error: Exception, *, debug: bool) -> int:
+    line = f"fault in kgray ({type(error).__name__}: {error}); --debug shows where"
+    return _say_error(error, line, BUG, debug=debug)
 
 
 def _unwritable(error: OSError, code: int, *, debug: bool) -> int:
@@ -253,30 +253,24 @@ def _say_error(error: BaseException | None, line: str, code: int, *, debug: bool
     with suppress(OSError):  # standard error may be closed; the exit code still tells
         if debug and error is not None:
             click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
-        _say(line)
+    printing.note(" ".join(line.split()))
     return code
 
 
-def _say(line: str) -> None:
-    """Print one line on standard error."""
-    one_line = " ".join(line.split())
-    click.echo(f"kgray: {one_line.encode(errors='backslashreplace').decode()}", err=True)
-
-
-def _flush(stream: TextIO | None = None) -> OSError | None:
-    """Flush standard output (or a stream); return the error, if any. A closed pipe is none."""
+def _flush(stream: TextIO) -> OSError | None:
+    """Flush a stream; return the error, if any. A closed pipe is none."""
     try:
-        (stream or sys.stdout).flush()
+        stream.flush()
     except OSError as error:
-        _discard_output(stream)
+        _discard(stream)
         return None if isinstance(error, BrokenPipeError) else error
     return None
 
 
-def _discard_output(stream: TextIO | None = None) -> None:
+def _discard(stream: TextIO) -> None:
     """Send what is buffered to /dev/null, so that the interpreter does not complain at exit."""
     with suppress(OSError, ValueError):  # standard output may be a buffer in memory
-        os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def command(
@@ -290,22 +284,15 @@ def command(
 
     def made(work: Command) -> click.Command:
         @wraps(work)
-        def run(
-            *,
-            data: str | None,
-            config: str | None,
-            as_json: bool,
-            debug: bool,
-            **rest: Any,  # noqa: ANN401
-        ) -> int | None:
+        def run(**given: Any) -> int | None:  # noqa: ANN401
             from kgray.cli.waiting import told
 
-            call = Call(data, config, as_json, debug)
+            call = Call(*(given.pop(name) for name in ("data", "config", "as_json", "debug")))
             try:
-                with told(call.folder, _say):
-                    return work(call, **rest)
+                with told(call.folder, printing.note):
+                    return work(call, **given)
             except BrokenPipeError:  # the reader of standard output went away
-                _discard_output()
+                _discard(sys.stdout)
                 return call.code
 
         run.__doc__ = _with_example(cleandoc(work.__doc__ or ""))
@@ -329,13 +316,7 @@ def group_of(name: str, short_help: str, text: str) -> click.Group:
 
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Return one decorator that adds several options and arguments."""
-
-    def add(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
 _common = together(

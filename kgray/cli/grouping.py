@@ -1,4 +1,4 @@
-"""communities: find them, list them, show one."""
+"""communities: find them, list them, show one. schedule: when they are refreshed."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kgray import times
 from kgray.cli import printing
 from kgray.cli.frame import GROUP, TEXT, Call, command, finished, group_of, group_option, known_at_option
-from kgray.cli.progress import Progress
 
 if TYPE_CHECKING:
     from kgray.communities.reading import ShownCommunity
-    from kgray.communities.refresh import Refreshed
 
-_HEAD = ("group", "run", "levels", "communities", "kept", "written", "offline", "calls", "tokens")
-
+_COUNTS = "run levels communities kept written offline calls prompt_tokens completion_tokens".split()
+_SCHEDULED = ("name", "cron", "zone", "next", "last", "said")
 
 communities = group_of(
     "communities",
@@ -41,26 +40,15 @@ def refresh(call: Call, groups: tuple[str, ...], **how: Any) -> int:  # noqa: AN
 
       kgray communities refresh --group team --max-tokens 200000
     """
-    with call.memory() as memory, Progress() as progress:
-
-        def told(_group: str, _number: int, count: int) -> None:
-            progress.total = count
-            progress.step("refreshed")
-
-        found = finished(memory.refresh_communities(groups, **how, on_group=told))
-    document = {"groups": {group: asdict(done) for group, done in found.items()}}
-    return call.answer(document, lambda: _print_refreshed(found, dry_run=how["dry_run"]))
-
-
-def _print_refreshed(found: dict[str, Refreshed], *, dry_run: bool) -> None:
-    rows = [
-        [group, d.run, d.levels, d.communities, d.kept, d.written, d.offline, d.calls, tokens]
-        for group, d in found.items()
-        for tokens in [d.prompt_tokens + d.completion_tokens]
-    ]
-    printing.table(rows, head=_HEAD, nothing="No groups.")
-    if dry_run:
+    with call.memory() as memory, printing.Progress() as progress:
+        progress.total = len(groups or memory.store.heads())
+        found = finished(memory.refresh_communities(groups, **how, on_group=progress.step))
+    done = {group: asdict(one) for group, one in found.items()}
+    rows = [[group, *(row[name] for name in _COUNTS)] for group, row in done.items()]
+    call.listed("groups", done, rows, head=("group", *_COUNTS), nothing="No groups.")
+    if how["dry_run"] and not call.as_json:
         printing.note("nothing was changed; calls and tokens are what it would take at most")
+    return 0
 
 
 @command("The communities of a group.", name="list", of=communities)
@@ -74,14 +62,10 @@ def list_(call: Call, group: str, **how: Any) -> int:  # noqa: ANN401
     """
     with call.reader(group) as memory:
         found = finished(memory.communities(group=group, **how))
-    rows = [
-        [printing.short(one.id), one.level, one.size, "stale" if one.stale else "", one.name] for one in found
-    ]
+    rows = [[printing.short(one.id), one.level, one.size, "stale" * one.stale, one.name] for one in found]
+    listed, head = [one.as_dict() for one in found], ("id", "level", "members", "", "name")
     nothing = "No communities: `kgray communities refresh` finds them."
-    styles = (printing.DIM, None, None, printing.DIM, printing.BOLD)
-    head = ("id", "level", "members", "", "name")
-    listed = {"communities": [one.as_dict() for one in found]}
-    return call.answer(listed, lambda: printing.table(rows, head=head, styles=styles, nothing=nothing))
+    return call.listed("communities", listed, rows, head=head, nothing=nothing)
 
 
 @command("One community with its members.", of=communities)
@@ -114,3 +98,53 @@ def _print_shown(found: ShownCommunity) -> None:
         click.echo(f"  - {printing.plain(finding['summary'])}{f' [{cited}]' if cited else ''}")
     printing.table([[printing.short(child.id), child.size, child.name] for child in found.children])
     printing.table([[printing.short(id_), name] for id_, name in found.members], head=("id", "member"))
+
+
+schedule = group_of(
+    "schedule",
+    "When communities are refreshed: add, list, remove.",
+    "Add, list and remove the times at which communities are refreshed while `kgray up` is up.\n\n"
+    'kgray schedule add nightly --cron "0 3 * * *" --zone Europe/Berlin',
+)
+
+
+@command("Refresh communities at these times.", of=schedule)
+@click.argument("name", type=TEXT)
+@click.option("--cron", required=True, metavar="EXPR", help="Minute, hour, day, month and weekday.")
+@click.option("--zone", required=True, metavar="Z", help="The time zone: UTC, Europe/Berlin, ...")
+def add(call: Call, name: str, cron: str, zone: str) -> int:
+    """Have the actors of `kgray up` refresh the communities of all groups of which a tenth is new.
+
+    Times that nobody was up for are made up for once. A group that has grown by half is done from nothing.
+
+      kgray schedule add nightly --cron "0 3 * * *" --zone Europe/Berlin
+    """
+    now = times.now()
+    with call.memory(create=True) as memory:
+        made = memory.schedules.add(name, cron, zone, now).as_dict(now)
+    return call.answer(made, lambda: click.echo(f"{name}: the next time is {made['next']}."))
+
+
+@command("The schedules, and what came of them.", name="list", of=schedule)
+def list_schedules(call: Call) -> int:
+    """List the schedules with their next and last times.
+
+    kgray schedule list
+    """
+    now = times.now()
+    with call.memory() as memory:
+        found = [one.as_dict(now) for one in memory.schedules.every()]
+    rows = [[one[key] or "" for key in _SCHEDULED] for one in found]
+    return call.listed("schedules", found, rows, head=(*_SCHEDULED[:-1], ""), nothing="No schedules.")
+
+
+@command("Remove a schedule.", of=schedule)
+@click.argument("name", type=TEXT)
+def remove(call: Call, name: str) -> int:
+    """Remove a schedule. A refresh that goes on is finished.
+
+    kgray schedule remove nightly
+    """
+    with call.memory() as memory:
+        memory.schedules.remove(name)
+    return call.answer({"name": name, "removed": True}, lambda: click.echo(f"{name} is removed."))

@@ -1,36 +1,45 @@
-"""Output: one JSON document for programs, or aligned lines for people."""
+"""Output: one JSON document for programs, aligned lines for people, and on standard error how far it is."""
 
 from __future__ import annotations
 
-import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, time
-from typing import Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+if TYPE_CHECKING:
+    from kgray.backfill.run import RunProgress
+
 Style = Mapping[str, Any]  # what click.style takes
 DIM: Style = {"dim": True}
-BOLD: Style = {"bold": True}
+_STYLES: Mapping[str, Style] = {"id": DIM, "name": {"bold": True}, "type": {"fg": "cyan"}}
 SHORT = 8  # digits of an id that people see
 _GAP = 2  # spaces between two columns
 _LEAST_COLUMNS = 20  # of the last column on a narrow terminal
 _HIDDEN = {"Cc", "Cs", "Zl", "Zp"}
+_PATIENCE_S = 2.0  # before a progress bar is drawn
+_EVERY_S = 0.1
+_CELLS = 30
+_LINE_S = 5.0  # between two lines, where there is no terminal
 _BIDI = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def emit_json(document: object) -> None:
     """Print one JSON document, UTF-8 whatever the terminal is."""
+    import json  # `kgray --help` does not need it
+
     click.echo(json.dumps(document, ensure_ascii=False).encode())
 
 
 def note(line: str) -> None:
     """Print a line on standard error."""
     with suppress(OSError):  # a note may be lost, the result may not
-        click.echo(f"kgray: {line}", err=True)
+        click.echo(f"kgray: {line.encode(errors='backslashreplace').decode()}", err=True)
 
 
 def plain(text: str) -> str:
@@ -86,13 +95,14 @@ def table(
 ) -> None:
     """Print rows in aligned columns, numbers to the right; where there is no row, `nothing` instead.
 
-    On a terminal, the head is dimmed, columns have their styles, and the last one is cut to what fits.
+    On a terminal, the head is dimmed, columns have their styles, else those of their names in the head, and
+    the last one is cut to what fits.
     """
     if not rows:
         click.echo(nothing)
         return
     every = [[plain(str(cell)) for cell in row] for row in rows]
-    heads = [list(head)] if head else []
+    heads, looks = [list(head)] if head else [], styles or [_STYLES.get(name) for name in head]
     columns = list(zip(*heads, *every, strict=True))
     widths = [max(map(width, column)) for column in columns]
     right = [all(cell.isdigit() for cell in column[len(heads) :]) for column in columns]
@@ -108,7 +118,7 @@ def table(
             for cell, wide, is_right in zip(row, widths, right, strict=True)
         ]
         cells[-1] = cells[-1].rstrip()
-        chosen = [DIM] * len(cells) if number < len(heads) else [*styles, *[None] * len(cells)]
+        chosen = [DIM] * len(cells) if number < len(heads) else [*looks, *[None] * len(cells)]
         styled = [
             click.style(cell, **style) if style else cell for cell, style in zip(cells, chosen, strict=False)
         ]
@@ -123,6 +133,81 @@ def pairs(values: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
         click.echo(f"{name}{' ' * (longest - width(name))}  {plain(str(value))}")
 
 
-def counted(number: int, one: str, many: str | None = None) -> str:
+def counted(number: int, one: str) -> str:
     """Return `1 episode`, `2 episodes`."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
+    return f"{number} {one}{'' if number == 1 else 's'}"
+
+
+class Progress:
+    """Shows how far long work is: a line at the bottom of a terminal, drawn once it takes a while.
+
+    Leaving the block removes the line. Where standard error is no terminal, a run tells it by a line every
+    few seconds, and steps are not told.
+    """
+
+    def __init__(self, left: Callable[[], int] | None = None) -> None:
+        """left: asked at the first step for those to come."""
+        self.total, self._left = 0, left  # 0 = not known
+        self._terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._started = self._told = monotonic()
+        self._shown, self._done, self._failed = False, 0, 0
+
+    def __call__(self, standing: RunProgress) -> None:
+        """Show how far a run is, if it is time to."""
+        if self._terminal:
+            self._draw(standing.ended, standing.total or 0, lambda: progress_line(standing))
+        elif monotonic() - self._told >= _LINE_S:
+            self._told = monotonic()
+            note(progress_line(standing))
+
+    def step(self, *told: object) -> None:
+        """Count one step; the last of what is told of it is its outcome."""
+        if self._left is not None and not self.total:
+            self.total = self._left() + 1
+        self._done += 1
+        self._failed += told[-1] == "failed"
+        if self._terminal:
+            known = self.total if self.total >= self._done else 0
+            self._draw(self._done, known, lambda: self._line(known, monotonic() - self._started))
+
+    def _line(self, total: int, spent_s: float) -> str:
+        rate = self._done / spent_s
+        counts = f"{f', {self._failed} failed' if self._failed else ''}, {rate:.0f}/s"
+        left = f", {(total - self._done) / rate:.0f} s left"
+        return f"{self._done}/{total}{counts}{left}" if total else f"{self._done} done{counts}"
+
+    def _draw(self, done: int, total: int, line: Callable[[], str]) -> None:
+        """Draw the line, with a bar where the total is known, if it is time to."""
+        now = monotonic()
+        if now - self._started <= _PATIENCE_S or now - self._told <= _EVERY_S:
+            return
+        self._shown, self._told = True, now
+        filled = _CELLS * min(done, total) // (total or 1)
+        bar = f"[{'#' * filled}{'.' * (_CELLS - filled)}] " if total else ""
+        click.echo(f"\r\x1b[K{bar}{line()}", err=True, nl=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the line from the screen."""
+        if self._shown:
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+
+def progress_line(standing: RunProgress) -> str:
+    """Return the progress of a run in one line."""
+    words = [f"{standing.sorting} rows read to be sorted"] if standing.sorting else []
+    words += [f"{standing.accepted} accepted"]
+    words += [f"{number} {name}" for name in ("duplicate", "refused") if (number := getattr(standing, name))]
+    words += [f"{standing.ended - standing.failed} committed", f"{standing.failed} failed"]
+    left = standing.left_s
+    words += [f"{standing.rate:.1f}/s"] if standing.rate else []
+    return ", ".join(words) + ("" if left is None else f", about {duration(left)} left")
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in the unit that fits."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,10 +1,11 @@
-"""search, context, ask, dump: reading as of any moment; only ask needs a model."""
+"""search, context, ask, dump, entities, duplicates, history, show: reading. Only ask needs a model."""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,9 @@ from kgray.cli.frame import (
 from kgray.errors import InputError
 
 if TYPE_CHECKING:
-    from kgray.graph import Hit
+    from kgray.graph import Entity, FactSpan, Hit
     from kgray.memory import Memory
+    from kgray.memory.answers import History, Shown, ToldEpisode
     from kgray.search import Filters, Ranking
     from kgray.search.answering import Answered
 
@@ -39,6 +41,9 @@ _FILTERED = {  # the scopes on which a filter has an effect: without --scope, on
     "labels": ("fact", "entity"),
 }
 _LEFT = ("scope", "id", "text")
+_FACT_STYLES = (printing.DIM, {"fg": "green"})
+_SAID_ABOVE = {"episode", "entity", "fact", "statement"}  # types of dump rows
+_LEFT_OUT = {"type", "fact_group", "from_precision", "to_precision"}  # keys of a dump row that --json has
 _CITED = 100  # characters of a line that an answer cites
 _LONGEST = 160  # characters of a text where standard output is no terminal
 filter_options = together(
@@ -193,12 +198,15 @@ def ask(call: Call, question: str, group: str, suggest: bool, **given: Any) -> i
     """
     asked, text = asked_of(given), query_from(question)
     if suggest:
-        return _suggest(call, text, group, asked)
+        if asked.pop("mode") != "local" or asked.pop("max_calls") is not None:
+            raise click.UsageError("--suggest is one call of its own: without --mode and --max-calls")
+        with call.reader(group) as memory:
+            found = finished(memory.suggest(text, group=group, **asked))
+        nothing = "No questions: nothing in this group is about it."
+        return call.listed("questions", found, [[one] for one in found], nothing=nothing)
     streams = not call.as_json and sys.stdout.isatty()
     with call.reader(group) as memory:
-        answered: Answered = finished(
-            memory.ask(text, group=group, on_text=_show if streams else None, **asked)
-        )
+        answered = finished(memory.ask(text, group=group, on_text=_show if streams else None, **asked))
     if call.as_json:
         printing.emit_json(answered.as_dict())
     else:
@@ -216,21 +224,14 @@ def ask(call: Call, question: str, group: str, suggest: bool, **given: Any) -> i
     return 0
 
 
-def _suggest(call: Call, text: str, group: str, asked: dict[str, Any]) -> int:
-    """Print questions that the memory can answer."""
-    if asked.pop("mode") != "local" or asked.pop("max_calls") is not None:
-        raise click.UsageError("--suggest is one call of its own: without --mode and --max-calls")
-    with call.reader(group) as memory:
-        found = finished(memory.suggest(text, group=group, **asked))
-    nothing = "No questions: nothing in this group is about it."
-    return call.answer(
-        {"questions": found}, lambda: printing.table([[one] for one in found], nothing=nothing)
-    )
-
-
 def _show(piece: str) -> None:
-    """Print a piece of an answer now, without control characters."""
-    click.echo("\n".join(map(printing.plain, piece.split("\n"))).encode(), nl=False)
+    """Print a piece of an answer now."""
+    click.echo(_lines(piece).encode(), nl=False)
+
+
+def _lines(text: str) -> str:
+    """Return stored text without control characters but line breaks."""
+    return "\n".join(map(printing.plain, text.split("\n")))
 
 
 def _sources(answered: Answered) -> None:
@@ -262,3 +263,191 @@ def dump(call: Call, group: str, known_at: datetime | None, hashed: bool) -> int
         for line in finished(memory.dump(group=group, known_at=known_at)):
             click.echo(line.encode())
     return 0
+
+
+@command("Entities, by name or with most facts.")
+@click.argument("query", type=TEXT, default="")
+@group_option
+@click.option("--limit", type=click.IntRange(min=1), default=20, metavar="N", help="Length. Default: 20.")
+def entities(call: Call, query: str, group: str, limit: int) -> int:
+    """List the entities whose name or alias is like QUERY; without one, those with most facts.
+
+    kgray entities alice --group team
+    """
+    with call.reader(group) as memory:
+        found = finished(memory.entities(query, group=group, limit=limit))
+    rows = [
+        [printing.short(one.id), one.name, ", ".join(one.labels), row.facts, ", ".join(one.aliases)]
+        for row in found
+        for one in [row.entity]
+    ]
+    head = ("id", "name", "type", "facts", "also known as")
+    listed = [entity.as_dict() for entity in found]
+    return call.listed("entities", listed, rows, head=head, nothing="No entities.")
+
+
+@command("Entities that may be one.")
+@group_option
+@click.option("--limit", type=click.IntRange(min=1), default=50, metavar="N", help="Length. Default: 50.")
+def duplicates(call: Call, group: str, limit: int) -> int:
+    """List pairs of entities that may be one, the likeliest first: `kgray merge` makes one of a pair.
+
+    `kgray distinct` takes it off the list.
+
+      kgray duplicates --group team
+    """
+    with call.reader(group) as memory:
+        found = finished(memory.duplicates(group=group, limit=limit))
+    rows = [
+        [f"{p.score:.2f}", printing.short(p.a), p.names[0], printing.short(p.b), p.names[1], p.why]
+        for p in found
+    ]
+    head = ("score", "id", "name", "id", "name", "why")
+    pairs = [pair.as_dict() for pair in found]
+    return call.listed("pairs", pairs, rows, head=head, nothing="No likely duplicates.")
+
+
+@command("Every span of an entity's facts.")
+@click.argument("name_or_id", type=TEXT)
+@group_option
+@click.option("--as-of", type=MOMENT, metavar="T", help="Only facts that held then. Default: all.")
+@known_at_option
+def history(call: Call, name_or_id: str, group: str, **moments: Any) -> int:  # noqa: ANN401
+    """Show every span of an entity's facts, ended ones too, with who said so and what ended them.
+
+    NAME_OR_ID: a name or alias as it was known at --known-at, an id, or the beginning of one. With --as-of
+    only the facts that held then.
+
+      kgray history "Alice Nguyen" --group team
+      kgray history "Alice Nguyen" --group team --known-at 2026-03-01
+    """
+    with call.reader(group) as memory:
+        found = finished(memory.history(name_or_id, group=group, **moments))
+    return call.answer(found.as_dict(), lambda: _print_history(found))
+
+
+def _print_history(found: History) -> None:
+    _print_entity(found.entity, found.profile)
+    rows = [
+        [when, fact.source or "?", fact.relation, fact.target or "", *others]
+        for fact in found.facts
+        for when, *others in [_cells(fact, found)]
+    ]
+    styles = ({"fg": "green"}, None, {"fg": "cyan"}, None, None, None, printing.DIM)
+    printing.table(rows, styles=styles, nothing="No facts.")
+
+
+@command("One episode, entity or fact.")
+@click.argument("identifier", type=TEXT, metavar="ID_OR_NAME")
+@group_option
+def show(call: Call, identifier: str, group: str) -> int:
+    """Show one episode, entity or fact with all that belongs to it, and the words that facts were read from.
+
+    ID_OR_NAME: an id or the beginning of one, an episode's client id, or an entity's name.
+
+      kgray show chat-17 --group team
+    """
+    with call.reader(group) as memory:
+        found = finished(memory.describe(identifier, group=group))
+    document = {"records": found.records, "profile": found.profile}
+    return call.answer(document, lambda: _print_shown(found))
+
+
+def _print_shown(found: Shown) -> None:
+    numbers = {fact.id: number for number, fact in enumerate(found.facts, 1)}
+    asked = [entity for entity in found.entities if entity.id == found.id]
+    for entity in asked:
+        _print_entity(entity, found.profile)
+    for episode in found.episodes:
+        _print_episode(episode, found.facts, numbers)
+    for entity in found.entities:
+        if entity not in asked:
+            _print_entity(entity)
+    if rows := [
+        [str(numbers[f.id]), when, f.text, *rest] for f in found.facts for when, *rest in [_cells(f, found)]
+    ]:
+        click.echo(click.style("facts", bold=True))
+        printing.table(rows, styles=(*_FACT_STYLES, None, None, None, None, printing.DIM))
+    _print_rest(found)
+
+
+def _print_entity(entity: Entity, profile: str = "") -> None:
+    _print_name(entity.name, entity.id)
+    aliases = f"also known as {', '.join(entity.aliases)}" if entity.aliases else ""
+    for line in filter(None, (", ".join(entity.labels), aliases, profile)):
+        click.echo(f"  {printing.plain(line)}")
+
+
+def _print_name(name: str, id_: str) -> None:
+    click.echo(f"{click.style(printing.plain(name), bold=True)}  {printing.short(id_)}")
+
+
+def _print_episode(episode: ToldEpisode, facts: Sequence[FactSpan], numbers: Mapping[str, int]) -> None:
+    _print_name(episode.client_id or episode.kind, episode.id)
+    by = f" by {episode.speaker}" if episode.speaker else ""
+    recorded = f"recorded {printing.moment(episode.recorded_at)}" if episode.recorded_at else "pending"
+    said = f"{printing.moment(episode.reference_time)}{by} in source {episode.source}"
+    state = f"{episode.state}, {recorded}, {episode.kind} {episode.sequence} of the group"
+    printing.pairs({"  said": said, "  state": state})
+    told: dict[tuple[int, int], set[str]] = {}  # statements by the words that they were read from
+    for mark in episode.marks:
+        told.setdefault((mark.start, mark.end), set()).add(mark.statement)
+    marks = {
+        at: ",".join(str(numbers[fact.id]) for fact in facts if fact.statement in statements)
+        for at, statements in told.items()
+    }
+    for line in _marked(episode.text, marks).splitlines():
+        click.echo(f"  | {line}")
+
+
+def _marked(text: str, marks: Mapping[tuple[int, int], str]) -> str:
+    """Return a text with the words of its facts in brackets, each followed by the facts' numbers.
+
+    On a terminal they are underlined too. Of words that overlap, the first are marked.
+    """
+    parts, at = list[str](), 0
+    for (start, end), numbers in sorted(marks.items()):
+        if start >= at:
+            words = click.style(f"[{_lines(text[start:end])}]", underline=True)
+            parts += [_lines(text[at:start]), words, click.style(numbers, dim=True)]
+            at = end
+    return "".join([*parts, _lines(text[at:])])
+
+
+def _cells(fact: FactSpan, found: History | Shown) -> list[str]:
+    """Return when a fact held, who said it, what ended it, when this memory learned of both, and its id."""
+    told, ended = ", ".join(client or printing.short(episode) for episode, client in fact.episodes), ""
+    said = f"said in {told}"
+    if fact.ended_by is not None and [fact.ended_by[0]] == [episode for episode, _ in fact.episodes]:
+        said = f"said with its end in {told}"
+    elif fact.ended_by is not None:
+        ended = f"ended by {found.clients.get(fact.ended_by[0]) or printing.short(fact.ended_by[0])}"
+    end = "" if fact.expired_at is None else f", its end {printing.moment(fact.expired_at)}"
+    learned = f"learned {printing.moment(fact.created_at)}{end}"
+    when = printing.span(fact.valid_at, fact.invalid_at, event=fact.event)
+    return [when, said, ended, learned, printing.short(fact.id)]
+
+
+def _print_rest(found: Shown) -> None:
+    """Print mentions, evidence, relations, verdicts and merges, with names beside ids."""
+    kinds = dict.fromkeys(row["type"] for row in found.records if row["type"] not in _SAID_ABOVE)
+    for kind in kinds:
+        click.echo(click.style(kind, bold=True))
+        for row in [row for row in found.records if row["type"] == kind]:
+            told = {key: value for key, value in row.items() if key not in _LEFT_OUT}
+            cells = (f"{key} {_named(of, found)}" for key, of in told.items() if of not in (None, [], False))
+            printing.table([[f"  {', '.join(cells)}"]])
+
+
+def _named(value: object, found: Shown) -> str:
+    """Return a value of a dump row; an id with its name beside it."""
+    if isinstance(value, str):
+        if numbers := [str(n) for n, fact in enumerate(found.facts, 1) if fact.statement == value]:
+            return f"of fact {','.join(numbers)}"
+        name = found.names.get(value) or found.clients.get(value)
+        is_id = value in found.names or value in found.clients
+        shown = printing.short(value) if is_id else value.removesuffix("T00:00:00.000000Z")
+        return f"{shown} ({name})" if name else shown
+    if isinstance(value, Iterable) and not isinstance(value, Mapping):
+        return " and ".join(_named(item, found) for item in value)
+    return json.dumps(value, ensure_ascii=False)

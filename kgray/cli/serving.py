@@ -1,4 +1,4 @@
-"""serve, mcp: the memory for other programs and for agents."""
+"""serve, mcp: the memory for other programs and for agents. keys: who may ask the server for what."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import os
 import secrets
 import sys
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kgray.cli.frame import Call, Signals, command, finished, group_option, number, several
+from kgray.cli import printing
+from kgray.cli.frame import MOMENT, Call, Signals, command, finished, group_of, group_option, number, several
 from kgray.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -61,12 +63,11 @@ def serve(
     limits = Bounds(max_pending=bounds["max_pending"], max_age_s=bounds["max_age"], **how)
     key = None if webhooks is None else _key_in(webhooks)
     posts: dict[str, Any] = {"webhook_key": key, "private_webhooks": private_webhooks}
-    with call.memory(create=True) as memory:
+    with call.memory(create=True) as memory, Signals.gentle():
         app = create_app(memory, host=host, names=names, bounds=limits, ingests=not accept_only, **posts)
-        with Signals.gentle():
-            sys.setswitchinterval(_TURN_S)
-            server = _server(app, host, port)
-            server.run()
+        sys.setswitchinterval(_TURN_S)
+        server = _server(app, host, port)
+        server.run()
     return 0 if server.started else 1
 
 
@@ -104,8 +105,7 @@ def _server(app: FastAPI, host: str, port: int) -> uvicorn.Server:
     # Without proxy_headers: nothing asks for a client's address.
     quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
     how: dict[str, Any] = {"http": Bounded, "proxy_headers": False, "timeout_keep_alive": 75}
-    how |= {"timeout_graceful_shutdown": _GRACE_S}
-    return Server(uvicorn.Config(app, host=host, port=port, **quiet, **how))
+    return Server(uvicorn.Config(app, host, port, timeout_graceful_shutdown=_GRACE_S, **quiet, **how))
 
 
 @command("An MCP server on stdin and stdout.")
@@ -125,3 +125,67 @@ def mcp(call: Call, group: str, read_only: bool) -> int:
     with call.memory(create=True) as memory, Signals.gentle():
         finished(serve_stdio(memory, group, read_only=read_only))
     return 0
+
+
+keys = group_of(
+    "keys",
+    "Keys of the HTTP server.",
+    "Make, list and revoke keys of the HTTP server. Only a key's digest is kept; it is shown once.\n\n"
+    "kgray keys add --groups team --scopes read,add",
+)
+
+
+@command("Make a key; it is shown once.", of=keys)
+@click.option("--groups", required=True, metavar="G,...", help="Names; PREFIX/*: all that begin so; *: all.")
+@click.option("--scopes", required=True, metavar="S,...", help="Of read, add, correct, remove, admin.")
+@click.option("--expires", type=MOMENT, metavar="T", help="Default: never.")
+@click.option("--rate", type=int, metavar="N", help="At most so many requests a second.")
+def add(call: Call, groups: str, scopes: str, expires: datetime | None, rate: int | None) -> int:
+    """Make a key for groups and scopes. Once there is one, every request to the server needs one.
+
+    kgray keys add --groups team,project-/* --scopes read,add --expires 2027-01-01
+    """
+    from kgray.times import from_datetime
+
+    with call.memory(create=True) as memory:
+        until = None if expires is None else from_datetime(expires)
+        id_, key = memory.access.add(_listed(groups), _listed(scopes), expires=until, rate=rate)
+
+    def people() -> None:
+        click.echo(key)
+        printing.note(f"key {id_}; it is not shown again")
+
+    return call.answer({"id": id_, "key": key}, people)
+
+
+@command("The keys, without their secrets.", name="list", of=keys)
+def list_keys(call: Call) -> int:
+    """List the keys with their groups, scopes and ends.
+
+    kgray keys list
+    """
+    with call.memory() as memory:
+        found = [key.as_dict() for key in memory.access.every()]
+    rows = [
+        [key["id"], ",".join(key["groups"]), ",".join(key["scopes"]), key["rate"] or "", end]
+        for key in found
+        for end in [f"revoked {key['revoked_at']}" if key["revoked_at"] else key["expires_at"] or ""]
+    ]
+    head = ("id", "groups", "scopes", "rate", "ends")
+    return call.listed("keys", found, rows, head=head, nothing="No keys.")
+
+
+@command("Revoke a key.", of=keys)
+@click.argument("identifier", metavar="ID")
+def revoke(call: Call, identifier: str) -> int:
+    """Revoke a key, for good; a server that runs knows of it within a second.
+
+    kgray keys revoke 0f3a9c21b7de
+    """
+    with call.memory() as memory:
+        memory.access.revoke(identifier)
+    return call.answer({"id": identifier, "revoked": True}, lambda: click.echo(f"{identifier} is revoked."))
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

@@ -43,9 +43,11 @@ class WaitTeller:
             if age < (next_s if not is_new else 0.0 if one.slow else _FIRST_S):
                 continue
             self._told[what] = one, max(_SECOND_S, 2 * age)
-            again = f"still waiting, for {age:.0f} s now: {one.words}; {_left(one, now)}"
             self._note(one, None)  # first: who has read the line finds it in the status
-            news = f" for {age:.0f} s; {_left(one, now)}" if one.slow else f"; {_left(one, now)}. {_TODO}"
+            verb = "it is given" if one.slow else "it is tried again for"
+            left = f"{verb} up to {max(0.0, one.until - now):.0f} s more"
+            news = f" for {age:.0f} s; {left}" if one.slow else f"; {left}. {_TODO}"
+            again = f"still waiting, for {age:.0f} s now: {one.words}; {left}"
             self._say(f"waiting: {one.words}{news}" if is_new else again)
         self._tell_over(current.keys(), now)
 
@@ -59,8 +61,8 @@ class WaitTeller:
     def _tell_over(self, current: Set[str], now: float) -> None:
         for what in self._told.keys() - current:
             over, _ = self._told.pop(what)
-            again = "answered" if over.slow else "answers again"
             self._note(over, now)
+            again = "answered" if over.slow else "answers again"
             self._say(f"{what} {again} after {now - over.since:.0f} s")
 
     def _note(self, outage: Outage, until: float | None) -> None:
@@ -69,11 +71,6 @@ class WaitTeller:
         # A folder that only may be read, a full disk: the line was told.
         with suppress(OSError), replaced(self._folder / FILE) as file:
             file.write(json.dumps(_row(outage, until)) + "\n")
-
-
-def _left(outage: Outage, now: float) -> str:
-    verb = "it is given" if outage.slow else "it is tried again for"
-    return f"{verb} up to {max(0.0, outage.until - now):.0f} s more"
 
 
 @contextmanager

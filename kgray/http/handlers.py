@@ -47,7 +47,7 @@ from kgray.intake.formats import MAX_LINE, json_lines
 from kgray.ledger import Acceptance, Foresight, NoneAccepted
 from kgray.ledger import retry as retried
 from kgray.memory import Memory
-from kgray.memory.reports import group_rows, ledger_of
+from kgray.memory.ingesting import group_rows, ledger_of
 from kgray.records import OperationKind, check_group
 
 # The types of the parameters of verbs; of others: a moment.

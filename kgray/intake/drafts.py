@@ -7,7 +7,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -61,7 +62,7 @@ class Refusal:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray add --json` prints."""
-        return {"file": self.file, "line": self.line, "field": self.field, "reason": self.reason}
+        return asdict(self)
 
 
 def reasons(refused: Iterable[tuple[str | None, str]]) -> dict[str, int]:
@@ -111,15 +112,15 @@ def draft_from(
             if (value := row.get(name)) is not None:
                 values[field], spelled[field] = value, name
                 break
-    speaker = values["speaker"]
-    if speaker is not None:
+    if (speaker := values["speaker"]) is not None:
         speaker = clean_text(_line(speaker, spelled["speaker"], triples.MAX_NAME))
     kind = _kind(values, speaker, defaults)
     at = _time(values["at"], spelled.get("at", "at"), defaults.at)
+    source = (defaults.source or "default") if values["source"] is None else values["source"]
     used = {name for field, name in spelled.items() if field != "text" or kind != "triples"}
     return Draft(
         group=_group(values["group"], defaults.group),
-        source=_source(values["source"], defaults.source),
+        source=_line(source, "source", MAX_SOURCE),
         kind=kind,
         text=_content(kind, values, spelled.get("text", "text"), at),
         speaker=speaker,
@@ -140,7 +141,7 @@ def _record(row: Mapping[Any, Any], defaults: Defaults, table: str) -> Draft:
     at = next((name for name in _NAMES["at"] if row.get(name) is not None), None)
     return Draft(
         group=_group(row.get("group"), defaults.group),
-        source=_source(None, defaults.source),
+        source=_line(defaults.source or "default", "source", MAX_SOURCE),
         kind="json",
         text=_json(content, "the record"),
         reference_time=_changed(row, defaults.at) if at is None else _time(row[at], at, None),
@@ -150,15 +151,10 @@ def _record(row: Mapping[Any, Any], defaults: Defaults, table: str) -> Draft:
 
 def _changed(row: Mapping[Any, Any], default: Instant | None) -> Instant | None:
     for name in _CHANGED:
-        try:
-            if row.get(name) is not None:
+        if row.get(name) is not None:
+            with suppress(InputError):  # "last week" is no time, and says nothing against the record
                 return _time(row[name], name, None)
-        except InputError:
-            continue  # "last week" is no time, and says nothing against the record
     return default
-
-
-# -------------------------------------------------------------------------------------- fields
 
 
 def _kind_of(value: object) -> str:
@@ -181,7 +177,11 @@ def _kind(values: Mapping[str, Any], speaker: str | None, defaults: Defaults) ->
 
 def _content(kind: EpisodeKind, values: Mapping[str, Any], field: str, at: Instant | None) -> str:
     if kind == "triples":
-        return _triples(values["triples"], at)
+        if (items := values["triples"]) is None:
+            raise InputError("triples are missing", field="triples")
+        # A text is a cell of a table: JSON.
+        read = _parsed(items, "triples") if isinstance(items, str) else items
+        return triples.normalise(plain(read, "triples"), at)
     text = values["text"]
     if text is None:
         raise InputError('text is missing; if the row is a record, set kind to "json"', field="text")
@@ -193,14 +193,6 @@ def _content(kind: EpisodeKind, values: Mapping[str, Any], field: str, at: Insta
         )
     _check_text(text, field)
     return text
-
-
-def _triples(items: object, at: Instant | None) -> str:
-    if items is None:
-        raise InputError("triples are missing", field="triples")
-    if isinstance(items, str):  # a cell of a table: JSON
-        items = _parsed(items, "triples")
-    return triples.normalise(plain(items, "triples"), at)
 
 
 def _json(value: object, field: str) -> str:
@@ -243,11 +235,9 @@ def _line(value: object, field: str, limit: int) -> str:
 
 
 def _client_id(value: object) -> str | None:
-    if value is None:
-        return None
     if isinstance(value, int) and not isinstance(value, bool):  # 17 and "17" are one id, in every format
         value = str(plain(value, "id"))
-    return _line(value, "id", MAX_CLIENT_ID)
+    return None if value is None else _line(value, "id", MAX_CLIENT_ID)
 
 
 def _group(value: object, default: str | None) -> str:
@@ -259,17 +249,12 @@ def _group(value: object, default: str | None) -> str:
     return check_group(value)
 
 
-def _source(value: object, default: str | None) -> str:
-    return _line((default or "default") if value is None else value, "source", MAX_SOURCE)
-
-
 def _time(value: object, field: str, default: Instant | None) -> Instant | None:
     if value is None:
         return default
     if isinstance(value, datetime):
         try:
-            instant = times.from_datetime(value)
-            times.to_datetime(instant)
+            times.to_datetime(instant := times.from_datetime(value))
         except OverflowError:
             raise InputError(f"{field} lies outside the years 1 to 9999", field=field) from None
         return instant
@@ -282,10 +267,7 @@ def _time(value: object, field: str, default: Instant | None) -> Instant | None:
 
 def _cut(value: object) -> str:
     text = value if isinstance(value, str) else _kind_of(value)
-    return ascii(text[:80]) + ("..." if len(text) > 80 else "")
-
-
-# ------------------------------------------------------------------------------------ metadata
+    return ascii(text[:80]) + "..." * (len(text) > 80)
 
 
 def _metadata(row: Mapping[Any, Any], used: set[str]) -> str:
@@ -313,17 +295,14 @@ def plain(value: object, field: str, depth: int = 0) -> Any:  # noqa: ANN401 - a
     if depth > MAX_DEPTH:
         raise InputError(f"{field} is nested more than {MAX_DEPTH} deep", field=field)
     if isinstance(value, Mapping):
-        return {_key(key, field): plain(inner, field, depth + 1) for key, inner in value.items()}
+        for key in value:
+            if not isinstance(key, str):
+                raise InputError(f"{field} holds a name that is no text", field=field)
+            _check_signs(key, field)
+        return {key: plain(inner, field, depth + 1) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [plain(inner, field, depth + 1) for inner in value]
     return _scalar(value, field)
-
-
-def _key(key: object, field: str) -> str:
-    if not isinstance(key, str):
-        raise InputError(f"{field} holds a name that is no text", field=field)
-    _check_signs(key, field)
-    return key
 
 
 def _scalar(value: object, field: str) -> Any:  # noqa: ANN401 - a text, number, boolean or None
@@ -344,9 +323,6 @@ def _scalar(value: object, field: str) -> Any:  # noqa: ANN401 - a text, number,
     elif value is not None:
         raise InputError(f"{field} holds {type(value).__name__}, which JSON cannot say", field=field)
     return value
-
-
-# ----------------------------------------------------------------------------------- JSON text
 
 
 def parse_json(text: str) -> Any:  # noqa: ANN401 - any JSON

@@ -31,21 +31,13 @@ from kgray.records import MAX_CLIENT_ID, Draft
 
 Format = Literal["lines", "array", "objects", "csv", "tsv", "parquet", "text"]
 _EXTENSIONS: dict[str, Format] = {
-    ".jsonl": "lines",
-    ".ndjson": "lines",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".txt": "text",
-    ".md": "text",
-}
+    ".jsonl": "lines", ".ndjson": "lines", ".csv": "csv", ".tsv": "tsv",
+    ".parquet": "parquet", ".pq": "parquet", ".txt": "text", ".md": "text",
+}  # fmt: skip
 EXTENSIONS = frozenset(_EXTENSIONS) | {".json"}  # what a folder is searched for
 _BLOCK = 1 << 16  # bytes
 # Words of a file's name that do not say what its records are: "products-export-2026-03.csv".
 _NO_TABLE = frozenset("backup copy data dump export exported exports final full latest new old".split())
-
-
 PIECE = 1_500  # characters: short enough for one extraction to read well, and few calls a page
 MAX_PARAGRAPH = 8_000  # a longer paragraph is cut at the end of a sentence
 _BORDER = re.compile(r"(?:\r?\n[ \t]*){2,}")
@@ -144,7 +136,9 @@ def _drafts(
     rows: Iterator[NumberedRow], defaults: Defaults, shown: str, position: Position, form: Format = "parquet"
 ) -> Iterator[Submitted | Refusal]:
     """Yield the drafts of rows: of a table without a column of texts, and of whole objects, as records."""
-    table = _table_of(shown)
+    # What the records are, by the file's name: "products" of "products-2026-03.csv"; "" = not known.
+    words = map(str.lower, re.findall("[A-Za-z]+", Path(shown).stem))
+    table = "_".join(word for word in words if word not in _NO_TABLE)
     for line, row in rows:
         named: Iterable[str] = position.columns or TEXTS
         if form == "objects" and isinstance(row, Mapping):
@@ -152,18 +146,11 @@ def _drafts(
         try:
             if isinstance(row, InputError):
                 raise row
-            is_record = TEXTS.isdisjoint(named)
-            draft = draft_from(row, defaults, record=is_record, table=table)
+            draft = draft_from(row, defaults, record=TEXTS.isdisjoint(named), table=table)
         except InputError as error:
             yield Refusal(file=shown, line=line, field=error.field, reason=str(error))
         else:
             yield Submitted(draft=draft, file=shown, line=line)
-
-
-def _table_of(shown: str) -> str:
-    """Return what a file's records are by its name: "products" of "products-2026-03.csv"; "" = not known."""
-    words = re.findall("[A-Za-z]+", Path(shown).stem)
-    return "_".join(word.lower() for word in words if word.lower() not in _NO_TABLE)
 
 
 def _text(
@@ -179,8 +166,7 @@ def _text(
     prefix = base if source == base else f"{source}/{base}"
     if len(prefix) > MAX_CLIENT_ID - 12:
         prefix = prefix[:100] + "~" + hashlib.sha256(prefix.encode(errors="replace")).hexdigest()[:32]
-    line: int | None = None
-    number = 0
+    line, number = None, 0
     try:
         with path.open("rb") as file:
             position.follow(file)
@@ -198,9 +184,6 @@ def _text(
         return
     if not number and not skip:
         yield Refusal(file=shown, line=None, field="text", reason="the file holds no text")
-
-
-# ---------------------------------------------------------------------- texts, cut at paragraph borders
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +205,7 @@ def pieces(file: BinaryIO) -> Iterator[Piece]:
     held: Piece | None = None
     for paragraph in _paragraphs(file):
         if held is not None and paragraph.end - held.start <= PIECE:
-            gap = paragraph.start - held.end
-            joint = "\n\n" if gap > 1 else "\n"
+            joint = "\n\n" if paragraph.start - held.end > 1 else "\n"
             held = Piece(held.text + joint + paragraph.text, held.start, paragraph.end, held.line)
             continue
         if held is not None:

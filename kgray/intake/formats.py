@@ -11,7 +11,11 @@ import csv
 import json
 import math
 import os
+import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,8 +26,8 @@ from kgray.intake.remote import RemoteFile
 MAX_LINE = 16 << 20  # bytes of one row
 BATCH = 256  # rows of Parquet at a time
 _BLOCK = 1 << 16
-_BLANKS = " \t\r\n"
-_BOM = codecs.BOM_UTF8
+_INK = re.compile("[^ \t\r\n]")  # the next character that JSON does not skip
+_UNREAD = "the rest of the file was not read"
 
 NumberedRow = tuple[int | None, object]  # (line, row or InputError)
 
@@ -45,10 +49,9 @@ class Position:
         raw: BinaryIO = getattr(file, "raw", file)  # which tells its place while another thread reads
 
         def share() -> float:
-            try:
+            with suppress(ValueError):  # closed, maybe by another thread
                 return min(1.0, raw.tell() / size)
-            except ValueError:  # closed, maybe by another thread
-                return 1.0
+            return 1.0
 
         self.share = share
 
@@ -59,7 +62,7 @@ def lines(file: BinaryIO, first: int = 1) -> Iterator[tuple[int, bytes | None]]:
     while line := file.readline(MAX_LINE + 1):
         number += 1
         if number == 1:
-            line = line.removeprefix(_BOM)
+            line = line.removeprefix(codecs.BOM_UTF8)
         if len(line) > MAX_LINE and not line.endswith(b"\n"):
             while (more := file.readline(_BLOCK)) and not more.endswith(b"\n"):
                 pass
@@ -70,9 +73,6 @@ def lines(file: BinaryIO, first: int = 1) -> Iterator[tuple[int, bytes | None]]:
 
 def _too_long() -> InputError:
     return InputError(f"longer than {MAX_LINE >> 20} MiB")
-
-
-# ------------------------------------------------------------------------------------- JSON
 
 
 def json_lines(file: BinaryIO, first: int = 1, *, skip: int = 0) -> Iterator[NumberedRow]:
@@ -109,31 +109,31 @@ class _TextBuffer:
         try:
             more = self._decoder.decode(block, self.ended)
         except UnicodeDecodeError:
-            raise InputError("not valid UTF-8 from here; the rest of the file was not read") from None
+            raise InputError(f"not valid UTF-8 from here; {_UNREAD}") from None
         if self._at == 0 and not self._text:
             more = more.removeprefix("\ufeff")
         self._text, self._at = self._text[self._at :] + more, 0
 
     def skip_blanks(self) -> str:
         """Skip blanks and return the next character, "" at the end of the file."""
-        while True:
-            for i in range(self._at, len(self._text)):
-                if self._text[i] not in _BLANKS:
-                    self.take(i)
-                    return self._text[i]
+        while (found := _INK.search(self._text, self._at)) is None:
             self.take(len(self._text))
             if self.ended:
                 return ""
             self.grow()
+        self.take(found.start())
+        return found[0]
 
     def take(self, end: int) -> None:
         """Move to `end`, counting lines."""
         self.line += self._text.count("\n", self._at, end)
         self._at = end
 
-    def take_sign(self) -> None:
-        """Move past the character that `skip_blanks` returned."""
-        self.take(self._at + 1)
+    def take_sign(self) -> str:
+        """Move past the next character that is not blank, and return it."""
+        sign = self.skip_blanks()
+        self.take(self._at + len(sign))
+        return sign
 
     def value(self) -> object:
         """Take one JSON value and return it, or an InputError that says what is wrong with it.
@@ -147,15 +147,11 @@ class _TextBuffer:
                     break
             except json.JSONDecodeError as error:
                 if self.ended:
-                    raise InputError(
-                        f"not valid JSON ({error.msg}); the rest of the file was not read"
-                    ) from None
+                    raise InputError(f"not valid JSON ({error.msg}); {_UNREAD}") from None
             except RecursionError:
-                raise InputError("nested too deep; the rest of the file was not read") from None
+                raise InputError(f"nested too deep; {_UNREAD}") from None
             if len(self._text) - self._at > MAX_LINE:
-                raise InputError(
-                    f"not valid JSON, or longer than {MAX_LINE >> 20} MiB; the rest of the file was not read"
-                )
+                raise InputError(f"not valid JSON, or longer than {MAX_LINE >> 20} MiB; {_UNREAD}")
             self.grow()
         start = self._at
         self.take(end)
@@ -179,12 +175,14 @@ def json_array(file: BinaryIO) -> Iterator[NumberedRow]:
     """
     text = _TextBuffer(file)
     try:
-        text.skip_blanks()
         text.take_sign()  # the "[" that the caller saw
-        if text.skip_blanks() == "]":
-            text.take_sign()
-        else:
-            yield from _items(text)
+        sign = text.take_sign() if text.skip_blanks() == "]" else ","
+        while sign != "]":
+            text.skip_blanks()
+            yield text.line, text.value()
+            if (sign := text.take_sign()) not in (",", "]"):
+                missing = "a comma is missing between two items" if sign else "the array does not end"
+                raise InputError(f"not valid JSON: {missing}; {_UNREAD}")
         if text.skip_blanks():
             yield from text.rest()
     except InputError as error:
@@ -199,23 +197,6 @@ def json_objects(file: BinaryIO) -> Iterator[NumberedRow]:
             yield text.line, text.value()
     except InputError as error:
         yield text.line, error
-
-
-def _items(text: _TextBuffer) -> Iterator[NumberedRow]:
-    while True:
-        text.skip_blanks()
-        line = text.line
-        yield line, text.value()
-        sign = text.skip_blanks()
-        if sign not in (",", "]"):
-            missing = "the array does not end" if not sign else "a comma is missing between two items"
-            raise InputError(f"not valid JSON: {missing}; the rest of the file was not read")
-        text.take_sign()
-        if sign == "]":
-            return
-
-
-# -------------------------------------------------------------------------------------- CSV
 
 
 def csv_rows(
@@ -264,28 +245,24 @@ def _records(file: BinaryIO, delimiter: str) -> Iterator[tuple[int, list[str] | 
             yield start, cells
 
 
-def _header_fault(header: list[str]) -> str | None:
-    twice = {name for name in header if name and header.count(name) > 1}
-    if twice:
+def _header_fault(header: list[str]) -> str:
+    if twice := {name for name in header if name and header.count(name) > 1}:
         return f"the header names {min(twice)[:80]!a} twice; the file was not read"
-    if any("\udc80" <= c <= "\udcff" for name in header for c in name):
-        return "the header is not valid UTF-8; the file was not read"
-    return None
+    return "the header is not valid UTF-8; the file was not read" if _undecoded(header) else ""
 
 
 def _record(header: list[str], cells: list[str]) -> object:
     if len(cells) > len(header):
         return InputError(f"{len(cells)} cells under a header of {len(header)} names")
-    if any("\udc80" <= c <= "\udcff" for cell in cells if not cell.isascii() for c in cell):
+    if _undecoded(cells):
         return InputError("not valid UTF-8")
-    return {
-        name or f"column{i}": cell
-        for i, (name, cell) in enumerate(zip(header, cells, strict=False), 1)
-        if cell
-    }
+    named = enumerate(zip(header, cells, strict=False), 1)
+    return {name or f"column{i}": cell for i, (name, cell) in named if cell}
 
 
-# ---------------------------------------------------------------------------------- Parquet
+def _undecoded(cells: list[str]) -> bool:
+    """Whether a cell has a byte that is no UTF-8: a lone surrogate."""
+    return any("\udc80" <= c <= "\udcff" for cell in cells if not cell.isascii() for c in cell)
 
 
 def parquet_rows(
@@ -310,24 +287,22 @@ def parquet_rows(
                 for row in _micros(batch).to_pylist():
                     number += 1
                     if number > skip:
-                        yield number, {key: _bare(value) for key, value in row.items() if _present(value)}
+                        yield number, _bare(row)
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         if skip and number < skip:  # an earlier reading yielded this fault as its last row
             return
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         yield (
             number + 1 if number else None,
-            InputError(f"not readable as Parquet: {reason}; the rest of the file was not read"),
+            InputError(f"not readable as Parquet: {reason}; {_UNREAD}"),
         )
 
 
 def _behind(metadata: Any, skip: int) -> tuple[int, list[int]]:  # noqa: ANN401 - pyarrow has no types
     """Return the number of rows in row groups that end before `skip`, and the indexes of the other groups."""
-    passed = first = 0
-    while first < metadata.num_row_groups and passed + metadata.row_group(first).num_rows <= skip:
-        passed += metadata.row_group(first).num_rows
-        first += 1
-    return passed, list(range(first, metadata.num_row_groups))
+    ends = [*accumulate(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))]
+    first = bisect_right(ends, skip)
+    return ends[first - 1] if first else 0, list(range(first, len(ends)))
 
 
 def _micros(batch: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -349,6 +324,4 @@ def _bare(value: object) -> object:
     """Return a value without the nulls inside it: every struct of a column has all the keys."""
     if isinstance(value, dict):
         return {key: _bare(inner) for key, inner in value.items() if _present(inner)}
-    if isinstance(value, list):
-        return [_bare(inner) for inner in value]
-    return value
+    return [_bare(inner) for inner in value] if isinstance(value, list) else value

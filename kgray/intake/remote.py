@@ -65,7 +65,8 @@ class RemoteFile:
         """Return its bytes as a stream. Raises OSError where it is not there, Unavailable as `read` does."""
         system, path = self._system()
         with _outages(self.name):
-            return io.BufferedReader(_Stream(self.name, system.open_input_file(path)), _BUFFER)
+            raw: Any = _Stream(self.name, system.open_input_file(path))
+            return io.BufferedReader(raw, _BUFFER)
 
     def found(self) -> Iterator[RemoteFile]:
         """Yield the file itself, or all files in the folder, sorted. Raises InputError where nothing is."""
@@ -90,40 +91,21 @@ class RemoteFile:
                 yield RemoteFile(url, one.size, one.mtime_ns or 0, (system, one.path))
 
     def _system(self) -> tuple[Any, str]:
-        if self._held is not None:
-            return self._held
         from pyarrow import fs
 
-        found: tuple[Any, str] = fs.FileSystem.from_uri(self.url)
+        found: tuple[Any, str] = self._held or fs.FileSystem.from_uri(self.url)
         return found
 
 
-class _Stream(io.RawIOBase):
-    """A file of pyarrow's as Python's raw stream, whose failures are outages: reading goes on later."""
+class _Stream:
+    """A file of pyarrow's as `io.BufferedReader` wants it; its failures are outages: reading goes on."""
 
     def __init__(self, name: str, file: Any) -> None:  # noqa: ANN401 - pyarrow has no types
         self._name, self._file = name, file
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable buffer
-        with _outages(self._name):
-            return int(self._file.readinto(buffer))
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        with _outages(self._name):
-            return int(self._file.seek(offset, whence))
-
-    def tell(self) -> int:
-        return int(self._file.tell())
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the file has
+        found = getattr(self._file, name)
+        return _outages(self._name)(found) if callable(found) else found
 
 
 @contextmanager

@@ -82,7 +82,11 @@ def _item(item: object, where: str, reference_time: Instant | None) -> dict[str,
         raise InputError(f"{where} is not an object", field=where)
     row: dict[str, Any] = {key: value for key, value in item.items() if key not in _READ}
     row["source"] = check_name(item.get("source"), f"{where}.source")
-    row["relation"] = _relation(item.get("relation"), f"{where}.relation")
+    relation = check_name(item.get("relation"), f"{where}.relation")
+    try:
+        row["relation"] = clean_relation(relation)
+    except ValueError as error:
+        raise InputError(f"{where}.relation: {error}", field=f"{where}.relation") from None
     row |= _object(item, where)
     if row.get("target", "").casefold() == row["source"].casefold():
         raise InputError(f"{where}: source and target are the same name", field=f"{where}.target")
@@ -100,13 +104,6 @@ def _item(item: object, where: str, reference_time: Instant | None) -> dict[str,
     return row
 
 
-def _relation(value: object, field: str) -> str:
-    try:
-        return clean_relation(check_name(value, field))
-    except ValueError as error:
-        raise InputError(f"{field}: {error}", field=field) from None
-
-
 def _object(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return {"target": name} or {"value": value}; the two spellings of a value are one."""
     target, value = item.get("target"), item.get("value")
@@ -114,9 +111,7 @@ def _object(item: Mapping[str, Any], where: str) -> dict[str, Any]:
         raise InputError(f"{where} has both a target and a value", field=f"{where}.value")
     if isinstance(target, str):
         return {"target": check_name(target, f"{where}.target")}
-    field = f"{where}.target" if value is None else f"{where}.value"
-    if value is None:
-        value = target
+    field, value = (f"{where}.target", target) if value is None else (f"{where}.value", value)
     if value is None:
         raise InputError(f"{where}.target is missing", field=field)
     if isinstance(value, dict) and "value" not in value:
@@ -152,33 +147,22 @@ def _fact(item: Mapping[str, Any], ordinals: dict[str, int], reference_time: Ins
     given = item.get("valid_at")
     start, start_precision = times.parse(given) if given is not None else (None, None)
     end, end_precision = times.parse(item["invalid_at"]) if "invalid_at" in item else (None, None)
-    stated = "valid_at" in item
-    if item.get("denied"):
-        return _extracted(item, ordinals, kind="denied")
-    if stated and start is None and end is not None:
-        return _extracted(item, ordinals, kind="ended", valid_to=end, to_precision=end_precision)
-    if not stated:
+    if "valid_at" not in item:
         start = reference_time
-    if start is not None and end is not None and end <= start:
+    span: dict[str, Any] = {"valid_to": end, "to_precision": end_precision}
+    if item.get("denied"):
+        span = {"kind": "denied"}
+    elif start is None and end is not None:
+        span["kind"] = "ended"
+    elif start is not None and end is not None and end <= start:
         raise InputError("the end is not after the reference time, which is its start")
-    return _extracted(
-        item,
-        ordinals,
-        valid_from=start,
-        from_precision=start_precision,
-        valid_to=end,
-        to_precision=end_precision,
-        inferred=start == reference_time,  # a stated start equal to it counts as inferred (R3)
-    )
-
-
-def _extracted(item: Mapping[str, Any], ordinals: dict[str, int], **fields: Any) -> ExtractedFact:  # noqa: ANN401
+    else:
+        # A stated start equal to the reference time counts as inferred (R3).
+        span |= {"valid_from": start, "from_precision": start_precision, "inferred": start == reference_time}
     value = Value(**item["value"]) if "value" in item else None
     source = ordinals.setdefault(item["source"], len(ordinals))
     target = None if value is not None else ordinals.setdefault(item["target"], len(ordinals))
     shown = value.shown() if value is not None else item["target"]
-    words = item["relation"].replace("_", " ").lower()
-    text = item.get("text") or f"{item['source']} {words} {shown}"
-    return ExtractedFact(
-        source=source, relation=item["relation"], text=text, target=target, value=value, **fields
-    )
+    relation = item["relation"]
+    text = item.get("text") or f"{item['source']} {relation.replace('_', ' ').lower()} {shown}"
+    return ExtractedFact(source=source, relation=relation, text=text, target=target, value=value, **span)

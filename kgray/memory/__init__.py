@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from kgray.memory.answers import EntityCount, History
 from kgray.memory.face import BothWays, Memory
-from kgray.memory.reports import Report
+from kgray.memory.ingesting import Report
 
 __all__ = ["BothWays", "EntityCount", "History", "Memory", "Report"]

@@ -76,7 +76,17 @@ class Access:
     ) -> tuple[str, str]:  # fmt: skip
         """Make a key; return its id, and the key, which is not kept. Raises InputError."""
         now = times.now()
-        _check(groups, scopes, lasts=expires is None or expires > now, rate=rate)
+        if not groups or not scopes:
+            raise InputError("a key needs groups and scopes: --groups team --scopes read,add")
+        for name in groups:
+            if name != "*" and (plain := name.removesuffix("/*")):
+                check_group(plain)
+        if unknown := sorted({*scopes} - {*SCOPES}):
+            raise InputError(f"scope {unknown[0]!r} is none of {', '.join(SCOPES)}", field="scopes")
+        if expires is not None and expires <= now:
+            raise InputError("it would have expired already")
+        if rate is not None and rate < 1:
+            raise InputError(f"rate is {rate}: use 1 or more")
         id_, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
         bound = tuple(dict.fromkeys(groups)), tuple(dict.fromkeys(scopes))
         facts = (_digest(secret), *bound, rate, now, expires)
@@ -124,22 +134,20 @@ class Access:
         """Return the audit log behind a sequence, oldest first. Raises InputError for what is none."""
         if not 0 <= after <= 1 << 62:
             raise InputError("after must be a sequence, or 0", field="after")
-        names = ("sequence", "at", "key", "action", "group", "asked")
         return [
-            dict(zip(names, (row[0], show(row[1]), *row[2:5], json.loads(row[5])), strict=True))
-            for row in self._store.rows(ALL["audit"], OWN, [after])
+            {"sequence": sequence, "at": show(at), "key": key, "action": action, "group": group}
+            | {"asked": json.loads(asked)}
+            for sequence, at, key, action, group, asked in self._store.rows(ALL["audit"], OWN, [after])
         ]
 
 
 def _covers(own: str, other: str) -> bool:
     """Whether what a key is bound to has every group that another name or pattern stands for."""
-    begin, within = _beginning(own), _beginning(other)
+    begin, within = (
+        name.removesuffix("*").removesuffix("/") if name.endswith("/*") or name == "*" else None
+        for name in (own, other)
+    )
     return own == other if begin is None else (other if within is None else within).startswith(begin)
-
-
-def _beginning(name: str) -> str | None:
-    """Return the prefix that `PREFIX/*` or `*` stands for; None of a group's name."""
-    return name.removesuffix("*").removesuffix("/") if name.endswith("/*") or name == "*" else None
 
 
 def presented(keys: Mapping[str, AccessKey], given: str, now: Instant) -> AccessKey | None:
@@ -152,18 +160,6 @@ def presented(keys: Mapping[str, AccessKey], given: str, now: Instant) -> Access
 
 def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
-
-
-def _check(groups: Sequence[str], scopes: Sequence[str], *, lasts: bool, rate: int | None) -> None:
-    if not groups or not scopes:
-        raise InputError("a key needs groups and scopes: --groups team --scopes read,add")
-    for name in groups:
-        if name != "*" and (plain := name.removesuffix("/*")):
-            check_group(plain)
-    if unknown := sorted({*scopes} - {*SCOPES}):
-        raise InputError(f"scope {unknown[0]!r} is none of {', '.join(SCOPES)}", field="scopes")
-    if not lasts or (rate is not None and rate < 1):
-        raise InputError("it would have expired already" if not lasts else f"rate is {rate}: use 1 or more")
 
 
 _WORDS = frozenset({"entities", "episodes", "source", "surfaces", "url"})  # of `asked`: may be words

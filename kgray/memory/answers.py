@@ -1,27 +1,30 @@
-"""What reads of `Memory` return beside hits, and its JSON form; its field names are a stable interface.
-
-`Shown` is one episode, entity or fact with all that belongs to it: texts with the words of their facts.
-"""
+"""What reads of `Memory` return beside hits, and its JSON form; its field names are a stable interface."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
-from itertools import groupby
-from typing import Any
+from functools import partial
+from itertools import compress, groupby
+from typing import Any, NamedTuple
 
 from kgray import holds, kinds, rows
+from kgray.derivation import dump
+from kgray.derivation.around import records_around
 from kgray.derivation.dump import DumpRow
-from kgray.derivation.stored import view_now
+from kgray.derivation.group import GroupGraph
+from kgray.derivation.stored import records_of, view_now
+from kgray.derivation.view import View
 from kgray.errors import InputError
 from kgray.graph import Entity, FactSpan
 from kgray.kinds import Read
-from kgray.ledger import Failure, failures
+from kgray.ledger import Bearers, Failure, dumped_episodes, episodes_at, failures, find
 from kgray.memory.naming import entities_of, entity_called
 from kgray.ports import GraphView, Store
+from kgray.records import Episode, GroupRecords
 from kgray.rows import folded
 from kgray.search import spans_of
 from kgray.search.texts import profiles
@@ -31,8 +34,7 @@ KEPT = ("id", "client_id", "sequence", "source", "kind", "speaker", "text", "sta
 _ENDED_AT = kinds.EPISODES.names.index("ended_at")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Mark(NamedTuple):
     """Words of a text, [start, end) in characters, from which evidence about a statement was read."""
 
     start: int
@@ -82,9 +84,9 @@ class Shown:
     profile: str = ""
 
 
-def described(store: Store, group: str, identifier: str, records: list[DumpRow]) -> Shown:
-    """Return the texts, names and facts that dump rows speak of; to be called within one snapshot."""
-    view = view_now(store, group)
+def described(store: Store, group: str, identifier: str) -> Shown:
+    """Return what has an id with the texts, names and facts of its rows; to be called within one snapshot."""
+    view, records = view_now(store, group), shown(store, group, identifier)
     of: dict[str, list[DumpRow]] = defaultdict(list)
     for record in records:
         of[record["type"]].append(record)
@@ -116,17 +118,14 @@ def told_episodes(
     told = list(_columns(store, kinds.EVIDENCE_IN, group, sequences))
     for row in store.rows(kinds.EPISODES_AT, group, sequences):
         episode, recorded_at = rows.episode(group, row), row[_ENDED_AT]
-        marks = [
-            mark
-            for piece in told
-            if piece["sequence"] == episode.sequence and (episode.id, piece["ordinal"]) in evidence
-            for mark in _marks(episode.text, piece, mentions)
-        ]
+        own = (one for one in told if one["sequence"] == episode.sequence)
+        asked = (one for one in own if (episode.id, one["ordinal"]) in evidence)
+        marks = {mark for one in asked for mark in _marks(episode.text, one, mentions)}
         yield ToldEpisode(
             **{name: getattr(episode, name) for name in KEPT},
             reference_time=to_datetime(episode.reference_time),
             recorded_at=None if recorded_at is None else to_datetime(recorded_at),
-            marks=tuple(sorted(set(marks), key=lambda mark: (mark.start, mark.end, mark.statement))),
+            marks=tuple(sorted(marks)),
         )
 
 
@@ -144,7 +143,7 @@ def _marks(
         return
     at = text.find(piece["text"])
     if at >= 0:
-        yield Mark(start=at, end=at + len(piece["text"]), statement=statement)
+        yield Mark(at, at + len(piece["text"]), statement)
         return
     for ordinal in (piece["subject"], piece["object"]):
         if (mention := mentions.get((piece["sequence"], ordinal))) is None:
@@ -154,7 +153,7 @@ def _marks(
             start = text.find(mention["surface"])
             end = start + len(mention["surface"])
         if start >= 0:
-            yield Mark(start=start, end=end, statement=statement)
+            yield Mark(start, end, statement)
 
 
 _TOLD = 2  # facts of an entity in a list
@@ -175,13 +174,13 @@ class History:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray history --json` prints."""
-        entity = entity_row(self.entity) | {"profile": self.profile}
-        return {"entity": entity, "facts": [self._fact(fact) for fact in self.facts]}
-
-    def _fact(self, fact: FactSpan) -> dict[str, Any]:
-        head = {"scope": "fact", "id": fact.id, "text": fact.text, "group": self.group}
-        ended_by = list(fact.ended_by) if fact.ended_by else None
-        return head | fact.as_dict() | {"statement": fact.statement, "ended_by": ended_by}
+        facts = [
+            {"scope": "fact", "id": fact.id, "text": fact.text, "group": self.group}
+            | fact.as_dict()
+            | {"statement": fact.statement, "ended_by": list(fact.ended_by) if fact.ended_by else None}
+            for fact in self.facts
+        ]
+        return {"entity": entity_row(self.entity) | {"profile": self.profile}, "facts": facts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,10 +205,7 @@ def entity_row(entity: Entity) -> dict[str, Any]:
 def history_of(
     store: Store, view: GraphView, name_or_id: str, as_of: Instant | None, known_at: Instant | None
 ) -> History:
-    """Return the spans of an entity's facts that a view shows; as_of None = those of any time.
-
-    Raises NotFound, and Ambiguous where several entities have the name.
-    """
+    """Return what `GroupReads.history` does of a view; as_of None = spans of any time."""
     entity = entity_called(store, view, name_or_id)
     facts = view.facts_at([entity.id], as_of, None)
     facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.relation, f.created_at, f.id))
@@ -257,8 +253,7 @@ def told_failures(store: Store, group: str | None) -> list[ToldFailure]:
 def entities_like(store: Store, group: str, query: str, limit: int) -> list[EntityCount]:
     """Return the entities with a name like the query, best first; "" = all, those with most facts first.
 
-    Names equal to the query come first, then those that begin with it, then those in which a word does, then
-    those that contain it; where there is none of these, those that are spelled much like it.
+    A name is equal to it, begins with it, has a word that does, or contains it; else is spelled much like it.
     """
     if limit < 1:
         raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
@@ -269,13 +264,12 @@ def entities_like(store: Store, group: str, query: str, limit: int) -> list[Enti
     everyone = entities_of(store, view)
     wanted = folded(query)
     names = {e.id: [folded(name) for name in (e.name, *e.aliases)] for e in everyone}
-    ranked = {id_: _rank(wanted, called) for id_, called in names.items()}
-    if not any(rank is not None for rank in ranked.values()):
-        every = sorted({name for called in names.values() for name in called})
-        near = {name: rank for rank, name in enumerate(get_close_matches(wanted, every, n=limit))}
-        ranked = {
-            id_: min((near[n] for n in called if n in near), default=None) for id_, called in names.items()
-        }
+    every = sorted({name for called in names.values() for name in called})
+    ranks = {name: _rank(wanted, name) for name in every if wanted in name}
+    ranks = ranks or {name: rank for rank, name in enumerate(get_close_matches(wanted, every, n=limit))}
+    ranked = {
+        id_: min((ranks[n] for n in called if n in ranks), default=None) for id_, called in names.items()
+    }
     chosen = [(rank, entity) for entity in everyone if (rank := ranked[entity.id]) is not None]
     chosen.sort(key=lambda row: (row[0], -counts[row[1].id], row[1].name, row[1].id))
     found = [entity for _, entity in chosen[:limit]]
@@ -283,14 +277,111 @@ def entities_like(store: Store, group: str, query: str, limit: int) -> list[Enti
     return [EntityCount(entity=one, facts=counts[one.id], profile=said[one.id]) for one in found]
 
 
-def _rank(wanted: str, names: Sequence[str]) -> int | None:
-    """Return how a query meets the best of some names, both folded: 0 is best, None is not at all."""
-    tests = (
-        lambda name: name == wanted,
-        lambda name: name.startswith(wanted),
-        lambda name: f" {wanted}" in name,
-        lambda name: wanted in name,
-    )
-    if not wanted:
-        return 0
-    return next((rank for rank, meets in enumerate(tests) if any(map(meets, names))), None)
+def _rank(wanted: str, name: str) -> int:
+    """Return how a query meets a name that contains it, both folded: 0 is best."""
+    found = wanted in ("", name), name.startswith(wanted), f" {wanted}" in f" {name}", True
+    return found.index(True)
+
+
+def derived(store: Store, group: str, known_at: Instant | None) -> View:
+    """Return the graph of a group, derived from its records as known then (None: now)."""
+    return View(records_of(store, group, known_at), partial(episodes_at, store, group))
+
+
+def dumped(store: Store, group: str, known_at: Instant | None) -> list[DumpRow]:
+    """Return the rows of the dump, unsorted; to be called inside `Store.reading`."""
+    return list(dump.rows(derived(store, group, known_at), dumped_episodes(store, group, known_at)))
+
+
+def shown(store: Store, group: str, identifier: str) -> list[DumpRow]:
+    """Return the dump rows of what has an id and of what belongs to it; inside `Store.reading`.
+
+    Why an episode failed, with the model's last reply, is a row more (R24).
+    """
+    found = find(store, group, identifier)
+    view = view_around(store, group, identifier, found)
+    told = sorted({*found.episodes, *(head.sequence for head in view.records.heads)})
+    kept = matches(identifier, found, view, episodes_at(store, group, told))
+    for failed in failures(store, group):
+        if failed.episode.sequence in found.episodes:
+            why = failed.failure
+            row = {"class": why.kind, "message": why.message, "attempts": why.attempts}
+            kept.append({"type": "failure", "episode": failed.episode.id, **row, "reply": why.raw or None})
+    return kept
+
+
+def matches(identifier: str, found: Bearers, view: View, episodes: Iterable[Episode]) -> list[DumpRow]:
+    """Return the dump rows of what has an id and of what belongs to it, in the order of the dump.
+
+    An episode brings its mentions and evidence, and what these are about; an entity its mentions,
+    statements, their evidence and facts; a fact or statement its evidence and the episodes behind it.
+    """
+    of: dict[str, list[DumpRow]] = defaultdict(list)
+    for row in dump.rows(view, list(episodes)):
+        of[row["type"]].append(row)
+    asked = {row["id"] for row in of["episode"] if row["sequence"] in found.episodes}
+    subjects = {entity.id for entity in view.entities([identifier])} if found.entity else set()
+    statements = {row["statement"] for row in of["evidence"] if row["episode"] in asked}
+    statements |= {row["id"] for row in of["statement"] if subjects & {row["subject"], row["object"]}}
+    if found.fact:
+        statements |= {row["statement"] for row in of["fact"] if row["id"] == identifier}
+    if found.statement:
+        statements |= {fact.statement for fact in view.facts_of([identifier], None)} or {identifier}
+    kept = _belonging(of, asked, subjects, statements)
+    return sorted(kept, key=lambda row: (row["type"], dump.lines([row])[0]))
+
+
+def _belonging(
+    of: Mapping[str, list[DumpRow]], asked: set[str], subjects: set[str], statements: set[str]
+) -> Iterator[DumpRow]:
+    """Yield the rows that belong to episodes that were asked for, entities and statements. of: by type."""
+    about = [row for row in of["statement"] if row["id"] in statements]
+    own = [row["episode"] in asked if asked else row["statement"] in statements for row in of["evidence"]]
+    evidence = list(compress(of["evidence"], own))
+    mentions = [row for row in of["mention"] if row["episode"] in asked or row["entity"] in subjects]
+    entities = subjects | {row["entity"] for row in mentions}
+    entities |= {end for row in about for end in (row["subject"], row["object"])}
+    episodes = asked | {row["episode"] for row in evidence}
+    episodes |= {row["episode"] for row in mentions if row["entity"] in subjects}
+    relations = {row["relation"] for row in about}
+    yield from (*about, *evidence, *mentions)
+    yield from (row for row in of["episode"] if row["id"] in episodes)
+    yield from (row for row in of["entity"] if row["id"] in entities)
+    yield from (row for row in of["relation"] if row["name"] in relations)
+    yield from (row for row in of["verdict"] if statements & {row["a"], row["b"]})
+    yield from (row for row in of["merge"] if entities.intersection(row["entities"]))
+    for row in of["fact"]:
+        if row["statement"] in statements or (row["ended_by"] or [None])[0] in asked:
+            yield row
+
+
+class ViewAround(View):
+    """The graph of some of a group's episodes. Entities show as the store has them, with all their names."""
+
+    def __init__(self, store: Store, records: GroupRecords) -> None:
+        super().__init__(records, partial(episodes_at, store, records.group))
+        self._store = store
+
+    def all_entities(self) -> list[Entity]:
+        """Return all entities of these episodes, by id."""
+        ids = sorted(self.graph.entities)
+        return [rows.entity(row) for row in self._store.rows(kinds.ENTITIES_OF, self.group, ids)]
+
+
+def view_around(store: Store, group: str, identifier: str, found: Bearers) -> ViewAround:
+    """Return a view in which `matches` shows of an id what the whole group would; inside `Store.reading`."""
+    reads = (kinds.FACTS_OF, kinds.FACTS_OF_STATEMENTS)
+    facts = [row for read in reads for row in store.rows(read, group, [identifier])]
+    told = {row[1] for row in store.rows(kinds.EVIDENCE_OF, group, [identifier])}
+
+    def wanted(graph: GroupGraph) -> set[str]:
+        """Return the statements with which `matches` begins."""
+        places = graph.places()
+        shown = {places[place] for place in places if place[0] in {*found.episodes, *told}}
+        subjects = {*graph.shows.get(identifier, ()), identifier}
+        shown |= {s.id for s in graph.statements.values() if s.subject in subjects or s.object in subjects}
+        return shown | ({identifier, *(row[1] for row in facts)} & graph.statements.keys())
+
+    entities = {identifier, *(row[2] for row in facts)}
+    episodes = {*found.episodes, *told}
+    return ViewAround(store, records_around(store, group, wanted, episodes=episodes, entities=entities))

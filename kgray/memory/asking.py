@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 from itertools import islice
 from operator import add
@@ -21,7 +20,7 @@ from kgray.errors import Cost, InputError
 from kgray.graph import Community, Hit, Scope
 from kgray.memory.reads import GroupReads
 from kgray.ports import Answerer
-from kgray.prompting.tokens import count_tokens
+from kgray.prompting.tokens import Counter, count_tokens
 from kgray.search.answering import LEAST_ROOM, NO_COST, ROOM, OnText, prompt_of, request_of
 from kgray.search.context import Context, write
 from kgray.search.excerpts import safe
@@ -60,9 +59,8 @@ class Spending:
         found = await self.model.answer(request, on_text)
         self.cost = Cost(*map(add, self.cost, found))
         self.calls = None if self.calls is None else self.calls - found.calls
-        self.tokens = (
-            None if self.tokens is None else self.tokens - found.prompt_tokens - found.completion_tokens
-        )
+        if self.tokens is not None:
+            self.tokens -= found.prompt_tokens + found.completion_tokens
 
     def lacks(self, task: str, question: str, lines: Sequence[str], tokens: int) -> str:
         """Return what one more call and an answer from so many tokens take, if that is more than is left."""
@@ -80,54 +78,109 @@ class Spending:
         return [] if found and found[0].strip(" .\"'*").upper() == "NONE" else found
 
 
-async def seen_by(
-    mode: Mode, memory: GroupReads, spending: Spending, question: str, group: str, chosen: dict[str, Any]
-) -> Context:
-    """Return what an answer is written from. Raises InputError for a mode that is unknown or has nothing."""
-    if mode not in MODES:
-        raise InputError(f"mode {mode!r} is unknown: use {', '.join(MODES)}", field="mode")
-    if mode == "global":
-        return await _points(memory, spending, question, group, chosen)
-    context = await memory.context(question, group=group, **chosen)
-    return await _drifted(memory, spending, question, group, context, chosen) if mode == "drift" else context
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question to a group's memory; chosen: the arguments of `GroupReads.context`."""
 
+    memory: GroupReads
+    spending: Spending
+    question: str
+    group: str
+    chosen: dict[str, Any]
 
-async def _points(
-    memory: GroupReads, spending: Spending, question: str, group: str, chosen: dict[str, Any]
-) -> Context:
-    """Return the best points of the reports as a context whose lines all have a number."""
-    if chosen.get("as_of") is not None:
-        raise InputError("mode global takes no as_of: a report tells of its run's own time", field="mode")
-    if _narrows(chosen):
-        raise InputError("mode global takes no scope and no filter: a report tells of all", field="mode")
-    everyone = await memory.communities(group=group, known_at=chosen.get("known_at"))
-    top = sorted((one for one in everyone if one.parent is None), key=lambda one: (-one.size, one.id))
-    if not top:
-        raise InputError(
-            f"group {group} has no communities: run `kgray communities refresh --group {group}` first",
-            field="mode",
-        )
-    found: list[tuple[int, Hit]] = []
-    tokens, count = chosen.get("tokens", _TOKENS), chosen.get("count", count_tokens)
-    for round_, reports in enumerate(islice(_batches(top), MAP_CALLS)):
-        lines = [f"[{number}] {_report(one)}" for number, one in enumerate(reports, 1)]
-        if lacks := spending.lacks("points", question, lines, tokens):
-            if not round_:
-                raise InputError(f"mode global takes {lacks} at least: allow more", field="mode")
-            break
-        points = map(_POINT.match, await spending.lines("points", question, lines, kept=1))
-        for worth, numbers, text in (point.groups() for point in points if point):
-            cited = dict.fromkeys(int(n) for n in re.findall(r"\d+", numbers))
-            if named := [reports[n - 1] for n in cited if 1 <= n <= len(reports)]:
-                hit = partial(Hit, scope="community", id=named[0].id, text=text, score=1.0, group=group)
-                found.append((int(worth), hit(community=named[0], besides=tuple(named[1:]))))
-    hits = [hit for _, hit in sorted(found, key=lambda point: -point[0])]
-    lines = [f"- [{number}] {safe(hit.text)}" for number, hit in enumerate(hits, 1)]
-    while lines and count("\n".join(lines)) > tokens:
-        lines.pop()
-    text = "\n".join(lines)
-    numbered: frozenset[Scope] = frozenset({"community"})
-    return Context(text=text, tokens=count(text), hits=tuple(hits[: len(lines)]), numbered=numbered)
+    async def seen(self, mode: Mode) -> Context:
+        """Return what an answer is written from. Raises InputError where a mode has nothing."""
+        if mode not in MODES:
+            raise InputError(f"mode {mode!r} is unknown: use {', '.join(MODES)}", field="mode")
+        if mode == "global":
+            return await self._points()
+        context = await self.context()
+        return await self._drifted(context) if mode == "drift" and context.hits else context
+
+    async def context(self) -> Context:
+        """Return the context of the question itself."""
+        return await self.memory.context(self.question, group=self.group, **self.chosen)
+
+    async def suggested(self, lines: Sequence[str], *, kept: int = 0) -> list[str]:
+        """Return questions that go on from this one, at most 4. kept: as of `Spending.ask`."""
+        if not lines:
+            return []
+        replied = await self.spending.lines("follow_up", self.question, lines, kept=kept)
+        return [one[1] for one in map(_NUMBERED.match, replied) if one][:_FURTHER]
+
+    @property
+    def _budget(self) -> tuple[int, Counter]:
+        return self.chosen.get("tokens", _TOKENS), self.chosen.get("count", count_tokens)
+
+    @property
+    def _narrows(self) -> bool:
+        filters = self.chosen.get("filters")
+        limits = any(self.chosen.get(name) for name in ("scopes", "said_after", "said_before"))
+        return limits or (filters is not None and filters.narrows)
+
+    async def _points(self) -> Context:
+        """Return the best points of the reports as a context whose lines all have a number."""
+        if self.chosen.get("as_of") is not None:
+            raise InputError("mode global takes no as_of: a report tells of its run's own time", field="mode")
+        if self._narrows:
+            raise InputError("mode global takes no scope and no filter: a report tells of all", field="mode")
+        group, known_at, (tokens, count) = self.group, self.chosen.get("known_at"), self._budget
+        everyone = await self.memory.communities(group=group, known_at=known_at)
+        top = sorted((one for one in everyone if one.parent is None), key=lambda one: (-one.size, one.id))
+        if not top:
+            raise InputError(
+                f"group {group} has no communities: run `kgray communities refresh --group {group}` first",
+                field="mode",
+            )
+        found: list[tuple[int, Hit]] = []
+        for round_, reports in enumerate(islice(_batches(top), MAP_CALLS)):
+            lines = [f"[{number}] {_report(one)}" for number, one in enumerate(reports, 1)]
+            if lacks := self.spending.lacks("points", self.question, lines, tokens):
+                if not round_:
+                    raise InputError(f"mode global takes {lacks} at least: allow more", field="mode")
+                break
+            points = map(_POINT.match, await self.spending.lines("points", self.question, lines, kept=1))
+            for worth, numbers, text in (point.groups() for point in points if point):
+                cited = dict.fromkeys(int(n) for n in re.findall(r"\d+", numbers))
+                if named := [reports[n - 1] for n in cited if 1 <= n <= len(reports)]:
+                    hit = partial(Hit, scope="community", id=named[0].id, text=text, score=1.0, group=group)
+                    found.append((int(worth), hit(community=named[0], besides=tuple(named[1:]))))
+        hits = [hit for _, hit in sorted(found, key=lambda point: -point[0])]
+        lines = [f"- [{number}] {safe(hit.text)}" for number, hit in enumerate(hits, 1)]
+        while lines and count("\n".join(lines)) > tokens:
+            lines.pop()
+        text = "\n".join(lines)
+        numbered: frozenset[Scope] = frozenset({"community"})
+        return Context(text=text, tokens=count(text), hits=tuple(hits[: len(lines)]), numbered=numbered)
+
+    async def _drifted(self, context: Context) -> Context:
+        """Return a context with what is found for further questions."""
+        asked, hits = {self.question}, {(hit.scope, hit.id): hit for hit in context.hits}
+        as_of, known_at = self.chosen.get("as_of"), self.chosen.get("known_at")
+        told = {"as of": ("as_of", as_of), "known on": ("known_at", known_at)}
+        moments = {
+            word: to_datetime(given(one, name)[0]) for word, (name, one) in told.items() if one is not None
+        }
+        lines, (tokens, count) = context.lines, self._budget
+        if as_of is None and not self._narrows:
+            # A report tells of its run's own time, and of the whole group.
+            near = {"known_at": known_at, "scopes": ["community"]}
+            lines = [*(await replace(self, chosen=near).context()).lines, *lines]
+        for depth in range(1, _ROUNDS + 1):
+            if self.spending.lacks("follow_up", self.question, lines, tokens):
+                break
+            further = [one for one in await self.suggested(lines, kept=1) if one not in asked]
+            if not further:
+                break
+            asked.update(further)
+            for one in further:
+                for hit in (await replace(self, question=one).context()).hits:
+                    score = hit.score * _FAINTER**depth
+                    known = hits.get((hit.scope, hit.id))
+                    hits[hit.scope, hit.id] = replace(hit, score=max(score, known.score if known else 0.0))
+            context = write([*hits.values()], tokens, query=self.question, count=count, moments=moments)
+            lines = context.lines
+        return context
 
 
 def _batches(reports: Sequence[Community]) -> Iterator[list[Community]]:
@@ -144,67 +197,3 @@ def _batches(reports: Sequence[Community]) -> Iterator[list[Community]]:
 
 def _report(one: Community) -> str:
     return safe(" ".join([one.text, *(str(found["summary"]) for found in one.report.get("findings", ()))]))
-
-
-async def _drifted(
-    memory: GroupReads,
-    spending: Spending,
-    question: str,
-    group: str,
-    context: Context,
-    chosen: dict[str, Any],
-) -> Context:
-    asked = {question}
-    hits = {(hit.scope, hit.id): hit for hit in context.hits}
-    if not hits:
-        return context
-    tokens, count = chosen.get("tokens", _TOKENS), chosen.get("count", count_tokens)
-    given = {"as of": _moment(chosen, "as_of"), "as known on": _moment(chosen, "known_at")}
-    moments = {word: moment for word, moment in given.items() if moment is not None}
-    lines = [*await _reports_near(memory, question, group, chosen), *context.lines]
-    for depth in range(1, _ROUNDS + 1):
-        if spending.lacks("follow_up", question, lines, tokens):
-            break
-        further = [one for one in await suggested(spending, question, lines, kept=1) if one not in asked]
-        if not further:
-            break
-        asked.update(further)
-        for one in further:
-            for hit in (await memory.context(one, group=group, **chosen)).hits:
-                score = hit.score * _FAINTER**depth
-                known = hits.get((hit.scope, hit.id))
-                hits[hit.scope, hit.id] = replace(hit, score=max(score, known.score if known else 0.0))
-        context = write([*hits.values()], tokens, query=question, count=count, moments=moments)
-        lines = context.lines
-    return context
-
-
-async def _reports_near(
-    memory: GroupReads, question: str, group: str, chosen: dict[str, Any]
-) -> Sequence[str]:
-    """Return the lines of the reports near a question; none where a moment or a filter restricts it.
-
-    A report tells of its run's own time, and of the whole group.
-    """
-    if chosen.get("as_of") is not None or _narrows(chosen):
-        return ()
-    known_at = chosen.get("known_at")
-    return (await memory.context(question, group=group, known_at=known_at, scopes=["community"])).lines
-
-
-def _narrows(chosen: dict[str, Any]) -> bool:
-    filters = chosen.get("filters")
-    limits = any(chosen.get(name) for name in ("scopes", "said_after", "said_before"))
-    return limits or (filters is not None and filters.narrows)
-
-
-def _moment(chosen: dict[str, Any], name: str) -> datetime | None:
-    return None if chosen.get(name) is None else to_datetime(given(chosen[name], name)[0])
-
-
-async def suggested(spending: Spending, question: str, lines: Sequence[str], *, kept: int = 0) -> list[str]:
-    """Return questions that go on from a question, at most 4. kept: as of `Spending.ask`."""
-    if not lines:
-        return []
-    found = (_NUMBERED.match(line) for line in await spending.lines("follow_up", question, lines, kept=kept))
-    return [one[1] for one in found if one][:_FURTHER]

@@ -92,13 +92,13 @@ class Background:
         before.set()
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
+        stop = self._stopping.is_set
+        while not stop():
             self._poked.wait(_LOOK_S)
             self._poked.clear()
             fault = ""
             try:
-                if self._memory.store.pending_groups() and not self._stopping.is_set():
-                    stop = self._stopping.is_set
+                if self._memory.store.pending_groups() and not stop():
                     done = asyncio.run(self._memory.ingest(on_step=self._step, stop=stop))
                     fault = done.reason if done.stopped else ""
             except KgrayError as error:

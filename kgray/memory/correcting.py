@@ -1,14 +1,15 @@
-"""Corrections: merge, split, distinct and undo (R16); retractions and removals (R25, R27).
+"""The corrections of `Memory`: merge, split, distinct and undo (R16); retractions and removals (R25, R27).
 
 Only a correction that can be carried out is requested, so a refusal or a no-op takes no sequence. A merge,
-split or undo takes its place behind what is pending; if something changes before its turn, it ends as
-refused. A retraction or removal is requested and carried out at once, whatever is pending.
+split or undo first has what is pending ingested, then takes its place behind it and waits for its turn; if
+something changes before that, it ends as refused. A retraction or removal is carried out at once, without a
+model, whatever is pending.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -21,104 +22,183 @@ from kgray.graph import Entity
 from kgray.ingest.withdraw import withdraw_requested
 from kgray.kinds import Row
 from kgray.ledger import named, read_with, request, request_reading_again, result
-from kgray.memory.ingesting import why
 from kgray.memory.naming import entity_ids
+from kgray.memory.reads import GroupReads
 from kgray.memory.run_files import forget_texts
 from kgray.memory.webhooks import Webhooks
-from kgray.ports import Embedder, Store, at_one_moment, embedded
-from kgray.ports.ingest import IngestOutcome, Queued, Sequences, Stop
+from kgray.ports import Store, at_one_moment, embedded
+from kgray.ports.ingest import Ingest, IngestOutcome, OnWait, Queued, Sequences, Stop, never
 from kgray.records import Operation, OperationKind, check_group
 
+CorrectionKind = Literal["merge", "distinct", "split", "undo"]
 _COUNTED = ("episodes", "statements", "facts_closed", "facts_reopened", "entities")
 # Whoever holds the store looks for removals four times a second. Only after 2 seconds is the runtime asked,
 # which may have to start, and tells what is wrong.
 _LOOKS, _PAUSE_S = 40, 0.05
 
 
-class Withdrawals:
-    """Retracts and removes episodes of one store."""
+class Corrections(GroupReads):
+    """The corrections of one store. data, previous: as of `Memory`."""
 
-    def __init__(
+    runtime: Ingest
+    on_wait: OnWait
+    _data: Path | None
+    _previous: int
+
+    async def merge(self, first: str, second: str, *, group: str, stop: Stop = never) -> dict[str, Any]:
+        """Merge two entities (R16), called by name, id or its beginning. Raises NotFound, Ambiguous."""
+        return await self._correct("merge", group, stop, entities=(first, second))
+
+    async def split(
+        self, entity: str, surfaces: Sequence[str], *, group: str, stop: Stop = never
+    ) -> dict[str, Any]:
+        """Make the mentions with these surfaces another entity (R16)."""
+        if not surfaces:
+            raise InputError("no surface: say which names are another entity", field="surface")
+        return await self._correct("split", group, stop, entities=(entity,), surfaces=tuple(surfaces))
+
+    async def distinct(self, first: str, second: str, *, group: str, stop: Stop = never) -> dict[str, Any]:
+        """Record that two entities are not one, until it is undone (R16); called as for `merge`."""
+        return await self._correct("distinct", group, stop, entities=(first, second))
+
+    async def undo(self, sequence: int, *, group: str, stop: Stop = never) -> dict[str, Any]:
+        """Undo the merge, split or distinction with this sequence."""
+        return await self._correct("undo", group, stop, target=sequence)
+
+    async def request(self, kind: CorrectionKind, *, group: str, **what: Any) -> int:  # noqa: ANN401
+        """Request a merge, split, distinct or undo and return its sequence; whoever ingests carries it out.
+
+        what    entities, surfaces or target, as of `records.Operation`; checked against what is committed.
+                While anything is pending in the group, an undo is not: what is committed cannot decide it
+        Raises NotFound or InputError.
+        """
+        check_group(group)
+        if called := what.get("entities"):
+            what["entities"] = entity_ids(self.store, group, called)
+        operation = Operation(group=group, kind=kind, **what)
+        check = {"split": _check_split, "undo": _check_undo}.get(kind, _check_merge)
+        at_one_moment(self.store, lambda: check(self.store, operation))
+        return request(self.store, operation)
+
+    async def retract(
         self,
-        store: Store,
-        embedder: Embedder,
-        carry_out: Callable[..., Awaitable[IngestOutcome]],
         *,
-        data: Path | None,
-        previous: int,
-    ) -> None:
-        """carry_out: as `Ingest.carry_out`; data, previous: as of `Memory`."""
-        self._store, self._embedder, self._carry_out = store, embedder, carry_out
-        self._data, self._previous = data, previous
+        group: str,
+        episodes: Sequence[str] = (),
+        source: str | None = None,
+        everything: bool = False,
+        stop: Stop = never,
+    ) -> dict[str, Any]:
+        """Retract episodes; reads with an earlier `known_at` still see them (R25). Returns counts.
 
-    async def take_out(
+        Done on return, without a model, whatever is pending (R27). "absent" lists what is not there. Raises
+        Stopped where another process holds the store and `stop()` came before it has carried it out.
+        """
+        chosen = {"episodes": tuple(episodes), "source": source, "everything": everything}
+        return await self._take_out("retract", group, chosen, stop)
+
+    async def remove(
+        self,
+        *,
+        group: str,
+        episodes: Sequence[str] = (),
+        source: str | None = None,
+        everything: bool = False,
+        reread: bool = False,
+        stop: Stop = never,
+    ) -> dict[str, Any]:
+        """Erase episodes and every trace of them (R25); returns counts. Else as `retract`.
+
+        "compacted" in the result is False where erased bytes may still be in the files. "context_of" lists
+        the episodes that a removed one was previous context of. What was understood of them stays, unless
+        `reread`: then they are ingested anew, which needs the model and is waited for.
+        """
+        chosen = {"episodes": tuple(episodes), "source": source, "everything": everything}
+        return await self._take_out("remove", group, chosen, stop, reread=reread)
+
+    async def _carry_out(self, queued: Mapping[str, Queued] | None, **how: Any) -> IngestOutcome:  # noqa: ANN401
+        return await self.runtime.carry_out(queued, on_wait=self.on_wait, **how)
+
+    async def _correct(self, kind: CorrectionKind, group: str, stop: Stop, **what: Any) -> dict[str, Any]:  # noqa: ANN401
+        """Request a correction, wait for its result. Raises Stopped, and InputError where it is refused."""
+        check_group(group)
+        # This group's alone: a correction does not wait for other groups.
+        done = await self._carry_out({}, groups={group}, stop=stop)
+        if done.stopped or stop():
+            raise Stopped(f"stopped before the {kind} was asked for{_why(done)}; run it again")
+        sequence = await self.request(kind, group=group, **what)
+        done = await self._carry_out({group: Queued(last=sequence)}, groups={group}, stop=stop)
+        answer = self._result(kind, group, sequence, _why(done))
+        if "error" in answer:
+            raise InputError(str(answer["error"]))
+        return {"sequence": sequence, **answer}
+
+    def _result(self, kind: str, group: str, sequence: int, reason: str) -> Mapping[str, Any]:
+        """Return the result of an operation. Raises Stopped where it was not carried out."""
+        answer = result(self.store, group, sequence)
+        if answer is None:
+            raise Stopped(f"stopped before {kind} {sequence} was carried out{reason}; the next add does it")
+        return answer
+
+    async def _take_out(
         self, kind: OperationKind, group: str, chosen: Mapping[str, Any], stop: Stop, *, reread: bool = False
     ) -> dict[str, Any]:
-        """Retract or remove episodes; chosen: exactly one of `episodes` (ids), `source`, `everything`.
-
-        The result is that of `Memory.remove`. Raises Stopped where another process holds the store and
-        `stop()` came before it has carried it out.
-        """
-        operation = Operation(group=check_group(group), kind=kind, **chosen)
+        """Retract or remove episodes; chosen: exactly one of `episodes` (ids), `source`, `everything`."""
+        operation, hard = Operation(group=check_group(group), kind=kind, **chosen), kind == "remove"
         if sum((bool(operation.episodes), operation.source is not None, operation.everything)) != 1:
             raise InputError("say which episodes: their ids, or a source, or everything; one of these")
-        found, followers = at_one_moment(self._store, lambda: self._found(operation))
-        hard = operation.kind == "remove"
-        changes = bool(found) if hard else any(row[5] is None for row in found)
-        if operation.everything:
-            changes = changes or (hard and self._store.heads([operation.group])[operation.group].named)
+        found, followers = at_one_moment(self.store, lambda: self._found(operation))
+        changes = any(hard or row[5] is None for row in found)
+        if hard and operation.everything:
+            changes = changes or self.store.heads([group])[group].named
         done: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
         done["absent"] = _absent(operation, found, there=changes)
         again: list[int] = []
         if changes:
-            if hard:
-                # Before the request: from then on whoever ingests carries it out.
-                self._forget(operation, found)
-            sequence, again = self._request(operation, followers if reread else [], stop)
+            self._forget(operation, found)  # before the request: from then on whoever ingests carries it out
+            if stop():
+                raise Stopped(f"stopped before the {kind} was asked for; run it again")
+            if reread and followers:
+                ids = [row[0] for row in followers]
+                sequence, again = request_reading_again(self.store, operation, ids)
+            else:
+                sequence = request(self.store, operation)
             try:
                 answer = await self._at_once(operation, sequence, stop)
             finally:
-                if hard:
-                    self._forget(operation, found)  # what a run has kept since
+                self._forget(operation, found)  # what a run has kept since
             done |= {"sequence": sequence} | {name: answer[name] for name in _COUNTED}
             if again:
                 done["episodes"] = len(found)
         if hard:
             done["context_of"] = [{"id": row[1], "client_id": row[2]} for row in followers]
             try:
-                done["compacted"] = self._store.compact()
+                done["compacted"] = self.store.compact()
             except NoSpace as error:
                 left = "what was named is removed, but its bytes are still in the file"
                 raise Stopped(f"{left}: {error}") from None
         if reread:
-            done["reread"] = await self._ingested(operation.group, again, stop)
+            done["reread"] = await self._ingested(group, again, stop)
         return done
 
     def _found(self, operation: Operation) -> tuple[list[Row], list[Row]]:
-        found = named(self._store, operation)
+        """Return the episodes that are named, and those that were read with a removed one as context."""
+        found = named(self.store, operation)
         if operation.kind != "remove" or operation.everything:
             return found, []
         gone = {row[0] for row in found}
-        return found, read_with(self._store, operation.group, gone, self._previous)
-
-    def _request(self, operation: Operation, followers: Sequence[Row], stop: Stop) -> tuple[int, list[int]]:
-        """Append the request; return its sequence, and those at which the followers are accepted anew."""
-        if stop():
-            raise Stopped(f"stopped before the {operation.kind} was asked for; run it again")
-        if not followers:
-            return request(self._store, operation), []
-        return request_reading_again(self._store, operation, [row[0] for row in followers])
+        return found, read_with(self.store, operation.group, gone, self._previous)
 
     async def _at_once(self, operation: Operation, sequence: int, stop: Stop) -> Mapping[str, Any]:
         """Carry out what is requested, or wait for the process that holds the store, which does it first."""
         group, reason = operation.group, ""
 
         def carried_out() -> bool:
-            return result(self._store, group, sequence) is not None
+            return result(self.store, group, sequence) is not None
 
         try:
-            with self._store.writing():
-                await withdraw_requested(self._store, partial(embedded, self._embedder), group)
+            with self.store.writing():
+                await withdraw_requested(self.store, partial(embedded, self.embedder), group)
         except Locked:
             for _ in range(_LOOKS):
                 if carried_out() or stop():
@@ -127,15 +207,10 @@ class Withdrawals:
             else:
                 ends: Stop = lambda: stop() or carried_out()  # noqa: E731
                 waited = await self._carry_out({}, groups={group}, more=lambda: not carried_out(), stop=ends)
-                reason = why(waited)
+                reason = _why(waited)
         except (NoSpace, Unavailable) as error:
             reason = f" ({error})"
-        answer = result(self._store, group, sequence)
-        if answer is None:
-            raise Stopped(
-                f"stopped before {operation.kind} {sequence} was carried out{reason}; the next add does it"
-            )
-        return answer
+        return self._result(operation.kind, group, sequence, reason)
 
     async def _ingested(self, group: str, sequences: Sequence[int], stop: Stop) -> dict[str, Any]:
         """Wait until the episodes that are read anew have ended; return what became of them."""
@@ -147,9 +222,11 @@ class Withdrawals:
         return {"accepted": len(sequences)} | ended | {"stopped": done.stopped, "reason": done.reason}
 
     def _forget(self, operation: Operation, removed: Sequence[Row]) -> None:
-        """Delete what backfill runs keep of these: refusals quote ids. Of a group, its webhooks too."""
+        """Delete what backfill runs keep of removed episodes (refusals quote ids), and a group's webhooks."""
+        if operation.kind != "remove":
+            return
         if operation.everything:
-            Webhooks(self._store).drop(operation.group, None)
+            Webhooks(self.store).drop(operation.group, None)
         if self._data is not None:
             quotes = {text for row in removed for text in (row[4], f"id {row[2]!r} is taken") if row[2]}
             forget_texts(self._data, quotes)
@@ -165,50 +242,10 @@ def _absent(operation: Operation, found: Sequence[Row], *, there: bool) -> list[
     return [operation.group if operation.source is None else operation.source]
 
 
-CorrectionKind = Literal["merge", "distinct", "split", "undo"]
-
-
-async def corrected(
-    store: Store,
-    carry_out: Callable[..., Awaitable[IngestOutcome]],
-    kind: CorrectionKind,
-    group: str,
-    stop: Stop,
-    **what: Any,  # noqa: ANN401
-) -> dict[str, Any]:
-    """Request a correction and wait until it is carried out; return its result.
-
-    carry_out, stop: as `Ingest.carry_out`. Raises Stopped where `stop()` or an outage came first, InputError
-    where it was refused.
-    """
-    check_group(group)
-    # This group's alone: a correction does not wait for other groups.
-    done = await carry_out({}, groups={group}, stop=stop)
-    if done.stopped or stop():
-        raise Stopped(f"stopped before the {kind} was asked for{why(done)}; run it again")
-    sequence = requested(store, kind, group, **what)
-    done = await carry_out({group: Queued(last=sequence)}, groups={group}, stop=stop)
-    answer = result(store, group, sequence)
-    if answer is None:
-        raise Stopped(f"stopped before {kind} {sequence} was carried out{why(done)}; the next add does it")
-    if "error" in answer:
-        raise InputError(str(answer["error"]))
-    return {"sequence": sequence, **answer}
-
-
-def requested(store: Store, kind: CorrectionKind, group: str, **what: Any) -> int:  # noqa: ANN401
-    """Check a correction against what is committed, and request it; return its sequence.
-
-    While anything is pending in the group, an undo is not checked: what is committed cannot decide it. Raises
-    NotFound or InputError.
-    """
-    check_group(group)
-    if called := what.get("entities"):
-        what["entities"] = entity_ids(store, group, called)
-    operation = Operation(group=group, kind=kind, **what)
-    checks = {"merge": _check_merge, "distinct": _check_merge, "split": _check_split, "undo": _check_undo}
-    at_one_moment(store, lambda: checks[kind](store, operation))
-    return request(store, operation)
+def _why(done: IngestOutcome) -> str:
+    """Return the reason in brackets, for a message; "" where there is none."""
+    reason = done.reason or next(iter(done.held.values()), "")
+    return f" ({reason})" if reason else ""
 
 
 def _shown(store: Store, group: str, asked: str) -> Entity:

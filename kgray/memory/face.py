@@ -1,9 +1,4 @@
-"""`Memory`, the public class: one store and the methods on it; those that read or write name their group.
-
-Reads never ask a model, nor do retractions and removals, which are done at once. A merge, split or undo first
-has what is pending ingested, then takes its place in the group's order and waits until it is carried out, by
-this process or the one that ingests the folder.
-"""
+"""`Memory`, the public class: one store and the methods on it; those that read or write name their group."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
-from functools import cached_property, partial, wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,20 +19,19 @@ from kgray.intake.drafts import FIELDS, Defaults, Refusal, draft_from
 from kgray.ledger import retry
 from kgray.memory.access import Access
 from kgray.memory.answers import ToldFailure, told_failures
-from kgray.memory.correcting import CorrectionKind, Withdrawals, corrected, requested
-from kgray.memory.ingesting import Item, LocalIngest, Submission, foreseen, last_sequences
+from kgray.memory.correcting import Corrections
+from kgray.memory.ingesting import Item, LocalIngest, Report, Submission, foreseen, last_sequences
 from kgray.memory.naming import no_group
-from kgray.memory.reads import GroupReads, When
-from kgray.memory.reports import Report
+from kgray.memory.reads import When
 from kgray.ports import Answerer, Embedder, GroupCounts, Reranker, Store, Summarizer
-from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Queued, Stop, ignore, never, silent
+from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Stop, ignore, never, silent
 from kgray.records import check_group
 from kgray.settings import PipelineSettings
 
 if TYPE_CHECKING:
     from kgray.ingest.committer import OnCall, OnStage, Parts
     from kgray.ingest.preview import Preview
-    from kgray.memory.asking import Mode, Spending
+    from kgray.memory.asking import Asked, Mode
     from kgray.memory.schedules import Schedules
     from kgray.search.answering import Answered, OnText
 
@@ -62,7 +56,7 @@ class BothWays(ABC):
         self.close()
 
 
-class Memory(GroupReads, BothWays):
+class Memory(Corrections, BothWays):
     """A temporal knowledge graph of what was said; use it `with` (blocking) or `async with`."""
 
     def __init__(
@@ -99,8 +93,7 @@ class Memory(GroupReads, BothWays):
         self.runtime: Ingest = ingest or LocalIngest(
             store, lambda: replaced(self.parts, watch=self.on_stage, on_call=self.on_call)
         )
-        self._correct = partial(corrected, store, self._carry_out)
-        self._withdrawals = Withdrawals(store, embedder, self._carry_out, data=data, previous=previous)
+        self._data, self._previous = data, previous
 
     @cached_property
     def parts(self) -> Parts:
@@ -118,8 +111,6 @@ class Memory(GroupReads, BothWays):
         from kgray.memory.schedules import Schedules  # other commands need no cron
 
         return Schedules(self.store)
-
-    # ------------------------------------------------------------------------------- adding
 
     async def add(
         self,
@@ -162,7 +153,6 @@ class Memory(GroupReads, BothWays):
         replace: bool = False,
         again: bool = False,
         accept_only: bool = False,
-        bulk: bool = False,
         on_step: OnStep = ignore,
         stop: Stop = never,
     ) -> Report:
@@ -172,10 +162,9 @@ class Memory(GroupReads, BothWays):
         replace      replace episodes whose id is taken by other content
         again        accept what was retracted, too (R19); else it is a duplicate
         accept_only  do not ingest
-        bulk         use the backfill lane: what others add meanwhile is ingested first
         """
         before = last_sequences(self.store)
-        taken = Submission(self.store, replace=replace, again=again, bulk=bulk)
+        taken = Submission(self.store, replace=replace, again=again)
         try:
             for item in self._items(items, group):
                 taken.take(item)
@@ -189,11 +178,12 @@ class Memory(GroupReads, BothWays):
             return taken.report(IngestOutcome(stopped=True, reason=str(error)))
         if accept_only or stopped:
             return taken.report(IngestOutcome(stopped=stopped))
-        return taken.report(await self._carry_out(taken.queued, before=before, stop=stop, on_step=on_step))
+        how: dict[str, Any] = {"stop": stop, "on_step": on_step, "on_wait": self.on_wait}
+        return taken.report(await self.runtime.carry_out(taken.queued, before=before, **how))
 
     async def ingest(self, *, on_step: OnStep = ignore, stop: Stop = never) -> Report:
         """Ingest everything that is pending, waiting for another process that does."""
-        done = await self._carry_out(None, stop=stop, on_step=on_step)
+        done = await self.runtime.carry_out(None, stop=stop, on_step=on_step, on_wait=self.on_wait)
         return Report(**done.told())
 
     def check(self, items: Iterable[Item], *, replace: bool = False) -> Report:
@@ -223,8 +213,6 @@ class Memory(GroupReads, BothWays):
         report = await self.ingest(on_step=on_step, stop=stop)
         return replaced(report, accepted=count)
 
-    # --------------------------------------------------------------- answering, communities
-
     async def ask(
         self,
         question: str,
@@ -246,15 +234,14 @@ class Memory(GroupReads, BothWays):
         Where nothing is found, no model is asked. Raises SettingsError where there is no model, InputError
         for a bound that pays for no answer, Refused, InvalidAnswer, Unavailable.
         """
-        from kgray.memory.asking import seen_by  # other reads need no prompts
         from kgray.search.answering import Checked
 
-        spending = self._spending(max_calls, max_tokens)
-        context = await seen_by(mode, self, spending, question, group, chosen)
+        asked = self._asked(question, group, chosen, max_calls, max_tokens)
+        context = await asked.seen(mode)
         checked = Checked(context, on_text or (lambda _: None))
         if context.hits:
-            await spending.ask("answer", question, context.lines, checked.take)
-        return checked.end(spending.cost)
+            await asked.spending.ask("answer", question, context.lines, checked.take)
+        return checked.end(asked.spending.cost)
 
     async def suggest(
         self,
@@ -268,37 +255,34 @@ class Memory(GroupReads, BothWays):
 
         chosen, and what it raises: as of `ask`. None where nothing is found.
         """
-        from kgray.memory.asking import suggested
+        asked = self._asked(about, group, chosen, 1, max_tokens)
+        context = await asked.context()
+        return await asked.suggested(context.lines if context.hits else ())
 
-        spending = self._spending(1, max_tokens)
-        context = await self.context(about, group=group, **chosen)
-        return await suggested(spending, about, context.lines if context.hits else ())
-
-    def _spending(self, max_calls: int | None, max_tokens: int | None) -> Spending:
-        from kgray.memory.asking import Spending
+    def _asked(
+        self, question: str, group: str, chosen: dict[str, Any], calls: int | None, tokens: int | None
+    ) -> Asked:
+        from kgray.memory.asking import Asked, Spending  # other reads need no prompts
 
         if self._answerer is None:
             raise InputError("this memory was opened without a model that answers")
-        return Spending(self._answerer(), max_calls, max_tokens)
+        return Asked(self, Spending(self._answerer(), calls, tokens), question, group, chosen)
 
     async def refresh_communities(
         self,
         groups: Sequence[str] = (),
         *,
-        cold: bool = False,
-        due: bool = False,
         profiles: bool = False,
         max_tokens: int | None = None,
-        dry_run: bool = False,
         on_group: OnGroup = lambda *_: None,
+        **how: Any,  # noqa: ANN401 - flags of `Refresh`
     ) -> dict[str, Refreshed]:
         """Find, name and summarise the communities of these groups (none: of all); return what was done.
 
-        cold        from nothing, and not from the current run
-        due         only groups of which a tenth is new since the current run
         profiles    have the model write of entities with 5 facts or more, too
         max_tokens  of all groups together, where a model is configured; the rest is written without it
-        dry_run     say which calls it would make; publish nothing
+        how         of `Refresh`: cold = from nothing, and not from the current run; due = only groups of
+                    which a tenth is new since; dry_run = say which calls it would make, and publish nothing
         Groups without news cost nothing. Raises NotFound, Unavailable, SettingsError.
         """
         if max_tokens is not None and max_tokens < 1:
@@ -317,16 +301,12 @@ class Memory(GroupReads, BothWays):
             store=self.store,
             embedder=self.embedder,
             summarizer=summarizer,
-            cold=cold,
-            due=due,
             profiles=profiles,
             max_tokens=max_tokens,
-            dry_run=dry_run,
             cluster=self.clustering,
+            **how,
         )
         return await refresh.groups(chosen, at_once=self.groups_at_once, on_group=on_group)
-
-    # ---------------------------------------------------------------------------- the ledger
 
     async def status(self, *, group: str | None = None) -> dict[str, GroupCounts]:
         """Return the ledger's counts by group."""
@@ -355,88 +335,12 @@ class Memory(GroupReads, BothWays):
         """Compare the stored index with a derivation from the records; one line for each difference."""
         return differences(self.store, check_group(group))
 
-    # ---------------------------------------------------------------------------- correcting
-
-    async def merge(self, first: str, second: str, *, group: str, stop: Stop = never) -> dict[str, Any]:
-        """Merge two entities (R16), called by name, id or its beginning. Raises NotFound, Ambiguous."""
-        return await self._correct("merge", group, stop, entities=(first, second))
-
-    async def split(
-        self, entity: str, surfaces: Sequence[str], *, group: str, stop: Stop = never
-    ) -> dict[str, Any]:
-        """Make the mentions with these surfaces another entity (R16)."""
-        if not surfaces:
-            raise InputError("no surface: say which names are another entity", field="surface")
-        return await self._correct("split", group, stop, entities=(entity,), surfaces=tuple(surfaces))
-
-    async def distinct(self, first: str, second: str, *, group: str, stop: Stop = never) -> dict[str, Any]:
-        """Record that two entities are not one, until it is undone (R16); called as for `merge`."""
-        return await self._correct("distinct", group, stop, entities=(first, second))
-
-    async def undo(self, sequence: int, *, group: str, stop: Stop = never) -> dict[str, Any]:
-        """Undo the merge, split or distinction with this sequence."""
-        return await self._correct("undo", group, stop, target=sequence)
-
-    async def request(self, kind: CorrectionKind, *, group: str, **what: Any) -> int:  # noqa: ANN401
-        """Request a merge, split, distinct or undo and return its sequence; whoever ingests carries it out.
-
-        what    entities, surfaces or target, as of `records.Operation`; checked against what is committed
-        """
-        return requested(self.store, kind, group, **what)
-
-    async def retract(
-        self,
-        *,
-        group: str,
-        episodes: Sequence[str] = (),
-        source: str | None = None,
-        everything: bool = False,
-        stop: Stop = never,
-    ) -> dict[str, Any]:
-        """Retract episodes; reads with an earlier `known_at` still see them (R25). Returns counts.
-
-        Done on return, without a model, whatever is pending (R27). "absent" lists what is not there.
-        """
-        chosen = {"episodes": tuple(episodes), "source": source, "everything": everything}
-        return await self._withdrawals.take_out("retract", group, chosen, stop)
-
-    async def remove(
-        self,
-        *,
-        group: str,
-        episodes: Sequence[str] = (),
-        source: str | None = None,
-        everything: bool = False,
-        reread: bool = False,
-        stop: Stop = never,
-    ) -> dict[str, Any]:
-        """Erase episodes and every trace of them (R25); returns counts.
-
-        Done on return, without a model, whatever is pending (R27). "absent" lists what is not there.
-        "compacted" in the result is False where erased bytes may still be in the files. "context_of" lists
-        the episodes that a removed one was previous context of. What was understood of them stays, unless
-        `reread`: then they are ingested anew, which needs the model and is waited for.
-        """
-        chosen = {"episodes": tuple(episodes), "source": source, "everything": everything}
-        return await self._withdrawals.take_out("remove", group, chosen, stop, reread=reread)
-
-    # ------------------------------------------------------------------------------- inside
-
-    async def _carry_out(self, queued: Mapping[str, Queued] | None, **how: Any) -> IngestOutcome:  # noqa: ANN401
-        return await self.runtime.carry_out(queued, on_wait=self.on_wait, **how)
-
     def _items(self, items: Iterable[Item | Mapping[str, Any]], group: str | None) -> Iterator[Item]:
-        defaults = Defaults(group=group)
         for number, item in enumerate(items, 1):
-            if not isinstance(item, Mapping):
-                yield item
-                continue
             try:
-                yield draft_from(item, defaults)
+                yield draft_from(item, Defaults(group=group)) if isinstance(item, Mapping) else item
             except InputError as error:
                 yield Refusal(file="<items>", line=number, field=error.field, reason=str(error))
-
-    # ----------------------------------------------------------------------------- lifetime
 
     def close(self) -> None:
         """Release the store; idempotent."""

@@ -1,23 +1,23 @@
-"""Accepting input into the log in short transactions; carrying out what is pending, and waiting for it."""
+"""Accepting input into the log in short transactions; carrying out what is pending; what is told of both."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Literal
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
 
 from kgray import holds, times
-from kgray.errors import Locked, NoSpace, Unavailable
+from kgray.errors import Locked, NoSpace, Unavailable, exit_code_of
 from kgray.intake.drafts import Refusal
 from kgray.intake.files import Submitted
 from kgray.kinds import EXTRACTIONS_AT
 from kgray.ledger import Acceptance, Foresight, accept, failures, live_ids, request
-from kgray.memory.reports import Report
 from kgray.outages import OUTAGES
-from kgray.ports import Store
+from kgray.ports import GroupCounts, Store
 from kgray.ports.ingest import (
     IngestOutcome,
     OnStep,
@@ -47,25 +47,82 @@ MAX_ROWS = 500  # drafts of one accepting transaction ...
 MAX_CHARACTERS = 4 << 20  # ... and their text: bounds how much of the input is in memory at once
 
 
+def ledger_of(counts: Mapping[str, GroupCounts]) -> dict[str, Any]:
+    """Return {"groups": {group: number by state}, "model": its cost}, as `kgray status --json` does."""
+    states = ("accepted", "extracted", "committed", "failed", "held")
+    costs = ("calls", "prompt_tokens", "completion_tokens")
+    groups = {name: {state: getattr(row, state) for state in states} for name, row in counts.items()}
+    return {"groups": groups, "model": {n: sum(getattr(row, n) for row in counts.values()) for n in costs}}
+
+
+def group_rows(counts: Mapping[str, GroupCounts]) -> list[dict[str, Any]]:
+    """Return the groups with the sizes that `kgray groups --json` prints."""
+    return [
+        {"group": name, "episodes": episodes, "entities": row.entities, "facts": row.facts}
+        for name, row in counts.items()
+        for episodes in [row.accepted + row.extracted + row.committed + row.failed]
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The outcome of a submission.
+
+    committed, failed   of all that was pending in the store, earlier leftovers included
+    retracted           episodes that a replaced text file no longer holds
+    still_retracted     duplicates of episodes that were retracted, and stay so unless `again` is asked for
+    untimed             accepted without a reference time; acceptance gave them one (R19)
+    left_out            what was not understood of the episodes that were read; unread: the first lines that
+                        say so, of those that this submission accepted
+    stopped             a signal or an outage beyond the patience (`reason` names it) ended the run; what was
+                        accepted is safe, and the next run goes on
+    held                groups whose work failed for a reason that is not their content's, and why (R24)
+    """
+
+    accepted: int = 0
+    duplicate: int = 0
+    committed: int = 0
+    failed: int = 0
+    retracted: int = 0
+    untimed: int = 0
+    still_retracted: int = 0
+    left_out: int = 0
+    unread: tuple[str, ...] = ()
+    stopped: bool = False
+    reason: str = ""
+    held: Mapping[str, str] = field(default_factory=dict)
+    refusals: tuple[Refusal, ...] = ()
+
+    @property
+    def refused(self) -> int:
+        """How many rows were not taken."""
+        return len(self.refusals)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code: 75 stopped, 1 something refused or failed, 0 all done."""
+        return exit_code_of(stopped=self.stopped, incomplete=bool(self.refusals or self.failed or self.held))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that `kgray add --json` prints."""
+        names = "accepted duplicate refused committed failed retracted still_retracted left_out".split()
+        listed = {"held": dict(self.held), "refusals": [refusal.as_dict() for refusal in self.refusals]}
+        return {name: getattr(self, name) for name in names} | listed
+
+
 class Submission:
     """Accepts items batch by batch and keeps count."""
 
     def __init__(
-        self,
-        store: Store,
-        *,
-        replace: bool = False,
-        again: bool = False,
-        bulk: bool = False,
-        on_answer: OnAnswer | None = None,
+        self, store: Store, *, replace: bool = False, on_answer: OnAnswer | None = None, **how: bool
     ) -> None:
-        """replace, again, bulk: as of `ledger.accept`; `replace` retracts what a text file has no more.
+        """replace, how: as of `ledger.accept`; `replace` retracts what a text file has no more.
 
         on_answer   called with the outcome of each row, in order; refusals are then not kept for the report
         """
         self.queued: dict[str, Queued] = {}
-        self._store = store
-        self._replace, self._again, self._bulk, self._on_answer = replace, again, bulk, on_answer
+        self._store, self._replace, self._on_answer = store, replace, on_answer
+        self._how = how | {"replace": replace}
         self._batch: list[Submitted | Refusal] = []
         self._characters = 0
         # So far, in the log; the names are those of `Report`.
@@ -77,8 +134,7 @@ class Submission:
 
     def take(self, item: Item) -> None:
         """Take one item, which is durable after `flush`; full batches are flushed here."""
-        if isinstance(item, Draft):
-            item = Submitted(draft=item, file="", line=None)
+        item = _submitted(item)
         self._batch.append(item)
         self._characters += 0 if isinstance(item, Refusal) else len(item.draft.text)
         if len(self._batch) >= MAX_ROWS or self._characters >= MAX_CHARACTERS:
@@ -93,8 +149,7 @@ class Submission:
         """Accept the waiting items, in one transaction."""
         batch, self._batch, self._characters = self._batch, [], 0
         drafts = [item.draft for item in batch if isinstance(item, Submitted)]
-        how = {"replace": self._replace, "again": self._again, "bulk": self._bulk}
-        answers = iter(accept(self._store, drafts, now=times.now(), **how))
+        answers = iter(accept(self._store, drafts, now=times.now(), **self._how))
         for item in batch:
             if isinstance(item, Refusal):
                 self._refuse(item)
@@ -113,8 +168,7 @@ class Submission:
             if files & self._broken:  # the rows after the fault were not read, so none is known to be gone
                 continue
             whole = Operation(group=group, kind="retract", source=source)
-            gone = tuple(id_ for id_ in live_ids(self._store, whole) if id_ not in held)
-            if gone:
+            if gone := tuple(id_ for id_ in live_ids(self._store, whole) if id_ not in held):
                 operation = Operation(group=group, kind="retract", episodes=gone, replaces=True)
                 self.queued.setdefault(group, Queued()).last = request(self._store, operation)
                 self.counts["retracted"] += len(gone)
@@ -154,10 +208,11 @@ class Submission:
 
     def _refuse(self, refusal: Refusal) -> None:
         self._broken.add(refusal.file)
-        if self._on_answer is None:
-            self._refusals.append(refusal)
-        else:
-            self._on_answer(refusal)
+        (self._on_answer or self._refusals.append)(refusal)
+
+
+def _submitted(item: Item) -> Submitted | Refusal:
+    return Submitted(draft=item, file="", line=None) if isinstance(item, Draft) else item
 
 
 def foreseen(
@@ -165,7 +220,7 @@ def foreseen(
 ) -> Iterator[tuple[Submitted, Literal["accepted", "duplicate"]] | Refusal]:
     """Yield what accepting these items would do with each, one after the other; accepts nothing."""
     foresight = Foresight(store, replace=replace, again=again)
-    rows = (Submitted(draft=one, file="", line=None) if isinstance(one, Draft) else one for one in items)
+    rows = map(_submitted, items)
     while batch := list(islice(rows, MAX_ROWS)):
         drafts = [row.draft for row in batch if isinstance(row, Submitted)]
         answers = iter(foresight.of(drafts))
@@ -181,12 +236,6 @@ def foreseen(
 _PAUSE_S = 0.1  # between two looks at what another process has done
 _LOOK_S = 0.02  # between two looks for what is appended meanwhile
 _PAGE = 10_000  # sequences read at once
-
-
-def why(done: IngestOutcome) -> str:
-    """Return the reason in brackets, for a message; "" where there is none."""
-    reason = done.reason or next(iter(done.held.values()), "")
-    return f" ({reason})" if reason else ""
 
 
 class LocalIngest:
@@ -221,21 +270,20 @@ class LocalIngest:
         """Carry out all that is pending; see `Ingest`. If the other process ends first, this one goes on."""
         store = self._store
         before = last_sequences(store) if before is None else before
-        own: Mapping[str, Queued] = {} if queued is None else queued
-        announced = False
+        wait, announced = Awaited(store, {} if queued is None else queued), False
         while True:
             try:
                 with store.writing():
-                    count = Count(before, own, done_elsewhere(store, own), on_step)
+                    count = Count(before, wait, on_step, wait.ended())
                     return await self._run(count, groups, more, stop, room)
             except Locked as error:
                 if not announced and queued is None:
-                    own = {group: pending_now(store, group) for group in store.pending_groups()}
+                    there = {group: pending_now(store, group) for group in store.pending_groups()}
+                    wait = Awaited(store, there)
                 coming = more()  # asked first, as below
-                left = waiting(store, own)
+                left = wait.left()
                 if stop() or not (left or coming):
-                    done = done_elsewhere(store, own)
-                    return replace(done, stopped=left or coming, held=held_of(store, own))
+                    return replace(wait.done(), stopped=left or coming)
                 if not announced:
                     on_wait(f"waiting: {error}")
                     announced = True
@@ -263,87 +311,84 @@ class LocalIngest:
                     break
                 await asyncio.sleep(_LOOK_S)
             pending = self._store.pending_groups()
-            waits = (group for group in pending if groups is None or group in groups)
+            waits = [group for group in pending if groups is None or group in groups]
             stopped = stop() and (more() or any(group not in self._runner.holds for group in waits))
             reason = OUTAGES.why() if stopped else ""  # a run that waits is often stopped for that
-            held = {name: one.reason for name, one in self._runner.holds.items() if name in pending}
-            if groups is not None:
-                held = {name: why for name, why in held.items() if name in groups}
+            held = {name: one.reason for name, one in self._runner.holds.items() if name in waits}
         except (Unavailable, NoSpace) as error:
             stopped, reason = True, str(error)
-        return IngestOutcome(
-            committed=count.committed,
-            failed=count.failed,
-            stopped=stopped,
-            reason=reason,
-            held=held,
-            totals=totals,
-        )
+        committed, failed = count.ended["committed"], count.ended["failed"]
+        done = IngestOutcome(committed=committed, failed=failed, held=held, totals=totals)
+        return replace(done, stopped=stopped, reason=reason)
 
 
+class Awaited:
+    """What a run waits for, asked of the store, whichever process carries it out."""
+
+    def __init__(self, store: Store, *queues: Mapping[str, Queued]) -> None:
+        """queues: by group; they may still grow."""
+        self._store, self._queues = store, queues
+
+    def left(self) -> bool:
+        """Whether anything has not ended, and its group is not held until later."""
+        if next(self._waiting(), None) is None:
+            return False
+        now = times.now()
+        paused = {group for group, one in holds.held(self._store).items() if one.again_at > now}
+        return any(group not in paused for group in self._waiting())
+
+    def has(self, group: str, sequence: int) -> bool:
+        """Whether this run waits for the episode."""
+        return any(sequence in queued[group].sequences for queued in self._queues if group in queued)
+
+    def ended(self) -> Counter[str]:
+        """Return how many entries were committed and failed."""
+        found = Counter[str]()
+        for group, queue in (pair for queued in self._queues for pair in queued.items()):
+            first = _first_pending(self._store, group)
+            if ended := queue.sequences.before(first):
+                broken = sum(
+                    row.episode.sequence in queue.sequences
+                    and (first is None or row.episode.sequence < first)
+                    for row in failures(self._store, group)
+                )
+                found += Counter(committed=ended - broken, failed=broken)
+        return found
+
+    def done(self) -> IngestOutcome:
+        """Return what has ended, and why groups are held in which something waits."""
+        ended, held = self.ended(), holds.held(self._store)
+        why = {group: held[group].reason for group in self._waiting(held)}
+        return IngestOutcome(committed=ended["committed"], failed=ended["failed"], held=why)
+
+    def _waiting(self, among: Container[str] | None = None) -> Iterator[str]:
+        """Yield the groups (among some) in which something has not ended."""
+        for group, queue in (pair for queued in self._queues for pair in queued.items()):
+            first = None if among is not None and group not in among else _first_pending(self._store, group)
+            if first is not None and first <= queue.last:
+                yield group
+
+
+@dataclass(slots=True)
 class Count:
-    """Counts the steps that this run reports, and passes every step on."""
+    """Counts the steps that a run reports, and passes every step on; before, on_step: see `Ingest`."""
 
-    def __init__(
-        self, before: Mapping[str, int], queued: Mapping[str, Queued], ended: IngestOutcome, on_step: OnStep
-    ) -> None:
-        """Start from what has `ended` already; before, queued: see `Ingest.carry_out`."""
-        self.committed, self.failed = ended.committed, ended.failed
-        self._before, self._queued, self._on_step = before, queued, on_step
+    before: Mapping[str, int]
+    wait: Awaited
+    on_step: OnStep
+    ended: Counter[str]
 
     def __call__(self, group: str, sequence: int, outcome: str) -> None:
         """Count one step."""
-        queue = self._queued.get(group)
-        if sequence <= self._before.get(group, 0) or (queue is not None and sequence in queue.sequences):
-            self.committed += outcome == "committed"
-            self.failed += outcome == "failed"
-        self._on_step(group, sequence, outcome)
+        if sequence <= self.before.get(group, 0) or self.wait.has(group, sequence):
+            self.ended[outcome] += 1
+        self.on_step(group, sequence, outcome)
 
 
 def last_sequences(store: Store) -> dict[str, int]:
     """Return the last sequence of each group with anything pending: what was pending before a run."""
     heads = store.heads(list(store.pending_groups()))
     return {group: head.last for group, head in heads.items()}
-
-
-def waiting(store: Store, queued: Mapping[str, Queued]) -> bool:
-    """Whether anything that is queued has not ended, and its group is not held until later."""
-    left = (group for group, queue in queued.items() if _waits(store, group, queue))
-    if (first := next(left, None)) is None:
-        return False
-    paused = {group for group, one in holds.held(store).items() if one.again_at > times.now()}
-    return any(group not in paused for group in chain((first,), left))
-
-
-def held_of(store: Store, *queues: Mapping[str, Queued]) -> dict[str, str]:
-    """Return why groups are held in which something that is queued waits."""
-    held = holds.held(store)
-    return {
-        group: held[group].reason
-        for queued in queues
-        for group in queued.keys() & held.keys()
-        if _waits(store, group, queued[group])
-    }
-
-
-def _waits(store: Store, group: str, queue: Queued) -> bool:
-    first = _first_pending(store, group)
-    return first is not None and first <= queue.last
-
-
-def done_elsewhere(store: Store, queued: Mapping[str, Queued]) -> IngestOutcome:
-    """Return how many of the queued entries were committed and failed, whichever process did it."""
-    committed = failed = 0
-    for group, queue in queued.items():
-        first = _first_pending(store, group)
-        if ended := queue.sequences.before(first):
-            broken = sum(
-                row.episode.sequence in queue.sequences and (first is None or row.episode.sequence < first)
-                for row in failures(store, group)
-            )
-            failed += broken
-            committed += ended - broken
-    return IngestOutcome(committed=committed, failed=failed)
 
 
 def _first_pending(store: Store, group: str) -> int | None:
@@ -353,12 +398,9 @@ def _first_pending(store: Store, group: str) -> int | None:
 def pending_now(
     store: Store, group: str, *, last: int | None = None, without: Sequences | None = None
 ) -> Queued:
-    """Return a queue of what is pending in a group, up to sequence `last` (None: all), except `without`.
-
-    Reads a page at a time and no texts, because a backlog may be larger than memory.
-    """
-    queue = Queued()
-    after = 0
+    """Return a queue of what is pending in a group, up to sequence `last` (None: all), except `without`."""
+    queue, after = Queued(), 0
+    # A page at a time and no texts: a backlog may be larger than memory.
     while page := store.pending_sequences(group, after, _PAGE):
         after = page[-1][0]
         for sequence, is_episode in page:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from kgray import kinds, rows
 from kgray.derivation.stored import StoredView, view_now
@@ -36,10 +36,7 @@ def entity_called(store: Store, view: GraphView, asked: str) -> Entity:
 
 
 def entity_ids(store: Store, group: str, called: Sequence[str]) -> tuple[str, ...]:
-    """Return the ids of the entities that are called so as known now; an id stays as it is.
-
-    Raises NotFound and Ambiguous as `entity_called`.
-    """
+    """Return the ids of entities that are called so now; an id stays itself. Raises as `entity_called`."""
 
     def read() -> tuple[str, ...]:
         view = view_now(store, group)
@@ -50,10 +47,7 @@ def entity_ids(store: Store, group: str, called: Sequence[str]) -> tuple[str, ..
 
 
 def id_called(store: Store, group: str, asked: str) -> str:
-    """Return the id of the episode, entity, statement or fact that is called so; a client's id stays itself.
-
-    Raises NotFound and Ambiguous as `entity_called`.
-    """
+    """Return the id of what is called so; a client's id stays itself. Raises as `entity_called`."""
     if find(store, group, asked):
         return asked
     nothing = f"group {group} has no episode, entity or fact {asked!r}"
@@ -72,11 +66,18 @@ def _called(store: Store, view: GraphView, asked: str, nothing: str, *, of_all: 
         for fact, statement, _, _ in store.rows(kinds.FACT_ENDS, group) if of_all else ():
             there |= {statement: "statement", fact: "fact"}
         there |= {entity.id: entity.name for entity in everyone}
-        found = {id_: what for id_, what in there.items() if _begins(id_, asked)}
+        if _BEGINNING.fullmatch(begin := asked.lower()):
+            found = {id_: what for id_, what in there.items() if id_.startswith(begin)}
         if not found:
             like = suggestion(asked, [*(row[2] for row in heads if row[2]), *_names(everyone)])
             raise NotFound(no_group(store, group) or f"{nothing}{like}")
-    return _only(asked, found)
+    if len(found) == 1:
+        return next(iter(found))
+    ids = ", ".join(f"{id_} ({name})" for id_, name in list(found.items())[:_LISTED])
+    more = f", and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    is_name = any(rows.folded(asked) == rows.folded(name) for name in found.values())
+    what = "is the name of" if is_name else "is what begins the ids, or an alias, of"
+    raise Ambiguous(f"{asked!r} {what} {len(found)} of the group; say which id: {ids}{more}")
 
 
 def entities_of(store: Store, view: GraphView) -> list[Entity]:
@@ -138,18 +139,3 @@ def _named(store: Store, view: GraphView, name: str) -> list[Entity]:
 
 def _names(entities: Iterable[Entity]) -> list[str]:
     return [name for entity in entities for name in (entity.name, *entity.aliases)]
-
-
-def _begins(identifier: str, asked: str) -> bool:
-    return _BEGINNING.fullmatch(asked.lower()) is not None and identifier.startswith(asked.lower())
-
-
-def _only(asked: str, found: Mapping[str, str]) -> str:
-    """Return the one id that was found, with what it is. Raises Ambiguous for several."""
-    if len(found) == 1:
-        return next(iter(found))
-    ids = ", ".join(f"{id_} ({name})" for id_, name in list(found.items())[:_LISTED])
-    more = f", and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
-    named = any(rows.folded(asked) == rows.folded(name) for name in found.values())
-    what = "is the name of" if named else "is what begins the ids, or an alias, of"
-    raise Ambiguous(f"{asked!r} {what} {len(found)} of the group; say which id: {ids}{more}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -54,14 +55,18 @@ def likely_pairs(store: Store, group: str, embedder: Embedder, limit: int) -> li
         raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
     state = GroupState.load(store, group, embedder.dimensions)
     vectors = {row[:2]: rows.as_vector(row[-1]) for row in store.rows(ALL["name_vectors"], group)}
-    neighbours = _neighbours(state)
+    neighbours = defaultdict[str, set[str]](set)
+    for statement in state.graph.statements.values():
+        if statement.object is not None:
+            neighbours[statement.subject].add(statement.object)
+            neighbours[statement.object].add(statement.subject)
     found: dict[tuple[str, str], LikelyPair] = {}
     for note in state.graph.entities.values():
         for other, score, why in _alike(state, note, vectors):
             first, second = sorted((note, other), key=lambda n: (n.born, n.id))
             if first.id == second.id or state.graph.fold.are_apart(first.id, second.id):
                 continue
-            shared = sorted(neighbours.get(first.id, set()) & neighbours.get(second.id, set()))[:2]
+            shared = sorted(neighbours[first.id] & neighbours[second.id])[:2]
             known = [state.graph.entities[s].name for s in shared if s in state.graph.entities]
             pair = LikelyPair(
                 a=first.id,
@@ -103,12 +108,3 @@ def _may_be_one(note: EntityNote, other: EntityNote) -> bool:
     """Whether types and digits do not exclude it."""
     types_agree = not note.labels or not other.labels or not set(note.labels).isdisjoint(other.labels)
     return types_agree and digits_of(note.name) == digits_of(other.name)
-
-
-def _neighbours(state: GroupState) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for statement in state.graph.statements.values():
-        if statement.object is not None:
-            found.setdefault(statement.subject, set()).add(statement.object)
-            found.setdefault(statement.object, set()).add(statement.subject)
-    return found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +39,8 @@ def forget_texts(data: Path, quotes: Iterable[str]) -> None:
         with explained(run):
             (run / REPORT).unlink(missing_ok=True)
             if (run / REFUSED).exists():
-                _blank(run / REFUSED, quoted)
-
-
-def _blank(path: Path, texts: Collection[bytes]) -> None:
-    """Overwrite these texts in a file with as many dashes."""
-    with path.open("r+b") as file:
-        held = file.read()
-        for text in texts:
-            at = held.find(text)
-            while at >= 0:
-                file.seek(at)
-                file.write(b"-" * len(text))
-                at = held.find(text, at + len(text))
+                with (run / REFUSED).open("r+b") as file:
+                    held = file.read()
+                    for found in (one for text in quoted for one in re.finditer(re.escape(text), held)):
+                        file.seek(found.start())
+                        file.write(b"-" * len(found[0]))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import astuple, dataclass, replace
-from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -40,11 +39,11 @@ class Schedule:
 
     def next(self, now: Instant) -> Instant:
         """Return its first time after now. Raises StopIteration where there is none in 50 years."""
-        return from_datetime(next(CronSim(self.cron, self._local(now))))
+        return from_datetime(next(self._times(now)))
 
     def due(self, now: Instant) -> Instant | None:
         """Return the time that is to be carried out now: the latest that has come, if it has not ended."""
-        latest = from_datetime(next(CronSim(self.cron, self._local(now + 1), reverse=True)))
+        latest = from_datetime(next(self._times(now + 1, reverse=True)))
         if latest > (self.made_at if self.begun is None else self.begun):
             return latest
         return self.begun if self.ended_at is None and self.tries < _TRIES else None
@@ -54,21 +53,19 @@ class Schedule:
         told = {name: getattr(self, name) for name in ("name", "cron", "zone", "said")}
         return told | {"next": show(self.next(now)), "last": show(self.begun)}
 
-    def _local(self, at: Instant) -> datetime:
-        return to_datetime(at).astimezone(ZoneInfo(self.zone))
+    def _times(self, at: Instant, *, reverse: bool = False) -> CronSim:
+        return CronSim(self.cron, to_datetime(at).astimezone(ZoneInfo(self.zone)), reverse=reverse)
 
 
 class Schedules:
     """The schedules of one store."""
 
     def __init__(self, store: Store) -> None:
-        """Read nothing yet."""
         self._store = store
 
     def add(self, name: str, cron: str, zone: str, now: Instant) -> Schedule:
         """Add a schedule; the same again: no change. Raises InputError."""
-        made = Schedule(name, " ".join(cron.split()), zone, now)
-        _check(made)
+        made = _checked(Schedule(name, " ".join(cron.split()), zone, now))
         kept = self._changed(name, lambda there: there or made) or made
         if (kept.cron, kept.zone) != (made.cron, made.zone):
             raise InputError(
@@ -131,7 +128,7 @@ async def carry_out(
     return min((schedule.next(clock()) for schedule in schedules.every()), default=None)
 
 
-def _check(made: Schedule) -> None:
+def _checked(made: Schedule) -> Schedule:
     if not _NAME.fullmatch(made.name):
         said = "letters, digits, '_', '.' and '-', 64 at most"
         raise InputError(f"{made.name!r} is no name of a schedule: {said}", field="name")
@@ -148,3 +145,4 @@ def _check(made: Schedule) -> None:
     except (CronSimError, StopIteration) as error:
         why = str(error) or "no day is ever so"
         raise InputError(f"cron {made.cron!r} cannot be used: {why}", field="cron") from None
+    return made

@@ -39,16 +39,13 @@ class Webhook(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """Return the form in which the server shows it."""
         shown = {"made_at": show(self.made_at), "again_at": show(self.again_at), "state": self.state}
-        return {
-            name: value for name, value in self._asdict().items() if name not in ("sequence", "group")
-        } | shown
+        return {k: v for k, v in self._asdict().items() if k not in ("sequence", "group")} | shown
 
 
 class Webhooks:
     """The webhooks of one store."""
 
     def __init__(self, store: Store) -> None:
-        """Read nothing yet."""
         self._store = store
 
     def every(self, group: str | None = None) -> list[Webhook]:
@@ -89,17 +86,16 @@ class Webhooks:
 
         was: how far it was; where it is elsewhere now, or dropped, nothing is noted, and False returned
         """
-        wait_s = RETRY_S[tries - 1] if 0 < tries <= len(RETRY_S) else None
-        again_at = None if wait_s is None else times.now() + int(wait_s * times.SECOND)
+        again_at = None
+        if 0 < tries <= len(RETRY_S):
+            again_at = times.now() + int(RETRY_S[tries - 1] * times.SECOND)
         row, columns = (id_, sent, tries, again_at, fault), ("sent", "tries", "again_at", "fault")
-        patch = Patch(kind=WEBHOOKS, columns=columns, rows=(row,))
 
         def append(log: Appending) -> bool:
             there = (Webhook(*row) for row in log.rows(ALL["webhooks"], OWN))
-            if not any(one.id == id_ and was in (None, one.sent) for one in there):
-                return False
-            log.patch(OWN, patch)
-            return True
+            if stands := any(one.id == id_ and was in (None, one.sent) for one in there):
+                log.patch(OWN, Patch(kind=WEBHOOKS, columns=columns, rows=(row,)))
+            return stands
 
         return self._store.append([OWN], append)
 

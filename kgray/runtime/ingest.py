@@ -21,7 +21,7 @@ from kgray.communities.found import Problem, clustered
 from kgray.communities.partition import Levels
 from kgray.errors import KgrayError, SettingsError, Unavailable
 from kgray.memory import ingesting
-from kgray.memory.ingesting import done_elsewhere
+from kgray.memory.ingesting import Awaited
 from kgray.outages import OUTAGES, Outage
 from kgray.ports import Embedder, Reranker, Store, Summarizer
 from kgray.ports.ingest import (
@@ -85,7 +85,7 @@ class RayIngest:
         """Have all that is pending carried out; see `Ingest`. Detached actors are left running."""
         before = ingesting.last_sequences(self._store) if before is None else before
         own = {} if queued is None else queued  # itself, even where empty: it may still grow
-        wait = _Awaited(self._store, own, _leftover(self._store, before, own, groups))
+        wait = Awaited(self._store, own, _leftover(self._store, before, own, groups))
         if not wait.left() and not more():
             return wait.done()  # nothing to do is no reason to start Ray
         follower = Follower(self._up(on_wait), wait.has, on_step, on_wait)
@@ -248,29 +248,6 @@ class RayIngest:
         self._deployment = None
         self.close()
         return address
-
-
-class _Awaited:
-    """What a run waits for, asked of the store: what it has queued, and what was pending before."""
-
-    def __init__(self, store: Store, queued: Mapping[str, Queued], rest: Mapping[str, Queued]) -> None:
-        self._store, self._queued, self._rest = store, queued, rest
-
-    def left(self) -> bool:
-        """Whether anything has not ended."""
-        return ingesting.waiting(self._store, self._rest) or ingesting.waiting(self._store, self._queued)
-
-    def has(self, group: str, sequence: int) -> bool:
-        """Whether this run waits for the episode."""
-        queues = (queued[group] for queued in (self._queued, self._rest) if group in queued)
-        return any(sequence in queue.sequences for queue in queues)
-
-    def done(self) -> IngestOutcome:
-        """Return what has ended: committed and failed."""
-        own, rest = (done_elsewhere(self._store, queue) for queue in (self._queued, self._rest))
-        held = ingesting.held_of(self._store, self._queued, self._rest)
-        committed, failed = own.committed + rest.committed, own.failed + rest.failed
-        return IngestOutcome(committed=committed, failed=failed, held=held)
 
 
 class Follower:

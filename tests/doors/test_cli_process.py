@@ -10,9 +10,11 @@ import subprocess
 import sys
 import termios
 import threading
+from contextlib import contextmanager
 
 import pytest
 
+from kgray.cli.frame import Signals
 from kgray.locks import INGEST_LOCK
 from tests.doors.chat_server import NOTHING, Asked, ChatServer, Say, at
 from tests.doors.shell import Shell, told, triple
@@ -129,6 +131,17 @@ def test_a_signal_while_standard_input_is_read_ends_with_75(kgray):
     running.send_signal(signal.SIGTERM)
     assert running.wait(timeout=HANGS_S) == 75
     running.stdin.close()
+
+
+def test_a_further_signal_while_a_run_ends_shows_no_traceback(kgray, monkeypatch):
+    @contextmanager
+    def caught():
+        yield
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Signals, "caught", caught)
+    answer = kgray("init")
+    assert (answer.code, answer.err) == (0, "")
 
 
 def unread(pipe) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from kgray import kinds, times
 from kgray.errors import InputError, NotFound
-from kgray.memory import windows
+from kgray.memory import reads
 from kgray.memory.access import Access, presented
 from kgray.records import check_group
 
@@ -54,9 +54,9 @@ def test_what_is_no_sequence_is_refused_in_one_line(store, group, after):
     with pytest.raises(InputError, match="after must be a sequence, or 0"):
         Access(store).audited(after)
     with pytest.raises(InputError, match="after must be a sequence, or 0"):
-        windows.log_page(store, group, after, None, 10)
+        reads.log_page(store, group, after, None, 10)
     assert Access(store).audited(1 << 62) == []
-    assert windows.log_page(store, group, 1 << 62, None, 10)["episodes"] == []
+    assert reads.log_page(store, group, 1 << 62, None, 10)["episodes"] == []
 
 
 def test_they_are_in_no_group(store):

@@ -18,7 +18,7 @@ from kgray.ingest import withdraw as withdrawing
 from kgray.ledger import accept, request, result
 from kgray.memory.answers import entities_like, history_of
 from kgray.memory.naming import id_called
-from kgray.memory.windows import changes
+from kgray.memory.reads import changes
 from kgray.ports import Store, embedded
 from kgray.records import Operation
 from kgray.search import Query, Recipe, Searcher, Weights

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kgray.kinds import ALL
 from kgray.ledger import dumped_episodes, find
-from kgray.memory.reports import matches, shown, view_around
+from kgray.memory.answers import matches, shown, view_around
 from tests.graph.engine import Engine, WildJudge, triples, works
 from tests.graph.stores import SqliteStores
 from tests.graph.test_promises import HISTORIES, SLOW, play

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kgray.backfill.budget import Budget
 from kgray.backfill.manifest import run_name
 from kgray.backfill.run import RecentRate, RunProgress
-from kgray.cli import progress
+from kgray.cli import printing
 from kgray.errors import InputError, Unavailable
 from kgray.intake.drafts import Defaults
 from kgray.intake.files import read_file
@@ -151,25 +151,26 @@ def test_names_that_are_no_folders_are_refused():
 
 def test_where_a_run_stands_is_one_line():
     standing = RunProgress(accepted=1200, ended=800, failed=2, rate=40.0, total=29_600)
-    assert progress.progress_line(standing) == (
+    assert printing.progress_line(standing) == (
         "1200 accepted, 798 committed, 2 failed, 40.0/s, about 12 min left"
     )
-    assert progress.progress_line(RunProgress(duplicate=3, refused=1)) == (
+    assert printing.progress_line(RunProgress(duplicate=3, refused=1)) == (
         "0 accepted, 3 duplicate, 1 refused, 0 committed, 0 failed"
     )
 
 
 def test_sorting_is_told_while_nothing_is_accepted_yet():
-    assert progress.progress_line(RunProgress(sorting=7)) == (
+    assert printing.progress_line(RunProgress(sorting=7)) == (
         "7 rows read to be sorted, 0 accepted, 0 committed, 0 failed"
     )
 
 
-def test_a_line_is_told_every_few_seconds_where_nobody_watches(capsys):
-    ticker = progress.Ticker(every_s=0)
+def test_a_line_is_told_every_few_seconds_where_nobody_watches(capsys, monkeypatch):
+    ticker = printing.Progress()
+    monkeypatch.setattr(printing, "_LINE_S", 0)
     ticker(RunProgress(accepted=1))
-    quiet = progress.Ticker(every_s=60)
-    quiet(RunProgress(accepted=2))
+    monkeypatch.setattr(printing, "_LINE_S", 60)
+    ticker(RunProgress(accepted=2))
     assert capsys.readouterr().err == "kgray: 1 accepted, 0 committed, 0 failed\n"
 
 

@@ -1,4 +1,4 @@
-"""doctor: what is installed, what would be used, whether stored graphs equal those derived from records."""
+"""init, up, down, status, failures, groups, doctor: a data folder, what ingests it, what is wrong with it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,170 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kgray.cli import printing
-from kgray.cli.frame import Call, command, finished
+from kgray.cli.frame import Call, any_group_option, command, finished
+from kgray.cli.waiting import last_outage
 from kgray.errors import DONE, FAULTY, INCOMPLETE, KgrayError
 
 if TYPE_CHECKING:
     from kgray.memory import Memory
-    from kgray.ports import Store
     from kgray.settings import Settings
+
+
+@command("Make the data folder and its store.")
+def init(call: Call) -> int:
+    """Make the data folder and its store. Run again, it changes nothing.
+
+    kgray init --data my-data
+    """
+    backend = call.settings().store.backend
+    with call.memory(create=True) as memory:
+        version = memory.store.schema_version
+    made = {"data": str(call.folder), "store": backend, "schema_version": version}
+    return call.answer(made, lambda: click.echo(f"{call.folder} is ready ({backend}, schema {version})."))
+
+
+@command("Start Ray and its actors, to stay.")
+@click.option("--profile", type=click.Path(path_type=Path), metavar="FILE", help="How big: a TOML file.")
+def up(call: Call, profile: Path | None) -> int:
+    """Start, or find, the actors that ingest the data folder, and Ray where it is not up.
+
+    They stay when the command ends, and ingest what other commands accept; `kgray down` ends them. With
+    runtime.address they are started in the Ray at that address. Run again, it changes nothing.
+
+      kgray up --data my-data
+    """
+    from kgray.runtime import lifecycle
+
+    settings = call.settings()
+    if profile is not None:
+        settings = replace(settings, runtime=replace(settings.runtime, profile=profile))
+    with call.memory(create=True):
+        pass  # make the folder, and report a fault in it, before Ray is started
+    with lifecycle.one_at_a_time(call.folder, printing.note):
+        found = lifecycle.up(settings, call.folder, printing.note)
+
+    def people() -> None:
+        verb = "started" if found["started"] else "are up"
+        click.echo(f"{printing.counted(len(found['actors']), 'actor')} {verb} at {found['address']}.")
+        if found["jobs"]:
+            click.echo(f"Jobs are submitted to {found['jobs']}.")
+        if settings.runtime.backend != "ray":
+            printing.note('runtime.backend is "local": with "ray" other commands use what is up')
+
+    return call.answer(found, people)
+
+
+@command("End the actors, and the Ray that up started.")
+def down(call: Call) -> int:
+    """Commit what is in flight, then end the actors, and the Ray that `kgray up` started.
+
+    What was accepted is safe: the next run goes on.
+
+      kgray down --data my-data
+    """
+    from kgray.runtime import lifecycle
+
+    settings = call.settings()
+    with lifecycle.one_at_a_time(call.folder, printing.note):
+        ended = lifecycle.down(settings, call.folder, printing.note)
+    line = f"{printing.counted(ended['actors'], 'actor')} and {ended['processes']} processes of Ray ended."
+    return call.answer(ended, lambda: click.echo(line if any(ended.values()) else "Nothing is up."))
+
+
+@command("The ledger: episodes by state.")
+@any_group_option
+def status(call: Call, group: str | None) -> int:
+    """Show how many episodes are in which state, and what the model has cost.
+
+    held: how many of those accepted and extracted wait because their group is held: see `kgray failures`.
+
+      kgray status
+    """
+    from kgray.memory.ingesting import ledger_of
+    from kgray.runtime import lifecycle
+
+    with call.reader(group, says_pending=False) as memory:
+        counts = finished(memory.status(group=group))
+    runtime = lifecycle.status(call.settings(), call.folder)
+    outage = last_outage(call.folder, runtime.get("actors", {}).values())
+    found: dict[str, Any] = ledger_of(counts) | {"outage": outage, "runtime": runtime}
+    return call.answer(found, lambda: _print_status(**found))
+
+
+def _print_status(
+    groups: dict[str, Any], model: dict[str, int], outage: dict[str, Any] | None, runtime: dict[str, Any]
+) -> None:
+    rows = [[name, *row.values()] for name, row in groups.items()]
+    head = ("group", *next(iter(groups.values()), ()))
+    printing.table(rows, head=head, nothing="No episodes.")
+    click.echo(
+        f"model: {printing.counted(model['calls'], 'call')}, "
+        f"{model['prompt_tokens']} prompt tokens, {model['completion_tokens']} completion tokens"
+    )
+    if outage is not None:
+        over = f"until {outage['until']}" if outage["until"] else f"not over at {outage['seen']}"
+        words = f"{outage['what']} {outage['reason']}, since {outage['since']}, {over}"
+        click.echo(f"last outage: {printing.plain(words)}")
+    if "state" in runtime:
+        click.echo(_deployment_line(runtime))
+
+
+def _deployment_line(runtime: dict[str, Any]) -> str:
+    """Return the state of a deployment on Ray in one line."""
+    where = f"ray at {runtime['address']}: {runtime['state']}"
+    if runtime["state"] != "up":
+        return f"{where}{': ' + runtime['reason'] if 'reason' in runtime else ''}"
+    gone = [name for name, row in runtime["actors"].items() if row.get("state") == "unreachable"]
+    missing = f", not answering: {', '.join(gone)}" if gone else ""
+    epochs = ", ".join(map(str, runtime["epochs"]))
+    return (
+        f"{where}, {printing.counted(len(runtime['actors']), 'actor')}, epoch {epochs}, "
+        f"{runtime['in_flight']} of {runtime['window']} in flight, lag {runtime['lag']}{missing}"
+    )
+
+
+@command("Failed episodes with their reasons.")
+@any_group_option
+def failures(call: Call, group: str | None) -> int:
+    """List the episodes that failed by their own content, and the groups that are held (class Held).
+
+    `kgray retry` takes both up again.
+
+    --json gives the model's last reply too; so does `kgray show`.
+
+      kgray failures --group team
+    """
+    with call.reader(group, says_pending=False) as memory:
+        found = finished(memory.failures(group=group))
+    failed = [row.as_dict() for row in found]
+    head = ("group", "episode", "attempts", "class", "message")
+    named = [row | {"episode": row["client_id"] or printing.short(str(row["id"]))} for row in failed]
+    rows = [[row[name] for name in head] for row in named]
+    return call.listed("failures", failed, rows, head=head, nothing="No failed episodes.")
+
+
+@command("Groups with their counts.")
+def groups(call: Call) -> int:
+    """List the groups.
+
+    kgray groups
+    """
+    from kgray.memory.ingesting import group_rows
+
+    with call.memory() as memory:
+        rows = group_rows(finished(memory.groups()))
+    head = ("group", "episodes", "entities", "facts")
+    return call.listed("groups", rows, [[*row.values()] for row in rows], head=head, nothing="No groups.")
+
 
 _PACKAGES = "aiohttp apsw click cronsim dateparser networkx numpy pyarrow pydantic snowballstemmer".split()
 _ENGINE = ("settings", "data", "store", "fit")  # a fault here is exit 2: nothing can run
@@ -79,21 +227,20 @@ def doctor(call: Call, repair: bool, group: str | None, profile: Path | None) ->
             repaired = {name: finished(memory.repair(name)) for name in groups}
     found = list(_checks(call) if profile is None else _fit(call, profile))
     rows = [{"name": name, "ok": good, "detail": detail} for name, good, detail in found]
-    document = {"checks": rows} | ({"repaired": repaired} if repair else {})
-    call.answer(document, lambda: _print(found, repaired))
+
+    def people() -> None:
+        for name, lines in repaired.items():
+            for line in lines or ["nothing differed from what its records derive"]:
+                click.echo(f"repaired {name}: {line}")
+        for name, good, detail in found:
+            mark = click.style("ok   ", fg="green") if good else click.style("WRONG", fg="red")
+            click.echo(f"{mark}  {name:18}  {printing.plain(detail)}")
+
+    call.answer({"checks": rows} | ({"repaired": repaired} if repair else {}), people)
     wrong = [name for name, good, _ in found if not good]
     if wrong:
         printing.note(f"{len(wrong)} of {printing.counted(len(found), 'check')} failed: {', '.join(wrong)}")
     return FAULTY if set(wrong) & set(_ENGINE) else INCOMPLETE if wrong else DONE
-
-
-def _print(found: Iterable[Check], repaired: Mapping[str, list[str]]) -> None:
-    for name, lines in repaired.items():
-        for line in lines or ["nothing differed from what its records derive"]:
-            click.echo(f"repaired {name}: {line}")
-    for name, good, detail in found:
-        mark = click.style("ok   ", fg="green") if good else click.style("WRONG", fg="red")
-        click.echo(f"{mark}  {name:18}  {printing.plain(detail)}")
 
 
 def _fit(call: Call, path: Path) -> Iterator[Check]:
@@ -110,17 +257,6 @@ def _fit(call: Call, path: Path) -> Iterator[Check]:
 def _checks(call: Call) -> Iterator[Check]:
     version = ".".join(map(str, sys.version_info[:3]))
     yield "python", sys.version_info >= (3, 11), f"{version} at {sys.executable}; 3.11 or newer is needed"
-    yield from _packages()
-    try:
-        settings = call.settings()
-    except KgrayError as error:
-        yield "settings", False, str(error)
-        return
-    yield from _chosen(call, settings)
-    yield from _data(call, settings)
-
-
-def _packages() -> Iterator[Check]:
     for name in _PACKAGES:
         try:
             importlib.import_module(name)
@@ -129,6 +265,14 @@ def _packages() -> Iterator[Check]:
             yield name, False, f"missing ({error}): run `make install`, or `pip install kgray` again"
     if engine := sys.modules.get("apsw"):
         yield "sqlite", True, f"{engine.sqlite_lib_version()}, bundled with apsw"
+    try:
+        settings = call.settings()
+    except KgrayError as error:
+        yield "settings", False, str(error)
+        return
+    yield from _chosen(call, settings)
+    yield from _optional()
+    yield from _data(call, settings)
 
 
 def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
@@ -136,9 +280,8 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
 
     config = config_file(call.config, call.folder, os.environ)
     lines = list(unbuilt(settings))
-    ignored = {"KGRAY_DATA", "KGRAY_CONFIG"}
-    named = sorted(name for name in os.environ if name.startswith("KGRAY_") and name not in ignored)
-    said = [str(config) if config else "no kgray.toml", *named]
+    named = {name for name in os.environ if name.startswith("KGRAY_")} - {"KGRAY_DATA", "KGRAY_CONFIG"}
+    said = [str(config) if config else "no kgray.toml", *sorted(named)]
     yield "settings", not lines, " ".join(lines) or f"defaults, then {', '.join(said)}"
     asked = {} if lines else {name: (good, answer) for name, good, answer in _asked(settings)}
     for name, backends in _BACKENDS.items():
@@ -147,7 +290,6 @@ def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
         good, answer = asked.get(name, (True, ""))
         detail = f"{chosen.backend}: {what}; {answer}" if answer else f"{chosen.backend}: {what}"
         yield name, chosen.backend in backends and good, detail
-    yield from _optional()
 
 
 def _asked(settings: Settings) -> Iterator[Check]:
@@ -177,11 +319,10 @@ def _asked(settings: Settings) -> Iterator[Check]:
     for name, ask in (("model", model), ("embedder", embedder), ("reranker", reranker)):
         began = time.monotonic()
         try:
-            said = ask()
+            good, said = True, ask()
         except KgrayError as error:
-            yield name, False, f"{error} ({_took(began)})"
-        else:
-            yield name, True, f"{said} ({_took(began)})" if said else ""
+            good, said = False, str(error)
+        yield name, good, f"{said} ({_took(began)})" if said else ""
 
 
 def _took(began: float) -> str:
@@ -232,32 +373,24 @@ def _data(call: Call, settings: Settings) -> Iterator[Check]:
 
 
 def _store(memory: Memory, file: Path | None, began: float) -> Iterator[Check]:
-    """Yield the checks of an open store, and of every group's graph.
+    """Yield the checks of an open store (of a server its constraints, indexes, a write) and of every graph.
 
     file: the embedded store's; began: when the store was asked for, of `time.monotonic`
     """
-    store, embedder, counts = memory.store, memory.embedder, finished(memory.groups())
+    store: Any = memory.store  # None: a Neo4jStore, which can say more
+    embedder, counts = memory.embedder, finished(memory.groups())
     held = f"schema {store.schema_version}, {printing.counted(len(counts), 'group')}"
     built = f"built with {embedder.identity} ({embedder.dimensions} numbers a text) ({_took(began)})"
-    if file is None:
-        yield from _server(store, held, built)
-    else:
+    if file is not None:
         yield "store", True, f"{file} ({file.stat().st_size / 1e6:.1f} MB, {held}), {built}"
+    else:
+        yield "store", True, f"Neo4j {store.server} ({held}), {built}"
+        missing = store.missing()
+        detail = f"not there or not online: {', '.join(missing)}; opening the store makes them"
+        yield "store indexes", not missing, detail if missing else "all constraints and indexes are online"
+        store.check_writable()
+        yield "store writable", True, "a transaction could write"
     for group in counts:
         wrong = finished(memory.verify(group))
         detail = "; ".join(wrong[:3]) or "the stored graph is what its records derive"
         yield f"graph of {group}", not wrong, detail
-
-
-def _server(store: Store, held: str, built: str) -> Iterator[Check]:
-    """Yield the checks of a database: its release, constraints, indexes, and a test of writing."""
-    from kgray.stores.neo4j import Neo4jStore
-
-    if not isinstance(store, Neo4jStore):
-        raise TypeError(f"store.backend is neo4j, and a {type(store).__name__} was opened")
-    yield "store", True, f"Neo4j {store.server} ({held}), {built}"
-    missing = store.missing()
-    detail = f"not there or not online: {', '.join(missing)}; opening the store makes them"
-    yield "store indexes", not missing, detail if missing else "all constraints and indexes are online"
-    store.check_writable()
-    yield "store writable", True, "a transaction could write"

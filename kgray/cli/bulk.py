@@ -1,0 +1,387 @@
+"""backfill: files and folders to the graph, here or as a job of Ray. copy, import: other memories."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from shutil import rmtree
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kgray.cli import printing
+from kgray.cli.adding import defaults_of, nothing_accepted, print_counts, rows_options, say_end, say_quality
+from kgray.cli.frame import TEXT, Call, Signals, command, finished, group_of, group_option, number
+from kgray.errors import STOPPED, InputError, KgrayError
+
+if TYPE_CHECKING:
+    from kgray.backfill.run import RunRequest
+    from kgray.memory import Memory
+    from kgray.settings import Settings
+    from kgray.transfer.copying import Copied
+
+_ORDER = "reference-time: sort the rows of all files by it first. Default: file."
+# Options that are passed on to a job.
+_HANDED_ON = ("group", "source", "kind", "on_error", "limit", "max_calls", "max_tokens", "order")
+
+
+@command("Accept and ingest files and folders in bulk; resumable.")
+@click.argument("paths", nargs=-1, required=True, type=TEXT, metavar="PATH...")
+@rows_options
+@click.option("--dry-run", is_flag=True, help="Check every row and say what it would cost; accept nothing.")
+@number("--limit", help="Take N rows; running it again takes the next ones.")
+@number("--max-calls", help="Stop when so many model calls were made.")
+@number("--max-tokens", help="Stop when so many tokens were used.")
+@click.option("--order", type=click.Choice(("file", "reference-time")), default="file", help=_ORDER)
+@click.option("--run", type=TEXT, metavar="NAME", help="The run to go on with. Default: by store and paths.")
+@click.option("--submit", is_flag=True, help="Run as a Ray job, and follow its log.")
+@click.option("--job-server", type=TEXT, metavar="URL", help="Where to submit. Default: runtime.address.")
+@click.option("--python", type=TEXT, metavar="FILE", help="The job's interpreter. Default: this one.")
+def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - click's options
+    """Accept the rows of PATH... in bulk, ingest them meanwhile, and report. Folders are searched.
+
+    Files are JSON Lines, a JSON array, CSV, Parquet, or plain text (.txt, .md), read a batch at a time; a
+    PATH may be a URL: s3://, gs://, hdfs://, file://.
+    Stopped or killed, the same command goes on where it was: a file that has not changed is read on
+    behind its last accepted row. The run's manifest, report and refused rows lie in DIR/runs/RUN.
+
+      kgray backfill archive/ --group team --dry-run
+      kgray backfill archive/ --group team --max-tokens 2000000
+    """
+    from kgray.backfill.manifest import check_name, find, run_name
+    from kgray.backfill.run import RunRequest
+
+    settings, given = call.settings(), options["run"]
+    run = run_name(settings, call.folder, paths) if given is None else check_name(given)
+    if options["submit"]:
+        return _as_job(call, settings, run, paths, options)
+    if options["job_server"] or options["python"]:
+        raise InputError("--job-server and --python are for --submit")
+    request = RunRequest(
+        run=run,
+        inputs=find(paths, call.folder),
+        defaults=defaults_of(options),
+        **{name: options[name] for name in ("replace", "again", "order", "limit", "max_calls", "max_tokens")},
+    )
+    with call.trial() if options["dry_run"] else call.memory(create=True) as memory:
+        if options["dry_run"]:
+            return _dry_run(call, settings, memory, request)
+        if options["on_error"] == "stop":
+            from kgray.backfill.run import forecast
+
+            found = forecast(memory.store, request)
+            if found.refused:
+                document = found.as_dict() | {"accepted": 0, "duplicate": 0}
+                return nothing_accepted(call, document, found.report.refusals)
+        return _in_place(call, memory, request)
+
+
+def _in_place(call: Call, memory: Memory, request: RunRequest) -> int:
+    from kgray.backfill.manifest import RunFolder
+    from kgray.backfill.run import backfill as carried_out
+
+    with Signals.gentle(), printing.Progress() as ticker:
+        found = finished(carried_out(memory, call.folder, request, stop=Signals.asked, watch=ticker))
+    call.code = found.exit_code
+    document = found.as_dict()
+    print_counts(call, document, found.report.refusals, kept=RunFolder(call.folder, request.run).refused)
+    if not call.as_json:
+        _show(document["report"])
+    say_quality(call)
+    if document["report"]["state"] == "limited":
+        printing.note("--limit is reached; run it again to take the next rows")
+    say_end(found.report, refused=found.refused)
+    return found.exit_code
+
+
+def _show(report: dict[str, Any]) -> None:
+    """Print the report for people."""
+    tokens = f"{report['prompt_tokens']:,} prompt tokens, {report['completion_tokens']:,} completion tokens"
+    rate = report["episodes_per_s"]
+    rows = {
+        "run": f"{report['run']}, attempt {report['attempt']}: {report['state']}",
+        "input": f"{printing.counted(report['files'], 'file')}, {printing.counted(report['rows'], 'row')} "
+        f"({report['skipped']} taken before)",
+        "model": f"{report['calls']:,} calls, {tokens}",
+        "ahead": f"{report['requests']} requests, {report['stalls']} stalls, {report['wasted']} wasted "
+        f"({report['wasted_tokens']} tokens)",
+        "seconds": "not known: another process ingests this folder, and did the work"
+        if report["seconds"] is None
+        else ", ".join(f"{stage} {spent:.2f}" for stage, spent in report["seconds"].items()),
+        "rate": "not known" if rate is None else f"{rate} episodes/s from the first claim to the last commit",
+    }
+    if classes := report["failures"]["classes"]:
+        rows["failed"] = ", ".join(f"{number} {name}" for name, number in sorted(classes.items()))
+    printing.pairs(rows)
+    for row in report["failures"]["first"]:
+        name = row["client_id"] or row["id"]
+        click.echo(printing.plain(f"  {row['group']} {name}: {row['class']}: {row['message']}"))
+
+
+def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest) -> int:
+    from kgray.backfill.run import forecast
+    from kgray.prompting.estimate import estimate_work
+    from kgray.wiring import build_ontology, build_prompts
+
+    estimate = None
+    if settings.model.backend in ("openai", "vllm"):
+        prompts = build_prompts(settings, build_ontology(settings))
+        estimate = partial(estimate_work, prompts=prompts, pipeline=settings.pipeline)
+    found = forecast(memory.store, request, estimate=estimate)
+    print_counts(call, found.as_dict(), found.report.refusals)
+    cost = "No language model is configured, so there is nothing to pay."
+    if plan := found.more["plan"]:
+        cost = (
+            f"It would take about {plan['calls']:,} model calls, {plan['prompt_tokens']:,} prompt tokens and "
+            f"{plan['completion_tokens']:,} completion tokens."
+        )
+    if not call.as_json:
+        click.echo(f"Nothing is accepted. {cost}")
+    if found.refused:
+        printing.note(f"{found.refused} would be refused")
+    return 1 if found.refused else 0
+
+
+def _as_job(call: Call, settings: Settings, run: str, paths: tuple[str, ...], options: dict[str, Any]) -> int:
+    from kgray.backfill.manifest import submitted
+    from kgray.intake.drafts import Refusal
+    from kgray.runtime.jobs import Job, follow
+    from kgray.runtime.spec import as_environ
+    from kgray.settings import public_environ
+
+    if options["dry_run"]:
+        raise InputError("--dry-run accepts nothing, so it is run in place: leave --submit out")
+    address, token = _job_server(call, settings, options["job_server"])
+    python = options["python"] or sys.executable
+    # A store on a server needs nothing of this machine where a job server is that is not of `kgray up`.
+    elsewhere = token is None and settings.store.backend != "sqlite"
+    environ = as_environ(settings) if elsewhere else public_environ(os.environ)
+    options |= {"elsewhere": elsewhere}
+    command = [python, "-m", "kgray", "backfill", *_job_options(call, run, options)]
+    command += ["--", *map(submitted, paths)]
+    job = Job(run=run, command=command, environ=environ)
+    with Signals.gentle():
+        ended = follow(
+            address, job, tell=lambda line: click.echo(line, err=True), stop=Signals.asked, token=token
+        )
+    if ended is None:
+        printing.note("the job goes on; the same command follows it again")
+        return STOPPED
+    call.code = ended.code
+    if (document := ended.document) is not None:
+        print_counts(call, document, tuple(Refusal(**row) for row in document["refusals"]))
+        if not call.as_json and "report" in document:
+            _show(document["report"])
+    printing.note(f"job {ended.job}: {ended.status.lower()}{f' ({ended.reason})' if ended.reason else ''}")
+    return ended.code
+
+
+def _job_server(call: Call, settings: Settings, said: str | None) -> tuple[str, Path | None]:
+    """Return the job server's address and its token's file.
+
+    The address is that of --job-server, else of runtime.address, else of `kgray up`.
+    """
+    from kgray.runtime import head as heads
+
+    address = said or settings.runtime.address or ""
+    head = None if said else heads.read(call.folder)
+    if head is not None and head.jobs and address in ("", head.address, head.jobs):
+        return head.jobs, Path(head.token)
+    if address.startswith(("http://", "https://")):
+        return address, None
+    raise InputError(
+        "--submit needs the address of Ray's job server, such as http://127.0.0.1:8265: "
+        "say --job-server, or set runtime.address to it"
+    )
+
+
+def _job_options(call: Call, run: str, options: dict[str, Any]) -> Iterator[str]:
+    """Yield the job's options: those of this command, with absolute paths, or without paths elsewhere."""
+    from kgray.settings import config_file
+
+    yield from ("--json", "--run", run)
+    if options["elsewhere"]:
+        yield from ("--data", call.data) if call.data else ()
+    else:
+        yield from ("--data", str(call.folder.absolute()))
+        if (config := config_file(call.config, call.folder, os.environ)) is not None:
+            yield from ("--config", str(config.absolute()))
+    if call.debug:
+        yield "--debug"
+    yield from (f"--{name}" for name in ("replace", "again") if options[name])
+    if options["at"] is not None:
+        yield from ("--at", options["at"].isoformat())
+    for name in _HANDED_ON:
+        if options[name] is not None:
+            yield from (f"--{name.replace('_', '-')}", str(options[name]))
+
+
+_FILE = click.Path(path_type=Path)
+_STORE, _STORE_PASSWORD = "KGRAY_STORE_", "KGRAY_STORE_PASSWORD"
+_PASSWORD = "NEO4J_PASSWORD"  # noqa: S105 - the variable's name, which Graphiti's own examples use
+
+
+@command("Copy a group into another store.")
+@group_option
+@click.option("--to-data", metavar="DIR", type=TEXT, help="The target's data folder. Default: the source's.")
+@click.option("--to-config", metavar="FILE", type=_FILE, help="The target's settings, such as its store.")
+def copy(call: Call, group: str, to_data: str | None, to_config: Path | None) -> int:
+    """Copy a group into a store that never had it: folder to folder, to Neo4j and back. Verified.
+
+    The target's store is that of --to-config FILE, else of kgray.toml in --to-data DIR, else a folder's own
+    file; KGRAY_STORE_* variables speak of the source, but KGRAY_STORE_PASSWORD of both. Everything that is
+    kept goes along, record times included; then all rows and the graph, now and at earlier moments, are
+    compared. The source stays as it is. Copying again compares again.
+
+      kgray copy --group team --data my-data --to-config neo4j.toml
+      kgray copy --group team --config neo4j.toml --to-data back
+    """
+    from kgray.transfer.copying import copy_group
+    from kgray.wiring import open_reader
+
+    if to_data is None and to_config is None:
+        raise InputError("no target: name its folder by --to-data, its settings by --to-config, or both")
+    folder = call.folder if to_data is None else Path(to_data)
+    wanted = _settings_of_target(to_config, None if to_data is None else folder, os.environ)
+    with (
+        printing.Progress() as progress,
+        closing(open_reader(call.settings(), call.folder)) as source,
+        _gone_if_it_fails(folder),
+        closing(open_reader(wanted, folder, create=True)) as target,
+    ):
+        copied = copy_group(source, target, group, on_row=lambda: progress.step("row"))
+        where = target.shown
+    if not copied.already:
+        printing.note(f"the source is as it was; `kgray remove --group {group} --all` takes it away")
+    document = {"group": group, "to": where, "already": copied.already, "rows": dict(copied.rows)}
+    return call.answer(document | {"moments": copied.moments}, lambda: _print_copied(copied, where))
+
+
+@contextmanager
+def _gone_if_it_fails(folder: Path) -> Iterator[None]:
+    """Delete the target's folder after an error where it was made for it: a group that is copied is whole."""
+    was_there = folder.exists()
+    try:
+        yield
+    except KgrayError:
+        if not was_there:
+            rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _print_copied(copied: Copied, where: str) -> None:
+    did = "was there already" if copied.already else "is copied"
+    there = f"{copied.group} {did}, in {printing.plain(where)}"
+    click.echo(f"{there}: the same in every row, and the same graph")
+    printing.pairs((name, f"{count:,}") for name, count in copied.rows.items() if name != "group")
+    click.echo(f"graphs compared: now and at {copied.moments - 1} earlier moments")
+
+
+import_from = group_of(
+    "import",
+    "Take over another program's memory.",
+    "Take over another program's memory.\n\nkgray import graphiti bolt://localhost:7687 --group team",
+)
+
+
+@command("A Graphiti database on Neo4j.", of=import_from)
+@click.argument("uri", type=TEXT)
+@group_option
+@click.option("--from-group", type=TEXT, metavar="ID", help="Its group_id. Default: the only one there is.")
+@click.option("--user", type=TEXT, default="neo4j", show_default=True, metavar="U")
+@click.option("--database", type=TEXT, metavar="D", help="Default: the user's own.")
+@click.option("--password-file", type=TEXT, metavar="FILE", help=f"Default: {_PASSWORD} in the environment.")
+@click.option("--replace", is_flag=True, help="Replace what was imported before and has changed there.")
+def graphiti(
+    call: Call, uri: str, group: str, from_group: str | None, replace: bool, **login: str | None
+) -> int:
+    """Read a Graphiti database (episodes, entities, facts) into a group; nothing is written to it.
+
+    Each of its episodes becomes one of triples: its facts, with their spans and sentences. Its text is kept
+    and found by a search of episodes, and no model reads it. What Graphiti recorded when is kept as
+    metadata. Ids are Graphiti's, so importing again adds only what is new. What cannot be mapped is counted.
+
+      NEO4J_PASSWORD=... kgray import graphiti bolt://localhost:7687 --group team --from-group main
+    """
+    from kgray.settings.checks import NEO4J_SCHEMES, is_address
+    from kgray.wiring import needed_by
+
+    with needed_by("kgray import graphiti", "neo4j"):
+        from kgray.stores.neo4j.graphiti import GraphitiDatabase
+        from kgray.transfer.graphiti import Import
+
+    secret = _password(login["password_file"])
+    if not is_address(uri, NEO4J_SCHEMES):
+        raise InputError(
+            f"the URI is not an address such as bolt://localhost:7687 ({', '.join(NEO4J_SCHEMES)}; a host; "
+            f"no user or password: --user and {_PASSWORD} are for that)"
+        )
+    theirs = GraphitiDatabase(
+        uri=uri, user=login["user"] or "neo4j", password=secret, database=login["database"]
+    )
+    with closing(theirs):
+        chosen = _chosen(theirs.groups(), from_group)
+        importing = Import(database=theirs, from_group=chosen, group=group)
+        with call.memory(create=True) as memory, Signals.gentle(), printing.Progress() as progress:
+            how = memory.add_many(
+                importing.drafts(), replace=replace, on_step=progress.step, stop=Signals.asked
+            )
+            report = finished(how)
+    call.code = report.exit_code or int(importing.lost > 0)
+    read = {"episodes": importing.episodes, "facts": importing.facts}
+    unmapped = dict(sorted(importing.unmapped.items()))
+    print_counts(call, report.as_dict() | read | {"unmapped": unmapped}, report.refusals)
+    if not call.as_json:
+        click.echo(f"read: {importing.episodes} episodes, {importing.facts} facts")
+        if unmapped:
+            click.echo("not mapped:")
+            printing.pairs((f"  {reason}", count) for reason, count in unmapped.items())
+    say_end(report, refused=report.refused)
+    if importing.lost and not report.stopped:
+        printing.note(f"{printing.counted(importing.lost, 'fact')} could not be mapped")
+    return call.code
+
+
+def _password(file: str | None) -> str:
+    if file is None:
+        if found := os.environ.get(_PASSWORD):
+            return found
+        raise InputError(f"no password: set {_PASSWORD} in the environment, or name --password-file")
+    try:
+        return Path(file).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise InputError(f"--password-file {file!r} cannot be read: {reason}") from None
+
+
+def _chosen(there: list[str], asked: str | None) -> str:
+    shown = ", ".join(map(repr, there[:10])) + (", ..." if len(there) > 10 else "")
+    listed = f"the group_ids {shown}" if there else "no episode and no entity of Graphiti"
+    if asked is not None and asked not in there:
+        raise InputError(f"no group_id {asked!r} in the database; it has {listed}")
+    if asked is None and len(there) != 1:
+        raise InputError(f"the database has {listed}: name one by --from-group")
+    return there[0] if asked is None else asked
+
+
+def _settings_of_target(config: Path | None, data: Path | None, environ: Mapping[str, str]) -> Settings:
+    """Return the target's settings: of its file, else of `kgray.toml` in its folder, else defaults.
+
+    KGRAY_STORE_* variables are about the source, so they are ignored here, except that the password is used
+    where the file names none. The other variables apply to both.
+    """
+    from kgray.settings import CONFIG_NAME, Secret, load
+
+    if config is None and data is not None and (data / CONFIG_NAME).is_file():
+        config = data / CONFIG_NAME
+    others = {name: text for name, text in environ.items() if not name.startswith(_STORE)}
+    settings = load(config, environ=others)
+    chosen = settings.store
+    if chosen.password is None and chosen.password_file is None and environ.get(_STORE_PASSWORD):
+        settings = replace(settings, store=replace(chosen, password=Secret(environ[_STORE_PASSWORD])))
+    return settings
