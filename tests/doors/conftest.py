@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.doors.shell import Bench, Shell
+from tests.doors.shell import JOBS, Bench, Shell
 
 
 @pytest.fixture
@@ -20,6 +21,26 @@ def kgray(tmp_path, monkeypatch) -> Shell:
     )
     shell.script()
     return shell
+
+
+@pytest.fixture(scope="session")
+def jobs(tmp_path_factory) -> Path:
+    """Return a data folder to which JOBS were added."""
+    shell = Shell(tmp_path_factory.mktemp("jobs"), {"KGRAY_MODEL_BACKEND": "rules"})
+    with pytest.MonkeyPatch.context() as alone:
+        for name in [name for name in os.environ if name.startswith("KGRAY_")]:
+            alone.delenv(name)
+        alone.chdir(shell.folder)
+        assert shell("add", shell.write("a.jsonl", *JOBS)).code == 0
+    return shell.folder / "kgray-data"
+
+
+@pytest.fixture
+def team(kgray, jobs) -> Shell:
+    """Return a shell in a folder of its own to which a.jsonl, which is JOBS, was added."""
+    kgray.write("a.jsonl", *JOBS)
+    shutil.copytree(jobs, kgray.folder / "kgray-data")
+    return kgray
 
 
 @pytest.fixture

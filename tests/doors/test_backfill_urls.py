@@ -35,7 +35,8 @@ def bucket(kgray: Shell, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
 
 def lines(*numbers: int, pad: int = 0) -> bytes:
     """Return rows as JSON Lines."""
-    rows = ({"id": f"r{n}", "text": f"Ann has {n} cats. {'x' * pad}", "at": "2026-01-01"} for n in numbers)
+    noted = {"note": "x" * pad} if pad else {}
+    rows = ({"id": f"r{n}", "text": f"Ann has {n} cats.", "at": "2026-01-01"} | noted for n in numbers)
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 

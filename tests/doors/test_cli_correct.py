@@ -18,12 +18,6 @@ from tests.waiting import HANGS_S
 TAKEN = {"episodes", "statements", "facts_closed", "facts_reopened", "entities"}
 
 
-@pytest.fixture
-def team(kgray) -> Shell:
-    assert kgray("add", kgray.write("a.jsonl", *JOBS)).code == 0
-    return kgray
-
-
 def rows(kgray, kind: str, *extra: str) -> list[dict]:
     found = map(json.loads, kgray("dump", "--group", "team", *extra).out.splitlines())
     return [row for row in found if row["type"] == kind]

@@ -246,18 +246,8 @@ def test_a_waiting_process_leaves_with_75_on_a_signal(kgray):
     assert kgray("status", "--json").json["groups"]["g"]["accepted"] == 2
 
 
-def test_many_processes_may_append_at_once(kgray):
-    kgray("init")
-    files = [kgray.write(f"{n}.jsonl", *many(60, 60 * n)) for n in range(4)]
-    running = [kgray.start("add", file, "--accept-only") for file in files]
-    for process in running:
-        process.communicate()
-    assert [process.returncode for process in running] == [0, 0, 0, 0]
-    assert kgray("add", files[0], "--json").json["committed"] == 240
-
-
 def test_a_closed_pipe_is_no_error(kgray):
-    kgray("add", kgray.write("a.jsonl", *many(300)))
+    kgray("add", kgray.write("a.jsonl", *many(100)))
     running = kgray.start("dump", "--group", "team")
     assert running.stdout is not None
     assert running.stdout.readline()
@@ -275,13 +265,13 @@ def test_a_named_pipe_is_read_once_and_whole(kgray):
     )
     writer = threading.Thread(target=(kgray.folder / "pipe.csv").write_bytes, args=(content,))
     writer.start()
-    answer = kgray.process("add", "pipe.csv", "--json")
+    answer = kgray("add", "pipe.csv", "--json")
     writer.join()
-    assert json.loads(answer.out)["committed"] == 50
+    assert answer.json["committed"] == 50
 
 
 def test_output_is_plain_where_it_is_no_terminal(kgray):
-    kgray.process("add", kgray.write("a.jsonl", *many(3)))
+    kgray("add", kgray.write("a.jsonl", *many(3)))
     for command in (["history", "Ann", "--group", "team"], ["doctor"]):
         answer = kgray.process(*command)
         assert answer.code == 0

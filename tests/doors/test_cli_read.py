@@ -26,12 +26,6 @@ FACT = {
 }
 
 
-@pytest.fixture
-def team(kgray):
-    assert kgray("add", kgray.write("a.jsonl", *JOBS)).code == 0
-    return kgray
-
-
 def facts_found(answer) -> list[str]:
     return [hit["text"] for hit in answer.json["hits"] if hit["scope"] == "fact"]
 

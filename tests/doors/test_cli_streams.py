@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import kgray as kgray_library
-from tests.doors.shell import JOBS, Shell, told, triple
+from tests.doors.shell import Shell, told, triple
 from tests.waiting import HANGS_S
 
 KGRAY = f"{sys.executable} -c 'from kgray.cli import main; main()'"
@@ -33,17 +33,10 @@ def shell(kgray: Shell, line: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
-@pytest.fixture
-def team(kgray) -> Shell:
-    assert kgray("add", kgray.write("a.jsonl", *JOBS)).code == 0
-    return kgray
-
-
 @pytest.mark.parametrize(
     ("command", "unbuffered"),
     [
-        ("status", ""), ("status --json", "1"), ("dump --group team", ""), ("dump --group team", "1"),
-        ("add a.jsonl", ""), ("--help", "1"), ("doctor", ""),
+        ("status", ""), ("status --json", "1"), ("dump --group team", ""), ("--help", "1"),
     ],
 )  # fmt: skip
 def test_output_that_cannot_be_written_is_one_line_and_exit_2(team, monkeypatch, command, unbuffered):

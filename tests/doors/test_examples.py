@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -130,21 +127,37 @@ def test_what_holds_of_somebody_is_all_of_it_and_no_more(memory, group, name, mo
     assert {(fact["relation"], fact["target"]) for fact in held if fact["source"] == name} == facts
 
 
-def demo(folder, runtime):
-    """Run `make demo` without its installation; return what it printed under each heading."""
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / "demo.py", folder],
-        env=os.environ | {"KGRAY_RUNTIME_BACKEND": runtime},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return re.split(r"^=== .*$", done.stdout, flags=re.MULTILINE)
+@pytest.fixture
+def demo(tmp_path):
+    """Return the script behind `make demo`, and the folder of its data."""
+    spec = importlib.util.spec_from_file_location("demo", EXAMPLES / "demo.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    return script, folder
 
 
-def test_the_demo_prints_what_changed(tmp_path):
-    *_, jobs, prices, dana, context, together, pictures = demo(tmp_path / "demo", "local")
+def printed(capfd):
+    """Return what a demo printed under each heading."""
+    return re.split(r"^=== .*$", capfd.readouterr().out, flags=re.MULTILINE)
+
+
+def test_the_demo_prints_what_changed(demo, capfd, monkeypatch):
+    """With its commands in this process, but for those in pipes; in the next test each is a process."""
+    script, folder = demo
+    (folder / "kgray.toml").write_text('[runtime]\nbackend = "local"\n')
+    monkeypatch.chdir(EXAMPLES.parent)
+
+    def command(folder, *words):
+        done = CliRunner().invoke(cli, [*words, "--data", str(folder)])
+        assert done.exit_code == 0, done.stderr
+        print(f"$ kgray {shlex.join(words)}\n{done.stdout}\n", flush=True)  # noqa: T201 - as the demo does
+
+    monkeypatch.setattr(script, "kgray", command)
+    script.ask(folder, script.alone(folder))
+
+    *_, jobs, prices, dana, context, together, pictures = printed(capfd)
 
     for part, expected in (
         (jobs, ["Lumen Systems", "Harbor Analytics", "Brightwater"]),
@@ -173,19 +186,16 @@ def test_the_demo_prints_what_changed(tmp_path):
 
 
 @pytest.mark.ray
-def test_the_demo_tells_what_ray_ingested_and_ends_it(tmp_path, capfd):
+@pytest.mark.slow  # by default test_ray_deploy has a Ray up, and the words of the demo for it
+def test_the_demo_tells_what_ray_ingested_and_ends_it(demo, capfd):
     """Up to the questions, which need no Ray and are asked in the test before."""
     pytest.importorskip("ray")
-    spec = importlib.util.spec_from_file_location("demo", EXAMPLES / "demo.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    folder = tmp_path / "demo"
-    folder.mkdir()
+    script, folder = demo
     (folder / "kgray.toml").write_text(script.SETTINGS)
 
     script.over_ray(folder)
 
-    parts = re.split(r"^=== .*$", capfd.readouterr().out, flags=re.MULTILINE)
+    parts = printed(capfd)
     assert len(parts) == 6
     read = [int(number) for number in re.findall(r"models-\d +process \d+ +read (\d+) episodes", parts[4])]
     decided = re.findall(r"sequencer-0 +process \d+ +decided (\d+) episodes, .*; 0 failed", parts[4])

@@ -55,6 +55,13 @@ def client(served):
     return served.client()
 
 
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory):
+    """Return a client of one server, for tests after which nothing is kept."""
+    with serving(tmp_path_factory.mktemp("untouched")) as server:
+        yield server.client()
+
+
 def told(client, rows=ALICE):
     answer = client.post(f"{TEAM}/episodes", json=rows, headers=WAIT)
     assert answer.status_code == 200, answer.text
@@ -89,8 +96,8 @@ def test_the_page_lists_every_route():
         ("merge", {"entities": ["Nobody", "Noone"]}, 404, "not_found"),
     ],
 )
-def test_a_request_that_cannot_be_used_says_where_and_why(client, path, body, status, code):
-    answer = client.post(f"{TEAM}/{path}", json=body)
+def test_a_request_that_cannot_be_used_says_where_and_why(untouched, path, body, status, code):
+    answer = untouched.post(f"{TEAM}/{path}", json=body)
 
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert answer.headers["content-type"] == "application/problem+json"
@@ -98,15 +105,15 @@ def test_a_request_that_cannot_be_used_says_where_and_why(client, path, body, st
 
 
 @pytest.mark.parametrize("body", [b"{", b'"x', b"\xff", b"[" * 100_000, b'{"text": "a", "text": "b"}'])
-def test_a_body_that_is_no_json_is_refused(client, body):
+def test_a_body_that_is_no_json_is_refused(untouched, body):
     for path in ("episodes", "search"):
-        answer = client.post(f"{TEAM}/{path}", content=body, headers={"content-type": "application/json"})
+        answer = untouched.post(f"{TEAM}/{path}", content=body, headers={"content-type": "application/json"})
         assert answer.status_code in (400, 422), answer.text
 
 
-def test_a_malformed_group_is_named(client):
-    assert client.get("/v1/groups/a%20b/status").status_code == 422
-    assert client.get("/v1/groups/%2e%2e%2fkeys/status").status_code in (404, 422)
+def test_a_malformed_group_is_named(untouched):
+    assert untouched.get("/v1/groups/a%20b/status").status_code == 422
+    assert untouched.get("/v1/groups/%2e%2e%2fkeys/status").status_code in (404, 422)
 
 
 def test_bounds_of_a_body(tmp_path):
@@ -164,26 +171,26 @@ def test_a_dry_run_tells_what_would_be_and_keeps_nothing(client):
 
 
 @pytest.mark.parametrize("said", ["dry_run=True", "dry_run=TRUE", "dry_run=maybe", "dry_run="])
-def test_a_dry_run_never_accepts_however_it_is_written(client, said):
-    answer = client.post(f"{TEAM}/episodes?{said}", json=ALICE)
+def test_a_dry_run_never_accepts_however_it_is_written(untouched, said):
+    answer = untouched.post(f"{TEAM}/episodes?{said}", json=ALICE)
 
     assert answer.status_code == (200 if "true" in said.lower() else 422)
-    assert client.get(f"{TEAM}/episodes").json()["episodes"] == []
+    assert untouched.get(f"{TEAM}/episodes").json()["episodes"] == []
 
 
-def test_a_backfill_has_no_dry_run_and_says_so(client):
-    answer = client.post(f"{TEAM}/backfill?dry_run=true", content=json.dumps(ALICE[0]))
+def test_a_backfill_has_no_dry_run_and_says_so(untouched):
+    answer = untouched.post(f"{TEAM}/backfill?dry_run=true", content=json.dumps(ALICE[0]))
 
     assert (answer.status_code, answer.json()["code"]) == (400, "malformed")
     assert "'dry_run'" in answer.json()["detail"]
-    assert client.get(f"{TEAM}/episodes").json()["episodes"] == []
+    assert untouched.get(f"{TEAM}/episodes").json()["episodes"] == []
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
-def test_a_parameter_that_a_route_does_not_know_is_refused_and_the_known_ones_are_named(client, route):
+def test_a_parameter_that_a_route_does_not_know_is_refused_and_the_known_ones_are_named(untouched, route):
     path = f"/v1{route.path}".replace("{group}", "team").replace("{sequence}", "1")
-    answer = client.request(route.method, re.sub("{.*}", "x", path), params={"limt": 3}, content=b"{}")
-    document = client.get("/openapi.json").json()["paths"][f"/v1{route.path}"][route.method.lower()]
+    answer = untouched.request(route.method, re.sub("{.*}", "x", path), params={"limt": 3}, content=b"{}")
+    document = untouched.get("/openapi.json").json()["paths"][f"/v1{route.path}"][route.method.lower()]
     known = [one["name"] for one in document.get("parameters", ()) if one["in"] == "query"]
 
     assert (answer.status_code, answer.json()["code"]) == (400, "malformed")
@@ -193,9 +200,9 @@ def test_a_parameter_that_a_route_does_not_know_is_refused_and_the_known_ones_ar
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/openapi.json"])
-def test_a_probe_or_a_scraper_may_send_parameters_of_its_own(client, path):
+def test_a_probe_or_a_scraper_may_send_parameters_of_its_own(untouched, path):
     """A liveness probe that is refused would restart the server; Prometheus asks with `name[]`."""
-    assert client.get(f"{path}?name[]=x").status_code == 200
+    assert untouched.get(f"{path}?name[]=x").status_code == 200
 
 
 def test_where_a_row_is_refused_a_careful_client_has_nothing_accepted(client):
@@ -537,11 +544,11 @@ def test_a_key_makes_so_many_requests_a_second(served):
     assert refused[0].headers["ratelimit"] == '"key";r=0;t=1'
 
 
-def test_another_name_or_origin_is_refused(client):
-    assert client.get(f"{TEAM}/status", headers={"host": "evil.example"}).status_code == 421
-    assert client.get(f"{TEAM}/status", headers={"origin": "https://evil.example"}).status_code == 421
+def test_another_name_or_origin_is_refused(untouched):
+    assert untouched.get(f"{TEAM}/status", headers={"host": "evil.example"}).status_code == 421
+    assert untouched.get(f"{TEAM}/status", headers={"origin": "https://evil.example"}).status_code == 421
     assert (
-        client.get(
+        untouched.get(
             f"{TEAM}/status", headers={"host": "localhost:1", "origin": "http://localhost"}
         ).status_code
         == 200
@@ -557,8 +564,8 @@ def test_any_address_but_loopback_demands_a_key(tmp_path):
 # ------------------------------------------------------------------------------ the document
 
 
-def test_the_document_has_every_route_and_shape(client):
-    document = client.get("/openapi.json").json()
+def test_the_document_has_every_route_and_shape(untouched):
+    document = untouched.get("/openapi.json").json()
     listed = {(method.upper(), path) for path, found in document["paths"].items() for method in found}
     refs = set(re.findall(r"#/components/schemas/([A-Za-z]+)", json.dumps(document)))
 

@@ -58,7 +58,7 @@ def receiving():
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     made.url = f"http://127.0.0.1:{server.server_port}/hook?a=b"
     try:
         yield made

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 import sys
 
 import pytest
 
 from tests.doors.chat_server import Asked, ChatServer, Say, as_json
-from tests.waiting import HANGS_S, line_of
 
 KEY = "sk-very-secret"
 ROWS = [
@@ -128,19 +126,6 @@ def test_a_wrong_key_or_model_ends_the_run_with_one_line_and_without_the_key(kgr
     assert "The server at http://127.0.0.1:" in answer.err
     assert KEY not in answer.err + answer.out
     assert kgray("failures", "--json").json["failures"] == []
-
-
-def test_a_signal_ends_a_run_that_waits_for_its_model(kgray, serve):
-    serve(lambda _: Say(status=503))
-    kgray.env["KGRAY_MODEL_PATIENCE_S"] = "600"
-    kgray.write("rows.jsonl", *ROWS)
-
-    running = kgray.start("add", "rows.jsonl", "--group", "g")
-    assert " answers 503; it is tried again for up to " in line_of(running)
-    running.send_signal(signal.SIGTERM)
-    running.communicate(timeout=HANGS_S)
-
-    assert running.returncode == 75
 
 
 @pytest.mark.parametrize(

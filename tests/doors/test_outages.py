@@ -139,7 +139,10 @@ def test_the_end_of_the_patience_tells_the_reason(kgray: Shell, taken: socket.so
 async def test_through_ray_the_driver_knows_what_the_workers_wait_for_and_the_ledger_what_they_spent(
     tmp_path: Path, taken: socket.socket
 ) -> None:
-    """A reply that cannot be used counts as it does without Ray."""
+    """A reply that cannot be used counts as it does without Ray.
+
+    R27: a sequencer that holds the store and waits for the model serves a removal, before what is pending.
+    """
     from tests.ray_session import over_ray
 
     where, port = f"the model's server at {url(taken)}", taken.getsockname()[1]
@@ -150,9 +153,15 @@ async def test_through_ray_the_driver_knows_what_the_workers_wait_for_and_the_le
         "model_cache_mb": 0,
     }
     with over_ray(tmp_path, **settings) as memory:
+        known = [{"source": "Ann Lee", "relation": "WORKS_AT", "target": "Acme"}]
+        await memory.add(known, kind="triples", group="g", id="known")
         adding = asyncio.create_task(memory.add_many([ROW, ROW | {"id": "b", "text": "I live in Oslo."}]))
         await until(lambda: bool(OUTAGES.why()) or adding.done())
         told = OUTAGES.why()
+        removed = await memory.remove(group="g", episodes=["known"])
+        assert (removed["episodes"], removed["absent"], adding.done()) == (1, [], False)
+        left = (await memory.status())["g"]
+        assert (left.accepted + left.extracted, left.committed) == (2, 0)
         server = ChatServer(lambda asked: Say("no") if "Oslo" in told_by(asked) else NOTHING, port=port)
         report = await adding
         (failed,) = await memory.failures()

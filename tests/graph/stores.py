@@ -25,6 +25,8 @@ from tests.neo4j_server import Neo4jServer
 
 _TOLD: set[str] = set()  # group names that a test was told of already
 KINDS = ("sqlite", pytest.param("neo4j", marks=pytest.mark.neo4j))
+# Of a test whose answer is decided above the stores: a server would give the same.
+EMBEDDED = pytest.mark.parametrize("stores", ["sqlite"], indirect=True)
 
 
 class Stores(ABC):
@@ -75,6 +77,14 @@ def prefix() -> str:
     return f"t{uuid.uuid4().hex[:12]}-"
 
 
+def opened(server: Neo4jServer, **options: Any) -> Store:
+    """Open the database of a server, maybe with other options."""
+    from kgray.stores.neo4j import open_neo4j
+
+    given = {"uri": server.uri, "user": server.user, "password": server.password}
+    return open_neo4j(**{**given, "embedder": EMBEDDER, "dimensions": WIDTH, **options})
+
+
 class SqliteStores(Stores):
     """The embedded store in a data folder."""
 
@@ -104,12 +114,7 @@ class Neo4jStores(Stores):
         self._driver.execute_query("MATCH (s:KgrayShard) REMOVE s.holder, s.beat")
 
     def _open(self) -> Store:
-        from kgray.stores.neo4j import open_neo4j
-
-        return open_neo4j(
-            uri=self._server.uri, user=self._server.user, password=self._server.password, embedder=EMBEDDER,
-            dimensions=WIDTH,
-        )  # fmt: skip
+        return opened(self._server)
 
     def close(self) -> None:
         super().close()
@@ -164,3 +169,13 @@ def group(stores) -> str:
 def other(stores) -> str:
     """Return the name of another one."""
     return f"{stores.prefix}h"
+
+
+@pytest.fixture
+def ask(neo4j_driver: Any) -> Callable[..., list[Any]]:
+    """Return a function that asks a server's database as another tool would: rows of a query."""
+
+    def asked(query: str, **values: Any) -> list[Any]:
+        return [record.values() for record in neo4j_driver.execute_query(query, values).records]
+
+    return asked

@@ -11,6 +11,7 @@ from kgray.errors import InputError, NotFound
 from kgray.memory import reads
 from kgray.memory.access import Access, presented
 from kgray.records import check_group
+from tests.graph.stores import EMBEDDED
 
 
 def test_keys_are_kept_without_their_secrets(stores, store):
@@ -37,6 +38,7 @@ def test_keys_are_kept_without_their_secrets(stores, store):
         access.revoke("nothing")
 
 
+@EMBEDDED
 def test_the_audit_log_goes_on_by_its_sequence(store, group):
     access = Access(store)
     access.note("k1", "remove", group, {"episodes": ["a\u00e9"]})
@@ -49,6 +51,7 @@ def test_the_audit_log_goes_on_by_its_sequence(store, group):
     assert first not in access.audited(first["sequence"])
 
 
+@EMBEDDED
 @pytest.mark.parametrize("after", [(1 << 62) + 1, 1 << 64, -1])
 def test_what_is_no_sequence_is_refused_in_one_line(store, group, after):
     with pytest.raises(InputError, match="after must be a sequence, or 0"):

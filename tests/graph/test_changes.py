@@ -11,6 +11,7 @@ from kgray.errors import InputError
 from kgray.memory import reads
 from kgray.records import Operation
 from tests.graph.by_hand import append, ask, changes, declined, draft, failed, head, remove, tell
+from tests.graph.stores import EMBEDDED
 
 
 @pytest.fixture
@@ -48,6 +49,7 @@ def test_what_changed_is_read_and_nothing_else(store, group, read):
     assert sum(read.values()) < 10, "what is behind the page is not read"
 
 
+@EMBEDDED
 def test_all_that_a_group_recorded_comes_in_order_page_by_page(store, group, other):
     """Failures, refused corrections, removals and facts that expire too; a commit is never cut in two."""
     with store.writing():

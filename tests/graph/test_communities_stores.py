@@ -16,7 +16,7 @@ from kgray.communities.refresh import Refresh, Refreshed
 from kgray.ports import at_one_moment
 from kgray.search.texts import Summaries, run_at
 from tests.graph.engine import SMALL, Engine, engine_on, triples
-from tests.graph.stores import Stores
+from tests.graph.stores import EMBEDDED, Stores
 
 KNOWS = (("Ann", "Bob"), ("Bob", "Cara"), ("Ann", "Cara"), ("Zed", "Yola"), ("Yola", "Xen"), ("Zed", "Xen"))
 
@@ -63,6 +63,7 @@ def test_runs_of_a_group(stores: Stores) -> None:
     assert kept(engine, kinds.COMMUNITIES) == kept(engine, kinds.COMMUNITY_RUNS) == []
 
 
+@EMBEDDED
 @pytest.mark.parametrize("how", ["remove", "retract"])
 def test_texts_in_memory_stand_until_an_operation_may_take_some(stores: Stores, how: str) -> None:
     engine = engine_on(stores)

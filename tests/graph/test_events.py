@@ -8,7 +8,7 @@ from typing import Any
 from kgray.graph import Fact
 from kgray.ontology import shipped
 from tests.graph.engine import Engine, day, engine_on, in_days, iso, reading
-from tests.graph.stores import Stores
+from tests.graph.stores import EMBEDDED, Stores
 
 
 def told(at: float, text: str, kind: str = "happened", relation: str = "RESTARTED", **more: Any) -> Any:
@@ -24,6 +24,7 @@ def restarts(engine: Engine) -> list[tuple[Any, Any, bool, int]]:
     return [(in_days(f.valid_at), in_days(f.invalid_at), f.event, len(f.episodes)) for f in facts]
 
 
+@EMBEDDED
 def test_each_date_is_an_event_of_its_own_and_one_date_is_one_event(stores: Stores) -> None:
     """Undated ones happened when they were told; another wording of one date is no other event."""
     engine = engine_on(stores)

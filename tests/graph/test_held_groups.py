@@ -20,6 +20,7 @@ from kgray.ports import ExtractionRequest, RowChanges
 from kgray.ports.ingest import Totals
 from kgray.records import Episode, Extraction, Operation
 from tests.graph.engine import Engine, engine_on, in_group, reading
+from tests.graph.stores import EMBEDDED
 from tests.waiting import HANGS_S
 
 EACH = 4
@@ -91,6 +92,7 @@ def test_a_defect_holds_its_group_and_the_others_go_on(stores):
     assert engine.named("bad") not in holds.held(engine.store)
 
 
+@EMBEDDED
 @pytest.mark.parametrize("of", ["keep", "stored_extraction"])
 def test_a_defect_beside_the_reading_of_an_episode_holds_its_group(stores, monkeypatch, of):
     """In keeping what was read, or in reading what was kept: the commit does not wait for it for ever."""
@@ -109,6 +111,7 @@ def test_a_defect_beside_the_reading_of_an_episode_holds_its_group(stores, monke
     assert holds.held(engine.store)[engine.named("bad")].reason == "ValueError, a fault of kgray"
 
 
+@EMBEDDED
 def test_each_failure_makes_the_pause_longer(stores):
     engine = filled(stores)
     model = Faulty(engine, RuntimeError("a bug"))
@@ -122,6 +125,7 @@ def test_each_failure_makes_the_pause_longer(stores):
     assert [pytest.approx(n * PAUSE_S, abs=HANGS_S / 2) for n in (1, 4, 16)] == pauses
 
 
+@EMBEDDED
 def test_what_the_store_refuses_of_one_group_holds_that_one(stores):
     """A transaction that is too large for the server's memory, or a defect in writing."""
     engine = filled(stores)
@@ -145,6 +149,7 @@ def test_what_the_store_refuses_of_one_group_holds_that_one(stores):
     assert differences(engine.store, engine.named("bad")) == []
 
 
+@EMBEDDED
 def test_a_removal_is_carried_out_in_a_held_group_and_frees_it(stores):
     engine = filled(stores)
     group, model = engine.named("bad"), Faulty(engine, RuntimeError("a bug"))
@@ -158,6 +163,7 @@ def test_a_removal_is_carried_out_in_a_held_group_and_frees_it(stores):
     assert group not in holds.held(engine.store)
 
 
+@EMBEDDED
 def test_what_concerns_the_models_server_ends_the_run(stores):
     """A wrong key or name: no group is to blame."""
     engine = filled(stores)

@@ -24,7 +24,7 @@ from kgray.records import Operation
 from kgray.search import Query, Recipe, Searcher, Weights
 from tests.graph.engine import SMALL, Engine, engine_on, triples, works
 from tests.graph.histories import history, played
-from tests.graph.stores import Stores
+from tests.graph.stores import EMBEDDED, Stores
 
 GONE = "Zqgone"
 
@@ -105,7 +105,11 @@ def every_row(store: Store, group: str) -> dict[str, list[Any]]:
     }
 
 
-@pytest.mark.parametrize("kind", ["remove", "retract"])
+@pytest.mark.parametrize(
+    ("stores", "kind"),
+    [("sqlite", "remove"), ("sqlite", "retract"), pytest.param("neo4j", "remove", marks=pytest.mark.neo4j)],
+    indirect=["stores"],
+)
 def test_a_source_that_leaves_in_pieces_is_out_of_sight_from_the_first_on(stores: Stores, kind: str) -> None:
     """R25, R27: ended in the middle again and again, each time a little later."""
     engine = engine_on(stores)
@@ -135,6 +139,7 @@ def test_a_source_that_leaves_in_pieces_is_out_of_sight_from_the_first_on(stores
         assert GONE.casefold() not in repr(every_row(engine.store, engine.named())).casefold()
 
 
+@EMBEDDED
 def test_an_answer_on_what_leaves_in_pieces_is_not_kept(stores: Stores) -> None:
     """R25: a model was asked before the removal; its rows of answers may have been looked for already."""
     engine = engine_on(stores)
@@ -147,6 +152,7 @@ def test_an_answer_on_what_leaves_in_pieces_is_not_kept(stores: Stores) -> None:
     assert GONE not in repr(list(engine.store.rows(kinds.ALL["answers"], engine.named())))
 
 
+@EMBEDDED
 @pytest.mark.parametrize("kind", ["remove", "retract"])
 def test_pieces_leave_the_rows_that_one_change_leaves(
     stores: Stores, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -169,6 +175,7 @@ def plain(rows: dict[str, list[Any]]) -> dict[str, Any]:
     return counts | {"shows": [(row[0], row[1], row[shown_as] is None) for row in rows["evidence"]]}
 
 
+@EMBEDDED
 def test_what_is_told_meanwhile_is_taken_and_whoever_ingests_next_goes_on(stores: Stores) -> None:
     """R19, R27: the same content is accepted anew after a removal that is on its way; the rest follows it."""
     engine = engine_on(stores)
@@ -185,11 +192,8 @@ def test_what_is_told_meanwhile_is_taken_and_whoever_ingests_next_goes_on(stores
     engine.check()
 
 
-@pytest.mark.parametrize(
-    ("stores", "seed"),
-    [*(("sqlite", seed) for seed in range(4)), pytest.param("neo4j", 0, marks=pytest.mark.neo4j)],
-    indirect=["stores"],
-)
+@EMBEDDED
+@pytest.mark.parametrize("seed", range(4))
 def test_histories_whose_withdrawals_go_in_pieces(stores: Stores, seed: int) -> None:
     """R4, R16, R25, R26: after every step the graph follows from the records; nothing erased is left."""
     store = stores.open()

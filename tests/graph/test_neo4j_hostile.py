@@ -73,16 +73,6 @@ def pair(neo4j_server, neo4j_driver, tmp_path):
         stores.close()
 
 
-@pytest.fixture
-def ask(neo4j_driver):
-    """Return a function that asks the database as another tool would."""
-
-    def asked(query, **values):
-        return [record.values() for record in neo4j_driver.execute_query(query, values).records]
-
-    return asked
-
-
 def engines(pair):
     """Open both stores behind an engine each, with one new prefix of their groups' names."""
     prefix = pair[0].fresh()

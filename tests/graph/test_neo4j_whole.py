@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
 from kgray.errors import StoreError, Unavailable
 from kgray.ports import GroupCounts, GroupHead
 from tests.graph.by_hand import (
-    EMBEDDER,
     WIDTH,
     append,
     draft,
@@ -21,7 +22,7 @@ from tests.graph.by_hand import (
     tell,
     told,
 )
-from tests.graph.stores import WholeNeo4jStores
+from tests.graph.stores import WholeNeo4jStores, opened
 
 pytestmark = pytest.mark.neo4j
 
@@ -37,24 +38,6 @@ def stores(own_neo4j, neo4j_driver):
 def group():
     """Return a plain name: Graphiti's full-text searches take one word for a group."""
     return "g"
-
-
-@pytest.fixture
-def ask(neo4j_driver):
-    """Return a function that asks the database as another tool would: rows of a query."""
-
-    def asked(query, **values):
-        return [record.values() for record in neo4j_driver.execute_query(query, values).records]
-
-    return asked
-
-
-def opened(server, **options):
-    """Open the database with other options."""
-    from kgray.stores.neo4j import open_neo4j
-
-    given = {"uri": server.uri, "user": server.user, "password": server.password}
-    return open_neo4j(**{**given, "embedder": EMBEDDER, "dimensions": WIDTH, **options})
 
 
 def test_another_embedder_or_a_newer_schema_is_refused_and_nothing_is_changed(stores, own_neo4j, ask):
@@ -184,17 +167,61 @@ def test_no_property_holds_a_word_of_what_was_removed(stores, ask, group):
     assert store.compact() is False, "its bytes are in the server's files, which no client can clear"
 
 
+class Wire:
+    """A way to a server that can be cut, and mended: to its clients the server is away meanwhile."""
+
+    def __init__(self, uri: str) -> None:
+        host, _, port = uri.rpartition("/")[2].rpartition(":")
+        self._there = host, int(port)
+        self._ends: list[socket.socket] = []
+        self.port = 0
+        self.mend()
+        self.uri = f"bolt://127.0.0.1:{self.port}"
+
+    def mend(self) -> None:
+        """Listen, at the same port as before; pass on what comes."""
+        listener = socket.create_server(("127.0.0.1", self.port))
+        self.port = listener.getsockname()[1]
+        self._ends.append(listener)
+        threading.Thread(target=self._take, args=(listener,), daemon=True).start()
+
+    def cut(self) -> None:
+        """End every connection, and take none."""
+        while self._ends:
+            end = self._ends.pop()
+            with suppress(OSError):  # one that is gone already
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def _take(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                near, far = listener.accept()[0], socket.create_connection(self._there)
+                self._ends += [near, far]
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass_on, args=pair, daemon=True).start()
+
+    @staticmethod
+    def _pass_on(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while told := source.recv(1 << 16):
+                target.sendall(told)
+            target.shutdown(socket.SHUT_WR)
+
+
 def test_after_an_outage_the_same_thread_reads_again(stores, own_neo4j):
     """R24: a read that begins while the server is away leaves nothing behind that breaks the next one."""
     stores.open()
-    with closing(opened(own_neo4j, patience_s=1.0)) as store:
+    wire = Wire(own_neo4j.uri)
+    with closing(opened(own_neo4j, uri=wire.uri, patience_s=1.0)) as store:
         append(store, draft("a"))
-        own_neo4j.kill()
+        wire.cut()
         try:
             with pytest.raises(Unavailable), store.reading():
                 store.heads()
         finally:
-            own_neo4j.start()
+            wire.mend()
         assert store.pending_groups() == {"g": True}
         with store.reading():
             assert store.heads()["g"].last == 1
+    wire.cut()

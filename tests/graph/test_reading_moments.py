@@ -8,6 +8,7 @@ from kgray.errors import NotFound
 from kgray.intake.drafts import draft_from
 from kgray.memory import Memory
 from tests.graph.engine import SMALL, Engine
+from tests.graph.stores import EMBEDDED
 
 LONG_AGO = ("0001-01-01", "1969-12-31", 0)  # before every record; the last is the epoch itself
 TO_COME = "9999-12-31"
@@ -36,6 +37,7 @@ async def read(memory, group, known_at):
     return [(hit.scope, hit.text, hit.methods) for hit in hits], block.text.split("\n", 1)[-1], dumped
 
 
+@EMBEDDED
 async def test_a_known_at_that_is_not_past_reads_as_now(memory, group):
     now = await read(memory, group, None)
     last = memory.store.heads([group])[group].last_recorded / 1e6
@@ -49,6 +51,7 @@ async def test_a_known_at_that_is_not_past_reads_as_now(memory, group):
         )
 
 
+@EMBEDDED
 @pytest.mark.parametrize("moment", LONG_AGO)
 async def test_before_every_record_nothing_is_known(memory, group, moment):
     hits, block, dumped = await read(memory, group, moment)
@@ -58,6 +61,7 @@ async def test_before_every_record_nothing_is_known(memory, group, moment):
         await memory.history("Ann Lee", group=group, known_at=moment)
 
 
+@EMBEDDED
 @pytest.mark.parametrize("moment", [*LONG_AGO, TO_COME, None])
 async def test_an_unknown_group_reads_as_empty_at_every_moment(memory, other, moment):
     hits, block, dumped = await read(memory, other, moment)
@@ -70,6 +74,7 @@ async def test_an_unknown_group_reads_as_empty_at_every_moment(memory, other, mo
     assert await memory.status(group=other) != {}
 
 
+@EMBEDDED
 @pytest.mark.parametrize("moment", [*LONG_AGO, TO_COME])
 async def test_as_of_an_odd_moment_facts_are_those_that_hold_then(memory, group, moment):
     hits = await memory.search("Where does Ann Lee work?", group=group, as_of=moment, scopes=("fact",))
@@ -94,6 +99,7 @@ async def test_entities_are_listed_and_called_by_name_and_by_the_beginning_of_an
         await memory.history("Anne Lee", group=group)
 
 
+@EMBEDDED
 async def test_what_is_shown_has_its_texts_names_and_the_words_of_its_facts(memory, group):
     shown = await memory.describe("Ann Lee", group=group)
     assert shown.records == await memory.show(shown.id, group=group)

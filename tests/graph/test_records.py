@@ -17,7 +17,7 @@ from kgray.intake.files import read_file
 from kgray.ontology import Ontology, shipped
 from kgray.records import Draft
 from tests.graph.engine import GROUP, Engine, day, engine_on, triples
-from tests.graph.stores import Stores
+from tests.graph.stores import EMBEDDED, Stores
 
 ACCOUNT = {
     "id": "ACC-1042",
@@ -67,6 +67,7 @@ def said(engine: Engine) -> list[tuple[str, str, str, float, float | None]]:
     )  # fmt: skip
 
 
+@EMBEDDED
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("window", [0, 8])
 def test_a_record_that_is_updated_twice_has_one_value_a_field_at_a_time(
@@ -106,6 +107,7 @@ def test_a_record_that_is_updated_twice_has_one_value_a_field_at_a_time(
     engine.check()
 
 
+@EMBEDDED
 def test_a_key_says_which_thing_a_record_is_about_and_a_message_names_it(stores: Stores) -> None:
     engine = records(stores)
     engine.add(draft_from({"text": "Nordlicht GmbH is headquartered in Kiel.", "group": GROUP, "at": 0}))
@@ -127,6 +129,7 @@ def test_a_key_says_which_thing_a_record_is_about_and_a_message_names_it(stores:
     engine.check()
 
 
+@EMBEDDED
 def test_a_thing_that_was_known_by_its_key_gets_its_name_from_its_record(stores: Stores) -> None:
     engine = records(stores)
     engine.add(record(0, {"id": "T-9", "subject": "Late", "account_id": "ACC-2"}))
@@ -139,6 +142,7 @@ def test_a_thing_that_was_known_by_its_key_gets_its_name_from_its_record(stores:
     engine.check()
 
 
+@EMBEDDED
 def test_a_removed_update_gives_the_former_value_back(stores: Stores) -> None:
     engine = records(stores)
     for number, owner in enumerate(("Ann", "Bob")):
@@ -149,6 +153,7 @@ def test_a_removed_update_gives_the_former_value_back(stores: Stores) -> None:
     assert said(engine) == [("Acme/A-1", "OWNED_BY", "Ann", 0, None)]
 
 
+@EMBEDDED
 def test_a_list_has_many_values_and_a_message_may_add_one(stores: Stores) -> None:
     engine = records(stores)
     engine.add(record(0, {"id": "A-1", "name": "Acme", "tags": ["eu"]}))
@@ -160,6 +165,7 @@ def test_a_list_has_many_values_and_a_message_may_add_one(stores: Stores) -> Non
     ]
 
 
+@EMBEDDED
 def test_a_cardinality_that_the_inverse_declares_holds_whichever_name_is_used(stores: Stores) -> None:
     """OWNS alone is used, and OWNED_BY alone says that a thing has one owner at a time."""
     ontology = shipped().extended({"OWNED_BY": {"cardinality": "single"}})

@@ -18,7 +18,7 @@ from kgray.ledger import request, result
 from kgray.ports import ExtractionRequest, embedded
 from kgray.records import Extraction, Operation
 from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, engine_on, reading, works
-from tests.graph.stores import Stores
+from tests.graph.stores import EMBEDDED, Stores
 from tests.graph.test_runner import COUNT, Shuffled, drafts
 from tests.waiting import until
 
@@ -160,6 +160,7 @@ def test_a_correction_in_its_place_is_finished_before_a_removal(tmp_path):
     assert list(engine.spans()) == ["Acme", "Gama"]
 
 
+@EMBEDDED
 @pytest.mark.parametrize("kind", ["retract", "remove"])
 def test_what_was_pending_is_no_part_of_any_moment(stores: Stores, kind: str) -> None:
     """A pending episode that is withdrawn was never known: it is neither pending, failed nor ever dumped."""

@@ -15,7 +15,7 @@ from kgray.words import packed, term
 from tests.graph.by_hand import WIDTH, pointing, remove, tell
 from tests.graph.engine import SMALL, Engine
 from tests.graph.histories import Played, Quoting, Refuses, history
-from tests.graph.stores import Stores
+from tests.graph.stores import EMBEDDED, Stores
 
 
 def held(index: GroupIndex) -> dict[str, Any]:
@@ -62,12 +62,13 @@ def followed(played: Played, steps: list[Any]) -> set[int]:
     return seen
 
 
+@EMBEDDED
 def test_an_index_that_follows_a_history_is_the_one_that_is_loaded_anew(stores: Stores, monkeypatch):
     """Whatever is added, fails, is retried, replaced, merged, split, undone, retracted or removed."""
     monkeypatch.setattr(indexing, "_ANEW", 0)  # extend by however much is new
     monkeypatch.setattr(indexing, "_CHUNK", 2)
     store = stores.open()
-    for seed in range(6 if not store.remote else 1):
+    for seed in range(6):
         reader = Refuses()
         engine = Engine(store=store, prefix=stores.fresh(), judge=Quoting(), extractor=reader)
         steps = history(seed + 100, steps=12)
@@ -76,6 +77,7 @@ def test_an_index_that_follows_a_history_is_the_one_that_is_loaded_anew(stores: 
         )
 
 
+@EMBEDDED
 def test_a_group_that_is_removed_is_no_longer_found_in_its_index(store, group):
     indexes = Indexes(store, WIDTH)
     with store.writing():
@@ -91,6 +93,7 @@ def test_a_group_that_is_removed_is_no_longer_found_in_its_index(store, group):
             assert next(iter(index.names.numbers))[1] == "Bo"
 
 
+@EMBEDDED
 def test_above_its_memory_a_reader_drops_what_was_asked_least_recently(store, stores):
     groups = [stores.fresh() + "g" for _ in range(3)]
     with store.writing():

@@ -1,4 +1,4 @@
-"""What orders hits anew, against references; and that a group's list is its own, on every store."""
+"""What orders hits anew, against references; and that a group's list is its own."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from kgray.errors import InputError
 from kgray.search import Query, Searcher
-from tests.graph.engine import SMALL
 from tests.graph.search_world import World, a_world, chain, day
-from tests.graph.stores import Neo4jStores, SqliteStores
 
 
 @pytest.fixture
@@ -113,23 +111,3 @@ async def test_a_list_and_its_scores_are_the_same_whatever_other_groups_hold(wor
     alone = await asked(world, group, query)
     await tell_all(world, f"{group}-other", [*others, *texts])
     assert await asked(world, group, query) == alone
-
-
-@pytest.mark.neo4j
-async def test_both_stores_give_the_same_list_beside_other_groups(neo4j_server, neo4j_driver, tmp_path):
-    rng = random.Random(5)
-    texts = [" ".join(rng.choices("tea coffee boat red green Ann Ben".split(), k=5)) for _ in range(8)]
-    stores = Neo4jStores(neo4j_server, neo4j_driver), SqliteStores(tmp_path)
-    remote, local = (each.open() for each in stores)
-    group = stores[0].prefix + "g"
-    found = []
-    for store, others in ((remote, texts[:3]), (local, [])):
-        with store.writing():
-            world = World(store=store, embedder=SMALL)
-            await tell_all(world, f"{group}-other", others)
-            await tell_all(world, group, texts)
-            found.append([await asked(world, group, query) for query in ("red tea", "Ann's boat", texts[0])])
-    for each in stores:
-        each.close()
-    assert found[0] == found[1]
-    assert found[0][2]

@@ -23,7 +23,7 @@ from kgray.search import index as indexing
 from kgray.words import term, words
 from tests.graph.by_hand import WIDTH
 from tests.graph.engine import GROUP, SMALL, Engine, day, engine_on
-from tests.graph.stores import Stores
+from tests.graph.stores import EMBEDDED, Stores
 
 KEPT = ("episode_vectors", "statement_vectors")
 SAID = (
@@ -78,6 +78,7 @@ def kept(engine: Engine) -> dict[str, Any]:
     return {kind: sorted(row[1:] for row in engine.store.rows(ALL[kind], engine.named())) for kind in KEPT}
 
 
+@EMBEDDED
 def test_what_shares_parts_of_words_alone_is_found_and_explained(stores: Stores) -> None:
     engine = reader(stores)
     engine.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID)))
@@ -96,6 +97,7 @@ def test_what_shares_parts_of_words_alone_is_found_and_explained(stores: Stores)
     assert (first.client_id, first.methods["sparse"]) == ("cycle", 1)
 
 
+@EMBEDDED
 def test_an_index_that_grows_finds_what_one_that_is_loaded_finds(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +117,7 @@ def test_an_index_that_grows_finds_what_one_that_is_loaded_finds(
     ]
 
 
+@EMBEDDED
 def test_hits_are_the_same_whatever_other_groups_hold(stores: Stores) -> None:
     engine = reader(stores)
     engine.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID)))
@@ -142,6 +145,7 @@ def test_a_removal_takes_the_weights_and_a_statement_has_those_of_the_wording_th
         assert told(hits(engine, asked, searcher)) == told(hits(never, asked))
 
 
+@EMBEDDED
 def test_a_parallel_run_stores_the_weights_of_the_plain_loop_from_the_passes_of_the_vectors(
     stores: Stores,
 ) -> None:
@@ -154,6 +158,7 @@ def test_a_parallel_run_stores_the_weights_of_the_plain_loop_from_the_passes_of_
     assert plain.parts.embedder.passes == len(texts)
 
 
+@EMBEDDED
 def test_an_embedder_that_weighs_nothing_stores_nothing_and_is_not_asked_for_it(stores: Stores) -> None:
     engine = engine_on(stores, extractor=RulesExtractor(shipped()))
     engine.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID)))
@@ -165,6 +170,7 @@ def test_an_embedder_that_weighs_nothing_stores_nothing_and_is_not_asked_for_it(
         hits(engine, "Where?", Searcher(engine.store, SMALL), methods=("sparse",))
 
 
+@EMBEDDED
 def test_what_is_not_asked_for_finds_nothing_counts_for_nothing_and_is_not_read(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +185,7 @@ def test_what_is_not_asked_for_finds_nothing_counts_for_nothing_and_is_not_read(
             assert {used for hit in found for used in hit.methods} == {method}
 
 
+@EMBEDDED
 def test_what_shares_only_little_words_with_a_question_is_not_about_it(stores: Stores) -> None:
     class Small(Weighing):
         """Little words weigh a third of others, as the model has them."""

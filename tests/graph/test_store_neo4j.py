@@ -29,8 +29,6 @@ from kgray.search import Query, Searcher
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j.connection import Connection
 from tests.graph.by_hand import (
-    EMBEDDER,
-    WIDTH,
     all_of,
     append,
     draft,
@@ -46,7 +44,7 @@ from tests.graph.by_hand import (
 )
 from tests.graph.by_hand import ask as asked_for
 from tests.graph.engine import SMALL, Engine, engine_on, in_group, triples, works
-from tests.graph.stores import Neo4jStores
+from tests.graph.stores import Neo4jStores, opened
 
 pytestmark = pytest.mark.neo4j
 
@@ -56,24 +54,6 @@ def stores(neo4j_server, neo4j_driver):
     made = Neo4jStores(neo4j_server, neo4j_driver)
     yield made
     made.close()
-
-
-@pytest.fixture
-def ask(neo4j_driver):
-    """Return a function that asks the database as another tool would: rows of a query."""
-
-    def asked(query, **values):
-        return [record.values() for record in neo4j_driver.execute_query(query, values).records]
-
-    return asked
-
-
-def opened(server, **options):
-    """Open the database of the tests with other options."""
-    from kgray.stores.neo4j import open_neo4j
-
-    given = {"uri": server.uri, "user": server.user, "password": server.password}
-    return open_neo4j(**{**given, "embedder": EMBEDDER, "dimensions": WIDTH, **options})
 
 
 # ------------------------------------------------------------------------------------- refusals

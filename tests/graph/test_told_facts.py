@@ -7,7 +7,7 @@ from typing import Any
 
 from kgray.ontology import shipped
 from tests.graph.engine import Engine, engine_on, reading
-from tests.graph.stores import Stores
+from tests.graph.stores import EMBEDDED, Stores
 
 
 def works(at: float, name: str, target: str = "Acme", text: str = "", **more: Any) -> Any:
@@ -28,6 +28,7 @@ def texts(engine: Engine, known_at: int | None = None) -> list[str]:
     return [f.text for f in sorted(facts, key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.id))]
 
 
+@EMBEDDED
 def test_a_fact_says_its_ends_as_they_are_named_now(stores: Stores) -> None:
     """R16: the later, longer name is shown, at either end; a removal brings the earlier one back."""
     engine = engine_on(stores)

@@ -11,7 +11,7 @@ from bench.kills import KillSchedule
 from bench.world import WorldPlan
 from bench.world.latency import Latency
 
-EPISODES = 150
+EPISODES = 100
 KINDS = ("writer", "worker", "sequencer", "server", "driver")
 
 
@@ -25,7 +25,7 @@ def test_a_backfill_under_fire_ends_as_the_undisturbed_one(ray_session) -> None:
         pytest.skip("psutil is not installed")
     from kgray.runtime.profile import LimitsProfile, Profile, SequencerProfile, WorkersProfile
 
-    kills = [(15 + 25 * place, kind) for place, kind in enumerate(KINDS)]
+    kills = [(10 + 16 * place, kind) for place, kind in enumerate(KINDS)]
     schedule = KillSchedule(
         plan=WorldPlan(seed=5, episodes=EPISODES, entities=60, groups=3),
         kills=kills,

@@ -17,7 +17,7 @@ from bench.world import Latency, Oracle, World, WorldPlan
 from bench.world.files import write
 from tests.runtime.served import PLAN, STREAMS, answer, dump_hash, journaled, ledger, settings, start
 
-KILLS = 3
+KILLS = 2
 ANSWER_S = 0.03
 DICE = random.Random(11)
 

@@ -6,8 +6,11 @@ import asyncio
 import json
 import os
 import pickle
+import re
+import runpy
 import stat
 import subprocess
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +24,7 @@ from kgray import times
 from kgray.errors import Locked, SettingsError, StaleWriter, StoreError
 from kgray.ingest.changes import refused
 from kgray.ledger import accept, request, result
+from kgray.memory import Memory
 from kgray.ports import Judged
 from kgray.ports.ingest import Totals
 from kgray.records import Draft, Operation
@@ -34,6 +38,7 @@ from tests.waiting import HANGS_S, wait_for
 
 pytestmark = pytest.mark.ray
 KEY = "sk-nobody-may-read-this"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -129,17 +134,15 @@ def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: P
     memory.close()
 
 
-@pytest.mark.usefixtures("ray_session")
-async def test_actors_are_not_mixed(tmp_path: Path) -> None:
+async def test_actors_are_not_mixed(traced: tuple[Memory, Samples], tmp_path: Path) -> None:
     """A second command with other settings is refused by name; so is one whose secret the actors lack."""
     from kgray.runtime.deploy import ensure
 
-    with over_ray(tmp_path) as memory:
-        await memory.add("Alice works at Acme", group="g", id="1")
-        settings = load(None, environ={}, overrides={"runtime.window": 9, "runtime.backend": "ray"})
-        profile = memory.runtime._deployment.spec.profile  # type: ignore[attr-defined]
-        with pytest.raises(SettingsError) as refused:
-            ensure(spec_of(settings, tmp_path, profile), detached=False, chosen=True)
+    settings = load(None, environ={}, overrides={"runtime.window": 9, "runtime.backend": "ray"})
+    there, _ = traced
+    profile = there.runtime._deployment.spec.profile  # type: ignore[attr-defined]
+    with pytest.raises(SettingsError) as refused:
+        ensure(spec_of(settings, there.store.folder, profile), detached=False, chosen=True)
     assert "runtime.window is 9 here and 128 there" in str(refused.value)
     assert str(refused.value).endswith("kgray down")
     lacking = "KGRAY_MODEL_API_KEY is not set where Ray's processes run"
@@ -184,7 +187,10 @@ def run(shell: Shell, *words: str) -> Answer:
 
 
 def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
-    """The whole way by commands, each a process of its own; only our own processes are ended."""
+    """The whole way by commands, each a process of its own; only our own processes are ended.
+
+    The demo tells what they say of it in words.
+    """
     shell.write(
         "profile.toml", "[extraction]\nworkers = 1\n[embedding]\nworkers = 0\n[ray]\ndashboard = false\n"
     )
@@ -210,6 +216,12 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
         told = run(shell, "status", "--json").json["runtime"]
         assert (told["state"], told["epochs"], told["lag"]) == ("up", [1], 0)
         assert told["actors"]["sequencer-0"]["totals"]["committed"] == 1
+        deeds = runpy.run_path(str(ROOT / "examples" / "demo.py"))["deeds"]
+        said = {name: deeds(name, row) for name, row in told["actors"].items()}
+        assert said["models-0"] == "read 1 episodes, answered 0 questions"
+        assert said["sequencer-0"] == "decided 1 episodes, each group's in order; 0 failed"
+        assert re.fullmatch(r"carried out \d+ writes in \d+ transactions, as epoch 1", said["writer-0"])
+        assert sorted(said) == ["models-0", "scheduler-0", "sequencer-0", "writer-0"]
         shell.env["KGRAY_RUNTIME_WINDOW"] = "7"
         other = run(shell, "up")
         assert (other.code, "runtime.window is 7 here and 128 there" in other.err) == (2, True)
@@ -218,8 +230,8 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
         down = run(shell, "down", "--json")
     assert (down.code, down.json["actors"], down.json["processes"] > 3) == (0, 4, True), down.err
     assert (heads.started_at(head.pid), Path(head.folder).exists()) == (None, False)
-    assert run(shell, "down").out == "Nothing is up.\n"
-    assert json.loads(run(shell, "status", "--json").out)["runtime"] == {"backend": "ray"}
+    assert shell("down").out == "Nothing is up.\n"
+    assert shell("status", "--json").json["runtime"] == {"backend": "ray"}
 
 
 @pytest.mark.slow
@@ -285,8 +297,12 @@ NUMBERS = (
 
 
 @pytest.fixture(scope="module")
-def exported(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Samples:
-    """Return what Ray exports of a run of one episode of the group `traced`, once all is there."""
+def traced(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Memory, Samples]]:
+    """Yield a memory whose actors are up, and what Ray exports of the episode of `traced` that they ingested.
+
+    Ray tells a gauge once each time that it was set, and its processes do not tell at one moment: so all that
+    was ever told counts, and ours are set at each look.
+    """
     from kgray.runtime import metrics
 
     with over_ray(tmp_path_factory.mktemp("traced"), embedders=1) as memory:
@@ -294,18 +310,24 @@ def exported(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Samp
         # The rules spend no tokens, and nothing of one episode is asked too late or in vain.
         metrics.count_call("judge", 0.02, Judged(answers=(), prompt_tokens=7))
         metrics.export(Totals(stalls=1, wasted_tokens=2), {})
-        metrics.engine("extract-0", {"calls": 2})  # no engine runs here
         metrics.count_texts("kept", 3)
-        metrics.gauge("kgray_log_lag", 3, shard=9)
-        metrics.gauge("kgray_in_flight", 4, shard=9)
         found: Samples = []
 
         def told() -> bool:
-            found[:] = samples()
+            metrics.engine("extract-0", {"calls": 2})  # no engine runs here
+            metrics.gauge("kgray_log_lag", 3, shard=9)
+            metrics.gauge("kgray_in_flight", 4, shard=9)
+            found.extend(row for row in samples() if row not in found)
             return all(row in found for row in NUMBERS)  # names alone may be of other tests' processes
 
         wait_for(told)  # processes tell Ray every second
-    return found
+        yield memory, found
+
+
+@pytest.fixture(scope="module")
+def exported(traced: tuple[Memory, Samples]) -> Samples:
+    """Return what Ray exports of a run of one episode."""
+    return traced[1]
 
 
 def test_ray_exports_what_is_documented_and_nothing_by_group(exported: Samples) -> None:

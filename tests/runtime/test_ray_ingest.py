@@ -38,13 +38,16 @@ def drafts(count: int) -> list[Draft]:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return the plain loop's dump hashes by group."""
-    memory = kgray.open(tmp_path_factory.mktemp("plain"))
-    accept(memory.store, drafts(90), now=1)
-    with memory.store.writing():
-        asyncio.run(Loop(memory.parts).run())
-    found = asyncio.run(hashes(memory))
-    memory.close()
-    return found
+    return asyncio.run(plain_loops(tmp_path_factory.mktemp("plain"), drafts(90)))
+
+
+async def plain_loops(folder: Path, said: list[Draft]) -> dict[str, str]:
+    """Return the dump hashes of the plain loop by group."""
+    async with kgray.open(folder) as memory:
+        accept(memory.store, said, now=1)
+        with memory.store.writing():
+            await Loop(memory.parts).run()
+        return await hashes(memory)
 
 
 async def hashes(memory: Memory) -> dict[str, str]:
@@ -122,21 +125,35 @@ def until_gone(pid: int) -> None:
     wait_for(lambda: started_at(pid) is None)
 
 
-async def test_a_run_that_is_asked_to_stop_leaves_the_rest_for_the_next(
-    tmp_path: Path, plain: dict[str, str]
-) -> None:
-    """R24: what is in flight is committed within the grace time, the rest is pending; then it goes on."""
-    with over_ray(tmp_path, runtime_window=1) as memory:  # one at a time: the stop comes before the end
+async def test_a_run_that_is_asked_to_stop_leaves_the_rest_for_the_next(tmp_path: Path) -> None:
+    """R24: what is in flight is committed within the grace time, the rest is pending; then it goes on.
+
+    R25: what a removal has closed reopens, through Ray too. A run with nothing to do starts no Ray.
+    """
+    said = drafts(30)
+    expected = await plain_loops(tmp_path / "plain", said)
+    # One at a time: the stop comes before the end.
+    with over_ray(tmp_path / "ray", runtime_window=1) as memory:
+        assert (await memory.add_many([])).committed == 0
+        assert memory.runtime._session is None  # type: ignore[attr-defined]
         steps: list[int] = []
         report = await memory.add_many(
-            drafts(90), on_step=lambda *step: steps.append(step[1]), stop=lambda: len(steps) > 0
+            said, on_step=lambda *step: steps.append(step[1]), stop=lambda: len(steps) > 0
         )
         pending, committed = (sum(each) for each in list(zip(*ledger(memory).values(), strict=True))[:2])
         assert report.stopped
-        assert (report.committed, pending) == (committed, 90 - committed)
+        assert (report.committed, pending) == (committed, 30 - committed)
         rest = await memory.ingest()
-        assert (rest.committed, rest.stopped) == (90 - committed, False)
-        assert await hashes(memory) == plain
+        assert (rest.committed, rest.stopped) == (30 - committed, False)
+        assert await hashes(memory) == expected
+        await memory.add("Alice works at Acme", group="g", id="a", at="2026-01-01")
+        await memory.add("Alice works at Beta", group="g", id="b", at="2026-02-01")
+        result = await memory.remove(group="g", episodes=["b"])
+        assert (result["episodes"], result["facts_reopened"]) == (1, 1)
+        hits = await memory.search("Where does Alice work?", group="g", scopes=("fact",))
+        assert [(hit.text, hit.fact.invalid_at) for hit in hits if hit.fact] == [
+            ("Alice works at Acme", None)
+        ]
 
 
 async def test_a_failure_is_the_plain_loops_and_an_outage_beyond_the_patience_stops_the_run(
@@ -173,51 +190,6 @@ async def test_a_failure_is_the_plain_loops_and_an_outage_beyond_the_patience_st
         assert report.reason == "the script says 'unavailable' to the episode 'e5'"
         assert ledger(memory)["h"] == (1, 0, 0)
     assert told[0] == told[1]
-
-
-async def test_a_removal_reopens_what_was_closed(tmp_path: Path) -> None:
-    """R25: after a removal as before it; reading needs no Ray, and a run with nothing to do starts none."""
-    with over_ray(tmp_path) as memory:
-        assert (await memory.add_many([])).committed == 0
-        assert memory.runtime._session is None  # type: ignore[attr-defined]
-        await memory.add("Alice works at Acme", group="g", id="a", at="2026-01-01")
-        await memory.add("Alice works at Beta", group="g", id="b", at="2026-02-01")
-        result = await memory.remove(group="g", episodes=["b"])
-        assert (result["episodes"], result["facts_reopened"]) == (1, 1)
-        hits = await memory.search("Where does Alice work?", group="g", scopes=("fact",))
-        assert [(hit.text, hit.fact.invalid_at) for hit in hits if hit.fact] == [
-            ("Alice works at Acme", None)
-        ]
-
-
-async def test_a_removal_is_served_by_a_sequencer_whose_model_is_down(tmp_path: Path) -> None:
-    """R27: it holds the store and waits for the model; what is asked for goes before what is pending."""
-    script = tmp_path / "script.jsonl"
-    script.write_text(json.dumps({"episode": "e1", "error": "unavailable"}) + "\n")
-    known = [{"source": "Ann Lee", "relation": "WORKS_AT", "target": "Acme"}]
-    stopping = asyncio.Event()
-    with over_ray(tmp_path / "data", model_backend="scripted", model_script=script) as memory:
-        await memory.add(known, kind="triples", group="g", id="e0")
-        waits = [{"id": "e1", "text": "x", "group": "g"}]
-        adding = asyncio.create_task(memory.add_many(waits, stop=stopping.is_set))
-        await until(lambda: ledger(memory)["g"] == (1, 1, 0))
-        result = await memory.remove(group="g", episodes=["e0"])
-        assert (result["episodes"], result["absent"], adding.done()) == (1, [], False)
-        assert ledger(memory) == {"g": (1, 0, 0)}
-        stopping.set()
-        assert (await adding).stopped
-
-
-async def test_it_runs_with_the_workers_that_are_there_and_names_who_is_missing(tmp_path: Path) -> None:
-    """Two workers that read, and room for one: it joins when there is a node for it."""
-    lines: list[str] = []
-    with over_ray(tmp_path, workers=2) as memory:
-        profile = tmp_path / "profile.toml"
-        profile.write_text(profile.read_text().replace("cpus = 0.1", "cpus = 3.0", 1))
-        memory.on_wait = lines.append
-        report = await memory.add_many([{"text": "Alice works at Acme", "group": "g", "at": "2026-01-01"}])
-        assert (report.committed, report.stopped) == (1, False)
-    assert [line for line in lines if line.startswith("not up yet: models-1;")]
 
 
 class Server(BaseHTTPRequestHandler):

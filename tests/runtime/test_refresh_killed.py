@@ -105,7 +105,7 @@ def model() -> Iterator[dict[str, str]]:
 @pytest.mark.parametrize(
     ("store", "kills"),
     [
-        ("sqlite", 2),
+        ("sqlite", 1),
         pytest.param("sqlite", 20, marks=pytest.mark.slow),
         pytest.param("neo4j", 20, marks=[pytest.mark.slow, pytest.mark.neo4j]),
     ],

@@ -27,6 +27,7 @@ from kgray.communities.partition import (
     propagate,
     shared,
 )
+from tests.tries import tries
 
 Pair = tuple[str, str, int]
 
@@ -75,7 +76,7 @@ def potential(graph, labels):
     return inside, int((np.bincount(labels, minlength=graph.nodes) ** 2).sum())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(graphs())
 def test_each_round_raises_the_weight_inside_or_the_squared_sizes(made):
     rounds_rise(*made)
@@ -102,7 +103,7 @@ def rounds_rise(count, pairs, cap):
     assert np.bincount(labels).max() <= cap
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(graphs(), st.randoms(use_true_random=False))
 def test_the_order_of_rows_and_of_ends_changes_nothing(made, dice):
     count, pairs, cap = made
@@ -112,7 +113,7 @@ def test_the_order_of_rows_and_of_ends_changes_nothing(made, dice):
     assert found(count, pairs, cap) == found(count, pairs, cap, shuffled)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(graphs())
 def test_other_entities_apart_change_nothing(made):
     """Ids decide ties, not places: entities without a connection renumber the rest, and move nothing."""
@@ -128,7 +129,7 @@ def test_other_entities_apart_change_nothing(made):
     assert {frozenset(group) for group in groups.values()} == found(count, pairs, cap)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=tries(50), deadline=None)
 @given(graphs())
 def test_communities_are_connected_within_the_cap_and_nobody_with_a_neighbour_is_forgotten(made):
     count, pairs, cap = made

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kgray.backends import hashing
 from kgray.backends.hashing import HashingEmbedder
+from tests.tries import tries
 
 EMBEDDER = HashingEmbedder()
 
@@ -139,7 +140,7 @@ async def test_any_width_is_unit_length():
     assert odd.identity == "hashing-1/37"
 
 
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 @given(st.lists(st.text(max_size=300), max_size=4))
 async def test_any_text_is_a_finite_unit_vector(texts):
     rows = await EMBEDDER.embed(texts)

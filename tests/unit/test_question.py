@@ -11,6 +11,7 @@ from kgray.search.query import Question, language_of, languages
 from kgray.search.query import read_question as read
 from kgray.times import parse, show
 from kgray.words import MAX_QUERY_WORDS, plain_words, words
+from tests.tries import tries
 
 NOW = parse("2024-06-12T10:00:00Z")[0]
 SPEAKERS = ("Caroline", "Anna Weber", "Dr. Bob Smith", "user", "assistant", "李娜", "Anna-Lena Koch", "Will")
@@ -292,7 +293,7 @@ SAYS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(SAYS, st.lists(st.text(max_size=12), max_size=4), st.integers(-(10**16), 10**16))
 def test_any_text_is_read(text, known, now):
     question = read(text, speakers=[*known, "Caroline", "Anna Weber"], now=now)

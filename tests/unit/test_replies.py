@@ -11,6 +11,7 @@ from kgray.ports import Question
 from kgray.prompting.replies import parse_answer, parse_extraction, speaker_first
 from kgray.records import Episode, ExtractedEntity, ExtractedFact, Extraction, Value
 from kgray.times import parse
+from tests.tries import tries
 
 SAID = parse("2026-03-10T12:00:00Z")[0]
 
@@ -360,7 +361,7 @@ ITEM = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(
     entities=st.lists(
         st.fixed_dictionaries({"name": st.sampled_from(["Alice", "Bob", " "]) | JSON}), max_size=4

@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kgray.records import Extraction, clean_text
+from tests.tries import tries
 from tests.unit.rules_reader import read
 
 WORDS = st.sampled_from(
@@ -21,6 +22,7 @@ WORDS = st.sampled_from(
     using     😀 日本語 عربى \u200f \x01 \x1c ǅ İ ß Ⅷ 5/5/2020 99/99/2020 2020-13-45
     """.split()
 )
+
 TEXTS = st.lists(WORDS, max_size=40).map(" ".join) | st.text(max_size=200)
 
 
@@ -42,7 +44,7 @@ def check(extraction: Extraction, text: str) -> None:
         assert fact.kind != "denied" or (fact.valid_from, fact.valid_to) == (None, None)
 
 
-@settings(max_examples=200)
+@settings(max_examples=tries(200))
 @given(TEXTS, TEXTS)
 @example("", "")
 @example("He likes it.", "Bob has a printer.")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kgray.backends.rules.json_records import MAX_VALUE
 from kgray.errors import InvalidAnswer
+from tests.tries import tries
 from tests.unit.rules_reader import named, read
 
 
@@ -159,7 +160,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 @given(VALUES)
 def test_any_json_gives_a_valid_extraction(content):
     extraction = read(json.dumps(content), speaker=None, kind="json")

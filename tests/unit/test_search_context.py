@@ -15,6 +15,7 @@ from kgray.search import count_tokens
 from kgray.search.context import CONTEXT_HITS, MIN_TOKENS, dates, safe, write
 from kgray.search.excerpts import EXCERPT
 from kgray.times import parse, to_datetime
+from tests.tries import tries
 
 MARCH, MAY = datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 5, 1, tzinfo=UTC)
 TAGS = ["<FACTS>", "</FACTS>", "<ENTITIES>", "</ENTITIES>", "<EPISODES>", "</EPISODES>"]
@@ -257,7 +258,7 @@ HITS = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(st.lists(HITS, max_size=12), st.integers(MIN_TOKENS, 600), st.none() | st.just(MAY), HOSTILE)
 def test_no_block_exceeds_its_budget_or_breaks_its_form(hits, tokens, moment, query):
     """For any stored text: within the budget, each tag at most once, every line one hit's, numbered."""
@@ -282,14 +283,14 @@ DISTINCT = st.lists(st.tuples(HITS, st.floats(0, 1)), max_size=10).map(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(DISTINCT, st.integers(MIN_TOKENS, 600), st.randoms(use_true_random=False))
 def test_the_order_of_the_hits_changes_nothing(hits, tokens, random):
     shuffled = random.sample(hits, len(hits))
     assert write(shuffled, tokens).text == write(hits, tokens).text
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(DISTINCT, st.randoms(use_true_random=False))
 def test_the_same_hits_give_the_same_text_whatever_their_scores(hits, random):
     """So a prompt that begins with the block is served from a cache."""

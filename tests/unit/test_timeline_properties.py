@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from timeline_oracle import Oracle
 
 from kgray.timeline import Claim, Span, Sweep, timeline
+from tests.tries import tries
 
 NAMES = "ABCD"
 EVENT = "E"  # what took place: it has no rivals and no end (R18)
@@ -119,14 +120,14 @@ def meet(a: Span, b: Span) -> bool:
 
 
 @given(histories(), GROUPS)
-@settings(max_examples=300)
+@settings(max_examples=tries(300))
 def test_the_sweep_gives_what_the_rules_give_word_by_word(claims, group):
     """R6-R12: the slow transcription agrees, openers, endings and support included."""
     assert shown(timeline(claims, group)) == Oracle(claims, group.rivals).rows()
 
 
 @given(histories(), GROUPS, st.data())
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 def test_any_order_in_any_batches_gives_the_same_spans(claims, group, data):
     """R13: after each batch the kept sweep is the pure function of what it holds, and tells what changed."""
     given_order = data.draw(st.permutations(claims))
@@ -152,7 +153,7 @@ def test_any_order_in_any_batches_gives_the_same_spans(claims, group, data):
     ONE_SLOT | BOTH,
     st.data(),
 )
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 def test_a_slot_of_present_tense_follows_the_same_rules(present, other, group, data):
     """R9-R11: the short way of such slots, and the moment something else is said in one."""
     claims = [Claim(name, (day, 0, 0), "holds", day, None, True, 0) for name, day in present]
@@ -166,7 +167,7 @@ def test_a_slot_of_present_tense_follows_the_same_rules(present, other, group, d
 
 
 @given(histories(), GROUPS)
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 def test_no_span_meets_another_of_its_statement_or_of_a_rival(claims, group):
     """R11; no span ends before it starts, a statement's spans stand in order, its own claims open them."""
     spans = [span for found in timeline(claims, group).values() for span in found]
@@ -184,7 +185,7 @@ def test_no_span_meets_another_of_its_statement_or_of_a_rival(claims, group):
 
 
 @given(histories(), GROUPS)
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 def test_evidence_that_was_set_aside_leaves_no_trace(claims, group):
     """R6: the spans are those of the evidence that no later denial of its statement sets aside."""
     denials = [claim for claim in claims if claim.kind == "denied"]
@@ -193,7 +194,7 @@ def test_evidence_that_was_set_aside_leaves_no_trace(claims, group):
 
 
 @given(histories(told_apart=True), GROUPS, st.data())
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 def test_the_order_of_arrival_does_not_count_where_times_differ(claims, group, data):
     """R13: only what was said at one time is told apart by its sequence."""
     told = sorted({claim.said for claim in claims})
@@ -210,7 +211,7 @@ def test_the_order_of_arrival_does_not_count_where_times_differ(claims, group, d
 
 
 @given(histories(), GROUPS, st.integers(0, 12))
-@settings(max_examples=100)
+@settings(max_examples=tries(100))
 def test_what_was_known_is_the_function_of_what_was_recorded(claims, group, known_at):
     """R4."""
     recorded = [claim for claim in claims if claim.recorded <= known_at]

@@ -1,0 +1,12 @@
+"""How often a property is tried: few times by default, for the examples are the same at every run."""
+
+from __future__ import annotations
+
+import hypothesis
+
+OTHERS = "default"  # the profile whose examples are others at every run
+
+
+def tries(count: int) -> int:
+    """Return a third of a number of examples, and all of them with `--hypothesis-profile default`."""
+    return count if hypothesis.settings.get_current_profile_name() == OTHERS else (count + 2) // 3
