@@ -7,10 +7,9 @@ from functools import partial
 
 from kgray.derivation.change import EpisodeChange
 from kgray.errors import ContentError, Outrun
-from kgray.ingest.calls import journaled, patiently, settle
+from kgray.ingest.calls import journaled, keep, patiently, read_episode, settle, stored_extraction
 from kgray.ingest.committer import Committer, Outbox, Parts
 from kgray.ingest.decide import Decision, decide
-from kgray.ingest.extract import keep, read_episode, stored_extraction
 from kgray.ingest.state import Answers, GroupState, ReadEpisode
 from kgray.ports import Answer, QuestionRequest, embedded
 from kgray.ports.ingest import OnStep, Stop, Totals

@@ -6,8 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kgray.derivation.stored import records_of
-from kgray.derivation.view import View
+from kgray.derivation.stored import View, records_of
 from kgray.graph import Fact
 from kgray.kinds import ALL, EXTRACTIONS
 from kgray.ledger import dumped_episodes

@@ -14,7 +14,6 @@ from kgray.times import Instant
 
 if TYPE_CHECKING:
     from kgray.derivation.group import GroupGraph
-    from kgray.derivation.statements import Statement
 
 SpanChanges = dict[str, tuple[tuple[Span, ...], tuple[Span, ...]]]  # statement -> spans before, after
 
@@ -23,8 +22,7 @@ SpanChanges = dict[str, tuple[tuple[Span, ...], tuple[Span, ...]]]  # statement 
 class EpisodeChange:
     """The records that one episode adds, in order of their ordinals; the record time is given at the commit.
 
-    entity_births, statement_births     (recorded id, place) of what it makes, and of parts of a split that
-                        it is the first to record
+    *_births            (recorded id, place) of what it makes, and of parts of a split that it records first
     name_vectors        of surfaces that are new to their entity, with the mention of each
     statement_vectors   (recorded statement id, vector of its first wording)
     """
@@ -86,10 +84,7 @@ def with_change(records: GroupRecords, change: EpisodeChange, recorded_at: Insta
 def fact_changes(
     fact_before: Callable[[Span], Fact], fact_now: Callable[[Span], Fact], changes: SpanChanges
 ) -> tuple[tuple[Fact, ...], tuple[str, ...]]:
-    """Return the facts that differ, and the ids of those that are gone, where these spans change.
-
-    fact_before, fact_now: return the fact of a span, as the graph before and after shows it
-    """
+    """Return the facts that differ, and the ids of those that are gone, where these spans change."""
     rows: list[Fact] = []
     gone: set[str] = set()
     kept: set[str] = set()
@@ -126,11 +121,9 @@ def compare(old: GroupGraph, new: GroupGraph) -> Difference:
 
 
 def _touched(old: GroupGraph, new: GroupGraph) -> set[str]:
-    touched = set(old.statements.keys() ^ new.statements.keys())
-    for statement, now in new.statements.items():
-        was = old.statements.get(statement)
-        if was is not None and _key_facts(was) != _key_facts(now):
-            touched.add(statement)
+    touched = old.statements.keys() - new.statements.keys()
+    told = [{i: (s.key, s.variant, s.first, s.claims) for i, s in g.statements.items()} for g in (old, new)]
+    touched.update(statement for statement, now in told[1].items() if told[0].get(statement) != now)
     for name in old.by_relation.keys() | new.by_relation.keys():
         words, words_now = (graph.relations.aspect(name, "text") for graph in (old, new))
         if old.relations.traits(name) != new.relations.traits(name) or words != words_now:
@@ -138,14 +131,8 @@ def _touched(old: GroupGraph, new: GroupGraph) -> set[str]:
     for entity in old.entities.keys() & new.entities.keys():
         if old.entities[entity].name != new.entities[entity].name:
             touched.update(old.about.get(entity, ()), new.about.get(entity, ()))
-    for statement in old.verdicts.keys() | new.verdicts.keys():
-        if old.verdicts.get(statement) != new.verdicts.get(statement):
-            touched.add(statement)
-    return touched
-
-
-def _key_facts(statement: Statement) -> tuple[object, ...]:
-    return statement.key, statement.variant, statement.first, statement.claims
+    judged = old.verdicts.keys() | new.verdicts.keys()
+    return touched | {s for s in judged if old.verdicts.get(s) != new.verdicts.get(s)}
 
 
 def _changed_spans(old: GroupGraph, new: GroupGraph, touched: Iterable[str]) -> SpanChanges:

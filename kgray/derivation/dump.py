@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from kgray.derivation.view import View
+from kgray.derivation.stored import View
 from kgray.graph import Fact
 from kgray.records import Episode, Evidence, Verdict, canonical
 from kgray.times import show

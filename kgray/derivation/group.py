@@ -1,10 +1,8 @@
 """The whole graph of one group: built from its records, or kept current commit by commit.
 
-Both ways give the same graph (a property test compares them): `absorb` updates it in a fraction of a
-millisecond, at the cost of the touched components whatever the size of the group; `build` derives it from the
-records alone. Merges, splits, removals and rulings that fold stored names may change anything: they use it.
-
-The graph is the timeline's `Rivals`: a sweep calls back `slot_keys` and `pairs`, and nothing else of here.
+Both ways give the same graph: `absorb` updates it at the cost of the touched components, whatever the size of
+the group; `build` derives it from the records alone. Merges, splits, removals and rulings that fold stored
+names may change anything: they use it. The graph is the timeline's `Rivals` (`slot_keys`, `pairs`).
 """
 
 from __future__ import annotations
@@ -151,8 +149,7 @@ class GroupGraph:
     ) -> list[Claim]:
         """Return the claims that a piece of evidence adds; a statement that is new is added, without claims.
 
-        An end or a denial that names no variant is a claim about each variant that there is, and about each
-        that comes later (R6).
+        An end or a denial that names no variant is a claim about each that there is, or comes later (R6).
         """
         claims = []
         if statement not in self.statements:
@@ -472,10 +469,7 @@ class GroupGraph:
     def _sweep_again(
         self, before: dict[str, tuple[Span, ...]], claims: dict[str, list[Claim]]
     ) -> SpanChanges:
-        """Add the claims and sweep anew, where rivalry between stored statements changed.
-
-        before: spans of the statements concerned; those of further touched ones are added.
-        """
+        """Add the claims and sweep anew, where rivalry changed; before: spans of the statements concerned."""
         self._sweeps.clear()  # each is made again when needed
         for statement in claims:
             _, members = self.component(statement)

@@ -65,11 +65,9 @@ def digits(surface: str) -> frozenset[str]:
 
 
 def strictly_expands(new: str, old: str) -> bool:
-    """Whether `new` contains all of `old` and more (R16).
+    """Whether each token of `old` equals or begins one of `new`, in order, and that has more letters (R16).
 
-    Every token of the old name equals, or is an initial or prefix of, a token of the new one, in
-    order, and the new name has more letters: "M. Webb" -> "Marcus Webb", never "Aero phone" ->
-    "phone from Aero".
+    "M. Webb" -> "Marcus Webb", never "Aero phone" -> "phone from Aero".
     """
     if _letters(new) <= _letters(old):
         return False
@@ -115,9 +113,8 @@ def _letters(surface: str) -> int:
 class EntityNote:
     """An entity as derived from its mentions, which are taken in order of place.
 
-    surfaces: surface -> the recorded entity it was first resolved to, oldest first. After a merge of
-    several recorded entities, a new mention of a known surface is recorded with the surface's own
-    entity, so that undoing the merge gives the mention back (R16).
+    surfaces: surface -> the recorded entity it was first resolved to, oldest first: new mentions of it are
+    recorded with that one, so that undoing a merge gives them back (R16).
     """
 
     id: str

@@ -1,26 +1,17 @@
-"""Compare a stored group with what its records derive, and store that: the way out where either is wrong.
-
-Records that contradict each other are set aside, which drops them; what follows from the rest is stored.
-Every step is told in a line without any text of the group.
-"""
+"""Compare a stored group with what its records derive, and store that: the way out where either is wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, get_args
 
 from kgray import kinds, rows, times
-from kgray.derivation.group import GroupGraph
-from kgray.derivation.stored import TIMED, in_pieces, records_of
+from kgray.derivation.stored import DERIVED, TIMED, in_pieces, stale
 from kgray.errors import Damaged
 from kgray.kinds import Key, Kind, Row
 from kgray.ports import Patch, RowChanges, Store, at_one_moment
 from kgray.records import EvidenceKind, Operation
-
-_DERIVED = (kinds.ENTITIES, kinds.SHOWN_ENTITIES, kinds.FACTS)
-_SHOWN = kinds.EVIDENCE.names.index("shown")
 
 
 @dataclass(slots=True)
@@ -28,7 +19,6 @@ class _Faults:
     """What the records of a group lack or hold too much. lines: what is told of it."""
 
     drops: dict[Kind, list[Key]] = field(default_factory=dict)
-    births: dict[str, tuple[int, int]] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
 
     def set_aside(self, kind: Kind, row: Row, why: str) -> None:
@@ -39,10 +29,7 @@ class _Faults:
 
 
 def repaired(store: Store, group: str) -> list[str]:
-    """Set aside what contradicts itself, store what the rest derives; return what was done, in lines.
-
-    Raises Locked where another process ingests, and Damaged where nothing can be derived.
-    """
+    """Drop what contradicts itself, store what the rest derives; return what was done. Raises Damaged."""
     with store.writing():
         mended, lines = _mended(store, group)
         store.apply([mended] if mended else [])
@@ -52,22 +39,14 @@ def repaired(store: Store, group: str) -> list[str]:
 
 
 def _mended(store: Store, group: str) -> tuple[RowChanges | None, list[str]]:
-    """Return the change that makes the records of a group free of contradictions, and what it does, in lines.
-
-    None where there is nothing to do.
-    """
+    """Return the change (None: none) that frees a group's records of contradictions, and what it does."""
     found = _Faults()
     mentions, evidence = _sayings(store, group, found)
     operations = _operations(store, group, found)
     born = {row[0] for row in store.rows(kinds.ALL["births"], group)}
-    for row in mentions:
-        found.births.setdefault(row[3], row[:2])
-    for row in evidence:
-        found.births.setdefault(row[2], row[:2])
-    for operation in operations:
-        for id_ in (*operation.entities, operation.made):
-            found.births.setdefault(id_, (operation.sequence, 0))
-    missing = {id_: place for id_, place in sorted(found.births.items()) if id_ and id_ not in born}
+    named = [*((row[3], row[:2]) for row in mentions), *((row[2], row[:2]) for row in evidence)]
+    named += [(id_, (o.sequence, 0)) for o in operations for id_ in (*o.entities, o.made)]
+    missing = {id_: place for id_, place in sorted(dict(named[::-1]).items()) if id_ and id_ not in born}
     found.lines += [f"wrote the birth of {id_} anew, at {a}.{b}" for id_, (a, b) in missing.items()]
     if not found.lines:
         return None, []
@@ -128,35 +107,29 @@ def _wrong(operation: Operation, earlier: dict[int, Operation]) -> str:
 
 
 def _derived_anew(store: Store, group: str) -> tuple[RowChanges | None, list[str]]:
-    """Return the change that stores what the records derive, and what differed, in lines; None = nothing.
-
-    Raises Damaged where nothing can be derived.
-    """
+    """Return the change (None: none) that stores what the records derive, and what differed."""
     puts, drops, moved = stale(store, group)
     lines = []
-    for kind in _DERIVED:
+    for kind in DERIVED:
         for what, count in (("written anew", len(puts[kind])), ("dropped", len(drops[kind]))):
             lines += [f"{kind.name}: {count} {what}"] if count else []
     lines += [f"evidence: {len(moved)} pieces are about other statements than was stored"] if moved else []
     if not lines:
         return None, []
-    patches = (Patch(kind=kinds.EVIDENCE, columns=("shown",), rows=tuple(moved)),) if moved else ()
+    patches = (Patch(kind=kinds.EVIDENCE, columns=("shown",), rows=tuple(moved)),)
     # A record time of its own: whoever has the group in memory reads it anew.
     at = max(times.now(), store.heads([group])[group].last_recorded + 1)
     return _change(store, group, drops=drops, puts=puts, patches=patches, recorded_at=at), lines
 
 
 def differences(store: Store, group: str) -> list[str]:
-    """Return a line for each way in which a group's stored graph is not what its records derive.
-
-    None while a removal goes in pieces: whoever ingests next finishes it, and reads look at the records.
-    """
+    """Return a line for each way in which a group's stored graph is not what its records derive."""
 
     def compared() -> list[str]:
-        if in_pieces(store, group):
+        if in_pieces(store, group):  # reads look at the records meanwhile
             return []
         puts, drops, moved = stale(store, group)
-        wrong = {kind.name: len(puts[kind]) + len(drops[kind]) for kind in _DERIVED}
+        wrong = {kind.name: len(puts[kind]) + len(drops[kind]) for kind in DERIVED}
         wrong["evidence"] = len(moved)
         return [f"{name}: {n} stored otherwise than the records derive" for name, n in wrong.items() if n]
 
@@ -166,42 +139,12 @@ def differences(store: Store, group: str) -> list[str]:
         return [str(fault)]
 
 
-def stale(store: Store, group: str) -> tuple[dict[Kind, Sequence[Row]], dict[Kind, Sequence[Key]], list[Row]]:
-    """Return where the stored graph is not what the records derive: rows to put, keys to drop, by kind.
-
-    The last are (sequence, ordinal, shown) of evidence that is about another statement than was stored.
-    """
-    graph = GroupGraph.build(records_of(store, group))
-    entities = (rows.entity_row(note.shown()) for note in graph.entities.values())
-    recorded = {**graph.entities, **graph.shows}
-    shown = ((one, i) for one in recorded for i in sorted(graph.shows_as(one)))
-    facts = map(rows.fact_row, graph.facts_of(graph.statements))
-    puts: dict[Kind, Sequence[Row]] = {}
-    drops: dict[Kind, Sequence[Key]] = {}
-    for kind, derived in zip(_DERIVED, (entities, shown, facts), strict=True):
-        puts[kind], drops[kind] = _differing(store, group, kind, derived)
-    places = graph.places()
-    told = ((row[:2], row[_SHOWN]) for row in store.rows(kinds.ALL["evidence"], group))
-    return puts, drops, [(*at, places.get(at)) for at, stored in told if stored != places.get(at)]
-
-
-def _differing(
-    store: Store, group: str, kind: Kind, derived: Iterable[Row]
-) -> tuple[Sequence[Row], Sequence[Key]]:
-    """Return the rows to put, and the keys to drop."""
-    held = {kind.key_of(row): tuple(row) for row in store.rows(kinds.ALL[kind.name], group)}
-    now = {kind.key_of(row): tuple(row) for row in derived}
-    put = [row for key, row in sorted(now.items()) if held.get(key) != row]
-    return put, sorted(held.keys() - now.keys())
-
-
 def _change(store: Store, group: str, **what: Any) -> RowChanges | None:  # noqa: ANN401
     """Return a change tied to any entry of the log, which is there already; None where the log is empty."""
     episodes = ((row[0], kinds.EPISODES, row[5]) for row in store.rows(kinds.EPISODE_HEADS, group))
     operations = ((row[0], kinds.OPERATIONS, row[3]) for row in store.rows(kinds.ALL["operations"], group))
     for sequence, ledger, state in chain(episodes, operations):
-        filled = {name: value for name, value in what.items() if value is not None}
         for name in ("drops", "puts"):
-            filled[name] = {kind: found for kind, found in filled.get(name, {}).items() if found}
-        return RowChanges(group=group, sequence=sequence, ledger=ledger, states=frozenset({state}), **filled)
+            what[name] = {kind: found for kind, found in what[name].items() if found}
+        return RowChanges(group=group, sequence=sequence, ledger=ledger, states=frozenset({state}), **what)
     return None

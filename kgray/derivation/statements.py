@@ -1,8 +1,8 @@
 """Which statement each piece of evidence is about, once entities and relations are folded (R16, R18).
 
 A statement is identified by its key (subject, relation and object as they show) and a variant: two wordings
-of one key are one variant unless their marks differ (digits, negation, qualifiers); two events, unless their
-dates differ. Its id:
+of one key are one unless their marks differ (digits, negation, qualifiers); two events, unless their dates
+do. Its id:
 
 one recorded statement       that one's id
 several, folded by a merge   the id of the one born first
@@ -156,9 +156,8 @@ def distinction(statement: Statement, names: Iterable[str]) -> str:
 def statement_text(statement: Statement, entities: Mapping[str, EntityNote], relations: Relations) -> str:
     """Return the text of a statement's facts: its relation between its ends, in the present (R18).
 
-    It must read true at every moment of a span, whatever the sentence was ("sold", "will start"). So it is
-    made here for every extractor and language; the sentences stay with the evidence. An event is told in the
-    past, with its date.
+    It must read true at every moment of a span, whatever the sentence was ("sold", "will start"). An event is
+    told in the past, with its date.
     """
     subject, first = entities[statement.subject].name, statement.first
     words = relations.words(statement.relation, event=statement.is_event)

@@ -1,19 +1,22 @@
-"""A group read from a store: its records, and its derived graph as the store has it."""
+"""A group read from a store: its records, all or around some; its graph, derived of them or as stored."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import replace
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any
 
 from kgray import kinds, rows
-from kgray.derivation.view import View
+from kgray.derivation.group import GroupGraph
+from kgray.derivation.names import connected
+from kgray.derivation.relations import FOLDS
 from kgray.errors import damaged
 from kgray.graph import Entity, Fact
-from kgray.kinds import Read, Row
+from kgray.kinds import Key, Kind, Read, Row
 from kgray.ports import GraphView, Store, at_one_moment
 from kgray.records import Episode, EpisodeHead, GroupRecords, Place, is_storable
 from kgray.times import Instant
@@ -47,6 +50,8 @@ def let_go(*held: object) -> None:
 
 
 _HEAD = itemgetter(0, 1, 4, 6)
+DERIVED = (kinds.ENTITIES, kinds.SHOWN_ENTITIES, kinds.FACTS)
+_SHOWN = kinds.EVIDENCE.names.index("shown")
 TIMED = frozenset({"merge", "split", "distinct", "undo"})  # the corrections that derivation applies
 
 
@@ -120,8 +125,135 @@ def _stands(known_at: Instant | None, recorded_at: Instant, retired_at: Instant 
     return known and (retired_at is None or (known_at is not None and retired_at > known_at))
 
 
+# Where more than a quarter of many episodes is needed, to read all costs less than to look them up.
+_MANY, _PART = 1_000, 4
+Wanted = Callable[[GroupGraph], Iterable[str]]  # the statements that are to follow as from all records
+
+
+def records_around(
+    store: Store, group: str, wanted: Wanted, *, episodes: Iterable[int] = (), entities: Iterable[str] = ()
+) -> GroupRecords:
+    """Return records that hold these episodes, the episodes of these entities, and what decides on `wanted`.
+
+    To show one message of 40,000, or to merge two entities, the whole group need not be derived (5 s). A
+    statement follows from all evidence with its key, and its facts from the statements that rivalry connects
+    to it. All of that is said in episodes that mention its subject: these are read, until no more is needed.
+
+    The statements that `wanted` returns, their facts and verdicts, and what these entities show as, follow
+    from them as from all records of the group; what else they mention may be incomplete. To be called inside
+    `Store.reading`.
+    """
+    last = store.heads([group])[group].last
+    none = records_of(store, group, within=[])
+    complete = connected(none.operations, entities)
+    within = set(episodes) | _mentioning(store, none, complete)
+    while len(within) <= _MANY or _PART * len(within) <= last:
+        records = _with_uses(store, records_of(store, group, within=sorted(within)))
+        needed = _needed(store, records, wanted) - within
+        if not needed:
+            return replace(records, names=_names(store, records, set(entities)))
+        within |= needed
+    return records_of(store, group)
+
+
+def records_of_entities(store: Store, group: str, ids: Iterable[str], *, undone: int | None) -> GroupRecords:
+    """Return the records from which all that entities take part in follows; for corrections of them.
+
+    undone  the sequence of a merge or split: its entities too
+    """
+
+    def read() -> GroupRecords:
+        operations = records_of(store, group, within=[]).operations
+        undoing = (i for operation in operations if operation.sequence == undone for i in operation.entities)
+        entities = connected(operations, {*ids, *undoing})
+
+        def wanted(graph: GroupGraph) -> list[str]:
+            return [s.id for s in graph.statements.values() if {s.subject, s.object} & entities]
+
+        return records_around(store, group, wanted, entities=entities)
+
+    return at_one_moment(store, read)
+
+
+def _with_uses(store: Store, records: GroupRecords) -> GroupRecords:
+    """Return the records with all names' first uses, where rulings fold names to the one used first."""
+    group = records.group
+    if not any(ruling.aspect == "pair" and ruling.value in FOLDS for ruling in records.rulings):
+        return records
+    live = {
+        row[0]
+        for row in store.rows(kinds.EPISODE_HEADS, group)
+        if row[5] == kinds.COMMITTED and row[7] is None
+    }
+    uses: dict[str, Place] = {}
+    for sequence, ordinal, _, relation in store.rows(kinds.SAID, group):
+        if sequence in live:
+            uses.setdefault(relation, (sequence, ordinal))  # scanned in the order of places
+    return replace(records, uses=uses)
+
+
+def _names(store: Store, records: GroupRecords, complete: set[str]) -> dict[str, str]:
+    """Return the stored names of the entities whose mentions may be missing: facts tell of them (R18)."""
+    corrected = {i for operation in records.operations for i in (*operation.entities, operation.made) if i}
+    ids = {mention.entity for mention in records.mentions} | corrected
+    found = store.rows(
+        kinds.ENTITIES_OF, records.group, sorted(ids - connected(records.operations, complete))
+    )
+    return {row[0]: row[1] for row in found}
+
+
+def _needed(store: Store, records: GroupRecords, wanted: Wanted) -> set[int]:
+    """Return the episodes from which the wanted statements, their rivals and the verdicts on them follow."""
+    graph = GroupGraph.build(records)
+    members = {m for statement in wanted(graph) for m in graph.component(statement)[1]}
+    ends = {graph.statements[member].subject for member in members}
+    ends |= {end for member in members for _, end, _ in graph.slot_keys(member)}
+    sequences = _mentioning(store, records, ends)
+    places = graph.places()
+    told = {e.statement for e in records.evidence if places.get((e.sequence, e.ordinal)) in members}
+    judged = [verdict for verdict in records.verdicts if {verdict.a, verdict.b} & told]
+    sequences |= {verdict.sequence for verdict in judged}
+    both = sorted({statement for verdict in judged for statement in (verdict.a, verdict.b)})
+    return sequences | {row[1] for row in store.rows(kinds.EVIDENCE_OF, records.group, both)}
+
+
+def _mentioning(store: Store, records: GroupRecords, ends: Iterable[str]) -> set[int]:
+    """Return the episodes that mention entities, under any id that corrections connect with them."""
+    entities = sorted(connected(records.operations, ends))
+    return {row[2] for row in store.rows(kinds.MENTIONS_OF, records.group, entities)}
+
+
+def stale(store: Store, group: str) -> tuple[dict[Kind, Sequence[Row]], dict[Kind, Sequence[Key]], list[Row]]:
+    """Return where the stored graph is not what the records derive: rows to put, keys to drop, by kind.
+
+    The last are (sequence, ordinal, shown) of evidence that is about another statement than was stored.
+    """
+    graph = GroupGraph.build(records_of(store, group))
+    entities = (rows.entity_row(note.shown()) for note in graph.entities.values())
+    recorded = {**graph.entities, **graph.shows}
+    shown = ((one, i) for one in recorded for i in sorted(graph.shows_as(one)))
+    facts = map(rows.fact_row, graph.facts_of(graph.statements))
+    puts: dict[Kind, Sequence[Row]] = {}
+    drops: dict[Kind, Sequence[Key]] = {}
+    for kind, derived in zip(DERIVED, (entities, shown, facts), strict=True):
+        puts[kind], drops[kind] = _differing(store, group, kind, derived)
+    places = graph.places()
+    told = ((row[:2], row[_SHOWN]) for row in store.rows(kinds.ALL["evidence"], group))
+    return puts, drops, [(*at, places.get(at)) for at, stored in told if stored != places.get(at)]
+
+
+def _differing(
+    store: Store, group: str, kind: Kind, derived: Iterable[Row]
+) -> tuple[Sequence[Row], Sequence[Key]]:
+    """Return the rows to put, and the keys to drop."""
+    held = {kind.key_of(row): tuple(row) for row in store.rows(kinds.ALL[kind.name], group)}
+    now = {kind.key_of(row): tuple(row) for row in derived}
+    put = [row for key, row in sorted(now.items()) if held.get(key) != row]
+    return put, sorted(held.keys() - now.keys())
+
+
 def in_pieces(store: Store, group: str) -> bool:
-    """Whether a retraction or removal of the group is being carried out in pieces (`ingest.withdraw`)."""
+    """Whether a retraction or removal of the group is being carried out in pieces (`ingest.correct`)."""
     return any(row[5] is not None for row in store.rows(kinds.OPERATIONS_IN_STATE, group, [kinds.PENDING]))
 
 
@@ -133,6 +265,82 @@ def view_now(store: Store, group: str) -> GraphView:
     """
     stored = StoredView(store, group)
     return View(records_of(store, group), stored.episodes) if in_pieces(store, group) else stored
+
+
+ReadEpisodes = Callable[[Sequence[int]], list[Episode]]
+
+
+class View(GraphView):
+    """A `ports.GraphView` derived from records (R4); facts are swept when they are asked for."""
+
+    def __init__(self, records: GroupRecords, episodes: ReadEpisodes) -> None:
+        """Build the graph; episodes: reads episodes by sequence."""
+        self.records = records
+        self.graph = GroupGraph.build(records)
+        self.group = records.group
+        self._read_episodes = episodes
+        self._live = {head.sequence for head in records.heads}
+        self._by_statement: dict[str, list[Fact]] = {}
+
+    def facts_of(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
+        shown = self.shown_statements
+        return self._holding([s for recorded in statements for s in shown.get(recorded, ())], as_of)
+
+    def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[list[Fact]]:
+        return [self._holding([self.places[p]] if p in self.places else [], as_of) for p in places]
+
+    def facts_at(self, entities: Sequence[str], as_of: Instant | None, limit: int | None) -> list[Fact]:
+        found = self._holding([s for e in entities for s in self.graph.about.get(e, ())], as_of)
+        found.sort(key=lambda f: (-f.created_at, f.id))
+        return found[:limit]
+
+    def facts(self, ids: Sequence[str]) -> list[Fact]:
+        wanted = set(ids)
+        return [f for f in self.all_facts() if f.id in wanted]
+
+    def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
+        held = self.graph.entities
+        return [[held[i].shown() for i in sorted(self.graph.shows_as(r)) if i in held] for r in recorded]
+
+    def episodes(self, sequences: Sequence[int]) -> list[Episode]:
+        wanted = [s for s in sequences if s in self._live]
+        found = {e.sequence: e for e in self._read_episodes(wanted)}
+        return [found[s] for s in wanted if s in found]
+
+    def supporters(self, ids: Sequence[str]) -> dict[str, str | None]:
+        wanted = set(ids)
+        sequences = [h.sequence for h in self.records.heads if h.id in wanted]
+        return {e.id: e.client_id for e in self._read_episodes(sequences)}
+
+    def all_facts(self) -> list[Fact]:
+        """Return all facts, of any time."""
+        return self._holding(list(self.graph.statements), None)
+
+    def all_entities(self) -> list[Entity]:
+        """Return all entities, by id."""
+        return [self.graph.entities[i].shown() for i in sorted(self.graph.entities)]
+
+    @cached_property
+    def places(self) -> dict[Place, str]:
+        """Evidence place -> the statement it shows as."""
+        return self.graph.places()
+
+    @cached_property
+    def shown_statements(self) -> dict[str, list[str]]:
+        """Recorded statement -> the statements that its evidence shows as."""
+        found: dict[str, dict[str, None]] = {}
+        for said in self.records.evidence:
+            if (shown := self.places.get((said.sequence, said.ordinal))) is not None:
+                found.setdefault(said.statement, {})[shown] = None
+        return {recorded: list(shown) for recorded, shown in found.items()}
+
+    def _holding(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
+        wanted = dict.fromkeys(statements)
+        missing = [s for s in wanted if s not in self._by_statement]
+        for statement, spans in self.graph.spans_of(missing).items():
+            self._by_statement[statement] = [self.graph.fact(span) for span in spans]
+        facts = (f for s in wanted for f in self._by_statement[s])
+        return [f for f in facts if as_of is None or f.holds_at(as_of)]
 
 
 class StoredView(GraphView):

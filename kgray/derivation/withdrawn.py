@@ -2,7 +2,7 @@
 
 A retraction looks at what live episodes hold, and retires what goes. A removal looks at all that is stored,
 retracted episodes included, because a read with an earlier `known_at` still sees those. It also states anew
-what names something that is stored no longer, because nothing that only removed text held may stay readable.
+what names something that is stored no longer: nothing that only removed text held may stay readable.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from kgray.derivation import names
 from kgray.derivation.names import Fold, connected
-from kgray.derivation.relations import FOLDS, as_flipped
+from kgray.derivation.relations import FOLDS, Relations, as_flipped
 from kgray.records import GroupRecords, Operation, Place, Ruling, Verdict
 
 _NEVER: Place = (1 << 62, 0)
@@ -127,14 +127,14 @@ def _rulings_that_go(rulings: Sequence[Ruling], left: Left) -> set[Place]:
     One stays while each of its names, or one folded with it, is in use; unless no later episode is left: then
     the graph is to be the one without the episode (R26).
     """
-    classes = _Classes(rulings)
-    used = {classes.of(name) for name in left.relations}
+    folds = _folds(rulings, left)
+    used = {folds.folded(name).name for name in left.relations}
     last = max(left.episodes, default=0)
     return {
         (r.sequence, r.ordinal)
         for r in rulings
         if r.sequence not in left.episodes
-        and (last < r.sequence or not {classes.of(n) for n in (r.name, r.other) if n} <= used)
+        and (last < r.sequence or not {folds.folded(n).name for n in (r.name, r.other) if n} <= used)
     }
 
 
@@ -148,18 +148,17 @@ def _restated_rulings(rulings: Sequence[Ruling], left: Left) -> dict[Place, Ruli
     declared = {name for r in rulings if r.judge == "ontology" for name in (r.name, r.other)}
     lasting = declared | left.relations.keys()
     found: dict[Place, Ruling | None] = {}
-    sofar, at_last = _Classes(()), _Classes(rulings)
-    for ruling in rulings:
+    sofar, at_last = (_folds(those, left, lasting) for those in ((), rulings))
+    for number, ruling in enumerate(rulings):
         names_it = [name for name in (ruling.name, ruling.other) if name]
-        if lasting.issuperset(names_it):
-            sofar.take(ruling)
-            continue
-        if ruling.value in FOLDS:
-            new = _restated_fold(ruling, sofar, lasting, left)
-            sofar.take(ruling)
-        else:
-            new = _restated_of(ruling, at_last, lasting, left)
-        found[ruling.sequence, ruling.ordinal] = new
+        is_fold = ruling.value in FOLDS
+        if not lasting.issuperset(names_it):
+            restated = (
+                _restated_fold(ruling, sofar, lasting) if is_fold else _restated_of(ruling, at_last, lasting)
+            )
+            found[ruling.sequence, ruling.ordinal] = restated
+        if is_fold:
+            sofar.rule(ruling, number)
     folded = {frozenset((r.name, r.other)) for r in found.values() if r and r.value in FOLDS}
     # What was ruled on two names directly must not hide that they are folded.
     for ruling in rulings:
@@ -168,75 +167,52 @@ def _restated_rulings(rulings: Sequence[Ruling], left: Left) -> dict[Place, Ruli
     return found
 
 
-def _restated_fold(ruling: Ruling, sofar: _Classes, lasting: Collection[str], left: Left) -> Ruling | None:
-    one, two = (sofar.first(name, lasting, left) for name in (ruling.name, ruling.other))
-    if one is None or two is None or sofar.of(ruling.name) == sofar.of(ruling.other):
+def _restated_fold(ruling: Ruling, sofar: Relations, lasting: Collection[str]) -> Ruling | None:
+    one, two = (_first(sofar, name, lasting) for name in (ruling.name, ruling.other))
+    if one is None or two is None or one[0] == two[0]:
         return None
     (name, turned), (other, turned_too) = one, two
     inverse = (ruling.value == "inverse_of") ^ turned ^ turned_too
     return replace(ruling, name=name, other=other, value="inverse_of" if inverse else "same_as", reason="")
 
 
-def _restated_of(ruling: Ruling, classes: _Classes, lasting: Collection[str], left: Left) -> Ruling | None:
-    first = classes.first(ruling.name, lasting, left)
+def _restated_of(ruling: Ruling, folds: Relations, lasting: Collection[str]) -> Ruling | None:
+    first = _first(folds, ruling.name, lasting)
     if first is None:
         return None
     name, turned = first
     if ruling.aspect != "pair":
         value = as_flipped(ruling.value) if turned else ruling.value
         return replace(ruling, name=name, value=value, reason="")
-    second = classes.first(ruling.other, lasting, left)
+    second = _first(folds, ruling.other, lasting)
     if second is None or second[0] == name or ruling.value == "independent":
         return None
     return replace(ruling, name=name, other=second[0], reason="")
 
 
-class _Classes:
-    """Relation names that rulings fold into one, each turned round or not against the others."""
+def _folds(rulings: Iterable[Ruling], left: Left, lasting: Iterable[str] = ()) -> Relations:
+    """Return the names that rulings fold into one: those used show first, then others that last."""
+    folds = Relations()
+    for name in {*left.relations, *lasting}:
+        folds.use(name, left.relations.get(name, _NEVER))
+    for number, ruling in enumerate(rulings):
+        if ruling.aspect == "pair":
+            folds.rule(ruling, number)
+    return folds
 
-    def __init__(self, rulings: Iterable[Ruling]) -> None:
-        newest = {frozenset((r.name, r.other)): r for r in rulings if r.aspect == "pair"}
-        self._parent: dict[str, tuple[str, bool]] = {}
-        for ruling in newest.values():
-            self.take(ruling)
 
-    def take(self, ruling: Ruling) -> None:
-        """Take a ruling on two names, if it folds them."""
-        if ruling.value not in FOLDS:
-            return
-        (a, turned), (b, turned_too) = self._root(ruling.name), self._root(ruling.other)
-        if a != b:
-            self._parent[a] = (b, turned ^ turned_too ^ (ruling.value == "inverse_of"))
-
-    def of(self, name: str) -> str:
-        """Return a name's class: a name that all its members share."""
-        return self._root(name)[0]
-
-    def first(self, name: str, lasting: Collection[str], left: Left) -> tuple[str, bool] | None:
-        """Return the lasting name of a class that was used first, and whether it is turned against `name`."""
-        root, turned = self._root(name)
-        members = {*self._parent, root, name}
-        found = [m for m in members if m in lasting and self.of(m) == root]
-        if not found:
-            return None
-        best = min(found, key=lambda m: (left.relations.get(m, _NEVER), m))
-        return best, turned ^ self._root(best)[1]
-
-    def _root(self, name: str) -> tuple[str, bool]:
-        turned = False
-        while name in self._parent:
-            name, further = self._parent[name]
-            turned ^= further
-        return name, turned
+def _first(folds: Relations, name: str, lasting: Collection[str]) -> tuple[str, bool] | None:
+    """Return the lasting name of a class that was used first, and whether it is turned against `name`."""
+    shown, turned, _ = folds.folded(name)
+    return (shown, turned) if shown in lasting else None
 
 
 def _restated_operations(records: GroupRecords, left: Left) -> dict[int, Operation | None]:
     """Return the operations that change with what is removed, by sequence; None = it goes (R16, R25).
 
     One stays while a mention that is left shows otherwise because of it, or bears the id that it made, a
-    distinction while both its entities have mentions; an undo goes with what it undid. A split's surfaces
-    are those that are left. Only operations are looked at that the entities of removed mentions lead to,
-    through operations.
+    distinction while both its entities have mentions; an undo goes with what it undid. Only operations are
+    looked at that the entities of removed mentions lead to.
     """
     involved = connected(records.operations, left.erased)
     concerned = [o for o in records.operations if not involved.isdisjoint((*o.entities, o.made))]

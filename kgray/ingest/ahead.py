@@ -1,15 +1,14 @@
 """The view for deciding ahead: what is committed, and what earlier uncommitted episodes will probably add.
 
-Rows of extracted but uncommitted episodes carry their sequence; an episode's view reads the rows below its
-own. The view notes which keys were read, so that a change repeats only the tries that it affects (1.8
-tries an episode). A view may be wrong, because it only serves to find questions early; the commit decides on
-the true state. So its look-ups tolerate missing rows.
+An episode's view reads the rows of smaller sequences, and notes which keys were read, so that a change
+repeats only the tries that it affects (1.8 tries an episode). It may be wrong, and lack rows: it only serves
+to find questions early; the commit decides on the true state.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -56,6 +55,11 @@ class AheadRows:
         changed = {k for k in before.keys() | rows.keys() if not _alike(before.get(k), rows.get(k))}
         later = ((reader, keys) for reader, keys in self._read.items() if reader > sequence)
         return {reader for reader, keys in later if not changed.isdisjoint(keys)}
+
+    @property
+    def is_read(self) -> bool:
+        """Whether a try of any episode has read keys."""
+        return bool(self._read)
 
     def reads(self, sequence: int, keys: set[ReadKey]) -> None:
         """Note which keys an episode's last try read; none: it is committed."""
@@ -144,13 +148,18 @@ class _EarlierRows:
         return self.rows.below(table, key, self.sequence)
 
 
-class _Seen(Mapping[K, V]):
-    """Stored items and those of uncommitted rows: what `get` finds. It yields and counts the stored keys."""
+class _Items(Mapping[K, V]):
+    """Items by key: the stored one, else the first uncommitted one. It yields and counts the stored keys."""
 
-    _stored: Mapping[K, V]
+    def __init__(self, stored: Mapping[K, V], view: _EarlierRows, table: str) -> None:
+        self._stored, self._view, self._table = stored, view, table
+
+    def get(self, key: K, default: Any = None, /) -> Any:  # noqa: ANN401 - as Mapping has it
+        stored = self._stored.get(key)
+        return stored if stored is not None else next(iter(self._view.below(self._table, key)), default)
 
     def __getitem__(self, key: K, /) -> V:
-        found = self.get(key)
+        found: V | None = self.get(key)
         if found is None:
             raise KeyError(key)
         return found
@@ -162,36 +171,13 @@ class _Seen(Mapping[K, V]):
         return len(self._stored)
 
 
-class _Lists(_Seen[K, list[str]]):
+class _Lists(_Items[K, list[str]]):
     """Lists by key: the stored items, then those of uncommitted rows."""
-
-    def __init__(self, stored: Mapping[K, list[str]], table: str, view: _EarlierRows) -> None:
-        self._stored, self._table, self._view = stored, table, view
 
     def get(self, key: K, default: Any = None, /) -> Any:  # noqa: ANN401 - as Mapping has it
         found = self._view.below(self._table, key)
         stored = self._stored.get(key, default)
         return [*(stored or ()), *found] if found else stored
-
-
-class _Items(_Seen[str, V]):
-    """Single items by id: the stored one, else the first in these tables of uncommitted rows."""
-
-    def __init__(
-        self,
-        stored: Mapping[str, V],
-        tables: Sequence[str],
-        view: _EarlierRows,
-        read: Callable[[Any], V] = lambda item: item,
-    ) -> None:
-        self._stored, self._tables, self._view, self._read = stored, tables, view, read
-
-    def get(self, key: str, default: Any = None, /) -> Any:  # noqa: ANN401 - as Mapping has it
-        stored = self._stored.get(key)
-        if stored is not None:
-            return stored
-        found = (item for table in self._tables for item in self._view.below(table, key))
-        return next(map(self._read, found), default)
 
 
 class AheadGraph:
@@ -200,13 +186,12 @@ class AheadGraph:
     def __init__(self, base: GroupGraph, view: _EarlierRows) -> None:
         self._base, self._view = base, view
         self.fold = base.fold
-        self.births = _Items[Place](base.births, ("entity", "statement"), view, lambda item: item.born)
-        self.entities = _Items(base.entities, ("entity",), view)
-        self.statements = _Items(base.statements, ("statement",), view)
-        self.buckets = _Lists(base.buckets, "bucket", view)
-        self.slots = _Lists(base.slots, "slot", view)
-        self.by_relation = _Lists[str](base.by_relation, "relation", view)
-        self.by_ends = _Lists(base.by_ends, "ends", view)
+        self.entities = _Items(base.entities, view, "entity")
+        self.statements = _Items(base.statements, view, "statement")
+        self.buckets = _Lists(base.buckets, view, "bucket")
+        self.slots = _Lists(base.slots, view, "slot")
+        self.by_relation = _Lists(base.by_relation, view, "relation")
+        self.by_ends = _Lists(base.by_ends, view, "ends")
         self.relations = self._seen_relations()
 
     def verdict(self, a: str, b: str) -> bool | None:
@@ -239,7 +224,7 @@ class AheadState:
     def __init__(self, base: GroupState, rows: AheadRows, sequence: int) -> None:
         """Put the rows below `sequence` over a true state; `read_keys` holds what is read."""
         self._base, self._view = base, _EarlierRows(rows, sequence)
-        self.names = NameLookUp(_Lists[str](base.names.postings, "name", self._view))
+        self.names = NameLookUp(_Lists(base.names.postings, self._view, "name"))
         self.graph = AheadGraph(base.graph, self._view)
         self.nearest = base.nearest
         self.ontology_settled = base.ontology_settled or min(rows.of, default=sequence) < sequence

@@ -1,7 +1,4 @@
-"""Calls to the model: how many at once and in which order, waiting out an outage, and the journal of answers.
-
-`settle` is the loop in which an episode's questions are asked until its change is final.
-"""
+"""Calls to the model: how many at once and in which order, waiting out an outage, and the journal."""
 
 from __future__ import annotations
 
@@ -20,12 +17,17 @@ from kgray.errors import Unavailable
 from kgray.ingest import changes
 from kgray.ingest.committer import Outbox, Parts
 from kgray.ingest.decide import Decision
+from kgray.ingest.extract import ground
 from kgray.ingest.state import Answers, Questions, ReadEpisode
 from kgray.ingest.threads import off_the_loop
-from kgray.kinds import ANSWERS_TO
+from kgray.intake import triples
+from kgray.kinds import ANSWERS_TO, EXTRACTIONS_AT
+from kgray.ledger import previous
 from kgray.outages import OUTAGES
-from kgray.ports import Answer, Embedding, Question, QuestionRequest
+from kgray.ports import Answer, Embedding, ExtractionRequest, Question, QuestionRequest
 from kgray.ports.ingest import Stop
+from kgray.prompting.replies import speaker_first
+from kgray.records import Episode, Extraction
 
 
 class Urgency(NamedTuple):
@@ -99,10 +101,7 @@ _LONGEST_DELAY_S = 30.0
 
 
 def requests_of(questions: Questions, resolution: str) -> list[tuple[Question, ...]]:
-    """Return the open questions, request by request.
-
-    One request for all; with resolution "per_node" one for each entity question and one for the rest.
-    """
+    """Return the open questions by request: one for all; "per_node": one an entity question, and the rest."""
     alone = [q for q in questions.open if resolution == "per_node" and q.kind == "entity"]
     rest = tuple(q for q in questions.open if q not in alone)
     return [*((q,) for q in alone), *([rest] if rest else [])]
@@ -117,10 +116,9 @@ async def settle(
     embed: Callable[[list[str]], Awaitable[Iterable[Embedding]]],
     ask: Callable[[QuestionRequest], Awaitable[tuple[Answer, ...]]],
 ) -> tuple[EpisodeChange, Decision]:
-    """Decide, ask what is open, decide again, until the episode's change is final (R21).
+    """Decide, ask what is open, decide again, until the episode's change is final (R21). `answers` grows.
 
-    Both runners and the preview settle episodes with this loop, so their results are equal (R20); the
-    three callbacks are all in which they differ. `answers` grows.
+    Both runners and the preview settle episodes with this loop, so their results are equal (R20).
     """
     while True:
         decision = await attempt(answers)
@@ -138,8 +136,7 @@ async def journaled(
 ) -> tuple[tuple[Answer, ...], int]:
     """Return a request's answers and the tokens spent now: from the journal (0 tokens), else from the judge.
 
-    New answers are posted to the journal at once. Where two ask the same concurrently, the first answer
-    to arrive holds for both (R21).
+    Where two ask the same concurrently, the first answer to arrive holds for both (R21).
     """
     episode = request.episode
     said = outbox.recall(episode.group, key)
@@ -188,3 +185,30 @@ async def patiently(call: Callable[[], Awaitable[_T]], parts: Parts, stop: Stop)
             if delay > _FIRST_DELAY_S:
                 OUTAGES.answered("the model")
             return found
+
+
+async def stored_extraction(parts: Parts, episode: Episode) -> Extraction | None:
+    """Return the extraction that the journal holds, None without one."""
+    if episode.state != "extracted":
+        return None
+    store, asked = parts.store, [episode.sequence]
+    found = await off_the_loop(store, lambda: list(store.rows(EXTRACTIONS_AT, episode.group, asked)))
+    return rows.extraction(found[0]) if found else None
+
+
+def keep(outbox: Outbox, episode: Episode, found: Extraction) -> Extraction:
+    """Post an extraction to the journal; return it as a replay reads it: "?" for what cannot be stored."""
+    row = rows.extraction_row(episode.sequence, found)
+    outbox.post(changes.extracted(episode, row))
+    return rows.extraction(row) if "?" in row[-1] else found
+
+
+async def read_episode(parts: Parts, episode: Episode) -> Extraction:
+    """Return what the episode says, the speaker first, without what does not stand in it; stores nothing."""
+    if episode.kind == "triples":
+        # Triples are never sent to a model.
+        return triples.to_extraction(episode.text, episode.reference_time)
+    limit = parts.pipeline.previous_episodes
+    said = await off_the_loop(parts.store, lambda: previous(parts.store, episode, limit))
+    request = ExtractionRequest(episode=episode, previous=tuple(said))
+    return ground(speaker_first(await parts.extractor.extract(request), episode), request)

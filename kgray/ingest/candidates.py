@@ -1,15 +1,14 @@
 """Which known entities a name may mean, by its letters and by its vector; exact and deterministic (R14, R15).
 
-`NameLookUp` finds the entities that share a blocking key with a name; `likeness` then compares the name with
-each candidate's shown name. A code (acronym, initialism or ticker: "IBM", "I.B.M.", "RR-NG", "TH-ER", "MSFT")
-takes letters of a name in order, from each word its first one and maybe later ones. It shares no token with
-the name, so that it has keys of its own, and its many candidates are compared before they are cut.
+`NameLookUp` finds the entities that share a blocking key with a name; `likeness` then compares the names. A
+code (acronym, initialism or ticker: "IBM", "I.B.M.", "RR-NG", "TH-ER", "MSFT") takes letters of a name in
+order, from each word its first one and maybe later ones. It shares no token with the name, so that it has
+keys of its own.
 
 `Nearest` finds similar vectors in a time that does not grow with the group. Vectors are quantised to integers
 whose products sum to less than 2**24, so a float32 matrix product is exact in any order and on any machine.
-Above EXACT_UP_TO rows, the signs of each 16 dimensions form a band, and only rows
-that share a whole band with the query are candidates; exact products rank them. The chance that two vectors
-share one of 64 bands:
+Above EXACT_UP_TO rows, the signs of each 16 dimensions form a band, and only rows that share a whole band
+with the query are candidates. The chance that two vectors share one of 64 bands:
 
 cosine      0      0.8    0.9
 chance  0.001     0.81  0.996

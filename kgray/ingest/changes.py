@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 from uuid import uuid4
 
 from kgray import kinds, rows
@@ -13,41 +11,30 @@ from kgray.derivation.change import Difference, EpisodeChange
 from kgray.errors import ContentError, Cost
 from kgray.kinds import Key, Kind, Row
 from kgray.ports import Patch, RowChanges
-from kgray.records import Episode, Evidence, Mention, Operation, Place
+from kgray.records import Episode, Mention, Operation, Place
 from kgray.times import Instant
 
 _OPEN = frozenset({kinds.ACCEPTED, kinds.EXTRACTED})
-_PENDING = frozenset({kinds.PENDING})
+PENDING = frozenset({kinds.PENDING})
+# Not of an episode that was removed meanwhile: what is kept would be a trace of it (R25).
 _ANY = frozenset({kinds.ACCEPTED, kinds.EXTRACTED, kinds.COMMITTED, kinds.FAILED})
-
-Drops = Mapping[Kind, Sequence[Key]]
-Puts = Mapping[Kind, Sequence[Row]]
 
 
 def extracted(episode: Episode, extraction: Row) -> RowChanges:
     """Return the move from accepted to extracted. The first extraction stays (R21)."""
     state = Patch(kind=kinds.EPISODES, columns=("state",), rows=((episode.sequence, kinds.EXTRACTED),))
     accepted, puts = frozenset({kinds.ACCEPTED}), {kinds.EXTRACTIONS: (extraction,)}
-    return _of(episode, accepted, puts=puts, patches=(state,), durable=False)
+    return of(episode, accepted, puts=puts, patches=(state,), durable=False)
 
 
 def answered(episode: Episode, key: str, answers: Row | None = None) -> RowChanges:
-    """Return a request's answers and the episode that uses them. The first answers stay (R21).
-
-    answers: None where they came from the journal, so that only the use is noted. Nothing is kept of an
-    episode that was removed meanwhile: it would be a trace of it (R25).
-    """
-    puts: dict[Kind, Sequence[Row]] = {kinds.ANSWER_USES: ((episode.sequence, key),)}
-    if answers is not None:
-        puts[kinds.ANSWERS] = (answers,)
-    return _of(episode, _ANY, puts=puts, durable=False)
+    """Return a request's answers (None: the journal has them) and the episode that uses them (R21)."""
+    puts = {kinds.ANSWER_USES: [(episode.sequence, key)], kinds.ANSWERS: [] if answers is None else [answers]}
+    return of(episode, _ANY, puts=puts, durable=False)
 
 
 def spent(episode: Episode, cost: Cost) -> RowChanges:
-    """Return what an episode's calls of a model cost that gave nothing to keep (R24).
-
-    It stands in the journal as an answer that no request has: it is counted, copied and erased as one.
-    """
+    """Return what calls of a model cost that gave nothing to keep: an answer that no request has (R24)."""
     key = f"spent {episode.sequence} {uuid4().hex}"
     return answered(episode, key, rows.answers_row(key, (), *cost))
 
@@ -55,15 +42,16 @@ def spent(episode: Episode, cost: Cost) -> RowChanges:
 def failed(episode: Episode, error: ContentError, recorded_at: Instant) -> RowChanges:
     """Return the failure of an episode by its own content (R24)."""
     row = rows.failed_row(episode, recorded_at, type(error).__name__, str(error), error.raw)
-    return _of(episode, _OPEN, recorded_at=recorded_at, puts={kinds.EPISODES: (row,)})
+    return of(episode, _OPEN, recorded_at=recorded_at, puts={kinds.EPISODES: (row,)})
 
 
 def committed(change: EpisodeChange, difference: Difference, recorded_at: Instant) -> RowChanges:
     """Return the commit of an episode: its records, their vectors and names, what they derive (R23)."""
     episode = change.episode
     spoken = dict(difference.spoken)
-    own = {_place(said) for said in change.evidence}
+    own = {(said.sequence, said.ordinal) for said in change.evidence}
     births = dict((*change.entity_births, *change.statement_births))
+    own_vectors = [] if change.episode_vector is None else [change.episode_vector]
     bearers: dict[Key, Mention] = {}  # of each surface of each entity the first mention
     for mention in change.mentions:
         bearers.setdefault((mention.entity, mention.surface), mention)
@@ -74,22 +62,21 @@ def committed(change: EpisodeChange, difference: Difference, recorded_at: Instan
         kinds.EPISODES: (rows.committed_row(episode, recorded_at),),
         kinds.BIRTHS: [(id_, *place) for id_, place in births.items()],
         kinds.MENTIONS: [rows.mention_row(mention) for mention in change.mentions],
-        kinds.EVIDENCE: [rows.evidence_row(said, spoken.get(_place(said))) for said in change.evidence],
+        kinds.EVIDENCE: [rows.evidence_row(e, spoken.get((e.sequence, e.ordinal))) for e in change.evidence],
         kinds.RULINGS: [rows.ruling_row(ruling, recorded_at) for ruling in change.rulings],
         kinds.VERDICTS: [rows.verdict_row(verdict, recorded_at) for verdict in change.verdicts],
         kinds.NAMES: [rows.name_row(mention) for mention in bearers.values()],
         kinds.NAME_VECTORS: list(vectors.values()),
         kinds.STATEMENT_VECTORS: [rows.vector_row(id_, *found) for id_, found in change.statement_vectors],
+        kinds.EPISODE_VECTORS: [rows.vector_row(episode.sequence, *found) for found in own_vectors],
         **_derived_puts(difference),
     }
-    if change.episode_vector is not None:
-        puts[kinds.EPISODE_VECTORS] = (rows.vector_row(episode.sequence, *change.episode_vector),)
-    return _of(
+    return of(
         episode,
         _OPEN,
         recorded_at=recorded_at,
-        drops=_filled(_derived_drops(difference)),
-        puts=_filled(puts),
+        drops=_derived_drops(difference),
+        puts=puts,
         patches=shown_patch((*place, shown) for place, shown in difference.spoken if place not in own),
     )
 
@@ -101,94 +88,38 @@ def corrected(
     difference: Difference,
     *,
     births: Iterable[tuple[str, Place]] = (),
-    drops: Drops | None = None,
-    puts: Puts | None = None,
+    drops: Mapping[Kind, Sequence[Key]] | None = None,
     patches: Sequence[Patch] = (),
     erases: bool = False,
 ) -> RowChanges:
     """Return a correction: its result, the difference in the graph, and further changes of rows."""
-    return _of(
+    return of(
         operation,
-        _PENDING,
+        PENDING,
         recorded_at=recorded_at,
-        drops=_filled({**_derived_drops(difference), **(drops or {})}),
-        puts=_filled(
-            {
-                **_derived_puts(difference),
-                **(puts or {}),
-                kinds.OPERATIONS: (rows.operation_row(operation, kinds.DONE, recorded_at, result),),
-                kinds.BIRTHS: [(id_, *place) for id_, place in births],
-            }
-        ),
+        drops={**_derived_drops(difference), **(drops or {})},
+        puts={
+            **_derived_puts(difference),
+            kinds.OPERATIONS: (rows.operation_row(operation, kinds.DONE, recorded_at, result),),
+            kinds.BIRTHS: [(id_, *place) for id_, place in births],
+        },
         patches=(*shown_patch((*place, shown) for place, shown in difference.spoken), *patches),
         erases=erases,
     )
 
 
-Verb = Literal["drop", "put", "moved"]  # moved: a piece of evidence, and what it shows as now
-Step = tuple[Verb, Kind, Row]
-
-
-def begun(whole: RowChanges, operation: Operation, hidden: Iterable[int]) -> RowChanges:
-    """Return the first piece of a retraction or removal: what it says of episodes, rulings and corrections.
-
-    whole       all that it changes; the operation stays pending, with its result
-    hidden      the sequences of the removed episodes: from now on none was ever committed
-    """
-    kept = (kinds.OPERATIONS, kinds.RULINGS, kinds.VERDICTS, kinds.COMMUNITIES)
-    (ended,) = whole.puts[kinds.OPERATIONS]
-    at = whole.recorded_at
-    marks = ((sequence, kinds.WITHDRAWN, at, at) for sequence in sorted(hidden))
-    marked = patched(kinds.EPISODES, ("state", "ended_at", "retired_at"), marks)
-    return replace(
-        whole,
-        drops={kind: keys for kind, keys in whole.drops.items() if kind in kept},
-        puts={kinds.OPERATIONS: ((*rows.operation_row(operation)[:4], *ended[4:]),)},
-        patches=(*(p for p in whole.patches if p.kind is not kinds.EVIDENCE), *marked),
-    )
-
-
-def pieces(
-    operation: Operation, result: Mapping[str, Any], recorded_at: Instant, steps: Sequence[Step], most: int
-) -> Iterator[RowChanges]:
-    """Yield steps of a begun retraction or removal, so many at a time; the last piece ends the operation."""
-    for start in range(0, max(1, len(steps)), most):
-        drops: dict[Kind, list[Key]] = defaultdict(list)
-        puts: dict[Kind, list[Row]] = defaultdict(list)
-        moved: list[Row] = []
-        for what, kind, row in steps[start : start + most]:
-            (moved if what == "moved" else (drops if what == "drop" else puts)[kind]).append(row)
-        state = kinds.DONE if start + most >= len(steps) else kinds.PENDING
-        puts[kinds.OPERATIONS].append(rows.operation_row(operation, state, recorded_at, result))
-        erases = operation.kind == "remove"
-        yield _of(operation, _PENDING, drops=drops, puts=puts, patches=shown_patch(moved), erases=erases)
-
-
-def size(change: RowChanges) -> int:
-    """Return how many rows a change drops, puts and patches."""
-    lists = (*change.drops.values(), *change.puts.values(), *(patch.rows for patch in change.patches))
-    return sum(map(len, lists))
-
-
-def cleared(operation: Operation, result: Mapping[str, Any], recorded_at: Instant) -> RowChanges:
-    """Return the removal of a whole group (R27)."""
-    puts = {kinds.OPERATIONS: (rows.operation_row(operation, kinds.DONE, recorded_at, result),)}
-    return _of(operation, _PENDING, recorded_at=recorded_at, clear=True, puts=puts, erases=True)
-
-
 def refused(operation: Operation, reason: str, recorded_at: Instant) -> RowChanges:
     """Return the refusal of a correction that cannot be carried out; what it named is not kept (R25)."""
     row = rows.operation_row(operation, kinds.REFUSED, recorded_at, {"error": reason})
-    return _of(operation, _PENDING, recorded_at=recorded_at, puts={kinds.OPERATIONS: (row,)}, erases=True)
+    return of(operation, PENDING, recorded_at=recorded_at, puts={kinds.OPERATIONS: (row,)}, erases=True)
 
 
-def _of(entry: Episode | Operation, states: frozenset[int], **what: Any) -> RowChanges:  # noqa: ANN401
+def of(entry: Episode | Operation, states: frozenset[int], **what: Any) -> RowChanges:  # noqa: ANN401
+    """Return a change of rows that belongs to an entry of the log, which must be in one of these states."""
     ledger = kinds.EPISODES if isinstance(entry, Episode) else kinds.OPERATIONS
+    for name in what.keys() & {"drops", "puts"}:
+        what[name] = {kind: found for kind, found in what[name].items() if found}
     return RowChanges(group=entry.group, sequence=entry.sequence, ledger=ledger, states=states, **what)
-
-
-def _place(evidence: Evidence) -> Place:
-    return evidence.sequence, evidence.ordinal
 
 
 def _derived_puts(difference: Difference) -> dict[Kind, Sequence[Row]]:
@@ -216,7 +147,3 @@ def patched(kind: Kind, columns: tuple[str, ...], rows_of: Iterable[Row]) -> tup
 def shown_patch(moved: Iterable[Row]) -> tuple[Patch, ...]:
     """Return the patch of (sequence, ordinal, what stored evidence shows as)."""
     return patched(kinds.EVIDENCE, ("shown",), moved)
-
-
-def _filled(changes: Mapping[Kind, Sequence[Row]]) -> dict[Kind, Sequence[Row]]:
-    return {kind: found for kind, found in changes.items() if found}

@@ -1,8 +1,8 @@
 """The one place where a group changes: its state in memory and its rows in the store, step by step, in order.
 
-A run decides on states in memory, which are ahead of the store by what is in the outbox. So a state is
-read from the store, and a correction carried out, only after `Outbox.flush`. While a batch is on its way, new
-writes wait for the next one: the slower the store, the more episodes share a transaction.
+States in memory are ahead of the store by what is in the outbox. So a state is read from the store, and a
+correction carried out, only after `Outbox.flush`. While a batch is on its way, new writes wait for the next
+one: the slower the store, the more episodes share a transaction.
 
 Extractions and answers are posted before the commits that use them, so no batch holds a commit whose journal
 is lost. What is lost with the process was not acknowledged: it is asked and decided again (R21).
@@ -14,24 +14,24 @@ import asyncio
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from kgray import times
 from kgray.derivation.change import Difference, EpisodeChange, compare, with_change
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import let_go, records_of
-from kgray.errors import ContentError, Cost, InputError, KgrayError, NotFound, Unwritable
+from kgray.errors import ContentError, Cost, InputError, KgrayError, NotFound, Unavailable, Unwritable
 from kgray.holds import is_groups_own
 from kgray.ingest import changes
-from kgray.ingest.correct import correct
+from kgray.ingest.correct import EMBEDDER_S, correct, embed_missing
 from kgray.ingest.state import GroupState, Rules
-from kgray.ingest.threads import There, apart, at_length, off_the_loop, unawaited
-from kgray.ingest.withdraw import embed_missing
+from kgray.ingest.threads import at_length, off_the_loop, unawaited
 from kgray.kinds import EPISODES, STATEMENT_VECTORS_OF, Row
 from kgray.ledger import removals
 from kgray.ontology import Ontology
-from kgray.ports import Answer, Embed, Embedder, Extractor, Judge, RowChanges, Store, Writer, embedded
+from kgray.ports import Answer, Embedder, Extractor, Judge, RowChanges, Store, Writer, embedded
 from kgray.records import Episode, Operation
 from kgray.settings import PipelineSettings
 from kgray.times import Instant
@@ -155,10 +155,7 @@ class Outbox:
         return self._moving[group] > 0
 
     async def flush(self) -> None:
-        """Wait until everything posted before this call is durable; raises the error of a failed batch.
-
-        It does not wait for later writes: while others keep posting, it would never return.
-        """
+        """Wait until what was posted before this call is durable; raises the error of a failed batch."""
         sending = self._sending
         if sending is None or self.idle:
             return
@@ -229,16 +226,10 @@ _WEIGHED = 64
 
 
 class Committer:
-    """The groups' states and all changes to them; every runner commits through one of these.
-
-    The outbox calls back when a write is durable (`done`) and with the seconds of a batch (`took`).
-    """
+    """The groups' states and all changes to them; every runner commits through one of these."""
 
     def __init__(self, parts: Parts, watch: OnStage | None = None, *, writes: bool = True) -> None:
-        """Start with no group in memory.
-
-        watch: called with each stage instead of the parts' own. writes: False = only states are read
-        """
+        """watch: called with each stage instead of the parts' own. writes: False = only states are read."""
         self._parts = parts
         told = watch or parts.watch
         self._states: OrderedDict[str, GroupState] = OrderedDict()
@@ -258,10 +249,7 @@ class Committer:
         self._recorded.pop(group, None)
 
     async def state(self, group: str) -> GroupState:
-        """Return the group's state; above `state_bytes` the least recently used states are dropped.
-
-        It is read in a thread: this group's work waits, that of others goes on.
-        """
+        """Return the group's state; above `state_bytes` the least recently used states are dropped."""
         while True:
             state = self._states.get(group)
             if state is not None:
@@ -293,15 +281,11 @@ class Committer:
             self._keep_within_bound()
 
     async def _embed_missing(self, group: str) -> None:
-        store = self._parts.store
-        for change in await apart(lambda there: embed_missing(store, self._embedding(there), group)):
+        embed = partial(embedded, self._parts.embedder)
+        for change in await embed_missing(self._parts.store, embed, group):
             self.outbox.post(change)
         await self.outbox.flush()
         self._embedded.add(group)  # from now on others read them
-
-    def _embedding(self, there: There) -> Embed:
-        """Return how work in another thread has texts embedded: in the embedder's own (`apart`)."""
-        return lambda texts: there(embedded(self._parts.embedder, texts))
 
     async def with_vectors(self, state: GroupState) -> None:
         """Read the vectors of statements that deciding on this state needs, and that it does not have."""
@@ -396,18 +380,18 @@ class Committer:
         await self.outbox.flush()
         self.forget(group)
         recorded_at = await self.record_time(group)
-
-        async def carried_out(there: There) -> str:
-            embed = self._embedding(there)
-            try:
-                async for change in correct(self._parts.store, embed, operation, recorded_at):
-                    await there(self._written(change, recorded_at))
-            except (NotFound, InputError) as error:
-                await there(self._written(changes.refused(operation, str(error), recorded_at), recorded_at))
-                return "refused"
-            return "done"
-
-        return await apart(carried_out)
+        found = correct(self._parts.store, operation, recorded_at)
+        try:
+            while (change := await at_length(lambda: next(found, None))) is not None:
+                await self._written(change, recorded_at)
+        except (NotFound, InputError) as error:
+            await self._written(changes.refused(operation, str(error), recorded_at), recorded_at)
+            return "refused"
+        if operation.kind == "remove":
+            with suppress(Unavailable, TimeoutError):
+                async with asyncio.timeout(EMBEDDER_S):
+                    await self._embed_missing(group)
+        return "done"
 
     async def _written(self, change: RowChanges, recorded_at: Instant) -> None:
         if change.recorded_at is not None:

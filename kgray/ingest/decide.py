@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from kgray.derivation.change import EpisodeChange
 from kgray.derivation.names import EntityNote
 from kgray.derivation.statements import Statement
-from kgray.ingest.aliases import told_names
-from kgray.ingest.extract import shape
+from kgray.ingest.extract import shape, told_names
 from kgray.ingest.relate import relate
 from kgray.ingest.resolve import Resolved, resolve_entities
 from kgray.ingest.state import Answers, Case, KnownState, Questions, ReadEpisode, Rules
@@ -36,12 +35,9 @@ class Decision:
 def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules) -> Decision:
     """Return what `read` changes and what must be asked first. Pure: it waits for nothing.
 
-    Only the first stage with open questions asks, because later questions depend on its answers; each
-    stage is one request (R21). The change is final once nothing is asked.
-
-    It is called on the true state, in order (`calls.settle`), and by the windowed runner ahead of time on
-    a view of uncommitted episodes: to learn the questions early, and to show later episodes what this one
-    will probably change.
+    Only the first stage with open questions asks, because later questions depend on its answers; each stage
+    is one request (R21). The change is final once nothing is asked. It is called on the true state, in order
+    (`calls.settle`), and ahead of time on a view of uncommitted episodes.
     """
     told = read.told or told_names(shape(read.extraction, read.episode, rules.ontology), read.episode)
     read.told, extraction = told, told.extraction  # an episode is tried several times

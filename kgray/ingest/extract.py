@@ -1,4 +1,19 @@
-"""What an episode says: its extraction, read or asked for (R22, R24), and its shape under the ontology (R18).
+"""What stands of a model's reply: what was read, in the shape that the ontology asks for (R14, R18).
+
+`ground` drops, and tells of, what does not stand in what was read: the episode's text, its speaker and the
+previous context. A model may copy the example of its prompt, or know of things that nobody told.
+
+name     with the facts that end at it, where no word of it stands there: as such, inflected ("Annas",
+         "Праге", "Helsingissä"), misspelt, inside another word, shortened ("Kathi"), as its initials, or,
+         of some places, in another language ("Wien"). Where the texts have letters of another script than
+         the name, it may be there in these, and stays
+number   with its fact, where neither its digits ("1.5 million" has those of 1500000) nor a word for a number
+         stands there
+date     alone: the fact stays, and holds or ends as if it had none. A date is there where its day, month or
+         year is, or any word of time ("last week", "gestern")
+
+Words of numbers and times are known in some languages. In a text without a common word of one of these,
+numbers and dates stay. Triples are not read by a model.
 
 `shape` runs before anything is resolved. Where an answer and a declared relation disagree about the object:
 
@@ -13,26 +28,220 @@ ends    a relation that the settings declare with subject_type and object_type a
         relation allows its ends either way round. The relation is the one that the extractor named
 
 A dropped fact leaves no evidence; it stays in the stored extraction, which is what the model said.
+
+`told_names` adds names that the text gives: "call me Kathi", "Katharina, known as Kathi", "née Schmidt".
+Such a name shares no letters with the first one, so that nothing else could find it. A name that a text
+gives becomes a mention, whether the extractor listed it or not, and what it stands beside becomes its
+candidate: the judge is asked, and nothing is merged unasked. Two things tell of one: words (`_CUES`), and a
+fact whose relation is about names (`NAMING`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import re
+import tomllib
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
+from functools import cached_property, lru_cache
+from itertools import product
+from pathlib import Path
 
-from kgray import rows
+from kgray import times
 from kgray.derivation import names
-from kgray.ingest import changes
-from kgray.ingest.committer import Outbox, Parts
-from kgray.ingest.grounding import ground
-from kgray.ingest.threads import off_the_loop
-from kgray.intake import triples
-from kgray.kinds import EXTRACTIONS_AT
-from kgray.ledger import previous
+from kgray.ingest.candidates import code, code_match
 from kgray.ontology import Ontology
 from kgray.ports import ExtractionRequest
-from kgray.prompting.replies import speaker_first, with_entities
+from kgray.prompting.replies import with_entities
 from kgray.records import Episode, ExtractedEntity, ExtractedFact, Extraction, Value, clean_text
+from kgray.times import Instant
+
+_SPOKEN = re.compile(r"[^\W\d_]+")
+_WORDS = re.compile(r"[^\W_]+")
+_NUMBERS = re.compile(r"\d[\d.,' \u00a0\u202f]*")
+# Names that stand for who speaks in a text that has no speaker.
+_SPEAKERS = frozenset("i me user speaker author narrator writer assistant".split())
+_WITHOUT_SPACES = frozenset("CJK HIRAGANA KATAKANA THAI LAO KHMER MYANMAR HANGUL".split())
+_LIKE = 0.75  # of difflib's ratio: "Microsft", "Munich" beside "München"; "Wien" and "Vienna" have 0.6
+_TABLES = tomllib.loads(Path(__file__).with_name("grounding.toml").read_text(encoding="utf-8"))
+_PLACES = {name: frozenset(names.folded(local).split()) for name, local in _TABLES["places"].items()}
+# Letters that no accent is part of: "Ørsted" is "Orsted" in a reply, "Łukasz" is "Lukasz".
+_PLAIN = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "æ": "ae", "œ": "oe", "þ": "th", "ð": "d", "ı": "i"})
+_COMMON = frozenset(_TABLES["words"]["common"].split())
+_NUMBER_WORDS, _TIME_WORDS = (
+    re.compile(rf"\b(?:{'|'.join(_TABLES['words'][name].split())})\b", re.IGNORECASE)
+    for name in ("numbers", "times")
+)
+
+
+class _Texts:
+    """What was read, prepared for looking things up; what is rarely needed is prepared when it is."""
+
+    def __init__(self, request: ExtractionRequest) -> None:
+        episodes = (request.episode, *request.previous)
+        self.text = "\n".join(part for e in episodes for part in (e.text, e.speaker or "") if part)
+        self.folded = names.folded(self.text).translate(_PLAIN)
+        self.words = frozenset(word for word in _WORDS.findall(self.folded) if len(word) > 1)
+
+    @cached_property
+    def codes(self) -> list[str]:
+        return [word for word in re.findall(r"[^\s,;:!?()\"]+", self.text) if code(word)]
+
+    @cached_property
+    def capitalised(self) -> list[str]:
+        """Words that may be a short form of a name: "Tom", "Kathi", "Liz"."""
+        found = {w.lower() for w in _SPOKEN.findall(self.text) if len(w) > 2 and w[0].isupper()}
+        return sorted(found - _COMMON)
+
+    @cached_property
+    def scripts(self) -> frozenset[str]:
+        return _scripts(self.text)
+
+    @cached_property
+    def is_known_language(self) -> bool:
+        return not self.words.isdisjoint(_COMMON)
+
+    def has_name(self, name: str) -> bool:
+        """Whether a word of a name, its initials, or letters of another script stand in what was read."""
+        key = names.key(name).translate(_PLAIN)
+        tokens = [token.translate(_PLAIN) for token in names.tokens(name)]
+        if not self.words.isdisjoint(tokens) or key in _SPEAKERS:
+            return True
+        joined = not _scripts(name).isdisjoint(_WITHOUT_SPACES)
+        if key in self.folded if joined else _stands(key, self.folded):
+            return True
+        if any(_is_form(token, word) for token in tokens for word in self.words):
+            return True
+        if self.scripts - _scripts(name):
+            return True
+        if any(not self.words.isdisjoint(_PLACES.get(token, ())) for token in tokens):
+            return True
+        # A short form has letters of a name in order, from its first on, or is a part of it.
+        for word, token in product(self.capitalised, tokens):
+            if len(word) < len(token) and (word in token or (word[0] == token[0] and _holds(word, token))):
+                return True
+        match = code_match(name)
+        return any(match(word) is not None for word in self.codes) or self._has_initials(name)
+
+    def _has_initials(self, name: str) -> bool:
+        """Whether a code takes its letters from words that follow each other."""
+        letters = code(name)
+        words = _WORDS.findall(self.folded)
+        starts = "".join(word[0] for word in words)
+        if not letters:
+            return False
+        if letters in starts or any(letters[0] == w[0] and _holds(letters, w) for w in words):
+            return True
+        # "NYC" of a text that says "New York"; "VW" of one that says "Volkswagen".
+        titles = re.findall(r"\b[A-Z]\w*(?: [A-Z]\w*)+", self.text)
+        initials = ("".join(word[0] for word in title.lower().split()) for title in titles)
+        return any(map(letters.startswith, initials)) or (
+            len(letters) == 2 and any(letters[0] == w[0] and letters[1] in w[1:] for w in self.capitalised)
+        )
+
+    def has_number(self, number: str) -> bool:
+        """Whether the digits of a number, or a word for one, stand in what was read."""
+        wanted = _digits(number)
+        if len(wanted) <= 1 and wanted in {"", "1", "2"}:
+            return True
+        said = {_digits(found) for found in _NUMBERS.findall(self.text)}
+        parts = {_digits(part) for found in _NUMBERS.findall(self.text) for part in re.findall(r"\d+", found)}
+        if wanted in said | parts or not self.is_known_language:
+            return True
+        return _NUMBER_WORDS.search(self.text) is not None
+
+    def has_date(self, instant: Instant) -> bool:
+        """Whether something in what was read can lead to a date."""
+        if not self.is_known_language or _TIME_WORDS.search(self.text):
+            return True
+        moment = times.to_datetime(instant)
+        parts = {str(moment.year), f"{moment.year % 100:02}", str(moment.month), str(moment.day)}
+        return any(found.lstrip("0") in parts or found in parts for found in re.findall(r"\d+", self.text))
+
+
+def ground(extraction: Extraction, request: ExtractionRequest) -> Extraction:
+    """Return the extraction without what does not stand in what was read; `dropped` tells of each."""
+    read = _Texts(request)
+    dropped: list[str] = []
+    kept = []
+    for place, entity in enumerate(extraction.entities):
+        # A key is read from the record by its form; its kind ("Ticket 4711") may be the table's.
+        if entity.key_of is not None or read.has_name(entity.name):
+            kept.append(place)
+        else:
+            dropped.append(f"entities[{place}]: {entity.name[:80]!r} is not in the text")
+    facts = []
+    for place, fact in enumerate(extraction.facts):
+        ends = [fact.source] if fact.target is None else [fact.source, fact.target]
+        if not set(ends) <= set(kept):
+            dropped.append(f"facts[{place}]: it ends at a name that is not in the text")
+        elif fact.value is not None and fact.value.type == "number" and not read.has_number(fact.value.value):
+            dropped.append(f"facts[{place}]: its number {fact.value.value} is not in the text")
+        else:
+            dated = _dated(fact, read, request.episode.reference_time)
+            dropped += [f"facts[{place}]: a date of it is not in the text"] * (dated != fact)
+            facts.append(dated)
+    if not dropped:
+        return extraction
+    whole = replace(extraction, facts=tuple(facts), dropped=(*extraction.dropped, *dropped))
+    return with_entities(whole, kept)
+
+
+def _dated(fact: ExtractedFact, read: _Texts, said_at: Instant) -> ExtractedFact:
+    """Return the fact without the dates that nothing leads to, as if they had not been stated (R3)."""
+    start, end = fact.valid_from, fact.valid_to
+    no_start = start is not None and start != said_at and not read.has_date(start)
+    no_end = end is not None and end != said_at and not read.has_date(end)
+    if fact.kind == "ended":
+        return replace(fact, valid_to=said_at, to_precision="instant", inferred=True) if no_end else fact
+    if no_end:
+        fact = replace(fact, valid_to=None, to_precision=None)
+    if no_start:
+        fact = replace(fact, valid_from=said_at, from_precision="instant", inferred=True)
+    return fact
+
+
+@lru_cache(maxsize=65_536)
+def _is_form(name: str, word: str) -> bool:
+    """Whether a word of a text is an inflection, a misspelling or a compound of a name's token."""
+    short, long = sorted((name, word), key=len)
+    if len(short) >= 4 and short in long:
+        return True
+    same = next(
+        (at for at, pair in enumerate(zip(name, word, strict=False)) if pair[0] != pair[1]), len(short)
+    )
+    ending = len(long) - same
+    if same >= 5 or (same == 4 and ending <= 3) or (same in (2, 3) and ending <= 2 and len(short) > 2):
+        return True
+    if same == 0 or len(short) < 4 or len(long) - len(short) > 2:
+        return False
+    return SequenceMatcher(None, name, word, autojunk=False).ratio() >= _LIKE
+
+
+def _stands(key: str, text: str) -> bool:
+    """Whether a name stands in a text, not as a part of a word."""
+    padded = f" {text} "
+    places = (match.start() for match in re.finditer(f"(?={re.escape(key)})", padded))
+    return any(not padded[at - 1].isalnum() and not padded[at + len(key) :][:1].isalnum() for at in places)
+
+
+def _holds(letters: str, word: str) -> bool:
+    left = iter(word)
+    return len(letters) > 2 and all(letter in left for letter in letters)
+
+
+def _digits(number: str) -> str:
+    """Return the digits that count of a number: "1,500,000", "1.5 million" and "0.15e7" have "15"."""
+    mantissa = re.split(r"[eE]", number)[0]
+    return "".join(c for c in mantissa if c.isdigit()).strip("0")
+
+
+def _scripts(text: Iterable[str]) -> frozenset[str]:
+    """Return the scripts of the letters of a text, such as LATIN, CYRILLIC, CJK."""
+    letters = {c for c in text if c.isalpha()}
+    return frozenset(unicodedata.name(c, "?").split()[0] for c in letters)
+
 
 ANY_THING = "Thing"  # an end's type in the shipped relations that allows every type
 
@@ -114,32 +323,130 @@ def _objects(
     return fact
 
 
-async def stored_extraction(parts: Parts, episode: Episode) -> Extraction | None:
-    """Return the extraction that the journal holds, None without one."""
-    if episode.state != "extracted":
+_NAMED = tomllib.loads(Path(__file__).with_name("aliases.toml").read_text(encoding="utf-8"))
+NAMING, _PARTS = frozenset(_NAMED["naming"].split()), _NAMED["cues"]
+_CUES = re.compile(
+    rf"(?:(?<!\w)(?:(?P<speaker>{_PARTS['of_speaker']})|{_PARTS['of_name']})|{_PARTS['after_comma']})(?!\w)"
+    "[ :,]*[\"'“„«(]?[ ]*",
+    re.VERBOSE | re.IGNORECASE,
+)
+_STEMS = tuple(stem.replace("_", " ") for stem in _PARTS["stems"].split())
+_NOW = re.compile(
+    r"\b(?:I['’]m|I am|ich bin|je suis|soy)[ ]+(?=[^.!?\n]{2,60}?[ ](?:now|jetzt|maintenant|ahora)\b)"
+)
+_FIRST_PERSON = re.compile(r"\b(?:I|I['’]m|me|my|ich|mein\w*|mich|je|moi|yo|io)\b")
+_BORN = re.compile(r"née|nee|geb|урожд|maiden|Mädchen", re.IGNORECASE)
+_WORD = re.compile(r"[^\W\d_][\w'’-]*")
+_NAME_BEFORE = re.compile(r"(?<!\w)([^\W\d_][\w'’-]*(?: [^\W\d_][\w'’-]*){1,2})[ ,(]*$")
+_MOST_WORDS = 3
+_REACH = 80  # characters between a cue and the name before it
+
+
+@dataclass(slots=True)
+class ToldNames:
+    """An extraction with the names that the text gives; others: ordinal -> those told to be the same."""
+
+    extraction: Extraction
+    others: dict[int, list[int]] = field(default_factory=dict)
+
+    def note(self, of: int, name: str, span: tuple[int, int] | None) -> None:
+        """Note that the entity at `of` is told to bear a name; a name that is not listed is added."""
+        listed, key = self.extraction.entities, names.key(name)
+        at = next((place for place, one in enumerate(listed) if names.key(one.name) == key), len(listed))
+        if at == len(listed):
+            added = ExtractedEntity(name=name, type=listed[of].type, span=span)
+            self.extraction = replace(self.extraction, entities=(*listed, added))
+        if at != of:
+            self.others.setdefault(at, []).append(of)
+            self.others.setdefault(of, []).append(at)
+
+
+def told_names(extraction: Extraction, episode: Episode) -> ToldNames:
+    """Return the extraction with the other names that the episode gives its entities."""
+    told = ToldNames(extraction)
+    for fact in extraction.facts:
+        if fact.relation in NAMING and fact.kind != "denied":
+            if fact.target is not None:
+                told.note(fact.source, extraction.entities[fact.target].name, None)
+            elif fact.value is not None and fact.value.type == "text":
+                told.note(fact.source, fact.value.value, _found(fact.value.value, episode.text))
+    if episode.kind in ("message", "text") and extraction.entities:
+        for of, name, span in _in_words(extraction, episode):
+            told.note(of, name, span)
+    return told
+
+
+def _in_words(extraction: Extraction, episode: Episode) -> Iterator[tuple[int, str, tuple[int, int]]]:
+    """Yield (entity, name given to it, where) for each cue of the text."""
+    text, spoken = episode.text, episode.kind == "message" and bool(episode.speaker)
+    lower = text.lower()
+    if not any(stem in lower for stem in _STEMS):
+        return
+    places: list[tuple[int, int, int]] | None = None  # start, end, ordinal of each listed name
+    for cue in (*_CUES.finditer(text), *_NOW.finditer(text)):
+        if places is None:
+            places = sorted(_occurrences(extraction, text))
+        given = _name_at(text, cue.end(), places)
+        if given is None:
+            continue
+        of = 0 if spoken else None
+        if cue.re is _CUES and not cue["speaker"]:
+            first = _unlisted_before(text, cue.start(), places)
+            second = next((ordinal for start, end, ordinal in places if (start, end) == given), None)
+            if (
+                first is not None and second is not None
+            ):  # "Anna Weber, formerly Anna Schmidt", the second known
+                yield second, clean_text(text[slice(*first)]), first
+                continue
+            of = _before(text, cue.start(), places, of)
+        if of is None:
+            continue
+        start, end = given
+        name, whole = clean_text(text[start:end]), extraction.entities[of].name
+        if _BORN.search(cue[0]) and " " not in name and " " in whole:
+            name = f"{whole.rsplit(' ', 1)[0]} {name}"  # "Anna Weber, née Schmidt" was Anna Schmidt
+        yield of, name, (start, end)
+
+
+def _occurrences(extraction: Extraction, text: str) -> Iterator[tuple[int, int, int]]:
+    for ordinal, entity in enumerate(extraction.entities):
+        for found in re.finditer(rf"(?<!\w){re.escape(entity.name)}(?!\w)", text, re.IGNORECASE):
+            yield found.start(), found.end(), ordinal
+
+
+def _name_at(text: str, at: int, places: list[tuple[int, int, int]]) -> tuple[int, int] | None:
+    """Return where the name that begins at `at` stands: a listed one, else words that are written large."""
+    end = max((end for start, end, _ in places if start == at), default=None)
+    if end is not None:
+        return at, end
+    stop = at
+    for _ in range(_MOST_WORDS):
+        word = _WORD.match(text, stop + (stop > at and text[stop : stop + 1] == " "))
+        if word is None or not word[0][0].isupper():
+            break
+        stop = word.end()
+    return (at, stop) if stop > at else None
+
+
+def _before(text: str, at: int, places: list[tuple[int, int, int]], speaker: int | None) -> int | None:
+    """Return the entity named last before `at` in its sentence; the speaker who speaks of themselves."""
+    since = max(at - _REACH, *(text.rfind(mark, 0, at) for mark in (". ", "! ", "? ", "\n")), 0)
+    named = max(
+        ((end, ordinal) for start, end, ordinal in places if since <= start and end <= at), default=None
+    )
+    if named is None or (_FIRST_PERSON.search(text, named[0], at) and speaker is not None):
+        return speaker
+    return named[1]
+
+
+def _unlisted_before(text: str, at: int, places: list[tuple[int, int, int]]) -> tuple[int, int] | None:
+    """Return where a name of two or three words that is not listed stands right before `at`."""
+    run = _NAME_BEFORE.search(text, max(0, at - _REACH), at)
+    if run is None or any(start < run.end(1) and end > run.start(1) for start, end, _ in places):
         return None
-    store, asked = parts.store, [episode.sequence]
-    found = await off_the_loop(store, lambda: list(store.rows(EXTRACTIONS_AT, episode.group, asked)))
-    return rows.extraction(found[0]) if found else None
+    return run.span(1) if all(word[0].isupper() for word in run[1].split(" ")) else None
 
 
-def keep(outbox: Outbox, episode: Episode, found: Extraction) -> Extraction:
-    """Post an extraction to the journal; return it as a read of the journal would.
-
-    It differs where a model's output is invalid Unicode: what cannot be stored becomes a question mark, and a
-    replay must decide on the same text.
-    """
-    row = rows.extraction_row(episode.sequence, found)
-    outbox.post(changes.extracted(episode, row))
-    return rows.extraction(row) if "?" in row[-1] else found
-
-
-async def read_episode(parts: Parts, episode: Episode) -> Extraction:
-    """Return what the episode says, the speaker first, without what does not stand in it; stores nothing."""
-    if episode.kind == "triples":
-        # Triples are never sent to a model.
-        return triples.to_extraction(episode.text, episode.reference_time)
-    limit = parts.pipeline.previous_episodes
-    said = await off_the_loop(parts.store, lambda: previous(parts.store, episode, limit))
-    request = ExtractionRequest(episode=episode, previous=tuple(said))
-    return ground(speaker_first(await parts.extractor.extract(request), episode), request)
+def _found(name: str, text: str) -> tuple[int, int] | None:
+    at = text.find(name)
+    return (at, at + len(name)) if at >= 0 else None

@@ -8,14 +8,12 @@ from functools import partial
 from kgray import times
 from kgray.derivation import dump
 from kgray.derivation.change import EpisodeChange, with_change
-from kgray.derivation.stored import records_of
-from kgray.derivation.view import View
+from kgray.derivation.stored import View, records_of
 from kgray.derivation.withdrawn import retracted
 from kgray.errors import InputError
-from kgray.ingest.calls import settle
+from kgray.ingest.calls import read_episode, settle
 from kgray.ingest.committer import Committer, Parts
 from kgray.ingest.decide import Decision, decide
-from kgray.ingest.extract import read_episode
 from kgray.ingest.state import Answers, GroupState, ReadEpisode
 from kgray.kinds import ALL
 from kgray.ledger import Foresight, dumped_episodes, find

@@ -1,8 +1,4 @@
-"""Relation names: what the ontology declares about them, and what must be asked about pairs of them (R17).
-
-A pair of names is ruled on once: when the second name is first used and the two share a telling word, or when
-both are first used with the same subject and object.
-"""
+"""Relation names: what the ontology declares of them, and what is asked about pairs of them, once (R17)."""
 
 from __future__ import annotations
 

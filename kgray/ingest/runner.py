@@ -1,9 +1,5 @@
 """The windowed runner: many episodes in flight, the same graph as the plain loop's (R20).
 
-Episodes are extracted side by side, also those of one group. Each is decided ahead of time on a view of what
-earlier ones will probably add, only to find its questions; then it is decided again, in order, on the true
-state.
-
 Two lanes share the window. The live lane goes first: the backfill lane leaves it some places in the window
 and at the model. Within a group the order of acceptance holds whatever the lane.
 """
@@ -12,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import statistics
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from dataclasses import replace
@@ -26,7 +23,7 @@ from kgray.ingest.calls import Gate
 from kgray.ingest.committer import Committer, Parts
 from kgray.ingest.state import garbage_collected_rarely
 from kgray.ingest.threads import off_the_loop
-from kgray.ingest.window import GroupWindow, Run
+from kgray.ingest.window import GroupWindow
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
 from kgray.records import Episode, Operation
 
@@ -35,6 +32,9 @@ GRACE_S = 5.0  # how long a run that is asked to stop still commits entries in f
 # until LIVE_LATELY_S after the last live entry, because a reserved place is idle.
 LIVE_SHARE = 16
 LIVE_LATELY_S = 10.0
+# A model that answers sooner, as the rules do, is asked at the commit: to decide ahead costs 3 more tries an
+# episode, each of about a millisecond. (least, median) of the latest, which a busy loop lengthens.
+AT_ONCE_S = 0.01, 0.05
 _LOOK_S = 0.25  # seconds between two looks for new entries and for a request to stop
 _ALL_S = 30.0  # between two looks at all that is pending, not only at what was appended lately
 # Entries that a group may have at its turn, so that its state, once loaded, is used for several episodes; but
@@ -53,7 +53,7 @@ class Runner:
         self.totals = Totals()  # of the current run, or of the last one; of a service, from its start
         self.holds: dict[str, Hold] = {}  # groups that are held, as of the last look
         self.committer = Committer(parts, self.watch)
-        self._run: _WindowedRun | None = None
+        self._run: WindowedRun | None = None
 
     async def run(
         self,
@@ -79,11 +79,7 @@ class Runner:
         return self.totals
 
     async def serve(
-        self,
-        *,
-        mine: Takes = lambda _: True,
-        stop: Stop = lambda: False,
-        on_step: OnStep = lambda *_: None,
+        self, *, mine: Takes = lambda _: True, stop: Stop = lambda: False, on_step: OnStep = lambda *_: None
     ) -> None:
         """Carry out pending entries and those that arrive, until `stop()` is true; raises as `run` does."""
         while not stop():
@@ -98,7 +94,7 @@ class Runner:
     async def _go(self, takes: Takes, stop: Stop, on_step: OnStep, room: Room = boundless) -> None:
         await self.committer.forget_stale()
         while True:
-            run = self._run = _WindowedRun(self, self._parts, takes, stop, on_step, room)
+            run = self._run = WindowedRun(self, self._parts, takes, stop, on_step, room)
             try:
                 with garbage_collected_rarely():
                     await run.go()
@@ -123,24 +119,16 @@ class Runner:
         spans.ended(f"kgray {stage}", seconds, {"kgray.sequence": episode.sequence} if episode else {})
 
 
-class _WindowedRun:
+class WindowedRun:
     """One run: its windows and its tasks. A run ends when nothing is pending, or at a request to stop."""
 
     def __init__(
         self, runner: Runner, parts: Parts, takes: Takes, stop: Stop, on_step: OnStep, room: Room
     ) -> None:
-        self._runner, self._parts, self._takes, self._room = runner, parts, takes, room
-        self._on_step, self._committer = on_step, runner.committer
-        self._run = Run(
-            parts=parts,
-            committer=runner.committer,
-            gate=Gate(parts.streams),
-            totals=runner.totals,
-            watch=runner.watch,
-            spawn=self._spawn,
-            ended=self._ended,
-            stop=stop,
-        )
+        self.parts, self.stop, self.committer = parts, stop, runner.committer
+        self.gate, self.totals, self.watch = Gate(parts.streams), runner.totals, runner.watch
+        self.took: deque[float] = deque(maxlen=32)  # seconds of the latest extractions
+        self._runner, self._takes, self._on_step, self._room = runner, takes, on_step, room
         self._windows: dict[str, GroupWindow] = {}
         self._withdrawn: dict[str, asyncio.Task[list[tuple[int, str]]]] = {}  # retractions and removals
         self._taken = 0
@@ -154,25 +142,36 @@ class _WindowedRun:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    @property
+    def usual_s(self) -> float:
+        """How long an extraction usually takes; 0 before the first."""
+        return statistics.median(self.took) if self.took else 0.0
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it pays to decide ahead."""
+        return not self.took or min(self.took) >= AT_ONCE_S[0] or self.usual_s >= AT_ONCE_S[1]
+
     def widen(self, parts: Parts) -> None:
         """Go on with another number of streams."""
-        self._parts, self._run.gate.width = parts, parts.streams
-        self._run.gate.let_in()
+        self.parts, self.gate.width = parts, parts.streams
+        self.gate.let_in()
         for window in self._windows.values():
             window.go_ahead()
 
     async def go(self) -> None:
+        """Carry out what is pending."""
         grace: float | None = None
         while grace is None or time.monotonic() < grace:
             await self._withdraw()
-            if grace is None and self._run.stop():
+            if grace is None and self.stop():
                 grace = time.monotonic() + GRACE_S
             if grace is None:
                 await self._fill()
             await self._hold_refused()
             await self._end_withdrawn()
             if not (self._heads() or self._withdrawn):
-                await self._committer.outbox.flush()
+                await self.committer.outbox.flush()
                 if await self._hold_refused():
                     continue
                 # Posted entries stay pending until they are durable, and may have hidden later ones.
@@ -184,7 +183,7 @@ class _WindowedRun:
 
     async def _wait(self, left: float | None) -> None:
         waiting: list[asyncio.Future[Any]] = [*self._heads(), *self._withdrawn.values(), self._broken]
-        sending = self._committer.outbox.sending
+        sending = self.committer.outbox.sending
         if sending is not None and not sending.done():
             waiting.append(sending)
         elif sending is not None:
@@ -218,15 +217,15 @@ class _WindowedRun:
         if (window := self._windows.pop(group, None)) is not None:
             await window.discard()
         self._queue(group, live=False)
-        self._committer.forgive(group)
-        store, before = self._parts.store, self._runner.holds.get(group)
+        self.committer.forgive(group)
+        store, before = self.parts.store, self._runner.holds.get(group)
         self._runner.holds[group] = await off_the_loop(
             store, lambda: holds.hold(store, group, sequence, fault, before)
         )
 
     async def _hold_refused(self) -> bool:
         """Hold the groups whose writes the store has refused; return whether there were any."""
-        refused = list(self._committer.outbox.faults.items())
+        refused = list(self.committer.outbox.faults.items())
         for group, (sequence, fault) in refused:
             await self._hold(group, sequence, fault)
         return bool(refused)
@@ -246,11 +245,11 @@ class _WindowedRun:
         if not anyway and now - self._asked_at < _LOOK_S:
             return 0
         self._asked_at = now
-        store, before = self._parts.store, len(self._withdrawn)
+        store, before = self.parts.store, len(self._withdrawn)
         self._runner.holds = await off_the_loop(store, lambda: holds.held(store))
         for group in filter(self._may_withdraw, await off_the_loop(store, store.withdrawing)):
             window = self._windows.pop(group, None)
-            self._withdrawn[group] = self._spawn(self._withdraw_in(group, window))
+            self._withdrawn[group] = self.spawn(self._withdraw_in(group, window))
             if window is not None:
                 self._queue(group, live=True)
         return len(self._withdrawn) - before
@@ -258,7 +257,7 @@ class _WindowedRun:
     async def _withdraw_in(self, group: str, window: GroupWindow | None) -> list[tuple[int, str]]:
         if window is not None:
             await window.discard()
-        return await self._committer.withdraw(group)
+        return await self.committer.withdraw(group)
 
     async def _end_withdrawn(self) -> None:
         """Count the retractions and removals that have ended."""
@@ -270,7 +269,7 @@ class _WindowedRun:
                 await self._hold(group, 0, fault)
                 continue
             for sequence, outcome in task.result():
-                self._ended(group, sequence, outcome)
+                self.ended(group, sequence, outcome)
 
     def _may_withdraw(self, group: str) -> bool:
         """Whether to carry out removals: an episode at which its group is held is in nobody's way."""
@@ -281,17 +280,17 @@ class _WindowedRun:
     def _start(self, window: GroupWindow) -> None:
         """Commit the window's next entry; an empty window is dropped once all its entries are durable."""
         if window.items:
-            window.head = self._spawn(window.commit_head())
+            window.head = self.spawn(window.commit_head())
         elif not window.posted:
             del self._windows[window.group]
 
-    def _ended(self, group: str, sequence: int, outcome: str) -> None:
-        """Count an entry that is durable: the windows' hook."""
-        self._run.totals.count(outcome)
+    def ended(self, group: str, sequence: int, outcome: str) -> None:
+        """Count an entry that is durable."""
+        self.totals.count(outcome)
         if outcome == "committed":
-            self._run.totals.last_commit = time.monotonic()
+            self.totals.last_commit = time.monotonic()
         if self._runner.holds.pop(group, None) is not None:
-            holds.release(self._parts.store, group)
+            holds.release(self.parts.store, group)
         self._on_step(group, sequence, outcome)
         window = self._windows.get(group)
         if window is not None and not (window.items or window.posted or window.head):
@@ -307,7 +306,7 @@ class _WindowedRun:
         """
         # Entries that wait for the writer are in memory too: while it is slow, no more are taken.
         posted = sum(window.posted for window in self._windows.values())
-        width = min(self._parts.window, self._room())
+        width = min(self.parts.window, self._room())
         room, now = width - max(self.in_flight, posted), time.monotonic()
         due = now - self._looked_at >= _LOOK_S or room >= max(1, width // 8)
         if room <= 0 or not (anyway or due):
@@ -327,12 +326,12 @@ class _WindowedRun:
                 if self._may_take(group):
                     taken += await self._take(group, share, free, live=not bulk)
         live = now - self._live_at < LIVE_LATELY_S
-        self._run.gate.hold_back(self._parts.streams // LIVE_SHARE if live else 0)
+        self.gate.hold_back(self.parts.streams // LIVE_SHARE if live else 0)
         return taken
 
     async def _look(self, *, everything: bool) -> None:
         """Queue the groups to which something was appended since the last look, or all with anything."""
-        store, mark = self._parts.store, 0 if everything else self._mark
+        store, mark = self.parts.store, 0 if everything else self._mark
         found, self._mark = await off_the_loop(store, lambda: store.newly_pending(mark), much=everything)
         if everything:
             self._all_at = time.monotonic()
@@ -347,34 +346,34 @@ class _WindowedRun:
 
     async def _see_the_end(self, posted: int) -> None:
         """Note where the end of the backlog begins: from there the longest texts go first."""
-        store, taken = self._parts.store, self.in_flight + posted
-        most = taken + 2 * self._parts.streams + 1
+        store, taken = self.parts.store, self.in_flight + posted
+        most = taken + 2 * self.parts.streams + 1
         untaken = await off_the_loop(store, lambda: store.pending_count(most=most)) - taken
-        if untaken > 2 * self._parts.streams:
+        if untaken > 2 * self.parts.streams:
             self._tail = None
         elif self._tail is None:
             self._tail = self._taken
 
     async def _take(self, group: str, share: int, free: dict[bool, int], *, live: bool) -> int:
         """Take what is left of a group's turn, `share` in all; return how many entries. Lowers `free`."""
-        there, store = self._windows.get(group), self._parts.store
+        there, store = self._windows.get(group), self.parts.store
         after = 0 if there is None else there.last
         left = min(free[False], share - self._used.get(group, 0))
         found = await off_the_loop(store, lambda: store.pending(group, left, after=after))
-        window = self._windows.get(group) or GroupWindow(group, self._run)
+        window = self._windows.get(group) or GroupWindow(group, self)
         taken = 0
         for entry in found:
             bulk = isinstance(entry, Episode) and entry.bulk
             withdraws = isinstance(entry, Operation) and entry.withdraws  # the next look carries it out
             if withdraws or window.barred or free[bulk] <= 0:
                 break
-            if self._run.totals.first_claim is None:
-                self._run.totals.first_claim = time.monotonic()
+            if self.totals.first_claim is None:
+                self.totals.first_claim = time.monotonic()
             self._windows[group] = window
             window.take(entry, self._taken, tail=self._tail)
             self._taken += 1
             if isinstance(entry, Episode):
-                self._parts.watch("taken", 0.0, entry)
+                self.parts.watch("taken", 0.0, entry)
             taken += 1
             free[True] -= 1
             free[False] -= 1
@@ -391,7 +390,8 @@ class _WindowedRun:
 
     # ------------------------------------------------------------------ its tasks
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Start a task whose failure ends the run."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
@@ -417,9 +417,9 @@ class _WindowedRun:
             self._broken.exception()
         else:
             self._broken.cancel()
-        outbox = self._committer.outbox
+        outbox = self.committer.outbox
         with suppress(Exception):  # the run has raised it already, or stops and waits only briefly
-            async with asyncio.timeout(GRACE_S if self._run.stop() else None):
+            async with asyncio.timeout(GRACE_S if self.stop() else None):
                 await outbox.flush()
         if not outbox.idle:
-            self._committer.forget_all()
+            self.committer.forget_all()

@@ -1,9 +1,7 @@
 """What deciding works with: an episode, what is known of its group, answers so far, and open questions.
 
-`KnownState` is what deciding reads of a group: a `GroupState` has the true state; an `AheadState` shows
-uncommitted episodes too, and has what deciding may read, no more. A `GroupState` is built from the store when
-first needed, kept current by commits, and dropped when a commit fails or a correction changes records of any
-age. A property test checks that a loaded state equals a kept one.
+`KnownState` is what deciding reads of a group: a `GroupState` is the true one, kept current by commits, and
+equal to one that is loaded from the store; an `AheadState` shows uncommitted episodes too.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ from kgray.derivation.change import Difference, EpisodeChange
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.statements import Statement
 from kgray.derivation.stored import garbage_not_collected, let_go, records_of
-from kgray.ingest.aliases import ToldNames
 from kgray.ingest.candidates import NameIndex, Nearest
+from kgray.ingest.extract import ToldNames
 from kgray.kinds import ALL, Row
 from kgray.ontology import Ontology
 from kgray.ports import Answer, Embedding, Question, Store, Vector
@@ -45,10 +43,9 @@ _RARE = (100_000, 50, 1_000)
 
 @contextmanager
 def garbage_collected_rarely() -> Iterator[None]:
-    """Let Python's cyclic garbage collector run rarely inside the block; restore the thresholds after it.
+    """Let Python's cyclic garbage collector run rarely inside the block.
 
-    A group of 100,000 facts is some millions of long-lived objects, which the collector would scan for every
-    few hundred new ones; reference counting frees what else a run allocates.
+    It would scan the millions of objects of a group of 100,000 facts for every few hundred new ones.
     """
     before = gc.get_threshold()
     gc.set_threshold(*_RARE)

@@ -53,14 +53,14 @@ class Connected:
 def connect(case: Case, resolved: Resolved, related: Related) -> Connected:
     """Find or make the statement of each fact; while its question is open, a fact makes a new one."""
     connected = Connected()
-    stored = case.state.graph.births
+    stored = case.state.graph.entities
     groups = _fact_groups(case.extraction.facts)
     for ordinal, fact in enumerate(case.extraction.facts):
         subject = resolved.shown[fact.source]
         target = fact.value if fact.target is None else resolved.shown[fact.target]
         key, _ = fold_key(
             related.relations,
-            lambda id_: resolved.made[id_].born if id_ in resolved.made else stored[id_],
+            lambda id_: (resolved.made.get(id_) or stored[id_]).born,
             fact.relation,
             subject,
             target,

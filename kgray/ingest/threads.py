@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kgray.derivation.stored import garbage_not_collected
 from kgray.ports import Store
 
 _T = TypeVar("_T")
-There = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]  # runs a coroutine in the loop it belongs to
 
 # Two groups at a time: more would take as much processor time and more memory.
 _THREADS = ThreadPoolExecutor(2, thread_name_prefix="kgray-group")
@@ -48,28 +47,6 @@ async def at_length(call: Callable[[], _T]) -> _T:
         del _LONG[this]
         if not _LONG:
             sys.setswitchinterval(usual)
-
-
-async def apart(work: Callable[[There], Coroutine[Any, Any, _T]]) -> _T:
-    """Return what a coroutine returns that computes for seconds; it runs in a thread, in a loop of its own.
-
-    What belongs to this loop it awaits through `there`; once nobody waits any more, that is refused.
-    """
-    here, waits = asyncio.get_running_loop(), True
-
-    async def asked(coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - what that returns
-        if not waits:
-            coroutine.close()
-            raise asyncio.CancelledError
-        return await coroutine
-
-    def there(coroutine: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked(coroutine), here))
-
-    try:
-        return await at_length(lambda: asyncio.run(work(there)))
-    finally:
-        waits = False
 
 
 async def tell_lag(observe: Callable[[float], None]) -> None:

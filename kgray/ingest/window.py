@@ -3,34 +3,40 @@
 The commit decides on the true state, from no answers at all, as the plain loop does; its requests are first
 looked up among those asked ahead. So work done ahead of time can be wasted, but never wrong (R20).
 
-`runner` calls a window; the window calls back through two hooks only: `spawn` starts a task of the run, and
-`ended` reports an entry once it is durable, from the outbox's `done` callback in `committer`.
+`runner` calls a window; a window tells it of an entry once that is durable, from the outbox's `done`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
-from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kgray.derivation.change import EpisodeChange
 from kgray.errors import ContentError
 from kgray.holds import is_groups_own
 from kgray.ingest.ahead import AheadRows, AheadState, ReadKey
-from kgray.ingest.calls import Gate, Urgency, journaled, patiently, requests_of, settle
-from kgray.ingest.committer import Committer, OnStage, Parts
+from kgray.ingest.calls import (
+    Urgency,
+    journaled,
+    keep,
+    patiently,
+    read_episode,
+    requests_of,
+    settle,
+    stored_extraction,
+)
 from kgray.ingest.decide import Decision, decide
-from kgray.ingest.extract import keep, read_episode, stored_extraction
 from kgray.ingest.state import Answers, GroupState, KnownState, Questions, ReadEpisode
 from kgray.ports import Answer, Embedding, Question, QuestionRequest, embedded
-from kgray.ports.ingest import Stop, Totals
 from kgray.records import Episode, Extraction, Operation
+
+if TYPE_CHECKING:
+    from kgray.ingest.runner import WindowedRun
 
 # The extraction of the next entry to commit is sent a second time after `Parts.late_s`, but not before
 # LATE_TIMES the median of the latest extractions: a model that is slow as a whole is not late. With 1 % of
@@ -43,8 +49,6 @@ PATIENT_S = 0.02
 Asked = tuple[Question, ...]  # by an episode in one request
 GivenAnswers = tuple[Answer, ...]
 Asking = asyncio.Task[GivenAnswers]
-Ended = Callable[[str, int, str], None]  # group, sequence, outcome; called when it is durable
-Spawn = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
 
 
 @dataclass(slots=True, eq=False)
@@ -69,35 +73,10 @@ class InFlight:
     deciding_s: float = 0.0  # of all tries
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """What the windows of a run share.
-
-    took    seconds of the latest extractions
-    spawn   starts tasks whose failure ends the run
-    ended   reports an entry once it is durable
-    """
-
-    parts: Parts
-    committer: Committer
-    gate: Gate
-    totals: Totals
-    watch: OnStage
-    spawn: Spawn
-    ended: Ended
-    stop: Stop
-    took: deque[float] = field(default_factory=lambda: deque(maxlen=32))
-
-    @property
-    def usual_s(self) -> float:
-        """How long an extraction usually takes; 0 before the first."""
-        return statistics.median(self.took) if self.took else 0.0
-
-
 class GroupWindow:
     """The window of one group."""
 
-    def __init__(self, group: str, run: Run) -> None:
+    def __init__(self, group: str, run: WindowedRun) -> None:
         """Start with nothing in flight."""
         self.group = group
         self.items: dict[int, InFlight] = {}  # by sequence, in order
@@ -105,9 +84,9 @@ class GroupWindow:
         self._deciding: asyncio.Task[None] | None = None  # ahead
         self.posted = 0  # entries decided but not yet durable: still pending in the store
         self.last = 0  # the sequence of the newest entry taken
-        self._run, self._parts, self._committer = run, run.parts, run.committer
+        self._run, self._committer = run, run.committer
         self._rows = AheadRows(run.parts.embedder.dimensions)
-        self._rules = run.parts.rules
+        self._parts, self._rules = run.parts, run.parts.rules
 
     @property
     def barred(self) -> bool:
@@ -137,14 +116,12 @@ class GroupWindow:
 
     async def discard(self) -> None:
         """Drop what is in flight: its entries stay pending, and nothing that was decided ahead is used."""
-        tasks: list[asyncio.Task[Any]] = []
-        if self.head is not None:
-            if self.barred and len(self.items) == 1:
-                await asyncio.wait((self.head,))  # a correction asks no model
-            tasks.append(self.head)
-        tasks += [self._deciding] if self._deciding is not None else []
+        if self.head is not None and self.barred and len(self.items) == 1:
+            await asyncio.wait((self.head,))  # a correction asks no model
+        held: list[asyncio.Task[Any] | None] = [self.head, self._deciding]
         for item in self.items.values():
-            tasks += [*item.asked.values(), *([item.preparing] if item.preparing is not None else ())]
+            held += [item.preparing, *item.asked.values()]
+        tasks = [task for task in held if task is not None]
         self.items.clear()  # first: the end of a call would have its entry decided again
         for task in tasks:
             task.cancel()
@@ -170,14 +147,14 @@ class GroupWindow:
                 raise
             self._tried(item)
 
-    async def _embed_for(self, item: InFlight, texts: list[str]) -> None:
-        """Compute the vectors of those texts that the entry does not have."""
-        if not (fresh := [text for text in texts if text not in item.vectors]):
-            return
-        since = time.monotonic()
-        found = await patiently(lambda: embedded(self._parts.embedder, fresh), self._parts, self._run.stop)
-        self._run.watch("embed", time.monotonic() - since, None)
-        item.vectors.update(zip(fresh, found, strict=True))
+    async def _embed_for(self, item: InFlight, texts: list[str]) -> list[Embedding]:
+        """Return the vectors of texts; those that the entry does not have are computed."""
+        if fresh := [text for text in texts if text not in item.vectors]:
+            since, parts = time.monotonic(), self._parts
+            found = await patiently(lambda: embedded(parts.embedder, fresh), parts, self._run.stop)
+            self._run.watch("embed", time.monotonic() - since, None)
+            item.vectors.update(zip(fresh, found, strict=True))
+        return [item.vectors[text] for text in texts]
 
     def _tried(self, item: InFlight) -> None:
         """Note that this entry was tried; the entries after it may go on."""
@@ -196,7 +173,8 @@ class GroupWindow:
 
     def go_ahead(self) -> None:
         """Decide ahead what is due, unless that is being done."""
-        if self._next_due() is not None and (self._deciding is None or self._deciding.done()):
+        idle = self._deciding is None or self._deciding.done()
+        if idle and self._run.is_ahead and self._next_due() is not None:
             self._deciding = self._run.spawn(self._decide_ahead())
 
     async def _decide_ahead(self) -> None:
@@ -333,7 +311,8 @@ class GroupWindow:
                     found = await read_episode(self._parts, episode)
                 told("ok", found.cost)
                 took = time.monotonic() - sent_at
-                self._run.took.append(took)
+                if episode.kind != "triples":  # no model reads these
+                    self._run.took.append(took)
                 self._run.watch("extract", took, episode)
                 return found
 
@@ -385,7 +364,8 @@ class GroupWindow:
             await self._committer.fail(episode, error, self._posted(episode, "failed"))
             return
         # Touch the readers where the change differs from the expected one; from now on the state holds it.
-        self._show(episode.sequence, attempt)
+        if self._rows.is_read:
+            self._show(episode.sequence, attempt)
         self._rows.put(episode.sequence, None)
         self._run.totals.left_out += len(read.extraction.dropped)
         await self._committer.commit(change, self._posted(episode, "committed"))
@@ -409,20 +389,19 @@ class GroupWindow:
 
         async def attempt(answers: Answers) -> Decision:
             found = self._attempt(item, read, await self._committer.state(self.group), answers)
-            if found.change is not None and found.asked:
+            if found.change is not None and found.asked and self._run.is_ahead:
                 self._show(read.episode.sequence, found)  # later entries need not wait for its answers
                 self._tried(item)
             return found
 
-        async def ask(request: QuestionRequest) -> GivenAnswers:
-            return await self._call(item, request, stalled=True)
-
-        async def embed(texts: list[str]) -> list[Embedding]:
-            await self._embed_for(item, texts)
-            return [item.vectors[text] for text in texts]
-
-        resolution = self._parts.pipeline.resolution
-        return await settle(read, Answers(), resolution, attempt=attempt, embed=embed, ask=ask)
+        return await settle(
+            read,
+            Answers(),
+            self._parts.pipeline.resolution,
+            attempt=attempt,
+            embed=partial(self._embed_for, item),
+            ask=partial(self._call, item, stalled=True),
+        )
 
     async def _head_extraction(self, item: InFlight, episode: Episode) -> None:
         """Wait for the extraction of the next entry to commit; send it a second time where it is late."""

@@ -13,11 +13,9 @@ from typing import Any, NamedTuple
 
 from kgray import holds, kinds, rows
 from kgray.derivation import dump
-from kgray.derivation.around import records_around
 from kgray.derivation.dump import DumpRow
 from kgray.derivation.group import GroupGraph
-from kgray.derivation.stored import records_of, view_now
-from kgray.derivation.view import View
+from kgray.derivation.stored import View, records_around, records_of, view_now
 from kgray.errors import InputError
 from kgray.graph import Entity, FactSpan
 from kgray.kinds import Read

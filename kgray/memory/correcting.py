@@ -19,7 +19,7 @@ from kgray.derivation.names import Fold
 from kgray.derivation.stored import records_of, view_now
 from kgray.errors import InputError, Locked, NoSpace, NotFound, Stopped, Unavailable
 from kgray.graph import Entity
-from kgray.ingest.withdraw import withdraw_requested
+from kgray.ingest.correct import withdraw_requested
 from kgray.kinds import Row
 from kgray.ledger import named, read_with, request, request_reading_again, result
 from kgray.memory.naming import entity_ids

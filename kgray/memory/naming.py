@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from kgray import kinds, rows
-from kgray.derivation.stored import StoredView, view_now
-from kgray.derivation.view import View
+from kgray.derivation.stored import StoredView, View, view_now
 from kgray.errors import Ambiguous, NotFound
 from kgray.graph import Entity
 from kgray.ledger import find

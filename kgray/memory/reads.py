@@ -19,8 +19,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from kgray import kinds, ports, rows, times
 from kgray.communities.reading import ShownCommunity, list_of, one_of
 from kgray.derivation import dump as dumping
-from kgray.derivation.stored import in_pieces, view_now
-from kgray.derivation.view import View
+from kgray.derivation.stored import View, in_pieces, view_now
 from kgray.errors import InputError, NotFound
 from kgray.graph import Community, Entity, Fact, Hit
 from kgray.ledger import result, sequences_of

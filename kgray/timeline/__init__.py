@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kgray.timeline.claims import Claim, Point, Rivals, Said, Span
+from kgray.timeline.states import Claim, Point, Rivals, Said, Span
 from kgray.timeline.sweep import SpanChange, Sweep, timeline
 
 __all__ = ["Claim", "Point", "Rivals", "Said", "Span", "SpanChange", "Sweep", "timeline"]

@@ -12,8 +12,7 @@ from operator import itemgetter
 
 from kgray import times
 from kgray.derivation import dump
-from kgray.derivation.stored import records_of
-from kgray.derivation.view import View
+from kgray.derivation.stored import View, records_of
 from kgray.errors import InputError, Locked, NotFound, StoreError
 from kgray.kinds import ALL, KINDS, SINCE, Kind, Row
 from kgray.ledger import dumped_episodes

@@ -16,8 +16,7 @@ from kgray import times
 from kgray.backends.hashing import HashingEmbedder
 from kgray.backends.rules import RulesJudge
 from kgray.derivation import dump
-from kgray.derivation.stored import StoredView, records_of
-from kgray.derivation.view import View
+from kgray.derivation.stored import StoredView, View, records_of
 from kgray.ingest.committer import Parts
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bench.plain_loop import Loop
 from kgray.errors import Unavailable
-from kgray.ingest.withdraw import withdraw_requested
+from kgray.ingest.correct import withdraw_requested
 from kgray.kinds import ALL, KINDS, Row
 from kgray.ledger import request
 from kgray.ports import Matrix, embedded

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -14,12 +15,12 @@ from kgray.communities.refresh import _journal
 from kgray.derivation.repair import differences
 from kgray.derivation.stored import in_pieces, view_now
 from kgray.errors import NotFound
-from kgray.ingest import withdraw as withdrawing
+from kgray.ingest import correct as withdrawing
 from kgray.ledger import accept, request, result
 from kgray.memory.answers import entities_like, history_of
 from kgray.memory.naming import id_called
 from kgray.memory.reads import changes
-from kgray.ports import Store, embedded
+from kgray.ports import Store
 from kgray.records import Operation
 from kgray.search import Query, Recipe, Searcher, Weights
 from tests.graph.engine import SMALL, Engine, engine_on, triples, works
@@ -55,18 +56,10 @@ def begin(engine: Engine, kind: str, pieces: int) -> int:
 
 def go_on(engine: Engine, asked: Operation, pieces: int) -> int:
     """Carry out so many changes of a withdrawal."""
-
-    async def some() -> None:
-        at = max(times.now(), engine.last_recorded() + 1)
-        left = pieces
-        async for change in withdrawing.withdraw(engine.store, partial(embedded, SMALL), asked, at):
-            engine.store.apply([change])
-            left -= 1
-            if not left:
-                return
-
+    at = max(times.now(), engine.last_recorded() + 1)
     with engine.store.writing():
-        asyncio.run(some())
+        for change in islice(withdrawing.withdraw(engine.store, asked, at), pieces):
+            engine.store.apply([change])
     return asked.sequence
 
 

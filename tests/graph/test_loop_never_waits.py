@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kgray.derivation.group import GroupGraph
-from kgray.ingest import withdraw
+from kgray.ingest import correct as withdraw
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
 from kgray.ingest.threads import at_length, tell_lag

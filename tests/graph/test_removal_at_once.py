@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kgray.errors import InvalidAnswer, Unavailable
+from kgray.ingest.correct import withdraw_requested
 from kgray.ingest.runner import Runner
-from kgray.ingest.withdraw import withdraw_requested
 from kgray.ledger import request, result
 from kgray.ports import ExtractionRequest, embedded
 from kgray.records import Extraction, Operation

@@ -36,6 +36,12 @@ from tests.waiting import HANGS_S
 COUNT = 80  # episodes of the histories that runs are compared on
 
 
+@pytest.fixture(autouse=True)
+def ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have episodes decided ahead, though the models of these tests answer at once."""
+    monkeypatch.setattr("kgray.ingest.runner.AT_ONCE_S", (0.0, 0.0))
+
+
 class Shuffled:
     """A model whose calls end in random order; some calls find it out of reach, some texts are refused."""
 
@@ -518,6 +524,24 @@ async def test_while_the_writer_is_away_no_more_is_decided_than_a_window(tmp_pat
 
     assert len(read) == engine.store.counts()[GROUP].committed == 200
     assert seen <= committed + 3 * 8
+
+
+def test_a_model_that_answers_at_once_is_asked_at_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is decided ahead for it, but at first; the graph is the plain loop's."""
+    monkeypatch.setattr("kgray.ingest.runner.AT_ONCE_S", (60.0, 60.0))
+    engine, plain = (
+        Engine(tmp_path / "windowed", judge=WildJudge()),
+        Engine(tmp_path / "plain", judge=WildJudge()),
+    )
+    for each in (engine, plain):
+        each.accept(*drafts(5, COUNT))
+    with engine.store.writing():
+        totals = asyncio.run(Runner(replace(engine.parts, window=64, streams=4)).run())
+    plain.run()
+    assert totals.stalls == totals.requests > 0
+    assert engine.dump() == plain.dump()
 
 
 def test_no_more_is_decided_ahead_than_the_model_reads_at_a_time(

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kgray.derivation.stored import StoredView, records_of
-from kgray.derivation.view import View
+from kgray.derivation.stored import StoredView, View, records_of
 from kgray.errors import NotFound
 from kgray.graph import FactSpan, Hit
 from kgray.ledger import episodes_at

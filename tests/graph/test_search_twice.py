@@ -8,8 +8,7 @@ from itertools import product
 
 import pytest
 
-from kgray.derivation.stored import records_of
-from kgray.derivation.view import View
+from kgray.derivation.stored import View, records_of
 from kgray.ledger import episodes_at
 from kgray.ports import Store
 from kgray.search import Filters, Query, Searcher, context

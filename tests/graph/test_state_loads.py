@@ -13,8 +13,8 @@ import pytest
 
 from kgray.errors import Unwritable
 from kgray.ingest.committer import Committer, Direct
+from kgray.ingest.correct import withdraw_requested
 from kgray.ingest.state import GroupState
-from kgray.ingest.withdraw import withdraw_requested
 from kgray.ledger import request
 from kgray.ports import RowChanges, embedded
 from kgray.records import Operation

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kgray import times
-from kgray.ingest.grounding import ground
+from kgray.ingest.extract import ground
 from kgray.ports import ExtractionRequest
 from kgray.prompting.prompts import load
 from kgray.prompting.replies import parse_extraction
