@@ -293,7 +293,8 @@ class _AtOnce:
 def many_groups(folder: Path, groups: int, entities: int, seed: int) -> ManyGroups:
     """Ingest groups of so many entities in communities of about 10, and refresh them through Ray."""
     import kgray
-    from kgray.runtime import profile, session
+    from kgray.runtime import session
+    from kgray.runtime.spec import Profile
 
     dice = np.random.default_rng(seed)
     with kgray.open(folder) as memory:
@@ -304,7 +305,7 @@ def many_groups(folder: Path, groups: int, entities: int, seed: int) -> ManyGrou
             told = [{"source": f"P{a}", "relation": "KNOWS", "target": f"P{b}"} for a, b in pairs]
             rows.append({"group": f"g{group}", "id": "1", "at": "2026-01-01", "triples": told})
         memory.add_many(rows)
-    ray = session.start(Settings(), profile.Profile())
+    ray = session.start(Settings(), Profile())
     try:
         opened = kgray.open(folder, runtime_backend="ray", runtime_address=ray.address)
         opened._summarizer = _AtOnce  # noqa: SLF001 - a model that costs nothing

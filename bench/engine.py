@@ -38,7 +38,7 @@ from kgray.wiring import build_models
 
 if TYPE_CHECKING:
     from kgray.runtime.deploy import Deployment
-    from kgray.runtime.profile import Profile
+    from kgray.runtime.spec import Profile
 
 _BATCH = 256
 _FED = 50  # episodes of a slice, where they come in while others are carried out
@@ -214,9 +214,10 @@ def shipped_models(base_url: str, pipeline: Mapping[str, str]) -> tuple[Extracto
 @contextmanager
 def one_ray() -> Iterator[str]:
     """Start one Ray for all the stores that are opened meanwhile; yields its address."""
-    from kgray.runtime import profile, session
+    from kgray.runtime import session
+    from kgray.runtime.spec import load_profile
 
-    started = session.start(Settings(), profile.load())
+    started = session.start(Settings(), load_profile())
     try:
         yield started.address
     finally:
@@ -236,8 +237,7 @@ def deployed(
     profile: how many of them; None = that of the settings, or the laptop's. tell: called with lines on them
     """
     from kgray.runtime.deploy import ensure
-    from kgray.runtime.profile import load as load_profile
-    from kgray.runtime.spec import spec_of
+    from kgray.runtime.spec import load_profile, spec_of
 
     named = settings.runtime.profile
     found = profile or load_profile(named)

@@ -23,7 +23,7 @@ from kgray.memory import Memory
 
 if TYPE_CHECKING:
     from bench.simulated import SimulatedCluster
-    from kgray.runtime.profile import Profile
+    from kgray.runtime.spec import Profile
 
 _LATENCY = Latency(streams=12, first_token_s=0.15, tokens_per_s=100.0)
 _DOWN_S = 1.0  # how long a killed model server stays away

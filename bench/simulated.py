@@ -15,9 +15,8 @@ from typing import Any
 
 import psutil
 
-from kgray.runtime.head import new_folder, new_token, token_environment
-from kgray.runtime.profile import LimitsProfile, Profile, RayProfile, SequencerProfile, WorkersProfile
-from kgray.runtime.session import use_token
+from kgray.runtime.session import new_folder, new_token, token_environment, use_token
+from kgray.runtime.spec import LimitsProfile, Profile, RayProfile, SequencerProfile, WorkersProfile
 
 _STORE_BYTES = 80 << 20  # of each node; the least that Ray takes is 75 MiB
 _READER_CPUS, _EMBEDDER_CPUS = 3.0, 2.0  # no reader fits where one is missing, and no embedder on the head

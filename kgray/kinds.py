@@ -427,4 +427,4 @@ COMMUNITIES_AT = Read("communities by id", COMMUNITIES, by=("run", "id"))
 COMMUNITY_SOURCES = Read("sources of communities", COMMUNITIES, ("run", "id", "sources"))
 READS: tuple[Read, ...] = (*ALL.values(), *SINCE, *(one for one in vars().values() if isinstance(one, Read)))
 # Those that are run over all groups at once (`Store.everywhere`).
-EVERYWHERE: tuple[Read, ...] = (ALL["holds"],)
+EVERYWHERE: tuple[Read, ...] = (ALL["holds"], EPISODES_IN_STATE)

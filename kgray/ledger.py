@@ -421,14 +421,16 @@ class FailedEpisode:
 
 def failures(store: Store, group: str | None = None) -> list[FailedEpisode]:
     """Return the failed episodes that were not retried or retracted, by group and sequence."""
-    groups = [name for name, one in store.counts().items() if one.failed] if group is None else [group]
+    if group is None:
+        found = [row for row in store.everywhere(EPISODES_IN_STATE, [kinds.FAILED]) if row[1][14] is None]
+    else:
+        found = [(group, row) for row in failed_rows(store, group)]
     return [
         FailedEpisode(
             episode=rows.episode(name, row),
             failure=Failure(kind=row[15], message=row[16], raw=row[17], attempts=row[12]),
         )
-        for name in groups
-        for row in failed_rows(store, name)
+        for name, row in found
     ]
 
 

@@ -50,9 +50,9 @@ def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
     """Open a memory with exactly these settings; arguments and errors are those of `open`."""
     on_ray = settings.runtime.backend != "local"
     if on_ray:
-        from kgray.runtime import profile
+        from kgray.runtime.spec import load_profile
 
-        profile.load(settings.runtime.profile)  # report an error in it before anything is created or accepted
+        load_profile(settings.runtime.profile)  # report an error in it before anything is created or accepted
     check_models(settings)
     reader = open_reader(settings, folder, create=create)
     ingest, embedder, reranker = None, reader.embedder, build_reranker(settings)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kgray import locks
 from kgray.errors import NoStore, SettingsError, StoreError
-from kgray.settings import Secret, Settings, StoreSettings, require, require_built
-from kgray.settings.checks import is_sendable
+from kgray.settings import Settings, require, require_built
+from kgray.settings.checks import Secret, is_sendable
 
 if TYPE_CHECKING:
     from kgray.backends.openai_api.client import Client
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from kgray.ontology import Ontology
     from kgray.ports import Answerer, Embedder, Extractor, Judge, Reranker, ResponseCache, Store, Summarizer
     from kgray.prompting.prompts import Prompts
+
+
+# The prompts of an episode that is read, or judged, in several calls.
+_SEPARATE = ["extract_entities", "reflect", "extract_facts", "date_facts"]
+_PER_NODE = ["resolve_entity", "resolve_facts", "contradiction", "relate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +150,19 @@ def _open_neo4j(settings: Settings, data: Path, embedder: Embedder, *, create: b
         from kgray.stores.neo4j import open_neo4j
     require(settings, "store")
     chosen = settings.store
+    if chosen.password is not None:
+        password = chosen.password.reveal()
+    elif chosen.password_file is not None:
+        password = _text_of("store.password_file", chosen.password_file).rstrip("\r\n")
+    else:
+        raise SettingsError(
+            'store.backend = "neo4j" needs the password: KGRAY_STORE_PASSWORD in the environment, or '
+            "store.password_file."
+        )
     store = open_neo4j(
         uri=str(chosen.uri),
         user=chosen.user or "neo4j",
-        password=_password(chosen).reveal(),
+        password=password,
         database=chosen.database,
         embedder=embedder.identity,
         dimensions=embedder.dimensions,
@@ -162,18 +176,6 @@ def _open_neo4j(settings: Settings, data: Path, embedder: Embedder, *, create: b
             store.close()
             raise StoreError(f"{error.filename or data}: {error.strerror}") from None
     return store
-
-
-def _password(store: StoreSettings) -> Secret:
-    """Return the password: as set, else the text of its file."""
-    if store.password is not None:
-        return store.password
-    if store.password_file is None:
-        raise SettingsError(
-            'store.backend = "neo4j" needs the password: KGRAY_STORE_PASSWORD in the environment, or '
-            "store.password_file."
-        )
-    return Secret(_text_of("store.password_file", store.password_file).rstrip("\r\n"))
 
 
 def build_ontology(settings: Settings) -> Ontology:
@@ -204,19 +206,11 @@ def build_models(
         from kgray.backends.openai_api.extractor import OpenAIExtractor
         from kgray.backends.openai_api.judge import OpenAIJudge
 
-        prompts = build_prompts(settings, ontology)
+        chosen, prompts = settings.pipeline, build_prompts(settings, ontology)
         client = engine or _model_client(settings)
-        chosen = settings.pipeline
-        return (
-            OpenAIExtractor(
-                client,
-                prompts,
-                separate=chosen.extraction == "separate",
-                reflect_rounds=chosen.reflect_rounds,
-                cache=cache,
-            ),
-            OpenAIJudge(client, prompts, apart=chosen.resolution == "per_node", cache=cache),
-        )
+        separate, rounds = chosen.extraction == "separate", chosen.reflect_rounds
+        extractor = OpenAIExtractor(client, prompts, separate=separate, reflect_rounds=rounds, cache=cache)
+        return extractor, OpenAIJudge(client, prompts, apart=chosen.resolution == "per_node", cache=cache)
     from kgray.backends.rules import RulesJudge
     from kgray.backends.rules.extractor import RulesExtractor
 
@@ -234,23 +228,18 @@ def build_engine(
     if settings.model.backend != "vllm":
         return None
     from kgray.backends.vllm_engine import EngineClient
-    from kgray.settings.tree import EngineLimits
+    from kgray.settings import EngineLimits
 
     require(settings, "model")
-    prompts, model = build_prompts(settings, ontology), settings.model
-    chosen = settings.pipeline
-    read: tuple[str, ...] = ("combined",)
-    if chosen.extraction == "separate":
-        read = ("extract_entities", "reflect", "extract_facts", "date_facts")
-    judged: tuple[str, ...] = ("batched",)
-    if chosen.resolution == "per_node":
-        judged = ("resolve_entity", "resolve_facts", "contradiction", "relate")
+    prompts, model, chosen = build_prompts(settings, ontology), settings.model, settings.pipeline
+    tasks = ["combined"] if chosen.extraction == "combined" else _SEPARATE
+    tasks = [*tasks, *(["batched"] if chosen.resolution == "batched" else _PER_NODE)]
     return EngineClient(
         str(model.name),
         limits=EngineLimits(**limits),
         timeout_s=model.timeout_s,
         patience_s=model.patience_s,
-        heads=[prompts[task].head for task in (*read, *judged)],
+        heads=[prompts[task].head for task in tasks],
         on_dead=on_dead,
     )
 
@@ -294,9 +283,8 @@ def build_prompts(settings: Settings, ontology: Ontology) -> Prompts:
     """Return the prompts with these settings filled in: the same for every episode of a run."""
     from kgray.prompting.prompts import Prompts
 
-    model = settings.model
-    file = model.instructions_file
-    own = (_text_of("model.instructions_file", file) if file else None, model.instructions)
+    file = settings.model.instructions_file
+    own = (_text_of("model.instructions_file", file) if file else None, settings.model.instructions)
     return Prompts(ontology, "\n\n".join(filter(None, own)))
 
 

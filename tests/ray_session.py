@@ -47,7 +47,8 @@ def ray_session() -> Iterator[Any]:
     """Start a Ray of this process; every test asks for it by name or by the marker `ray`."""
     if find_spec("ray") is None:
         pytest.skip('Ray is not installed: pip install "kgray[ray]"')
-    from kgray.runtime import profile, session
+    from kgray.runtime import session
+    from kgray.runtime.spec import Profile
 
     kept = dict(os.environ)
     for name in [name for name in os.environ if name.startswith("RAY_")]:
@@ -56,7 +57,7 @@ def ray_session() -> Iterator[Any]:
     os.environ |= {"RAY_metrics_report_interval_ms": "1000"}
     for left in reversed(range(5)):
         try:
-            started = session.start(Settings(), profile.Profile())
+            started = session.start(Settings(), Profile())
             break
         except Unavailable:  # Ray gives its processes 30 s, which a busy machine may not keep
             if not left:

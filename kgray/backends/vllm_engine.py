@@ -17,7 +17,7 @@ from kgray.backends.belongings import Belongings
 from kgray.backends.openai_api.client import Client, Endpoint, Limiter, Rejected, TryLater
 from kgray.backends.openai_api.structured import DIALECTS, Dialect
 from kgray.errors import SettingsError
-from kgray.settings.tree import EngineLimits
+from kgray.settings import EngineLimits
 
 HOW_TO_GET_IT = "run `pip install 'kgray[vllm]'` where Ray's actors run"
 ADDRESS = "this process"  # in place of a server's

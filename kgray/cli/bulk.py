@@ -186,10 +186,10 @@ def _job_server(call: Call, settings: Settings, said: str | None) -> tuple[str, 
 
     The address is that of --job-server, else of runtime.address, else of `kgray up`.
     """
-    from kgray.runtime import head as heads
+    from kgray.runtime.session import read_head
 
     address = said or settings.runtime.address or ""
-    head = None if said else heads.read(call.folder)
+    head = None if said else read_head(call.folder)
     if head is not None and head.jobs and address in ("", head.address, head.jobs):
         return head.jobs, Path(head.token)
     if address.startswith(("http://", "https://")):
@@ -375,7 +375,8 @@ def _settings_of_target(config: Path | None, data: Path | None, environ: Mapping
     KGRAY_STORE_* variables are about the source, so they are ignored here, except that the password is used
     where the file names none. The other variables apply to both.
     """
-    from kgray.settings import CONFIG_NAME, Secret, load
+    from kgray.settings import CONFIG_NAME, load
+    from kgray.settings.checks import Secret
 
     if config is None and data is not None and (data / CONFIG_NAME).is_file():
         config = data / CONFIG_NAME

@@ -246,9 +246,9 @@ def doctor(call: Call, repair: bool, group: str | None, profile: Path | None) ->
 def _fit(call: Call, path: Path) -> Iterator[Check]:
     """Yield a row a part of the card's memory, then whether all of it fits."""
     from kgray.runtime.fit import table
-    from kgray.runtime.profile import load
+    from kgray.runtime.spec import load_profile
 
-    rows, faults = table(load(path), call.settings())
+    rows, faults = table(load_profile(path), call.settings())
     for what, size, how in rows:
         yield what, True, f"{size:6.2f} GB; {how}"
     yield "fit", not faults, "; ".join(faults) or "everything fits"

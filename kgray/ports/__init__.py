@@ -398,7 +398,7 @@ class Store(Protocol):
         values: those that are looked up; of a scan, the place behind which it begins
         """
 
-    def everywhere(self, read: Read) -> list[tuple[str, Row]]:
+    def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:
         """Return (group, row) of one of `kinds.EVERYWHERE` in all groups, by group: one query."""
 
     def facts_at(

@@ -83,7 +83,7 @@ class RemoteWorker:
         """only: this very actor is meant, and none that takes its name later."""
         self.name, self._namespace, self.only = name, namespace, only
         self._found = only
-        self._loading: Handle | None = None  # was asked to load its model
+        self._asked_to_load = False
 
     @property
     def is_gone(self) -> bool:
@@ -118,9 +118,10 @@ class RemoteWorker:
         handle = await self._handle()
         with self._reaching():
             if await handle.health.remote():
+                self._asked_to_load = False
                 return
-        if self._loading is not handle:  # one that Ray has started again loads by itself when it is asked to
-            self._loading = handle
+        if not self._asked_to_load:  # Ray has started it again
+            self._asked_to_load = True
             handle.ready.remote()
         raise Lost(f"{self.name} loads its model")
 
@@ -135,7 +136,7 @@ class RemoteWorker:
             with _lost():
                 yield
         except Gone as error:
-            self._found = None
+            self._found, self._asked_to_load = None, False
             if self.only is None:  # another one may have its name
                 raise Lost(str(error)) from None
             raise

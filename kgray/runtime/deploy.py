@@ -7,8 +7,9 @@ so that they outlive it. Those that a command starts for itself end with it.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,38 +22,38 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from kgray.errors import SettingsError, Unavailable
 from kgray.ports.ingest import OnWait, silent
+from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, actor_of, answer, reached
 from kgray.runtime.outcomes import Lost
-from kgray.runtime.profile import (
-    POOLS,
-    READING,
-    SequencerProfile,
-    WorkersProfile,
-    profile_of,
-)
+from kgray.runtime.pools import PoolSize
 from kgray.runtime.scheduler import Scheduler
 from kgray.runtime.sequencer import Sequencer
 from kgray.runtime.session import head_listens
-from kgray.runtime.spec import DeploymentSpec, differences
+from kgray.runtime.spec import (
+    POOLS,
+    READING,
+    DeploymentSpec,
+    SequencerProfile,
+    WorkersProfile,
+    differences,
+)
 from kgray.runtime.workers import EmbedWorker, ModelWorker, RerankWorker
 from kgray.runtime.writer import GraphWriter
-from kgray.settings.tree import EngineLimits
+from kgray.settings import EngineLimits
 
 _NEWS_S = 5.0  # for the stats of all sequencers; where Ray has ended, its own deadline is a minute
 _DRAIN_S = 10.0  # beyond the grace time
 _RESTART_S = 60.0  # for an actor that Ray starts again
 _PAUSE_S = 0.2
 _ANSWER_S = 10.0  # for one call, before it is made again
-_LOADING_S = 60.0  # for one that loads a model
+_FIRST_LOOK_S = 5.0  # of a keeper: those that start together find each other
+_SIZES_S = 1.0  # for the stats of all workers of a pool: one that has no node gives no answer
 _TELL_S = 2.0  # between two lines on what has started
 _JOIN_S = 10.0  # for further workers once one of each kind is up
 _RAY_ENDED = "Ray has ended before its actors answered; what was accepted is safe, run it again"
 _ENGINE_S = 60.0  # for an engine to end: it takes 5 s
-_CLASSES: dict[str, type[Any]] = {
-    "embedder": EmbedWorker,
-    "reranker": RerankWorker,
-}  # of workers; the others read
-_WEIGHTS = {"vllm", "bge"}  # backends that load weights into the workers
+_Plan = dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]]
+_CLASSES: dict[str, type[Any]] = {"embedder": EmbedWorker, "reranker": RerankWorker}  # the others read
 
 
 @dataclass(slots=True)
@@ -85,9 +86,9 @@ class Deployment:
         except (TimeoutError, Lost) as error:
             raise Unavailable(f"a sequencer does not answer: {type(error).__name__}") from None
 
-    def status(self, deadline_s: float = _NEWS_S) -> dict[str, dict[str, Any]]:
-        """Return each actor's stats by name, or why it does not answer within the deadline for all."""
-        asked = [(name, handle.stats.remote()) for name, handle in self.actors.items()]
+    def status(self, deadline_s: float = _NEWS_S, method: str = "stats") -> dict[str, dict[str, Any]]:
+        """Return each actor's stats by name, or its `describe()`, or why it does not answer in time."""
+        asked = [(name, getattr(handle, method).remote()) for name, handle in self.actors.items()]
         found: dict[str, dict[str, Any]] = {}
         until = time.monotonic() + deadline_s
         for name, call in asked:
@@ -111,12 +112,11 @@ class Deployment:
             with suppress(Unavailable):
                 answer(call, grace_s + _DRAIN_S)
         self.end_engines()
-        for handle in self.actors.values():
-            ray.kill(handle, no_restart=True)
-        # Again, because one whose keeper did not hear of the end may have started another one.
-        for handle in _named(self.spec.namespace).values():
-            ray.kill(handle, no_restart=True)
-        _free(self.spec.namespace)
+        for _ in range(2):  # one whose keeper did not hear of the end may have started another one
+            for handle in {**self.actors, **_named(self.spec.namespace)}.values():
+                ray.kill(handle, no_restart=True)
+        for group in _groups(self.spec.namespace):
+            remove_placement_group(group)
         return len(self.actors)
 
     def end_engines(self) -> None:
@@ -141,7 +141,6 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
     their settings do not work; Unavailable where they do not come up in time. Of workers one of each kind is
     enough: who is missing is named, and joins when it comes.
     """
-    until = time.monotonic() + spec.profile["limits"]["start_deadline_s"]
     there = find(spec.namespace)
     if there is not None and not there.sequencers:
         there = None
@@ -150,7 +149,7 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
         # The name of the first writer serves as a lock: of two processes that start detached actors at the
         # same moment, one creates it; the other joins it, or is refused before it has started anything.
         first = _start(spec, "writer-0", detached=True).actors["writer-0"]
-        theirs = described(first, until)["spec"]
+        theirs = described(first, time.monotonic() + spec.cluster.limits.start_deadline_s)["spec"]
     if theirs is not None:
         _refuse_mixture(spec, theirs, profile=chosen)
         spec = theirs
@@ -160,52 +159,54 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
     found = _start(spec, detached=detached)
     found.fresh = there is None
     found.ours = there is None and not detached
-    rows = _come_up(found, until, tell if there is None else silent)
-    for row in rows.values():
+    for row in (rows := _come_up(found, tell if there is None else silent)):
         _refuse_mixture(spec, row["spec"], profile=True)
-    faults = [*(row["fault"] for row in rows.values()), *_loaded(found, rows, tell)]
-    if fault := next(filter(None, faults), None):
+    if fault := next((row["fault"] for row in rows if row["fault"] is not None), None):
         if there is None:
             found.stop(0)
         raise fault
     return found
 
 
-def _come_up(found: Deployment, until: float, tell: OnWait) -> dict[str, dict[str, Any]]:
-    """Return the `describe()` of the actors once they answer, or enough of them do; see `ensure`."""
-    began = told = last = time.monotonic()
-    asked = {handle.describe.remote(): name for name, handle in found.actors.items()}
-    rows: dict[str, dict[str, Any]] = {}
-    while asked:
-        ready, _ = ray.wait(list(asked), timeout=_TELL_S)
-        for call in ready:
-            name = asked.pop(call)
-            try:
-                rows[name], last = answer(call), time.monotonic()
-            except Unavailable:  # Ray starts it again
-                time.sleep(_PAUSE_S)
-                asked[found.actors[name].describe.remote()] = name
-        if len(ready) != 1 and asked and not head_listens():
-            raise Unavailable(_RAY_ENDED, waited=True)
+def _come_up(found: Deployment, tell: OnWait) -> list[dict[str, Any]]:
+    """Return the `describe()` of the actors once all are up, or enough of them, or one has a fault.
+
+    A worker is up once it has loaded its model.
+    """
+    began = last = told = time.monotonic()
+    before = -1
+    while True:
+        there = {name: row for name, row in found.status(_TELL_S, "describe").items() if "spec" in row}
+        up = {name: row for name, row in there.items() if row.get("loaded", True)}
         now = time.monotonic()
-        if not asked or now - told > _TELL_S:
+        if len(up) > before or now - told > _TELL_S:
             told = now
-            tell(f"{len(rows)} of {len(found.actors)} actors have started after {now - began:.0f} s")
-        missing = ", ".join(sorted(asked.values(), key=order))
-        lacking = {_kind(name) for name in asked.values()} - {
-            _kind(name) for name in rows if _kind(name) in POOLS
-        }
-        if not lacking and now - last > _JOIN_S:
-            tell(f"not up yet: {missing}; no node has room for them, or they load: they join when they come")
+            tell(f"{len(up)} of {len(found.actors)} actors have started after {now - began:.0f} s")
+        if len(up) > before:
+            before, last = len(up), now
+        missing = [name for name in found.actors if name not in up]
+        if not missing or any(row["fault"] for row in up.values()):
             break
-        if now > until:
-            raise Unavailable(f"not up in time: {missing}; {_what_lacks(found.spec, lacking)}", waited=True)
-    return rows
+        if not head_listens():
+            raise Unavailable(_RAY_ENDED, waited=True)
+        lacking = {_kind(name) for name in missing} - ({_kind(name) for name in up} & POOLS.keys())
+        if not lacking and now - last > _JOIN_S:
+            line = "no node has room for them, or they load: they join when they come"
+            tell(f"not up yet: {', '.join(missing)}; {line}")
+            break
+        limits, loading = found.spec.cluster, {_kind(name) for name in there.keys() - up.keys()}
+        in_time = {kind: getattr(limits, POOLS[kind]).start_deadline_s for kind in loading}
+        late = {kind for kind in lacking if now - began > in_time.get(kind, limits.limits.start_deadline_s)}
+        if late:
+            why = _what_lacks(found.spec, late)
+            raise Unavailable(f"not up in time: {', '.join(missing)}; {why}", waited=True)
+        time.sleep(_PAUSE_S)
+    return list(up.values())
 
 
 def _what_lacks(spec: DeploymentSpec, kinds: Collection[str]) -> str:
     """Return why no actor of these kinds has come up, as far as Ray's books tell."""
-    engine = profile_of(spec.profile, "the deployment").engine
+    engine = spec.cluster.engine
     nodes: Any = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's
     most = max((node["Resources"].get("GPU", 0.0) for node in nodes if node["Alive"]), default=0.0)
     reads = any(POOLS.get(kind) in READING for kind in kinds)
@@ -215,23 +216,6 @@ def _what_lacks(spec: DeploymentSpec, kinds: Collection[str]) -> str:
         f"engine.tensor_parallel = {engine.tensor_parallel} needs as many cards on one node, and the largest "
         f'has {most:g}: with engine.placement = "PACK" several nodes share one'
     )
-
-
-def _loaded(found: Deployment, up: Collection[str], tell: OnWait) -> Iterator[Exception | None]:
-    """Have the workers that are up load their models, all at once; yield what is wrong with each.
-
-    Raises Unavailable where one needs longer than its pool's deadline.
-    """
-    workers = {name: one for name, one in found.actors.items() if name in up and _kind(name) in POOLS}
-    chosen = {str(found.spec.values[f"{part}.backend"]) for part in ("model", "embedder", "reranker")}
-    if found.fresh and _WEIGHTS & chosen:
-        tell(f"loading models in {', '.join(workers)}")
-    began = time.monotonic()
-    for handle in workers.values():
-        handle.ready.remote()
-    for name, handle in workers.items():
-        deadline_s = found.spec.profile[POOLS[_kind(name)]]["start_deadline_s"]
-        yield _insisted(handle.ready.remote, began + deadline_s, each_s=_LOADING_S)
 
 
 def find(namespace: str) -> Deployment | None:
@@ -278,10 +262,7 @@ def further(spec: DeploymentSpec, names: Sequence[str], *, detached: bool) -> Ma
     Where no node has room for them they wait for one: Ray's autoscaler then asks for it. Those that are not
     detached end when their handles are forgotten.
     """
-    started = _start(spec, *names, detached=detached).actors if names else {}
-    for handle in started.values():
-        handle.ready.remote()
-    return started
+    return _start(spec, *names, detached=detached).actors if names else {}
 
 
 def retire(spec: DeploymentSpec, name: str, idle_s: float) -> bool:
@@ -292,7 +273,8 @@ def retire(spec: DeploymentSpec, name: str, idle_s: float) -> bool:
             return False
     if handle is not None:
         ray.kill(handle, no_restart=True)
-    _free(spec.namespace, name)
+    for group in _groups(f"{spec.namespace}/{name}"):
+        remove_placement_group(group)
     return True
 
 
@@ -308,21 +290,16 @@ def _named(namespace: str, kind: str = "") -> dict[str, Handle]:
 
 
 def described(handle: Handle, until: float) -> dict[str, Any]:
-    """Return an actor's `describe()`: its spec, process and fault. Waits for one that is starting.
+    """Return an actor's `describe()`: its spec, process and fault; asked again where it is being started.
 
     until: the deadline, in seconds of `time.monotonic`
     Raises Unavailable: at the deadline, or at once where Ray itself has ended, because Ray's client ends a
     process that has waited for the head for a minute.
     """
-    found: dict[str, Any] = _insisted(handle.describe.remote, until)
-    return found
-
-
-def _insisted(ask: Callable[[], Any], until: float, *, each_s: float = _ANSWER_S) -> Any:  # noqa: ANN401
-    """Return what an actor answers, asked again where it has died meanwhile; raises as `described` does."""
     while True:
         try:
-            return answer(ask(), max(0.1, min(each_s, until - time.monotonic())))
+            left = until - time.monotonic()
+            return dict(answer(handle.describe.remote(), max(0.1, min(_ANSWER_S, left))))
         except Unavailable:
             if not head_listens():
                 raise Unavailable(_RAY_ENDED, waited=True) from None
@@ -340,30 +317,77 @@ def _refuse_mixture(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bo
         )
 
 
+class Keeper:
+    """Keeps a deployment up, and its pools at their size: looks again and again, in a thread.
+
+    Ray starts again what dies, except where an actor was killed for good, or its creation failed while a
+    node was away. Every sequencer and every writer of a deployment that stays has one, so that one of them is
+    enough. The first sequencer's sizes the pools.
+    """
+
+    def __init__(self, spec: DeploymentSpec, *, stays: bool, sizes: bool = False) -> None:
+        """stays: the deployment does, so what is missing of it is started again; sizes: size its pools."""
+        self._spec, self._stays, self._ended = spec, stays, threading.Event()
+        profile = spec.cluster
+        self._further: dict[str, Any] = {}  # the workers that this process has started
+        self._sizes = {}
+        for kind, table in POOLS.items():
+            of: WorkersProfile = getattr(profile, table)
+            engine = spec.values["model.backend"] == "vllm" and table in READING
+            takes = profile.engine.max_num_seqs if engine else of.concurrency
+            if sizes and of.most > of.least:
+                self._sizes[kind] = PoolSize(of.least, of.most, takes, profile.limits.idle_s)
+        if stays or self._sizes:
+            every_s = profile.limits.health_every_s
+            threading.Thread(target=self._keep, args=(every_s,), name="kgray-keeper", daemon=True).start()
+
+    def end(self) -> None:
+        """Look no more: the deployment is being ended."""
+        self._ended.set()
+
+    def _keep(self, every_s: float) -> None:
+        self._ended.wait(_FIRST_LOOK_S)
+        while not self._ended.wait(every_s):
+            try:
+                if self._stays and (started := restore(self._spec)):
+                    telemetry.LOGGER.warning("missing, and started again: %s", ", ".join(started))
+                for kind, size in self._sizes.items():
+                    self._size(kind, size)
+            except Exception as error:  # noqa: BLE001 - whatever Ray raises while its head is away
+                telemetry.LOGGER.warning("cannot look for actors: %s", type(error).__name__)
+
+    def _size(self, kind: str, size: PoolSize) -> None:
+        there = workers(self._spec, kind)
+        rows = {order(name)[1]: row for name, row in there.status(_SIZES_S).items()}
+        numbers = size.looked(rows, time.monotonic())
+        start, end = ([f"{kind}-{number}" for number in of] for of in numbers)
+        self._further |= further(self._spec, start, detached=self._stays)
+        for name in end:
+            if retire(self._spec, name, size.idle_s):
+                self._further.pop(name, None)
+        if start or end:
+            telemetry.LOGGER.info("workers that are started: %s; without work: %s", start, end)
+
+
 # ------------------------------------------------------------------- names, resources, options
 
 
-def _plan(
-    spec: DeploymentSpec, *, detached: bool, most: bool = False
-) -> dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]]:
+def _plan(spec: DeploymentSpec, *, detached: bool, most: bool = False) -> _Plan:
     """Return (class, its Ray options, constructor arguments) of every actor by name, in start order.
 
     detached: they outlive this process; only then there is one that looks at the schedules
     most: with the workers that there are only where much waits
     """
-    profile = profile_of(spec.profile, "the deployment")
-    plan: dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]] = {}
-    names: dict[str, list[str]] = {}
+    profile, plan = spec.cluster, _Plan()
     for kind, table in POOLS.items():
         if kind == "reranker" and spec.values["reranker.backend"] != "bge":
             continue  # a server's, or none
         of: WorkersProfile = getattr(profile, table)
-        names[kind] = [f"{kind}-{number}" for number in range(of.most)]
         asked = _claims(of) | {"num_gpus": of.gpus, "max_concurrency": of.concurrency}
         if of.env:
             asked["runtime_env"] = {"env_vars": dict(of.env)}
-        cls = _CLASSES.get(kind, ModelWorker)
-        plan |= {name: (cls, asked, (spec, name)) for name in names[kind][: of.most if most else of.least]}
+        for name in (f"{kind}-{number}" for number in range(of.most if most else of.least)):
+            plan[name] = (_CLASSES.get(kind, ModelWorker), asked, (spec, name))
     at_store = _claims(profile.sequencer)
     if spec.on_one_node:
         at_store.pop("label_selector", None)
@@ -373,13 +397,12 @@ def _plan(
     for shard in range(profile.sequencer.shards):
         writer = "writer-0" if spec.on_one_node else f"writer-{shard}"  # a file has one
         plan[writer] = (GraphWriter, at_store | bound, (spec, writer, detached))
-        others = (detached, writer, names["models"], names["embedder"], names["judges"])
-        plan[f"sequencer-{shard}"] = (Sequencer, at_store, (spec, shard, *others))
+        plan[f"sequencer-{shard}"] = (Sequencer, at_store, (spec, shard, detached, writer))
     return plan | ({"scheduler-0": (Scheduler, at_store, (spec,))} if detached else {})
 
 
 def _claims(of: WorkersProfile | SequencerProfile) -> dict[str, Any]:
-    """Return the options for what both kinds of actors may ask a node for."""
+    """Return the options for what both kinds of actors may ask of a node."""
     asked = {"num_cpus": of.cpus, "memory": of.memory_mb << 20, "label_selector": dict(of.labels)}
     return {what: claim for what, claim in asked.items() if claim or what == "num_cpus"}
 
@@ -387,12 +410,12 @@ def _claims(of: WorkersProfile | SequencerProfile) -> dict[str, Any]:
 def _start(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:
     """Start those of the named actors (default: all) that do not exist; concurrent calls share actors."""
     plan = _plan(spec, detached=detached, most=bool(names))
-    engine = profile_of(spec.profile, "the deployment").engine
+    engine = spec.cluster.engine
     found: dict[str, Handle] = {}
     for name in names or plan:
         cls, own, arguments = plan[name]
         if engine.tensor_parallel > 1 and POOLS.get(_kind(name)) in READING:
-            own = _on_its_cards(f"{spec.namespace}/{name}", own, engine, detached=detached)
+            own = _on_its_cards(f"{spec.namespace}/{name}", dict(own), engine, detached=detached)
         actor = actor_of(cls).options(
             name=name,
             namespace=spec.namespace,
@@ -403,6 +426,8 @@ def _start(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:
             **own,
         )
         found[name] = actor.remote(*arguments)
+        if _kind(name) in POOLS:
+            found[name].ready.remote()  # load the model
     return Deployment(spec, {name: found[name] for name in sorted(found, key=order)})
 
 
@@ -411,10 +436,10 @@ def _on_its_cards(name: str, own: dict[str, Any], engine: EngineLimits, *, detac
 
     The actor itself stands in the first bundle and takes no card. A group that is there is used.
     """
-    asked = {"CPU": own["num_cpus"], "memory": own.get("memory", 0)}
     bundles: list[dict[str, float]] = [{"GPU": 1.0} for _ in range(engine.tensor_parallel)]
-    bundles[0] |= {what: count for what, count in asked.items() if count}
-    labels = own.get("label_selector")
+    asked = (("CPU", own["num_cpus"]), ("memory", own.get("memory")))
+    bundles[0] |= {what: count for what, count in asked if count}
+    labels = own.pop("label_selector", None)
     group = next(_groups(name), None) or placement_group(
         bundles,
         strategy=engine.placement,
@@ -425,8 +450,7 @@ def _on_its_cards(name: str, own: dict[str, Any], engine: EngineLimits, *, detac
     within = PlacementGroupSchedulingStrategy(
         group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
     )
-    kept = {key: value for key, value in own.items() if key != "label_selector"}
-    return kept | {"num_gpus": 0, "scheduling_strategy": within}
+    return own | {"num_gpus": 0, "scheduling_strategy": within}
 
 
 def _groups(name: str) -> Iterator[PlacementGroup]:
@@ -434,11 +458,6 @@ def _groups(name: str) -> Iterator[PlacementGroup]:
     for key, row in placement_group_table().items():
         if f"{row['name']}/".startswith(f"{name}/") and row["state"] != "REMOVED":
             yield PlacementGroup(PlacementGroupID.from_hex(key))
-
-
-def _free(*name: str) -> None:
-    for group in _groups("/".join(name)):
-        remove_placement_group(group)
 
 
 def _kind(name: str) -> str:

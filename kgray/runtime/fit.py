@@ -13,7 +13,7 @@ from typing import Any
 
 from kgray.backends.bge import EMBEDDER, RERANKER
 from kgray.errors import SettingsError
-from kgray.runtime.profile import Profile, shipped
+from kgray.runtime.spec import Profile, shipped
 from kgray.settings import Settings
 
 GB = 1e9
@@ -28,16 +28,14 @@ def config_of(name: str) -> _Config:
     """Return a model's config: of its folder, or of the shapes that are shipped. Raises SettingsError."""
     path = Path(name) / "config.json"
     if path.is_file():
-        found: _Config = json.loads(path.read_text(encoding="utf-8"))
-        return found
+        return dict(json.loads(path.read_text(encoding="utf-8")))
     known = tomllib.loads((shipped().parent / "shapes.toml").read_text(encoding="utf-8"))
     if name not in known:
         raise SettingsError(
             f"the shape of {name} is not known: name a folder that holds its config.json, or one of "
             f"{', '.join(known)}."
         )
-    shape: _Config = known[name]
-    return shape
+    return dict(known[name])
 
 
 def parameters(config: _Config) -> tuple[int, int]:

@@ -39,11 +39,17 @@ from kgray.ports.ingest import (
     never,
     silent,
 )
-from kgray.runtime import head as heads
 from kgray.runtime.pools import CALLS, OnWorkers, Pool, PooledEmbedder, PooledReader, PooledReranker
-from kgray.runtime.profile import Profile
-from kgray.runtime.session import Session, head_listens, open_session, require_ray, runs_already
-from kgray.runtime.spec import spec_of
+from kgray.runtime.session import (
+    Session,
+    head_listens,
+    open_session,
+    profile_for,
+    read_head,
+    require_ray,
+    runs_already,
+)
+from kgray.runtime.spec import Profile, spec_of
 from kgray.settings import Settings
 from kgray.wiring import build_summarizer
 
@@ -66,7 +72,6 @@ class RayIngest:
         self._settings, self._data, self._store = settings, data, store
         self._session: Session | None = None
         self._joining = threading.RLock()  # held while actors are started, too: once, whoever asks
-        self._watching: threading.Thread | None = None
         self._workers: dict[str, tuple[float, list[RemoteWorker]]] = {}  # when, and who, was found by kind
         self._deployment: Deployment | None = None
 
@@ -101,23 +106,24 @@ class RayIngest:
                     self._deployment = None
                     follower.follow(self._up(on_wait))
             if stop() or reason or not (left or coming):
-                totals = await follower.totals()
-                if stop():
-                    if (ours := self._deployment) is not None and ours.ours:  # others' go on
-                        ours.stop(ours.spec.profile["limits"]["grace_s"])
-                        self._deployment = None
-                    left = wait.left()
-                stopped = left or coming
-                reason = reason or (OUTAGES.why() if stopped else "")
-                return replace(wait.done(), stopped=stopped, reason=reason, totals=totals)
+                break
             await asyncio.sleep(_LOOK_S)
+        totals = await follower.totals()
+        if stop():
+            if (ours := self._deployment) is not None and ours.ours:  # others' go on
+                ours.stop(ours.spec.cluster.limits.grace_s)
+                self._deployment = None
+            left = wait.left()
+        stopped = left or coming
+        reason = reason or (OUTAGES.why() if stopped else "")
+        return replace(wait.done(), stopped=stopped, reason=reason, totals=totals)
 
     def cluster(self, problem: Problem) -> Levels:
         """Find communities, as `found.clustered`, in a task of the Ray that runs; here where none does.
 
         Raises Unavailable where the task is lost.
         """
-        if self._joined() is None:
+        if self._join() is None:
             return clustered(problem)
         from kgray.runtime.scheduler import clustered_by_a_task
 
@@ -126,33 +132,28 @@ class RayIngest:
     def summarizer(self) -> Summarizer | None:
         """Return what summarises communities; None where no language model is configured."""
         local = build_summarizer(self._settings)
-        return None if local is None else PooledReader(self._on_workers("models", local), local)
-
-    def _joined(self) -> Profile | None:
-        """Join the Ray that runs; return its profile, None where none runs."""
-        there = runs_already(self._settings, heads.read(self._data))
-        return self._join(silent) if there else None
-
-    def _join(self, tell: OnWait) -> Profile:
-        """Be in a Ray, one of this process if none runs; return its profile."""
-        require_ray()
-        with self._joining:
-            head = heads.read(self._data)
-            profile = heads.profile_for(self._settings, head)
-            if self._session is None:
-                self._session = open_session(self._settings, head, profile, tell)
-        return profile
+        return local and PooledReader(OnWorkers(partial(self.pool, "models"), local), local)
 
     def models(self, embedder: Embedder, reranker: Reranker | None) -> tuple[Embedder, Reranker | None]:
         """Return what a process searches with: the workers' models where they have weights, else its own."""
         if self._settings.embedder.backend == "bge":
-            embedder = PooledEmbedder(self._on_workers("embedder", embedder), embedder)
+            embedder = PooledEmbedder(OnWorkers(partial(self.pool, "embedder"), embedder), embedder)
         if self._settings.reranker.backend == "bge" and reranker is not None:
-            reranker = PooledReranker(self._on_workers("reranker", reranker), reranker)
+            reranker = PooledReranker(OnWorkers(partial(self.pool, "reranker"), reranker), reranker)
         return embedder, reranker
 
-    def _on_workers(self, kind: str, local: Any) -> OnWorkers:  # noqa: ANN401 - a model's port
-        return OnWorkers(partial(self.pool, kind), local)
+    def _join(self, tell: OnWait = silent, *, start: bool = False) -> Profile | None:
+        """Join the Ray that runs; return its profile. Where none runs: None, unless it is to be started."""
+        with self._joining:
+            head = read_head(self._data)
+            if not start and not runs_already(self._settings, head):
+                return None
+            require_ray()
+            profile = profile_for(self._settings, head)
+            if self._session is None:
+                self._session = open_session(self._settings, head, profile, tell)
+                threading.Thread(target=self._watch, args=(self._session,), daemon=True).start()
+        return profile
 
     def pool(self, kind: str) -> Pool | None:
         """Return the workers of a kind, for one call; None where no Ray runs, or none of them.
@@ -165,14 +166,10 @@ class RayIngest:
             self._up(silent)
         else:
             try:
-                if (self._session is None and self._joined() is None) or not head_listens():
+                if (self._session is None and self._join() is None) or not head_listens():
                     return None
             except KgrayError:  # no Ray answers, or only a job server: reading needs none
                 return None
-        with self._joining:
-            if self._watching is None:
-                self._watching = threading.Thread(target=self._watch, daemon=True)
-                self._watching.start()
         try:
             there = self._found(kind)
         except (SettingsError, Unavailable):  # of other settings, or nobody can say of which
@@ -196,21 +193,18 @@ class RayIngest:
         if not kept or time.monotonic() - looked_at > _WATCH_S or any(one.is_gone for one in kept):
             spec, known = spec_of(self._settings, self._data, {}), {one.only for one in kept}
             found = workers(spec, kind).actors
-            now = set(found.values())
-            # Where some just joined or just left, they are of the deployment that was compared.
-            if not (now <= known or (kept and known <= now)):
-                found = found if deployed(spec) is not None else {}
+            if not known.issuperset(found.values()) and deployed(spec) is None:
+                found = {}
             kept = [RemoteWorker(name, spec.namespace, only=one) for name, one in found.items()]
             self._workers[kind] = time.monotonic(), kept
         return [*kept]
 
-    def _watch(self) -> None:
+    def _watch(self, session: Session) -> None:
         """Leave a Ray that has ended: its client ends a process that waits for the head for a minute."""
-        while (session := self._session) is not None:
+        while self._session is session:
             if self._deployment is None and session.ended():
                 self._leave()
             time.sleep(_WATCH_S)
-        self._watching = None
 
     def close(self) -> None:
         """Leave Ray; what was started for this process ends. Idempotent."""
@@ -219,17 +213,18 @@ class RayIngest:
         self._workers = {}
         if session is None:
             return
-        if deployment is not None and deployment.ours and session.folder is None:
-            deployment.stop(0)  # in a Ray that stays
-        elif deployment is not None and deployment.ours:
-            deployment.end_engines()
+        if deployment is not None and deployment.ours:
+            if session.folder is None:
+                deployment.stop(0)  # in a Ray that stays
+            else:
+                deployment.end_engines()
         session.close()
 
     def _up(self, tell: OnWait) -> Deployment:
         """Return the actors; start those that are missing, and Ray if need be."""
         with self._joining:
             if self._deployment is None:
-                profile = self._join(tell)
+                profile = self._join(tell, start=True) or Profile()
                 from kgray.runtime.deploy import ensure  # it imports ray, which reads the token's variables
 
                 spec = spec_of(self._settings, self._data, profile.values())

@@ -13,15 +13,17 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from kgray.errors import STOPPED, KgrayError, SettingsError, Unavailable
+from kgray.ports.ingest import Stop, never
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -83,7 +85,7 @@ def follow(
     job: Job,
     *,
     tell: Callable[[str], None],
-    stop: Callable[[], bool],
+    stop: Stop,
     token: Path | None = None,
     times: ServerTimes = _TIMES,
 ) -> EndedJob | None:
@@ -98,7 +100,7 @@ def follow(
     if find_spec("ray") is None:
         raise SettingsError('a job is submitted by Ray, which is not installed: pip install "kgray[ray]"')
     with _in_one_line(server, _NONE):
-        client = _within(lambda: _client(server, token), times)
+        client = _asked(lambda: _client(server, token), times)
     with _in_one_line(server, _WENT):
         attempt, goes_on = _newest(client, job, times)
         if not goes_on:
@@ -117,8 +119,11 @@ def _client(server: str, token: Path | None) -> JobSubmissionClient:
     return JobSubmissionClient(server, headers=headers)
 
 
-def _started(call: Callable[[], _T]) -> Future[_T]:
-    """Make a call of the client in a daemon thread: the client itself has no timeout."""
+def _asked(call: Callable[[], _T], times: ServerTimes, stop: Stop = never) -> _T:
+    """Return a client call's result; it is made in a daemon thread, because the client has no timeout.
+
+    Raises TimeoutError after `away_s`, or once `stop()` is true; and what the call raises.
+    """
     found: Future[_T] = Future()
 
     def run() -> None:
@@ -128,12 +133,10 @@ def _started(call: Callable[[], _T]) -> Future[_T]:
             found.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return found
-
-
-def _within(call: Callable[[], _T], times: ServerTimes) -> _T:
-    """Return a client call's result. Raises TimeoutError after `away_s`, and what the call raises."""
-    return _started(call).result(times.away_s)
+    until = time.monotonic() + times.away_s
+    while not (wait((found,), times.pause_s).done or stop() or time.monotonic() > until):
+        pass
+    return found.result(0)
 
 
 @contextmanager
@@ -142,25 +145,21 @@ def _in_one_line(server: str, line: str) -> Iterator[None]:
 
     line: a format with {server}, the address without what may be secret in it, and {error}, its class
     """
+    from ray.exceptions import AuthenticationError
+
     try:
         yield
     except KgrayError:
         raise
+    except AuthenticationError:
+        raise SettingsError(
+            f"the Ray job server at {shown(server)} asks for a token, and has none or another one of "
+            f"this process: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the file that holds it"
+        ) from None
     except Exception as error:  # noqa: BLE001 - the client meets Ray's, requests' and the parsers' errors
-        if _wants_token(error):
-            raise SettingsError(
-                f"the Ray job server at {shown(server)} asks for a token, and has none or another one of "
-                f"this process: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the file that holds it"
-            ) from None
         # The client's own message holds the whole address, which may contain a password.
         said = line.format(server=shown(server), error=type(error).__name__)
         raise Unavailable(said, waited=True) from None
-
-
-def _wants_token(error: Exception) -> bool:
-    from ray.exceptions import AuthenticationError
-
-    return isinstance(error, AuthenticationError)
 
 
 def shown(server: str) -> str:
@@ -178,7 +177,7 @@ def _newest(client: JobSubmissionClient, job: Job, times: ServerTimes) -> tuple[
     form = re.compile(re.escape(job.id(0)[:-1]) + r"(\d+)")
     attempts = [
         (int(match[1]), not found.status.is_terminal())
-        for found in _within(client.list_jobs, times)
+        for found in _asked(client.list_jobs, times)
         if (match := form.fullmatch(found.submission_id or ""))
     ]
     return max(attempts, default=(0, False))
@@ -191,21 +190,18 @@ def _submit(client: JobSubmissionClient, job: Job, attempt: int, times: ServerTi
     while no agent takes jobs. Raises KgrayError where Ray refuses the job, Unavailable after `agent_s`.
     """
     deadline = time.monotonic() + times.agent_s
+    sent = partial(
+        client.submit_job,
+        entrypoint=shlex.join(job.command),
+        submission_id=job.id(attempt),
+        runtime_env={"env_vars": dict(job.environ)},
+        metadata={"kgray_run": job.run, "kgray_attempt": str(attempt)},
+        entrypoint_num_cpus=_CPUS,
+    )
     while True:
         try:
-            _within(
-                lambda: client.submit_job(
-                    entrypoint=shlex.join(job.command),
-                    submission_id=job.id(attempt),
-                    runtime_env={"env_vars": dict(job.environ)},
-                    metadata={"kgray_run": job.run, "kgray_attempt": str(attempt)},
-                    entrypoint_num_cpus=_CPUS,
-                ),
-                times,
-            )
+            _asked(sent, times)
         except Exception as error:
-            if _wants_token(error):
-                raise
             if _newest(client, job, times)[0] >= attempt:
                 return attempt
             if not isinstance(error, RuntimeError):  # Ray's, for an answer that is a refusal
@@ -214,9 +210,8 @@ def _submit(client: JobSubmissionClient, job: Job, attempt: int, times: ServerTi
             if "No available agent" not in said:
                 raise KgrayError(f"Ray did not take the job: {said}") from None
             if time.monotonic() > deadline:
-                raise Unavailable(
-                    f"Ray took no job within {times.agent_s:g} s: {said}", waited=True
-                ) from None
+                line = f"Ray took no job within {times.agent_s:g} s: {said}"
+                raise Unavailable(line, waited=True) from None
             time.sleep(times.pause_s)
         else:
             return attempt
@@ -226,23 +221,21 @@ def followed(
     client: JobSubmissionClient,
     job: str,
     tell: Callable[[str], None],
-    stop: Callable[[], bool],
+    stop: Stop,
     times: ServerTimes = _TIMES,
 ) -> EndedJob | None:
     """Follow a job and return how it ended; None where `stop()` became true first.
 
     Raises Unavailable where the server is gone.
     """
-    log, heard, pause_s = JobLog(tell), time.monotonic(), 0.0
-    while not _stopped_within(pause_s, stop, times):
+    log, heard, look_at = JobLog(tell), time.monotonic(), 0.0
+    while not stop():
         began = time.monotonic()
-        asked = _started(lambda: client.get_job_info(job))
+        if began < look_at:
+            time.sleep(times.pause_s)
+            continue
         try:
-            while not asked.done() and time.monotonic() - began < times.away_s:
-                if _stopped_within(times.pause_s, stop, times):
-                    return None
-            details = asked.result(0)
-            heard = time.monotonic()
+            details = _asked(lambda: client.get_job_info(job), times, stop)
         except Exception as error:  # noqa: BLE001 - whatever a connection meets
             if time.monotonic() - heard > times.away_s:
                 raise Unavailable(
@@ -251,22 +244,16 @@ def followed(
                     waited=True,
                 ) from None
         else:
+            heard = time.monotonic()
             # After the state: the log of a job that has ended is complete.
             ended = details.status.is_terminal()
             with suppress(Exception):  # the next look, or the next command, has the log
-                log.read(_within(lambda: client.get_job_logs(job), times), complete=ended)
+                log.read(_asked(lambda: client.get_job_logs(job), times), complete=ended)
             if ended:
                 return _ended(job, details, log.document)
-        pause_s = max(times.pause_s, _SHARE * (time.monotonic() - began))
+        now = time.monotonic()
+        look_at = now + max(times.pause_s, _SHARE * (now - began))
     return None
-
-
-def _stopped_within(seconds: float, stop: Callable[[], bool], times: ServerTimes) -> bool:
-    """Sleep for so long; whether `stop()` became true meanwhile."""
-    until = time.monotonic() + seconds
-    while not stop() and time.monotonic() < until:
-        time.sleep(times.pause_s)
-    return stop()
 
 
 def _ended(job: str, details: Any, document: dict[str, Any] | None) -> EndedJob:  # noqa: ANN401 - Ray's JobDetails
@@ -295,15 +282,11 @@ class JobLog:
         *lines, rest = text.split("\n")
         lines += [rest] if complete and rest else []
         for line in lines[self._told :]:
-            self._line(line)
-        self._told = max(self._told, len(lines))
-
-    def _line(self, line: str) -> None:
-        try:
-            found = json.loads(line) if line.startswith("{") else None
-        except ValueError:
             found = None
-        if isinstance(found, dict) and "accepted" in found:
-            self.document = found
-        else:
-            self._tell(line)
+            with suppress(ValueError):
+                found = json.loads(line) if line.startswith("{") else None
+            if isinstance(found, dict) and "accepted" in found:
+                self.document = found
+            else:
+                self._tell(line)
+        self._told = max(self._told, len(lines))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kgray import locks
 from kgray.errors import Unavailable
 from kgray.ports.ingest import OnWait, silent
-from kgray.runtime import head as heads
-from kgray.runtime.session import Session, join, require_ray
-from kgray.runtime.spec import spec_of
+from kgray.runtime import session
+from kgray.runtime.spec import Profile, spec_of
 from kgray.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,13 +32,12 @@ def one_at_a_time(data: Path, tell: Callable[[str], None]) -> Iterator[None]:
     if not data.is_dir():
         yield
         return
-    told = False
+    told = set[str]()
 
     def wait(holder: str) -> None:
-        nonlocal told
         if not told:
             tell(f"waiting: {holder} starts or ends the Ray of {data} now")
-            told = True
+        told.add(holder)
         time.sleep(_PAUSE_S)
 
     with locks.held(data / LOCK_FILE, wait):
@@ -53,30 +51,30 @@ def up(settings: Settings, data: Path, tell: OnWait = silent) -> dict[str, Any]:
     Returns {"address", "jobs" (job server; "" = none known), "started" (whether just now), "actors" (names)}.
     Raises SettingsError where running actors have other settings or versions, Unavailable without a Ray.
     """
-    require_ray()
-    there = heads.read(data)
-    profile = heads.profile_for(settings, there)
+    session.require_ray()
+    there = session.read_head(data)
+    profile = session.profile_for(settings, there)
     head = None
     if settings.runtime.address is None:
-        head = there or heads.start(settings, profile, data, tell)
+        head = there or session.start_head(settings, profile, data, tell)
     try:
         if there is None:
             tell("connecting to it, which waits for Ray's own services")
-        with _joined(settings, head) as session:
+        with closing(session.open_session(settings, head, profile, tell)) as joined:
             from kgray.runtime.deploy import ensure
 
             spec = spec_of(settings, data, profile.values())
             chosen = settings.runtime.profile is not None
             found = ensure(spec, detached=True, chosen=chosen, tell=tell)
             return {
-                "address": session.address,
+                "address": joined.address,
                 "jobs": "" if head is None else head.jobs,
                 "started": found.fresh,
                 "actors": list(found.actors),
             }
     except BaseException:  # an interruption too: what was started for nothing does not stay
         if head is not None and there is None:
-            heads.end(data, head)
+            session.end_head(data, head)
         raise
 
 
@@ -85,22 +83,22 @@ def down(settings: Settings, data: Path, tell: OnWait = silent) -> dict[str, Any
 
     Returns how many were ended: {"actors", "processes"}.
     """
-    head = heads.read(data)
+    head = session.read_head(data)
     ended = {"actors": 0, "processes": 0}
     if head is not None or settings.runtime.address is not None:
-        require_ray()
+        session.require_ray()
         try:
             with _deployed(settings, data, head) as found:
                 if found is not None:
                     tell("committing what is in flight, then ending the actors")
-                    ended["actors"] = found.stop(found.spec.profile["limits"]["grace_s"])
+                    ended["actors"] = found.stop(found.spec.cluster.limits.grace_s)
         except Unavailable:
             if head is None:
                 raise  # a Ray of ours that does not answer is ended all the same
     if head is not None:
         tell("ending Ray")
-        ended["processes"] = heads.end(data, head)
-    heads.forget(data)
+        ended["processes"] = session.end_head(data, head)
+    session.forget_head(data)
     return ended
 
 
@@ -111,11 +109,11 @@ def status(settings: Settings, data: Path) -> dict[str, Any]:
     unreachable, "reason"; if up, "window", "in_flight", "lag", "epochs" (one a shard) and "actors" (each
     actor's stats, by name).
     """
-    head = heads.read(data)
+    head = session.read_head(data)
     shown: dict[str, Any] = {"backend": settings.runtime.backend}
     if head is None and settings.runtime.address is None:
         return shown
-    require_ray()
+    session.require_ray()
     shown["address"] = settings.runtime.address or (head.address if head is not None else "")
     try:
         with _deployed(settings, data, head) as found:
@@ -133,32 +131,17 @@ def status(settings: Settings, data: Path) -> dict[str, Any]:
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
     """Return an actor's stats as JSON values, without the steps."""
-    error = row.get("fault")
-    fault = error and {
-        "kind": type(error).__name__,
-        "message": str(error),
-        "raw": getattr(error, "raw", ""),
-        "waited": getattr(error, "waited", False),
-    }
-    shown = row | ({"fault": fault} if "fault" in row else {})
-    return {key: value for key, value in shown.items() if key != "steps"}
+    shown = {key: value for key, value in row.items() if key != "steps"}
+    if error := row.get("fault"):
+        more = {"raw": getattr(error, "raw", ""), "waited": getattr(error, "waited", False)}
+        shown["fault"] = {"kind": type(error).__name__, "message": str(error), **more}
+    return shown
 
 
 @contextmanager
-def _deployed(settings: Settings, data: Path, head: heads.Head | None) -> Iterator[Deployment | None]:
+def _deployed(settings: Settings, data: Path, head: session.Head | None) -> Iterator[Deployment | None]:
     """Join the Ray, and yield the actors that exist there; None where there are none."""
-    with _joined(settings, head):
+    with closing(session.open_session(settings, head, Profile(), silent)):
         from kgray.runtime.deploy import find
 
-        yield find(spec_of(settings, data, heads.profile_for(settings, head).values()).namespace)
-
-
-@contextmanager
-def _joined(settings: Settings, head: heads.Head | None) -> Iterator[Session]:
-    """Join the Ray at the settings' address, else the folder's; leave it at the end."""
-    ours = head if settings.runtime.address is None else None
-    session = join(ours.address, token=Path(ours.token)) if ours else join(settings.runtime.address or "")
-    try:
-        yield session
-    finally:
-        session.close()
+        yield find(spec_of(settings, data, {}).namespace)

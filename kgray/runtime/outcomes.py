@@ -7,7 +7,6 @@ one of its own. So an actor returns kgray's errors, which can be pickled, and ra
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -62,7 +61,7 @@ def portable(error: Exception) -> Exception:
     return RuntimeError(f"{type(error).__name__}: {error}")
 
 
-_LATE_S = 1.0  # for what came meanwhile to be read
+_LATE_S = 0.1  # for what came meanwhile to be read
 
 
 async def within(call: Awaitable[_T], seconds: float) -> _T:
@@ -71,14 +70,12 @@ async def within(call: Awaitable[_T], seconds: float) -> _T:
     Unlike `asyncio.wait_for`, which from Python 3.12 on forgets an answer that came while this event loop
     stood still, it reads what has come once the time is over.
     """
-    task, until = asyncio.ensure_future(call), time.monotonic() + seconds
+    task = asyncio.ensure_future(call)
     try:
-        await asyncio.wait((task,), timeout=seconds)
-        late = time.monotonic() - until
-        if not task.done() and late > 0:
-            await asyncio.wait((task,), timeout=min(late, _LATE_S))
-        if task.done():
-            return task.result()
+        for wait_s in (seconds, _LATE_S):
+            await asyncio.wait((task,), timeout=wait_s)
+            if task.done():
+                return task.result()
         raise TimeoutError
     finally:
         task.cancel()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -25,13 +25,19 @@ from kgray.errors import KgrayError, Unavailable
 from kgray.outages import OUTAGES
 from kgray.ports import Embedder, Extractor, Judge, Matrix, Reranker, SparseEmbedder, Summarizer
 from kgray.runtime.outcomes import TOLD, Gone, Lost, Outcome, RerankRequest, answered, within
-from kgray.runtime.profile import profile_of
-from kgray.runtime.spec import DeploymentSpec
+from kgray.runtime.spec import POOLS, DeploymentSpec, WorkersProfile
 
-if TYPE_CHECKING:  # it imports ray, and this module does without
+if TYPE_CHECKING:
     from kgray.runtime.actors import RemoteWorker
 
 CALLS = 4  # model calls that one request may need in sequence: the call, repairs of its reply, a retry
+_CALLED = {
+    "models": "the workers that read",
+    "judges": "the workers that judge",
+    "embedder": "the workers that embed",
+}
+_FULL = 0.9  # of what the workers take: chunks do not divide it evenly
+_LOOKS = 2  # in a row at which all are full, before more are started
 _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 5.0
 
@@ -50,6 +56,11 @@ class PoolCall:
     times_lost: int = 0
     faults: int = 0
     holder: RemoteWorker | None = None
+
+    def fail(self, error: Exception) -> None:
+        """Have its caller meet an error, unless it was answered or given up."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +103,7 @@ class Pool:
         patience_s         how long a lost call is sent again before its caller gets Unavailable
         answer_deadline_s  a call unanswered for so long counts as lost, even if its worker is alive; it must
                            be longer than a worker itself waits for a model
-        health_every_s     how often workers with work in hand are asked whether they are alive
+        health_every_s     how often workers are asked whether they are alive, while there is work
         health_deadline_s  a worker that does not answer that for so long is restarted
         """
         self._members = [
@@ -104,7 +115,7 @@ class Pool:
         # Routers share workers, and a router that was killed leaves calls behind: numbers must not repeat.
         self._numbers = count(secrets.randbits(62))
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None  # one of these
         self._closed = False
         self._what = what
 
@@ -120,11 +131,9 @@ class Pool:
         member.in_flight += len(calls)
         for call in calls:
             call.holder = member.worker
-        carrying = self._spawn(self._carry(member, calls))
-        member.carrying.add(carrying)
-        carrying.add_done_callback(member.carrying.discard)
+        self._spawn(self._carry(member, calls), member.carrying)
         if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(self._watch())
+            self._watching = self._spawn(self._watch())
 
     def abandon(self, call: PoolCall) -> None:
         """Drop a call and cancel it at its worker."""
@@ -151,17 +160,18 @@ class Pool:
     async def close(self) -> None:
         """End all calls; their callers are cancelled."""
         self._closed = True
-        tasks = [*self._tasks, *([self._watching] if self._watching is not None else [])]
-        for task in tasks:
+        for task in (tasks := [*self._tasks]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # ------------------------------------------------------------------------------- inside
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[Any, Any, None], *more: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+        """Start a task; it is in `_tasks`, and in the other sets, until it ends."""
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        for tasks in (self._tasks, *more):
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
         return task
 
     async def _carry(self, member: _Member, calls: Sequence[PoolCall]) -> None:
@@ -170,8 +180,7 @@ class Pool:
             reason = await self._carried(member, left)
         except Exception as error:  # noqa: BLE001 - a bug of ours: every caller meets it
             for call in left.values():
-                if not call.answer.done():
-                    call.answer.set_exception(error)
+                call.fail(error)
             return
         finally:
             member.in_flight -= len(left)
@@ -220,9 +229,10 @@ class Pool:
             del left[number]
             member.in_flight -= 1
             OUTAGES.answered(self._what)
-            if not call.answer.done():
-                failed = isinstance(outcome, Exception)
-                (call.answer.set_exception if failed else call.answer.set_result)(outcome)
+            if isinstance(outcome, Exception):
+                call.fail(outcome)
+            elif not call.answer.done():
+                call.answer.set_result(outcome)
         return ""
 
     async def _send_again(self, calls: list[PoolCall], lost: RemoteWorker, reason: str) -> None:
@@ -233,10 +243,9 @@ class Pool:
             call.lost_at = now if call.lost_at is None else call.lost_at
             call.times_lost += 1
             call.holder = None
-            spent = call.times_lost > 1 and now - call.lost_at >= self.patience_s
-            if spent and not call.answer.done():
-                call.answer.set_exception(Unavailable(f"no worker answers: {reason}", waited=True))
-            elif not spent:
+            if call.times_lost > 1 and now - call.lost_at >= self.patience_s:
+                call.fail(Unavailable(f"no worker answers: {reason}", waited=True))
+            else:
                 times = max(times, call.times_lost)
         if times and (all(member.missing for member in self._members) or times > len(self._members)):
             await asyncio.sleep(min(_FIRST_DELAY_S * 2 ** min(times, 10), _LONGEST_DELAY_S))
@@ -275,21 +284,51 @@ class Pool:
             member.missing, member.met = False, True
 
 
-def pool_of(
-    spec: DeploymentSpec, workers: Sequence[RemoteWorker], what: str, least: int | None = None
-) -> Pool:
-    """Return the pool of a deployment's workers; what, least: see `Pool`."""
-    limits = profile_of(spec.profile, "the deployment").limits
-    patience_s, timeout_s = spec.values["model.patience_s"], spec.values["model.timeout_s"]
+def pool_of(spec: DeploymentSpec, kind: str) -> Pool:
+    """Return the pool of a deployment's workers of a kind."""
+    from kgray.runtime.actors import RemoteWorker  # it imports ray, and this module does without
+
+    of: WorkersProfile = getattr(spec.cluster, POOLS[kind])
+    limits, patience_s = spec.cluster.limits, spec.values["model.patience_s"]
     return Pool(
-        workers,
-        least=least,
+        [RemoteWorker(f"{kind}-{number}", spec.namespace) for number in range(of.most)],
+        least=of.least,
         patience_s=patience_s,
-        answer_deadline_s=patience_s + CALLS * timeout_s,
+        answer_deadline_s=patience_s + CALLS * spec.values["model.timeout_s"],
         health_every_s=limits.health_every_s,
         health_deadline_s=limits.health_deadline_s,
-        what=what,
+        what=_CALLED[kind],
     )
+
+
+@dataclass(slots=True)
+class PoolSize:
+    """How many workers of one kind there are to be: more while all are full, fewer where some have no work.
+
+    takes: requests that one works on at a time; idle_s: without work for so long, one beyond the least ends
+    """
+
+    least: int
+    most: int
+    takes: int
+    idle_s: float
+    full_at: float = field(default_factory=time.monotonic)  # when all were full last
+    _full: int = 0  # looks in a row at which they were
+
+    def looked(self, rows: Mapping[int, Mapping[str, Any]], now: float) -> tuple[list[int], list[int]]:
+        """Return the numbers of the workers to start, and of those to end.
+
+        rows: the stats of each worker that exists, by number; of one that loads, or has no node, not "loaded"
+        """
+        up = [row for row in rows.values() if row.get("loaded")]
+        full = bool(up) and sum(row["running"] for row in up) >= _FULL * self.takes * len(up)
+        self.full_at = now if full else self.full_at
+        self._full = self._full + 1 if full and len(up) == len(rows) else 0  # none while some come up
+        start: list[int] = []
+        if self._full >= _LOOKS:
+            self._full, start = 0, [number for number in range(self.most) if number not in rows][: len(up)]
+        idle = {n: row["idle_s"] if row.get("loaded") else now - self.full_at for n, row in rows.items()}
+        return start, [number for number in rows if number >= self.least and idle[number] >= self.idle_s]
 
 
 class Chunker:

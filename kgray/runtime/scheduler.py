@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,12 @@ import ray
 from kgray import times
 from kgray.communities.found import Problem, clustered
 from kgray.communities.partition import Levels
-from kgray.communities.refresh import Refresh, Refreshed
+from kgray.communities.refresh import Refresh
 from kgray.errors import Unavailable
 from kgray.memory.schedules import Schedules, carry_out
-from kgray.runtime import logs, metrics
-from kgray.runtime.actors import RemoteWorker, control
-from kgray.runtime.pools import OnWorkers, Pool, PooledReader, pool_of
-from kgray.runtime.profile import profile_of
+from kgray.runtime import telemetry
+from kgray.runtime.actors import control
+from kgray.runtime.pools import OnWorkers, PooledReader, pool_of
 from kgray.runtime.spec import DeploymentSpec
 from kgray.times import SECOND, Instant
 from kgray.wiring import OpenStore, build_summarizer, open_reader
@@ -39,7 +38,7 @@ class Scheduler:
     """Serves the schedules of one store by itself, one refresh at a time."""
 
     async def __init__(self, spec: DeploymentSpec) -> None:  # type: ignore[misc]  # Ray awaits it in its loop
-        logs.start("scheduler")
+        telemetry.start("scheduler")
         self._spec = spec
         self._state = "starting"
         self._next: Instant | None = None
@@ -59,7 +58,7 @@ class Scheduler:
                 if self._next is not None:
                     pause_s = min(pause_s, max(0.0, (self._next - times.now()) / SECOND))
             except Exception as error:  # noqa: BLE001 - whatever it is, the next look may go well
-                logs.LOGGER.exception("the schedules cannot be carried out")
+                telemetry.LOGGER.exception("the schedules cannot be carried out")
                 self._state, pause_s = f"faulty: {error}", _AFTER_FAULT_S
             await asyncio.sleep(pause_s)
 
@@ -67,24 +66,22 @@ class Scheduler:
         """Refresh the groups of which a tenth is new; return what was done, in a line."""
         self._state = "refreshing"
         opened, local = self._opened, build_summarizer(self._spec.settings())
+        readers = partial(pool_of, self._spec, "models")
         refresh = Refresh(
             store=opened.store,
             embedder=opened.embedder,
-            summarizer=local and PooledReader(OnWorkers(self._readers, local), local),
+            summarizer=local and PooledReader(OnWorkers(readers, local), local),
             due=True,
             cluster=clustered_by_a_task,
         )
         done = await refresh.groups(list(opened.store.heads()), at_once=_AT_ONCE)
         for how in ("kept", "written", "offline"):
-            metrics.count_texts(how, sum(getattr(one, how) for one in done.values()))
-        said = _said(done)
-        logs.LOGGER.info("communities refreshed: %s", said)
+            count = sum(getattr(one, how) for one in done.values())
+            telemetry.measure("kgray_community_texts", count, how=how)
+        news, calls = (sum(getattr(one, what) for one in done.values()) for what in ("news", "calls"))
+        said = f"{news} of {len(done)} groups refreshed, {calls} model calls"
+        telemetry.LOGGER.info("communities refreshed: %s", said)
         return said
-
-    def _readers(self) -> Pool:
-        of = profile_of(self._spec.profile, "the deployment").extraction
-        there = [RemoteWorker(f"models-{number}", self._spec.namespace) for number in range(of.most)]
-        return pool_of(self._spec, there, "the workers that read", of.least)
 
     @control
     async def stats(self) -> dict[str, Any]:
@@ -95,11 +92,6 @@ class Scheduler:
     async def describe(self) -> dict[str, Any]:
         """Return what the actor was built from."""
         return {"pid": os.getpid(), "spec": self._spec, "fault": None}
-
-
-def _said(done: dict[str, Refreshed]) -> str:
-    calls = sum(one.calls for one in done.values())
-    return f"{sum(one.news for one in done.values())} of {len(done)} groups refreshed, {calls} model calls"
 
 
 def clustered_by_a_task(problem: Problem) -> Levels:

@@ -11,7 +11,6 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -25,14 +24,12 @@ from kgray.ingest.runner import Runner
 from kgray.ingest.threads import tell_lag
 from kgray.outages import OUTAGES
 from kgray.ports import shard_of
-from kgray.ports.ingest import Totals, joined
+from kgray.ports.ingest import Totals
 from kgray.records import Episode
-from kgray.runtime import logs, metrics
-from kgray.runtime.actors import Handle, RemoteWorker, control, reached
-from kgray.runtime.keeper import Keeper
+from kgray.runtime import telemetry
+from kgray.runtime.actors import Handle, control, reached
 from kgray.runtime.outcomes import portable
 from kgray.runtime.pools import Chunker, Pool, PooledEmbedder, PooledReader, pool_of
-from kgray.runtime.profile import Profile, WorkersProfile, profile_of
 from kgray.runtime.spec import DeploymentSpec
 from kgray.runtime.writer import RemoteWriter
 
@@ -52,27 +49,19 @@ class Sequencer:
     """
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it in the loop that the service then has
-        self,
-        spec: DeploymentSpec,
-        shard: int,
-        kept: bool,
-        writer: str,
-        models: Sequence[str],
-        embedders: Sequence[str],
-        judges: Sequence[str] = (),
+        self, spec: DeploymentSpec, shard: int, kept: bool, writer: str
     ) -> None:
-        """Begin to serve. Other actors are passed by name: a handle dies with the process that sent it.
+        """Begin to serve. Other actors are known by name: a handle dies with the process that sent it.
 
         kept: whether the deployment stays, so that this process looks for what is missing of it
         """
+        from kgray.runtime.deploy import Keeper  # it imports this module
+
         context = ray.get_runtime_context()
         self._spec, self._shard, self._name = spec, shard, context.get_actor_name() or ""
-        logs.start(self._name)
+        telemetry.start(self._name)
         self._me = context.get_worker_id()
-        self._profile: Profile = profile_of(spec.profile, "the deployment")
-        self._models, self._embedders, self._judges = (
-            [RemoteWorker(name, spec.namespace) for name in names] for names in (models, embedders, judges)
-        )  # no judges = the models judge
+        self._profile = spec.cluster
         self._writer = RemoteWriter(
             partial(self._named, writer),
             shard,
@@ -83,12 +72,12 @@ class Sequencer:
         self._pools: list[Pool] = []
         self._engines: set[Pool] = set()  # those whose workers have an engine each
         self._runner: Runner | None = None
-        self._past = Totals()  # of the runs before the one that goes on
+        self._totals = Totals()  # of all runs of this process
         self._steps: deque[tuple[str, int, str]] = deque(maxlen=_STEPS)
         self._stepped = 0
         self._guard = threading.Lock()
         self._ended = threading.Event()
-        self._exported: dict[tuple[str, str, str], float] = {}
+        self._exported: dict[tuple[str, str], float] = {}
         self._stopping = False
         self._state = "starting"  # serving | waiting | out | faulty | replaced | stopped
         self._waits_for = ""  # who holds the store
@@ -109,7 +98,7 @@ class Sequencer:
 
     async def _serve(self) -> None:
         """Carry out what is pending and what comes, until it is drained or replaced."""
-        lag = partial(metrics.observe, "kgray_loop_lag_seconds")
+        lag = partial(telemetry.measure, "kgray_loop_lag_seconds")
         measuring = asyncio.gather(self._measure(), tell_lag(lag))
         try:
             while not self._stopping:
@@ -129,6 +118,7 @@ class Sequencer:
                 if not await self._begin():
                     return
                 self._runner = Runner(replace(self._parts, writer=self._writer))
+                self._runner.totals = self._totals
                 self._widen(self._runner)
             self._state = "serving"
             shards = self._profile.sequencer.shards
@@ -138,38 +128,35 @@ class Sequencer:
                 on_step=self._step,
             )
         except StaleWriter:
-            self._end_run()
+            self._runner = None  # the next one takes a new epoch
             if await self._replaced():
                 self._state, self._stopping = "replaced", True
-                logs.LOGGER.warning("replaced by a newer sequencer", extra={"epoch": self._writer.epoch})
+                telemetry.LOGGER.warning("replaced by a newer sequencer", extra={"epoch": self._writer.epoch})
         except (Unavailable, NoSpace) as error:
             self._given_up, self._reason, self._state = self._given_up + 1, str(error), "out"
-            logs.LOGGER.warning("out of reach: %s", error)
+            telemetry.LOGGER.warning("out of reach: %s", error)
             # A server comes back by itself. A full disk does not, and each try would ask the model again for
             # what cannot be written: the service waits for the next command.
             await self._sleep(_AFTER_OUTAGE_S if isinstance(error, Unavailable) else None)
         except Exception as error:  # noqa: BLE001 - a command that waits gets it from `stats`
             # A model's server that refuses the key or the name, or a fault of no group's: whatever was wrong
             # may be put right while nobody asks.
-            logs.LOGGER.exception("pauses, and tries again in %g s", self._pause_s)
+            telemetry.LOGGER.exception("pauses, and tries again in %g s", self._pause_s)
             self._fault, self._state = portable(error), "faulty"
-            self._end_run()
+            self._runner = None  # the next one takes a new epoch
             await self._sleep(self._pause_s)
             self._pause_s, self._fault = min(2 * self._pause_s, _LONGEST_PAUSE_S), None
 
     def _built(self) -> Parts:
         """Open the store; return its parts with the pools in place of the models."""
         settings, local = self._spec.settings(), self._spec.parts()
-        models = self._pool(self._models, self._profile.extraction, "the workers that read")
+        models = self._pool("models")
         requests = settings.runtime.chunk_requests or CHUNK
         reading = self._chunker(models, settings.runtime.chunk_episodes or CHUNK)
         embedder = local.embedder
-        if self._embedders:
-            pool = self._pool(self._embedders, self._profile.embedding, "the workers that embed")
-            embedder = PooledEmbedder(self._chunker(pool, requests), embedder)
-        judging = models
-        if self._judges:
-            judging = self._pool(self._judges, self._profile.judging, "the workers that judge")
+        if self._profile.embedding.most:
+            embedder = PooledEmbedder(self._chunker(self._pool("embedder"), requests), embedder)
+        judging = self._pool("judges") if self._profile.judging.most else models
         if settings.model.backend == "vllm":
             self._engines = {models, judging}
         return replace(
@@ -180,8 +167,8 @@ class Sequencer:
             embedder=embedder,
         )
 
-    def _pool(self, workers: Sequence[RemoteWorker], of: WorkersProfile, what: str) -> Pool:
-        self._pools.append(pool_of(self._spec, workers, what, of.least))
+    def _pool(self, kind: str) -> Pool:
+        self._pools.append(pool_of(self._spec, kind))
         return self._pools[-1]
 
     def _chunker(self, pool: Pool, size: int) -> Chunker:
@@ -198,7 +185,7 @@ class Sequencer:
             found = await self._writer.begin()
             if isinstance(found, RemoteWriter):
                 self._writer, self._waits_for = found, ""
-                logs.LOGGER.info("serves", extra={"epoch": self._writer.epoch})
+                telemetry.LOGGER.info("serves", extra={"epoch": self._writer.epoch})
                 return True
             if isinstance(found, Locked):
                 until = time.monotonic() + patience_s  # it ingests what is there: that may take its time
@@ -215,7 +202,7 @@ class Sequencer:
                 namesake = await asyncio.to_thread(self._named, self._name)
                 return bool((await reached(namesake.describe.remote()))["worker"] != self._me)
             except Exception as error:  # noqa: BLE001 - whatever Ray raises while its head is away
-                logs.LOGGER.warning("cannot ask who is the newest: %s", type(error).__name__)
+                telemetry.LOGGER.warning("cannot ask who is the newest: %s", type(error).__name__)
                 await self._sleep(_AFTER_OUTAGE_S)
         return False
 
@@ -233,18 +220,14 @@ class Sequencer:
             self._stepped += 1
         self._pause_s = _AFTER_OUTAGE_S
 
-    def _end_run(self) -> None:
-        """Discard the runner; the next one takes a new epoch, and counts anew."""
-        self._past, self._runner = self._totals(), None
-
     async def _measure(self) -> None:
         while True:
             if self._parts is not None:
                 with suppress(KgrayError):  # the run meets it too, and says so
                     self._lag = await asyncio.to_thread(self._parts.store.pending_count)
-                metrics.gauge("kgray_log_lag", self._lag, shard=self._shard)
-                metrics.gauge("kgray_in_flight", self._in_flight(), shard=self._shard)
-                metrics.export(self._totals(), self._exported)
+                telemetry.measure("kgray_log_lag", self._lag, shard=self._shard)
+                telemetry.measure("kgray_in_flight", self._in_flight(), shard=self._shard)
+                telemetry.export(self._totals, self._exported)
             if self._runner is not None:
                 self._held_bytes = self._runner.committer.size()
                 self._widen(self._runner)
@@ -257,12 +240,8 @@ class Sequencer:
 
     # ------------------------------------------------------------------------ asked from outside
 
-    def _totals(self) -> Totals:
-        runner = self._runner  # read once: the service may give it up meanwhile
-        return self._past if runner is None else joined(self._past, runner.totals)
-
     def _in_flight(self) -> int:
-        runner = self._runner
+        runner = self._runner  # read once: the service may give it up meanwhile
         return 0 if runner is None else runner.in_flight()
 
     @control
@@ -271,8 +250,6 @@ class Sequencer:
         with self._guard:
             stepped, steps = self._stepped, list(self._steps)
         runner = self._runner
-        waits = OUTAGES.current()
-        outage = next((one for one in waits if not one.slow), None)
         return {
             "pid": os.getpid(),
             "shard": self._shard,
@@ -283,9 +260,8 @@ class Sequencer:
             "posting": runner is not None and not runner.committer.outbox.idle,
             "lag": self._lag,
             "held_bytes": self._held_bytes,
-            "totals": asdict(self._totals()),
-            "outage": None if outage is None else {"since": outage.since, "reason": outage.words},
-            "waits": [asdict(one) for one in waits],
+            "totals": asdict(self._totals),
+            "waits": [asdict(one) for one in OUTAGES.current()],
             "given_up": self._given_up,
             "reason": self._reason,
             "waits_for": self._waits_for,
@@ -318,4 +294,4 @@ class Sequencer:
 
 def _log_stage(stage: str, seconds: float, episode: Episode | None) -> None:
     if episode is not None and stage in {"taken", "decide"}:  # the workers tell of the others
-        logs.stage(stage, episode.group, episode.sequence, seconds=seconds)
+        telemetry.stage(stage, episode.group, episode.sequence, seconds=seconds)

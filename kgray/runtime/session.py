@@ -1,30 +1,249 @@
-"""How a process joins a Ray: a running one, or one of its own that lives as long as the process.
+"""A Ray: one that stays up, one that lives as long as this process, or a running one that it joins.
 
-A Ray that kgray starts requires a token, which is in a file that only its owner can read. Ray reads the
-variables that say so at its import, so a process joins before it imports ray elsewhere.
+`ray start --head --block` starts the one that stays, for a data folder, in a session of its own (setsid), so
+that it outlives the command, and notes it in `<data>/ray.json`. `kgray down` ends the processes of that
+session and no others. A Ray that kgray starts requires a token, which is in a file that only its owner can
+read. Ray reads the variables that say so at its import, so a process joins before it imports ray elsewhere.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import shutil
 import signal
+import socket
+import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from kgray.errors import SettingsError, Stopped, Unavailable
+from kgray.errors import SettingsError, Stopped, StoreError, Unavailable
+from kgray.locks import replaced
 from kgray.ports.ingest import OnWait, silent
-from kgray.runtime.head import Head, listens, new_folder, new_token, token_environment
-from kgray.runtime.profile import Profile
-from kgray.runtime.spec import export_secrets
+from kgray.runtime.spec import Profile, export_secrets, load_profile, profile_of
 from kgray.settings import Settings
+
+HEAD_FILE = "ray.json"
+LOOPBACK = "127.0.0.1"
+_TOKEN = secrets.token_hex(32)  # of all Rays that this process starts: Ray reads it once in a process
+_HEAD_START_S = 120.0
+_HEAD_END_S = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A Ray that kgray started. started: when, in ticks since boot; it tells apart a reused process id."""
+
+    address: str
+    jobs: str  # the address that takes submitted jobs; "" without a dashboard
+    pid: int
+    started: int
+    token: str  # the file that holds it
+    folder: str
+    profile: Mapping[str, Any] = field(default_factory=dict)
+
+
+# ------------------------------------------------------------------------------------ its note
+
+
+def read_head(data: Path) -> Head | None:
+    """Return the Ray that `kgray up` started for a folder; None where there is none or it has ended.
+
+    Raises StoreError where the note cannot be read.
+    """
+    path = data / HEAD_FILE
+    try:
+        head = Head(**json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise StoreError(
+            f"{path} cannot be used ({error}): remove it, and end the Ray it told of by hand"
+        ) from None
+    return head if started_at(head.pid) == head.started else None
+
+
+def write_head(data: Path, head: Head) -> None:
+    """Write the note, `ray.json`, atomically."""
+    with replaced(data / HEAD_FILE) as file:
+        file.write(json.dumps(asdict(head), indent=1) + "\n")
+
+
+def forget_head(data: Path) -> None:
+    """Remove the note; idempotent."""
+    (data / HEAD_FILE).unlink(missing_ok=True)
+
+
+def profile_for(settings: Settings, head: Head | None) -> Profile:
+    """Return the profile that the settings name, else that of the running Ray, else the laptop's."""
+    if head is not None and settings.runtime.profile is None:
+        return profile_of(head.profile, HEAD_FILE)
+    return load_profile(settings.runtime.profile)
+
+
+# ------------------------------------------------------------------------------------ its token
+
+
+def new_folder() -> Path:
+    """Return a new folder for a Ray's files; its path is short: sockets take 107 characters, Ray adds 60."""
+    return Path(tempfile.mkdtemp(prefix="kgray-ray-"))
+
+
+def new_token(folder: Path) -> Path:
+    """Write the token to a file that only its owner can read; return the file."""
+    path = folder / "token"
+    path.touch(mode=0o600)
+    path.write_text(_TOKEN)
+    return path
+
+
+def token_environment(path: Path) -> dict[str, str]:
+    """Return the environment variables that make Ray's processes require and send a file's token."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
+
+
+# -------------------------------------------------------------------------------- start and end
+
+
+def start_head(settings: Settings, profile: Profile, data: Path, tell: OnWait = silent) -> Head:
+    """Start a Ray that stays, note it in the data folder, and wait until it listens.
+
+    tell: called at each step.
+    Its processes get the secrets in their environment. If it does not come up, or the wait is interrupted,
+    it is ended and the note removed. Raises Unavailable.
+    """
+    began = time.monotonic()
+    tell("starting a Ray that stays, which takes 15 to 40 s")  # measured on two cores, idle and busy
+    folder = new_folder()
+    token = new_token(folder)
+    environ = {**os.environ, **token_environment(token)}
+    environ.pop("RAY_ADDRESS", None)
+    export_secrets(settings, environ)
+    port, jobs_port = _free_port(), _free_port()
+    with (folder / "head.log").open("wb") as log:
+        process = subprocess.Popen(  # noqa: S603 - the `ray` beside this interpreter
+            _command(profile, folder, port, jobs_port),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environ,
+            start_new_session=True,
+        )
+    head = Head(
+        address=f"{LOOPBACK}:{port}",
+        jobs=f"http://{LOOPBACK}:{jobs_port}" if profile.ray.dashboard else "",
+        pid=process.pid,
+        started=started_at(process.pid) or 0,
+        token=str(token),
+        folder=str(folder),
+        profile=profile.values(),
+    )
+    try:
+        write_head(data, head)  # before it is up: a command that is killed now leaves what `down` can end
+        until = time.monotonic() + _HEAD_START_S
+        while not listens(head.address):
+            if process.poll() is not None or time.monotonic() > until:
+                said = (folder / "head.log").read_text(errors="replace").strip().splitlines()[-1:]
+                raise Unavailable(f"Ray did not start: {' '.join(said)[:300]}", waited=True)
+            time.sleep(0.1)
+    except BaseException:
+        end_head(data, head)
+        raise
+    tell(f"Ray listens at {head.address} after {time.monotonic() - began:.0f} s")
+    return head
+
+
+def _command(profile: Profile, folder: Path, port: int, jobs_port: int) -> list[str]:
+    return [
+        str(Path(sys.executable).with_name("ray")),
+        "start",
+        "--head",
+        "--block",
+        f"--node-ip-address={LOOPBACK}",
+        f"--port={port}",
+        f"--num-cpus={profile.ray.cpus}",
+        f"--object-store-memory={profile.ray.object_store_mb << 20}",
+        f"--include-dashboard={'true' if profile.ray.dashboard else 'false'}",
+        f"--dashboard-host={LOOPBACK}",
+        f"--dashboard-port={jobs_port}",
+        # These two have fixed defaults, which may be another Ray's.
+        f"--dashboard-agent-listen-port={_free_port()}",
+        f"--ray-client-server-port={_free_port()}",
+        f"--temp-dir={folder}",
+        "--disable-usage-stats",
+    ]
+
+
+def end_head(data: Path, head: Head) -> int:
+    """End the processes of a Ray of ours, its files and its note; return how many processes there were."""
+    ended = _end_session(head.pid) if started_at(head.pid) == head.started else 0
+    shutil.rmtree(head.folder, ignore_errors=True)
+    forget_head(data)
+    return ended
+
+
+def listens(address: str, timeout_s: float = 0.5) -> bool:
+    """Whether an address, host:port, accepts connections."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout_s):
+            return True
+    except OSError:
+        return False
+
+
+def started_at(pid: int) -> int | None:
+    """Return when a process started, in ticks since boot; None where there is none, or it is a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    row = text.rpartition(")")[2].split()  # after the name: state, parent, group, session, ...
+    return None if row[0] == "Z" else int(row[19])
+
+
+def _end_session(leader: int) -> int:
+    """End all processes of a session: SIGTERM first, SIGKILL after 15 s. Returns how many there were."""
+    members = left = _members(leader)
+    with suppress(ProcessLookupError):
+        os.kill(leader, signal.SIGTERM)  # `ray start --block` then ends what it started
+    until = time.monotonic() + _HEAD_END_S
+    while left and time.monotonic() < until:
+        time.sleep(0.1)
+        left = _members(leader)
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        os.waitpid(leader, os.WNOHANG)  # where this process has started it
+    return len(members)
+
+
+def _members(session: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.getsid(pid := int(path.name)) == session and started_at(pid) is not None:
+                found.append(pid)
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+# ------------------------------------------------------------------------------- joining one
 
 _QUIET: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
 _PROBE_S = 2.0
@@ -108,18 +327,22 @@ def start(settings: Settings, profile: Profile, tell: OnWait = silent) -> Sessio
     use_token(new_token(folder))
     export_secrets(settings, os.environ)  # its processes inherit them; they are in no argument
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    before = os.environ.get("RAY_TMPDIR")
+    os.environ["RAY_TMPDIR"] = str(folder)  # of its files
     try:
-        with _temporary_files(folder):
-            _init(
-                "no local Ray could be started",
-                address="local",
-                num_cpus=profile.ray.cpus,
-                object_store_memory=profile.ray.object_store_mb << 20,
-                include_dashboard=False,
-            )
+        _init(
+            "no local Ray could be started",
+            address="local",
+            num_cpus=profile.ray.cpus,
+            object_store_memory=profile.ray.object_store_mb << 20,
+            include_dashboard=False,
+        )
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    finally:
+        del os.environ["RAY_TMPDIR"]
+        os.environ.update({} if before is None else {"RAY_TMPDIR": before})
     tell(f"Ray is up after {time.monotonic() - began:.0f} s")
     return Session(_current() or "", joined=True, mortal=True, folder=folder)
 
@@ -186,18 +409,6 @@ def _current() -> str | None:
     import ray
 
     return str(ray.get_runtime_context().gcs_address) if ray.is_initialized() else None
-
-
-@contextmanager
-def _temporary_files(folder: Path) -> Iterator[None]:
-    """Within this context, a Ray that is started puts its files into this folder."""
-    before = os.environ.get("RAY_TMPDIR")
-    os.environ["RAY_TMPDIR"] = str(folder)
-    try:
-        yield
-    finally:
-        del os.environ["RAY_TMPDIR"]
-        os.environ.update({} if before is None else {"RAY_TMPDIR": before})
 
 
 @contextmanager

@@ -1,26 +1,180 @@
-"""What the actors of one store are built from: settings without secrets, data folder, profile, versions.
+"""What the actors of one store are built from: a cluster profile, settings without secrets, versions.
 
-Actors outlive the command that started them, so a later command compares its own spec with theirs before
-it uses them. Secrets are never in a spec: each actor takes them from the environment of its process.
+A profile is the number and size of the actors, and limits; from TOML, by default `cluster/laptop.toml`.
+Actors outlive the command that started them, so a later command compares its own spec with theirs before it
+uses them. Secrets are never in a spec: each actor takes them from the environment of its process.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import platform
 from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import asdict, field
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, StrictBool, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from kgray.errors import SettingsError
 from kgray.records import canonical
-from kgray.settings import KEYS, Secret, Settings, load
+from kgray.settings import KEYS, EngineLimits, Settings, load, variable_of
+from kgray.settings.checks import (
+    CLOSED,
+    FilledText,
+    Secret,
+    fault,
+    one_line,
+    places,
+    read_toml,
+    within,
+)
 
 if TYPE_CHECKING:
     from kgray.ingest.committer import Parts
+
+DEFAULT_PROFILE = "laptop"
+# Kind of worker actors, the first part of their names -> its table of the profile.
+POOLS = {"models": "extraction", "judges": "judging", "embedder": "embedding", "reranker": "reranking"}
+READING = ("extraction", "judging")  # those of a language model
+_MOST = 100_000
+_Whole = Annotated[int, within(1, _MOST)]
+_Share = Annotated[float, within(0.0, _MOST)]
+_Seconds = Annotated[float, within(0.001, _MOST)]
+
+
+def _workers(value: Any) -> Any:  # noqa: ANN401 - what a user wrote
+    spread = isinstance(value, Mapping)
+    least, most = (value.get("min"), value.get("max")) if spread else (value, value)
+    whole = type(least) is type(most) is int and int(spread) <= least <= most <= _MOST
+    if not whole or (spread and len(value) > 2):
+        raise fault(f"a whole number from 0 to {_MOST} is needed, or {{ min = 1, max = 4 }}.")
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class RayProfile:
+    """A Ray that kgray starts itself; ignored where one is joined by its address."""
+
+    cpus: _Whole = 4  # logical: what actors ask for adds up to less; may be more than the machine has
+    object_store_mb: _Whole = 128
+    dashboard: StrictBool = True  # of a Ray that stays up: what submits jobs needs it
+    card_gb: _Share = 0.0  # memory of one card, for `kgray doctor --profile`; 0 = none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class SequencerProfile:
+    """How groups are divided, and where sequencers and writers stand."""
+
+    shards: _Whole = 1  # each has a sequencer, and a writer too; an embedded store has one for all
+    cpus: _Share = 0.0  # of each; more than 0 keeps them off a head without CPUs
+    memory_mb: Annotated[int, within(0, _MOST)] = 0  # of each
+    labels: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of the nodes they may stand on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class WorkersProfile:
+    """Worker actors of one kind, each with these resources.
+
+    0 workers that embed = in the sequencer's own process; 0 that judge = those that extract judge too;
+    0 that rerank = in the process that searches.
+    """
+
+    workers: Annotated[int | Mapping[str, int], BeforeValidator(_workers)] = 1  # or {min, max}
+    cpus: _Share = 0.5  # of each
+    gpus: _Share = 0.0  # a fraction is a claim in Ray's books: the memory of the card is not divided by it
+    memory_mb: Annotated[int, within(0, 100_000_000)] = 0  # of the machine, as a claim; 0 = none
+    concurrency: _Whole = 64  # chunks that one takes at a time
+    start_deadline_s: _Seconds = 120.0  # to load its model
+    labels: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of the nodes it may run on
+    env: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of its process; no secret
+
+    @property
+    def least(self) -> int:
+        """How many there are at any time."""
+        return self.workers if isinstance(self.workers, int) else self.workers["min"]
+
+    @property
+    def most(self) -> int:
+        """How many there are where much waits."""
+        return self.workers if isinstance(self.workers, int) else self.workers["max"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class LimitsProfile:
+    """Deadlines and restarts, in seconds."""
+
+    health_every_s: _Seconds = 5.0  # how often busy workers are asked if they live, missing actors looked for
+    health_deadline_s: _Seconds = 60.0  # no answer for so long: it is restarted, its work goes to another
+    write_deadline_s: _Seconds = 400.0  # the same for a writer's batch: longer than a transaction takes
+    start_deadline_s: _Seconds = 120.0  # for all actors to answer
+    pending_writes: _Whole = 16  # calls that may queue at the writer; a run has one on its way
+    grace_s: _Share = 5.0  # a run that is asked to stop commits what it has in flight for so long
+    linger_ms: _Share = 2.0  # how long a chunk waits for more of its kind
+    idle_s: _Seconds = 300.0  # without work for so long, a worker beyond the least is ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class Profile:
+    """The whole profile."""
+
+    name: FilledText = DEFAULT_PROFILE
+    ray: RayProfile = field(default_factory=RayProfile)
+    sequencer: SequencerProfile = field(default_factory=SequencerProfile)
+    extraction: WorkersProfile = field(default_factory=lambda: WorkersProfile(workers=2))
+    judging: WorkersProfile = field(default_factory=lambda: WorkersProfile(workers=0))
+    embedding: WorkersProfile = field(default_factory=WorkersProfile)
+    reranking: WorkersProfile = field(default_factory=lambda: WorkersProfile(workers=0))
+    engine: EngineLimits = field(default_factory=EngineLimits)
+    limits: LimitsProfile = field(default_factory=LimitsProfile)
+
+    def values(self) -> dict[str, Any]:
+        """Return the profile as plain values, which `profile_of` reads back."""
+        return asdict(self)
+
+
+_PROFILE = TypeAdapter(Profile)
+
+
+def load_profile(path: Path | None = None) -> Profile:
+    """Read a profile; None: the laptop's, which is shipped. Raises SettingsError that names key and file."""
+    path = path or shipped()
+    return profile_of({"name": path.stem, **read_toml(path, f"cluster profile {path}")}, str(path))
+
+
+def shipped() -> Path:
+    """Return the laptop's profile: inside the installed package, or beside it in a checkout."""
+    here = Path(__file__).resolve().parent.parent
+    inside = here / "cluster"
+    return (inside if inside.is_dir() else here.parent / "cluster") / f"{DEFAULT_PROFILE}.toml"
+
+
+def profile_of(values: Mapping[str, Any], source: str) -> Profile:
+    """Return the profile that plain values describe; source: named in errors. Raises SettingsError."""
+    try:
+        found = _PROFILE.validate_python(values)
+    except ValidationError as error:
+        line = one_line(error, source, places(Profile), what="a key of a cluster profile")
+        raise SettingsError(line) from None
+    if not found.extraction.workers:  # reading needs a worker; embedding may do without
+        raise SettingsError(
+            f"extraction.workers = 0 in {source}: a whole number from 1 to {_MOST} is needed."
+        )
+    cards = found.engine.tensor_parallel
+    for table in READING:
+        of: WorkersProfile = getattr(found, table)
+        if cards > 1 and of.workers and of.gpus != cards:
+            raise SettingsError(
+                f"{table}.gpus = {of.gpus:g} in {source}: engine.tensor_parallel = {cards} needs {cards}."
+            )
+    return found
+
+
+# ------------------------------------------------------------------------------------ the spec
 
 # Where a command finds Ray does not change what the actors do.
 _NOT_COMPARED = frozenset({"runtime.address", "runtime.backend", "runtime.profile"})
@@ -29,7 +183,7 @@ _SHOWN = 60  # characters of a value in a message
 _CACHE_MB = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentSpec:
     """What a deployment is built from: plain values, none of them secret, so Ray may transport them.
 
@@ -57,12 +211,12 @@ class DeploymentSpec:
         """
         found = os.environ if environ is None else environ
         for key in self.secrets:
-            if not found.get(_variable(key)):
+            if not found.get(variable_of(key)):
                 raise SettingsError(
-                    f"{key} is set where the command runs, and {_variable(key)} is not set where Ray's "
+                    f"{key} is set where the command runs, and {variable_of(key)} is not set where Ray's "
                     f"processes run: set it there before Ray starts, or use a file that they can read."
                 )
-        kept = {_variable(key): found[_variable(key)] for key in self.secrets}
+        kept = {variable_of(key): found[variable_of(key)] for key in self.secrets}
         overrides = {**self.values, "relations": self.relations, "entities": self.entities}
         return load(None, environ=kept, overrides=overrides)
 
@@ -71,6 +225,11 @@ class DeploymentSpec:
         from kgray.wiring import ingesting, open_reader
 
         return ingesting(open_reader(self.settings(), Path(self.data), cache_mb=_CACHE_MB))
+
+    @property
+    def cluster(self) -> Profile:
+        """The cluster profile."""
+        return profile_of(self.profile, "the deployment")
 
     @property
     def on_one_node(self) -> bool:
@@ -120,14 +279,14 @@ def export_secrets(settings: Settings, environ: MutableMapping[str, str]) -> Non
     """Put the secrets into the environment of a Ray that is to be started; arguments would show them."""
     for key, value in _values(settings):
         if isinstance(value, Secret):
-            environ[_variable(key)] = value.reveal()
+            environ[variable_of(key)] = value.reveal()
 
 
 def as_environ(settings: Settings) -> dict[str, str]:
     """Return the settings that are not the defaults as variables, without secrets and without paths."""
     usual, tables = dict(_values(Settings())), settings.ontology
     found = {
-        _variable(key): str(value)
+        variable_of(key): str(value)
         for key, value in _values(settings)
         if value is not None and value != usual[key] and not isinstance(value, Secret | Path)
     }
@@ -142,7 +301,7 @@ def as_environ(settings: Settings) -> dict[str, str]:
 
 def differences(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bool = True) -> list[str]:
     """Return one line for each key in which two specs differ. profile: compare the profile's keys too."""
-    mine, other = dict(_compared(ours, profile=profile)), dict(_compared(theirs, profile=profile))
+    mine, other = _compared(ours, profile=profile), _compared(theirs, profile=profile)
     return [
         f"{key} is {_shown(mine.get(key))} here and {_shown(other.get(key))} there"
         for key in sorted(mine.keys() | other.keys())
@@ -150,29 +309,26 @@ def differences(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bool =
     ]
 
 
-def _compared(spec: DeploymentSpec, *, profile: bool) -> Iterator[tuple[str, Any]]:
-    yield from ((key, value) for key, value in spec.values.items() if key not in _NOT_COMPARED)
-    yield from ((f"ontology.relations.{name}", canonical(table)) for name, table in spec.relations.items())
-    yield from ((f"ontology.entities.{name}", canonical(table)) for name, table in spec.entities.items())
-    yield from ((f"the version of {name}", value) for name, value in spec.versions.items())
-    yield from ((key, "set") for key in spec.secrets)
+def _compared(spec: DeploymentSpec, *, profile: bool) -> dict[str, Any]:
+    found = {key: value for key, value in spec.values.items() if key not in _NOT_COMPARED}
+    for kind, tables in (("relations", spec.relations), ("entities", spec.entities)):
+        found |= {f"ontology.{kind}.{name}": canonical(table) for name, table in tables.items()}
+    found |= {f"the version of {name}": value for name, value in spec.versions.items()}
+    found |= dict.fromkeys(spec.secrets, "set")
     if spec.on_one_node:
-        yield "the data folder", spec.data
+        found["the data folder"] = spec.data
     for section, table in spec.profile.items() if profile else ():
         if isinstance(table, Mapping):
-            yield from ((f"profile {section}.{key}", value) for key, value in table.items())
+            found |= {f"profile {section}.{key}": value for key, value in table.items()}
         else:
-            yield f"profile {section}", table
+            found[f"profile {section}"] = table
+    return found
 
 
 def _values(settings: Settings) -> Iterator[tuple[str, Any]]:
     for key in KEYS:
         section, name = key.split(".")
         yield key, getattr(getattr(settings, section), name)
-
-
-def _variable(key: str) -> str:
-    return "KGRAY_" + key.upper().replace(".", "_")
 
 
 def _shown(value: object) -> str:

@@ -19,7 +19,7 @@ from kgray.errors import ContentError, Garbled, KgrayError, SettingsError
 from kgray.ingest.state import collect_garbage_rarely
 from kgray.outages import OUTAGES, Outage
 from kgray.ports import ExtractionRequest, QuestionRequest, SummaryRequest, embedded
-from kgray.runtime import logs, metrics
+from kgray.runtime import telemetry
 from kgray.runtime.actors import control, streaming
 from kgray.runtime.outcomes import (
     TOLD,
@@ -46,7 +46,7 @@ class _PooledActor(ABC):
     """What both kinds of workers share. Control calls come from another thread than the work."""
 
     def __init__(self, spec: DeploymentSpec, name: str) -> None:
-        logs.start(name)
+        telemetry.start(name)
         self._spec, self._name = spec, name
         self._fault: Exception | None = None  # what is wrong with the settings: the outcome of every request
         self._loads: Any = None  # the model in this process that is to be loaded, if any
@@ -92,6 +92,10 @@ class _PooledActor(ABC):
     def _counts(self) -> dict[str, float]:
         return dict(getattr(self._loads, "counts", {}))
 
+    def _tell_engine(self) -> None:
+        for of, count in self._counts().items():
+            telemetry.measure("kgray_engine", count, worker=self._name, of=of)
+
     def _idle_s(self) -> float:
         return 0.0 if self._running else time.monotonic() - self._idle_since
 
@@ -104,7 +108,7 @@ class _PooledActor(ABC):
         if self._ending:
             return
         self._loop = asyncio.get_running_loop()
-        metrics.observe("kgray_batch_size", len(chunk), of="chunk")
+        telemetry.measure("kgray_batch_size", len(chunk), of="chunk")
         tasks = {asyncio.create_task(self._outcome(request)): number for number, request in chunk}
         self._running |= {number: task for task, number in tasks.items()}
         left, told = set(tasks), tuple[Outage, ...]()  # by this chunk: others may be another router's
@@ -115,7 +119,7 @@ class _PooledActor(ABC):
                     told = waits
                     yield [(TOLD, waits)]
                 self._done, self._idle_since = self._done + len(ended), time.monotonic()
-                metrics.engine(self._name, self._counts())
+                self._tell_engine()
                 for task in ended:
                     self._running.pop(tasks[task], None)
                 if ended:
@@ -125,7 +129,7 @@ class _PooledActor(ABC):
                 task.cancel()
                 self._running.pop(tasks[task], None)
             # Once more: the engine counts a step after it has told of its replies.
-            self._loop.call_later(_TELL_S, lambda: metrics.engine(self._name, self._counts()))
+            self._loop.call_later(_TELL_S, self._tell_engine)
 
     @control
     async def health(self) -> bool:
@@ -152,7 +156,8 @@ class _PooledActor(ABC):
     @control
     async def describe(self) -> dict[str, Any]:
         """Return what the actor was built from, and what is wrong with it."""
-        return {"pid": os.getpid(), "spec": self._spec, "fault": self._fault}
+        loaded = self._loaded or self._fault is not None
+        return {"pid": os.getpid(), "spec": self._spec, "fault": self._fault, "loaded": loaded}
 
     @control
     async def abandon(self, numbers: Sequence[int]) -> None:
@@ -190,8 +195,8 @@ class ModelWorker(_PooledActor):
             stage = "judge"
             outcome = outcome or await outcome_of(self._judge.judge(request))
         took = time.monotonic() - since
-        metrics.count_call(stage, took, outcome)
-        logs.stage(stage, request.episode.group, request.episode.sequence, seconds=took, outcome=outcome)
+        telemetry.count_call(stage, took, outcome)
+        telemetry.stage(stage, request.episode.group, request.episode.sequence, seconds=took, outcome=outcome)
         return outcome
 
     async def _written(self, request: SummaryRequest) -> Outcome:
@@ -208,7 +213,7 @@ class ModelWorker(_PooledActor):
             return SettingsError("no language model is configured where Ray's workers run")
         since = time.monotonic()
         outcome = await outcome_of(self._summarizer.write(request))
-        metrics.count_call("summarize", time.monotonic() - since, outcome)
+        telemetry.count_call("summarize", time.monotonic() - since, outcome)
         return outcome
 
 
@@ -240,55 +245,45 @@ class EmbedWorker(_PooledActor):
             await self._embed_batch(self._next_batch())
 
     async def _embed_batch(self, batch: list[_Row]) -> None:
-        if batch := _awaited(batch):
-            await self._settle(batch, await self._asked(batch))
+        """Give each text its outcome; a part that fails is asked by halves, so that a bad text fails alone.
+
+        Depth first, so that single texts are soon asked. Where so many requests fail and none is answered
+        well, the server is at fault: to ask further would be thousands of requests, and no text is to blame
+        that was not asked alone.
+        """
+        parts, left = [batch], 4 * len(batch).bit_length()
+        found: Outcome = None
+        while parts:
+            if not (part := [(text, row) for text, row in parts.pop() if not row.done()]):
+                continue  # nobody waits for these any longer
+            if asked := left > 0:
+                found = await self._asked(part)
+            failed = isinstance(found, ContentError | Garbled)
+            left = left - 1 if failed else sys.maxsize
+            if failed and asked and len(part) > 1:
+                half = len(part) // 2
+                parts += [part[half:], part[:half]]
+                continue
+            if isinstance(found, ContentError) and not asked:
+                found = Garbled(f"the embedder refuses whatever it is sent: {found}")
+            for at, (_, row) in enumerate(part):
+                if isinstance(found, Exception) and not row.done():
+                    row.set_exception(found)
+                elif not row.done():
+                    row.set_result(found[at])
 
     async def _asked(self, batch: list[_Row]) -> Outcome:
         since = time.monotonic()
         found = await outcome_of(embedded(self._embedder, [text for text, _ in batch]))
-        metrics.observe("kgray_stage_seconds", time.monotonic() - since, stage="embed")
-        metrics.observe("kgray_batch_size", len(batch), of="embed")
+        telemetry.measure("kgray_stage_seconds", time.monotonic() - since, stage="embed")
+        telemetry.measure("kgray_batch_size", len(batch), of="embed")
         return found
-
-    async def _settle(self, batch: list[_Row], found: Outcome) -> None:
-        """Give each text its outcome; a part that fails is asked by halves, so that a bad text fails alone.
-
-        Depth first, so that single texts are soon asked. Where of so many parts none is answered well, the
-        server is at fault: to ask further would be thousands of requests, and no text is to blame that was
-        not asked alone.
-        """
-        parts, left = [(batch, found)], 4 * len(batch).bit_length()
-        while parts:
-            part, found = parts.pop()
-            failed = isinstance(found, ContentError | Garbled)
-            part = _awaited(part) if failed else part
-            if failed and len(part) > 1 and left > 0:
-                half = len(part) // 2
-                halves = [(some, await self._asked(some)) for some in (part[half:], part[:half])]
-                parts += halves
-                well = any(not isinstance(one, Exception) for _, one in halves)
-                left = sys.maxsize if well else left - 2
-                continue
-            if isinstance(found, ContentError) and len(part) > 1:
-                found = Garbled(f"the embedder refuses whatever it is sent: {found}")
-            for at, (_, row) in enumerate(part):
-                if row.done():
-                    continue  # nobody waits for it any longer
-                if isinstance(found, Exception):
-                    row.set_exception(found)
-                else:
-                    row.set_result(found[at])
 
     def _next_batch(self) -> list[_Row]:
         sizes = accumulate(len(text) // _CHARACTERS_A_TOKEN + 1 for text, _ in self._waiting)
         count = max(1, sum(1 for _ in takewhile(lambda size: size <= _TOKENS, sizes)))
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         return batch
-
-
-def _awaited(batch: list[_Row]) -> list[_Row]:
-    """Return the rows that somebody still waits for."""
-    return [(text, row) for text, row in batch if not row.done()]
 
 
 class RerankWorker(_PooledActor):
@@ -302,5 +297,5 @@ class RerankWorker(_PooledActor):
     async def _outcome(self, request: RerankRequest) -> Outcome:
         since = time.monotonic()
         outcome = self._fault or await outcome_of(answered(self._loads, request))
-        metrics.observe("kgray_stage_seconds", time.monotonic() - since, stage="rerank")
+        telemetry.measure("kgray_stage_seconds", time.monotonic() - since, stage="rerank")
         return outcome

@@ -25,11 +25,9 @@ from kgray.kinds import EPISODES
 from kgray.outages import OUTAGES
 from kgray.ports import RowChanges, Store, shard_of
 from kgray.rows import STATES
-from kgray.runtime import logs, metrics
+from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, control, reached
-from kgray.runtime.keeper import Keeper
 from kgray.runtime.outcomes import Lost, within
-from kgray.runtime.profile import profile_of
 from kgray.runtime.spec import DeploymentSpec
 
 _FIRST_DELAY_S = 0.05
@@ -46,9 +44,11 @@ class GraphWriter:
 
         kept: whether the deployment stays, so that this process looks for what is missing of it
         """
-        logs.start(name)
+        from kgray.runtime.deploy import Keeper  # it imports this module
+
+        telemetry.start(name)
         self._spec = spec
-        self._shards = profile_of(spec.profile, "the deployment").sequencer.shards
+        self._shards = spec.cluster.sequencer.shards
         self._store: Store | None = None
         self._epochs: dict[int, int] = {}  # by shard, of those that are held
         self._holds: dict[int, ExitStack] = {}
@@ -111,8 +111,8 @@ class GraphWriter:
         hold = ExitStack()
         taken = hold.enter_context(self._store.writing(epoch=epoch, shard=shard, shards=self._shards))
         self._epochs[shard], self._holds[shard] = taken, hold
-        metrics.gauge("kgray_writer_epoch", taken, shard=shard)
-        logs.LOGGER.info("holds shard %d", shard, extra={"epoch": taken})
+        telemetry.measure("kgray_writer_epoch", taken, shard=shard)
+        telemetry.LOGGER.info("holds shard %d", shard, extra={"epoch": taken})
         return taken
 
     def _release(self, shard: int) -> None:
@@ -122,12 +122,12 @@ class GraphWriter:
     def _note(self, changes: Sequence[RowChanges], seconds: float) -> None:
         self._batches += 1
         self._writes += len(changes)
-        metrics.observe("kgray_commit_seconds", seconds)
-        metrics.observe("kgray_batch_size", len(changes), of="write")
+        telemetry.measure("kgray_commit_seconds", seconds)
+        telemetry.measure("kgray_batch_size", len(changes), of="write")
         for change in changes:
             if change.recorded_at is not None and EPISODES is change.ledger:
                 (row,) = change.puts[EPISODES]
-                logs.stage(STATES[row[10]], change.group, change.sequence)
+                telemetry.stage(STATES[row[10]], change.group, change.sequence)
 
 
 class RemoteWriter:

@@ -2,32 +2,383 @@
 
 from __future__ import annotations
 
-from kgray.settings.checks import Secret
-from kgray.settings.sources import CONFIG_NAME, config_file, data_folder, load, public_environ
-from kgray.settings.tree import (
-    KEYS,
-    ModelSettings,
-    PipelineSettings,
-    Settings,
-    StoreSettings,
-    require,
-    require_built,
-    unbuilt,
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+from pydantic import StrictBool, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from kgray.errors import NotBuilt, SettingsError
+from kgray.settings.checks import (
+    CLOSED,
+    ApiKey,
+    File,
+    FilledText,
+    Password,
+    Seconds,
+    Secret,
+    Uri,
+    Url,
+    Whole,
+    one_line,
+    places,
+    read_toml,
+    unknown,
+    within,
 )
 
-__all__ = [
-    "CONFIG_NAME",
-    "KEYS",
-    "ModelSettings",
-    "PipelineSettings",
-    "Secret",
-    "Settings",
-    "StoreSettings",
-    "config_file",
-    "data_folder",
-    "load",
-    "public_environ",
-    "require",
-    "require_built",
-    "unbuilt",
-]
+Table = Mapping[str, Any]
+_Count = Annotated[int, within(1, 100_000)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class StoreSettings:
+    """Where the graph is stored; all keys but `backend` are for Neo4j."""
+
+    backend: Literal["sqlite", "neo4j"] = "sqlite"
+    uri: Uri | None = None
+    user: FilledText | None = None
+    password: Password | None = None
+    password_file: File | None = None
+    database: FilledText | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class ModelSettings:
+    """The extractor and judge. cache_mb: size of the reply cache that backfills use; 0 = no cache."""
+
+    backend: Literal["rules", "scripted", "openai", "vllm"] = "rules"
+    script: File | None = None
+    base_url: Url | None = None
+    name: FilledText | None = None
+    api_key: ApiKey | None = None
+    api_key_file: File | None = None
+    timeout_s: Seconds = 120.0
+    max_concurrency: Whole = 32
+    patience_s: Seconds = 600.0
+    cache_mb: Annotated[int, within(0)] = 256
+    instructions: FilledText | None = None
+    instructions_file: File | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class EngineLimits:
+    """Limits of an engine of vLLM: a table of the cluster's profile. vLLM's own depend on the card."""
+
+    max_num_seqs: _Count = 256  # requests that run at once
+    max_num_batched_tokens: _Count = 8192  # of one step
+    max_model_len: Annotated[int, within(256, 10_000_000)] = 8192  # tokens of a prompt and its reply
+    memory_share: Annotated[float, within(0.01, 1.0)] = 0.85  # of the card, for weights and KV cache
+    tensor_parallel: _Count = 1  # cards of one engine: as many `gpus` of its pool are needed
+    # Where these stand: all on one node, or, where none has so many, on as few as possible, or on many.
+    placement: Literal["STRICT_PACK", "PACK", "SPREAD"] = "STRICT_PACK"
+    eager: StrictBool = False  # no compiled graphs: starts sooner, runs slower
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class EmbedderSettings:
+    """The embedder. dimensions: None = the backend's own (hashing: 1024; a server is asked once).
+
+    sparse: whether `bge` weighs a text's tokens too; the others cannot.
+    """
+
+    backend: Literal["hashing", "openai", "minilm", "bge"] = "hashing"
+    base_url: Url | None = None
+    name: FilledText | None = None
+    api_key: ApiKey | None = None
+    dimensions: Annotated[int, within(16, 65_536)] | None = None
+    sparse: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class RerankerSettings:
+    """The model that orders the hits of the recipe `reranked`."""
+
+    backend: Literal["none", "bge", "http"] = "none"
+    base_url: Url | None = None
+    name: FilledText | None = None
+    api_key: ApiKey | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class PipelineSettings:
+    """How ingestion is divided into model calls (docs/models.md), and how much context these get."""
+
+    extraction: Literal["combined", "separate"] = "combined"
+    resolution: Literal["batched", "per_node"] = "batched"
+    judging: Literal["relation", "statement"] = "relation"
+    reflect_rounds: Annotated[int, within(0, 10)] = 0
+    previous_episodes: Annotated[int, within(0, 1000)] = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class RecordSettings:
+    """How records are told apart. key: fields that identify one, before `id`; several separated by commas."""
+
+    key: FilledText | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class RuntimeSettings:
+    """Where ingestion runs. window: most episodes in flight; state_mb: most memory for groups' states.
+
+    profile: of the cluster, a TOML file; None = the laptop's.
+    """
+
+    backend: Literal["local", "ray"] = "local"
+    address: FilledText | None = None
+    profile: File | None = None
+    window: Whole = 128
+    state_mb: Whole = 1024
+    chunk_episodes: Whole | None = None
+    chunk_requests: Whole | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class OntologySettings:
+    """The tables [ontology.relations.NAME] and [ontology.entities.NAME]; the ontology checks their keys."""
+
+    relations: Mapping[str, Table] = field(default_factory=dict)
+    entities: Mapping[str, Table] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class Settings:
+    """The whole tree."""
+
+    store: StoreSettings = field(default_factory=StoreSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    embedder: EmbedderSettings = field(default_factory=EmbedderSettings)
+    reranker: RerankerSettings = field(default_factory=RerankerSettings)
+    pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    records: RecordSettings = field(default_factory=RecordSettings)
+    runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
+    ontology: OntologySettings = field(default_factory=OntologySettings)
+
+
+_PLACES = tuple(places(Settings))  # of sections and keys: ("model",), ("model", "name"), ...
+KEYS = tuple(".".join(place) for place in _PLACES if len(place) == 2 and place[0] != "ontology")
+_KINDS = {  # key -> its type, and of an optional one those that it joins
+    key: (kind, *get_args(kind))
+    for key in KEYS
+    for section, name in [key.split(".")]
+    for kind in [get_type_hints(get_type_hints(Settings)[section])[name]]
+}
+_SECRETS = {key for key, kinds in _KINDS.items() if Secret in kinds}
+_PATHS = {key for key, kinds in _KINDS.items() if Path in kinds}
+_MODEL_SERVER = {
+    "base_url": "the server's address, mostly ending in /v1",
+    "name": "the model's name as the server knows it",
+}
+# What a backend cannot work without, and what that is.
+_NEEDS: Mapping[tuple[str, str], Mapping[str, str]] = {
+    ("store", "neo4j"): {"uri": "the server's address, such as bolt://localhost:7687"},
+    ("model", "scripted"): {"script": "the file of answers"},
+    ("model", "openai"): _MODEL_SERVER,
+    ("model", "vllm"): {"name": "a folder with the model, or its name on the hub"},
+    ("embedder", "openai"): _MODEL_SERVER,
+    ("reranker", "http"): _MODEL_SERVER,
+}
+
+
+def require(settings: Settings, section: str) -> None:
+    """Raise SettingsError for the first key that the section's backend requires and that is not set."""
+    chosen = getattr(settings, section)
+    for name, what in _NEEDS.get((section, chosen.backend), {}).items():
+        if getattr(chosen, name) is None:
+            variable = f"KGRAY_{section}_{name}".upper()
+            raise SettingsError(
+                f'{section}.backend = "{chosen.backend}" needs {section}.{name} ({variable}): {what}.'
+            )
+
+
+def unbuilt(settings: Settings) -> Iterator[str]:
+    """Yield one line for each set value that is valid, and that the others leave nothing to do for."""
+    if settings.model.backend == "vllm" and settings.runtime.backend != "ray":
+        yield (
+            'model.backend = "vllm" runs in actors of Ray, and runtime.backend is '
+            f'"{settings.runtime.backend}": use "ray", or vLLM\'s own server with model.backend = "openai".'
+        )
+    chosen = settings.pipeline
+    if chosen.extraction == "separate" and settings.model.backend not in {"openai", "vllm"}:
+        yield (
+            f'pipeline.extraction = "separate" is for a language model, and model.backend is '
+            f'"{settings.model.backend}": use "combined".'
+        )
+    if chosen.reflect_rounds and chosen.extraction != "separate":
+        rounds = f"pipeline.reflect_rounds = {chosen.reflect_rounds}"
+        yield f'{rounds} is for pipeline.extraction = "separate": use 0.'
+
+
+def require_built(settings: Settings) -> None:
+    """Raise NotBuilt for the first set value that is not implemented in this version."""
+    for line in unbuilt(settings):
+        raise NotBuilt(line)
+
+
+# ------------------------------------------------------------------------------------- sources
+
+DATA_VARIABLE, CONFIG_VARIABLE = "KGRAY_DATA", "KGRAY_CONFIG"
+CONFIG_NAME = "kgray.toml"
+_TABLES = "KGRAY_ONTOLOGY_"  # KGRAY_ONTOLOGY_RELATIONS_NAME_KEY
+_TABLE_KEYS: Mapping[str, tuple[str, ...]] = {
+    "relations": (
+        *("description", "cardinality", "object", "symmetric", "excludes", "same_as", "inverse_of"),
+        *("subject_type", "object_type"),
+    ),
+    "entities": ("description", "attributes"),
+}
+_ENVIRONMENT, _ARGUMENTS = "the environment", "the arguments"
+_SHOWN_PATH = 200
+_Tree = dict[str, Any]  # section -> key -> value
+
+_SETTINGS = TypeAdapter(Settings)
+
+
+def variable_of(key: str) -> str:
+    """Return the variable that sets a key."""
+    return "KGRAY_" + key.upper().replace(".", "_")
+
+
+_VARIABLES = {variable_of(key): key for key in KEYS}
+
+
+def data_folder(asked: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:
+    """Return the data folder: as asked, else KGRAY_DATA, else ./kgray-data."""
+    return Path(asked or environ.get(DATA_VARIABLE) or "kgray-data")
+
+
+def config_file(asked: str | os.PathLike[str] | None, data: Path, environ: Mapping[str, str]) -> Path | None:
+    """Return the settings file: as asked, else KGRAY_CONFIG, else kgray.toml in `data` or the current folder.
+
+    None where there is none. Raises SettingsError where a named file does not exist or cannot be looked for.
+    """
+    if named := asked or environ.get(CONFIG_VARIABLE):
+        if not _is_file(Path(named)):
+            source = "--config" if asked else CONFIG_VARIABLE
+            raise SettingsError(f"{source} names {str(named)!r}, and there is no such file.")
+        return Path(named)
+    return next(filter(_is_file, (data / CONFIG_NAME, Path(CONFIG_NAME))), None)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:  # a folder on the way that may not be entered, a name that is too long
+        shown = str(path) if len(str(path)) < _SHOWN_PATH else f"{str(path)[:_SHOWN_PATH]}..."
+        raise SettingsError(f"{shown} cannot be looked for: {error.strerror or error}.") from None
+
+
+def load(
+    config: Path | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Read the settings; overrides are keys with a dot or an underscore (`model.script`, `model_script`).
+
+    A path in a settings file is relative to that file. Raises SettingsError.
+    """
+    values: _Tree = {}
+    variables = os.environ if environ is None else environ
+    sources: tuple[tuple[str, Callable[[], _Tree], Callable[[Sequence[str]], str]], ...] = (
+        (str(config), lambda: _from_toml(config) if config else {}, ".".join),
+        (_ENVIRONMENT, lambda: _from_environ(variables, values), lambda place: variable_of(".".join(place))),
+        (_ARGUMENTS, lambda: _from_arguments(overrides or {}), "_".join),
+    )
+    for source, read, spelled in sources:
+        found = read()
+        try:  # by itself, so that an error is reported even if a later source overrides it
+            _SETTINGS.validate_python(found, context=source == _ENVIRONMENT)  # whose numbers are texts
+        except ValidationError as error:
+            raise SettingsError(one_line(error, source, _PLACES, spelled=spelled)) from None
+        values = _merged(values, found)
+    return _SETTINGS.validate_python(values, context=True)
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> _Tree:
+    """Return two trees as one; where both have a value, that of `over`."""
+    both = {
+        name: _merged(under[name], value)
+        for name, value in over.items()
+        if isinstance(value, Mapping) and isinstance(under.get(name), Mapping)
+    }
+    return {**under, **over, **both}
+
+
+def _from_toml(config: Path) -> _Tree:
+    """Return the file's values; relative paths in it are resolved against its folder."""
+    values = read_toml(config, str(config))
+    for key in _PATHS:
+        section, name = key.split(".")
+        table = values.get(section)
+        if isinstance(table, dict) and isinstance(text := table.get(name), str) and text:
+            table[name] = config.parent / Path(text).expanduser()
+    return values
+
+
+def _from_environ(environ: Mapping[str, str], declared: Mapping[str, Any]) -> _Tree:
+    """Return the values of the variables; declared: the values of the settings file."""
+    values: _Tree = {}
+    none = (DATA_VARIABLE, CONFIG_VARIABLE)
+    for variable, text in sorted(environ.items()):
+        if not variable.startswith("KGRAY_") or variable.startswith("KGRAY_TEST_") or variable in none:
+            continue
+        if variable.startswith(_TABLES):
+            values = _merged(values, _from_table_variable(variable, text, declared))
+        elif variable not in _VARIABLES:
+            raise SettingsError(unknown(variable, _ENVIRONMENT, (*_VARIABLES, *none)))
+        elif text:  # an empty variable counts as not set, as in shells and compose files
+            section, name = _VARIABLES[variable].split(".")
+            values.setdefault(section, {})[name] = text
+    return values
+
+
+def _from_table_variable(variable: str, text: str, declared: Mapping[str, Any]) -> _Tree:
+    """Return the tree of a variable such as KGRAY_ONTOLOGY_RELATIONS_OWNS_OBJECT."""
+    for kind, keys in _TABLE_KEYS.items():
+        form = f"{_TABLES}{kind}_(.+)_({'|'.join(keys)})".upper()
+        if (found := re.fullmatch(form, variable)) is None:
+            continue
+        name, key = found[1], found[2].lower()
+        # Variables are mostly in capitals, labels in CamelCase: match declared labels ignoring case.
+        labels = declared.get("ontology", {}).get("entities", {}) if kind == "entities" else ()
+        name = next((label for label in labels if label.casefold() == name.casefold()), name)
+        value: object = text
+        if key == "symmetric":
+            value = {"true": True, "false": False}.get(text.lower(), text)
+        elif key in ("excludes", "attributes"):
+            value = [one.strip() for one in text.split(",") if one.strip()]
+        return {"ontology": {kind: {name: {key: value}}}}
+    near = [f"{_TABLES}{kind}_NAME_{key}".upper() for kind, keys in _TABLE_KEYS.items() for key in keys]
+    raise SettingsError(unknown(variable, _ENVIRONMENT, near))
+
+
+def _from_arguments(overrides: Mapping[str, Any]) -> _Tree:
+    """Return the values of keyword arguments; `relations` and `entities` mean the ontology's tables."""
+    known = {"_".join(place): place for place in _PLACES if len(place) > 1}
+    known |= {kind: ("ontology", kind) for kind in _TABLE_KEYS}
+    values: _Tree = {}
+    for typed, value in overrides.items():
+        place = known.get(typed.replace(".", "_"))
+        if place is None:
+            raise SettingsError(unknown(typed, _ARGUMENTS, [key.replace(".", "_") for key in KEYS]))
+        section, name = place
+        # None takes back what the other sources say.
+        default = getattr(getattr(Settings(), section), name)
+        values.setdefault(section, {})[name] = default if value is None else value
+    return values
+
+
+def public_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that set no secret and may be sent elsewhere; paths in them are made absolute."""
+    found: dict[str, str] = {}
+    for variable, text in environ.items():
+        key = _VARIABLES.get(variable)
+        if text and (variable.startswith(_TABLES) or (key is not None and key not in _SECRETS)):
+            found[variable] = str(Path(text).expanduser().absolute()) if key in _PATHS else text
+    return found

@@ -6,12 +6,22 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+)
 from pydantic_core import PydanticCustomError
 
 from kgray.errors import SettingsError
@@ -43,8 +53,12 @@ def fault(words: str, *, secret: bool = False) -> PydanticCustomError:
 def within(least: float, most: float = 1_000_000) -> BeforeValidator:
     """Return a validator that bounds a number; the number must be an int where `least` is one."""
     kinds = int if isinstance(least, int) else int | float
+    number = int if isinstance(least, int) else float
 
-    def check(value: Any) -> Any:  # noqa: ANN401 - what a user wrote
+    def check(value: Any, info: ValidationInfo) -> Any:  # noqa: ANN401 - what a user wrote
+        if info.context and isinstance(value, str):  # a variable's
+            with suppress(ValueError):
+                value = number(value)
         if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
             whole = "whole " if kinds is int else ""
             raise fault(f"a {whole}number from {least:g} to {most:.0f} is needed.")
@@ -127,6 +141,14 @@ _WORDS: Mapping[str, str] = {  # by pydantic's type of error; a type that is not
     "string_too_short": _EMPTY,
     "tuple_type": "a list of texts is needed.",
 }
+
+
+def places(cls: type[Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of the tables and keys that a class declares: ("model",), ("model", "name"), ..."""
+    for name, kind in get_type_hints(cls).items():
+        yield (name,)
+        if isinstance(kind, type) and is_dataclass(kind):
+            yield from ((name, *below) for below in places(kind))
 
 
 def one_line(

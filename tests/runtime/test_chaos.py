@@ -23,7 +23,7 @@ def test_a_backfill_under_fire_ends_as_the_undisturbed_one(ray_session) -> None:
     """
     if find_spec("psutil") is None:
         pytest.skip("psutil is not installed")
-    from kgray.runtime.profile import LimitsProfile, Profile, SequencerProfile, WorkersProfile
+    from kgray.runtime.spec import LimitsProfile, Profile, SequencerProfile, WorkersProfile
 
     kills = [(10 + 16 * place, kind) for place, kind in enumerate(KINDS)]
     schedule = KillSchedule(

@@ -64,12 +64,12 @@ def test_a_task_a_group_finds_what_is_found_here(tmp_path: Path, monkeypatch: An
 
 def test_a_schedule_fires_and_a_missed_time_is_made_up_for_once(tmp_path: Path) -> None:
     """The actor of `kgray up` refreshes what has news, keeps what came of it, and waits for the next time."""
-    from kgray.runtime import deploy, profile
-    from kgray.runtime.spec import spec_of
+    from kgray.runtime import deploy
+    from kgray.runtime.spec import load_profile, spec_of
 
     filled(tmp_path)
     (tmp_path / "profile.toml").write_text(SMALL.format(workers=1, embedders=0, shards=1))
-    values = profile.load(tmp_path / "profile.toml").values()
+    values = load_profile(tmp_path / "profile.toml").values()
     with kgray.open(tmp_path) as memory:
         schedules = memory.schedules
         schedules.add("nightly", "0 3 * * *", "Asia/Tokyo", times.now() - 5 * times.DAY)
@@ -95,12 +95,12 @@ def test_a_worker_is_found_again_once_it_was_restarted_or_replaced(
     """Calls keep its handle; where another actor has its name, its settings are compared first."""
     import ray
 
-    from kgray.runtime import deploy, profile
+    from kgray.runtime import deploy
     from kgray.runtime.pools import OnWorkers
-    from kgray.runtime.spec import spec_of
+    from kgray.runtime.spec import load_profile, spec_of
 
     (tmp_path / "profile.toml").write_text(SMALL.format(workers=1, embedders=1, shards=1))
-    values = profile.load(tmp_path / "profile.toml").values()
+    values = load_profile(tmp_path / "profile.toml").values()
     spec, looks, compared = spec_of(Settings(), tmp_path, values), [], []
     listed, joined = deploy.list_named_actors, deploy.joined
     monkeypatch.setattr(deploy, "list_named_actors", lambda **how: (looks.append(1), listed(**how))[1])
@@ -141,8 +141,8 @@ def test_a_worker_is_found_again_once_it_was_restarted_or_replaced(
 
 def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_session: Any) -> None:
     """Level by level through the model's actors; with other settings than theirs nothing is written."""
-    from kgray.runtime import deploy, profile
-    from kgray.runtime.spec import spec_of
+    from kgray.runtime import deploy
+    from kgray.runtime.spec import load_profile, spec_of
 
     def answer(call: Any) -> Any:
         return as_json({"name": f"{len(call.sections['MEMBERS'])} at work", "summary": "They work."})
@@ -154,7 +154,7 @@ def test_summaries_are_written_by_the_workers_that_are_up(tmp_path: Path, ray_se
     settings = load(None, environ={}, overrides={f"model.{key}": value for key, value in model.items()})
     opened = {f"model_{key}": value for key, value in model.items()}
     opened |= {"runtime_backend": "ray", "runtime_address": ray_session.address}
-    spec = spec_of(settings, tmp_path, profile.load(tmp_path / "profile.toml").values())
+    spec = spec_of(settings, tmp_path, load_profile(tmp_path / "profile.toml").values())
     early = kgray.open(tmp_path, **opened | {"model_name": "other"})
     assert early.runtime.pool("models") is None  # nobody is up
     up = deploy.ensure(spec, detached=True, chosen=False)

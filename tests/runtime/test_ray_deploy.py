@@ -28,7 +28,7 @@ from kgray.memory import Memory
 from kgray.ports import Judged
 from kgray.ports.ingest import Totals
 from kgray.records import Draft, Operation
-from kgray.runtime import head as heads
+from kgray.runtime import session as heads
 from kgray.runtime.spec import differences, spec_of
 from kgray.settings import Settings, load
 from tests.board import asked
@@ -155,15 +155,15 @@ def test_a_note_of_a_ray_that_is_gone_is_passed_over(tmp_path: Path) -> None:
     me = heads.started_at(os.getpid())
     assert me is not None
     there = heads.Head(address="a:1", jobs="", pid=os.getpid(), started=me, token="t", folder="f")  # noqa: S106
-    heads.write(tmp_path, there)
-    assert heads.read(tmp_path) == there
-    heads.write(tmp_path, heads.Head(**{**vars_of(there), "started": me - 1}))
-    assert heads.read(tmp_path) is None
-    (tmp_path / heads.FILE).write_text("{")
+    heads.write_head(tmp_path, there)
+    assert heads.read_head(tmp_path) == there
+    heads.write_head(tmp_path, heads.Head(**{**vars_of(there), "started": me - 1}))
+    assert heads.read_head(tmp_path) is None
+    (tmp_path / heads.HEAD_FILE).write_text("{")
     with pytest.raises(StoreError, match="cannot be used"):
-        heads.read(tmp_path)
-    heads.forget(tmp_path)
-    assert heads.read(tmp_path) is None
+        heads.read_head(tmp_path)
+    heads.forget_head(tmp_path)
+    assert heads.read_head(tmp_path) is None
 
 
 def arguments_of_processes() -> bytes:
@@ -200,7 +200,7 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
         assert (up.code, up.json["actors"]) == (0, ["sequencer-0", "writer-0", "models-0", "scheduler-0"]), (
             up.err
         )
-        head = heads.read(shell.folder / "kgray-data")
+        head = heads.read_head(shell.folder / "kgray-data")
         assert head is not None
         first, second, third, fourth, *_, last = up.err.splitlines()
         assert first == "kgray: starting a Ray that stays, which takes 15 to 40 s"
@@ -243,12 +243,12 @@ def test_a_head_that_dies_without_redis_costs_one_more_up_and_nothing_else(shell
     data = shell.folder / "kgray-data"
     try:
         assert run(shell, "up", "--profile", "profile.toml").code == 0
-        head = heads.read(data)
+        head = heads.read_head(data)
         assert head is not None
         started = psutil.Process(head.pid).children(recursive=True)
         (server,) = (process for process in started if "gcs_server" in process.name())
         server.kill()
-        wait_for(lambda: heads.read(data) is None and not any(map(psutil.Process.is_running, started)))
+        wait_for(lambda: heads.read_head(data) is None and not any(map(psutil.Process.is_running, started)))
         assert run(shell, "status", "--json").json["runtime"] == {"backend": "ray"}
         said = Draft(group="g", source="s", kind="text", text="Alice works at Acme", reference_time=1)
         with closing(kgray.open(data)) as memory:
@@ -303,20 +303,20 @@ def traced(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     Ray tells a gauge once each time that it was set, and its processes do not tell at one moment: so all that
     was ever told counts, and ours are set at each look.
     """
-    from kgray.runtime import metrics
+    from kgray.runtime import telemetry
 
     with over_ray(tmp_path_factory.mktemp("traced"), embedders=1) as memory:
         asyncio.run(memory.add(TEXT, group="traced", id="1"))
         # The rules spend no tokens, and nothing of one episode is asked too late or in vain.
-        metrics.count_call("judge", 0.02, Judged(answers=(), prompt_tokens=7))
-        metrics.export(Totals(stalls=1, wasted_tokens=2), {})
-        metrics.count_texts("kept", 3)
+        telemetry.count_call("judge", 0.02, Judged(answers=(), prompt_tokens=7))
+        telemetry.export(Totals(stalls=1, wasted_tokens=2), {})
+        telemetry.measure("kgray_community_texts", 3, how="kept")
         found: Samples = []
 
         def told() -> bool:
-            metrics.engine("extract-0", {"calls": 2})  # no engine runs here
-            metrics.gauge("kgray_log_lag", 3, shard=9)
-            metrics.gauge("kgray_in_flight", 4, shard=9)
+            telemetry.measure("kgray_engine", 2, worker="extract-0", of="calls")  # no engine runs here
+            telemetry.measure("kgray_log_lag", 3, shard=9)
+            telemetry.measure("kgray_in_flight", 4, shard=9)
             found.extend(row for row in samples() if row not in found)
             return all(row in found for row in NUMBERS)  # names alone may be of other tests' processes
 
@@ -349,7 +349,7 @@ def test_every_metric_and_label_of_the_board_is_exported(exported: Samples) -> N
 @pytest.mark.usefixtures("exported")
 def test_an_episode_has_one_trace_id_in_the_logs_of_all_processes(ray_session: Any) -> None:
     """JSON lines with stage, group and sequence; the trace id follows from these; no text of an episode."""
-    from kgray.runtime.logs import trace_of
+    from kgray.runtime.telemetry import trace_of
 
     found = [row for row in log_rows(ray_session.folder) if row.get("group") == "traced"]
     assert {(row["role"].split("-")[0], row["stage"], row["trace"]) for row in found} == {

@@ -21,7 +21,7 @@ from kgray.errors import SettingsError
 from kgray.ledger import accept
 from kgray.memory import Memory
 from kgray.records import Draft
-from kgray.runtime.head import started_at
+from kgray.runtime.session import started_at
 from tests.ray_session import kill, over_ray, pid_of
 from tests.waiting import until, wait_for
 

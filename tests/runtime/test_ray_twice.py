@@ -16,8 +16,7 @@ from kgray import times
 from kgray.errors import SettingsError
 from kgray.ledger import accept
 from kgray.records import Draft
-from kgray.runtime.profile import LimitsProfile, Profile, WorkersProfile
-from kgray.runtime.spec import DeploymentSpec, spec_of
+from kgray.runtime.spec import DeploymentSpec, LimitsProfile, Profile, WorkersProfile, spec_of
 from kgray.settings import Settings
 from tests.waiting import wait_for
 

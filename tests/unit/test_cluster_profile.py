@@ -11,14 +11,14 @@ import tomllib
 import pytest
 
 from kgray.errors import SettingsError
-from kgray.runtime.profile import Profile, load, profile_of, shipped
+from kgray.runtime.spec import Profile, load_profile, profile_of, shipped
 from kgray.settings import load as load_settings
 
 
 def test_the_shipped_profile_lists_every_key_and_is_the_default():
     written = tomllib.loads(shipped().read_text(encoding="utf-8"))
 
-    assert load() == Profile()
+    assert load_profile() == Profile()
     assert {"name": "laptop", **written} == Profile().values()
 
 
@@ -64,7 +64,7 @@ def test_a_profile_says_only_what_differs(tmp_path):
     path = tmp_path / "room.toml"
     path.write_text("[extraction]\nworkers = 7\n\n[limits]\ngrace_s = 0\n")
 
-    profile = load(path)
+    profile = load_profile(path)
 
     assert (profile.name, profile.extraction.workers, profile.limits.grace_s) == ("room", 7, 0.0)
     assert profile.embedding == Profile().embedding
@@ -108,7 +108,7 @@ def test_what_is_wrong_is_told_with_its_key_and_file(tmp_path, monkeypatch, text
     (tmp_path / "room.toml").write_text(text)
 
     with pytest.raises(SettingsError) as caught:
-        load(tmp_path.joinpath("room.toml").relative_to(tmp_path))
+        load_profile(tmp_path.joinpath("room.toml").relative_to(tmp_path))
 
     assert told in str(caught.value)
 
@@ -125,4 +125,4 @@ def test_a_pool_has_as_many_workers_or_a_least_and_a_most():
 
 def test_a_profile_that_is_not_there_is_told(tmp_path):
     with pytest.raises(SettingsError, match="cannot be read: No such file"):
-        load(tmp_path / "none.toml")
+        load_profile(tmp_path / "none.toml")

@@ -10,7 +10,7 @@ import pytest
 
 from kgray.errors import SettingsError
 from kgray.runtime.fit import config_of, kv_of, parameters, table
-from kgray.runtime.profile import load
+from kgray.runtime.spec import load_profile
 from kgray.settings import load as load_settings
 
 CLUSTER = Path(__file__).resolve().parents[2] / "cluster"
@@ -45,7 +45,7 @@ def test_the_cache_of_a_token_is_that_of_its_heads():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_shipped_profiles_fit_and_name_their_models(name):
-    profile = load(CLUSTER / f"{name}.toml")
+    profile = load_profile(CLUSTER / f"{name}.toml")
     rows, faults = table(profile, chosen(MODELS[name]))
     assert faults == []
     assert sum(size for _, size, _ in rows) == pytest.approx(profile.ray.card_gb)
@@ -61,7 +61,7 @@ def test_the_shipped_profiles_fit_and_name_their_models(name):
     ],
 )
 def test_what_cannot_fit_is_refused_with_numbers(engine, model, words):
-    profile = load(CLUSTER / "card-24gb.toml")
+    profile = load_profile(CLUSTER / "card-24gb.toml")
     _, faults = table(replace(profile, engine=replace(profile.engine, **engine)), chosen(model))
     assert words in "; ".join(faults)
 
@@ -74,7 +74,7 @@ def test_a_folder_says_its_own_shape_and_an_unknown_name_is_said(tmp_path):
     with pytest.raises(SettingsError, match="the shape of no/model is not known"):
         config_of("no/model")
     with pytest.raises(SettingsError, match="there is no card"):
-        table(load(), chosen(MODELS["card-24gb"]))
+        table(load_profile(), chosen(MODELS["card-24gb"]))
 
 
 def test_doctor_prints_the_table_and_refuses(tmp_path, monkeypatch):

@@ -24,8 +24,8 @@ import yaml
 
 from kgray import __version__
 from kgray.cli import cli
-from kgray.runtime.profile import load as load_profile
-from kgray.settings.sources import load as load_settings
+from kgray.runtime.spec import load_profile
+from kgray.settings import load as load_settings
 from tests.board import board
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,9 +12,8 @@ import pytest
 
 from kgray.errors import InvalidAnswer, SettingsError, Unavailable
 from kgray.outages import OUTAGES, Outage
-from kgray.runtime.keeper import PoolSize
 from kgray.runtime.outcomes import TOLD, Gone, Lost, NumberedOutcome, NumberedRequest, outcome_of, within
-from kgray.runtime.pools import Chunker, OnWorkers, Pool
+from kgray.runtime.pools import Chunker, OnWorkers, Pool, PoolSize
 
 Answers = Callable[[Any], Awaitable[Any]]
 

@@ -211,7 +211,7 @@ def test_actors_that_several_threads_ask_for_are_started_once(tmp_path: Path, mo
     """Summaries of several groups ask at once; of two starts, neither would be this process's own."""
     from kgray.runtime import deploy
     from kgray.runtime.ingest import RayIngest
-    from kgray.runtime.profile import Profile
+    from kgray.runtime.spec import Profile
 
     started: list[object] = []
 
@@ -221,7 +221,7 @@ def test_actors_that_several_threads_ask_for_are_started_once(tmp_path: Path, mo
         return started[-1]
 
     monkeypatch.setattr(deploy, "ensure", ensure)
-    monkeypatch.setattr(RayIngest, "_join", lambda *_: Profile())
+    monkeypatch.setattr(RayIngest, "_join", lambda *_, **__: Profile())
     with kgray.open(tmp_path) as memory, ThreadPoolExecutor(4) as threads:
         ingest = RayIngest(Settings(), tmp_path, memory.store)
         found = list(threads.map(ingest._up, [print] * 4))
@@ -315,7 +315,7 @@ def test_a_shards_epoch_writes_nothing_of_a_group_of_another(tmp_path: Path) -> 
 
 
 def test_a_full_disk_under_the_logs_stops_no_work(monkeypatch: Any) -> None:
-    from kgray.runtime import logs
+    from kgray.runtime import telemetry
 
     class Full:
         def write(self, line: str) -> None:
@@ -324,7 +324,7 @@ def test_a_full_disk_under_the_logs_stops_no_work(monkeypatch: Any) -> None:
 
     lines: list[str] = []
     monkeypatch.setattr(sys, "stderr", Full())
-    logs.stage("committed", "g", 1, seconds=0.1)
+    telemetry.stage("committed", "g", 1, seconds=0.1)
     assert [json.loads(line)["sequence"] for line in lines] == [1]
 
 
@@ -360,8 +360,7 @@ async def test_a_summary_waits_until_ingestion_leaves_room_or_for_a_while(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
     from kgray.runtime import workers
-    from kgray.runtime.profile import Profile
-    from kgray.runtime.spec import spec_of
+    from kgray.runtime.spec import Profile, spec_of
 
     at = {"backend": "openai", "name": "m", "base_url": "http://127.0.0.1:1/v1", "max_concurrency": 4}
     settings = load(None, environ={}, overrides={f"model.{key}": value for key, value in at.items()})
@@ -386,3 +385,29 @@ async def test_a_summary_waits_until_ingestion_leaves_room_or_for_a_while(
     assert await outcomes(worker, [(9, summary)]) == {9: written}, "it does not wait for ever"
     models.end.set()
     await reading
+
+
+async def test_a_worker_loads_its_model_each_time_that_ray_starts_it_again() -> None:
+    """Its handle is the same as before: it is asked once for each start, however often it is probed."""
+    from kgray.runtime.actors import RemoteWorker
+    from kgray.runtime.outcomes import Lost
+
+    class Call:
+        def __init__(self, answer: Any) -> None:
+            self.remote = answer
+
+    async def health() -> bool:
+        return next(answers)
+
+    asked: list[str] = []
+    loaded = [False, False, True, False, True]
+    answers = iter(loaded)
+    handle = type("Handle", (), {"health": Call(health), "ready": Call(lambda: asked.append("ready"))})
+    worker = RemoteWorker("models-0", "namespace", only=handle)
+    for is_loaded in loaded:
+        if is_loaded:
+            await worker.health()
+        else:
+            with pytest.raises(Lost, match="models-0 loads its model"):
+                await worker.health()
+    assert asked == ["ready", "ready"]

@@ -13,6 +13,7 @@ from kgray.errors import SettingsError
 from kgray.ontology import shipped
 from kgray.settings import (
     KEYS,
+    RuntimeSettings,
     Secret,
     Settings,
     config_file,
@@ -22,7 +23,6 @@ from kgray.settings import (
     require_built,
     unbuilt,
 )
-from kgray.settings.tree import RuntimeSettings
 
 
 def write(folder: Path, text: str) -> Path:

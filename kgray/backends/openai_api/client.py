@@ -28,7 +28,7 @@ from kgray.errors import Cost, KgrayError, SettingsError, Unavailable
 from kgray.ingest.calls import Gate, Urgency
 from kgray.outages import OUTAGES
 from kgray.prompting.prompts import tokens
-from kgray.settings import Secret
+from kgray.settings.checks import Secret
 from kgray.spans import model_call
 
 if TYPE_CHECKING:

@@ -90,10 +90,22 @@ CALL () {{
 OF_READ: Mapping[Read, str] = {read: _look_up(read) if read.by else _scan(read) for read in READS}
 
 
-# Of all groups, of a kind with few rows; rows: group, as `_returned`.
-EVERYWHERE: Mapping[Read, str] = {
-    read: f"MATCH {STORED[read.kind].pattern} {_returned(read, 'n.group_id')}" for read in kinds.EVERYWHERE
-}
+def _everywhere(read: Read) -> str:
+    """Return the statement that runs a read over all groups: $values; rows: group, as `_returned`."""
+    kind = STORED[read.kind]
+    if read.by is None:
+        return f"MATCH {kind.pattern} {_returned(read, 'n.group_id')}"
+    first, *others = kind.serving((str(read.by),))
+    named = "".join(f" AND n.{p} IS NOT NULL" for p in others)
+    return f"""
+MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL AND g.clearing IS NULL
+MATCH {kind.pattern} {_hint(kind, (first, *others))}
+WHERE n.group_id = g.name AND n.{first} IN $values{named}
+{_returned(read, "g.name")}
+"""
+
+
+EVERYWHERE: Mapping[Read, str] = {read: _everywhere(read) for read in kinds.EVERYWHERE}
 
 
 def _keyed(stored: StoredKind) -> str:
@@ -167,9 +179,9 @@ def read_rows(ask: Ask, read: Read, named: Mapping[str, str], values: Sequence[A
         yield from _rows(read, _sorted(read, found))
 
 
-def read_everywhere(ask: Ask, read: Read) -> list[tuple[str, Row]]:
+def read_everywhere(ask: Ask, read: Read, values: Sequence[Any]) -> list[tuple[str, Row]]:
     """Return (group, row) of a read in all groups, by group."""
-    ((rows,),) = ask(EVERYWHERE[read])
+    ((rows,),) = ask(EVERYWHERE[read], values=list(values))
     found = _sorted(read, rows)
     return list(zip([row[0] for row in found], _rows(read, found), strict=True))
 

@@ -306,8 +306,8 @@ class Neo4jStore(Reads):
             scanned[asked] = self._settled(group, runs=read is _RUNS)
         yield from statements.read_rows(self._db.rows, read, self._named(group), values)
 
-    def everywhere(self, read: Read) -> list[tuple[str, Row]]:
-        return statements.read_everywhere(self._db.rows, read)
+    def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:
+        return statements.read_everywhere(self._db.rows, read, values)
 
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None

@@ -77,12 +77,18 @@ def _by_values(read: Read, by: tuple[str, ...]) -> str:
 OF_READ: Mapping[Read, str] = {read: _of_read(read) for read in READS}
 
 
-# Of all groups, of a kind with few rows: group, columns.
-EVERYWHERE: Mapping[Read, str] = {
-    read: f"SELECT g.name, {_columns(read.chosen)} FROM {read.kind.name} AS t CROSS JOIN groups AS g "
-    f"ON t.no = g.no WHERE g.name IS NOT NULL ORDER BY g.name, {_columns(read.kind.place)}"
-    for read in kinds.EVERYWHERE
-}
+def _everywhere(read: Read) -> str:
+    """Return the statement that runs a read over all groups: (values as JSON); group, columns."""
+    kind = read.kind
+    joined = f"{kind.name} AS t CROSS JOIN groups AS g ON t.no = g.no AND ?1 IS NOT NULL"
+    if read.by is not None:
+        asked = f"t.no = g.no AND t.{read.by} IN (SELECT value FROM json_each(?1))"
+        joined = f"groups AS g CROSS JOIN {kind.name} AS t INDEXED BY {kind.name}_{read.by} ON {asked}"
+    order = f"ORDER BY g.name, {_columns(kind.place)}"
+    return f"SELECT g.name, {_columns(read.chosen)} FROM {joined} WHERE g.name IS NOT NULL {order}"
+
+
+EVERYWHERE: Mapping[Read, str] = {read: _everywhere(read) for read in kinds.EVERYWHERE}
 
 # (epoch | epochs | erased | rewritten | cut). epochs: the map of groups to shards, a JSON array of each
 # shard's newest epoch. Erasures are counted; beside the count stands how many there were when the file was

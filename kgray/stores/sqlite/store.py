@@ -22,7 +22,7 @@ from kgray.stores.alike import AppendBuffer, Reads, counted, portions
 from kgray.stores.sqlite import folder, schema
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.cache import SqliteResponses
-from kgray.stores.sqlite.database import Database, digest, one, read_rows, restored
+from kgray.stores.sqlite.database import Database, array, digest, one, read_rows, restored
 from kgray.stores.sqlite.row_writer import RowWriter
 from kgray.times import Instant
 
@@ -226,8 +226,8 @@ class SqliteStore(Reads):
         no = self._number(group)
         return iter(()) if no is None else read_rows(self._db.rows, read, no, values)
 
-    def everywhere(self, read: Read) -> list[tuple[str, Row]]:
-        found = self._db.rows(sql.EVERYWHERE[read])
+    def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:
+        found = self._db.rows(sql.EVERYWHERE[read], (array(values),))
         return list(zip((row[0] for row in found), restored(read, [row[1:] for row in found]), strict=True))
 
     def facts_at(
