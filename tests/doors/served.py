@@ -46,10 +46,10 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, *, mcp: bool = False, **how: Any) -> Iterator[Served]:
-    """Serve a folder until the block ends. mcp: MCP's servers too, which take two thirds of the start."""
+def serving(folder: Path, **how: Any) -> Iterator[Served]:
+    """Serve a folder until the block ends."""
     memory = kgray.open(folder, **how.pop("settings", {}))
-    app = create_app(memory, mcp=mcp, **how)
+    app = create_app(memory, **how)
     server = uvicorn.Server(
         uvicorn.Config(app, port=0, http=Bounded, log_level="error", timeout_graceful_shutdown=2)
     )

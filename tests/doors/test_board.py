@@ -15,7 +15,7 @@ from tests.doors.served import serving
 
 
 async def test_every_metric_and_label_of_the_board_is_exported_by_the_server(tmp_path):
-    with serving(tmp_path / "data", mcp=True) as server:
+    with serving(tmp_path / "data") as server:
         client = server.client()
         row = {"text": "I work at Acme.", "speaker": "Alice"}
         client.post("/v1/groups/team/episodes", json=row, headers={"prefer": "wait=600"})

@@ -21,7 +21,7 @@ NOT_BUILT = {501}  # told on purpose: this server posts to no webhooks
 
 @pytest.mark.slow
 def test_no_request_of_the_document_is_answered_with_a_fault(tmp_path):
-    with serving(tmp_path / "data", mcp=True) as server:
+    with serving(tmp_path / "data") as server:
         key = server.key("*", "admin")  # one is made by a request too: then one is needed
         client = server.client(key)
         row = {"text": "I work at Acme.", "speaker": "Alice", "id": "a1"}

@@ -21,14 +21,14 @@ TOLD = "The word at the gate is swordfish."
 
 @pytest.fixture
 def served(tmp_path):
-    with serving(tmp_path / "data", ingests=False, mcp=True) as server:
+    with serving(tmp_path / "data", ingests=False) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory):
     """Serve a group with a secret; there is a key for another group, so one is needed."""
-    with serving(tmp_path_factory.mktemp("closed"), ingests=False, mcp=True) as server:
+    with serving(tmp_path_factory.mktemp("closed"), ingests=False) as server:
         client = server.client()
         assert client.post(f"{TEAM}/episodes", json={"text": TOLD, "id": "s"}).status_code == 202
         server.other = server.key("other", "read,add,correct,remove,admin")

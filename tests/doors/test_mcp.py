@@ -35,7 +35,7 @@ TOOLS = [
 
 @pytest.fixture
 def served(tmp_path):
-    with serving(tmp_path / "data", mcp=True) as server:
+    with serving(tmp_path / "data") as server:
         yield server
 
 
@@ -175,7 +175,7 @@ async def test_over_http_on_a_neo4j_store(tmp_path, own_neo4j):
     """The same tools, keys and client where a server keeps the graph."""
     store = {"store_backend": "neo4j", "store_uri": own_neo4j.uri, "store_user": own_neo4j.user}
     settings = {**store, "store_password": own_neo4j.password, "embedder_dimensions": 64}
-    with serving(tmp_path / "data", settings=settings, mcp=True) as server:
+    with serving(tmp_path / "data", settings=settings) as server:
         async with Client(f"{server.url}/mcp/team") as client:
             await use(client)
         key = server.key("team", "read,add,correct")
