@@ -254,8 +254,15 @@ class RunFolder:
 
     def save(self, manifest: Manifest) -> None:
         """Replace the manifest; the refusals it counts are written first."""
-        with explained(self.path), open(self.refused, "a", encoding="utf-8", opener=locks.for_owner) as out:
-            out.writelines(self._new)
+        left = memoryview("".join(self._new).encode())
+        with explained(self.path), open(self.refused, "ab", buffering=0, opener=locks.for_owner) as out:
+            before = out.tell()
+            try:
+                while left:
+                    left = left[out.write(left) :]
+            except OSError:  # a full disk: the next save writes all of them again
+                out.truncate(before)
+                raise
         self._new.clear()
         counts = {name: manifest.total(name) for name in ("rows", "accepted", "duplicate", "refused")}
         self._replace(_MANIFEST, {"version": VERSION} | asdict(manifest) | counts)

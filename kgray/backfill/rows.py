@@ -7,11 +7,11 @@ import json
 import tempfile
 from array import array
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 
@@ -97,7 +97,8 @@ class BackfillRows:
         times, places, size = array("q"), array("q"), 0
         with ExitStack() as stack:
             with explained(self._folder):
-                held = stack.enter_context(tempfile.TemporaryFile(dir=self._folder))
+                held = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed by the stack
+            stack.callback(_closed, held)
             for at, file in enumerate([] if done else files):
                 async for _, item in self._items(file, 0):
                     if self._stop():
@@ -107,6 +108,8 @@ class BackfillRows:
                     with explained(self._folder):
                         size += held.write(json.dumps([at, asdict(item)]).encode() + b"\n")
                     self.sorting = len(places)
+            with explained(self._folder):
+                held.flush()
             self._all, self.sorting = (self._manifest.ordered if done else len(places)), 0
             for number, place in enumerate(np.argsort(np.array(times), kind="stable").tolist()):
                 self._read += 1
@@ -119,6 +122,12 @@ class BackfillRows:
         for file in files:
             yield PlacedRow(file=file, number=-1, item=None)
         self.complete = True
+
+
+def _closed(file: IO[bytes]) -> None:
+    """Close a file that is thrown away, whatever it could not write: that was told before."""
+    with suppress(OSError):
+        file.close()
 
 
 def _time_of(item: Submitted | Refusal) -> int:

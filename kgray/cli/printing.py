@@ -37,9 +37,9 @@ def emit_json(document: object) -> None:
 
 
 def note(line: str) -> None:
-    """Print a line on standard error."""
+    """Print a line on standard error; what a server said may have more than one."""
     with suppress(OSError):  # a note may be lost, the result may not
-        click.echo(f"kgray: {line.encode(errors='backslashreplace').decode()}", err=True)
+        click.echo(f"kgray: {' '.join(line.encode(errors='backslashreplace').decode().split())}", err=True)
 
 
 def plain(text: str) -> str:

@@ -63,11 +63,13 @@ def serve(
     limits = Bounds(max_pending=bounds["max_pending"], max_age_s=bounds["max_age"], **how)
     key = None if webhooks is None else _key_in(webhooks)
     posts: dict[str, Any] = {"webhook_key": key, "private_webhooks": private_webhooks}
-    with call.memory(create=True) as memory, Signals.gentle():
+    with call.memory(create=True) as memory:
+        # Before a signal is kept for the server, which looks for none that came while this was made.
         app = create_app(memory, host=host, names=names, bounds=limits, ingests=not accept_only, **posts)
-        sys.setswitchinterval(_TURN_S)
-        server = _server(app, host, port)
-        server.run()
+        with Signals.gentle():
+            sys.setswitchinterval(_TURN_S)
+            server = _server(app, host, port)
+            server.run()
     return 0 if server.started else 1
 
 

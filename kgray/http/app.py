@@ -24,7 +24,7 @@ from kgray.http.door import Bounds, Door
 from kgray.http.guard import OPEN
 from kgray.http.handlers import append
 from kgray.http.models import SHAPES, schema
-from kgray.http.problems import ON_ERROR, answer, id_of
+from kgray.http.problems import ON_ERROR, TooLarge, answer, id_of
 from kgray.http.routes import router
 from kgray.memory import Memory
 
@@ -134,14 +134,17 @@ class Front:
             await send(message)
 
         guard, headers = self._door.guard, request.headers
+        most = None if scope["path"].endswith("/backfill") else self._door.bounds.max_body
+        declared = headers.get("content-length", "0")
         try:
             if scope["path"] not in OPEN:
                 guard.check_names(headers.get("host"), headers.get("origin"))
                 scope["state"]["key"] = guard.caller(headers.get("authorization"))
+            if most is not None and declared.isdecimal() and int(declared) > most:
+                raise TooLarge(f"the body has {declared} bytes: at most {most}")
         except KgrayError as error:
             await answer(request, error)(scope, receive, sent)
             return
-        most = None if scope["path"].endswith("/backfill") else self._door.bounds.max_body
         await self._app(scope, _bounded(receive, most), sent)
 
 

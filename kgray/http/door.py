@@ -106,6 +106,7 @@ class Appends:
         self._store, self._metrics = store, metrics
         self._waiting: asyncio.Queue[_Waiting | None] = asyncio.Queue()  # None: no more come
         self._held = 0  # rows that are not answered yet
+        self._closed = False
         self._thread = ThreadPoolExecutor(1, "kgray-append")
 
     async def accept(self, drafts: Sequence[Draft], **how: bool) -> list[Acceptance]:
@@ -113,7 +114,7 @@ class Appends:
 
         Raises Overloaded where too many rows wait, and what `accept` raises: then nothing was accepted.
         """
-        if self._held + len(drafts) > MAX_HELD:
+        if self._closed or self._held + len(drafts) > MAX_HELD:
             raise Overloaded(f"{self._held} rows wait to be accepted: try again")
         answered: asyncio.Future[list[Acceptance]] = asyncio.get_running_loop().create_future()
         asked = trace.get_current_span().get_span_context()
@@ -145,6 +146,7 @@ class Appends:
 
     async def close(self) -> None:
         """Let `run` end when everything that waits is appended."""
+        self._closed = True
         await self._waiting.put(None)
 
     async def _append(self, together: Sequence[_Waiting]) -> None:

@@ -128,6 +128,7 @@ class WindowedRun:
         self.parts, self.stop, self.committer = parts, stop, runner.committer
         self.gate, self.totals, self.watch = Gate(parts.streams), runner.totals, runner.watch
         self.took: deque[float] = deque(maxlen=32)  # seconds of the latest extractions
+        self.judged: deque[float] = deque(maxlen=32)  # and of the latest questions
         self._runner, self._takes, self._on_step, self._room = runner, takes, on_step, room
         self._windows: dict[str, GroupWindow] = {}
         self._withdrawn: dict[str, asyncio.Task[list[tuple[int, str]]]] = {}  # retractions and removals
@@ -149,8 +150,14 @@ class WindowedRun:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether it pays to decide ahead."""
-        return not self.took or min(self.took) >= AT_ONCE_S[0] or self.usual_s >= AT_ONCE_S[1]
+        """Whether it pays to decide ahead: unless episodes and nearly all questions are answered at once.
+
+        Extractions of a cache come at once, too, and questions about them may not.
+        """
+        slow = sum(seconds >= AT_ONCE_S[1] for seconds in self.judged)
+        if not self.took or 4 * slow > len(self.judged):
+            return True
+        return min(self.took) >= AT_ONCE_S[0] or self.usual_s >= AT_ONCE_S[1]
 
     def widen(self, parts: Parts) -> None:
         """Go on with another number of streams."""

@@ -266,7 +266,9 @@ class GroupWindow:
                 since = time.monotonic()
                 said, spent = await journaled(self._parts, self._committer.outbox, request, key)
                 item.spent[request.questions] = spent
-                self._run.watch("judge", time.monotonic() - since, request.episode)
+                took = time.monotonic() - since
+                self._run.judged.append(took)
+                self._run.watch("judge", took, request.episode)
                 return said
 
         return await patiently(once, self._parts, self._run.stop)

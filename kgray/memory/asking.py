@@ -157,7 +157,7 @@ class Asked:
         """Return a context with what is found for further questions."""
         asked, hits = {self.question}, {(hit.scope, hit.id): hit for hit in context.hits}
         as_of, known_at = self.chosen.get("as_of"), self.chosen.get("known_at")
-        told = {"as of": ("as_of", as_of), "known on": ("known_at", known_at)}
+        told = {"as of": ("as_of", as_of), "as known on": ("known_at", known_at)}
         moments = {
             word: to_datetime(given(one, name)[0]) for word, (name, one) in told.items() if one is not None
         }

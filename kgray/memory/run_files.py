@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ def forget_texts(data: Path, quotes: Iterable[str]) -> None:
         (data / REFUSED).unlink(missing_ok=True)
     for run in (data / RUNS).glob("*/"):
         with explained(run):
+            shutil.rmtree(run / "sorted", ignore_errors=True)  # rows that an earlier version sorted there
             (run / REPORT).unlink(missing_ok=True)
             if (run / REFUSED).exists():
                 with (run / REFUSED).open("r+b") as file:

@@ -278,6 +278,19 @@ def test_drift_asks_on_and_answers_from_what_further_questions_find(team):
     assert team("ask", question, "--group", "nobody", "--mode", "drift", "--json").json["calls"] == 0
 
 
+def test_each_call_of_drift_tells_the_same_moments(serve, team):
+    team.env = {"KGRAY_MODEL_BACKEND": "rules"}
+    row = {"text": "I work at Acme", "speaker": "Ann", "at": "2026-01-01"}
+    assert team("add", team.write("m.jsonl", row), "--group", "g").code == 0
+    server = serve(lambda _: Say(pieces=["1. Where does Ann work?"]))
+    moments = ("--as-of", "2027-02-01", "--known-at", "2027-01-01")
+    team("ask", "What does Ann do?", "--group", "g", "--mode", "drift", *moments)
+    told = ["\n".join(asked.sections["MEMORY"]) for asked in server.asked]
+
+    assert len(told) >= 2
+    assert all("This is the state as of 2027-02-01, as known on 2027-01-01." in text for text in told), told
+
+
 def test_drift_shows_no_report_where_a_moment_or_a_filter_is_asked_for(serve, team):
     rules = {"KGRAY_MODEL_BACKEND": "rules"}
     team.env = rules

@@ -170,6 +170,17 @@ async def test_a_key_decides_which_group_and_which_tools(served):
         assert (await http.post("/mcp/team", json=body, headers=headers)).status_code == 421
 
 
+@pytest.mark.slow
+@pytest.mark.neo4j
+async def test_over_stdio_on_a_neo4j_store(tmp_path, own_neo4j, monkeypatch):
+    store = {"BACKEND": "neo4j", "URI": own_neo4j.uri, "USER": own_neo4j.user, "PASSWORD": own_neo4j.password}
+    for name, value in store.items():
+        monkeypatch.setenv(f"KGRAY_STORE_{name}", value)
+    monkeypatch.setenv("KGRAY_EMBEDDER_DIMENSIONS", "64")
+    async with stdio(tmp_path / "data") as client:
+        await use(client)
+
+
 @pytest.mark.neo4j
 async def test_over_http_on_a_neo4j_store(tmp_path, own_neo4j):
     """The same tools, keys and client where a server keeps the graph."""

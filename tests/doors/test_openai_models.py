@@ -10,12 +10,14 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
 from kgray import times
 from kgray.backends.openai_api import client as client_module
-from kgray.backends.openai_api.client import Client, Endpoint
+from kgray.backends.openai_api.client import Client, Endpoint, _retry_after
 from kgray.backends.openai_api.extractor import OpenAIExtractor
 from kgray.backends.openai_api.judge import OpenAIJudge
 from kgray.backends.openai_api.retrieval import OpenAIEmbedder
@@ -714,6 +716,13 @@ async def test_a_slow_answer_counts_as_none(serve):
 
     assert [f.relation for f in found.facts] == ["WORKS_AT"]
     assert len(server.asked) >= 2, "more than twice where this machine is slow"
+
+
+def test_retry_after_may_be_a_date():
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
+
+    assert 80 < _retry_after({"retry-after": soon}) <= 90
+    assert _retry_after({"retry-after": "when it suits"}) == 0
 
 
 @pytest.mark.parametrize("header", [{"retry-after": "1"}, {"retry-after-ms": "900"}], ids=str)

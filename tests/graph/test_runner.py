@@ -544,6 +544,31 @@ def test_a_model_that_answers_at_once_is_asked_at_the_commit(
     assert engine.dump() == plain.dump()
 
 
+def test_slow_questions_about_episodes_that_are_read_at_once_are_asked_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a cache holds extractions, and no answers: one question at a time would take minutes."""
+    monkeypatch.setattr("kgray.ingest.runner.AT_ONCE_S", (60.0, 0.05))
+    asked = most = 0
+
+    class Slow(WildJudge):
+        async def judge(self, request: QuestionRequest) -> Judged:
+            nonlocal asked, most
+            asked += 1
+            most = max(most, asked)
+            await asyncio.sleep(0.06)
+            asked -= 1
+            return await super().judge(request)
+
+    engine = Engine(tmp_path, judge=Slow())
+    engine.accept(*drafts(5, COUNT))
+    with engine.store.writing():
+        totals = asyncio.run(Runner(replace(engine.parts, window=64, streams=8)).run())
+
+    assert most > 1
+    assert totals.stalls < totals.requests / 2
+
+
 def test_no_more_is_decided_ahead_than_the_model_reads_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from kgray.backfill.manifest import InputFile, Manifest, RunFolder, next_attempt
+from kgray.errors import StoreError
 from kgray.intake.drafts import Refusal
 
 OPTIONS = {"group": None, "source": None, "kind": None, "at": None, "replace": False, "order": "file"}
@@ -113,3 +116,28 @@ def test_of_earlier_refusals_those_of_rows_that_are_not_read_again_stay(tmp_path
 
         assert folder.refusals(10) == (bad,)
     assert [each.refused for each in manifest.files] == [1, 0]
+
+
+def test_refusals_that_could_not_be_written_are_written_once_by_the_next_save(tmp_path):
+    """A full disk cuts the append; the rows that it left would be counted twice."""
+    folder, read = RunFolder(tmp_path, "r"), file("a.jsonl", rows=9)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    endless = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    with folder.locked():
+        manifest = Manifest(run="r", options=OPTIONS, files=[read])
+        folder.keep_refused(manifest)
+        for row in range(9):
+            folder.refuse(
+                Refusal(file="a.jsonl", line=row + 1, field="text", reason="x" * 300), read.path, row
+            )
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, resource.RLIM_INFINITY))
+            with pytest.raises(StoreError):
+                folder.save(manifest)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, endless)
+            signal.signal(signal.SIGXFSZ, handler)
+        folder.save(manifest)
+
+        assert len(folder.refused.read_text().splitlines()) == 9
+        assert sum(folder.reasons().values()) == 9

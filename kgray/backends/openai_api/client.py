@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -479,8 +480,10 @@ def _proxy(url: str) -> str | None:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds that the server asks for; 0 where it does not, or names a date."""
+    """Return the seconds that the server asks for, as a number or as a date; 0 where it does not."""
     for told, unit in ((headers.get("retry-after-ms"), 1000), (headers.get("retry-after"), 1)):
         with suppress(ValueError):
             return max(0.0, float(told or "") / unit)
+        with suppress(ValueError):
+            return max(0.0, parsedate_to_datetime(told or "").timestamp() - time.time())
     return 0.0

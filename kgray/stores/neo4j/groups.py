@@ -55,7 +55,7 @@ def opened(db: Connection, running: Running, names: Iterable[str], *, make: bool
         if group.adopting is not None:
             raise StoreError(
                 f"group {group.asked!r} is being copied into {db.where}, or a copy of it was cut off: "
-                f"nothing can be added before it is whole; run `kgray copy` again"
+                f"nothing can be added before it is whole; run `kgray copy` again, or ingest to clear it"
             )
         if group.clearing is not None:
             raise BeingCleared(group.asked)
