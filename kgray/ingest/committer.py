@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,7 +22,7 @@ from kgray import times
 from kgray.derivation.change import Difference, EpisodeChange, compare, with_change
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import let_go, records_of
-from kgray.errors import ContentError, Cost, InputError, KgrayError, NotFound, Unavailable, Unwritable
+from kgray.errors import ContentError, Cost, Garbled, InputError, KgrayError, NotFound, Refused, Unwritable
 from kgray.holds import is_groups_own
 from kgray.ingest import changes
 from kgray.ingest.correct import EMBEDDER_S, correct, embed_missing
@@ -261,6 +261,7 @@ class Committer:
                 await self.outbox.flush()
             elif self._writes and group not in self._embedded:  # a removal may not have computed vectors
                 await self._embed_missing(group)
+                self._embedded.add(group)  # from now on others read the vectors
             else:
                 loading = self._loading.get(group)
                 if loading is None or loading.done():  # done: it was cancelled before it began
@@ -280,12 +281,15 @@ class Committer:
             self._states[group] = state
             self._keep_within_bound()
 
-    async def _embed_missing(self, group: str) -> None:
+    async def _embed_missing(self, group: str, left_by: Set[int] | None = None) -> None:
         embed = partial(embedded, self._parts.embedder)
-        for change in await embed_missing(self._parts.store, embed, group):
+        try:
+            missing = await embed_missing(self._parts.store, embed, group, left_by)
+        except Refused as error:  # a text of no episode that is decided now: none of them may fail by it
+            raise Garbled(f"what a removal has left cannot be embedded: {error}") from error
+        for change in missing:
             self.outbox.post(change)
         await self.outbox.flush()
-        self._embedded.add(group)  # from now on others read them
 
     async def with_vectors(self, state: GroupState) -> None:
         """Read the vectors of statements that deciding on this state needs, and that it does not have."""
@@ -372,7 +376,11 @@ class Committer:
         """
         store = self._parts.store
         asked = await off_the_loop(store, lambda: removals(store, group))
-        return [(operation.sequence, await self.correct(operation)) for operation in asked]
+        told = [(operation.sequence, await self.correct(operation)) for operation in asked]
+        with suppress(KgrayError, TimeoutError):  # what was asked for is done: whoever decides next meets it
+            async with asyncio.timeout(EMBEDDER_S):
+                await self._embed_missing(group, {sequence for sequence, _ in told})
+        return told
 
     async def correct(self, operation: Operation) -> str:
         """Carry out a correction; return "done" or "refused". Durable on return: later entries read it."""
@@ -387,10 +395,6 @@ class Committer:
         except (NotFound, InputError) as error:
             await self._written(changes.refused(operation, str(error), recorded_at), recorded_at)
             return "refused"
-        if operation.kind == "remove":
-            with suppress(Unavailable, TimeoutError):
-                async with asyncio.timeout(EMBEDDER_S):
-                    await self._embed_missing(group)
         return "done"
 
     async def _written(self, change: RowChanges, recorded_at: Instant) -> None:

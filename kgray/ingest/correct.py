@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -35,7 +35,7 @@ from kgray.derivation.change import Difference, compare
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import let_go, records_of, records_of_entities, stale
 from kgray.derivation.withdrawn import Left, Withdrawn, borne, removed, retracted
-from kgray.errors import InputError, NotFound, Outrun, Unavailable
+from kgray.errors import InputError, KgrayError, NotFound, Outrun
 from kgray.ingest import changes
 from kgray.ingest.threads import off_the_loop
 from kgray.kinds import Key, Kind, Read, Row
@@ -47,7 +47,7 @@ from kgray.times import Instant
 # Rows: more than AT_ONCE are changed in pieces. On Neo4j 20,600 rows, of 3,000 facts with vectors of 1,024
 # numbers, took 231 MB of the server's heap in one transaction.
 AT_ONCE, A_PIECE = 20_000, 4_000
-EMBEDDER_S = 2.0  # how long an embedder is waited for after a removal; a later run embeds what is missing
+EMBEDDER_S = 2.0  # how long an embedder is waited for after removals; a later run embeds what is missing
 Verb = Literal["drop", "put", "moved"]  # moved: a piece of evidence, and what it shows as now
 Step = tuple[Verb, Kind, Row]
 _UNEMBEDDED = "unembedded"  # in the result of a removal: the statements that wait for their vectors
@@ -61,7 +61,8 @@ def _patches(column: str, value: object, places: Mapping[Kind, Iterable[Key]]) -
 
 async def withdraw_requested(store: Store, embed: Embed, group: str) -> None:
     """Carry out the requested retractions and removals of a group; call it inside `store.writing()`."""
-    for operation in removals(store, group):
+    asked = removals(store, group)
+    for operation in asked:
         while True:
             rests_on = store.heads([group])[group].last_recorded
             recorded_at = max(times.now(), rests_on + 1)
@@ -69,9 +70,9 @@ async def withdraw_requested(store: Store, embed: Embed, group: str) -> None:
                 for change in withdraw(store, operation, recorded_at):
                     store.apply([replace(change, rests_on=rests_on if change.recorded_at else None)])
                 break
-    with suppress(Unavailable, TimeoutError):
+    with suppress(KgrayError, TimeoutError):  # what was asked for is done: whoever decides next meets it
         async with asyncio.timeout(EMBEDDER_S):
-            store.apply(await embed_missing(store, embed, group))
+            store.apply(await embed_missing(store, embed, group, {one.sequence for one in asked}))
 
 
 def withdraw(store: Store, operation: Operation, recorded_at: Instant) -> Iterator[RowChanges]:
@@ -285,11 +286,12 @@ def _first_wordings(store: Store, group: str, erased: set[int]) -> list[str]:
     return [statement for statement, at in said.items() if at[0] in erased and not erased.issuperset(at)]
 
 
-def _unembedded(store: Store, group: str) -> list[tuple[Row, dict[str, str]]]:
+def _unembedded(store: Store, group: str, left_by: Set[int] | None) -> list[tuple[Row, dict[str, str]]]:
     """Return the removals whose statements wait for vectors, each with the first wordings of these."""
     found = []
     for row in store.rows(kinds.ALL["operations"], group):
-        if row[1] == "remove" and row[3] == kinds.DONE and _UNEMBEDDED in row[5]:
+        is_meant = left_by is None or row[0] in left_by
+        if is_meant and row[1] == "remove" and row[3] == kinds.DONE and _UNEMBEDDED in row[5]:
             texts: dict[str, str] = {}
             for statement, _, text in _read(store, group, kinds.EVIDENCE_OF, json.loads(row[5])[_UNEMBEDDED]):
                 texts.setdefault(statement, text)
@@ -297,14 +299,16 @@ def _unembedded(store: Store, group: str) -> list[tuple[Row, dict[str, str]]]:
     return found
 
 
-async def embed_missing(store: Store, embed: Embed, group: str) -> list[RowChanges]:
+async def embed_missing(
+    store: Store, embed: Embed, group: str, left_by: Set[int] | None = None
+) -> list[RowChanges]:
     """Return the changes that add the vectors of what is left by removals, which wait for no embedder (R27).
 
-    A group is decided on these vectors, so whoever ingests calls it before it reads the group's state. Raises
-    Unavailable.
+    left_by: the removals by their sequences; None = all. A group is decided on these vectors, so whoever
+    ingests calls it for all before it reads the group's state. Raises what the embedder raises.
     """
     changed = []
-    for row, texts in await off_the_loop(store, lambda: _unembedded(store, group), much=True):
+    for row, texts in await off_the_loop(store, lambda: _unembedded(store, group, left_by), much=True):
         said = await embed(list(texts.values())) if texts else []
         vectors = [rows.vector_row(id_, *one) for id_, one in zip(texts, said, strict=True)]
         result = {name: value for name, value in json.loads(row[5]).items() if name != _UNEMBEDDED}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Literal, NamedTuple, Protocol
 
 from kgray.records import EvidenceKind
@@ -79,6 +80,7 @@ DUE, END, CONFIRMATION, START = range(4)
 Front = tuple[Claim, ...]
 OwnClaim = tuple[Claim, "StatementState"]  # a claim and the statement it is about
 Event = tuple[int, Said, OwnClaim]  # (rank, said, ...)
+Leader = tuple[Instant, "StatementState"]  # an instant and the statement that has it
 
 
 def said(claim: Claim) -> Said:
@@ -191,14 +193,10 @@ class StatementState:
         place = bisect_left(self.bounded, end.said, key=said)
         return place < len(self.bounded) and until(self.bounded[place]) > instant
 
-    def rivals(self) -> list[StatementState]:
-        """Return all rivals; one may be there twice."""
-        mates = (state for slot in self.slots for state in slot.statements if state is not self)
-        return [*mates, *self.partners]
-
     def first_rival(self, instant: Instant) -> tuple[Instant, Claim] | None:
         """Return start and opener of the first span of positive length of a rival (R8)."""
-        drafts = [rival.first for rival in self.rivals() if rival.first is not None]
+        found = [rival for slot in self.slots for _, rival in slot.firsts if rival is not self]
+        drafts = [rival.first for rival in (*found, *self.partners) if rival.first is not None]
         drafts += [r.spans[-1] for r in self.open_rivals() if r.spans[-1].start < instant]
         if not drafts:
             return None
@@ -207,17 +205,21 @@ class StatementState:
 
     def last_rival_end(self) -> Instant:
         """Return the latest end of an ended rival span of positive length, ALWAYS for none."""
-        return max((rival.last_end for rival in self.rivals()), default=ALWAYS)
+        ends = [end for slot in self.slots for end, rival in slot.ends if rival is not self]
+        return max([*ends, *(partner.last_end for partner in self.partners)], default=ALWAYS)
 
 
 @dataclass(slots=True, eq=False)
 class SlotState:
     """One slot of a single-valued relation: its statements are mutual rivals."""
 
-    statements: list[StatementState] = field(default_factory=list)
     open: StatementState | None = None
     # (said, statement, its state): the last of the claims in force of each statement, sorted.
     latest: list[tuple[Said, str, StatementState]] = field(default_factory=list)
+    # Two statements each, so that one remains when a statement asks about its rivals: to ask all of them
+    # would make a slot of 10,000 ends cost 50 million looks.
+    firsts: tuple[Leader, ...] = ()  # with the earliest first spans, the earliest first
+    ends: tuple[Leader, ...] = ()  # with the latest ends, the latest first
 
     def latest_of_others(self, state: StatementState) -> Claim | None:
         """Return the claim said last among the other statements' claims at this instant."""
@@ -225,6 +227,12 @@ class SlotState:
             if rival is not state:
                 return rival.claiming[-1]
         return None
+
+
+def last_two(leaders: tuple[Leader, ...], new: Leader) -> tuple[Leader, ...]:
+    """Return the two latest of different statements; `new` is later than what its statement had."""
+    others = [leader for leader in leaders if leader[1] is not new[1]]
+    return tuple(sorted((*others, new), key=itemgetter(0), reverse=True)[:2])
 
 
 def events_of(claim: Claim) -> list[tuple[Instant, int]]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Hashable, Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from kgray.timeline.states import (
@@ -33,6 +34,7 @@ from kgray.timeline.states import (
     arranged,
     events_of,
     extended,
+    last_two,
     said,
     starts_of,
     until,
@@ -286,8 +288,13 @@ class Component:
         """Note an ended span of positive length in the fields that rivals read (R8, R11)."""
         if state.first is None:
             self._set(state, "first", draft)
+            for slot in state.slots:
+                firsts = sorted((*slot.firsts, (draft.start, state)), key=itemgetter(0))
+                self._set(slot, "firsts", tuple(firsts[:2]))  # of two statements: each has one first span
         if end > state.last_end:
             self._set(state, "last_end", end)
+            for slot in state.slots:
+                self._set(slot, "ends", last_two(slot.ends, (end, state)))
 
 
 class PlainSlot:
@@ -429,9 +436,7 @@ class Sweep:
             return state
         state = self._statements[statement] = StatementState(statement)
         for key in dict.fromkeys(self._rivals.slot_keys(statement)):
-            slot = self._slots.setdefault(key, SlotState())
-            slot.statements.append(state)
-            state.slots.append(slot)
+            state.slots.append(self._slots.setdefault(key, SlotState()))
         for name in sorted(set(self._rivals.pairs(statement))):
             partner = self._statements.get(name)
             if partner is not None and partner is not state:

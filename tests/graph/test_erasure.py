@@ -14,9 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.plain_loop import Loop
-from kgray.errors import Unavailable
+from kgray.errors import Garbled, KgrayError, Refused, SettingsError, Unavailable
+from kgray.holds import held
+from kgray.ingest import committer, correct
+from kgray.ingest.committer import Parts
 from kgray.ingest.correct import withdraw_requested
-from kgray.kinds import ALL, KINDS, Row
+from kgray.ingest.runner import Runner
+from kgray.kinds import ALL, DONE, KINDS, Row
 from kgray.ledger import request
 from kgray.ports import Matrix, embedded
 from kgray.records import Operation
@@ -155,3 +159,107 @@ def test_a_removal_does_not_wait_for_an_embedder_and_the_next_run_embeds(tmp_pat
     assert len(vectors[0]) == 1
     assert vectors[0] == vectors[1]
     assert "unembedded" not in str(list(engine.store.rows(ALL["operations"], "g")))
+
+
+class Refusing:
+    """An embedder that does not embed what is said of Acme, or hangs over it, and counts how often."""
+
+    identity, dimensions = SMALL.identity, SMALL.dimensions
+
+    def __init__(self, error: KgrayError | None = None) -> None:
+        self._error, self.asked = error, 0
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        """Refuse texts about Acme; embed others."""
+        if not any("Acme" in text for text in texts):
+            return await SMALL.embed(texts)
+        self.asked += 1
+        if self._error is None:
+            await asyncio.Event().wait()
+            raise AssertionError
+        raise self._error
+
+
+async def in_a_run(parts: Parts) -> list[tuple[int, str]]:
+    """Carry out what is pending; return what the run told."""
+    told: list[tuple[int, str]] = []
+    await Runner(parts).run(on_step=lambda _, *step: told.append(step))
+    return told
+
+
+async def in_a_plain_loop(parts: Parts) -> list[tuple[int, str]]:
+    """Carry out what is pending one by one; return what was told."""
+    told: list[tuple[int, str]] = []
+    await Loop(parts).run(on_step=lambda _, *step: told.append(step))
+    return told
+
+
+async def at_once(parts: Parts) -> list[tuple[int, str]]:
+    """Carry out the removals as a command does; return which have their result."""
+    await withdraw_requested(parts.store, partial(embedded, parts.embedder), "g")
+    ended = [row for row in parts.store.rows(ALL["operations"], "g") if row[3] == DONE]
+    return [(row[0], "done") for row in ended]
+
+
+def with_two_removals(folder: Path) -> Engine:
+    """Make a group in which two removals are requested; each leaves a statement without its vector."""
+    engine = Engine(folder)
+    for n, (relation, word) in enumerate((r, w) for r in ("WORKS_AT", "OWNS") for w in ("first", "then")):
+        fact = {"source": "Alice", "relation": relation, "target": "Acme", "text": f"{word} {relation} Acme"}
+        engine.add(triples(n, fact, client_id=f"{relation} {word}"))
+    for relation in ("WORKS_AT", "OWNS"):
+        request(engine.store, Operation(group="g", kind="remove", episodes=(f"{relation} first",)))
+    return engine
+
+
+REFUSALS = [SettingsError("no such key"), Refused("too long"), Garbled("no vectors"), Unavailable("nobody")]
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+@pytest.mark.parametrize("carried_out", [in_a_run, in_a_plain_loop, at_once])
+def test_removals_are_carried_out_and_told_whatever_the_embedder_says(
+    tmp_path: Path, carried_out: Any, error: KgrayError
+) -> None:
+    """R25: its error concerns whoever decides next, and no episode; then what waited is embedded."""
+    engine, other = with_two_removals(tmp_path / "one"), with_two_removals(tmp_path / "other")
+    other.run()
+    embedder = Refusing(error)
+    parts = replace(engine.parts, embedder=embedder)
+    with engine.store.writing():
+        assert asyncio.run(carried_out(parts)) == [(5, "done"), (6, "done")]
+    assert embedder.asked == 1
+    assert engine.store.pending_count() == 0
+    assert "first" not in repr(stored(engine))
+    assert held(engine.store) == {}
+    for each in (engine, other):
+        each.accept(triples(9, works("Beta")))
+    with engine.store.writing():
+        if isinstance(error, Refused | Garbled):
+            assert asyncio.run(in_a_run(parts)) == []
+            assert str(error) in held(engine.store)["g"].reason
+        else:
+            with pytest.raises(type(error), match=str(error)):
+                asyncio.run(in_a_run(parts))
+    assert engine.store.pending_count() == 1
+    for each in (engine, other):
+        each.run()
+    vectors = [list(each.store.rows(ALL["statement_vectors"], "g")) for each in (engine, other)]
+    assert len(vectors[0]) == 3
+    assert vectors[0] == vectors[1]
+
+
+@pytest.mark.parametrize("carried_out", [in_a_run, in_a_plain_loop, at_once])
+def test_an_embedder_that_hangs_is_waited_for_once_and_only_where_something_is_left(
+    tmp_path: Path, carried_out: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R27: also where an earlier removal has left something that still waits."""
+    for module in (committer, correct):
+        monkeypatch.setattr(module, "EMBEDDER_S", 0.01)
+    engine, embedder = with_two_removals(tmp_path), Refusing()
+    parts = replace(engine.parts, embedder=embedder)
+    with engine.store.writing():
+        assert asyncio.run(carried_out(parts)) == [(5, "done"), (6, "done")]
+        assert embedder.asked == 1
+        request(engine.store, Operation(group="g", kind="remove", episodes=("OWNS then",)))
+        assert (7, "done") in asyncio.run(carried_out(parts))
+    assert embedder.asked == 1

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -250,3 +253,47 @@ def test_ten_thousand_values_may_arrive_newest_first():
         changed = sweep.add([claim])
         assert changed == {claim.statement: ((), sweep.spans(claim.statement))}
     assert {claim.statement: sweep.spans(claim.statement) for claim in claims} == timeline(claims, Slot())
+
+
+def lines_run(work: Callable[[], object]) -> int:
+    """Return how many lines of Python a call runs; each round of a comprehension is one."""
+    count, before = 0, sys.gettrace()
+
+    def trace(_frame: FrameType, event: str, _arg: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def ends(count: int) -> list[Claim]:
+    """One end of each value: when did it start? (R8)."""
+    return [Claim(f"{day}", (day, day, 0), "ended", None, day, False, day) for day in range(1, count + 1)]
+
+
+def ends_in_between(count: int) -> list[Claim]:
+    """One value that others interrupt, each confirmed after its end: where does it go on? (R11)."""
+    found = H
+    for day in range(0, 5 * count, 5):
+        found = found.since(f"{day}", day + 1, day + 3, until=day + 2).since(A, day, day + 4)
+    return found.claims
+
+
+@pytest.mark.parametrize("history", [ends, ends_in_between])
+@pytest.mark.parametrize("kept", [False, True])
+def test_twice_as_many_ends_in_a_slot_are_twice_the_work(history, kept):
+    """Section 3: what a value asks about its rivals does not take a walk through all of them."""
+
+    def work(claims: list[Claim]) -> None:
+        sweep = Sweep(Slot())
+        for batch in [[claim] for claim in claims] if kept else [claims]:
+            sweep.add(batch)
+
+    once, twice = (lines_run(lambda: work(history(count))) for count in (200, 400))  # noqa: B023
+    assert twice < 2.2 * once
