@@ -83,7 +83,7 @@ class RemoteWorker:
         """only: this very actor is meant, and none that takes its name later."""
         self.name, self._namespace, self.only = name, namespace, only
         self._found = only
-        self._asked_to_load = False
+        self._loading: Any = None  # the future of a call that has it load its model
 
     @property
     def is_gone(self) -> bool:
@@ -118,11 +118,10 @@ class RemoteWorker:
         handle = await self._handle()
         with self._reaching():
             if await handle.health.remote():
-                self._asked_to_load = False
                 return
-        if not self._asked_to_load:  # Ray has started it again
-            self._asked_to_load = True
-            handle.ready.remote()
+        # Ray has started it again. Where it dies while it loads, the call ends: the next one is asked.
+        if self._loading is None or self._loading.done():
+            self._loading = handle.ready.remote().future()
         raise Lost(f"{self.name} loads its model")
 
     def restart(self) -> None:
@@ -136,7 +135,7 @@ class RemoteWorker:
             with _lost():
                 yield
         except Gone as error:
-            self._found, self._asked_to_load = None, False
+            self._found = self._loading = None
             if self.only is None:  # another one may have its name
                 raise Lost(str(error)) from None
             raise

@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
@@ -171,14 +172,18 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
 def _come_up(found: Deployment, tell: OnWait) -> list[dict[str, Any]]:
     """Return the `describe()` of the actors once all are up, or enough of them, or one has a fault.
 
-    A worker is up once it has loaded its model.
+    A worker is up once it has loaded its model. Who was up at one look counts: a machine that stalls may
+    miss the next one, and what dies afterwards is no longer a matter of the start.
     """
     began = last = told = time.monotonic()
-    before = -1
+    up: dict[str, dict[str, Any]] = {}
+    before, calls, limits = -1, dict[str, Any](), found.spec.cluster
+    since: dict[str, float] = {}  # by kind of worker, when the first one answered: it loads from then on
     while True:
         there = {name: row for name, row in found.status(_TELL_S, "describe").items() if "spec" in row}
-        up = {name: row for name, row in there.items() if row.get("loaded", True)}
+        up |= {name: row for name, row in there.items() if row.get("loaded", True)}
         now = time.monotonic()
+        since = {_kind(name): now for name in there if _kind(name) in POOLS} | since
         if len(up) > before or now - told > _TELL_S:
             told = now
             tell(f"{len(up)} of {len(found.actors)} actors have started after {now - began:.0f} s")
@@ -189,23 +194,44 @@ def _come_up(found: Deployment, tell: OnWait) -> list[dict[str, Any]]:
             break
         if not head_listens():
             raise Unavailable(_RAY_ENDED, waited=True)
+        _have_loaded({name: found.actors[name] for name in missing if name in there}, calls)
         lacking = {_kind(name) for name in missing} - ({_kind(name) for name in up} & POOLS.keys())
         if not lacking and now - last > _JOIN_S:
             line = "no node has room for them, or they load: they join when they come"
             tell(f"not up yet: {', '.join(missing)}; {line}")
             break
-        limits, loading = found.spec.cluster, {_kind(name) for name in there.keys() - up.keys()}
-        in_time = {kind: getattr(limits, POOLS[kind]).start_deadline_s for kind in loading}
-        late = {kind for kind in lacking if now - began > in_time.get(kind, limits.limits.start_deadline_s)}
-        if late:
-            why = _what_lacks(found.spec, late)
+        in_s = {kind: getattr(limits, POOLS[kind]).start_deadline_s for kind in since}
+        all_s = limits.limits.start_deadline_s
+        if late := {kind for kind in lacking if now - since.get(kind, began) > in_s.get(kind, all_s)}:
+            why = _what_lacks(found.spec, late, since)
             raise Unavailable(f"not up in time: {', '.join(missing)}; {why}", waited=True)
         time.sleep(_PAUSE_S)
     return list(up.values())
 
 
-def _what_lacks(spec: DeploymentSpec, kinds: Collection[str]) -> str:
-    """Return why no actor of these kinds has come up, as far as Ray's books tell."""
+def _have_loaded(workers: Mapping[str, Handle], calls: dict[str, Any]) -> None:
+    """Have workers that answer, and lack their model, load it. Raises what is wrong with a model.
+
+    calls: by name, the last call that asked for it. One that has ended without the model met the end of the
+    process: Ray has started another one, which was never asked.
+    """
+    for name, handle in workers.items():
+        if name in calls:
+            if not ray.wait([calls[name]], timeout=0)[0]:
+                continue
+            with suppress(Unavailable):
+                answer(calls[name])
+        calls[name] = handle.ready.remote()
+
+
+def _what_lacks(spec: DeploymentSpec, kinds: Collection[str], loading: Collection[str]) -> str:
+    """Return why no actor of these kinds has come up, as far as Ray's books tell.
+
+    loading: kinds of which a worker has answered
+    """
+    if all(kind in loading for kind in kinds):
+        tables = ", ".join(sorted(f"{POOLS[kind]}.start_deadline_s" for kind in kinds))
+        return f"they run, and have not loaded their models within {tables}"
     engine = spec.cluster.engine
     nodes: Any = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's
     most = max((node["Resources"].get("GPU", 0.0) for node in nodes if node["Alive"]), default=0.0)
@@ -346,15 +372,19 @@ class Keeper:
         self._ended.set()
 
     def _keep(self, every_s: float) -> None:
+        looks = [self._restore] * self._stays
+        looks += [partial(self._size, kind, size) for kind, size in self._sizes.items()]
         self._ended.wait(_FIRST_LOOK_S)
         while not self._ended.wait(every_s):
-            try:
-                if self._stays and (started := restore(self._spec)):
-                    telemetry.LOGGER.warning("missing, and started again: %s", ", ".join(started))
-                for kind, size in self._sizes.items():
-                    self._size(kind, size)
-            except Exception as error:  # noqa: BLE001 - whatever Ray raises while its head is away
-                telemetry.LOGGER.warning("cannot look for actors: %s", type(error).__name__)
+            for look in looks:  # where one fails each time, the others go on
+                try:
+                    look()
+                except Exception as error:  # noqa: BLE001 - whatever Ray raises while its head is away
+                    telemetry.LOGGER.warning("cannot look for actors: %s", type(error).__name__)
+
+    def _restore(self) -> None:
+        if started := restore(self._spec):
+            telemetry.LOGGER.warning("missing, and started again: %s", ", ".join(started))
 
     def _size(self, kind: str, size: PoolSize) -> None:
         there = workers(self._spec, kind)
@@ -427,7 +457,7 @@ def _start(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:
         )
         found[name] = actor.remote(*arguments)
         if _kind(name) in POOLS:
-            found[name].ready.remote()  # load the model
+            found[name].ready.remote()  # load the model; who misses it where it is lost asks again
     return Deployment(spec, {name: found[name] for name in sorted(found, key=order)})
 
 

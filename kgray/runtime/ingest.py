@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 _LOOK_S = 0.1  # between two looks at the store and the sequencers
 _LOST_S = 10.0  # a sequencer that did not answer for so long is looked up, or started, again
 _WHAT = "the sequencer in Ray"
-_WATCH_S = 5.0  # between two looks whether a Ray that is only searched with has ended
+_WATCH_S = 5.0  # between two looks whether a Ray whose actors nobody follows has ended
 _LAST_LOOK_S = 5.0  # for what is durable and not yet in the sequencers' stats
 
 
@@ -200,10 +200,19 @@ class RayIngest:
         return [*kept]
 
     def _watch(self, session: Session) -> None:
-        """Leave a Ray that has ended: its client ends a process that waits for the head for a minute."""
+        """Leave a Ray that has ended: its client ends a process that waits for the head for a minute.
+
+        A run notices it by itself: while it starts the actors, which takes a while, and when it follows them.
+        """
+
+        def has_ended() -> bool:
+            return self._session is session and self._deployment is None and session.ended()
+
         while self._session is session:
-            if self._deployment is None and session.ended():
-                self._leave()
+            if has_ended():
+                with self._joining:  # who starts actors now is not disturbed, and may have them afterwards
+                    if has_ended():
+                        self._leave()
             time.sleep(_WATCH_S)
 
     def close(self) -> None:

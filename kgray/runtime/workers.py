@@ -66,9 +66,13 @@ class _PooledActor(ABC):
     def _build(self, spec: DeploymentSpec) -> None: ...
 
     async def ready(self) -> Exception | None:
-        """Load what is to be loaded, in the loop of the work; return what is wrong with it."""
+        """Load what is to be loaded, in the loop of the work; return what is wrong with it.
+
+        Asked again it loads nothing a second time, and nothing once it was told to end.
+        """
         self._loop = asyncio.get_running_loop()
-        if self._fault is None and (start := getattr(self._loads, "start", None)) is not None:
+        start = None if self._ending else getattr(self._loads, "start", None)
+        if self._fault is None and start is not None:
             try:
                 await start()
             except KgrayError as error:
@@ -88,6 +92,11 @@ class _PooledActor(ABC):
         if (stop := getattr(self._loads, "stop", None)) is not None:
             await stop()
         return True
+
+    @property
+    def _is_up(self) -> bool:
+        """Whether it has its model, has none to load, or will get none: it can answer."""
+        return self._loaded or self._fault is not None or not hasattr(self._loads, "start")
 
     def _counts(self) -> dict[str, float]:
         return dict(getattr(self._loads, "counts", {}))
@@ -137,7 +146,7 @@ class _PooledActor(ABC):
         if self._loop is not None:
             turned = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop)
             await asyncio.wrap_future(turned)
-        return self._loaded or not hasattr(self._loads, "start")
+        return self._is_up
 
     @control
     async def stats(self) -> dict[str, Any]:
@@ -149,15 +158,14 @@ class _PooledActor(ABC):
             "done": self._done,
             "read": self._read,
             "since": self._since,
-            "loaded": self._loaded,
+            "loaded": self._is_up,
             "idle_s": self._idle_s(),
         } | ({"engine": counts} if (counts := self._counts()) else {})
 
     @control
     async def describe(self) -> dict[str, Any]:
         """Return what the actor was built from, and what is wrong with it."""
-        loaded = self._loaded or self._fault is not None
-        return {"pid": os.getpid(), "spec": self._spec, "fault": self._fault, "loaded": loaded}
+        return {"pid": os.getpid(), "spec": self._spec, "fault": self._fault, "loaded": self._is_up}
 
     @control
     async def abandon(self, numbers: Sequence[int]) -> None:

@@ -127,6 +127,21 @@ def test_an_engine_that_dies_is_started_anew_and_ends_before_its_actor(tmp_path)
     assert sorted(ended) == sorted(set(started) - {died})
 
 
+def test_a_worker_that_dies_while_a_second_command_starts_loads_its_engine_again(tmp_path):
+    """Ray starts it again, and the command that waits for it asks it to load: no work has come since."""
+    from kgray.runtime.deploy import ensure
+
+    how, log = settings(tmp_path, PROFILE)
+    with kgray.open(tmp_path / "d", **how) as memory:
+        memory.add("I like tea.", group="g")
+        first = memory.runtime._deployment
+        died = first.status()["models-0"]["pid"]
+        psutil.Process(died).kill()
+        rows = ensure(first.spec, detached=False, chosen=True).status()
+        assert rows["models-0"]["loaded"]
+        assert rows["models-0"]["pid"] in {int(pid) for what, pid in did(log) if what == "start"} - {died}
+
+
 def test_a_pool_grows_while_its_engines_are_full_and_shrinks_when_they_have_no_work(tmp_path):
     """From one to its most and back to one; what was added has ended its engine before its actor."""
     how, log = settings(tmp_path, GROWS)

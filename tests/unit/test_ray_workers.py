@@ -7,12 +7,14 @@ import errno
 import json
 import re
 import sys
+import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from kgray.outages import OUTAGES
 from kgray.ports import ExtractionRequest, SummaryRequest, shard_of
 from kgray.records import Episode, Operation
 from kgray.settings import Settings, load
+from tests.waiting import HANGS_S, wait_for
 
 if find_spec("ray") is None:
     pytest.skip('Ray is not installed: pip install "kgray[ray]"', allow_module_level=True)
@@ -387,27 +390,191 @@ async def test_a_summary_waits_until_ingestion_leaves_room_or_for_a_while(
     await reading
 
 
+class Call:
+    """A method of an actor, as its handle has it."""
+
+    def __init__(self, answer: Any) -> None:
+        self.remote = answer
+
+
 async def test_a_worker_loads_its_model_each_time_that_ray_starts_it_again() -> None:
-    """Its handle is the same as before: it is asked once for each start, however often it is probed."""
+    """Its handle is the same as before: it is asked again where the call before has ended, however."""
     from kgray.runtime.actors import RemoteWorker
     from kgray.runtime.outcomes import Lost
 
-    class Call:
-        def __init__(self, answer: Any) -> None:
-            self.remote = answer
+    class Asked(Future[None]):
+        def future(self) -> Future[None]:
+            return self
+
+    def ready() -> Asked:
+        asked.append(Asked())
+        return asked[-1]
 
     async def health() -> bool:
-        return next(answers)
+        return is_loaded
 
-    asked: list[str] = []
-    loaded = [False, False, True, False, True]
-    answers = iter(loaded)
-    handle = type("Handle", (), {"health": Call(health), "ready": Call(lambda: asked.append("ready"))})
-    worker = RemoteWorker("models-0", "namespace", only=handle)
-    for is_loaded in loaded:
-        if is_loaded:
-            await worker.health()
-        else:
+    async def probe(times: int) -> None:
+        for _ in range(times):
             with pytest.raises(Lost, match="models-0 loads its model"):
                 await worker.health()
-    assert asked == ["ready", "ready"]
+
+    asked: list[Asked] = []
+    is_loaded = False
+    handle = type("Handle", (), {"health": Call(health), "ready": Call(ready)})
+    worker = RemoteWorker("models-0", "namespace", only=handle)
+    await probe(2)
+    assert len(asked) == 1
+    asked[0].set_exception(Lost("died while it loaded"))
+    await probe(2)
+    assert len(asked) == 2
+    asked[1].set_result(None)
+    is_loaded = True
+    await worker.health()
+    is_loaded = False  # started again, without a probe that failed in between
+    await probe(2)
+    assert len(asked) == 3
+
+
+async def test_a_worker_that_has_nothing_to_load_is_up_at_once_and_one_that_ends_loads_nothing(
+    tmp_path: Path,
+) -> None:
+    from kgray.runtime.spec import spec_of
+    from kgray.runtime.workers import EmbedWorker
+
+    class Model:
+        async def start(self) -> None:
+            started.append("start")
+
+    async def up() -> list[bool]:
+        return [(await worker.describe())["loaded"], (await worker.stats())["loaded"], await worker.health()]
+
+    started: list[str] = []
+    worker = EmbedWorker(spec_of(Settings(), tmp_path, {}), "embedder-0")
+    assert await up() == [True] * 3
+    worker._loads = Model()
+    assert await up() == [False] * 3
+    await worker.ready()
+    assert await up() == [True] * 3
+    assert started == ["start"]
+    await worker.stop()
+    await worker.ready()  # a call that was on its way
+    assert started == ["start"]
+
+
+def starting(monkeypatch: Any, tmp_path: Path, looks: Sequence[dict[str, Any]]) -> tuple[Any, list[str]]:
+    """Return a deployment of models-0 and writer-0 that is looked at so often, a second apart.
+
+    looks: what answers each look, by name. With it: whom a model was asked of.
+    """
+    from kgray.runtime import deploy
+    from kgray.runtime.spec import LimitsProfile, Profile, WorkersProfile, spec_of
+
+    class Found(deploy.Deployment):
+        def status(self, *_: object) -> dict[str, dict[str, Any]]:
+            clock.append(clock[-1] + 1.0)
+            return {name: {"spec": self.spec, "fault": None} | row for name, row in next(answers).items()}
+
+    clock, asked, answers = [0.0], list[str](), iter(looks)
+    fakes = SimpleNamespace(monotonic=lambda: clock[-1], sleep=lambda _: None)
+    monkeypatch.setattr(deploy, "time", fakes)
+    monkeypatch.setattr(deploy, "head_listens", lambda: True)
+    ended = SimpleNamespace(wait=lambda calls, timeout: (calls, []), nodes=list)  # noqa: ARG005 - Ray's
+    monkeypatch.setattr(deploy, "ray", ended)
+    monkeypatch.setattr(deploy, "answer", lambda _: None)
+    profile = Profile(
+        extraction=WorkersProfile(start_deadline_s=9.0), limits=LimitsProfile(start_deadline_s=3.0)
+    )
+    handle = SimpleNamespace(ready=Call(lambda: asked.append("models-0")))
+    actors = {"writer-0": None, "models-0": handle}
+    return Found(spec_of(Settings(), tmp_path, profile.values()), actors), asked
+
+
+def test_a_worker_that_is_started_again_while_it_loads_is_asked_again(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Neither who did not answer one look, nor a writer that was up before, ends the start."""
+    from kgray.runtime import deploy
+
+    loads = {"writer-0": {}, "models-0": {"loaded": False}}
+    looks = [loads, loads, *[{}] * 5, {"models-0": {"loaded": False}}, {"models-0": {"loaded": True}}]
+    found, asked = starting(monkeypatch, tmp_path, looks)
+    assert len(deploy._come_up(found, lambda _: None)) == 2
+    assert asked == ["models-0"] * 3  # each call has ended without the model
+
+
+@pytest.mark.parametrize(
+    ("row", "why", "looks"),
+    [
+        ({}, "is there a node with room for them?", 4),
+        (
+            {"models-0": {"loaded": False}},
+            "they run, and have not loaded their models within extraction.start_deadline_s",
+            11,
+        ),
+    ],
+)
+def test_a_start_that_takes_too_long_says_what_it_waited_for(
+    row: dict[str, Any], why: str, looks: int, tmp_path: Path, monkeypatch: Any
+) -> None:
+    from kgray.runtime import deploy
+
+    rows = [{"writer-0": {}} | row] * looks
+    found, _ = starting(monkeypatch, tmp_path, rows)
+    with pytest.raises(Unavailable) as late:
+        deploy._come_up(found, lambda _: None)
+    assert str(late.value) == f"not up in time: models-0; {why}"
+
+
+def test_where_the_missing_cannot_be_started_the_pools_are_sized_all_the_same(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    from kgray.runtime import deploy
+    from kgray.runtime.spec import LimitsProfile, Profile, WorkersProfile, spec_of
+
+    def fails(*_: object) -> None:
+        raise OSError("Ray's head is away")
+
+    def size(_: object, kind: str, __: object) -> None:
+        sized.add(kind)
+        fails()
+
+    sized: set[str] = set()
+    pools = WorkersProfile(workers={"min": 1, "max": 2})
+    profile = Profile(extraction=pools, embedding=pools, limits=LimitsProfile(health_every_s=0.01))
+    monkeypatch.setattr(deploy, "_FIRST_LOOK_S", 0.0)
+    monkeypatch.setattr(deploy, "restore", fails)
+    monkeypatch.setattr(deploy.Keeper, "_size", size)
+    keeper = deploy.Keeper(spec_of(Settings(), tmp_path, profile.values()), stays=True, sizes=True)
+    wait_for(lambda: sized == {"models", "embedder"})
+    keeper.end()
+
+
+def test_a_ray_is_not_left_under_who_starts_actors_in_it(tmp_path: Path, monkeypatch: Any) -> None:
+    """Its head is back when they are up; where they did not come up, it is left."""
+    from kgray.runtime import ingest
+
+    left: list[str] = []
+    monkeypatch.setattr(ingest, "_WATCH_S", 0.01)
+    with kgray.open(tmp_path) as memory:
+        for is_up in (True, False):
+            looked = threading.Event()
+            session: Any = SimpleNamespace(
+                ended=lambda looked=looked: looked.set() or True,
+                close=lambda: left.append("left"),
+                address="a",
+            )
+            runtime = ingest.RayIngest(Settings(), tmp_path, memory.store)
+            runtime._session = session
+            with runtime._joining:
+                watch = threading.Thread(target=runtime._watch, args=(session,), daemon=True)
+                watch.start()
+                assert looked.wait(HANGS_S)
+                time.sleep(0.05)
+                assert left == []
+                runtime._deployment = object() if is_up else None  # type: ignore[assignment]
+            if is_up:
+                time.sleep(0.05)
+                assert left == []
+                runtime._session = None  # ends the watch
+            watch.join(HANGS_S)
+    assert left == ["left"]
