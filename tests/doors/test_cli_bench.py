@@ -78,7 +78,7 @@ def test_a_world_can_be_written_and_added(kgray, bench):
 
 def test_a_worlds_questions_are_a_data_set_for_eval(kgray, bench):
     """Of now, then, and as known then, with what is outdated; and of persons whom nobody spoke of."""
-    made = ("world", "--episodes", "40", "--entities", "20", "--alias-rate", "0", "--out", "w.jsonl")
+    made = ("world", "--episodes", "30", "--entities", "20", "--alias-rate", "0", "--out", "w.jsonl")
     assert bench(*made, "--asked", "asked.jsonl").code == 0
     lines = (kgray.folder / "asked.jsonl").read_text(encoding="utf-8").splitlines()
     asked = [row for row in map(json.loads, lines) if "question" in row]

@@ -66,7 +66,7 @@ class Refreshes:
         pipe, then = subprocess.PIPE, kept(self.memory)
         process = subprocess.Popen(self._command, env=self._environ, stdout=pipe, stderr=pipe)
         while from_publication and process.poll() is None and kept(self.memory) == then:
-            time.sleep(0.002)
+            time.sleep(0.02)  # a look costs as much processor time as the refresh has in it
         try:
             _, err = process.communicate(timeout=HANGS_S if kill_after_s is None else kill_after_s)
         except subprocess.TimeoutExpired:
