@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from kgray.runtime.session import new_folder, new_token, token_environment, use_token
+from kgray.runtime.session import new_token, token_environment, use_token
 from kgray.runtime.spec import LimitsProfile, Profile, RayProfile, SequencerProfile, WorkersProfile
 
 _STORE_BYTES = 80 << 20  # of each node; the least that Ray takes is 75 MiB
@@ -62,12 +62,12 @@ class SimulatedCluster:
         apart: the sequencer and the writer of one shard stand on nodes of their own
         redis: where the head keeps what it knows
         """
-        self._folder = new_folder()
+        token = new_token()
+        self._folder = token.parent
         self._ends = ExitStack()
         if redis is not None:
             os.environ[_REDIS] = redis
             self._ends.callback(os.environ.pop, _REDIS, None)
-        token = new_token(self._folder)
         use_token(token)
         from ray.cluster_utils import Cluster  # it imports ray, which reads the token's variables
 

@@ -7,18 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kgray import wiring
 from kgray.memory import Memory
-from kgray.settings import Settings, config_file, data_folder, load
-from kgray.wiring import (
-    build_answerer,
-    build_reranker,
-    build_summarizer,
-    check_models,
-    ingesting,
-    open_reader,
-)
-
-_ON_RAY = 8  # groups whose communities are found at the same time
+from kgray.settings import Settings, config_file, data_folder, load, require_built
 
 
 def open(  # noqa: A001 - the verb a user expects: kgray.open(...)
@@ -53,9 +44,14 @@ def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
         from kgray.runtime.spec import load_profile
 
         load_profile(settings.runtime.profile)  # report an error in it before anything is created or accepted
-    check_models(settings)
-    reader = open_reader(settings, folder, create=create)
-    ingest, embedder, reranker = None, reader.embedder, build_reranker(settings)
+    # So is a fault in the models' settings; those of the rules are the ontology's, and they load slowly.
+    require_built(settings)
+    ontology = wiring.build_ontology(settings)
+    if settings.model.backend != "rules":
+        wiring.build_models(settings, ontology)
+    reranker = wiring.build_reranker(settings)
+    reader = wiring.open_reader(settings, folder, create=create)
+    ingest, embedder = None, reader.embedder
     if on_ray:
         from kgray.runtime.ingest import RayIngest
 
@@ -64,14 +60,14 @@ def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
     memory = Memory(
         reader.store,
         embedder,
-        partial(ingesting, reader),
+        partial(wiring.ingesting, reader),
         ingest=ingest,
         data=folder,
         previous=settings.pipeline.previous_episodes,
-        answerer=partial(build_answerer, settings),
-        summarizer=partial(build_summarizer, settings) if ingest is None else ingest.summarizer,
+        answerer=partial(wiring.build_answerer, settings),
+        summarizer=partial(wiring.build_summarizer, settings) if ingest is None else ingest.summarizer,
         reranker=reranker,
     )
     if ingest is not None:
-        memory.clustering, memory.groups_at_once = ingest.cluster, _ON_RAY
+        memory.clustering, memory.groups_at_once = ingest.cluster, 8  # whose communities are found at once
     return memory

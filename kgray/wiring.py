@@ -1,21 +1,18 @@
-"""The parts of one process, built from its settings: store, embedder, models.
-
-A backend is imported only where it is chosen.
-"""
+"""The parts of one process, built from its settings; a backend is imported only where it is chosen."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from kgray import locks
 from kgray.errors import NoStore, SettingsError, StoreError
-from kgray.settings import Settings, require, require_built
+from kgray.settings import EngineLimits, Settings, require, require_built
 from kgray.settings.checks import Secret, is_sendable
 
 if TYPE_CHECKING:
@@ -27,23 +24,15 @@ if TYPE_CHECKING:
     from kgray.prompting.prompts import Prompts
 
 
-# The prompts of an episode that is read, or judged, in several calls.
-_SEPARATE = ["extract_entities", "reflect", "extract_facts", "date_facts"]
-_PER_NODE = ["resolve_entity", "resolve_facts", "contradiction", "relate"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStore:
-    """An open store with the embedder of its vectors: all that reading needs.
-
-    cache   of a language model's replies, beside an embedded store that has one
-    """
+    """An open store with the embedder of its vectors: all that reading needs."""
 
     settings: Settings
     folder: Path
     store: Store
     embedder: Embedder
-    cache: ResponseCache | None = None
+    cache: ResponseCache | None = None  # of a language model's replies, beside an embedded store
 
     @property
     def shown(self) -> str:
@@ -59,11 +48,9 @@ class OpenStore:
 def open_reader(
     settings: Settings, data: Path, *, create: bool = False, cache_mb: int | None = None
 ) -> OpenStore:
-    """Open the store with its embedder, without the models that fill it.
+    """Open the store with its embedder, without the models that fill it. Raises StoreError and the like.
 
-    create      make the folder and its store where there are none
-    cache_mb    size of the embedded store's page cache; None = the size for a process that searches
-    Raises NotBuilt, SettingsError, StoreError.
+    cache_mb: size of the embedded store's page cache; None = the size for a process that searches
     """
     require_built(settings)
     embedder = build_embedder(settings)
@@ -78,20 +65,6 @@ def open_reader(
         store, cache = open_store(settings, data, embedder, create=True, cache_mb=cache_mb)
     embedder.dimensions = store.dimensions
     return OpenStore(settings=settings, folder=data, store=store, embedder=embedder, cache=cache)
-
-
-def check_models(settings: Settings) -> None:
-    """Raise NotBuilt or SettingsError where the models of these settings cannot be built.
-
-    It is called before a store is opened: a fault in the settings is reported before a folder is made or
-    anything is accepted.
-    """
-    require_built(settings)
-    require(settings, "model")
-    require(settings, "reranker")
-    ontology = build_ontology(settings)
-    if settings.model.backend != "rules":  # its settings are the ontology's alone, and it is slow to import
-        build_models(settings, ontology)
 
 
 def ingesting(opened: OpenStore) -> Parts:
@@ -119,33 +92,18 @@ def open_store(
     settings: Settings, data: Path, embedder: Embedder, *, create: bool, cache_mb: int | None = None
 ) -> tuple[Store, ResponseCache | None]:
     """Open the store; return it and its reply cache, which only the embedded store has."""
-    if settings.store.backend == "neo4j":
-        return _open_neo4j(settings, data, embedder, create=create), None
-    from kgray.stores.sqlite import CACHE_MB, open_sqlite
+    if settings.store.backend == "sqlite":
+        from kgray.stores.sqlite import CACHE_MB, open_sqlite
 
-    store = open_sqlite(
-        data,
-        embedder=embedder.identity,
-        dimensions=embedder.dimensions,
-        create=create,
-        cache_mb=CACHE_MB if cache_mb is None else cache_mb,
-    )
-    bound = settings.model.cache_mb << 20
-    return store, store.responses(max_bytes=bound) if bound else None
-
-
-@contextmanager
-def needed_by(what: str, extra: str) -> Iterator[None]:
-    """Raise SettingsError where a package, imported inside, is not installed. extra: of ours, that has it."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"{what} needs the package {error.name}, which is not installed: pip install 'kgray[{extra}]'."
-        ) from None
-
-
-def _open_neo4j(settings: Settings, data: Path, embedder: Embedder, *, create: bool) -> Store:
+        file = open_sqlite(
+            data,
+            embedder=embedder.identity,
+            dimensions=embedder.dimensions,
+            create=create,
+            cache_mb=CACHE_MB if cache_mb is None else cache_mb,
+        )
+        bound = settings.model.cache_mb << 20
+        return file, file.responses(max_bytes=bound) if bound else None
     with needed_by('store.backend = "neo4j"', "neo4j"):
         from kgray.stores.neo4j import open_neo4j
     require(settings, "store")
@@ -175,7 +133,18 @@ def _open_neo4j(settings: Settings, data: Path, embedder: Embedder, *, create: b
         except OSError as error:
             store.close()
             raise StoreError(f"{error.filename or data}: {error.strerror}") from None
-    return store
+    return store, None
+
+
+@contextmanager
+def needed_by(what: str, extra: str) -> Iterator[None]:
+    """Raise SettingsError where a package, imported inside, is not installed. extra: of ours, that has it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"{what} needs the package {error.name}, which is not installed: pip install 'kgray[{extra}]'."
+        ) from None
 
 
 def build_ontology(settings: Settings) -> Ontology:
@@ -219,24 +188,23 @@ def build_models(
 
 
 def build_engine(
-    settings: Settings, ontology: Ontology, limits: Mapping[str, Any], on_dead: Callable[[], None]
+    settings: Settings, ontology: Ontology, limits: EngineLimits, on_dead: Callable[[], None]
 ) -> EngineClient | None:
-    """Return the engine of `model.backend = "vllm"`, not yet started; None for another backend.
-
-    limits: the fields of `EngineLimits`; on_dead: see `EngineClient`
-    """
+    """Return the engine of `model.backend = "vllm"`, not yet started; None for another backend."""
     if settings.model.backend != "vllm":
         return None
     from kgray.backends.vllm_engine import EngineClient
-    from kgray.settings import EngineLimits
 
     require(settings, "model")
     prompts, model, chosen = build_prompts(settings, ontology), settings.model, settings.pipeline
-    tasks = ["combined"] if chosen.extraction == "combined" else _SEPARATE
-    tasks = [*tasks, *(["batched"] if chosen.resolution == "batched" else _PER_NODE)]
+    # The prompts of an episode that is read, and judged, in one call each or in several.
+    separate = ["extract_entities", "reflect", "extract_facts", "date_facts"]
+    per_node = ["resolve_entity", "resolve_facts", "contradiction", "relate"]
+    tasks = ["combined"] if chosen.extraction == "combined" else separate
+    tasks += ["batched"] if chosen.resolution == "batched" else per_node
     return EngineClient(
         str(model.name),
-        limits=EngineLimits(**limits),
+        limits=limits,
         timeout_s=model.timeout_s,
         patience_s=model.patience_s,
         heads=[prompts[task].head for task in tasks],

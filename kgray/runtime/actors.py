@@ -1,41 +1,33 @@
 """Making an actor of a plain class, and calling actors with Ray's errors turned into kgray's.
 
 Control calls run in a concurrency group of their own, with its own thread and event loop, so they answer
-while the actor is busy. Ray retries no call (max_task_retries=0). The router (`pools`) and `RemoteWriter`
-retry, because they know whether a call may be repeated.
+while the actor is busy. Ray retries no call: `pools` and `RemoteWriter` know which may be repeated.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from kgray.errors import Unavailable
-from kgray.runtime.outcomes import Gone, Lost, NumberedOutcome, NumberedRequest
+from kgray.runtime.pools import Gone, Lost, Numbered
 
-_T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Any])
 Handle = Any  # Ray's type of a handle does not know our methods
 _ANSWER_S = 10.0  # for a control call
 _LOOKS = ThreadPoolExecutor(1, "kgray-named")  # one: each waits where Ray's head is away
 
 
-def control(method: _F) -> _F:
-    """Have a method answer from the thread and loop of the control group."""
-    made: _F = ray.method(concurrency_group="control")(method)
-    return made
-
-
-def streaming(method: _F) -> _F:
-    """Have what a method yields sent as it is yielded."""
-    made: _F = ray.method(num_returns="streaming")(method)
-    return made
+_method: Any = ray.method
+control: Callable[[_F], _F] = _method(concurrency_group="control")
+streaming: Callable[[_F], _F] = _method(num_returns="streaming")  # what is yielded is sent at once
 
 
 def actor_of(cls: type[Any]) -> Any:  # noqa: ANN401 - Ray's class of an actor has no useful type
@@ -57,10 +49,10 @@ def _lost() -> Iterator[None]:
         raise kind(f"{type(error).__name__}: {lines[-1]}"[:200]) from None
 
 
-async def reached(call: Awaitable[_T]) -> _T:
-    """Return what an actor answers. Raises Lost."""
+async def reached(method: Any, *args: object) -> Any:  # noqa: ANN401 - a handle's; what it returns
+    """Call an actor; return what it answers. Raises Lost."""
     with _lost():
-        return await call
+        return await method.remote(*args)
 
 
 def answer(call: Any, timeout_s: float = _ANSWER_S) -> Any:  # noqa: ANN401 - whatever the actor returns
@@ -72,6 +64,7 @@ def answer(call: Any, timeout_s: float = _ANSWER_S) -> Any:  # noqa: ANN401 - wh
         raise Unavailable(f"an actor does not answer: {error}") from None
 
 
+@dataclass(eq=False)
 class RemoteWorker:
     """A worker process as the router (`pools`) sees it.
 
@@ -79,16 +72,14 @@ class RemoteWorker:
     it is looked for by its name, beside the event loop.
     """
 
-    def __init__(self, name: str, namespace: str, only: Handle | None = None) -> None:
-        """only: this very actor is meant, and none that takes its name later."""
-        self.name, self._namespace, self.only = name, namespace, only
-        self._found = only
-        self._loading: Any = None  # the future of a call that has it load its model
+    name: str
+    namespace: str
+    only: Handle | None = None  # this very actor is meant, and none that takes its name later
+    is_gone: bool = False  # that one has ended for good
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether the only actor that is meant has ended for good."""
-        return self.only is not None and self._found is None
+    def __post_init__(self) -> None:
+        self._found = self.only
+        self._loading: Any = None  # the future of a call that has it load its model
 
     async def _handle(self) -> Handle:
         if self.is_gone:
@@ -96,13 +87,13 @@ class RemoteWorker:
         if self._found is None:
             try:
                 looked = asyncio.get_running_loop().run_in_executor
-                self._found = await looked(_LOOKS, ray.get_actor, self.name, self._namespace)
+                self._found = await looked(_LOOKS, ray.get_actor, self.name, self.namespace)
             except (ValueError, RayError) as error:
                 raise Lost(f"{self.name} does not run ({type(error).__name__})") from None
         return self._found
 
-    async def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[Sequence[NumberedOutcome]]:
-        """Yield the outcomes of a chunk as its calls end. Raises Lost where the process went away, Gone."""
+    async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Numbered]]:
+        """Yield the outcomes of a chunk as its calls end. Raises Lost, Gone."""
         handle = await self._handle()
         with self._reaching():
             async for ended in handle.work.remote(chunk):
@@ -138,4 +129,5 @@ class RemoteWorker:
             self._found = self._loading = None
             if self.only is None:  # another one may have its name
                 raise Lost(str(error)) from None
+            self.is_gone = True
             raise

@@ -1,7 +1,6 @@
 """Find, start, compare and stop the named actors of one store; its namespace keeps stores apart.
 
-Only this module sets the actors' names, namespace, resources and options. `kgray up` starts them detached,
-so that they outlive it. Those that a command starts for itself end with it.
+`kgray up` starts them detached, so that they outlive it. Those that a command starts for itself end with it.
 """
 
 from __future__ import annotations
@@ -25,19 +24,11 @@ from kgray.errors import SettingsError, Unavailable
 from kgray.ports.ingest import OnWait, silent
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, actor_of, answer, reached
-from kgray.runtime.outcomes import Lost
-from kgray.runtime.pools import PoolSize
+from kgray.runtime.pools import Lost, PoolSize
 from kgray.runtime.scheduler import Scheduler
 from kgray.runtime.sequencer import Sequencer
 from kgray.runtime.session import head_listens
-from kgray.runtime.spec import (
-    POOLS,
-    READING,
-    DeploymentSpec,
-    SequencerProfile,
-    WorkersProfile,
-    differences,
-)
+from kgray.runtime.spec import POOLS, READING, DeploymentSpec, SequencerProfile, WorkersProfile, differences
 from kgray.runtime.workers import EmbedWorker, ModelWorker, RerankWorker
 from kgray.runtime.writer import GraphWriter
 from kgray.settings import EngineLimits
@@ -53,22 +44,18 @@ _TELL_S = 2.0  # between two lines on what has started
 _JOIN_S = 10.0  # for further workers once one of each kind is up
 _RAY_ENDED = "Ray has ended before its actors answered; what was accepted is safe, run it again"
 _ENGINE_S = 60.0  # for an engine to end: it takes 5 s
-_Plan = dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]]
+_Plan = dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]]  # class, Ray's options, arguments
 _CLASSES: dict[str, type[Any]] = {"embedder": EmbedWorker, "reranker": RerankWorker}  # the others read
 
 
 @dataclass(slots=True)
 class Deployment:
-    """The actors of one store, by name and kind; the sequencers first, because they use the others.
-
-    ours    they were started by this process and end with it
-    fresh   they were started just now: all their counts belong to this run
-    """
+    """The actors of one store, by name and kind; the sequencers first, because they use the others."""
 
     spec: DeploymentSpec
     actors: Mapping[str, Handle]
-    ours: bool = False
-    fresh: bool = False
+    ours: bool = False  # they were started by this process and end with it
+    fresh: bool = False  # they were started just now: all their counts belong to this run
 
     @property
     def sequencers(self) -> list[Handle]:
@@ -76,14 +63,11 @@ class Deployment:
         return [handle for name, handle in self.actors.items() if name.startswith("sequencer-")]
 
     async def news(self, since: Sequence[int]) -> list[dict[str, Any]]:
-        """Return each sequencer's stats, by shard. Raises Unavailable where one does not answer within 5 s.
-
-        since: by shard, how many of its steps the caller has; the stats hold those after them
-        """
-        calls = [h.stats.remote(n) for h, n in zip(self.sequencers, since, strict=True)]
+        """Return each sequencer's stats, with the steps after the `since`-th. Raises Unavailable."""
+        asked = (reached(h.stats, n) for h, n in zip(self.sequencers, since, strict=True))
         try:
             async with asyncio.timeout(_NEWS_S):
-                return [await reached(call) for call in calls]
+                return list(await asyncio.gather(*asked))
         except (TimeoutError, Lost) as error:
             raise Unavailable(f"a sequencer does not answer: {type(error).__name__}") from None
 
@@ -137,16 +121,14 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
 
     detached: start them so that they outlive this process
     chosen: whether the profile was named in the settings; if not, that of running actors is accepted
-    tell: called with lines on what is started, and what has come up
     Raises SettingsError where running actors have other settings, versions or another profile, or where
     their settings do not work; Unavailable where they do not come up in time. Of workers one of each kind is
     enough: who is missing is named, and joins when it comes.
     """
     there = find(spec.namespace)
-    if there is not None and not there.sequencers:
-        there = None
-    theirs = None if there is None else there.spec
-    if theirs is None and detached:
+    fresh = there is None or not there.sequencers
+    theirs = None if there is None or fresh else there.spec
+    if fresh and detached:
         # The name of the first writer serves as a lock: of two processes that start detached actors at the
         # same moment, one creates it; the other joins it, or is refused before it has started anything.
         first = _start(spec, "writer-0", detached=True).actors["writer-0"]
@@ -154,16 +136,15 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
     if theirs is not None:
         _refuse_mixture(spec, theirs, profile=chosen)
         spec = theirs
-    if there is None:
+    if fresh:
         planned = _plan(spec, detached=detached)
         tell(f"starting {len(planned)} actors: {', '.join(planned)}")
     found = _start(spec, detached=detached)
-    found.fresh = there is None
-    found.ours = there is None and not detached
-    for row in (rows := _come_up(found, tell if there is None else silent)):
+    found.fresh, found.ours = fresh, fresh and not detached
+    for row in (rows := _come_up(found, tell if fresh else silent)):
         _refuse_mixture(spec, row["spec"], profile=True)
     if fault := next((row["fault"] for row in rows if row["fault"] is not None), None):
-        if there is None:
+        if fresh:
             found.stop(0)
         raise fault
     return found
@@ -172,8 +153,8 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
 def _come_up(found: Deployment, tell: OnWait) -> list[dict[str, Any]]:
     """Return the `describe()` of the actors once all are up, or enough of them, or one has a fault.
 
-    A worker is up once it has loaded its model. Who was up at one look counts: a machine that stalls may
-    miss the next one, and what dies afterwards is no longer a matter of the start.
+    Who was up at one look counts: a machine that stalls may miss the next one, and what dies afterwards is no
+    longer a matter of the start.
     """
     began = last = told = time.monotonic()
     up: dict[str, dict[str, Any]] = {}
@@ -210,25 +191,18 @@ def _come_up(found: Deployment, tell: OnWait) -> list[dict[str, Any]]:
 
 
 def _have_loaded(workers: Mapping[str, Handle], calls: dict[str, Any]) -> None:
-    """Have workers that answer, and lack their model, load it. Raises what is wrong with a model.
-
-    calls: by name, the last call that asked for it. One that has ended without the model met the end of the
-    process: Ray has started another one, which was never asked.
-    """
+    """Have workers that answer, and lack their model, load it. calls: by name, the last that asked for it."""
     for name, handle in workers.items():
         if name in calls:
             if not ray.wait([calls[name]], timeout=0)[0]:
                 continue
-            with suppress(Unavailable):
+            with suppress(Unavailable):  # its process has ended: Ray has started another, never asked
                 answer(calls[name])
         calls[name] = handle.ready.remote()
 
 
 def _what_lacks(spec: DeploymentSpec, kinds: Collection[str], loading: Collection[str]) -> str:
-    """Return why no actor of these kinds has come up, as far as Ray's books tell.
-
-    loading: kinds of which a worker has answered
-    """
+    """Return why no actor of these kinds has come up. loading: kinds of which a worker has answered."""
     if all(kind in loading for kind in kinds):
         tables = ", ".join(sorted(f"{POOLS[kind]}.start_deadline_s" for kind in kinds))
         return f"they run, and have not loaded their models within {tables}"
@@ -245,63 +219,26 @@ def _what_lacks(spec: DeploymentSpec, kinds: Collection[str], loading: Collectio
 
 
 def find(namespace: str) -> Deployment | None:
-    """Return the actors of a namespace that exist; None where none answers.
-
-    If no sequencer is among them, their start was killed, or the command that owns them is ending.
-    """
+    """Return the actors of a namespace that exist (a start that was killed has no sequencer); else None."""
     handles = _named(namespace)
     if "sequencer-0" in handles:
-        spec = described(handles["sequencer-0"], time.monotonic() + _RESTART_S)["spec"]
-        return Deployment(spec, handles)
+        return Deployment(described(handles["sequencer-0"], time.monotonic() + _RESTART_S)["spec"], handles)
     for handle in handles.values():
         with suppress(Unavailable):
-            spec = answer(handle.describe.remote())["spec"]
-            return Deployment(spec, handles)
+            return Deployment(answer(handle.describe.remote())["spec"], handles)
     return None
 
 
 def joined(spec: DeploymentSpec) -> Deployment | None:
     """Return the store's actors, if they are up. Raises SettingsError where they have other settings."""
-    there = find(spec.namespace)
-    if there is not None:
+    if (there := find(spec.namespace)) is not None:
         _refuse_mixture(spec, there.spec, profile=False)
     return there
-
-
-def restore(spec: DeploymentSpec) -> list[str]:
-    """Start the actors of a deployment that stays and that do not exist; return their names."""
-    there = _named(spec.namespace)
-    missing = [name for name in _plan(spec, detached=True) if name not in there]
-    if missing:
-        _start(spec, *missing, detached=True)
-    return missing
 
 
 def workers(spec: DeploymentSpec, kind: str) -> Deployment:
     """Return the worker actors of a kind that exist; some may not have come up."""
     return Deployment(spec, _named(spec.namespace, kind))
-
-
-def further(spec: DeploymentSpec, names: Sequence[str], *, detached: bool) -> Mapping[str, Handle]:
-    """Start further workers, and have them load their models, without waiting for them; return them.
-
-    Where no node has room for them they wait for one: Ray's autoscaler then asks for it. Those that are not
-    detached end when their handles are forgotten.
-    """
-    return _start(spec, *names, detached=detached).actors if names else {}
-
-
-def retire(spec: DeploymentSpec, name: str, idle_s: float) -> bool:
-    """End a worker that had nothing to do for so long, its engine first; whether it has ended."""
-    handle = _named(spec.namespace).get(name)
-    with suppress(Unavailable):  # it waits for a node, and nothing runs there
-        if handle is not None and not answer(handle.stop.remote(idle_s), _ENGINE_S):
-            return False
-    if handle is not None:
-        ray.kill(handle, no_restart=True)
-    for group in _groups(f"{spec.namespace}/{name}"):
-        remove_placement_group(group)
-    return True
 
 
 def _named(namespace: str, kind: str = "") -> dict[str, Handle]:
@@ -316,11 +253,9 @@ def _named(namespace: str, kind: str = "") -> dict[str, Handle]:
 
 
 def described(handle: Handle, until: float) -> dict[str, Any]:
-    """Return an actor's `describe()`: its spec, process and fault; asked again where it is being started.
+    """Return an actor's `describe()`, asked again while it is being started. until: by `time.monotonic`.
 
-    until: the deadline, in seconds of `time.monotonic`
-    Raises Unavailable: at the deadline, or at once where Ray itself has ended, because Ray's client ends a
-    process that has waited for the head for a minute.
+    Raises Unavailable then, or at once where Ray has ended: its client ends a process that waits a minute.
     """
     while True:
         try:
@@ -353,7 +288,7 @@ class Keeper:
 
     def __init__(self, spec: DeploymentSpec, *, stays: bool, sizes: bool = False) -> None:
         """stays: the deployment does, so what is missing of it is started again; sizes: size its pools."""
-        self._spec, self._stays, self._ended = spec, stays, threading.Event()
+        self._spec, self._stays, self.ended = spec, stays, threading.Event()
         profile = spec.cluster
         self._further: dict[str, Any] = {}  # the workers that this process has started
         self._sizes = {}
@@ -367,15 +302,11 @@ class Keeper:
             every_s = profile.limits.health_every_s
             threading.Thread(target=self._keep, args=(every_s,), name="kgray-keeper", daemon=True).start()
 
-    def end(self) -> None:
-        """Look no more: the deployment is being ended."""
-        self._ended.set()
-
     def _keep(self, every_s: float) -> None:
         looks = [self._restore] * self._stays
         looks += [partial(self._size, kind, size) for kind, size in self._sizes.items()]
-        self._ended.wait(_FIRST_LOOK_S)
-        while not self._ended.wait(every_s):
+        self.ended.wait(_FIRST_LOOK_S)
+        while not self.ended.wait(every_s):
             for look in looks:  # where one fails each time, the others go on
                 try:
                     look()
@@ -383,31 +314,35 @@ class Keeper:
                     telemetry.LOGGER.warning("cannot look for actors: %s", type(error).__name__)
 
     def _restore(self) -> None:
-        if started := restore(self._spec):
-            telemetry.LOGGER.warning("missing, and started again: %s", ", ".join(started))
+        there = _named(self._spec.namespace)
+        if missing := [name for name in _plan(self._spec, detached=True) if name not in there]:
+            _start(self._spec, *missing, detached=True)
+            telemetry.LOGGER.warning("missing, and started again: %s", ", ".join(missing))
 
     def _size(self, kind: str, size: PoolSize) -> None:
         there = workers(self._spec, kind)
         rows = {order(name)[1]: row for name, row in there.status(_SIZES_S).items()}
         numbers = size.looked(rows, time.monotonic())
         start, end = ([f"{kind}-{number}" for number in of] for of in numbers)
-        self._further |= further(self._spec, start, detached=self._stays)
+        if start:
+            # Where no node has room for them they wait for one: Ray's autoscaler then asks for it. Those that
+            # are not detached end when their handles are forgotten.
+            self._further |= _start(self._spec, *start, detached=self._stays).actors
         for name in end:
-            if retire(self._spec, name, size.idle_s):
+            handle, ended = there.actors[name], True
+            with suppress(Unavailable):  # it waits for a node, and nothing runs there
+                ended = answer(handle.stop.remote(size.idle_s), _ENGINE_S)  # its engine first
+            if ended:
+                ray.kill(handle, no_restart=True)
+                for group in _groups(f"{self._spec.namespace}/{name}"):
+                    remove_placement_group(group)
                 self._further.pop(name, None)
         if start or end:
             telemetry.LOGGER.info("workers that are started: %s; without work: %s", start, end)
 
 
-# ------------------------------------------------------------------- names, resources, options
-
-
 def _plan(spec: DeploymentSpec, *, detached: bool, most: bool = False) -> _Plan:
-    """Return (class, its Ray options, constructor arguments) of every actor by name, in start order.
-
-    detached: they outlive this process; only then there is one that looks at the schedules
-    most: with the workers that there are only where much waits
-    """
+    """Return every actor's plan, by name, in start order. most: also workers that there are at times."""
     profile, plan = spec.cluster, _Plan()
     for kind, table in POOLS.items():
         if kind == "reranker" and spec.values["reranker.backend"] != "bge":
@@ -462,10 +397,7 @@ def _start(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:
 
 
 def _on_its_cards(name: str, own: dict[str, Any], engine: EngineLimits, *, detached: bool) -> dict[str, Any]:
-    """Return an actor's options in a placement group of one card a bundle, where vLLM puts its own workers.
-
-    The actor itself stands in the first bundle and takes no card. A group that is there is used.
-    """
+    """Return an actor's options in a placement group of one card a bundle, where vLLM puts its workers."""
     bundles: list[dict[str, float]] = [{"GPU": 1.0} for _ in range(engine.tensor_parallel)]
     asked = (("CPU", own["num_cpus"]), ("memory", own.get("memory")))
     bundles[0] |= {what: count for what, count in asked if count}
@@ -480,7 +412,7 @@ def _on_its_cards(name: str, own: dict[str, Any], engine: EngineLimits, *, detac
     within = PlacementGroupSchedulingStrategy(
         group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
     )
-    return own | {"num_gpus": 0, "scheduling_strategy": within}
+    return own | {"num_gpus": 0, "scheduling_strategy": within}  # the actor itself takes no card
 
 
 def _groups(name: str) -> Iterator[PlacementGroup]:

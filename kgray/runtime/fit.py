@@ -56,16 +56,6 @@ def parameters(config: _Config) -> tuple[int, int]:
     return layers * (attention + wide), hidden * (tables * config["vocab_size"] + places)
 
 
-def weights_of(config: _Config) -> float:
-    """Return the bytes of the weights; the tables of a quantised model are not quantised."""
-    layers, tables = parameters(config)
-    quantised = config.get("quantization_config") or {}
-    if bits := quantised.get("bits") or (8 if quantised else 0):
-        return layers * float(bits) / 8 + tables * 2
-    whole = (config.get("dtype") or config.get("torch_dtype")) == "float32"
-    return (layers + tables) * (4.0 if whole else 2.0)
-
-
 def kv_of(config: _Config) -> int:
     """Return the bytes of the KV cache for one token."""
     heads = config.get("num_key_value_heads") or config["num_attention_heads"]
@@ -93,7 +83,13 @@ def _engine(profile: Profile, name: str, faults: list[str]) -> list[Row]:
     """Return the rows of one engine, which add up to its share of the card."""
     engine, config = profile.engine, config_of(name)
     share = profile.ray.card_gb * engine.memory_share
-    weights = weights_of(config) / GB / engine.tensor_parallel
+    (layers, tables), quantised = parameters(config), config.get("quantization_config") or {}
+    whole = 4.0 if (config.get("dtype") or config.get("torch_dtype")) == "float32" else 2.0
+    bits = quantised.get("bits") or (8 if quantised else 8 * whole)
+    # The tables of a quantised model are not quantised.
+    weights = (
+        (layers * float(bits) / 8 + tables * (2.0 if quantised else whole)) / GB / engine.tensor_parallel
+    )
     steps = engine.max_num_batched_tokens * (8 * config["hidden_size"]) * 4 / GB
     steps += engine.max_num_seqs * config["vocab_size"] * 4 / GB
     cache = share - weights - steps - _CONTEXT_GB
@@ -112,17 +108,14 @@ def _engine(profile: Profile, name: str, faults: list[str]) -> list[Row]:
             f"engine.max_num_seqs = {engine.max_num_seqs}: use {most} or less"
         )
     return [
-        (f"weights of {name}", weights, f"{sum(parameters(config)) / GB:.2f} thousand million numbers"),
+        (f"weights of {name}", weights, f"{(layers + tables) / GB:.2f} thousand million numbers"),
         ("its steps and process", steps + _CONTEXT_GB, "estimated"),
         ("its KV cache", cache, f"{held} tokens: {most} requests of {REQUEST}"),
     ]
 
 
 def _encoders(profile: Profile, settings: Settings) -> Iterator[Row]:
-    """Yield a row for the embedders and rerankers that share the card with the engine.
-
-    Where no worker reranks, a process that searches is taken to have its reranker on the card.
-    """
+    """Yield a row for the embedders and rerankers that share the card with the engine."""
     free = 1 - (profile.extraction.gpus if settings.model.backend == "vllm" else 0)
     kinds = (
         ("reranker", settings.reranker, RERANKER, profile.reranking, 1),
@@ -130,7 +123,7 @@ def _encoders(profile: Profile, settings: Settings) -> Iterator[Row]:
     )
     for kind, chosen, usual, of, without in kinds:
         beside = min(of.most, int(free / of.gpus + 1e-6)) if of.gpus else 0
-        count = beside if of.most else without
+        count = beside if of.most else without  # no worker reranks: a process that searches may, on the card
         if chosen.backend == "bge" and count:
             config = config_of(chosen.name or usual)
             each = sum(parameters(config)) * 2 / GB + _CONTEXT_GB

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,31 +24,9 @@ from kgray.memory import ingesting
 from kgray.memory.ingesting import Awaited
 from kgray.outages import OUTAGES, Outage
 from kgray.ports import Embedder, Reranker, Store, Summarizer
-from kgray.ports.ingest import (
-    COUNTS,
-    IngestOutcome,
-    OnStep,
-    OnWait,
-    Queued,
-    Room,
-    Stop,
-    Totals,
-    boundless,
-    ignore,
-    joined,
-    never,
-    silent,
-)
+from kgray.ports import ingest as port
+from kgray.runtime import session as rays
 from kgray.runtime.pools import CALLS, OnWorkers, Pool, PooledEmbedder, PooledReader, PooledReranker
-from kgray.runtime.session import (
-    Session,
-    head_listens,
-    open_session,
-    profile_for,
-    read_head,
-    require_ray,
-    runs_already,
-)
 from kgray.runtime.spec import Profile, spec_of
 from kgray.settings import Settings
 from kgray.wiring import build_summarizer
@@ -70,24 +48,24 @@ class RayIngest:
     def __init__(self, settings: Settings, data: Path, store: Store) -> None:
         """Start nothing: reading never needs Ray."""
         self._settings, self._data, self._store = settings, data, store
-        self._session: Session | None = None
+        self._session: rays.Session | None = None
         self._joining = threading.RLock()  # held while actors are started, too: once, whoever asks
         self._workers: dict[str, tuple[float, list[RemoteWorker]]] = {}  # when, and who, was found by kind
         self._deployment: Deployment | None = None
 
     async def carry_out(
         self,
-        queued: Mapping[str, Queued] | None,
+        queued: Mapping[str, port.Queued] | None,
         *,
         groups: Collection[str] | None = None,
         before: Mapping[str, int] | None = None,
-        more: Stop = never,
-        stop: Stop = never,
-        room: Room = boundless,  # noqa: ARG002 - the actors serve others too
-        on_step: OnStep = ignore,
-        on_wait: OnWait = silent,
-    ) -> IngestOutcome:
-        """Have all that is pending carried out; see `Ingest`. Detached actors are left running."""
+        more: port.Stop = port.never,
+        stop: port.Stop = port.never,
+        room: port.Room = port.boundless,  # noqa: ARG002 - the actors serve others too
+        on_step: port.OnStep = port.ignore,
+        on_wait: port.OnWait = port.silent,
+    ) -> port.IngestOutcome:
+        """Have all that is pending carried out; detached actors are left running."""
         before = ingesting.last_sequences(self._store) if before is None else before
         own = {} if queued is None else queued  # itself, even where empty: it may still grow
         wait = Awaited(self._store, own, _leftover(self._store, before, own, groups))
@@ -98,11 +76,12 @@ class RayIngest:
             coming = more()
             left = wait.left()
             reason = await follower.look() if left or coming else ""
-            if follower.away_s and self._session is not None:
-                if await asyncio.to_thread(self._session.ended):
-                    gone = f"the Ray at {self._leave()} has ended"
+            if follower.away_s and (session := self._session) is not None:
+                if await asyncio.to_thread(session.ended):
+                    self._leave()
+                    gone = f"the Ray at {session.address} has ended"
                     return replace(wait.done(), stopped=True, reason=gone, totals=follower.known)
-                if follower.away_s > _LOST_S and self._session.silent_since is None:
+                if follower.away_s > _LOST_S and session.silent_since is None:
                     self._deployment = None
                     follower.follow(self._up(on_wait))
             if stop() or reason or not (left or coming):
@@ -119,10 +98,7 @@ class RayIngest:
         return replace(wait.done(), stopped=stopped, reason=reason, totals=totals)
 
     def cluster(self, problem: Problem) -> Levels:
-        """Find communities, as `found.clustered`, in a task of the Ray that runs; here where none does.
-
-        Raises Unavailable where the task is lost.
-        """
+        """Find communities in a task of the Ray that runs (Unavailable if lost); where none does, here."""
         if self._join() is None:
             return clustered(problem)
         from kgray.runtime.scheduler import clustered_by_a_task
@@ -142,16 +118,16 @@ class RayIngest:
             reranker = PooledReranker(OnWorkers(partial(self.pool, "reranker"), reranker), reranker)
         return embedder, reranker
 
-    def _join(self, tell: OnWait = silent, *, start: bool = False) -> Profile | None:
+    def _join(self, tell: port.OnWait = port.silent, *, start: bool = False) -> Profile | None:
         """Join the Ray that runs; return its profile. Where none runs: None, unless it is to be started."""
         with self._joining:
-            head = read_head(self._data)
-            if not start and not runs_already(self._settings, head):
+            head = rays.read_head(self._data)
+            if not start and not rays.runs_already(self._settings, head):
                 return None
-            require_ray()
-            profile = profile_for(self._settings, head)
+            rays.require_ray()
+            profile = rays.profile_for(self._settings, head)
             if self._session is None:
-                self._session = open_session(self._settings, head, profile, tell)
+                self._session = rays.open_session(self._settings, head, profile, tell)
                 threading.Thread(target=self._watch, args=(self._session,), daemon=True).start()
         return profile
 
@@ -163,10 +139,10 @@ class RayIngest:
         """
         model, reads = self._settings.model, kind == "models"
         if reads and model.backend == "vllm":
-            self._up(silent)
+            self._up(port.silent)
         else:
             try:
-                if (self._session is None and self._join() is None) or not head_listens():
+                if (self._session is None and self._join() is None) or not rays.head_listens():
                     return None
             except KgrayError:  # no Ray answers, or only a job server: reading needs none
                 return None
@@ -181,10 +157,7 @@ class RayIngest:
         return Pool(there, patience_s=model.patience_s, answer_deadline_s=deadline_s) if there else None
 
     def _found(self, kind: str) -> list[RemoteWorker]:
-        """Return the workers of a kind that are up; looked for where one has ended, or the look is old.
-
-        Raises SettingsError where actors that were not there before have other settings.
-        """
+        """Return the workers of a kind that are up; looked for where one has ended, or the look is old."""
         from kgray.runtime.actors import RemoteWorker
         from kgray.runtime.deploy import joined as deployed
         from kgray.runtime.deploy import workers
@@ -199,7 +172,7 @@ class RayIngest:
             self._workers[kind] = time.monotonic(), kept
         return [*kept]
 
-    def _watch(self, session: Session) -> None:
+    def _watch(self, session: rays.Session) -> None:
         """Leave a Ray that has ended: its client ends a process that waits for the head for a minute.
 
         A run notices it by itself: while it starts the actors, which takes a while, and when it follows them.
@@ -222,14 +195,13 @@ class RayIngest:
         self._workers = {}
         if session is None:
             return
-        if deployment is not None and deployment.ours:
-            if session.folder is None:
-                deployment.stop(0)  # in a Ray that stays
-            else:
-                deployment.end_engines()
+        if deployment is not None and deployment.ours and session.folder is None:
+            deployment.stop(0)  # in a Ray that stays
+        elif deployment is not None and deployment.ours:
+            deployment.end_engines()
         session.close()
 
-    def _up(self, tell: OnWait) -> Deployment:
+    def _up(self, tell: port.OnWait) -> Deployment:
         """Return the actors; start those that are missing, and Ray if need be."""
         with self._joining:
             if self._deployment is None:
@@ -241,36 +213,36 @@ class RayIngest:
                 try:
                     self._deployment = ensure(spec, detached=False, chosen=chosen, tell=tell)
                 except Unavailable:
-                    if not head_listens():
+                    if not rays.head_listens():
                         self._leave()
                     raise
             return self._deployment
 
-    def _leave(self) -> str:
-        """Disconnect from a Ray that has ended (its client would end this process); return its address."""
-        address = "" if self._session is None else self._session.address
+    def _leave(self) -> None:
+        """Disconnect from a Ray that has ended: its client would end this process."""
         self._deployment = None
         self.close()
-        return address
 
 
+@dataclass(eq=False)
 class Follower:
     """Polls the sequencers of a deployment for stats and keeps those of this run."""
 
-    def __init__(
-        self, deployment: Deployment, mine: Callable[[str, int], bool], on_step: OnStep, on_wait: OnWait
-    ) -> None:
-        """mine: whether a step (group, sequence) from before the first look belongs to this run."""
-        self._mine, self._on_step, self._on_wait = mine, on_step, on_wait
+    deployment: Deployment
+    mine: Callable[[str, int], bool]  # whether a step (group, sequence) before the first look is ours
+    on_step: port.OnStep
+    on_wait: port.OnWait
+
+    def __post_init__(self) -> None:
         self._waits = False  # on_wait was called
-        self._since = [0] * len(deployment.sequencers)
+        self._since = [0] * len(self.deployment.sequencers)
         self._rows: dict[int, dict[str, Any]] = {}  # each sequencer's stats at the last look, by shard
-        self.known = Totals()  # of the run, as of the last look
-        self.follow(deployment)
+        self.known = port.Totals()  # of the run, as of the last look
+        self.follow(self.deployment)
 
     def follow(self, deployment: Deployment) -> None:
         """Follow this deployment from now on; sequencers that stopped on a fault try again."""
-        self._deployment = deployment
+        self.deployment = deployment
         self._away_since: float | None = None
         deployment.resume()
 
@@ -282,7 +254,7 @@ class Follower:
     async def look(self) -> str:
         """Hand on new steps; return why to stop, "" while there is no reason. Raises a sequencer's fault."""
         try:
-            rows = await self._deployment.news(self._since)
+            rows = await self.deployment.news(self._since)
         except Unavailable as error:
             self._away_since = self._away_since or time.monotonic()
             OUTAGES.failed(_WHAT, f"does not answer ({error})", since=time.time(), patience_s=_LOST_S)
@@ -292,33 +264,30 @@ class Follower:
         self._away_since = None
         OUTAGES.tell(_WHAT, (Outage(**one) for row in rows for one in row["waits"]))
         # Of fresh actors everything is this run's; of those that stay up, what they do from now on.
-        fresh, self._deployment.fresh = self._deployment.fresh and not self._rows, False
+        fresh, self.deployment.fresh = self.deployment.fresh and not self._rows, False
         reason = ""
         for shard, row in enumerate(rows):
             before, steps, self._since[shard] = self._rows.get(shard), row["steps"], row["stepped"]
             if before is None:
                 before = row | (_NOTHING_YET if fresh else {})
-                steps = [step for step in steps if fresh or self._mine(*step[:2])]
+                steps = [step for step in steps if fresh or self.mine(*step[:2])]
             elif row["pid"] != before["pid"]:  # another process: its steps are told by the next look
                 before, steps, self._since[shard] = _NOTHING_YET, [], 0
             self._rows[shard] = row
-            self.known = joined(self.known, _since(before["totals"], row["totals"]))
+            self.known = port.joined(self.known, _since(before["totals"], row["totals"]))
             for step in steps:
-                self._on_step(*step)
+                self.on_step(*step)
             if row["waits_for"] and not self._waits:
                 self._waits = True
-                self._on_wait(f"waiting: {row['waits_for']}")
+                self.on_wait(f"waiting: {row['waits_for']}")
             if row["fault"] is not None:
                 raise row["fault"]
             reason = reason or (row["reason"] if row["given_up"] > before["given_up"] else "")
         return reason
 
-    async def totals(self) -> Totals:
-        """Return the run's totals after a last look, whose errors are ignored: they were reported before.
-
-        The store shows a batch before its acknowledgement reaches the sequencer, whose stats lack it until
-        then. So this waits until nothing is being posted, at most 5 seconds.
-        """
+    async def totals(self) -> port.Totals:
+        """Return the run's totals after a last look, whose errors are ignored: they were reported before."""
+        # The store shows a batch before its acknowledgement reaches the sequencer, whose stats lack it.
         until = time.monotonic() + _LAST_LOOK_S
         with suppress(KgrayError, RuntimeError):
             await self.look()
@@ -331,21 +300,21 @@ class Follower:
 
 
 # What a sequencer has done before it starts.
-_NOTHING_YET: dict[str, Any] = {"totals": asdict(Totals()), "given_up": 0}
+_NOTHING_YET: dict[str, Any] = {"totals": asdict(port.Totals()), "given_up": 0}
 
 
-def _since(first: Mapping[str, Any], last: Mapping[str, Any]) -> Totals:
+def _since(first: Mapping[str, Any], last: Mapping[str, Any]) -> port.Totals:
     """Return what a sequencer's totals gained between two looks."""
-    counts = {name: last[name] - first[name] for name in COUNTS}
+    counts = {name: last[name] - first[name] for name in port.COUNTS}
     seconds = {stage: value - first["seconds"].get(stage, 0.0) for stage, value in last["seconds"].items()}
     # A service that had committed before this run: its first claim was another's, its last commit is ours.
     claim = last["first_claim"] if first["last_commit"] is None else first["last_commit"]
-    return Totals(**counts, seconds=seconds, first_claim=claim, last_commit=last["last_commit"])
+    return port.Totals(**counts, seconds=seconds, first_claim=claim, last_commit=last["last_commit"])
 
 
 def _leftover(
-    store: Store, before: Mapping[str, int], queued: Mapping[str, Queued], groups: Collection[str] | None
-) -> dict[str, Queued]:
+    store: Store, before: Mapping[str, int], queued: Mapping[str, port.Queued], groups: Collection[str] | None
+) -> dict[str, port.Queued]:
     """Return, by group, what was pending when the run began and was not queued by it."""
     found = {}
     for group, last in before.items():

@@ -37,16 +37,11 @@ _CPUS = 0.1  # of the driver, which only waits; above 0, so that it is not place
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTimes:
-    """How long a job server is waited for, in seconds.
+    """How long a job server is waited for, in seconds."""
 
-    agent_s   a submission is tried again: right after Ray's start no agent takes jobs yet
-    away_s    without an answer: then the server is gone
-    pause_s   between two tries, and two looks
-    """
-
-    agent_s: float = 60.0
-    away_s: float = 30.0
-    pause_s: float = 0.5
+    agent_s: float = 60.0  # a submission is tried again: right after Ray's start no agent takes jobs yet
+    away_s: float = 30.0  # without an answer: then the server is gone
+    pause_s: float = 0.5  # between two tries, and two looks
 
 
 _TIMES = ServerTimes()
@@ -65,14 +60,10 @@ class EndedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What to run as the next attempt of a run.
-
-    command   with its arguments, the interpreter first
-    environ   environment variables. Neither may hold a secret: whoever may list jobs can read both
-    """
+    """What to run as the next attempt of a run; it may hold no secret: whoever may list jobs can read it."""
 
     run: str
-    command: Sequence[str]
+    command: Sequence[str]  # with its arguments, the interpreter first
     environ: Mapping[str, str]
 
     def id(self, attempt: int) -> str:
@@ -91,7 +82,6 @@ def follow(
 ) -> EndedJob | None:
     """Submit the job, or find the attempt that is running; follow its log, and return how it ended.
 
-    server    the job server's address, http or https
     tell      called with every line of the job's log
     stop      polled; once it is true, None is returned and the job goes on
     token     the file of the server's token; None = as the environment says
@@ -99,8 +89,13 @@ def follow(
     """
     if find_spec("ray") is None:
         raise SettingsError('a job is submitted by Ray, which is not installed: pip install "kgray[ray]"')
+    from ray.job_submission import JobSubmissionClient
+
+    # This logger reports every connection that it closes.
+    logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
     with _in_one_line(server, _NONE):
-        client = _asked(lambda: _client(server, token), times)
+        headers = None if token is None else {"Authorization": f"Bearer {token.read_text().strip()}"}
+        client = _asked(partial(JobSubmissionClient, server, headers=headers), times)
     with _in_one_line(server, _WENT):
         attempt, goes_on = _newest(client, job, times)
         if not goes_on:
@@ -110,20 +105,9 @@ def follow(
     return followed(client, name, tell, stop, times)
 
 
-def _client(server: str, token: Path | None) -> JobSubmissionClient:
-    from ray.job_submission import JobSubmissionClient
-
-    # This logger reports every connection that it closes.
-    logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
-    headers = None if token is None else {"Authorization": f"Bearer {token.read_text().strip()}"}
-    return JobSubmissionClient(server, headers=headers)
-
-
 def _asked(call: Callable[[], _T], times: ServerTimes, stop: Stop = never) -> _T:
-    """Return a client call's result; it is made in a daemon thread, because the client has no timeout.
-
-    Raises TimeoutError after `away_s`, or once `stop()` is true; and what the call raises.
-    """
+    """Return a client call's result; TimeoutError after `away_s`, or once `stop()` is true."""
+    # In a daemon thread, because the client has no timeout.
     found: Future[_T] = Future()
 
     def run() -> None:
@@ -141,10 +125,7 @@ def _asked(call: Callable[[], _T], times: ServerTimes, stop: Stop = never) -> _T
 
 @contextmanager
 def _in_one_line(server: str, line: str) -> Iterator[None]:
-    """Turn the client's errors into Unavailable with this line, or SettingsError where a token is missing.
-
-    line: a format with {server}, the address without what may be secret in it, and {error}, its class
-    """
+    """Turn the client's errors into Unavailable with this line, or SettingsError where a token is missing."""
     from ray.exceptions import AuthenticationError
 
     try:
@@ -184,11 +165,7 @@ def _newest(client: JobSubmissionClient, job: Job, times: ServerTimes) -> tuple[
 
 
 def _submit(client: JobSubmissionClient, job: Job, attempt: int, times: ServerTimes) -> int:
-    """Submit an attempt; return the number of the attempt that now runs.
-
-    That may be one that another process submitted first, or one whose acknowledgement was lost. Retries
-    while no agent takes jobs. Raises KgrayError where Ray refuses the job, Unavailable after `agent_s`.
-    """
+    """Submit an attempt, again while no agent takes jobs; return the number of the one that now runs."""
     deadline = time.monotonic() + times.agent_s
     sent = partial(
         client.submit_job,
@@ -203,7 +180,7 @@ def _submit(client: JobSubmissionClient, job: Job, attempt: int, times: ServerTi
             _asked(sent, times)
         except Exception as error:
             if _newest(client, job, times)[0] >= attempt:
-                return attempt
+                return attempt  # another process submitted it first, or the acknowledgement was lost
             if not isinstance(error, RuntimeError):  # Ray's, for an answer that is a refusal
                 raise
             said = str(error).partition("\n")[0][:300]
@@ -218,16 +195,9 @@ def _submit(client: JobSubmissionClient, job: Job, attempt: int, times: ServerTi
 
 
 def followed(
-    client: JobSubmissionClient,
-    job: str,
-    tell: Callable[[str], None],
-    stop: Stop,
-    times: ServerTimes = _TIMES,
+    client: JobSubmissionClient, job: str, tell: Callable[[str], None], stop: Stop, times: ServerTimes
 ) -> EndedJob | None:
-    """Follow a job and return how it ended; None where `stop()` became true first.
-
-    Raises Unavailable where the server is gone.
-    """
+    """Follow a job and return how it ended; None where `stop()` became true first. Raises Unavailable."""
     log, heard, look_at = JobLog(tell), time.monotonic(), 0.0
     while not stop():
         began = time.monotonic()
@@ -260,22 +230,19 @@ def _ended(job: str, details: Any, document: dict[str, Any] | None) -> EndedJob:
     status, code = details.status.value, details.driver_exit_code
     if code is None:
         code = {"SUCCEEDED": 0, "STOPPED": STOPPED}.get(status, 1)
-    # A driver ended by a signal has a negative code; nothing was lost, and the next attempt continues.
-    code = code if 0 <= code <= 255 else STOPPED
+    elif not 0 <= code <= 255:
+        code = STOPPED  # by a signal; nothing was lost, and the next attempt continues
     said = "" if status == "SUCCEEDED" or document else (details.message or "")
     reason = next(iter(said.splitlines()[-1:]), "")[:300]
     return EndedJob(job=job, status=status, code=code, reason=reason, document=document)
 
 
 class JobLog:
-    """A job's log, which is read as a whole again and again: passes each line on once.
-
-    document: the last kgray report among the lines (a JSON object with "accepted"); reports are not passed on
-    """
+    """A job's log, which is read as a whole again and again: passes each line on once, reports excepted."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell, self._told = tell, 0
-        self.document: dict[str, Any] | None = None
+        self.document: dict[str, Any] | None = None  # the last report: a JSON object with "accepted"
 
     def read(self, text: str, *, complete: bool) -> None:
         """Pass on the lines that are new. complete: no more comes, so a last line without its end is one."""

@@ -26,10 +26,9 @@ _PAUSE_S = 0.1
 def one_at_a_time(data: Path, tell: Callable[[str], None]) -> Iterator[None]:
     """Let one `up` or `down` of a folder run at a time; `tell` is called once if it has to wait.
 
-    Otherwise two at once would each start a Ray, and one of the two would run with no note of it. A data
-    folder that does not exist has no Ray noted in it, so nothing is locked.
+    Otherwise two at once would each start a Ray, and one of the two would run with no note of it.
     """
-    if not data.is_dir():
+    if not data.is_dir():  # no Ray is noted in it
         yield
         return
     told = set[str]()
@@ -45,10 +44,9 @@ def one_at_a_time(data: Path, tell: Callable[[str], None]) -> Iterator[None]:
 
 
 def up(settings: Settings, data: Path, tell: OnWait = silent) -> dict[str, Any]:
-    """Make sure a deployment runs that outlives this process; idempotent. tell: called at each step.
+    """Make sure a deployment runs that outlives this process, in the Ray that is named, noted or started.
 
-    Joins the Ray at `runtime.address`, else the one noted for the folder, else starts one.
-    Returns {"address", "jobs" (job server; "" = none known), "started" (whether just now), "actors" (names)}.
+    Returns its address, its job server ("" = none known), whether it was started just now, and its actors.
     Raises SettingsError where running actors have other settings or versions, Unavailable without a Ray.
     """
     session.require_ray()
@@ -79,10 +77,7 @@ def up(settings: Settings, data: Path, tell: OnWait = silent) -> dict[str, Any]:
 
 
 def down(settings: Settings, data: Path, tell: OnWait = silent) -> dict[str, Any]:
-    """Commit what is in flight, end the actors, then the Ray that `up` started; tell: called at each step.
-
-    Returns how many were ended: {"actors", "processes"}.
-    """
+    """Commit what is in flight, end the actors, then the Ray that `up` started; return how many of each."""
     head = session.read_head(data)
     ended = {"actors": 0, "processes": 0}
     if head is not None or settings.runtime.address is not None:
@@ -98,17 +93,12 @@ def down(settings: Settings, data: Path, tell: OnWait = silent) -> dict[str, Any
     if head is not None:
         tell("ending Ray")
         ended["processes"] = session.end_head(data, head)
-    session.forget_head(data)
+    (data / session.HEAD_FILE).unlink(missing_ok=True)
     return ended
 
 
 def status(settings: Settings, data: Path) -> dict[str, Any]:
-    """Return what is running for the folder; starts nothing.
-
-    Only {"backend"} where there is no Ray. With one also "address" and "state" (up | down | unreachable); if
-    unreachable, "reason"; if up, "window", "in_flight", "lag", "epochs" (one a shard) and "actors" (each
-    actor's stats, by name).
-    """
+    """Return what is running for the folder, as `kgray status --json` shows it; starts nothing."""
     head = session.read_head(data)
     shown: dict[str, Any] = {"backend": settings.runtime.backend}
     if head is None and settings.runtime.address is None:
@@ -119,23 +109,19 @@ def status(settings: Settings, data: Path) -> dict[str, Any]:
         with _deployed(settings, data, head) as found:
             if found is None:
                 return shown | {"state": "down"}
-            actors = {name: _plain(row) for name, row in found.status().items()}
+            actors = found.status()
     except Unavailable as error:
         return shown | {"state": "unreachable", "reason": str(error)}
+    for row in actors.values():  # as JSON values
+        row.pop("steps", None)
+        if fault := row.get("fault"):
+            more = {"raw": getattr(fault, "raw", ""), "waited": getattr(fault, "waited", False)}
+            row["fault"] = {"kind": type(fault).__name__, "message": str(fault), **more}
     shards = [row for name, row in actors.items() if name.startswith("sequencer-")]  # in their order
     summed = {key: sum(row.get(key, 0) for row in shards) for key in ("window", "in_flight")}
     lag = max((row.get("lag", 0) for row in shards), default=0)
     epochs = [row.get("epoch") for row in shards]
     return shown | {"state": "up", **summed, "lag": lag, "epochs": epochs, "actors": actors}
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Return an actor's stats as JSON values, without the steps."""
-    shown = {key: value for key, value in row.items() if key != "steps"}
-    if error := row.get("fault"):
-        more = {"raw": getattr(error, "raw", ""), "waited": getattr(error, "waited", False)}
-        shown["fault"] = {"kind": type(error).__name__, "message": str(error), **more}
-    return shown
 
 
 @contextmanager

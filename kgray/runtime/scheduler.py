@@ -95,10 +95,7 @@ class Scheduler:
 
 
 def clustered_by_a_task(problem: Problem) -> Levels:
-    """Find communities, as `found.clustered`, in a task of the Ray that this process is in.
-
-    A group's graph is one task: its memory is asked for. Raises Unavailable where the task is lost.
-    """
+    """Find communities in one task of the Ray that this process is in. Raises Unavailable if it is lost."""
     task = ray.remote(num_cpus=1, memory=_TASK_BYTES + 400 * len(problem.graph.ends))(clustered)
     try:
         found: Levels = ray.get(task.remote(problem))

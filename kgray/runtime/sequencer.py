@@ -28,9 +28,8 @@ from kgray.ports.ingest import Totals
 from kgray.records import Episode
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, control, reached
-from kgray.runtime.outcomes import portable
-from kgray.runtime.pools import Chunker, Pool, PooledEmbedder, PooledReader, pool_of
-from kgray.runtime.spec import DeploymentSpec
+from kgray.runtime.pools import Chunker, Pool, PooledEmbedder, PooledReader, pool_of, portable
+from kgray.runtime.spec import POOLS, DeploymentSpec
 from kgray.runtime.writer import RemoteWriter
 
 CHUNK = 8  # runtime.chunk_episodes and runtime.chunk_requests where they are not set
@@ -51,23 +50,17 @@ class Sequencer:
     async def __init__(  # type: ignore[misc]  # Ray awaits it in the loop that the service then has
         self, spec: DeploymentSpec, shard: int, kept: bool, writer: str
     ) -> None:
-        """Begin to serve. Other actors are known by name: a handle dies with the process that sent it.
-
-        kept: whether the deployment stays, so that this process looks for what is missing of it
-        """
+        """Begin to serve. kept: the deployment stays, so this process looks for what is missing of it."""
         from kgray.runtime.deploy import Keeper  # it imports this module
 
         context = ray.get_runtime_context()
         self._spec, self._shard, self._name = spec, shard, context.get_actor_name() or ""
         telemetry.start(self._name)
         self._me = context.get_worker_id()
-        self._profile = spec.cluster
-        self._writer = RemoteWriter(
-            partial(self._named, writer),
-            shard,
-            deadline_s=self._profile.limits.write_deadline_s,
-            patience_s=spec.values["model.patience_s"],
-        )
+        self._profile, self._patience_s = spec.cluster, spec.values["model.patience_s"]
+        # Other actors are known by name: a handle dies with the process that sent it.
+        find, deadline_s = partial(self._named, writer), self._profile.limits.write_deadline_s
+        self._writer = RemoteWriter(find, shard, deadline_s=deadline_s, patience_s=self._patience_s)
         self._parts: Parts | None = None  # built by the service, so that a failure can be retried
         self._pools: list[Pool] = []
         self._engines: set[Pool] = set()  # those whose workers have an engine each
@@ -94,10 +87,7 @@ class Sequencer:
     def _named(self, name: str) -> Handle:
         return ray.get_actor(name, namespace=self._spec.namespace)
 
-    # ----------------------------------------------------------------------------- the service
-
     async def _serve(self) -> None:
-        """Carry out what is pending and what comes, until it is drained or replaced."""
         lag = partial(telemetry.measure, "kgray_loop_lag_seconds")
         measuring = asyncio.gather(self._measure(), tell_lag(lag))
         try:
@@ -107,7 +97,8 @@ class Sequencer:
             measuring.cancel()
             for pool in self._pools:
                 await pool.close()
-            self._state = "replaced" if self._state == "replaced" else "stopped"
+            if self._state != "replaced":
+                self._state = "stopped"
             self._ended.set()
 
     async def _serve_once(self) -> None:
@@ -149,38 +140,29 @@ class Sequencer:
 
     def _built(self) -> Parts:
         """Open the store; return its parts with the pools in place of the models."""
-        settings, local = self._spec.settings(), self._spec.parts()
-        models = self._pool("models")
+        settings, local, profile = self._spec.settings(), self._spec.parts(), self._profile
+        chunked = partial(Chunker, linger_s=profile.limits.linger_ms / 1000)
         requests = settings.runtime.chunk_requests or CHUNK
-        reading = self._chunker(models, settings.runtime.chunk_episodes or CHUNK)
-        embedder = local.embedder
-        if self._profile.embedding.most:
-            embedder = PooledEmbedder(self._chunker(self._pool("embedder"), requests), embedder)
-        judging = self._pool("judges") if self._profile.judging.most else models
+        kinds = [kind for kind in ("models", "embedder", "judges") if getattr(profile, POOLS[kind]).most]
+        pools = {kind: pool_of(self._spec, kind) for kind in kinds}
+        self._pools, models = [*pools.values()], pools["models"]
+        judging, embedder = pools.get("judges", models), local.embedder
         if settings.model.backend == "vllm":
             self._engines = {models, judging}
+        if "embedder" in pools:
+            embedder = PooledEmbedder(chunked(pools["embedder"], size=requests), embedder)
+        reading = chunked(models, size=settings.runtime.chunk_episodes or CHUNK)
         return replace(
             local,
             watch=_log_stage,
             extractor=PooledReader(reading, local.extractor),
-            judge=PooledReader(self._chunker(judging, requests), local.judge),
+            judge=PooledReader(chunked(judging, size=requests), local.judge),
             embedder=embedder,
         )
 
-    def _pool(self, kind: str) -> Pool:
-        self._pools.append(pool_of(self._spec, kind))
-        return self._pools[-1]
-
-    def _chunker(self, pool: Pool, size: int) -> Chunker:
-        return Chunker(pool, size=size, linger_s=self._profile.limits.linger_ms / 1000)
-
     async def _begin(self) -> bool:
-        """Take a new epoch; wait where another process holds the store. False: asked to stop meanwhile.
-
-        Raises Unavailable where the writer, or its store, is out of reach beyond the patience.
-        """
-        patience_s = self._spec.values["model.patience_s"]
-        until = time.monotonic() + patience_s
+        """Take a new epoch; wait where another process holds the store. False: asked to stop meanwhile."""
+        until = time.monotonic() + self._patience_s
         while not self._stopping:
             found = await self._writer.begin()
             if isinstance(found, RemoteWriter):
@@ -188,7 +170,7 @@ class Sequencer:
                 telemetry.LOGGER.info("serves", extra={"epoch": self._writer.epoch})
                 return True
             if isinstance(found, Locked):
-                until = time.monotonic() + patience_s  # it ingests what is there: that may take its time
+                until = time.monotonic() + self._patience_s  # it ingests what is there: it may take its time
             elif not isinstance(found, Unavailable) or time.monotonic() >= until:
                 raise found
             self._waits_for, self._state = str(found), "waiting"
@@ -200,7 +182,7 @@ class Sequencer:
         while not self._stopping:
             try:
                 namesake = await asyncio.to_thread(self._named, self._name)
-                return bool((await reached(namesake.describe.remote()))["worker"] != self._me)
+                return bool((await reached(namesake.describe))["worker"] != self._me)
             except Exception as error:  # noqa: BLE001 - whatever Ray raises while its head is away
                 telemetry.LOGGER.warning("cannot ask who is the newest: %s", type(error).__name__)
                 await self._sleep(_AFTER_OUTAGE_S)
@@ -237,8 +219,6 @@ class Sequencer:
         """Have as many calls in flight as the engines that are there take; a server has its own number."""
         if self._engines:
             runner.widen(sum(pool.up() for pool in self._engines) * self._profile.engine.max_num_seqs)
-
-    # ------------------------------------------------------------------------ asked from outside
 
     def _in_flight(self) -> int:
         runner = self._runner  # read once: the service may give it up meanwhile
@@ -285,7 +265,7 @@ class Sequencer:
     @control
     async def drain(self, grace_s: float) -> int:
         """Take nothing new, commit what is in flight, and end; return how many are still in flight."""
-        self._keeper.end()
+        self._keeper.ended.set()
         self._stopping = True
         self._loop.call_soon_threadsafe(self._nudge.set)
         await asyncio.to_thread(self._ended.wait, grace_s)

@@ -9,6 +9,7 @@ read. Ray reads the variables that say so at its import, so a process joins befo
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -19,8 +20,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,14 +53,8 @@ class Head:
     profile: Mapping[str, Any] = field(default_factory=dict)
 
 
-# ------------------------------------------------------------------------------------ its note
-
-
 def read_head(data: Path) -> Head | None:
-    """Return the Ray that `kgray up` started for a folder; None where there is none or it has ended.
-
-    Raises StoreError where the note cannot be read.
-    """
+    """Return the Ray that `kgray up` started for a folder, if it runs. Raises StoreError for a bad note."""
     path = data / HEAD_FILE
     try:
         head = Head(**json.loads(path.read_text(encoding="utf-8")))
@@ -78,11 +73,6 @@ def write_head(data: Path, head: Head) -> None:
         file.write(json.dumps(asdict(head), indent=1) + "\n")
 
 
-def forget_head(data: Path) -> None:
-    """Remove the note; idempotent."""
-    (data / HEAD_FILE).unlink(missing_ok=True)
-
-
 def profile_for(settings: Settings, head: Head | None) -> Profile:
     """Return the profile that the settings name, else that of the running Ray, else the laptop's."""
     if head is not None and settings.runtime.profile is None:
@@ -90,17 +80,10 @@ def profile_for(settings: Settings, head: Head | None) -> Profile:
     return load_profile(settings.runtime.profile)
 
 
-# ------------------------------------------------------------------------------------ its token
-
-
-def new_folder() -> Path:
-    """Return a new folder for a Ray's files; its path is short: sockets take 107 characters, Ray adds 60."""
-    return Path(tempfile.mkdtemp(prefix="kgray-ray-"))
-
-
-def new_token(folder: Path) -> Path:
-    """Write the token to a file that only its owner can read; return the file."""
-    path = folder / "token"
+def new_token() -> Path:
+    """Write the token, for its owner alone, into a new folder for a Ray's files; return the file."""
+    # The path is short: sockets take 107 characters, and Ray adds 60.
+    path = Path(tempfile.mkdtemp(prefix="kgray-ray-")) / "token"
     path.touch(mode=0o600)
     path.write_text(_TOKEN)
     return path
@@ -111,21 +94,16 @@ def token_environment(path: Path) -> dict[str, str]:
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
 
 
-# -------------------------------------------------------------------------------- start and end
-
-
 def start_head(settings: Settings, profile: Profile, data: Path, tell: OnWait = silent) -> Head:
     """Start a Ray that stays, note it in the data folder, and wait until it listens.
 
-    tell: called at each step.
     Its processes get the secrets in their environment. If it does not come up, or the wait is interrupted,
     it is ended and the note removed. Raises Unavailable.
     """
     began = time.monotonic()
     tell("starting a Ray that stays, which takes 15 to 40 s")  # measured on two cores, idle and busy
-    folder = new_folder()
-    token = new_token(folder)
-    environ = {**os.environ, **token_environment(token)}
+    token = new_token()
+    folder, environ = token.parent, {**os.environ, **token_environment(token)}
     environ.pop("RAY_ADDRESS", None)
     export_secrets(settings, environ)
     port, jobs_port = _free_port(), _free_port()
@@ -165,9 +143,7 @@ def start_head(settings: Settings, profile: Profile, data: Path, tell: OnWait = 
 def _command(profile: Profile, folder: Path, port: int, jobs_port: int) -> list[str]:
     return [
         str(Path(sys.executable).with_name("ray")),
-        "start",
-        "--head",
-        "--block",
+        *("start", "--head", "--block", "--disable-usage-stats"),
         f"--node-ip-address={LOOPBACK}",
         f"--port={port}",
         f"--num-cpus={profile.ray.cpus}",
@@ -179,16 +155,27 @@ def _command(profile: Profile, folder: Path, port: int, jobs_port: int) -> list[
         f"--dashboard-agent-listen-port={_free_port()}",
         f"--ray-client-server-port={_free_port()}",
         f"--temp-dir={folder}",
-        "--disable-usage-stats",
     ]
 
 
 def end_head(data: Path, head: Head) -> int:
     """End the processes of a Ray of ours, its files and its note; return how many processes there were."""
-    ended = _end_session(head.pid) if started_at(head.pid) == head.started else 0
+    members = left = _members(head.pid) if started_at(head.pid) == head.started else []
+    if members:
+        with suppress(ProcessLookupError):
+            os.kill(head.pid, signal.SIGTERM)  # `ray start --block` then ends what it started
+    until = time.monotonic() + _HEAD_END_S
+    while left and time.monotonic() < until:
+        time.sleep(0.1)
+        left = _members(head.pid)
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        os.waitpid(head.pid, os.WNOHANG)  # where this process has started it
     shutil.rmtree(head.folder, ignore_errors=True)
-    forget_head(data)
-    return ended
+    (data / HEAD_FILE).unlink(missing_ok=True)
+    return len(members)
 
 
 def listens(address: str, timeout_s: float = 0.5) -> bool:
@@ -211,23 +198,6 @@ def started_at(pid: int) -> int | None:
     return None if row[0] == "Z" else int(row[19])
 
 
-def _end_session(leader: int) -> int:
-    """End all processes of a session: SIGTERM first, SIGKILL after 15 s. Returns how many there were."""
-    members = left = _members(leader)
-    with suppress(ProcessLookupError):
-        os.kill(leader, signal.SIGTERM)  # `ray start --block` then ends what it started
-    until = time.monotonic() + _HEAD_END_S
-    while left and time.monotonic() < until:
-        time.sleep(0.1)
-        left = _members(leader)
-    for pid in left:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    with suppress(ChildProcessError):
-        os.waitpid(leader, os.WNOHANG)  # where this process has started it
-    return len(members)
-
-
 def _members(session: int) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*"):
@@ -243,9 +213,6 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-# ------------------------------------------------------------------------------- joining one
-
-_QUIET: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": "ERROR"}
 _PROBE_S = 2.0
 _END_S = 1.0  # one probe may miss a head on a busy machine
 _HEAD_RESTART_S = 45.0  # of one with Redis behind it; after 60 s Ray itself ends this process
@@ -254,17 +221,12 @@ _JOB_VARIABLE = "RAY_ADDRESS"  # set by Ray where a submitted job runs
 
 @dataclass(slots=True)
 class Session:
-    """A process's connection to a Ray.
-
-    joined  the session made the connection, and `close` ends it
-    mortal  kgray started the Ray, on this machine: nobody restarts its head
-    folder  the files of a Ray that the session started and `close` ends; None = it was running before
-    """
+    """A process's connection to a Ray."""
 
     address: str
-    joined: bool = False
-    mortal: bool = False
-    folder: Path | None = None
+    joined: bool = False  # the session made the connection, and `close` ends it
+    mortal: bool = False  # kgray started the Ray, on this machine: nobody restarts its head
+    folder: Path | None = None  # the files of a Ray that `close` ends; None = it was running before
     silent_since: float | None = None  # since when the head has not listened; None = it did, when last asked
 
     def ended(self) -> bool:
@@ -298,10 +260,9 @@ def require_ray() -> None:
 
 
 def join(address: str, *, token: Path | None = None) -> Session:
-    """Join the Ray at an address, or stay in the one this process is in already.
+    """Join the Ray at an address, or stay in the one this process is in already. Raises Unavailable.
 
-    token: of a Ray that `kgray up` started; None = as the environment says. Raises Unavailable where no Ray
-    answers.
+    token: of a Ray that `kgray up` started; None = as the environment says
     """
     if (here := _current()) is not None:
         return Session(here)
@@ -315,19 +276,16 @@ def join(address: str, *, token: Path | None = None) -> Session:
 
 
 def start(settings: Settings, profile: Profile, tell: OnWait = silent) -> Session:
-    """Start a Ray that lives as long as this process, or stay in the one this process is in already.
-
-    tell: called with a line before it is started, and with one when it is there
-    """
+    """Start a Ray that lives as long as this process, or stay in the one this process is in already."""
     if (here := _current()) is not None:
         return Session(here)
     began = time.monotonic()
     tell("starting a Ray for this command (`kgray up` starts one that stays)")
-    folder = new_folder()
-    use_token(new_token(folder))
+    token = new_token()
+    use_token(token)
     export_secrets(settings, os.environ)  # its processes inherit them; they are in no argument
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    before = os.environ.get("RAY_TMPDIR")
+    before, folder = os.environ.get("RAY_TMPDIR"), token.parent
     os.environ["RAY_TMPDIR"] = str(folder)  # of its files
     try:
         _init(
@@ -349,8 +307,7 @@ def start(settings: Settings, profile: Profile, tell: OnWait = silent) -> Sessio
 
 def open_session(settings: Settings, head: Head | None, profile: Profile, tell: OnWait) -> Session:
     """Join the Ray that the settings, the folder's `kgray up` or a submitted job name; else start one."""
-    address = settings.runtime.address
-    in_job = os.environ.get(_JOB_VARIABLE)
+    address, in_job = settings.runtime.address, os.environ.get(_JOB_VARIABLE)
     if address is not None and address.startswith(("http://", "https://")):
         if not in_job:
             raise SettingsError(
@@ -371,10 +328,7 @@ def runs_already(settings: Settings, head: Head | None) -> bool:
 
 
 def head_listens() -> bool:
-    """Whether the head of this process's Ray listens.
-
-    Tested by a plain connection: Ray's client would wait for it, and then end this process.
-    """
+    """Whether the head of this process's Ray listens; Ray's client would wait, and end this process."""
     here = _current()
     return here is not None and listens(here, _PROBE_S)
 
@@ -387,19 +341,28 @@ def use_token(path: Path) -> None:
 
 
 def _init(failure: str, **options: Any) -> None:  # noqa: ANN401 - of `ray.init`
-    """Connect this process. Raises Unavailable, whose message begins with `failure`."""
+    """Connect this process. Raises Unavailable, whose message begins with `failure`, or Stopped.
+
+    Ray replaces the handlers of signals; without this process's own a run would not end in order.
+    """
     # Ray reports dead processes on standard output, in the middle of our JSON, whatever log_to_driver says.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     import ray
 
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    ours = threading.current_thread() is threading.main_thread()  # no other thread can have a handler
+    before = {number: signal.getsignal(number) for number in numbers} if ours else {}
     try:
-        with _own_signals():
-            ray.init(**options, **_QUIET)
-    except Stopped:
-        raise
+        ray.init(**options, log_to_driver=False, configure_logging=False, logging_level=logging.ERROR)
+    except SystemExit:  # raised by Ray's handler: the signal came while it was in place
+        raise Stopped("stopped while Ray was started; what was accepted is safe, run it again") from None
     except Exception as error:  # noqa: BLE001 - Ray raises bare ones, too: of a start that took over 30 s
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise Unavailable(f"{failure}: {first[0][:200]}", waited=True) from None
+    finally:
+        for number, handler in before.items():
+            if handler not in (None, signal.SIG_DFL):
+                signal.signal(number, handler)  # also where it looks the same: Ray's other one is no Python
 
 
 def _current() -> str | None:
@@ -409,23 +372,3 @@ def _current() -> str | None:
     import ray
 
     return str(ray.get_runtime_context().gcs_address) if ray.is_initialized() else None
-
-
-@contextmanager
-def _own_signals() -> Iterator[None]:
-    """Restore this process's signal handlers, which Ray replaces; without them a run would not end in order.
-
-    Raises Stopped for a signal that arrived while Ray's handler was in place.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    except SystemExit:  # raised by Ray's handler: the signal came while it was in place
-        raise Stopped("stopped while Ray was started; what was accepted is safe, run it again") from None
-    finally:
-        for number, handler in before.items():
-            if handler not in (None, signal.SIG_DFL):
-                signal.signal(number, handler)  # also where it looks the same: Ray's other one is no Python

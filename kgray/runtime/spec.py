@@ -1,6 +1,5 @@
 """What the actors of one store are built from: a cluster profile, settings without secrets, versions.
 
-A profile is the number and size of the actors, and limits; from TOML, by default `cluster/laptop.toml`.
 Actors outlive the command that started them, so a later command compares its own spec with theirs before it
 uses them. Secrets are never in a spec: each actor takes them from the environment of its process.
 """
@@ -23,16 +22,7 @@ from pydantic.dataclasses import dataclass
 from kgray.errors import SettingsError
 from kgray.records import canonical
 from kgray.settings import KEYS, EngineLimits, Settings, load, variable_of
-from kgray.settings.checks import (
-    CLOSED,
-    FilledText,
-    Secret,
-    fault,
-    one_line,
-    places,
-    read_toml,
-    within,
-)
+from kgray.settings.checks import CLOSED, FilledText, Secret, fault, one_line, places, read_toml, within
 
 if TYPE_CHECKING:
     from kgray.ingest.committer import Parts
@@ -174,10 +164,6 @@ def profile_of(values: Mapping[str, Any], source: str) -> Profile:
     return found
 
 
-# ------------------------------------------------------------------------------------ the spec
-
-# Where a command finds Ray does not change what the actors do.
-_NOT_COMPARED = frozenset({"runtime.address", "runtime.backend", "runtime.profile"})
 _SHOWN = 60  # characters of a value in a message
 # Page cache of the embedded store: an actor loads groups and writes, and never searches.
 _CACHE_MB = 8
@@ -185,30 +171,19 @@ _CACHE_MB = 8
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentSpec:
-    """What a deployment is built from: plain values, none of them secret, so Ray may transport them.
+    """What a deployment is built from: plain values, none of them secret, so Ray may transport them."""
 
-    values     settings by key, paths absolute; relations, entities: the ontology's tables
-    secrets    keys of the secret settings that are set
-    store      identity of the store, see `store_identity`
-    data       the data folder, absolute
-    profile    the cluster profile's values
-    versions   of kgray, ray and Python
-    """
-
-    values: Mapping[str, Any]
-    relations: Mapping[str, Any]
+    values: Mapping[str, Any]  # settings by key, paths absolute
+    relations: Mapping[str, Any]  # the ontology's tables
     entities: Mapping[str, Any]
-    secrets: tuple[str, ...]
-    store: str
-    data: str
-    profile: Mapping[str, Any]
-    versions: Mapping[str, str]
+    secrets: tuple[str, ...]  # keys of the secret settings that are set
+    store: str  # see `store_identity`
+    data: str  # the data folder, absolute
+    profile: Mapping[str, Any]  # the cluster profile's values
+    versions: Mapping[str, str]  # of kgray, ray and Python
 
     def settings(self, environ: Mapping[str, str] | None = None) -> Settings:
-        """Return the settings, with the secrets of this process's environment.
-
-        environ: default os.environ. Raises SettingsError for a secret that the spec names and it lacks.
-        """
+        """Return the settings, with the secrets of this environment; SettingsError where it lacks one."""
         found = os.environ if environ is None else environ
         for key in self.secrets:
             if not found.get(variable_of(key)):
@@ -259,11 +234,8 @@ def spec_of(settings: Settings, data: Path, profile: Mapping[str, Any]) -> Deplo
         store=store_identity(settings, data),
         data=str(data.expanduser().resolve()),
         profile=dict(profile),
-        versions={
-            "kgray": metadata.version("kgray"),
-            "ray": metadata.version("ray"),
-            "python": platform.python_version(),
-        },
+        versions={name: metadata.version(name) for name in ("kgray", "ray")}
+        | {"python": platform.python_version()},
     )
 
 
@@ -310,7 +282,9 @@ def differences(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bool =
 
 
 def _compared(spec: DeploymentSpec, *, profile: bool) -> dict[str, Any]:
-    found = {key: value for key, value in spec.values.items() if key not in _NOT_COMPARED}
+    # Where a command finds Ray does not change what the actors do.
+    free = {"runtime.address", "runtime.backend", "runtime.profile"}
+    found = {key: value for key, value in spec.values.items() if key not in free}
     for kind, tables in (("relations", spec.relations), ("entities", spec.entities)):
         found |= {f"ontology.{kind}.{name}": canonical(table) for name, table in tables.items()}
     found |= {f"the version of {name}": value for name, value in spec.versions.items()}

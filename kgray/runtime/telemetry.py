@@ -1,8 +1,7 @@
 """What the actors tell of their work: JSON lines, and metrics for Prometheus (`ray.util.metrics`).
 
-No line holds a text of an episode, and no metric is tagged by group. An episode's lines have one trace id, a
-hash of its group and sequence, which every process can compute. Each process makes a metric at its first
-use, so only what a process has measured is exported for it.
+No line holds a text of an episode, and no metric is tagged by group. An episode's lines have one trace id,
+which every process can compute. A process exports only what it has measured.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from kgray.errors import KgrayError
 from kgray.ports import Judged
 from kgray.ports.ingest import Totals
 from kgray.records import Extraction
-from kgray.runtime.outcomes import Outcome
+from kgray.runtime.pools import Outcome
 
 LOGGER = logging.getLogger("kgray.runtime")
 _encoded = json.JSONEncoder(ensure_ascii=False).encode

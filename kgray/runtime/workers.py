@@ -1,7 +1,7 @@
 """Worker actors: one that extracts and judges, one that embeds, one that reranks. None opens the store.
 
-The models are in `kgray/backends`; this module carries out chunks of requests. Each outcome is returned as
-soon as it is there, so that a chunk's slowest call delays no other. Errors are returned as values.
+They carry out chunks of requests. Each outcome is returned as soon as it is there, so that a chunk's slowest
+call delays no other. Errors are returned as values.
 """
 
 from __future__ import annotations
@@ -21,17 +21,7 @@ from kgray.outages import OUTAGES, Outage
 from kgray.ports import ExtractionRequest, QuestionRequest, SummaryRequest, embedded
 from kgray.runtime import telemetry
 from kgray.runtime.actors import control, streaming
-from kgray.runtime.outcomes import (
-    TOLD,
-    Embedded,
-    NumberedOutcome,
-    NumberedRequest,
-    Outcome,
-    RerankRequest,
-    answered,
-    outcome_of,
-    together,
-)
+from kgray.runtime.pools import TOLD, Numbered, Outcome, RerankRequest, answered, outcome_of, together
 from kgray.runtime.spec import DeploymentSpec
 
 _TOKENS = 8192  # of one batch of texts: a size that embedding models handle well
@@ -66,15 +56,11 @@ class _PooledActor(ABC):
     def _build(self, spec: DeploymentSpec) -> None: ...
 
     async def ready(self) -> Exception | None:
-        """Load what is to be loaded, in the loop of the work; return what is wrong with it.
-
-        Asked again it loads nothing a second time, and nothing once it was told to end.
-        """
+        """Load what is to be loaded, once, in the loop of the work; return what is wrong with it."""
         self._loop = asyncio.get_running_loop()
-        start = None if self._ending else getattr(self._loads, "start", None)
-        if self._fault is None and start is not None:
+        if self._fault is None and not self._ending and hasattr(self._loads, "start"):
             try:
-                await start()
+                await self._loads.start()
             except KgrayError as error:
                 self._fault = error
         if not self._loaded:
@@ -82,15 +68,12 @@ class _PooledActor(ABC):
         return self._fault
 
     async def stop(self, idle_s: float = 0.0) -> bool:
-        """End what the model has started, processes and shared memory of an engine; take no more work.
-
-        idle_s: return False, and go on, where there was work within so many seconds
-        """
+        """End an engine's processes; take no more work. False: there was work within `idle_s`, it goes on."""
         if idle_s and self._idle_s() < idle_s:
             return False
         self._ending = True
-        if (stop := getattr(self._loads, "stop", None)) is not None:
-            await stop()
+        if hasattr(self._loads, "stop"):
+            await self._loads.stop()
         return True
 
     @property
@@ -98,11 +81,8 @@ class _PooledActor(ABC):
         """Whether it has its model, has none to load, or will get none: it can answer."""
         return self._loaded or self._fault is not None or not hasattr(self._loads, "start")
 
-    def _counts(self) -> dict[str, float]:
-        return dict(getattr(self._loads, "counts", {}))
-
     def _tell_engine(self) -> None:
-        for of, count in self._counts().items():
+        for of, count in getattr(self._loads, "counts", {}).items():
             telemetry.measure("kgray_engine", count, worker=self._name, of=of)
 
     def _idle_s(self) -> float:
@@ -112,7 +92,7 @@ class _PooledActor(ABC):
     async def _outcome(self, request: Any) -> Outcome: ...  # noqa: ANN401 - the port's request
 
     @streaming
-    async def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[list[NumberedOutcome]]:
+    async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[list[Numbered]]:
         """Carry out a chunk; yield the outcomes of calls as they end: none where it ends. Raises nothing."""
         if self._ending:
             return
@@ -151,6 +131,7 @@ class _PooledActor(ABC):
     @control
     async def stats(self) -> dict[str, Any]:
         """Return how many requests are in flight, how many are done, and since when (wall clock)."""
+        engine = getattr(self._loads, "counts", None)
         return {
             "name": self._name,
             "pid": os.getpid(),
@@ -160,7 +141,7 @@ class _PooledActor(ABC):
             "since": self._since,
             "loaded": self._is_up,
             "idle_s": self._idle_s(),
-        } | ({"engine": counts} if (counts := self._counts()) else {})
+        } | ({"engine": dict(engine)} if engine else {})
 
     @control
     async def describe(self) -> dict[str, Any]:
@@ -181,14 +162,14 @@ class ModelWorker(_PooledActor):
     def _build(self, spec: DeploymentSpec) -> None:
         from kgray.wiring import build_engine, build_models, build_ontology, build_summarizer
 
-        settings = spec.settings()
-        ontology, limits = build_ontology(settings), spec.profile.get("engine", {})
+        settings, profile = spec.settings(), spec.cluster
+        ontology = build_ontology(settings)
         # The engine does not come back by itself: Ray starts the process anew, and its calls go elsewhere.
-        self._loads = build_engine(settings, ontology, limits, on_dead=lambda: os._exit(1))
+        self._loads = build_engine(settings, ontology, profile.engine, on_dead=lambda: os._exit(1))
         self._extractor, self._judge = build_models(settings, ontology, engine=self._loads)
         self._summarizer = build_summarizer(settings, self._loads)
-        streams = limits["max_num_seqs"] if self._loads else settings.model.max_concurrency
-        self._share = max(1, streams // (1 if self._loads else spec.profile["extraction"]["workers"]))
+        shared = settings.model.max_concurrency // profile.extraction.most  # of a server
+        self._share = profile.engine.max_num_seqs if self._loads else max(1, shared)
         self._behind = 0  # summaries that wait
 
     async def _outcome(self, request: ExtractionRequest | QuestionRequest | SummaryRequest) -> Outcome:
@@ -236,10 +217,9 @@ class EmbedWorker(_PooledActor):
         self._batching: asyncio.Task[None] | None = None
 
     async def _outcome(self, request: Sequence[str]) -> Outcome:
-        """Return what the embedder says of the texts, `outcomes.Embedded`. request: at least one text."""
         return self._fault or await outcome_of(self._embedded(request))
 
-    async def _embedded(self, texts: Sequence[str]) -> Embedded:
+    async def _embedded(self, texts: Sequence[str]) -> Outcome:
         loop = asyncio.get_running_loop()
         rows = [loop.create_future() for _ in texts]
         self._waiting += zip(texts, rows, strict=True)
@@ -250,7 +230,10 @@ class EmbedWorker(_PooledActor):
     async def _embed_waiting(self) -> None:
         await asyncio.sleep(0)  # the lists of one chunk, and of chunks that came together, share a batch
         while self._waiting:
-            await self._embed_batch(self._next_batch())
+            sizes = accumulate(len(text) // _CHARACTERS_A_TOKEN + 1 for text, _ in self._waiting)
+            count = max(1, sum(1 for _ in takewhile(lambda size: size <= _TOKENS, sizes)))
+            batch, self._waiting = self._waiting[:count], self._waiting[count:]
+            await self._embed_batch(batch)
 
     async def _embed_batch(self, batch: list[_Row]) -> None:
         """Give each text its outcome; a part that fails is asked by halves, so that a bad text fails alone.
@@ -265,7 +248,10 @@ class EmbedWorker(_PooledActor):
             if not (part := [(text, row) for text, row in parts.pop() if not row.done()]):
                 continue  # nobody waits for these any longer
             if asked := left > 0:
-                found = await self._asked(part)
+                since = time.monotonic()
+                found = await outcome_of(embedded(self._embedder, [text for text, _ in part]))
+                telemetry.measure("kgray_stage_seconds", time.monotonic() - since, stage="embed")
+                telemetry.measure("kgray_batch_size", len(part), of="embed")
             failed = isinstance(found, ContentError | Garbled)
             left = left - 1 if failed else sys.maxsize
             if failed and asked and len(part) > 1:
@@ -279,19 +265,6 @@ class EmbedWorker(_PooledActor):
                     row.set_exception(found)
                 elif not row.done():
                     row.set_result(found[at])
-
-    async def _asked(self, batch: list[_Row]) -> Outcome:
-        since = time.monotonic()
-        found = await outcome_of(embedded(self._embedder, [text for text, _ in batch]))
-        telemetry.measure("kgray_stage_seconds", time.monotonic() - since, stage="embed")
-        telemetry.measure("kgray_batch_size", len(batch), of="embed")
-        return found
-
-    def _next_batch(self) -> list[_Row]:
-        sizes = accumulate(len(text) // _CHARACTERS_A_TOKEN + 1 for text, _ in self._waiting)
-        count = max(1, sum(1 for _ in takewhile(lambda size: size <= _TOKENS, sizes)))
-        batch, self._waiting = self._waiting[:count], self._waiting[count:]
-        return batch
 
 
 class RerankWorker(_PooledActor):

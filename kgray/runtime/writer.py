@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -27,7 +28,7 @@ from kgray.ports import RowChanges, Store, shard_of
 from kgray.rows import STATES
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, control, reached
-from kgray.runtime.outcomes import Lost, within
+from kgray.runtime.pools import Lost, within
 from kgray.runtime.spec import DeploymentSpec
 
 _FIRST_DELAY_S = 0.05
@@ -40,10 +41,7 @@ class GraphWriter:
     """Holds shards of the store, each for its sequencer; `begin` and `write` run one at a time."""
 
     def __init__(self, spec: DeploymentSpec, name: str, kept: bool = False) -> None:
-        """Open nothing yet: an error of the store is to be a call's answer, not a failed start.
-
-        kept: whether the deployment stays, so that this process looks for what is missing of it
-        """
+        """Open nothing yet: an error of the store is to be a call's answer, not a failed start."""
         from kgray.runtime.deploy import Keeper  # it imports this module
 
         telemetry.start(name)
@@ -53,7 +51,7 @@ class GraphWriter:
         self._epochs: dict[int, int] = {}  # by shard, of those that are held
         self._holds: dict[int, ExitStack] = {}
         self._batches = self._writes = 0
-        self._keeper = Keeper(spec, stays=True) if kept else None
+        self._keeper = Keeper(spec, stays=True) if kept else None  # the deployment stays
         collect_garbage_rarely()
 
     def begin(self, shard: int) -> int | Exception:
@@ -76,11 +74,18 @@ class GraphWriter:
             if foreign := [one.group for one in changes if shard_of(one.group, self._shards) != shard]:
                 raise StaleWriter(f"group {foreign[0]} is not of shard {shard}")
             self._store.apply(changes)
-            self._note(changes, time.monotonic() - since)
+            telemetry.measure("kgray_commit_seconds", time.monotonic() - since)
         except KgrayError as error:
             if isinstance(error, StaleWriter) and epoch >= newest:
                 self._release(shard)  # an older run's batch does not take the store from the newest
             return error
+        self._batches += 1
+        self._writes += len(changes)
+        telemetry.measure("kgray_batch_size", len(changes), of="write")
+        for change in changes:
+            if change.recorded_at is not None and EPISODES is change.ledger:
+                (row,) = change.puts[EPISODES]
+                telemetry.stage(STATES[row[10]], change.group, change.sequence)
         return None
 
     @control
@@ -102,7 +107,7 @@ class GraphWriter:
     def retire(self) -> None:
         """Start no missing actor any more: the deployment is being ended."""
         if self._keeper is not None:
-            self._keeper.end()
+            self._keeper.ended.set()
 
     def _hold(self, shard: int, epoch: int | None) -> int:
         self._release(shard)
@@ -119,37 +124,23 @@ class GraphWriter:
         self._epochs.pop(shard, None)
         self._holds.pop(shard, ExitStack()).close()
 
-    def _note(self, changes: Sequence[RowChanges], seconds: float) -> None:
-        self._batches += 1
-        self._writes += len(changes)
-        telemetry.measure("kgray_commit_seconds", seconds)
-        telemetry.measure("kgray_batch_size", len(changes), of="write")
-        for change in changes:
-            if change.recorded_at is not None and EPISODES is change.ledger:
-                (row,) = change.puts[EPISODES]
-                telemetry.stage(STATES[row[10]], change.group, change.sequence)
 
-
+@dataclass(eq=False)
 class RemoteWriter:
-    """`ports.Writer` of one run over the actor: a batch is sent until it is known to be durable.
+    """`ports.Writer` of one run over the actor: a batch is sent until it is known to be durable."""
 
-    epoch   the run's, from `begin`; it never changes, so a late batch of an older run is refused
-    """
+    find: Callable[[], Handle]  # the actor, again where it was replaced
+    shard: int
+    deadline_s: float  # for one call, after which the actor is restarted
+    patience_s: float  # for one batch
+    epoch: int = 0  # the run's, from `begin`; it never changes, so a late batch of an older run is refused
 
-    def __init__(
-        self, find: Callable[[], Handle], shard: int, *, deadline_s: float, patience_s: float
-    ) -> None:
-        """find: the actor, again where it was replaced.
-
-        deadline_s: for one call, after which the actor is restarted; patience_s: for one batch.
-        """
-        self._find, self._shard, self.epoch = find, shard, 0
-        self._handle = find()
-        self._deadline_s, self._patience_s = deadline_s, patience_s
+    def __post_init__(self) -> None:
+        self._handle = self.find()
 
     async def begin(self) -> RemoteWriter | Exception:
         """Take a new epoch; return the writer of a new run, or why the epoch cannot be taken."""
-        found = await self._called("begin", self._shard)
+        found = await self._called("begin", self.shard)
         if isinstance(found, Exception):
             return found
         taken = copy(self)
@@ -162,12 +153,12 @@ class RemoteWriter:
         Waits out a writer that restarts and a store that is out of reach, up to the patience (Unavailable);
         StaleWriter, Outrun, NoSpace and StoreError come as the store raises them.
         """
-        since, until = time.time(), time.monotonic() + self._patience_s
+        since, until = time.time(), time.monotonic() + self.patience_s
         delay = _FIRST_DELAY_S
-        while (fault := await self._called("write", self._shard, self.epoch, changes)) is not None:
+        while (fault := await self._called("write", self.shard, self.epoch, changes)) is not None:
             if not isinstance(fault, _PASSING):
                 raise fault
-            OUTAGES.failed(_WHAT, f"cannot write ({fault})", since=since, patience_s=self._patience_s)
+            OUTAGES.failed(_WHAT, f"cannot write ({fault})", since=since, patience_s=self.patience_s)
             if time.monotonic() >= until:
                 raise Unavailable(str(fault), waited=True)
             await asyncio.sleep(delay)
@@ -177,17 +168,13 @@ class RemoteWriter:
 
     async def _called(self, method: str, *args: object) -> Any:  # noqa: ANN401 - what the method returns
         """Return the actor's answer; Unavailable where there is none."""
-
-        async def sent() -> Any:  # noqa: ANN401 - as above
-            return await getattr(self._handle, method).remote(*args)
-
         try:
-            return await within(reached(sent()), self._deadline_s)
+            return await within(reached(getattr(self._handle, method), *args), self.deadline_s)
         except Lost as error:
             reason = str(error)
             with suppress(ValueError, RayError):  # there is none at the moment
-                self._handle = self._find()
+                self._handle = self.find()
         except TimeoutError:
             ray.kill(self._handle, no_restart=False)
-            reason = f"the writer did not answer within {self._deadline_s:g} s"
+            reason = f"the writer did not answer within {self.deadline_s:g} s"
         return Unavailable(f"the writer is out of reach: {reason}")

@@ -81,17 +81,14 @@ class EngineLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class EmbedderSettings:
-    """The embedder. dimensions: None = the backend's own (hashing: 1024; a server is asked once).
-
-    sparse: whether `bge` weighs a text's tokens too; the others cannot.
-    """
+    """The embedder."""
 
     backend: Literal["hashing", "openai", "minilm", "bge"] = "hashing"
     base_url: Url | None = None
     name: FilledText | None = None
     api_key: ApiKey | None = None
-    dimensions: Annotated[int, within(16, 65_536)] | None = None
-    sparse: bool = True
+    dimensions: Annotated[int, within(16, 65_536)] | None = None  # None = the backend's; a server is asked
+    sparse: bool = True  # whether `bge` weighs a text's tokens too; the others cannot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -124,16 +121,13 @@ class RecordSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class RuntimeSettings:
-    """Where ingestion runs. window: most episodes in flight; state_mb: most memory for groups' states.
-
-    profile: of the cluster, a TOML file; None = the laptop's.
-    """
+    """Where ingestion runs."""
 
     backend: Literal["local", "ray"] = "local"
     address: FilledText | None = None
-    profile: File | None = None
-    window: Whole = 128
-    state_mb: Whole = 1024
+    profile: File | None = None  # of the cluster, a TOML file; None = the laptop's
+    window: Whole = 128  # most episodes in flight
+    state_mb: Whole = 1024  # most memory for groups' states
     chunk_episodes: Whole | None = None
     chunk_requests: Whole | None = None
 
@@ -220,8 +214,6 @@ def require_built(settings: Settings) -> None:
         raise NotBuilt(line)
 
 
-# ------------------------------------------------------------------------------------- sources
-
 DATA_VARIABLE, CONFIG_VARIABLE = "KGRAY_DATA", "KGRAY_CONFIG"
 CONFIG_NAME = "kgray.toml"
 _TABLES = "KGRAY_ONTOLOGY_"  # KGRAY_ONTOLOGY_RELATIONS_NAME_KEY
@@ -253,10 +245,7 @@ def data_folder(asked: str | os.PathLike[str] | None, environ: Mapping[str, str]
 
 
 def config_file(asked: str | os.PathLike[str] | None, data: Path, environ: Mapping[str, str]) -> Path | None:
-    """Return the settings file: as asked, else KGRAY_CONFIG, else kgray.toml in `data` or the current folder.
-
-    None where there is none. Raises SettingsError where a named file does not exist or cannot be looked for.
-    """
+    """Return the settings file: as asked, of KGRAY_CONFIG, kgray.toml in `data` or the current folder."""
     if named := asked or environ.get(CONFIG_VARIABLE):
         if not _is_file(Path(named)):
             source = "--config" if asked else CONFIG_VARIABLE
@@ -279,25 +268,40 @@ def load(
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Read the settings; overrides are keys with a dot or an underscore (`model.script`, `model_script`).
+    """Read the settings; a path in a settings file is relative to that file. Raises SettingsError.
 
-    A path in a settings file is relative to that file. Raises SettingsError.
+    overrides: keys with a dot or an underscore; `relations` and `entities` mean the ontology's tables
     """
-    values: _Tree = {}
-    variables = os.environ if environ is None else environ
-    sources: tuple[tuple[str, Callable[[], _Tree], Callable[[Sequence[str]], str]], ...] = (
-        (str(config), lambda: _from_toml(config) if config else {}, ".".join),
-        (_ENVIRONMENT, lambda: _from_environ(variables, values), lambda place: variable_of(".".join(place))),
-        (_ARGUMENTS, lambda: _from_arguments(overrides or {}), "_".join),
-    )
-    for source, read, spelled in sources:
-        found = read()
-        try:  # by itself, so that an error is reported even if a later source overrides it
-            _SETTINGS.validate_python(found, context=source == _ENVIRONMENT)  # whose numbers are texts
-        except ValidationError as error:
-            raise SettingsError(one_line(error, source, _PLACES, spelled=spelled)) from None
-        values = _merged(values, found)
-    return _SETTINGS.validate_python(values, context=True)
+    values = read_toml(config, str(config)) if config else {}
+    for key in _PATHS:
+        section, name = key.split(".")
+        table = values.get(section)
+        if config and isinstance(table, dict) and isinstance(text := table.get(name), str) and text:
+            table[name] = config.parent / Path(text).expanduser()
+    _check(values, str(config), ".".join)
+    found = _from_environ(os.environ if environ is None else environ, values)
+    _check(found, _ENVIRONMENT, lambda place: variable_of(".".join(place)))
+    values = _merged(values, found)
+    known = {"_".join(place): place for place in _PLACES if len(place) > 1}
+    known |= {kind: ("ontology", kind) for kind in _TABLE_KEYS}
+    found = {}
+    for typed, value in (overrides or {}).items():
+        if (place := known.get(typed.replace(".", "_"))) is None:
+            raise SettingsError(unknown(typed, _ARGUMENTS, [key.replace(".", "_") for key in KEYS]))
+        section, name = place
+        # None takes back what the other sources say.
+        default = getattr(getattr(Settings(), section), name)
+        found.setdefault(section, {})[name] = default if value is None else value
+    _check(found, _ARGUMENTS, "_".join)
+    return _SETTINGS.validate_python(_merged(values, found), context=True)
+
+
+def _check(found: _Tree, source: str, spelled: Callable[[Sequence[str]], str]) -> None:
+    """Check a source by itself, so that an error is reported even if a later source overrides it."""
+    try:
+        _SETTINGS.validate_python(found, context=source == _ENVIRONMENT)  # whose numbers are texts
+    except ValidationError as error:
+        raise SettingsError(one_line(error, source, _PLACES, spelled=spelled)) from None
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> _Tree:
@@ -308,17 +312,6 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> _Tree:
         if isinstance(value, Mapping) and isinstance(under.get(name), Mapping)
     }
     return {**under, **over, **both}
-
-
-def _from_toml(config: Path) -> _Tree:
-    """Return the file's values; relative paths in it are resolved against its folder."""
-    values = read_toml(config, str(config))
-    for key in _PATHS:
-        section, name = key.split(".")
-        table = values.get(section)
-        if isinstance(table, dict) and isinstance(text := table.get(name), str) and text:
-            table[name] = config.parent / Path(text).expanduser()
-    return values
 
 
 def _from_environ(environ: Mapping[str, str], declared: Mapping[str, Any]) -> _Tree:
@@ -356,22 +349,6 @@ def _from_table_variable(variable: str, text: str, declared: Mapping[str, Any]) 
         return {"ontology": {kind: {name: {key: value}}}}
     near = [f"{_TABLES}{kind}_NAME_{key}".upper() for kind, keys in _TABLE_KEYS.items() for key in keys]
     raise SettingsError(unknown(variable, _ENVIRONMENT, near))
-
-
-def _from_arguments(overrides: Mapping[str, Any]) -> _Tree:
-    """Return the values of keyword arguments; `relations` and `entities` mean the ontology's tables."""
-    known = {"_".join(place): place for place in _PLACES if len(place) > 1}
-    known |= {kind: ("ontology", kind) for kind in _TABLE_KEYS}
-    values: _Tree = {}
-    for typed, value in overrides.items():
-        place = known.get(typed.replace(".", "_"))
-        if place is None:
-            raise SettingsError(unknown(typed, _ARGUMENTS, [key.replace(".", "_") for key in KEYS]))
-        section, name = place
-        # None takes back what the other sources say.
-        default = getattr(getattr(Settings(), section), name)
-        values.setdefault(section, {})[name] = default if value is None else value
-    return values
 
 
 def public_environ(environ: Mapping[str, str]) -> dict[str, str]:

@@ -13,15 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationError,
-    ValidationInfo,
-)
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_core import PydanticCustomError
 
 from kgray.errors import SettingsError
@@ -41,7 +33,6 @@ class Secret(SecretStr):
         return self.get_secret_value()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Refuse to be pickled."""
         raise TypeError("a secret is not pickled: each process takes it from its own environment or file")
 
 
@@ -55,7 +46,7 @@ def within(least: float, most: float = 1_000_000) -> BeforeValidator:
     kinds = int if isinstance(least, int) else int | float
     number = int if isinstance(least, int) else float
 
-    def check(value: Any, info: ValidationInfo) -> Any:  # noqa: ANN401 - what a user wrote
+    def check(value: Any, info: Any) -> Any:  # noqa: ANN401 - what a user wrote; pydantic's
         if info.context and isinstance(value, str):  # a variable's
             with suppress(ValueError):
                 value = number(value)
@@ -77,15 +68,12 @@ def is_address(url: str, schemes: Sequence[str]) -> bool:
 
 
 def _address(schemes: Sequence[str], example: str, instead: str) -> AfterValidator:
-    """Return a validator of a server's address; a wrong address would look like a server that is down."""
+    # A wrong address would look like a server that is down.
 
     def check(url: str) -> str:
         if not is_address(url, schemes):
-            names = ", ".join(schemes)
-            raise fault(
-                f"an address such as {example} is needed ({names}; a host; no user or password: {instead} "
-                "for that)."
-            )
+            form = f"{', '.join(schemes)}; a host; no user or password: {instead} for that"
+            raise fault(f"an address such as {example} is needed ({form}).")
         return url
 
     return AfterValidator(check)
@@ -131,8 +119,6 @@ Uri = Annotated[
 ]
 
 
-# -------------------------------------------------------------------------------- files, messages
-
 _WORDS: Mapping[str, str] = {  # by pydantic's type of error; a type that is not here says its own
     "bool_type": "use true or false.",
     "string_type": "a text in quotes is needed.",
@@ -161,7 +147,6 @@ def one_line(
 ) -> str:
     """Return the first of pydantic's errors as one line for the user; a secret is shown as ***.
 
-    source    the file or other source that holds the faulty key
     known     the paths of all keys and tables; for an unknown key the nearest is suggested
     spelled   path -> the key as the source writes it
     what      what a known key is called in the message

@@ -12,8 +12,18 @@ import pytest
 
 from kgray.errors import InvalidAnswer, SettingsError, Unavailable
 from kgray.outages import OUTAGES, Outage
-from kgray.runtime.outcomes import TOLD, Gone, Lost, NumberedOutcome, NumberedRequest, outcome_of, within
-from kgray.runtime.pools import Chunker, OnWorkers, Pool, PoolSize
+from kgray.runtime.pools import (
+    TOLD,
+    Chunker,
+    Gone,
+    Lost,
+    Numbered,
+    OnWorkers,
+    Pool,
+    PoolSize,
+    outcome_of,
+    within,
+)
 
 Answers = Callable[[Any], Awaitable[Any]]
 
@@ -30,7 +40,7 @@ class Hands:
         self.lost = asyncio.Event()  # its process goes away
         self.hangs = False
 
-    async def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[Sequence[NumberedOutcome]]:
+    async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Numbered]]:
         self.chunks.append([request for _, request in chunk])
         self.numbers += [number for number, _ in chunk]
         tasks = {asyncio.ensure_future(self._one(request)): number for number, request in chunk}
@@ -197,7 +207,7 @@ async def test_where_no_worker_ever_answers_the_caller_is_told():
     with pytest.raises(Unavailable, match=r"mute lives, and gave no answer within 0\.1 s"):
         await Chunker(pool, size=1, linger_s=0.0).ask("a")
 
-    assert (len(mute.chunks), pool.in_flight()) == (2, 0)
+    assert (len(mute.chunks), pool.stats()[0]["in_flight"]) == (2, 0)
 
 
 async def test_an_outage_is_told_of_until_an_answer_comes():
@@ -205,7 +215,7 @@ async def test_an_outage_is_told_of_until_an_answer_comes():
     down = Outage(what="a server", reason="is down", since=1.0, until=2.0)
 
     class Waiting(Hands):
-        async def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[Sequence[NumberedOutcome]]:
+        async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Numbered]]:
             yield [(TOLD, (down,))]
             assert [one.what for one in OUTAGES.current()] == ["a server", "the workers"]
             yield [(TOLD, ())]
@@ -225,7 +235,7 @@ async def test_an_outage_is_no_longer_told_of_once_nobody_asks_the_worker_that_w
     down = Outage(what="a server", reason="is down", since=1.0, until=2.0)
 
     class Waiting(Hands):
-        async def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[Sequence[NumberedOutcome]]:
+        async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Numbered]]:
             yield [(TOLD, (down,))]
             told.set()
             async for ended in super().work(chunk):
@@ -286,7 +296,7 @@ async def test_who_gives_up_waiting_is_not_waited_for():
     assert len(worker.numbers) == 1
     assert worker.abandoned == worker.numbers
     await pool.close()
-    assert pool.in_flight() == 0
+    assert pool.stats()[0]["in_flight"] == 0
 
 
 async def test_two_routers_over_one_worker_never_speak_of_each_others_calls():
@@ -403,7 +413,7 @@ def test_a_pool_is_not_full_because_one_of_its_workers_is():
 
 async def test_workers_that_are_gone_whenever_they_are_found_are_out_of_reach_after_the_patience():
     class Ended(Hands):
-        async def work(self, chunk: Sequence[NumberedRequest]) -> AsyncIterator[Sequence[NumberedOutcome]]:
+        async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Numbered]]:
             self.chunks.append(chunk)
             raise Gone(f"{self.name} has ended")
             yield

@@ -187,7 +187,7 @@ async def test_what_is_wrong_with_the_settings_is_the_outcome_of_every_request(t
 async def test_each_router_is_told_of_an_outage_and_of_its_end(tmp_path: Path, monkeypatch: Any) -> None:
     """Chunks of two routers: what one of them was told, the other does not know."""
     from kgray.runtime import workers
-    from kgray.runtime.outcomes import TOLD
+    from kgray.runtime.pools import TOLD
     from kgray.runtime.spec import spec_of
 
     monkeypatch.setattr(workers, "_TELL_S", 0.01)
@@ -390,6 +390,18 @@ async def test_a_summary_waits_until_ingestion_leaves_room_or_for_a_while(
     await reading
 
 
+def test_a_worker_of_a_pool_that_grows_starts_and_shares_the_server_with_the_most_there_are(
+    tmp_path: Path,
+) -> None:
+    from kgray.runtime import workers
+    from kgray.runtime.spec import Profile, WorkersProfile, spec_of
+
+    at = {"backend": "openai", "name": "m", "base_url": "http://127.0.0.1:1/v1", "max_concurrency": 8}
+    settings = load(None, environ={}, overrides={f"model.{key}": value for key, value in at.items()})
+    profile = Profile(extraction=WorkersProfile(workers={"min": 1, "max": 4}))
+    assert workers.ModelWorker(spec_of(settings, tmp_path, profile.values()), "models-0")._share == 2
+
+
 class Call:
     """A method of an actor, as its handle has it."""
 
@@ -400,7 +412,7 @@ class Call:
 async def test_a_worker_loads_its_model_each_time_that_ray_starts_it_again() -> None:
     """Its handle is the same as before: it is asked again where the call before has ended, however."""
     from kgray.runtime.actors import RemoteWorker
-    from kgray.runtime.outcomes import Lost
+    from kgray.runtime.pools import Lost
 
     class Asked(Future[None]):
         def future(self) -> Future[None]:
@@ -542,11 +554,11 @@ def test_where_the_missing_cannot_be_started_the_pools_are_sized_all_the_same(
     pools = WorkersProfile(workers={"min": 1, "max": 2})
     profile = Profile(extraction=pools, embedding=pools, limits=LimitsProfile(health_every_s=0.01))
     monkeypatch.setattr(deploy, "_FIRST_LOOK_S", 0.0)
-    monkeypatch.setattr(deploy, "restore", fails)
+    monkeypatch.setattr(deploy.Keeper, "_restore", fails)
     monkeypatch.setattr(deploy.Keeper, "_size", size)
     keeper = deploy.Keeper(spec_of(Settings(), tmp_path, profile.values()), stays=True, sizes=True)
     wait_for(lambda: sized == {"models", "embedder"})
-    keeper.end()
+    keeper.ended.set()
 
 
 def test_a_ray_is_not_left_under_who_starts_actors_in_it(tmp_path: Path, monkeypatch: Any) -> None:

@@ -17,13 +17,13 @@ from kgray.errors import NotBuilt, Refused, SettingsError, Unavailable
 from kgray.ontology import shipped
 from kgray.ports import ExtractionRequest
 from kgray.prompting.prompts import Prompts
-from kgray.settings import load, require_built
+from kgray.settings import EngineLimits, load, require_built
 from kgray.wiring import build_engine, build_models
 from tests.doors.test_openai_models import ALL, QuestionRequest, episode
 from tests.unit.test_belongings import MAPS
 
 STAND_IN = Path(__file__).parent.parent / "stand_in"
-LIMITS = {"max_num_seqs": 8, "max_model_len": 4096}
+LIMITS = EngineLimits(max_num_seqs=8, max_model_len=4096)
 
 
 @pytest.fixture
