@@ -99,10 +99,7 @@ class DatePhrase(NamedTuple):
 
 
 def find_dates(text: str, start: int, end: int, *, bare: bool = False) -> list[DatePhrase]:
-    """Return the date phrases of text[start:end] in order; "from 2010 to 2015" is one.
-
-    bare: a month or year without a word before it is a date, too.
-    """
+    """Return the date phrases of text[start:end] in order. bare: a month or year alone is one, too."""
     phrases: list[DatePhrase] = []
     lead_before = ""
     for match in _DATE.finditer(text, start, end):

@@ -1,27 +1,4 @@
-"""Every error kgray raises on purpose; the message is the one line a user reads.
-
-KgrayError                      exit 2 unless said
-├── InputError                  an argument, a line, a name, a time
-├── SettingsError               the configuration
-├── StoreError                  the data folder: not ours, too new, another embedder, damaged
-│   ├── NoStore                 there is none yet
-│   ├── StaleWriter             an older fencing epoch wrote: nothing was changed (R23)
-│   ├── Outrun                  another process recorded meanwhile; never leaves a run, which reads again
-│   ├── Damaged                 a group's records contradict each other; the group is held
-│   ├── Unwritable              a store refuses a transaction, not the next; the group is held
-│   ├── NoSpace                 the disk is full; a run that had accepted something ends with 75
-│   └── Locked                  another process ingests this folder (its pid is in the message)
-├── NotFound                    an id or a name that is not there
-├── Ambiguous                   a name that several entities have
-├── Denied                      the server wants a key, or the key does not allow it
-├── NotBuilt                    in the interface, but not implemented in this version
-├── Stopped                     exit 75: a signal ended the run; what was accepted is safe
-├── Unavailable                 exit 75: a model or a store is out of reach beyond its patience
-├── Garbled                     a model's server sent what nothing can be made of; the group is held
-└── ContentError                never leaves a run: it fails one episode (R24)
-    ├── Refused                 the model's server refused the text itself
-    └── InvalidAnswer           no usable answer, after repair
-"""
+"""Every error kgray raises on purpose; the message is the one line a user reads. Exit code 2 unless said."""
 
 from __future__ import annotations
 
@@ -54,21 +31,21 @@ class InputError(KgrayError):
     """An argument, a line, a name or a time that cannot be used."""
 
     def __init__(self, reason: str, *, field: str | None = None) -> None:
-        """`field` is the input's field as the user wrote it, where one is to blame."""
+        """field: the input's, as the user wrote it, where one is to blame."""
         super().__init__(reason)
         self.field = field
 
 
 class SettingsError(KgrayError):
-    """An unknown key, or a value that its key does not take."""
+    """The configuration: an unknown key, or a value that its key does not take."""
 
 
 class StoreError(KgrayError):
-    """The data folder cannot be used as asked; nothing was changed."""
+    """The data folder cannot be used as asked: not ours, too new, another embedder. Nothing was changed."""
 
 
 class Damaged(StoreError):
-    """The records of one group contradict each other, so that nothing can be derived from them."""
+    """The records of one group contradict each other, so that nothing can be derived; the group is held."""
 
 
 def damaged(group: str, fault: BaseException) -> Damaged:
@@ -80,7 +57,7 @@ def damaged(group: str, fault: BaseException) -> Damaged:
 
 
 class Unwritable(StoreError):
-    """The store refuses what is to be written, or lacks the memory for it; others are unaffected."""
+    """The store refuses one transaction, or lacks the memory for it; not the next. The group is held."""
 
 
 class NoStore(StoreError):
@@ -92,15 +69,15 @@ class StaleWriter(StoreError):
 
 
 class Outrun(StoreError):
-    """A commit's record time is not past its group's last: its transaction was rolled back (R4)."""
+    """Another process recorded meanwhile (R4): rolled back. It never leaves a run, which reads again."""
 
 
 class NoSpace(StoreError):
-    """The disk is full: this transaction was rolled back; earlier ones are unaffected."""
+    """The disk is full: this transaction was rolled back; earlier ones are unaffected. A run ends with 75."""
 
 
 class Locked(StoreError):
-    """Another process ingests the folder."""
+    """Another process ingests the folder; the message has its pid."""
 
 
 class NotFound(KgrayError):
@@ -120,13 +97,13 @@ class NotBuilt(KgrayError):
 
 
 class Stopped(KgrayError):
-    """The run was asked to stop; run it again to go on."""
+    """A signal ended the run, with exit code 75; what was accepted is safe, and running it again goes on."""
 
     exit_code = STOPPED
 
 
 class Unavailable(KgrayError):
-    """A server that cannot be reached: the episodes stay accepted (R24)."""
+    """A server is out of reach beyond its patience: exit code 75, the episodes stay accepted (R24)."""
 
     exit_code = STOPPED
 
@@ -137,11 +114,11 @@ class Unavailable(KgrayError):
 
 
 class Garbled(KgrayError):
-    """A model's server sends numbers that are none, or refuses whatever it is sent: no text is to blame."""
+    """A model's server sends numbers that are none, or refuses whatever it is sent; the group is held."""
 
 
 class ContentError(KgrayError):
-    """An episode that fails by its own content; caught by the run that meets it."""
+    """An episode that fails by its own content (R24); caught by the run that meets it."""
 
     def __init__(self, reason: str, *, raw: str = "") -> None:
         """raw: the model's last output, kept with the failure."""

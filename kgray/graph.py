@@ -71,9 +71,7 @@ class Community:
     size: int
     name: str
     summary: str
-    report: Mapping[
-        str, Any
-    ]  # where a model wrote one: rating, reason, findings {summary, explanation, facts}
+    report: Mapping[str, Any]  # a model's, if any: rating, reason, findings {summary, explanation, facts}
     writer: str
     content: str
     members: tuple[str, ...]
@@ -133,9 +131,7 @@ class Hit:
     score: float
     group: str
     methods: Mapping[str, int] = field(default_factory=dict)  # the rank (from 1) that each method gave it
-    signals: Mapping[str, float] = field(
-        default_factory=dict
-    )  # what made up its score (kgray.search.ranking)
+    signals: Mapping[str, float] = field(default_factory=dict)  # its score's parts (kgray.search.ranking)
     fact: FactSpan | None = None
     entity: Entity | None = None
     profile: str = ""  # what is known of the entity, in a context alone

@@ -2,19 +2,11 @@
 
 The engine works out which rows change (`RowChanges`); a store puts, patches, drops, scans and looks
 up rows by what is declared here, and knows no rule of the domain. A row is a tuple in the order of its
-kind's columns. Every row belongs to one group; the group is no column: each call of a store names it.
+kind's columns: int (an instant is microseconds since 1970, UTC), bool, text (str), texts (tuple of str),
+vector (bytes: float32, little-endian, unit length). The group is no column: each call of a store names it.
 
-    column type   value in a row
-    int           int; an instant is microseconds since 1970, UTC
-    bool          bool
-    text          str
-    texts         tuple of str
-    vector        bytes: float32, little-endian, unit length
-
-Beside its columns a row has computed ones, which only a declared read that names them returns:
-
-    words         of a kind with a text: bytes, its words as `words.packed` gives them
-    signs         of a kind with a vector: bytes, a bit a number, as `rows.sign_bits` gives them
+Beside these a row has computed columns, which only a declared read that names them returns: words, of a kind
+with a text (bytes, as `words.packed` gives them), and signs, of one with a vector (as `rows.sign_bits`).
 """
 
 from __future__ import annotations
@@ -83,16 +75,12 @@ class Kind:
         names = self.names
         return tuple(row[names.index(name)] for name in self.key)
 
-    def __reduce__(self) -> tuple[Callable[[str], Kind], tuple[str]]:
-        """Pickle by name: changes go from process to process, and a kind is compared by identity."""
-        return _kind_of, (self.name,)
+    def __reduce__(self) -> str:
+        """Pickle as the global below: changes go from process to process; a kind is compared by identity."""
+        return self.name.upper()
 
     def __repr__(self) -> str:
         return f"<kind {self.name}>"
-
-
-def _kind_of(name: str) -> Kind:
-    return BY_NAME[name]
 
 
 def _kind(name: str, columns: str, **how: Any) -> Kind:  # noqa: ANN401 - the other fields of a kind
@@ -132,7 +120,7 @@ EXTRACTIONS = _kind("extractions", f"*sequence int, {_COST}, body text", first_w
 ANSWERS = _kind("answers", f"*request text, {_COST}, body text", first_wins=True)
 ANSWER_USES = _kind("answer_uses", "*sequence int, *request text", indexes=(("request",),), first_wins=True)
 
-# Why a group is held (`kgray.holds`): one row, which stays. sequence: the episode at which it stopped, 0: a
+# Why a group is held (`kgray.ledger`): one row, which stays. sequence: the episode at which it stopped, 0: a
 # correction; since, again_at: instants; tries: 0 = it is held no longer.
 HOLDS = _kind("holds", "*one int, sequence int, since int, again_at int, tries int, reason text")
 
@@ -297,11 +285,9 @@ class RowChanges:
 
     @property
     def unsettles(self) -> bool:
-        """Whether it is counted in `GroupHead.removals`.
+        """Whether it is counted in `GroupHead.removals`: not what only adds words and vectors of new rows.
 
-        The commit of an episode is not: it happens once, in the order of sequences (R20), and puts words and
-        vectors of its own rows, and of names and statements that it first mentions. A statement that was said
-        before, and whose evidence is retracted, gets another vector: that is counted.
+        But a statement said before, whose evidence is retracted, gets another vector: that is counted.
         """
         own = self.ledger is EPISODES and self.states <= _OPEN
         return (

@@ -1,7 +1,11 @@
-"""The ledger: the state of each entry of a group's log (R19, R22, R24, R25).
+"""The ledger: the state of each entry of a group's log, and which groups are held (R19, R22, R24, R25).
 
 Drafts and corrections are appended, and failed episodes retried, in short durable transactions; rows are
 found by id, source or moment. All of it is `Store.append` and declared reads, so every store behaves alike.
+
+A group is held while its work fails for a reason that is neither its content nor a server. Every process sees
+the row: whoever ingests tries again when its pause is over, and each failure makes the next pause longer;
+`kgray retry` ends the pause. The other groups go on.
 """
 
 from __future__ import annotations
@@ -9,18 +13,19 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import islice
 from typing import Any, Literal, TypeAlias
 
-from kgray import kinds, rows
-from kgray.errors import InputError
+from kgray import kinds, rows, times
+from kgray.errors import Damaged, Garbled, InputError, KgrayError, Unwritable
 from kgray.kinds import EPISODES, EPISODES_IN_STATE, OPERATIONS, OPERATIONS_IN_STATE, Kind, Read, Row
 from kgray.ports import Appending, Patch, Store
 from kgray.records import WITHDRAWALS, Draft, Episode, Operation, check_group, is_storable
 from kgray.times import Instant
 
 _NEVER = 1 << 62  # later than every instant
+_FIRST_PAUSE_S, _TIMES, _LONGEST_PAUSE_S = 5, 4, 1800  # of a group that is held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +39,6 @@ class Acceptance:
     reason: str = ""  # of a conflict
     retracted: bool = False  # a duplicate of an episode that was retracted, and stays so
     timed: bool = True  # False: no reference time was given, and acceptance gave one
-
-
-def conflict(draft: Draft, stored: str) -> str:
-    """Return the reason to refuse a draft whose id is taken by other content; stored: that content's hash."""
-    return (
-        f"id {draft.client_id!r} is taken by other content: stored sha256 {stored}, "
-        f"submitted sha256 {draft.content_sha256}; with replace, the old one is retracted"
-    )
 
 
 class NoneAccepted(InputError):
@@ -68,11 +65,8 @@ def accept(
     `replace`: then its retraction takes a sequence, and the draft the one after it. A retracted row with the
     same id and content is a duplicate too, unless `again`, or unless it was retracted to be replaced.
 
-    now     the reference time of drafts that have none
-    bulk    use the backfill lane
-    whole   accept all or none
-    Raises InputError for an invalid group name, NoneAccepted for a conflict where `whole`; nothing is
-    accepted then.
+    now     the reference time of drafts that have none; bulk: use the backfill lane
+    whole   accept all or none: a conflict raises NoneAccepted. Raises InputError for a group's wrong name
     """
     for draft in drafts:
         check_group(draft.group)
@@ -124,10 +118,7 @@ def request(store: Store, operation: Operation) -> int:
 def request_reading_again(
     store: Store, operation: Operation, followers: Collection[int]
 ) -> tuple[int, list[int]]:
-    """Append a removal that takes these episodes too, and accept them anew behind it, in one transaction.
-
-    Returns the removal's sequence, and those of the episodes, in their former order.
-    """
+    """Append a removal of these too, and accept them anew behind it; return its sequence, and theirs."""
     group = operation.group
 
     def append(log: Appending) -> tuple[int, list[int]]:
@@ -169,7 +160,10 @@ class _Accepting:
             if stored == content:
                 return Acceptance(status="duplicate", id=id_, sequence=sequence)
             if not self._replaces:
-                reason = conflict(draft, stored)
+                reason = (
+                    f"id {draft.client_id!r} is taken by other content: stored sha256 {stored}, "
+                    f"submitted sha256 {content}; with replace, the old one is retracted"
+                )
                 return Acceptance(status="conflict", id=id_, sequence=sequence, reason=reason)
             asked = Operation(group=group, kind="retract", episodes=(id_,), replaces=True)
             self._removals[group] = (*waiting, _requested(self._log, asked))
@@ -180,15 +174,8 @@ class _Accepting:
             draft, id_=id_, content_sha256=content, sequence=sequence, now=now, bulk=self._bulk
         )
         self._log.put(EPISODES, group, new)
-        self._taken[group, id_] = (
-            sequence,
-            id_,
-            draft.client_id,
-            draft.source,
-            content,
-            None,
-            kinds.ACCEPTED,
-        )
+        named = (draft.client_id, draft.source, content)
+        self._taken[group, id_] = (sequence, id_, *named, None, kinds.ACCEPTED)
         timed = draft.reference_time is not None
         return Acceptance(status="accepted", id=id_, sequence=sequence, timed=timed)
 
@@ -224,7 +211,7 @@ def _retry(log: Appending, group: str, ids: set[str], now: Instant) -> int:
     waiting = removals(log, group)
     chosen = [
         row
-        for row in failed_rows(log, group)
+        for row in _failed_rows(log, group)
         if (not ids or ids & {row[1], row[8]}) and not _covering(waiting, row[0], (row[1], row[8]), row[2])
     ]
     if chosen:
@@ -240,10 +227,7 @@ RowSource: TypeAlias = "Store | Appending | Foresight"
 
 
 def removals(source: RowSource, group: str) -> tuple[Operation, ...]:
-    """Return the retractions and removals of a group that were requested and not carried out yet, in order.
-
-    Acceptance, previous context and retry must ignore the rows that they will take away.
-    """
+    """Return requested retractions and removals that are not carried out yet; what they take is out."""
     found = source.rows(OPERATIONS_IN_STATE, group, [kinds.PENDING])
     return tuple(rows.operation(group, row) for row in found if row[1] in WITHDRAWALS)
 
@@ -252,12 +236,8 @@ def _covering(
     asked: Iterable[Operation], sequence: int, names: tuple[str | None, ...], source: str
 ) -> list[Operation]:
     """Return those of these operations that take away the row with one of these ids."""
-    return [
-        one
-        for one in asked
-        if sequence < one.sequence
-        and (one.everything or one.source == source or any(name in one.episodes for name in names))
-    ]
+    later = (one for one in asked if sequence < one.sequence)
+    return [o for o in later if o.everything or o.source == source or not {*names}.isdisjoint(o.episodes)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,10 +272,7 @@ def find(store: Store, group: str, identifier: str) -> Bearers:
 
 
 def named(store: Store, operation: Operation) -> list[Row]:
-    """Return the episodes that a retraction or removal names, each once, by sequence (columns of TAKEN_BY).
-
-    In any state, retired ones and those accepted after the operation included.
-    """
+    """Return the episodes that a retraction or removal names, in any state, by sequence (as TAKEN_BY)."""
     group, source = operation.group, operation.source
     with store.reading():
         found = _taken_by(store, group, operation.episodes)
@@ -347,11 +324,7 @@ def result(store: Store, group: str, sequence: int) -> Mapping[str, Any] | None:
 
 
 def previous(store: Store, episode: Episode, limit: int) -> list[Episode]:
-    """Return the previous context (R22), oldest first, at most `limit`.
-
-    An episode that a requested retraction or removal takes away is left out already: it is carried out
-    before all that is pending (R27).
-    """
+    """Return the previous context (R22), oldest first; without what requests take away (R27)."""
     if limit <= 0:
         return []
     with store.reading():
@@ -359,11 +332,7 @@ def previous(store: Store, episode: Episode, limit: int) -> list[Episode]:
         asked = limit
         while True:
             found = store.said_before(episode, asked)
-            kept = [
-                said
-                for said in found
-                if not _covering(waiting, said.sequence, (said.id, said.client_id), said.source)
-            ]
+            kept = [e for e in found if not _covering(waiting, e.sequence, (e.id, e.client_id), e.source)]
             if len(kept) >= limit or len(found) < asked:
                 return kept[:limit][::-1]
             asked *= 4
@@ -389,11 +358,8 @@ def dumped_episodes(store: Store, group: str, known_at: Instant | None = None) -
 def _taken_by(store: Store, group: str, ids: Sequence[str]) -> list[Row]:
     """Return the rows with one of these ids, their own or the client's (columns of TAKEN_BY)."""
     asked = [id_ for id_ in dict.fromkeys(ids) if is_storable(id_)]
-    if not asked:
-        return []
-    return [
-        row for read in (kinds.TAKEN_IDS, kinds.TAKEN_CLIENT_IDS) for row in store.rows(read, group, asked)
-    ]
+    reads = (kinds.TAKEN_IDS, kinds.TAKEN_CLIENT_IDS) if asked else ()
+    return [row for read in reads for row in store.rows(read, group, asked)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -424,7 +390,7 @@ def failures(store: Store, group: str | None = None) -> list[FailedEpisode]:
     if group is None:
         found = [row for row in store.everywhere(EPISODES_IN_STATE, [kinds.FAILED]) if row[1][14] is None]
     else:
-        found = [(group, row) for row in failed_rows(store, group)]
+        found = [(group, row) for row in _failed_rows(store, group)]
     return [
         FailedEpisode(
             episode=rows.episode(name, row),
@@ -434,7 +400,55 @@ def failures(store: Store, group: str | None = None) -> list[FailedEpisode]:
     ]
 
 
-def failed_rows(source: RowSource, group: str) -> list[Row]:
-    """Return the rows of a group's failed episodes that were not retired, by sequence."""
+def _failed_rows(source: RowSource, group: str) -> list[Row]:
     found = source.rows(EPISODES_IN_STATE, group, [kinds.FAILED])
     return [row for row in found if row[14] is None]
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Why a group is held; see `kinds.HOLDS`."""
+
+    sequence: int
+    since: Instant
+    again_at: Instant
+    tries: int
+    reason: str
+
+
+def is_groups_own(error: BaseException | None) -> bool:
+    """Whether an error concerns the group alone whose work met it, and not its content: it is held then."""
+    return isinstance(error, Damaged | Garbled | Unwritable) or (
+        isinstance(error, Exception) and not isinstance(error, KgrayError)
+    )
+
+
+def held(store: Store) -> dict[str, Hold]:
+    """Return the groups that are held, those whose pause is over included, by name."""
+    return {group: Hold(*row[1:]) for group, row in store.everywhere(kinds.ALL["holds"]) if row[4]}
+
+
+def hold(store: Store, group: str, sequence: int, error: BaseException, before: Hold | None) -> Hold:
+    """Hold a group, for longer than before. What an unknown error says may quote texts, and is not kept."""
+    now, tries = times.now(), 1 if before is None else before.tries + 1
+    reason = str(error) if isinstance(error, KgrayError) else f"{type(error).__name__}, a fault of kgray"
+    pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * _TIMES ** min(tries - 1, 9))
+    found = Hold(sequence, now if before is None else before.since, now + pause * times.SECOND, tries, reason)
+    _put_hold(store, group, found)
+    return found
+
+
+def release(store: Store, group: str) -> None:
+    """End a hold: the group's work went well, or its records were repaired."""
+    _put_hold(store, group, Hold(0, 0, 0, 0, ""))
+
+
+def try_again(store: Store, group: str | None) -> None:
+    """End the pause of a group (None: of all), so that whoever ingests tries again at once."""
+    for name, one in held(store).items():
+        if group in (None, name):
+            _put_hold(store, name, replace(one, again_at=0))
+
+
+def _put_hold(store: Store, group: str, found: Hold) -> None:
+    store.append([group], lambda log: log.put(kinds.HOLDS, group, (0, *astuple(found))))

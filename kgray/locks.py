@@ -14,7 +14,6 @@ from typing import IO, NoReturn
 from kgray.errors import Locked, NoSpace, StoreError
 
 INGEST_LOCK = "ingest.lock"
-_HOLDER_BYTES = 200
 # What people say is stored as text: nobody but the owner may read it, whatever the umask.
 OWNER_FOLDER, OWNER_FILE = 0o700, 0o600
 
@@ -61,16 +60,17 @@ def held(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
 
     busy    called with the holder each time the lock is taken; it raises, or returns to try again
 
-    flock belongs to the open file, so a second call in the same process finds the lock taken too. The
-    file's content (pid and host) is for people only. Raises StoreError where it cannot be opened or locked,
-    NoSpace where the disk is full.
+    A second call in the same process finds the lock taken too. The file's content (pid and host) is for
+    people only. Raises StoreError where it cannot be opened or locked, NoSpace where the disk is full.
     """
     with explained(path, "opened and locked"):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_FILE)
     try:
-        while not _taken(path, handle):
-            named = os.pread(handle, _HOLDER_BYTES, 0).decode(errors="replace").strip()
-            busy(named or "another process")
+        while True:
+            with explained(path, "opened and locked"), suppress(BlockingIOError):  # some lack locks
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            busy(os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process")
         with suppress(OSError):  # on a full disk the lock still holds; only the name of its holder is missing
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
@@ -95,12 +95,3 @@ def ingesting(folder: Path) -> Iterator[None]:
 
     with held(folder / INGEST_LOCK, refuse):
         yield
-
-
-def _taken(path: Path, handle: int) -> bool:
-    with explained(path, "opened and locked"):  # a file system may be without locks
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True

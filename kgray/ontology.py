@@ -1,7 +1,6 @@
 """Relations: what each means, how many objects it takes, how it relates to others (R17).
 
-The shipped ontology is data, `ontology.toml` beside this file; settings add to it and override it. Each
-table is checked against the dataclass of its kind.
+The shipped ontology is data, `ontology.toml`; settings add to it and override it.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ _Phrases = tuple[Annotated[str, AfterValidator(_phrase)], ...]
 class RelationType:
     """One declared relation; None and () = not declared.
 
-    text: its words in the text of a fact (derivation/relations.py).
+    text: its words in the text of a fact (derivation/statements.py).
     phrases, starts, ends, events, nouns and fields are what the rules extractor reads: see ontology.toml.
     """
 
@@ -132,10 +131,7 @@ class RelationType:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class EntityType:
-    """One declared type of entity. Once any is declared, others count as unknown (ingest/extract.py).
-
-    attributes: what is worth knowing of such an entity ("birthday"): facts with a value.
-    """
+    """A declared type of entity; attributes: facts with a value that are worth knowing ("birthday")."""
 
     name: Annotated[str, StringConstraints(min_length=1), AfterValidator(_label)]
     description: Annotated[str, AfterValidator(_single_spaced)] = ""
@@ -167,11 +163,10 @@ class Ontology:
         overrides: Mapping[str, Mapping[str, Any]],
         entities: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Ontology:
-        """Return this ontology with `[ontology.relations.NAME]` of the settings added and overriding.
+        """Return this ontology with `[ontology.relations.NAME]`, and entities, of the settings over it.
 
-        Keys that an override does not name keep their shipped values; `[ontology.entities.NAME]` adds
-        entity types. Raises SettingsError, with the key as the user typed it, for an unknown key, a
-        wrong value, or a name that leads to itself.
+        Keys that an override does not name keep their values. Raises SettingsError, with the key as the user
+        typed it, for an unknown key, a wrong value, or a name that leads to itself.
         """
         relations, types = dict(self.relations), dict(self.entities)
         for name, table in overrides.items():

@@ -1,7 +1,6 @@
-"""The values that are recorded, and their ids (R19, R21).
+"""The values that are recorded once and never rewritten, and their ids (R19, R21).
 
-Everything here is recorded once and never rewritten; the graph (kgray/graph.py) is derived from
-it. Ids are UUIDv5, so the same input gets the same ids on every machine and in every run.
+Ids are UUIDv5, so the same input gets the same ids on every machine and in every run.
 """
 
 from __future__ import annotations
@@ -106,10 +105,7 @@ def clean_relation(text: str) -> str:
 
 
 def clean_number(number: float | str | Decimal) -> str:
-    """Return the shortest decimal text of a number: 100.0, "1e2" and "100" are "100".
-
-    Raises ValueError for what is no finite number.
-    """
+    """Return the shortest decimal text: 100.0, "1e2" and "100" are "100". Raises ValueError."""
     try:
         sign, digits, exponent = Decimal(str(number).strip()).as_tuple()
     except InvalidOperation:
@@ -127,10 +123,7 @@ def clean_number(number: float | str | Decimal) -> str:
 
 
 def as_value(raw: object) -> Value:
-    """Return the `Value` of JSON: of a string, number or boolean, or of {"value", "type"?, "unit"?}.
-
-    Raises ValueError with the reason; of null, lists and objects without "value" too.
-    """
+    """Return the `Value` of a text, number, boolean or {"value", "type"?, "unit"?}. Raises ValueError."""
     fields: Mapping[str, Any] = raw if isinstance(raw, dict) else {"value": raw}
     inner, unit, kind = fields.get("value"), fields.get("unit"), fields.get("type")
     if unit is not None and not isinstance(unit, str):
@@ -205,6 +198,10 @@ class Episode:
     state: State = "accepted"
     bulk: bool = False  # in the backfill lane; has no effect on the graph
     attempts: int = 0  # failed so far, those of the sequences it was retried from included
+
+    def head(self, recorded_at: Instant) -> EpisodeHead:
+        """Return its place on both clocks, once it is recorded."""
+        return EpisodeHead(self.sequence, self.id, self.reference_time, recorded_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

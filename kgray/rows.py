@@ -25,7 +25,6 @@ _Built = TypeVar("_Built", Mention, Evidence)
 # Made once: a commit packs many texts. A `Value` becomes the list of its fields.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=astuple)
 STATES: tuple[records.State, ...] = ("accepted", "extracted", "committed", "failed", "withdrawn")
-NOTHING_NAMED = "{}"  # the payload of an operation whose names are not kept
 _NAMED = [field for field in fields(Operation) if field.name not in {"group", "sequence", "kind"}]
 
 
@@ -96,8 +95,7 @@ def as_weights(kept: bytes) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
 def sign_bits(matrix: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Return (n, bytes): the signs of (n, d), padded with zero bits to whole words of 64.
 
-    For vectors of random directions the share of differing signs is angle / pi (Charikar, STOC 2002), so
-    near vectors are near in bits too.
+    Near vectors are near in bits: the share of differing signs is angle / pi (Charikar, STOC 2002).
     """
     bits = np.packbits(matrix > 0, axis=1)
     missing = -bits.shape[1] % 8
@@ -105,10 +103,7 @@ def sign_bits(matrix: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 def computed(kind: Kind, row: Row, dimensions: int) -> Row:
-    """Return the values of `kind.computed`: words (of no text: b"") and signs.
-
-    Raises StoreError for a vector that has not so many dimensions.
-    """
+    """Return the values of `kind.computed`: words (of no text: b"") and signs. Raises StoreError."""
     found = []
     if kind.text is not None:
         text = kind.text(row)
@@ -167,13 +162,12 @@ def operation_row(
     recorded_at: Instant | None = None,
     result: Mapping[str, Any] | None = None,
 ) -> Row:
-    """Return the row of an operation.
+    """Return the row of an operation; once a withdrawal has ended, or any was refused, without what it named.
 
-    Once a retraction or removal has ended, what it named is not stored: a client's ids may contain personal
-    text. Nor is what a refused operation named, because no removal would look for it here (R25).
+    A client's ids may contain personal text, and no removal would look for it here (R25).
     """
     forgets = state == kinds.REFUSED or (state == kinds.DONE and operation.withdraws)
-    payload = NOTHING_NAMED if forgets else operation_payload(operation)
+    payload = "{}" if forgets else operation_payload(operation)
     kept = None if result is None else storable(pack(dict(result)))
     return (operation.sequence, operation.kind, payload, state, recorded_at, kept)
 
@@ -280,10 +274,7 @@ def evidence(found: Iterable[Row], strings: dict[str, str]) -> list[Evidence]:
 
 
 def _columns(kind: Kind, found: Iterable[Row]) -> Iterator[dict[str, Iterable[Any]]]:
-    """Yield the columns of a few rows at a time.
-
-    Loops in C let no other thread run: for 50 ms, on all the rows of 100,000 facts.
-    """
+    """Yield the columns of a few rows at a time: loops in C let no other thread run meanwhile."""
     source = iter(found)
     while part := list(islice(source, 2_000)):
         yield dict(zip(kind.names, zip(*part, strict=True), strict=True))
@@ -296,8 +287,7 @@ def _value_columns(value: Value | None) -> Row:
 def _built(made_as: type[_Built], columns: Mapping[str, Iterable[object]]) -> list[_Built]:
     """Return slotted values from their columns, field by field; that of sequences is a tuple.
 
-    A third of the time of calling the class 300,000 times: the loops run in C. It passes by
-    `__init__`, which in these classes only assigns; a field left out would fail at first use.
+    It takes a third of the time of calling the class 300,000 times, because the loops run in C.
     """
     made = [object.__new__(made_as) for _ in columns["sequence"]]
     for name, column in columns.items():

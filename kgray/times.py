@@ -1,7 +1,6 @@
-"""Instants and their precision.
+"""Instants, as integers: microseconds since 1970-01-01T00:00:00Z (R1), and their precision.
 
-An instant is an int: microseconds since 1970-01-01T00:00:00Z (R1). Integers compare, sort and
-store exactly and cost nothing to hash; `datetime` appears only where a person reads.
+They compare, sort and store exactly and cost nothing to hash; `datetime` appears only where a person reads.
 """
 
 from __future__ import annotations
@@ -99,10 +98,7 @@ def given(value: object, field: str) -> tuple[Instant, Precision]:
 
 
 def parse_iso(text: str) -> tuple[Instant, Precision]:
-    """Read ISO 8601 alone, as `parse` does: a model that writes 1700 means the year, never a count.
-
-    Raises ValueError with the reason.
-    """
+    """Read ISO 8601 alone, as `parse` does: a model that writes 1700 means the year. Raises ValueError."""
     if not _ISO_START.match(text.strip()):
         raise ValueError(f"{text[:80]!r} is not a date: use ISO 8601, such as 2026-03-01")
     return parse(text)

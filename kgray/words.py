@@ -24,8 +24,8 @@ MAX_WORD = 64
 
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
 _UNSPACED = re.compile(
-    "[\u1100-\u11ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3130-\u318f\u31a0-\u31ff\u3400-\u4dbf"
-    "\u4e00-\u9fff\uac00-\ud7ff\uf900-\ufaff\U0001b000-\U0001b16f\U00020000-\U0003ffff]+"
+    "([\u1100-\u11ff\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3130-\u318f\u31a0-\u31ff\u3400-\u4dbf"
+    "\u4e00-\u9fff\uac00-\ud7ff\uf900-\ufaff\U0001b000-\U0001b16f\U00020000-\U0003ffff]+)"
 )
 
 
@@ -85,10 +85,7 @@ def term(word: str) -> int:
 
 
 def packed(text: str) -> bytes:
-    """Return the terms of a text's words as they are stored: uint32, little-endian, in order, with repeats.
-
-    So the length of the text, the frequency of a word, and what stands beside it can be read from them.
-    """
+    """Return the terms of a text's words, in order, with repeats, as they are stored: uint32, LE."""
     terms = array("I", map(term, words(text)))
     if sys.byteorder == "big":
         terms.byteswap()
@@ -98,14 +95,9 @@ def packed(text: str) -> bytes:
 def _divided(word: str) -> list[str]:
     """Split the unspaced runs out of a word: characters, then overlapping pairs."""
     parts: list[str] = []
-    end = 0
-    for run in _UNSPACED.finditer(word):
-        if run.start() > end:
-            parts.append(word[end : run.start()])
-        characters = run.group()
-        parts.extend(characters)
-        parts.extend(first + second for first, second in pairwise(characters))
-        end = run.end()
-    if end < len(word):
-        parts.append(word[end:])
+    for at, part in enumerate(_UNSPACED.split(word)):
+        if at % 2:  # the group of the pattern: a run
+            parts += [*part, *map("".join, pairwise(part))]
+        elif part:
+            parts.append(part)
     return parts

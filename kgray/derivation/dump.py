@@ -9,12 +9,17 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from kgray.derivation.names import Relations
 from kgray.derivation.stored import View
-from kgray.graph import Fact
-from kgray.records import Episode, Evidence, Verdict, canonical
+from kgray.records import Episode, Verdict, canonical
 from kgray.times import show
 
 DumpRow = dict[str, Any]
+_EVIDENCE = (
+    "episode ordinal statement kind text valid_from valid_to from_precision to_precision inferred fact_group "
+    "every_variant"
+)
+_FACT = "id statement source target relation value text valid_at invalid_at event episodes ended_by"
 
 
 def _row(type_: str, of: object, keys: str, **given: Any) -> DumpRow:  # noqa: ANN401 - JSON values
@@ -29,9 +34,7 @@ def episode_row(episode: Episode) -> DumpRow:
     return _row("episode", episode, keys, reference_time=show(episode.reference_time))
 
 
-def relation_row(view: View, name: str) -> DumpRow:
-    """Return the row of one relation name in use."""
-    relations = view.graph.relations
+def _relation_row(relations: Relations, name: str) -> DumpRow:
     folded = relations.folded(name)
     traits = relations.traits(folded.name)
     itself = folded.name == name
@@ -59,31 +62,22 @@ def rows(view: View, episodes: Iterable[Episode]) -> Iterator[DumpRow]:
         told = {"episode": ids[mention.sequence], "entity": shown}
         yield _row("mention", mention, "episode ordinal entity surface", **told)
     for name in graph.relations.names():
-        yield relation_row(view, name)
+        yield _relation_row(graph.relations, name)
     for statement in graph.statements.values():
         value = statement.value.as_dict() if statement.value else None
         yield _row("statement", statement, "id subject relation object value variant", value=value)
     for said in records.evidence:
-        yield _evidence_row(said, view.places.get((said.sequence, said.ordinal)), ids[said.sequence])
+        # Statement None: a loop, which derives nothing.
+        about = {"episode": ids[said.sequence], "statement": view.places.get((said.sequence, said.ordinal))}
+        dates = {name: show(getattr(said, name)) for name in ("valid_from", "valid_to")}
+        yield _row("evidence", said, _EVIDENCE, **about, **dates)
     yield from _verdict_rows(view, ids)
     for operation in graph.fold.in_force:
         named = {name: sorted(getattr(operation, name)) for name in ("entities", "surfaces")}
         yield _row("merge", operation, "sequence kind entities surfaces", **named)
-    yield from map(_fact_row, view.all_facts())
-
-
-def _evidence_row(said: Evidence, statement: str | None, episode: str) -> DumpRow:
-    """Return the row of one piece of evidence; statement None = a loop, which derives nothing."""
-    dates = {name: show(getattr(said, name)) for name in ("valid_from", "valid_to")}
-    keys = "episode ordinal statement kind text valid_from valid_to from_precision to_precision inferred"
-    told = {"episode": episode, "statement": statement}
-    return _row("evidence", said, f"{keys} fact_group every_variant", **told, **dates)
-
-
-def _fact_row(fact: Fact) -> DumpRow:
-    dates = {name: show(getattr(fact, name)) for name in ("valid_at", "invalid_at")}
-    keys = "id statement source target relation value text valid_at invalid_at event episodes ended_by"
-    return _row("fact", fact, keys, value=fact.value.as_dict() if fact.value else None, **dates)
+    for fact in view.all_facts():
+        dates = {name: show(getattr(fact, name)) for name in ("valid_at", "invalid_at")}
+        yield _row("fact", fact, _FACT, value=fact.value.as_dict() if fact.value else None, **dates)
 
 
 def _verdict_rows(view: View, ids: dict[int, str]) -> Iterator[DumpRow]:

@@ -1,8 +1,7 @@
 """The whole graph of one group: built from its records, or kept current commit by commit.
 
-Both ways give the same graph: `absorb` updates it at the cost of the touched components, whatever the size of
-the group; `build` derives it from the records alone. Merges, splits, removals and rulings that fold stored
-names may change anything: they use it. The graph is the timeline's `Rivals` (`slot_keys`, `pairs`).
+Both ways give the same graph: `absorb` costs what the change touches, whatever the size of the group. Merges,
+splits, removals and rulings that fold stored names may change anything: they use `build`.
 """
 
 from __future__ import annotations
@@ -11,14 +10,12 @@ from collections.abc import Hashable, Iterable, Sequence
 from itertools import chain, product
 from operator import attrgetter
 
-from kgray.derivation.change import Difference, EpisodeChange, SpanChanges, fact_changes
-from kgray.derivation.names import EntityNote, Fold
-from kgray.derivation.relations import Relations, as_flipped
+from kgray.derivation.change import Difference, EpisodeChange
+from kgray.derivation.names import EntityNote, Fold, Relations, as_flipped
 from kgray.derivation.statements import (
     Spoken,
     Statement,
     StatementKey,
-    elsewhere,
     name_statements,
     spoken,
     statement_text,
@@ -26,10 +23,11 @@ from kgray.derivation.statements import (
 from kgray.errors import damaged
 from kgray.graph import Fact
 from kgray.records import EpisodeHead, Evidence, GroupRecords, Mention, Place, Value, fact_id
-from kgray.timeline import Claim, Span, Sweep
+from kgray.timeline import Claim, Span, SpanChange, Sweep
 from kgray.times import Instant
 
 SlotKey = tuple[str, str, str]  # ("s" | "o", entity, relation): a slot by subject or by object (R17)
+SpanChanges = dict[str, SpanChange]  # by statement
 
 # A component with fewer claims than this is swept again at each commit (about 20 us a claim). A larger one
 # keeps its sweep, so that a commit to a slot of 10,000 values costs no more than to one of 10.
@@ -60,8 +58,6 @@ class GroupGraph:
         self.moved: dict[Place, Instant] = {}  # evidence -> when an operation or ruling last moved it
         self._linked: set[SlotKey] = set()  # slots with a member that also has rivals outside the slot
         self._sweeps: dict[Hashable, Sweep] = {}
-
-    # ------------------------------------------------------------------ from records
 
     @classmethod
     def build(cls, records: GroupRecords) -> GroupGraph:
@@ -97,7 +93,6 @@ class GroupGraph:
             self.link(statement_id)
 
     def _take_said(self, records: GroupRecords) -> None:
-        """Add the statements and their claims."""
         heads = {head.sequence: head for head in records.heads}
         mentions = {(m.sequence, m.ordinal): m for m in records.mentions}
         said = spoken(records.evidence, mentions, self.fold, self.relations, self.births)
@@ -128,8 +123,6 @@ class GroupGraph:
             for claims in (self.general[key], *(self.statements[s].claims for s in self.buckets[key])):
                 claims.sort(key=lambda claim: claim.said[1:])
 
-    # ------------------------------------------------------------------ one record at a time
-
     def take_mention(self, mention: Mention) -> tuple[EntityNote, bool, str]:
         """Take a mention; return its entity, whether that shows differently now, and its name before."""
         shown, _ = self.fold.shown(mention.entity, mention.surface, mention.sequence)
@@ -147,52 +140,46 @@ class GroupGraph:
     def _claims(
         self, said: Evidence, key: StatementKey, statement: str, variant: int, head: EpisodeHead
     ) -> list[Claim]:
-        """Return the claims that a piece of evidence adds; a statement that is new is added, without claims.
-
-        An end or a denial that names no variant is a claim about each that there is, or comes later (R6).
-        """
-        claims = []
+        """Return the claims that evidence adds; a general end is one about each variant, also later (R6)."""
+        claims: list[Claim] = []
         if statement not in self.statements:
-            self.add_statement(said, key, statement, variant)
-            claims = [
-                elsewhere(c, statement) for c in self.general.get(key, ()) if self._bears_on(c, statement)
-            ]
+            self._add_statement(said, key, statement, variant)
+            claims += self._elsewhere(self.general.get(key, ()), [statement])
         at, dates = (head.reference_time, said.sequence, said.ordinal), (said.valid_from, said.valid_to)
         claim = Claim(statement, at, said.kind, *dates, said.inferred, head.recorded_at, said.every_variant)
         if claim.kind != "ended" or self._bears_on(claim, statement):
             claims.append(claim)
         if said.every_variant:
             self.general.setdefault(key, []).append(claim)
-            others = (s for s in self.buckets[key] if s != statement)
-            claims += [elsewhere(claim, other) for other in others if self._bears_on(claim, other)]
+            claims += self._elsewhere([claim], [s for s in self.buckets[key] if s != statement])
         return claims
+
+    def _elsewhere(self, general: Iterable[Claim], others: Sequence[str]) -> list[Claim]:
+        """Return what ends and denials of every variant are as claims about other variants (R6)."""
+        bearing = ((claim, other) for claim in general for other in others if self._bears_on(claim, other))
+        return [claim._replace(statement=other, other_variant=True) for claim, other in bearing]
 
     def _bears_on(self, general: Claim, statement: str) -> bool:
         """Whether an end or a denial of every variant speaks of this one: an event has no end (R18)."""
         return general.kind == "denied" or not self.statements[statement].is_event
 
-    def add_statement(
-        self, evidence: Evidence, key: StatementKey, statement_id: str, variant: int
-    ) -> Statement:
-        """Add a statement with its first evidence, without a claim yet; return it."""
+    def _add_statement(self, first: Evidence, key: StatementKey, id_: str, variant: int) -> None:
         subject, relation, target = key
         entity, value = (None, target) if isinstance(target, Value) else (target, None)
-        born = self.births.setdefault(statement_id, (evidence.sequence, evidence.ordinal))
-        statement = Statement(statement_id, born, subject, relation, entity, value, variant, evidence)
-        self.statements[statement_id] = statement
-        self.buckets.setdefault(key, []).append(statement_id)
-        self.by_relation.setdefault(relation, []).append(statement_id)
-        self.by_ends.setdefault((subject, target), []).append(statement_id)
+        born = self.births.setdefault(id_, (first.sequence, first.ordinal))
+        statement = Statement(id_, born, subject, relation, entity, value, variant, first)
+        self.statements[id_] = statement
+        self.buckets.setdefault(key, []).append(id_)
+        self.by_relation.setdefault(relation, []).append(id_)
+        self.by_ends.setdefault((subject, target), []).append(id_)
         for end in (subject,) if entity is None else (subject, entity):
-            self.about.setdefault(end, []).append(statement_id)
+            self.about.setdefault(end, []).append(id_)
         if statement.is_event:  # it competes with nothing (R18)
-            return statement
-        self.slots.setdefault(("s", subject, relation), []).append(statement_id)
+            return
+        self.slots.setdefault(("s", subject, relation), []).append(id_)
         traits = self.relations.traits(relation)
         if entity is not None and (traits.symmetric or traits.cardinality == "single_object"):
-            side = "s" if traits.symmetric else "o"
-            self.slots.setdefault((side, entity, relation), []).append(statement_id)
-        return statement
+            self.slots.setdefault(("s" if traits.symmetric else "o", entity, relation), []).append(id_)
 
     def take_verdict(self, a: str, b: str, exclusive: bool, recorded: Instant) -> None:
         """Take a verdict on two recorded statements: it replaces an older one that says otherwise (R2)."""
@@ -204,20 +191,19 @@ class GroupGraph:
     def judged(self, a: str, b: str) -> list[tuple[str, str]]:
         """Return the shown statements that a verdict on two recorded ones is on (R16).
 
-        Where a split, an undo or a ruling has divided one, the verdict goes with each of its parts, as far as
-        two parts still share a subject (of a symmetric relation: an end), or have the same ends.
+        It goes with each part of what was divided, as far as two parts still share a subject (of a symmetric
+        relation: an end), or have the same ends.
         """
-        parts = ([p for p in self.parts.get(s, (s,)) if p in self.statements] for s in (a, b))
-        return [(one, other) for one, other in product(*parts) if one != other and self._meet(one, other)]
-
-    def _meet(self, a: str, b: str) -> bool:
-        one, other = self.statements[a], self.statements[b]
-        subjects, others = (
-            {it.subject, (it.object if self._is_symmetric(it) else None) or it.subject} for it in (one, other)
-        )
-        return not subjects.isdisjoint(others) or one.key[::2] == other.key[::-2]
-
-    # ------------------------------------------------------------------ rivalry, as `timeline.Rivals`
+        found = []
+        for pair in product(*([p for p in self.parts.get(s, (s,)) if p in self.statements] for s in (a, b))):
+            one, other = (self.statements[part] for part in pair)
+            ends, others = (
+                {it.subject, (it.object if self._is_symmetric(it) else None) or it.subject}
+                for it in (one, other)
+            )
+            if one is not other and (ends & others or one.key[::2] == other.key[::-2]):
+                found.append((one.id, other.id))
+        return found
 
     def slot_keys(self, statement: str) -> tuple[SlotKey, ...]:
         """Return the statement's slots; all statements of one slot are mutual rivals (R17)."""
@@ -282,8 +268,6 @@ class GroupGraph:
         # Of several reasons to be rivals, the first recorded was enough.
         return max(since, min(reasons, default=0))
 
-    # ------------------------------------------------------------------ components and their spans
-
     def component(self, statement: str) -> tuple[Hashable | None, list[str]]:
         """Return the key under which a component's sweep is kept (None = it is not), and its statements."""
         slot_keys = self.slot_keys(statement)
@@ -341,29 +325,25 @@ class GroupGraph:
             ended_by=ended_by,
         )
 
+    def changed_facts(
+        self, changes: SpanChanges, before: GroupGraph | None = None
+    ) -> tuple[tuple[Fact, ...], tuple[str, ...]]:
+        """Return the facts that differ and the ids that are gone; before: the graph of the earlier spans."""
+        rows: list[Fact] = []
+        gone: set[str] = set()
+        kept: set[str] = set()
+        for earlier, later in changes.values():
+            was = {fact.id: fact for fact in map((before or self).fact, earlier)}
+            now = {fact.id: fact for fact in map(self.fact, later)}
+            rows += [fact for i, fact in now.items() if was.get(i) != fact]
+            kept.update(now)
+            gone.update(was)
+        return tuple(sorted(rows, key=attrgetter("id"))), tuple(sorted(gone - kept))
+
     def _swept(self, members: Sequence[str]) -> Sweep:
         sweep = Sweep(self)
         sweep.add([claim for member in members for claim in self.statements[member].claims])
         return sweep
-
-    def kept_sweep(self, key: Hashable | None, members: Sequence[str]) -> Sweep:
-        """Return the sweep over a component's claims so far; a long one that has a key is kept."""
-        sweep = self._sweeps.get(key) if key is not None else None
-        if sweep is None:
-            sweep = self._swept(members)
-            if key is not None and len(sweep) >= KEEP_SWEEP_FROM:
-                self._sweeps[key] = sweep
-        return sweep
-
-    def reindex(self, relation: str) -> None:
-        """Add a relation's statements to the slots that its current rulings give them."""
-        added: dict[SlotKey, dict[str, None]] = {}
-        for statement in self.by_relation.get(relation, ()):
-            for key in self.slot_keys(statement):
-                added.setdefault(key, dict.fromkeys(self.slots.get(key, ())))[statement] = None
-        self.slots |= {key: list(members) for key, members in added.items()}
-        for statement in self.by_relation.get(relation, ()):
-            self.link(statement)
 
     def places(self) -> dict[Place, str]:
         """Return evidence place -> the statement it shows as."""
@@ -374,8 +354,6 @@ class GroupGraph:
         """Return the entities that a recorded one's mentions show as."""
         return frozenset(self.shows.get(recorded) or {recorded} & self.entities.keys())
 
-    # ------------------------------------------------------------------ commit by commit
-
     def absorb(self, change: EpisodeChange, recorded_at: Instant) -> Difference:
         """Take an episode's records into the graph and return the difference."""
         before = self.spans_of(self._rivalry_changes(change))
@@ -385,9 +363,16 @@ class GroupGraph:
         for ruling in change.rulings:
             self.relations.rule(ruling, recorded_at)
         for name in dict.fromkeys(self.relations.folded(r.name).name for r in change.rulings):
-            self.reindex(name)
-        shown, renamed = self._take_mentions(change)
+            self._reindex(name)
+        shown: dict[str, EntityNote] = {}
+        names: dict[str, str] = {}
+        for mention in change.mentions:
+            note, changed, name = self.take_mention(mention)
+            if changed:
+                names.setdefault(note.id, name)
+                shown[note.id] = note
         # Stored statements whose words this episode changes (R18): they cost their components.
+        renamed = (i for i, name in names.items() if name and name != shown[i].name)
         retold = [statement for entity in renamed for statement in self.about.get(entity, ())]
         retold += [s for r in change.rulings if r.aspect == "text" for s in self.by_relation.get(r.name, ())]
         claims = self._take_evidence(change, recorded_at)
@@ -397,7 +382,7 @@ class GroupGraph:
         for statement in dict.fromkeys((*claims, *judged)):
             self.link(statement)
         changes = self._sweep_again(before, claims) if before else self._sweep_on(claims)
-        facts, gone = fact_changes(self.fact, self.fact, changes)
+        facts, gone = self.changed_facts(changes)
         if retold:
             told = {fact.id: fact for fact in (*facts, *self.facts_of(retold))}
             facts = tuple(told[id_] for id_ in sorted(told))
@@ -411,16 +396,15 @@ class GroupGraph:
             spoken=tuple((place, spoken.get(place)) for place in places),
         )
 
-    def _take_mentions(self, change: EpisodeChange) -> tuple[dict[str, EntityNote], list[str]]:
-        """Take the mentions; return the entities that show differently, and the ids of those renamed."""
-        shown: dict[str, EntityNote] = {}
-        names: dict[str, str] = {}
-        for mention in change.mentions:
-            note, changed, name = self.take_mention(mention)
-            if changed:
-                names.setdefault(note.id, name)
-                shown[note.id] = note
-        return shown, [id_ for id_, name in names.items() if name and name != shown[id_].name]
+    def _reindex(self, relation: str) -> None:
+        """Add a relation's statements to the slots that its current rulings give them."""
+        added: dict[SlotKey, dict[str, None]] = {}
+        for statement in self.by_relation.get(relation, ()):
+            for key in self.slot_keys(statement):
+                added.setdefault(key, dict.fromkeys(self.slots.get(key, ())))[statement] = None
+        self.slots |= {key: list(members) for key, members in added.items()}
+        for statement in self.by_relation.get(relation, ()):
+            self.link(statement)
 
     def _rivalry_changes(self, change: EpisodeChange) -> list[str]:
         """Return the stored statements whose rivals this episode's rulings or verdicts may change."""
@@ -443,7 +427,7 @@ class GroupGraph:
         """Add the new statements; return the new claims by statement, not yet added to them."""
         mentions = {(m.sequence, m.ordinal): m for m in change.mentions}
         claims: dict[str, list[Claim]] = {}
-        head = change.head(recorded_at)
+        head = change.episode.head(recorded_at)
         for item in spoken(change.evidence, mentions, self.fold, self.relations, self.births):
             said = item.evidence
             self.texts[said.sequence, said.ordinal] = (said.text, head.id)
@@ -461,7 +445,12 @@ class GroupGraph:
             part[2].extend(added)
         changes: SpanChanges = {}
         for key, members, added in parts.values():
-            changes.update(self.kept_sweep(key, members).add(added))
+            sweep = self._sweeps.get(key) if key is not None else None
+            if sweep is None:
+                sweep = self._swept(members)
+                if key is not None and len(sweep) >= KEEP_SWEEP_FROM:
+                    self._sweeps[key] = sweep
+            changes.update(sweep.add(added))
         for statement, added in claims.items():
             self.statements[statement].claims.extend(added)
         return changes

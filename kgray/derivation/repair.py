@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any, get_args
 
@@ -11,73 +11,63 @@ from kgray.derivation.stored import DERIVED, TIMED, in_pieces, stale
 from kgray.errors import Damaged
 from kgray.kinds import Key, Kind, Row
 from kgray.ports import Patch, RowChanges, Store, at_one_moment
-from kgray.records import EvidenceKind, Operation
-
-
-@dataclass(slots=True)
-class _Faults:
-    """What the records of a group lack or hold too much. lines: what is told of it."""
-
-    drops: dict[Kind, list[Key]] = field(default_factory=dict)
-    lines: list[str] = field(default_factory=list)
-
-    def set_aside(self, kind: Kind, row: Row, why: str) -> None:
-        """Drop a row, and tell of it."""
-        key = kind.key_of(row)
-        self.drops.setdefault(kind, []).append(key)
-        self.lines.append(f"set aside {kind.name} {'.'.join(map(str, key))}: {why}")
+from kgray.records import EvidenceKind, Operation, Place
 
 
 def repaired(store: Store, group: str) -> list[str]:
     """Drop what contradicts itself, store what the rest derives; return what was done. Raises Damaged."""
     with store.writing():
-        mended, lines = _mended(store, group)
-        store.apply([mended] if mended else [])
-        anew, further = _derived_anew(store, group)
-        store.apply([anew] if anew else [])
-    return [*lines, *further]
+        lines = _mended(store, group)
+        puts, drops, moved = stale(store, group)
+        wrong = []
+        for kind in DERIVED:
+            for what, count in (("written anew", len(puts[kind])), ("dropped", len(drops[kind]))):
+                wrong += [f"{kind.name}: {count} {what}"] if count else []
+        if moved:
+            wrong.append(f"evidence: {len(moved)} pieces are about other statements than was stored")
+        if wrong:
+            patches = (Patch(kind=kinds.EVIDENCE, columns=("shown",), rows=tuple(moved)),)
+            # A record time of its own: whoever has the group in memory reads it anew.
+            at = max(times.now(), store.heads([group])[group].last_recorded + 1)
+            _apply(store, group, drops=drops, puts=puts, patches=patches, recorded_at=at)
+    return [*lines, *wrong]
 
 
-def _mended(store: Store, group: str) -> tuple[RowChanges | None, list[str]]:
-    """Return the change (None: none) that frees a group's records of contradictions, and what it does."""
-    found = _Faults()
-    mentions, evidence = _sayings(store, group, found)
-    operations = _operations(store, group, found)
-    born = {row[0] for row in store.rows(kinds.ALL["births"], group)}
-    named = [*((row[3], row[:2]) for row in mentions), *((row[2], row[:2]) for row in evidence)]
-    named += [(id_, (o.sequence, 0)) for o in operations for id_ in (*o.entities, o.made)]
-    missing = {id_: place for id_, place in sorted(dict(named[::-1]).items()) if id_ and id_ not in born}
-    found.lines += [f"wrote the birth of {id_} anew, at {a}.{b}" for id_, (a, b) in missing.items()]
-    if not found.lines:
-        return None, []
-    births = [(id_, *place) for id_, place in missing.items()]
-    return _change(store, group, drops=found.drops, puts={kinds.BIRTHS: births}), found.lines
+def _mended(store: Store, group: str) -> list[str]:
+    drops: dict[Kind, list[Key]] = {}
+    lines: list[str] = []
+    named: dict[str, Place] = {}  # the places that named them first
+    for kind, row, why, ids in _checked(store, group):
+        key = kind.key_of(row)
+        if why:
+            drops.setdefault(kind, []).append(key)
+            lines.append(f"set aside {kind.name} {'.'.join(map(str, key))}: {why}")
+        for id_ in () if why else ids:
+            named.setdefault(id_, (row[0], key[-1] if len(key) > 1 else 0))
+    born = {"", *(row[0] for row in store.rows(kinds.ALL["births"], group))}
+    births = [(id_, *place) for id_, place in sorted(named.items()) if id_ not in born]
+    lines += [f"wrote the birth of {id_} anew, at {a}.{b}" for id_, a, b in births]
+    if lines:
+        _apply(store, group, drops=drops, puts={kinds.BIRTHS: births})
+    return lines
 
 
-def _sayings(store: Store, group: str, found: _Faults) -> tuple[list[Row], list[Row]]:
-    """Return the rows of mentions and evidence that can be derived from."""
+def _checked(store: Store, group: str) -> Iterator[tuple[Kind, Row, str, tuple[str, ...]]]:
+    """Yield (kind, row, why it cannot be derived from, what it names); "" = it can be."""
     episodes = {row[0] for row in store.rows(kinds.EPISODE_HEADS, group)}
-    mentions, evidence = [], []
+    places: set[Row] = set()
     for row in store.rows(kinds.ALL["mentions"], group):
         if row[0] in episodes:
-            mentions.append(row)
-        else:
-            found.set_aside(kinds.MENTIONS, row, "its episode is not stored")
-    places = {row[:2] for row in mentions}
+            places.add(row[:2])
+        yield kinds.MENTIONS, row, "" if row[0] in episodes else "its episode is not stored", (row[3],)
     known = frozenset(get_args(EvidenceKind))
     for row in store.rows(kinds.ALL["evidence"], group):
-        ends = [(row[0], ordinal) for ordinal in row[7:9] if ordinal is not None]
-        if not places.issuperset(ends):
-            found.set_aside(kinds.EVIDENCE, row, "a mention that it names is not stored")
+        why = ""
+        if not places.issuperset((row[0], ordinal) for ordinal in row[7:9] if ordinal is not None):
+            why = "a mention that it names is not stored"
         elif row[4] not in known or (row[8] is None and row[9] is None):
-            found.set_aside(kinds.EVIDENCE, row, "it says nothing of two ends")
-        else:
-            evidence.append(row)
-    return mentions, evidence
-
-
-def _operations(store: Store, group: str, found: _Faults) -> list[Operation]:
-    """Return the corrections that can be applied, in order."""
+            why = "it says nothing of two ends"
+        yield kinds.EVIDENCE, row, why, (row[2],)
     kept: dict[int, Operation] = {}
     for row in store.rows(kinds.ALL["operations"], group):
         if row[1] not in TIMED or row[3] != kinds.DONE:
@@ -85,17 +75,15 @@ def _operations(store: Store, group: str, found: _Faults) -> list[Operation]:
         try:
             operation = rows.operation(group, row)
         except (ValueError, TypeError, AttributeError):
-            found.set_aside(kinds.OPERATIONS, row, "what it names cannot be read")
+            yield kinds.OPERATIONS, row, "what it names cannot be read", ()
             continue
-        if why := _wrong(operation, kept):
-            found.set_aside(kinds.OPERATIONS, row, why)
-        else:
+        why = _wrong(operation, kept)
+        if not why:
             kept[operation.sequence] = operation
-    return list(kept.values())
+        yield kinds.OPERATIONS, row, why, (*operation.entities, operation.made)
 
 
 def _wrong(operation: Operation, earlier: dict[int, Operation]) -> str:
-    """Return why a correction cannot be applied; "" where it can."""
     match operation.kind:
         case "merge" | "distinct" if len(set(operation.entities)) < 2:
             return "it names fewer than two entities"
@@ -104,22 +92,6 @@ def _wrong(operation: Operation, earlier: dict[int, Operation]) -> str:
         case "undo" if operation.target not in earlier:
             return "what it undid is not stored"
     return ""
-
-
-def _derived_anew(store: Store, group: str) -> tuple[RowChanges | None, list[str]]:
-    """Return the change (None: none) that stores what the records derive, and what differed."""
-    puts, drops, moved = stale(store, group)
-    lines = []
-    for kind in DERIVED:
-        for what, count in (("written anew", len(puts[kind])), ("dropped", len(drops[kind]))):
-            lines += [f"{kind.name}: {count} {what}"] if count else []
-    lines += [f"evidence: {len(moved)} pieces are about other statements than was stored"] if moved else []
-    if not lines:
-        return None, []
-    patches = (Patch(kind=kinds.EVIDENCE, columns=("shown",), rows=tuple(moved)),)
-    # A record time of its own: whoever has the group in memory reads it anew.
-    at = max(times.now(), store.heads([group])[group].last_recorded + 1)
-    return _change(store, group, drops=drops, puts=puts, patches=patches, recorded_at=at), lines
 
 
 def differences(store: Store, group: str) -> list[str]:
@@ -139,12 +111,13 @@ def differences(store: Store, group: str) -> list[str]:
         return [str(fault)]
 
 
-def _change(store: Store, group: str, **what: Any) -> RowChanges | None:  # noqa: ANN401
-    """Return a change tied to any entry of the log, which is there already; None where the log is empty."""
+def _apply(store: Store, group: str, **what: Any) -> None:  # noqa: ANN401
+    """Apply a change tied to any entry of the log, which is there already."""
     episodes = ((row[0], kinds.EPISODES, row[5]) for row in store.rows(kinds.EPISODE_HEADS, group))
     operations = ((row[0], kinds.OPERATIONS, row[3]) for row in store.rows(kinds.ALL["operations"], group))
     for sequence, ledger, state in chain(episodes, operations):
         for name in ("drops", "puts"):
             what[name] = {kind: found for kind, found in what[name].items() if found}
-        return RowChanges(group=group, sequence=sequence, ledger=ledger, states=frozenset({state}), **what)
-    return None
+        tied = {"group": group, "sequence": sequence, "ledger": ledger, "states": frozenset({state})}
+        store.apply([RowChanges(**tied, **what)])
+        return

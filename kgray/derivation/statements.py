@@ -2,25 +2,22 @@
 
 A statement is identified by its key (subject, relation and object as they show) and a variant: two wordings
 of one key are one unless their marks differ (digits, negation, qualifiers); two events, unless their dates
-do. Its id:
-
-one recorded statement       that one's id
-several, folded by a merge   the id of the one born first
-divided by a split           the part with the founding evidence keeps the id; another part gets the id of its
-                             own earliest evidence
+do. One recorded statement gives its id; of several, folded by a merge, the one born first; of one divided by
+a split the part with the founding evidence keeps it, another gets the id of its own earliest evidence.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, combinations
+from pathlib import Path
 from typing import NamedTuple
 
-from kgray.derivation.names import EntityNote, Fold
-from kgray.derivation.relations import OBJECT, WORDS, Folded, Relations
+from kgray.derivation.names import EntityNote, Fold, Folded, Relations
 from kgray.records import Evidence, EvidenceKind, ExtractedFact, Mention, Place, Value, statement_id
 from kgray.timeline import Claim
 from kgray.times import Instant, show, to_datetime
@@ -28,12 +25,23 @@ from kgray.times import Instant, show, to_datetime
 Marks = tuple[frozenset[str], bool, frozenset[str]]  # digits, negated, qualifiers
 StatementKey = tuple[str, str, str | Value]  # subject, shown relation, object entity or value
 
+OBJECT = "{object}"  # where the object stands in a relation's words; it follows them where this is missing
+_TABLES = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+_WORDS: dict[str, list[str]] = {name: text.split() for name, text in _TABLES.items()}
+_THIRD_TO_PAST = dict(pair.split(":") for pair in _WORDS["third_to_past"])
+_PASTS = frozenset(_THIRD_TO_PAST.values())
+_PAST_TO_STATE = dict(pair.split(":") for pair in _WORDS["past_to_state"])
+_PARTICIPLES, _BASES = frozenset(_WORDS["participles"]), frozenset(_WORDS["bases"])
+_PREPOSITIONS = frozenset(_WORDS["prepositions"])
+_ADJECTIVES = ("ic", "ible", "able", "ful", "ous", "lar", "ent", "ant")
+_NO_VERB = ("ss", "us", "is")  # boss, status, basis: they end in s and are no third person
+_IRREGULAR_THIRD = {"be": "is", "have": "has", "do": "does", "go": "goes"}
+
 _WORD = re.compile(r"[^\W_]+(?:[.,:/-][^\W_]+)*(?:['\u2019]t)?", re.UNICODE)
 _NEGATIONS = frozenset("not no never none without nor cannot nobody nothing neither".split())
-_QUALIFIERS = frozenset(WORDS["qualifiers"])
+_QUALIFIERS = frozenset(_WORDS["qualifiers"])
 _DATES = {"year": ("in", 4), "month": ("in", 7), "day": ("on", 10), "instant": ("on", 10)}
 _NOT_ENDINGS = ("n't", "n\u2019t")
-_DIGIT = re.compile(r"\d")
 # Phrases that only say when: their numbers belong to the fact's dates, not to its wording (R3).
 _AMOUNT = r"(?:\d+|an?|one|two|three|four|five|six|seven|eight|nine|ten)"
 _UNIT = r"(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?)"
@@ -51,7 +59,7 @@ _ISO_DATE = re.compile(r"\d{4}-\d{2}(?:-\d{2})?(?:t[\d:.]+z?)?$")
 @lru_cache(maxsize=16_384)
 def _text_marks(text: str) -> Marks:
     words = _WORD.findall(_WHEN.sub(" ", text).casefold())
-    numbers = [w for w in words if not w.isalpha() and _DIGIT.search(w) and not _ISO_DATE.match(w)]
+    numbers = [w for w in words if not w.isalpha() and re.search(r"\d", w) and not _ISO_DATE.match(w)]
     negated = not _NEGATIONS.isdisjoint(words) or any(w.endswith(_NOT_ENDINGS) for w in words)
     return frozenset(numbers), negated, _QUALIFIERS.intersection(words)
 
@@ -64,9 +72,8 @@ def standing_of(own: Iterable[tuple[EvidenceKind, Instant | None, Place, bool]])
     """Return the place of a variant among those of its key, for an end or a denial that names none (R6, R13).
 
     It bears on the variant with the least, whatever arrived first: the one that began first, else an event,
-    which has no end, else one of which nothing but such ends was told.
-
-    own     (kind, start, place, whether it names no variant) of the variant's evidence
+    which has no end, else one of which nothing but such ends was told. own: the variant's evidence, as (kind,
+    start, place, whether it names no variant)
     """
     told = [(kind, start, place) for kind, start, place, every in own if not every]
     if not told or any(kind == "happened" for kind, _, _ in told):
@@ -160,7 +167,9 @@ def statement_text(statement: Statement, entities: Mapping[str, EntityNote], rel
     told in the past, with its date.
     """
     subject, first = entities[statement.subject].name, statement.first
-    words = relations.words(statement.relation, event=statement.is_event)
+    declared = relations.aspect(statement.relation, "text")
+    words = declared.value if declared else ""
+    words = words or verb_phrase(statement.relation, event=statement.is_event)
     if statement.object is not None:
         shown = entities[statement.object].name
         variant = distinction(statement, (subject, shown))
@@ -177,9 +186,59 @@ def statement_text(statement: Statement, entities: Mapping[str, EntityNote], rel
     return " ".join(filter(None, (subject, said, f"({variant})" if variant else "", date)))
 
 
-def elsewhere(claim: Claim, statement: str) -> Claim:
-    """Return the claim of one variant as one about another variant of its statement (R6)."""
-    return claim._replace(statement=statement, other_variant=True)
+@lru_cache(maxsize=4_096)
+def verb_phrase(relation: str, *, event: bool = False) -> str:
+    """Return a relation's name in words: WORKS_AT is "works at", of an event "worked at"."""
+    first, *rest = relation.lower().split("_")
+    # A span tells when: USED_TO_WORK_AT and WILL_START read true inside theirs.
+    before = 2 if [first, *rest[:1]] == ["used", "to"] else 1 if first == "will" else 0
+    if before and len(rest) >= before:
+        base, *rest = rest[before - 1 :]
+        first = _third_person(base)
+    following = rest[0] if rest else ""
+    verb = _state_verb(first, following if following in _PREPOSITIONS else "")
+    if event:
+        verb[0] = _past(verb[0])
+    return " ".join((*verb, *rest))
+
+
+def _state_verb(first: str, preposition: str) -> list[str]:
+    is_participle = first in _PARTICIPLES or first in _PASTS or first.endswith("ed")
+    is_third = first.endswith("s") and not first.endswith(_NO_VERB)
+    if first == "born":
+        return ["was", first]
+    if preposition and (first in _PARTICIPLES or (preposition == "by" and is_participle)):
+        return ["is", first]
+    if first in _PAST_TO_STATE:
+        return [_PAST_TO_STATE[first]]
+    if first in _BASES:
+        return [_third_person(first)]
+    if is_third or is_participle or first in _THIRD_TO_PAST:
+        return [first]
+    is_noun = preposition == "of"
+    is_adjective = bool(preposition) and first.endswith(_ADJECTIVES)
+    if is_noun or is_adjective or first in _PREPOSITIONS or first.endswith("ing"):
+        return ["is", first]
+    return [first]
+
+
+def _third_person(base: str) -> str:
+    if base in _IRREGULAR_THIRD:
+        return _IRREGULAR_THIRD[base]
+    if base.endswith("y") and base[-2] not in "aeiou":
+        return f"{base[:-1]}ies"
+    return base + ("es" if base.endswith(("s", "x", "ch", "sh")) else "s")
+
+
+def _past(verb: str) -> str:
+    if verb in _THIRD_TO_PAST:
+        return _THIRD_TO_PAST[verb]
+    if verb in _PASTS or not verb.endswith("s") or verb.endswith(_NO_VERB):
+        return verb
+    if verb.endswith("ies"):
+        return f"{verb[:-3]}ied"
+    base = verb[:-2] if verb.endswith(("sses", "xes", "ches", "shes")) else verb[:-1]
+    return f"{base}d" if base.endswith("e") else f"{base}ed"
 
 
 class Spoken(NamedTuple):
@@ -192,10 +251,7 @@ class Spoken(NamedTuple):
 
 
 def marks_of(said: Evidence | ExtractedFact) -> Marks:
-    """Return the marks of a wording, without its dates and value.
-
-    The negation or "former" in the wording of an end or a denial expresses that kind, so it does not count.
-    """
+    """Return a wording's marks without its date, its value, and the words that say an end or a denial."""
     numbers, negated, qualifiers = _text_marks(said.text)
     if numbers:  # without those that are the year, month or day of a date
         dates = [to_datetime(at) for at in (said.valid_from, said.valid_to) if at is not None]
@@ -237,10 +293,7 @@ def fold_key(
     subject: str,
     target: str | Value | None,
 ) -> tuple[StatementKey | None, Folded]:
-    """Return the key that subject, relation and object fold to, None for a loop; and the folded relation.
-
-    Raises ValueError for target None, neither object nor value: the store's check prevents such evidence.
-    """
+    """Return the key that these fold to, None for a loop, and the folded relation; or raise ValueError."""
     if target is None:
         raise ValueError(f"evidence of {relation} has neither object nor value")
     folded = relations.folded(relation)
@@ -322,7 +375,7 @@ def _move_nameless(said: list[Spoken], variants: list[int]) -> None:
 def _variants(
     said: list[Spoken], mentions: Mapping[Place, Mention], births: Mapping[str, Place]
 ) -> list[int]:
-    """Return each evidence's variant: as recorded, unless statements of other recorded ends share its key."""
+    """Return each one's variant: as recorded, unless statements of other recorded ends share its key."""
     variants = [item.evidence.variant for item in said]
     earliest: dict[StatementKey, Evidence] = {}
     meeting: dict[StatementKey, dict[str, Evidence]] = {}  # key -> recorded statement -> earliest evidence
@@ -336,34 +389,25 @@ def _variants(
         if key is not None and e.statement not in ends:
             target = e.value if e.object is None else mentions[e.sequence, e.object].entity
             ends[e.statement] = (mentions[e.sequence, e.subject].entity, e.relation, target)
-    renumbered = {
-        key: _match_by_wording(first, ends, births)
-        for key, first in meeting.items()
-        if len({ends[s] for s in first}) > 1 and not _are_apart(list(first.values()))
-    }
+    renumbered: dict[StatementKey, dict[str, int]] = {}
+    for key, those in meeting.items():
+        # Recorded variants that tell them apart keep their numbers: a removal may leave a gap in them, and
+        # what is decided after it counts on from the numbers that are left.
+        apart = len({e.variant for e in those.values()}) == len(those) and not any(
+            says_same(one, other) for one, other in combinations(those.values(), 2)
+        )
+        if len({ends[s] for s in those}) > 1 and not apart:
+            renumbered[key] = _match_by_wording(those, ends, births)
     for at, (e, key, _) in enumerate(said):
         if key in renumbered:
             variants[at] = renumbered[key][e.statement]
     return variants
 
 
-def _are_apart(first: Sequence[Evidence]) -> bool:
-    """Whether recorded variants already tell the statements of a key apart: then they keep their numbers.
-
-    A removal may leave a gap in them, and what is decided after it counts on from the numbers that are left.
-    """
-    return len({e.variant for e in first}) == len(first) and not any(
-        says_same(one, other) for one, other in combinations(first, 2)
-    )
-
-
 def _match_by_wording(
     first: Mapping[str, Evidence], ends: Mapping[str, tuple[object, ...]], births: Mapping[str, Place]
 ) -> dict[str, int]:
-    """Return the variants of one key's recorded statements: equal marks are one, others by birth (R16).
-
-    first: recorded statement -> its earliest evidence
-    """
+    """Return the variants of one key's recorded statements: equal marks are one, others by birth (R16)."""
     numbers: dict[str, int] = {}
     used: list[list[str]] = []
     for statement in sorted(first, key=lambda s: (births[s], s)):

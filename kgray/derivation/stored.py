@@ -6,14 +6,13 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
 from kgray import kinds, rows
 from kgray.derivation.group import GroupGraph
-from kgray.derivation.names import connected
-from kgray.derivation.relations import FOLDS
+from kgray.derivation.names import FOLDS, connected
 from kgray.errors import damaged
 from kgray.graph import Entity, Fact
 from kgray.kinds import Key, Kind, Read, Row
@@ -26,10 +25,7 @@ _OPEN: list[bool] = []  # the blocks that are open, in any thread: whether the c
 
 @contextmanager
 def garbage_not_collected() -> Iterator[None]:
-    """Turn the collector off inside the block, for a bulk load; blocks nest, and may overlap.
-
-    It would look at all that was made since at once, 0.13 s for 100,000 facts, and all threads would wait.
-    """
+    """Turn the collector off inside the block, for a bulk load: else all threads would wait 0.13 s."""
     _OPEN.append(gc.isenabled())
     gc.disable()
     try:
@@ -40,10 +36,7 @@ def garbage_not_collected() -> Iterator[None]:
 
 
 def let_go(*held: object) -> None:
-    """Empty dicts, lists and sets that are not used any more, item by item.
-
-    All at once, freeing the graph of 100,000 facts keeps the interpreter's lock for 0.4 s.
-    """
+    """Empty what is not used any more item by item: freed at once, 100,000 facts keep the lock for 0.4 s."""
     for one in held:
         while isinstance(one, dict | list | set) and one:
             one.popitem() if isinstance(one, dict) else one.pop()
@@ -73,9 +66,12 @@ def records_of(
 def _records(
     store: Store, group: str, known_at: Instant | None, within: Sequence[int] | None
 ) -> GroupRecords:
-    stands = partial(_stands, known_at)
     strings: dict[str, str] = {}
     recorded: dict[int, Instant] = {}
+
+    def stands(recorded_at: Instant, retired_at: Instant | None) -> bool:
+        known = known_at is None or recorded_at <= known_at
+        return known and (retired_at is None or (known_at is not None and retired_at > known_at))
 
     def timed(name: str, *, at: int) -> list[Row]:
         """Return the rulings or verdicts that stand; at: the column of their record time."""
@@ -90,11 +86,8 @@ def _records(
         found = told(kinds.EPISODE_HEADS, kinds.EPISODE_HEADS_AT)
         heads = [EpisodeHead(*_HEAD(row)) for row in found if row[5] == kinds.COMMITTED and stands(*row[6:8])]
         live = {head.sequence for head in heads}
-        said = (
-            told(kinds.ALL["mentions"], kinds.MENTIONS_IN),
-            told(kinds.ALL["evidence"], kinds.EVIDENCE_IN),
-        )
-        mentioned, spoken = ((row for row in found if row[0] in live) for found in said)
+        mentioned = (row for row in told(kinds.ALL["mentions"], kinds.MENTIONS_IN) if row[0] in live)
+        spoken = (row for row in told(kinds.ALL["evidence"], kinds.EVIDENCE_IN) if row[0] in live)
         mentions, evidence = rows.mentions(mentioned, strings), rows.evidence(spoken, strings)
         rulings, verdicts = timed("rulings", at=8), timed("verdicts", at=7)
         asked = store.rows(kinds.ALL["operations"], group)
@@ -120,11 +113,6 @@ def _records(
         )
 
 
-def _stands(known_at: Instant | None, recorded_at: Instant, retired_at: Instant | None) -> bool:
-    known = known_at is None or recorded_at <= known_at
-    return known and (retired_at is None or (known_at is not None and retired_at > known_at))
-
-
 # Where more than a quarter of many episodes is needed, to read all costs less than to look them up.
 _MANY, _PART = 1_000, 4
 Wanted = Callable[[GroupGraph], Iterable[str]]  # the statements that are to follow as from all records
@@ -137,11 +125,9 @@ def records_around(
 
     To show one message of 40,000, or to merge two entities, the whole group need not be derived (5 s). A
     statement follows from all evidence with its key, and its facts from the statements that rivalry connects
-    to it. All of that is said in episodes that mention its subject: these are read, until no more is needed.
-
-    The statements that `wanted` returns, their facts and verdicts, and what these entities show as, follow
-    from them as from all records of the group; what else they mention may be incomplete. To be called inside
-    `Store.reading`.
+    to it: episodes that mention their subjects are read until no more is needed. The statements that `wanted`
+    returns, and what these entities show as, follow as from all records; what else is mentioned may be
+    incomplete. To be called inside `Store.reading`.
     """
     last = store.heads([group])[group].last
     none = records_of(store, group, within=[])
@@ -151,16 +137,18 @@ def records_around(
         records = _with_uses(store, records_of(store, group, within=sorted(within)))
         needed = _needed(store, records, wanted) - within
         if not needed:
-            return replace(records, names=_names(store, records, set(entities)))
+            # Facts tell the names of entities (R18): the stored ones, where mentions of them may be missing.
+            corrected = {i for o in records.operations for i in (*o.entities, o.made) if i}
+            ids = {mention.entity for mention in records.mentions} | corrected
+            ids -= connected(records.operations, set(entities))
+            names = {row[0]: row[1] for row in store.rows(kinds.ENTITIES_OF, group, sorted(ids))}
+            return replace(records, names=names)
         within |= needed
     return records_of(store, group)
 
 
 def records_of_entities(store: Store, group: str, ids: Iterable[str], *, undone: int | None) -> GroupRecords:
-    """Return the records from which all that entities take part in follows; for corrections of them.
-
-    undone  the sequence of a merge or split: its entities too
-    """
+    """Return the records that all follows from which entities, or those of what is undone, take part in."""
 
     def read() -> GroupRecords:
         operations = records_of(store, group, within=[]).operations
@@ -180,26 +168,13 @@ def _with_uses(store: Store, records: GroupRecords) -> GroupRecords:
     group = records.group
     if not any(ruling.aspect == "pair" and ruling.value in FOLDS for ruling in records.rulings):
         return records
-    live = {
-        row[0]
-        for row in store.rows(kinds.EPISODE_HEADS, group)
-        if row[5] == kinds.COMMITTED and row[7] is None
-    }
+    heads = store.rows(kinds.EPISODE_HEADS, group)
+    live = {row[0] for row in heads if row[5] == kinds.COMMITTED and row[7] is None}
     uses: dict[str, Place] = {}
     for sequence, ordinal, _, relation in store.rows(kinds.SAID, group):
         if sequence in live:
             uses.setdefault(relation, (sequence, ordinal))  # scanned in the order of places
     return replace(records, uses=uses)
-
-
-def _names(store: Store, records: GroupRecords, complete: set[str]) -> dict[str, str]:
-    """Return the stored names of the entities whose mentions may be missing: facts tell of them (R18)."""
-    corrected = {i for operation in records.operations for i in (*operation.entities, operation.made) if i}
-    ids = {mention.entity for mention in records.mentions} | corrected
-    found = store.rows(
-        kinds.ENTITIES_OF, records.group, sorted(ids - connected(records.operations, complete))
-    )
-    return {row[0]: row[1] for row in found}
 
 
 def _needed(store: Store, records: GroupRecords, wanted: Wanted) -> set[int]:
@@ -236,20 +211,13 @@ def stale(store: Store, group: str) -> tuple[dict[Kind, Sequence[Row]], dict[Kin
     puts: dict[Kind, Sequence[Row]] = {}
     drops: dict[Kind, Sequence[Key]] = {}
     for kind, derived in zip(DERIVED, (entities, shown, facts), strict=True):
-        puts[kind], drops[kind] = _differing(store, group, kind, derived)
+        held = {kind.key_of(row): tuple(row) for row in store.rows(kinds.ALL[kind.name], group)}
+        now = {kind.key_of(row): tuple(row) for row in derived}
+        puts[kind] = [row for key, row in sorted(now.items()) if held.get(key) != row]
+        drops[kind] = sorted(held.keys() - now.keys())
     places = graph.places()
     told = ((row[:2], row[_SHOWN]) for row in store.rows(kinds.ALL["evidence"], group))
     return puts, drops, [(*at, places.get(at)) for at, stored in told if stored != places.get(at)]
-
-
-def _differing(
-    store: Store, group: str, kind: Kind, derived: Iterable[Row]
-) -> tuple[Sequence[Row], Sequence[Key]]:
-    """Return the rows to put, and the keys to drop."""
-    held = {kind.key_of(row): tuple(row) for row in store.rows(kinds.ALL[kind.name], group)}
-    now = {kind.key_of(row): tuple(row) for row in derived}
-    put = [row for key, row in sorted(now.items()) if held.get(key) != row]
-    return put, sorted(held.keys() - now.keys())
 
 
 def in_pieces(store: Store, group: str) -> bool:
@@ -267,13 +235,10 @@ def view_now(store: Store, group: str) -> GraphView:
     return View(records_of(store, group), stored.episodes) if in_pieces(store, group) else stored
 
 
-ReadEpisodes = Callable[[Sequence[int]], list[Episode]]
-
-
 class View(GraphView):
     """A `ports.GraphView` derived from records (R4); facts are swept when they are asked for."""
 
-    def __init__(self, records: GroupRecords, episodes: ReadEpisodes) -> None:
+    def __init__(self, records: GroupRecords, episodes: Callable[[Sequence[int]], list[Episode]]) -> None:
         """Build the graph; episodes: reads episodes by sequence."""
         self.records = records
         self.graph = GroupGraph.build(records)
@@ -385,10 +350,8 @@ class StoredView(GraphView):
         parts = {id_: found or [id_] for id_, found in shown.items()}
         wanted = dict.fromkeys(id_ for part in parts.values() for id_ in part)
         known = {row[0]: rows.entity(row) for row in self._rows(kinds.ENTITIES_OF, wanted)}
-        return [
-            sorted((known[id_] for id_ in parts[asked] if id_ in known), key=lambda e: e.born)
-            for asked in recorded
-        ]
+        shows = ([known[id_] for id_ in parts[asked] if id_ in known] for asked in recorded)
+        return [sorted(found, key=lambda entity: entity.born) for found in shows]
 
     def entities_named(self, name: str) -> list[Entity]:
         """Return the entities shown with this name or alias (ignoring case and spacing), oldest first."""
@@ -396,18 +359,14 @@ class StoredView(GraphView):
         if not is_storable(folded):
             return []
         recorded = [entity for _, entity in self._rows(kinds.NAMED, [folded])]
-        found = [
-            entity
-            for entity in self.entities(list(dict.fromkeys(recorded)))
-            if folded in {rows.folded(borne) for borne in (entity.name, *entity.aliases)}
-        ]
-        return sorted(found, key=lambda entity: (entity.born, entity.id))
+        found = self.entities(list(dict.fromkeys(recorded)))
+        bearing = [one for one in found if folded in map(rows.folded, (one.name, *one.aliases))]
+        return sorted(bearing, key=lambda entity: (entity.born, entity.id))
 
     def episodes(self, sequences: Sequence[int]) -> list[Episode]:
         found = self._rows(kinds.EPISODES_AT, dict.fromkeys(sequences))
-        return [
-            rows.episode(self.group, row) for row in found if row[10] == kinds.COMMITTED and row[14] is None
-        ]
+        live = (row for row in found if row[10] == kinds.COMMITTED and row[14] is None)
+        return [rows.episode(self.group, row) for row in live]
 
     def supporters(self, ids: Sequence[str]) -> dict[str, str | None]:
         return dict(self._rows(kinds.SUPPORTERS, dict.fromkeys(ids)))

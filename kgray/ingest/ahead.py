@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from kgray.derivation.group import GroupGraph
-from kgray.derivation.names import EntityNote
-from kgray.derivation.relations import Relations
+from kgray.derivation.names import EntityNote, Relations
 from kgray.derivation.statements import Statement
 from kgray.ingest.candidates import NameLookUp, Nearest, Prepared, blocking_keys
 from kgray.ingest.decide import Decision

@@ -23,13 +23,12 @@ from kgray.derivation.change import Difference, EpisodeChange, compare, with_cha
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import let_go, records_of
 from kgray.errors import ContentError, Cost, Garbled, InputError, KgrayError, NotFound, Refused, Unwritable
-from kgray.holds import is_groups_own
 from kgray.ingest import changes
 from kgray.ingest.correct import EMBEDDER_S, correct, embed_missing
 from kgray.ingest.state import GroupState, Rules
 from kgray.ingest.threads import at_length, off_the_loop, unawaited
 from kgray.kinds import EPISODES, STATEMENT_VECTORS_OF, Row
-from kgray.ledger import removals
+from kgray.ledger import is_groups_own, removals
 from kgray.ontology import Ontology
 from kgray.ports import Answer, Embedder, Extractor, Judge, RowChanges, Store, Writer, embedded
 from kgray.records import Episode, Operation

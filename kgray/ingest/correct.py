@@ -31,10 +31,17 @@ import numpy as np
 
 from kgray import kinds, rows, times
 from kgray.derivation import names
-from kgray.derivation.change import Difference, compare
+from kgray.derivation.change import (
+    Difference,
+    Left,
+    Withdrawn,
+    borne,
+    compare,
+    removed,
+    retracted,
+)
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import let_go, records_of, records_of_entities, stale
-from kgray.derivation.withdrawn import Left, Withdrawn, borne, removed, retracted
 from kgray.errors import InputError, KgrayError, NotFound, Outrun
 from kgray.ingest import changes
 from kgray.ingest.threads import off_the_loop

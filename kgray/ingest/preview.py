@@ -7,9 +7,8 @@ from functools import partial
 
 from kgray import times
 from kgray.derivation import dump
-from kgray.derivation.change import EpisodeChange, with_change
+from kgray.derivation.change import EpisodeChange, retracted, with_change
 from kgray.derivation.stored import View, records_of
-from kgray.derivation.withdrawn import retracted
 from kgray.errors import InputError
 from kgray.ingest.calls import read_episode, settle
 from kgray.ingest.committer import Committer, Parts

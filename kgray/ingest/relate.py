@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kgray.derivation.relations import UNKNOWN, Relations
+from kgray.derivation.names import UNKNOWN, Relations
 from kgray.ingest.resolve import Resolved
 from kgray.ingest.state import Case, KnownState
 from kgray.ontology import Ontology, RelationType

@@ -16,14 +16,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from kgray import holds, spans, times
+from kgray import ledger, spans, times
 from kgray.errors import Outrun, Unavailable
-from kgray.holds import Hold, is_groups_own
 from kgray.ingest.calls import Gate
 from kgray.ingest.committer import Committer, Parts
 from kgray.ingest.state import garbage_collected_rarely
 from kgray.ingest.threads import off_the_loop
 from kgray.ingest.window import GroupWindow
+from kgray.ledger import Hold, is_groups_own
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
 from kgray.records import Episode, Operation
 
@@ -227,7 +227,7 @@ class WindowedRun:
         self.committer.forgive(group)
         store, before = self.parts.store, self._runner.holds.get(group)
         self._runner.holds[group] = await off_the_loop(
-            store, lambda: holds.hold(store, group, sequence, fault, before)
+            store, lambda: ledger.hold(store, group, sequence, fault, before)
         )
 
     async def _hold_refused(self) -> bool:
@@ -253,7 +253,7 @@ class WindowedRun:
             return 0
         self._asked_at = now
         store, before = self.parts.store, len(self._withdrawn)
-        self._runner.holds = await off_the_loop(store, lambda: holds.held(store))
+        self._runner.holds = await off_the_loop(store, lambda: ledger.held(store))
         for group in filter(self._may_withdraw, await off_the_loop(store, store.withdrawing)):
             window = self._windows.pop(group, None)
             self._withdrawn[group] = self.spawn(self._withdraw_in(group, window))
@@ -297,7 +297,7 @@ class WindowedRun:
         if outcome == "committed":
             self.totals.last_commit = time.monotonic()
         if self._runner.holds.pop(group, None) is not None:
-            holds.release(self.parts.store, group)
+            ledger.release(self.parts.store, group)
         self._on_step(group, sequence, outcome)
         window = self._windows.get(group)
         if window is not None and not (window.items or window.posted or window.head):

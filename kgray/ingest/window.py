@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from kgray.derivation.change import EpisodeChange
 from kgray.errors import ContentError
-from kgray.holds import is_groups_own
 from kgray.ingest.ahead import AheadRows, AheadState, ReadKey
 from kgray.ingest.calls import (
     Urgency,
@@ -32,6 +31,7 @@ from kgray.ingest.calls import (
 )
 from kgray.ingest.decide import Decision, decide
 from kgray.ingest.state import Answers, GroupState, KnownState, Questions, ReadEpisode
+from kgray.ledger import is_groups_own
 from kgray.ports import Answer, Embedding, Question, QuestionRequest, embedded
 from kgray.records import Episode, Extraction, Operation
 

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import compress, groupby
 from typing import Any, NamedTuple
 
-from kgray import holds, kinds, rows
+from kgray import kinds, ledger, rows
 from kgray.derivation import dump
 from kgray.derivation.dump import DumpRow
 from kgray.derivation.group import GroupGraph
@@ -240,7 +240,7 @@ def told_failures(store: Store, group: str | None) -> list[ToldFailure]:
             told = told_episodes(store, name, [row.episode.sequence for row in rows_of], set())
             pairs = zip(told, rows_of, strict=True)
             found += [ToldFailure(group=name, episode=one, failure=row.failure) for one, row in pairs]
-        for name, hold in holds.held(store).items():
+        for name, hold in ledger.held(store).items():
             if group in (None, name):
                 failure = Failure(kind="Held", message=hold.reason, attempts=hold.tries)
                 stopped = next(told_episodes(store, name, [hold.sequence], set()), None)

@@ -10,7 +10,7 @@ from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from kgray import holds, times
+from kgray import ledger, times
 from kgray.communities.found import Clustering, clustered
 from kgray.communities.refresh import OnGroup, Refresh, Refreshed
 from kgray.derivation.repair import differences, repaired
@@ -209,7 +209,7 @@ class Memory(Corrections, BothWays):
         if group is not None:
             check_group(group)
         count = retry(self.store, group, episodes, now=times.now())
-        holds.try_again(self.store, group)
+        ledger.try_again(self.store, group)
         report = await self.ingest(on_step=on_step, stop=stop)
         return replaced(report, accepted=count)
 
@@ -327,8 +327,8 @@ class Memory(Corrections, BothWays):
         if missing := no_group(self.store, check_group(group)):
             raise NotFound(missing)
         found = repaired(self.store, group)
-        if group in holds.held(self.store):
-            holds.release(self.store, group)
+        if group in ledger.held(self.store):
+            ledger.release(self.store, group)
         return found
 
     async def verify(self, group: str) -> list[str]:

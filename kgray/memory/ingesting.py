@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
-from kgray import holds, times
+from kgray import ledger, times
 from kgray.errors import Locked, NoSpace, Unavailable, exit_code_of
 from kgray.intake.drafts import Refusal
 from kgray.intake.files import Submitted
@@ -334,7 +334,7 @@ class Awaited:
         if next(self._waiting(), None) is None:
             return False
         now = times.now()
-        paused = {group for group, one in holds.held(self._store).items() if one.again_at > now}
+        paused = {group for group, one in ledger.held(self._store).items() if one.again_at > now}
         return any(group not in paused for group in self._waiting())
 
     def has(self, group: str, sequence: int) -> bool:
@@ -357,7 +357,7 @@ class Awaited:
 
     def done(self) -> IngestOutcome:
         """Return what has ended, and why groups are held in which something waits."""
-        ended, held = self.ended(), holds.held(self._store)
+        ended, held = self.ended(), ledger.held(self._store)
         why = {group: held[group].reason for group in self._waiting(held)}
         return IngestOutcome(committed=ended["committed"], failed=ended["failed"], held=why)
 

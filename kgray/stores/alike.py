@@ -18,8 +18,8 @@ from typing import Any, Generic, TypeVar
 from kgray import kinds
 from kgray import rows as packing
 from kgray.errors import Outrun, StaleWriter, StoreError, Unwritable
-from kgray.holds import held
 from kgray.kinds import EPISODES, OPERATIONS, Key, Kind, Read, Row
+from kgray.ledger import held
 from kgray.ports import Appending, GroupCounts, GroupHead, Patch, RowChanges, Store
 from kgray.records import Episode, Operation
 from kgray.times import Instant

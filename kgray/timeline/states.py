@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
+from operator import attrgetter
 from typing import Literal, NamedTuple, Protocol
 
 from kgray.records import EvidenceKind
@@ -64,11 +64,9 @@ class Rivals(Protocol):
 
     def slot_keys(self, statement: str) -> Sequence[Hashable]:
         """Return the keys of a statement's slots: statements that share a key are mutual rivals."""
-        ...
 
     def pairs(self, statement: str) -> Collection[str]:
         """Return its further rivals: by verdicts and by excluding relations."""
-        ...
 
 
 ALWAYS: Instant = -(1 << 62)  # an unknown start: before every instant
@@ -79,13 +77,10 @@ DUE, END, CONFIRMATION, START = range(4)
 # In order of `said`, ends strictly descending: no claim is both said earlier and ends earlier than another.
 Front = tuple[Claim, ...]
 OwnClaim = tuple[Claim, "StatementState"]  # a claim and the statement it is about
-Event = tuple[int, Said, OwnClaim]  # (rank, said, ...)
+Event = tuple[int, Claim, "StatementState"]  # its rank first
 Leader = tuple[Instant, "StatementState"]  # an instant and the statement that has it
 
-
-def said(claim: Claim) -> Said:
-    """Return when it was said; a key for bisection."""
-    return claim.said
+said = attrgetter("said")  # a key for bisection
 
 
 def until(claim: Claim) -> Instant:
@@ -93,13 +88,20 @@ def until(claim: Claim) -> Instant:
     return STILL if claim.end is None else claim.end
 
 
-def extended(front: Front, claim: Claim) -> Front:
+def vouched(claim: Claim) -> Instant:
+    """Return until when a claim that has started vouches: its stated end, else when it was said."""
+    return claim.said[0] if claim.end is None else claim.end
+
+
+def extended(front: Front, claim: Claim, end_of: Callable[[Claim], Instant]) -> Front:
     """Return the front with `claim` added, without claims that were said earlier and end no later."""
-    place = bisect_left(front, claim.said, key=said)
-    if place < len(front) and until(front[place]) >= until(claim):
-        return front
+    end, place = end_of(claim), len(front)
+    if front and front[-1].said > claim.said:
+        place = bisect_left(front, claim.said, key=said)
+        if end_of(front[place]) >= end:
+            return front
     keep = place
-    while keep and until(front[keep - 1]) <= until(claim):
+    while keep and end_of(front[keep - 1]) <= end:
         keep -= 1
     return (*front[:keep], claim, *front[place:])
 
@@ -119,15 +121,18 @@ class SpanDraft:
     stated: Claim | None = None  # of the supporters with a stated end the one said last
     endless: Claim | None = None  # of the `holds` without one, the same
 
+    def finish(self, end: Instant | None, ended: Claim | None, cut: bool) -> None:
+        """End it; None: open it again."""
+        self.end, self.ended, self.cut = end, ended, cut
+
     def deadline(self) -> Instant:
         """Return the stated end that stands, STILL for none (R9)."""
-        if self.stated is None or self.stated.end is None:
+        if self.stated is None:
             return STILL
-        lifts = self.endless is not None and self.endless.said > self.stated.said
+        end, last = until(self.stated), self.endless
         # Said compares t_ref first: if the last one without an end does not lift it, none does.
-        if lifts and self.endless is not None and self.endless.said[0] > self.stated.end:
-            return STILL
-        return self.stated.end
+        lifted = last is not None and last.said > self.stated.said and last.said[0] > end
+        return STILL if lifted else end
 
 
 @dataclass(slots=True, eq=False)
@@ -144,9 +149,8 @@ class StatementState:
     open: bool = False  # whether the last span is
     first: SpanDraft | None = None  # its first ended span of positive length
     last_end: Instant = ALWAYS  # the latest end of those
-    claiming: Front = ()  # its `holds` that claim the present instant (R10)
-    bounded: Front = ()  # `holds` with a stated end that started before it (R8)
-    unbounded: Claim | None = None  # the last said of those without one (R8)
+    claiming: Front = ()  # its `holds` that claim the present instant, by `until` (R10)
+    past: Front = ()  # its `holds` that started before it, by `vouched` (R8)
     ended: Claim | None = None  # the last said `ended` at or before it (R10)
 
     shown: tuple[Span, ...] = ()  # the spans as last handed out
@@ -155,15 +159,14 @@ class StatementState:
     def view(self) -> tuple[Span, ...]:
         """Return the spans in order of start; only those changed since the last call are built anew."""
         if self.low < len(self.shown) or self.low < len(self.spans):
-            fresh = tuple(self._span(draft) for draft in self.spans[self.low :])
-            self.shown = (*self.shown[: self.low], *fresh)
-            self.low = len(self.shown)
+            spans = list(self.shown[: self.low])
+            for it in self.spans[self.low :]:
+                start = None if it.start == ALWAYS else it.start
+                support = tuple(it.support)
+                spans.append(Span(self.statement, it.opened, it.point, start, it.end, it.ended, support))
+            self.shown = tuple(spans)
+            self.low = len(spans)
         return self.shown
-
-    def _span(self, draft: SpanDraft) -> Span:
-        start = None if draft.start == ALWAYS else draft.start
-        support = tuple(draft.support)
-        return Span(self.statement, draft.opened, draft.point, start, draft.end, draft.ended, support)
 
     def open_rivals(self) -> Iterator[StatementState]:
         """Yield the rivals whose last span is open; the caller may close one before taking the next."""
@@ -177,31 +180,24 @@ class StatementState:
     def overruled_by(self, moment: Said) -> Claim | None:
         """Return the claim said last that overrules a point said at `moment`, None for none (R10)."""
         best = self.ended
-        for slot in self.slots:
-            other = slot.latest_of_others(self)
-            if other is not None and (best is None or other.said > best.said):
-                best = other
-        for partner in self.partners:
-            if partner.claiming and (best is None or partner.claiming[-1].said > best.said):
-                best = partner.claiming[-1]
+        rivals = [rival for slot in self.slots for _, _, rival in slot.latest[-2:] if rival is not self]
+        for rival in (*rivals, *self.partners):
+            if rival.claiming and (best is None or rival.claiming[-1].said > best.said):
+                best = rival.claiming[-1]
         return best if best is not None and best.said > moment else None
 
     def outlives(self, end: Claim, instant: Instant) -> bool:
         """Whether a claim said later than this `ended` extends past its instant (R8)."""
-        if self.unbounded is not None and self.unbounded.said > end.said and self.unbounded.said[0] > instant:
-            return True
-        place = bisect_left(self.bounded, end.said, key=said)
-        return place < len(self.bounded) and until(self.bounded[place]) > instant
+        place = bisect_left(self.past, end.said, key=said)
+        return place < len(self.past) and vouched(self.past[place]) > instant
 
     def first_rival(self, instant: Instant) -> tuple[Instant, Claim] | None:
         """Return start and opener of the first span of positive length of a rival (R8)."""
         found = [rival for slot in self.slots for _, rival in slot.firsts if rival is not self]
         drafts = [rival.first for rival in (*found, *self.partners) if rival.first is not None]
         drafts += [r.spans[-1] for r in self.open_rivals() if r.spans[-1].start < instant]
-        if not drafts:
-            return None
-        draft = min(drafts, key=lambda d: (d.start, d.opened.said))
-        return draft.start, draft.opened
+        first = min(drafts, key=lambda d: (d.start, d.opened.said), default=None)
+        return None if first is None else (first.start, first.opened)
 
     def last_rival_end(self) -> Instant:
         """Return the latest end of an ended rival span of positive length, ALWAYS for none."""
@@ -211,28 +207,17 @@ class StatementState:
 
 @dataclass(slots=True, eq=False)
 class SlotState:
-    """One slot of a single-valued relation: its statements are mutual rivals."""
+    """One slot of a single-valued relation: its statements are mutual rivals.
+
+    latest, firsts and ends tell of two statements at least, so that one remains when a statement asks about
+    its rivals: to ask all of them would make a slot of 10,000 ends cost 50 million looks.
+    """
 
     open: StatementState | None = None
     # (said, statement, its state): the last of the claims in force of each statement, sorted.
     latest: list[tuple[Said, str, StatementState]] = field(default_factory=list)
-    # Two statements each, so that one remains when a statement asks about its rivals: to ask all of them
-    # would make a slot of 10,000 ends cost 50 million looks.
-    firsts: tuple[Leader, ...] = ()  # with the earliest first spans, the earliest first
-    ends: tuple[Leader, ...] = ()  # with the latest ends, the latest first
-
-    def latest_of_others(self, state: StatementState) -> Claim | None:
-        """Return the claim said last among the other statements' claims at this instant."""
-        for _, _, rival in reversed(self.latest[-2:]):
-            if rival is not state:
-                return rival.claiming[-1]
-        return None
-
-
-def last_two(leaders: tuple[Leader, ...], new: Leader) -> tuple[Leader, ...]:
-    """Return the two latest of different statements; `new` is later than what its statement had."""
-    others = [leader for leader in leaders if leader[1] is not new[1]]
-    return tuple(sorted((*others, new), key=itemgetter(0), reverse=True)[:2])
+    firsts: tuple[Leader, ...] = ()  # the two with the earliest first spans, the earliest first
+    ends: tuple[Leader, ...] = ()  # the two with the latest ends, the latest first
 
 
 def events_of(claim: Claim) -> list[tuple[Instant, int]]:
@@ -254,7 +239,7 @@ def events_of(claim: Claim) -> list[tuple[Instant, int]]:
 
 def starts_of(events: Iterable[Event]) -> list[OwnClaim]:
     """Return the `holds` claims that start, with their statements."""
-    return [own for rank, _, own in events if rank == START and own[0].kind == "holds"]
+    return [(claim, state) for rank, claim, state in events if rank == START and claim.kind == "holds"]
 
 
 def arranged(events: list[Event]) -> list[Event]:
@@ -263,12 +248,11 @@ def arranged(events: list[Event]) -> list[Event]:
     for claim, state in starts_of(events):
         first[state] = min(claim.said, first.get(state, claim.said))
 
-    def rank_of(rank: int, own: OwnClaim) -> int:
-        if own[0].kind != "ended":
-            return rank
-        # Every time: a denial may have set the earlier start aside.
-        return START if own[1] in first and first[own[1]] < own[0].said else END
+    def order(event: Event) -> tuple[int, Said, bool, str]:
+        rank, claim, state = event
+        if claim.kind == "ended" and state in first and first[state] < claim.said:
+            rank = START
+        # Of one end for several variants, that of the variant that it was recorded with comes first (R6).
+        return rank, claim.said, claim.other_variant, claim.statement
 
-    ranked = ((rank_of(rank, own), moment, own) for rank, moment, own in events)
-    # Of one end for several variants, that of the variant that it was recorded with comes first (R6).
-    return sorted(ranked, key=lambda e: (e[0], e[1], e[2][0].other_variant, e[2][0].statement))
+    return sorted(events, key=order)

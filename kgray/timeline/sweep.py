@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Hashable, Iterable, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from kgray.timeline.states import (
@@ -34,39 +34,37 @@ from kgray.timeline.states import (
     arranged,
     events_of,
     extended,
-    last_two,
     said,
     starts_of,
     until,
+    vouched,
 )
 from kgray.times import Instant
 
-# Kinds of log entry: item added to or taken from a list, span ended, statement changed; else an attribute.
-_ADDED, _TAKEN, _OVER, _CHANGED = "+", "-", "over", "changed"
+_start = attrgetter("start")  # of a span
 
 
 class Component:
-    """The sweep over statements that are connected by rivalry."""
+    """The sweep over statements that rivalry connects; what an instant changes is logged, to be undone."""
 
     def __init__(self, touched: set[StatementState]) -> None:
-        """touched: collects the statements whose spans may have changed."""
-        self._touched = touched
+        self._touched = touched  # collects the statements whose spans may have changed
         self._batches: dict[Instant, list[Event]] = {}  # arranged
         self._times: list[Instant] = []
         self._marks: list[int] = []  # for each instant swept: the length of the log before it
-        self._log: list[tuple[Any, str, Any]] = []  # (object, attribute or list mark, what it was)
-
-    # -- in and out
+        # (object, attribute, what it was), or (what undoes it, "", its arguments)
+        self._log: list[tuple[Any, str, Any]] = []
 
     def change(self, new: Iterable[OwnClaim], gone: Iterable[OwnClaim] = ()) -> None:
         """Add new claims, remove those that a denial set aside, and sweep from the first touched instant."""
         touched: dict[Instant, list[Event]] = {}
-        for own in new:
-            for at, rank in events_of(own[0]):
-                touched.setdefault(at, []).append((rank, own[0].said, own))
-        left = {(own[0].said, own[0].statement) for own in gone}
-        for own in gone:
-            touched.update((at, touched.get(at, [])) for at, _ in events_of(own[0]))
+        for claim, state in new:
+            for at, rank in events_of(claim):
+                touched.setdefault(at, []).append((rank, claim, state))
+        left = {(claim.said, claim.statement) for claim, _ in gone}
+        for claim, _ in gone:
+            for at, _ in events_of(claim):
+                touched.setdefault(at, [])
         if not touched:
             return
         self._rewind(min(touched))
@@ -75,28 +73,34 @@ class Component:
                 insort(self._times, at)
             # An instant that loses its last event stays: an empty one costs nothing.
             held = self._batches.get(at, ())
-            events = [e for e in held if (e[1], e[2][0].statement) not in left] + touched[at]
+            events = [e for e in held if (e[1].said, e[1].statement) not in left] + touched[at]
             self._batches[at] = arranged(events) if len(events) > 1 else events
         for instant in self._times[len(self._marks) :]:
             self._marks.append(len(self._log))
             self._take(instant, self._batches[instant])
 
-    # -- the log
+    def _rewind(self, instant: Instant) -> None:
+        place = bisect_left(self._times, instant)
+        if place < len(self._marks):
+            mark = self._marks[place]
+            for target, name, old in reversed(self._log[mark:]):
+                setattr(target, name, old) if name else target(*old)
+            del self._marks[place:], self._log[mark:]
 
     def _set(self, target: Any, name: str, value: object) -> None:  # noqa: ANN401 - a state, slot or draft
         self._log.append((target, name, getattr(target, name)))
         setattr(target, name, value)
 
     def _insert(self, items: list[Any], place: int, item: object) -> None:
-        self._log.append((items, _ADDED, place))
+        self._log.append((items.pop, "", (place,)))
         items.insert(place, item)
 
     def _remove(self, items: list[Any], place: int) -> None:
-        self._log.append((items, _TAKEN, (place, items.pop(place))))
+        self._log.append((items.insert, "", (place, items.pop(place))))
 
     def _touch(self, state: StatementState) -> None:
-        """Log that the statement's last span changes; called before each change."""
-        self._log.append((state, _CHANGED, None))
+        """Note that the statement's last span changes; called before each change."""
+        self._log.append((self._note_change, "", (state,)))
         self._note_change(state)
 
     def _note_change(self, state: StatementState) -> None:
@@ -105,75 +109,13 @@ class Component:
         if state.low > last >= 0:
             state.low = last
 
-    def _rewind(self, instant: Instant) -> None:
-        """Undo all that was swept at `instant` and later."""
-        place = bisect_left(self._times, instant)
-        if place >= len(self._marks):
-            return
-        mark = self._marks[place]
-        while len(self._log) > mark:
-            target, name, old = self._log.pop()
-            if name == _ADDED:
-                del target[old]
-            elif name == _TAKEN:
-                target.insert(*old)
-            elif name == _CHANGED:
-                self._note_change(target)
-            elif name == _OVER:
-                target.end, target.ended, target.cut = None, None, False
-            else:
-                setattr(target, name, old)
-        del self._marks[place:]
-
-    # -- one instant
-
-    def _take(self, instant: Instant, events: list[Event]) -> None:
-        starts = starts_of(events)
-        for rank, _, (claim, state) in events:
-            if rank == DUE:
-                self._reach_stated_end(instant, claim, state)
-            elif claim.kind == "ended":
-                self._stop_claiming(claim, state)
-        for claim, state in starts:
-            if until(claim) > instant:
-                self._set_claiming(state, extended(state.claiming, claim))
-        for rank, _, (claim, state) in events:
-            if claim.kind == "ended":
-                self._end(instant, claim, state)
-            elif rank != DUE:
-                self._begin(instant, claim, state, "start" if rank == START else "confirmation")
-        for claim, state in starts:
-            self._count_as_past(claim, state)
-
-    def _count_as_past(self, claim: Claim, state: StatementState) -> None:
-        """Keep a start as a past one: R8 asks whether a later one outlives an end."""
-        if claim.end is not None:
-            self._set(state, "bounded", extended(state.bounded, claim))
-        elif state.unbounded is None or state.unbounded.said < claim.said:
-            self._set(state, "unbounded", claim)
-
-    def _reach_stated_end(self, instant: Instant, claim: Claim, state: StatementState) -> None:
-        """Stop a claim at its stated end; the span ends if that end stands (R9)."""
-        if any(other is claim for other in state.claiming):
-            self._set_claiming(state, tuple(other for other in state.claiming if other is not claim))
-        if state.open and state.spans[-1].deadline() <= instant:
-            self._close(instant, state, state.spans[-1].stated, cut=False)
-
-    def _stop_claiming(self, claim: Claim, state: StatementState) -> None:
-        """Apply an `ended` claim: claims said before it that have started stop claiming (R10)."""
-        place = bisect_left(state.claiming, claim.said, key=said)
-        if place:
-            self._set_claiming(state, state.claiming[place:])
-        if state.ended is None or state.ended.said < claim.said:
-            self._set(state, "ended", claim)
-
     def _set_claiming(self, state: StatementState, claiming: tuple[Claim, ...]) -> None:
         """Set the claims for a statement at this instant; its slots keep the one said last."""
-        if claiming is state.claiming:
+        if claiming == state.claiming:
             return
         old, new = state.claiming[-1:], claiming[-1:]
         self._set(state, "claiming", claiming)
-        if old and new and old[0] is new[0]:
+        if old == new:
             return
         for slot in state.slots:
             if old:
@@ -182,7 +124,32 @@ class Component:
                 entry = (new[0].said, state.statement)
                 self._insert(slot.latest, bisect_left(slot.latest, entry), (*entry, state))
 
-    # -- the rules
+    def _take(self, instant: Instant, events: list[Event]) -> None:
+        """Apply the rules at one instant: what claims it (R10), its points, and what is past after it."""
+        starts = starts_of(events)
+        for rank, claim, state in events:
+            if rank == DUE:
+                self._set_claiming(state, tuple(other for other in state.claiming if other is not claim))
+                self._end_if_due(instant, state)
+            elif claim.kind == "ended":  # claims said before it that have started claim no more
+                self._stop_claiming(claim, state)
+        for claim, state in starts:
+            if until(claim) > instant:
+                self._set_claiming(state, extended(state.claiming, claim, until))
+        for rank, claim, state in events:
+            if claim.kind == "ended":
+                self._end(instant, claim, state)
+            elif rank != DUE:
+                self._begin(instant, claim, state, "start" if rank == START else "confirmation")
+        for claim, state in starts:
+            self._set(state, "past", extended(state.past, claim, vouched))
+
+    def _stop_claiming(self, claim: Claim, state: StatementState) -> None:
+        place = bisect_left(state.claiming, claim.said, key=said)
+        if place:
+            self._set_claiming(state, state.claiming[place:])
+        if state.ended is None or state.ended.said < claim.said:
+            self._set(state, "ended", claim)
 
     def _end(self, instant: Instant, claim: Claim, state: StatementState) -> None:
         """R8: an end point. One that was recorded with another variant only closes an open span (R6)."""
@@ -224,53 +191,46 @@ class Component:
         for rival in rivals:
             if rival.open:  # a statement may be a rival twice
                 self._close(opens, rival, claim, cut=True)
-        self._start(opens, claim, point, state)
-        self._end_if_due(instant, state)
-
-    def _start(self, start: Instant, claim: Claim, point: Point, state: StatementState) -> None:
-        """Open a span."""
-        self._insert(state.spans, len(state.spans), SpanDraft(state, claim, point, start, [claim]))
+        self._insert(state.spans, len(state.spans), SpanDraft(state, claim, point, opens, [claim]))
         self._touch(state)
         self._set(state, "open", True)
         for slot in state.slots:
             self._set(slot, "open", state)
-        self._weigh_stated_end(claim, state.spans[-1])
+        self._weigh(instant, claim, state)
 
     def _keep(self, draft: SpanDraft, end: Instant, by: Claim, state: StatementState) -> None:
         """Add a span that is already ended: open rivals stay open."""
         self._insert(state.spans, len(state.spans), draft)
         self._touch(state)
-        draft.end, draft.ended = end, by
+        draft.finish(end, by, cut=False)
         if end > draft.start:
             self._note_ended(draft, end, state)
 
     def _support(self, instant: Instant, claim: Claim, state: StatementState) -> None:
         """Add evidence to the last span; where that is open, its stated ends count anew (R9)."""
         self._touch(state)
-        draft = state.spans[-1]
-        place = bisect_left(draft.support, claim.said, key=said)
-        if place == len(draft.support) or draft.support[place].said != claim.said:
-            self._insert(draft.support, place, claim)
+        support = state.spans[-1].support
+        place = bisect_left(support, claim.said, key=said)
+        if place == len(support) or support[place].said != claim.said:
+            self._insert(support, place, claim)
         if state.open:
-            self._weigh_stated_end(claim, draft)
-            self._end_if_due(instant, state)
+            self._weigh(instant, claim, state)
 
-    def _weigh_stated_end(self, claim: Claim, draft: SpanDraft) -> None:
-        """Keep, of the supporters with and without a stated end, the one said last."""
+    def _weigh(self, instant: Instant, claim: Claim, state: StatementState) -> None:
+        """Keep, of the open span's supporters with and without a stated end, the one said last (R9)."""
+        draft = state.spans[-1]
         if claim.kind == "holds":
             name = "endless" if claim.end is None else "stated"
             held: Claim | None = getattr(draft, name)
             if held is None or held.said < claim.said:
                 self._set(draft, name, claim)
+        self._end_if_due(instant, state)
 
     def _end_if_due(self, instant: Instant, state: StatementState) -> None:
-        """End the open span now if its stated end is not in the future."""
-        draft = state.spans[-1]
-        if draft.deadline() <= instant:
-            self._close(instant, state, draft.stated, cut=False)
+        if state.open and state.spans[-1].deadline() <= instant:
+            self._close(instant, state, state.spans[-1].stated, cut=False)
 
     def _close(self, end: Instant, state: StatementState, by: Claim | None, *, cut: bool) -> None:
-        """End the open span."""
         self._touch(state)
         draft = state.spans[-1]
         self._set(state, "open", False)
@@ -279,8 +239,8 @@ class Component:
         if end == ALWAYS:
             self._remove(state.spans, len(state.spans) - 1)  # from unknown to unknown: none (R12)
             return
-        self._log.append((draft, _OVER, None))
-        draft.end, draft.ended, draft.cut = end, by, cut
+        self._log.append((draft.finish, "", (None, None, False)))
+        draft.finish(end, by, cut)
         if end > draft.start:
             self._note_ended(draft, end, state)
 
@@ -294,27 +254,24 @@ class Component:
         if end > state.last_end:
             self._set(state, "last_end", end)
             for slot in state.slots:
-                self._set(slot, "ends", last_two(slot.ends, (end, state)))
+                others = (leader for leader in slot.ends if leader[1] is not state)
+                ends = sorted((*others, (end, state)), key=itemgetter(0), reverse=True)
+                self._set(slot, "ends", tuple(ends[:2]))
 
 
 class PlainSlot:
     """The spans of one slot, or of one statement without rivals, in order of start."""
 
     def __init__(self, touched: set[StatementState]) -> None:
-        """touched: collects the statements whose spans changed."""
-        self._touched = touched
+        self._touched = touched  # collects the statements whose spans may have changed
         self._runs: list[SpanDraft] = []
-        self._starts: list[Instant] = []  # of the runs, for bisection
 
-    def take(self, own: Sequence[OwnClaim]) -> bool:
-        """Add claims; False where one needs all rules: then this slot is not used any more."""
-        return all(self._put(claim, state) for claim, state in own)
-
-    def _put(self, claim: Claim, state: StatementState) -> bool:
+    def take(self, claim: Claim, state: StatementState) -> bool:
+        """Add a claim; False where it needs all rules: then this slot is not used any more."""
         at = claim.said[0]
         if claim.kind != "holds" or claim.end is not None or claim.start != at:
             return False
-        place = bisect_right(self._starts, at)  # the run before this index is open at `at`
+        place = bisect_right(self._runs, at, key=_start)  # the run before this index is open at `at`
         current = self._runs[place - 1] if place else None
         if current is not None and current.state is state:
             current.support.insert(bisect_left(current.support, claim.said, key=said), claim)
@@ -327,21 +284,20 @@ class PlainSlot:
                 return False  # two rivals at one instant
             if rest:
                 del current.support[keep:]
-                self._insert(place, _run(current.state, rest))
+                self._insert(place, current.state, rest)
         following = self._runs[place] if place < len(self._runs) else None
         if following is not None and following.state is state:
             following.support.insert(0, claim)
-            following.start = self._starts[place] = at
+            following.start = at
         else:
-            self._insert(place, _run(state, [claim]))
+            self._insert(place, state, [claim])
         self._settle(place)
         return True
 
-    def _insert(self, place: int, run: SpanDraft) -> None:
+    def _insert(self, place: int, state: StatementState, support: list[Claim]) -> None:
+        run = SpanDraft(state, support[0], "start", support[0].said[0], support)
         self._runs.insert(place, run)
-        self._starts.insert(place, run.start)
-        spans = run.state.spans
-        spans.insert(bisect_left(spans, run.start, key=_start), run)
+        state.spans.insert(bisect_left(state.spans, run.start, key=_start), run)
 
     def _settle(self, place: int) -> None:
         """Update opener and end of the run at `place` and of its neighbours."""
@@ -354,14 +310,6 @@ class PlainSlot:
             state = run.state
             state.low = min(state.low, bisect_left(state.spans, run.start, key=_start))
             self._touched.add(state)
-
-
-def _run(state: StatementState, support: list[Claim]) -> SpanDraft:
-    return SpanDraft(state, support[0], "start", support[0].said[0], support)
-
-
-def _start(draft: SpanDraft) -> Instant:
-    return draft.start
 
 
 SpanChange = tuple[tuple[Span, ...], tuple[Span, ...]]  # the spans before, the spans after
@@ -384,10 +332,9 @@ def timeline(
 class Sweep:
     """`timeline`, kept up to date: claims in any order and in any batches give the same spans.
 
-    The sweep calls `rivals` back when a statement's first claim arrives. Where the rivals of a statement
-    change later (a ruling, a merge, a verdict on two old statements), or evidence is taken away, make a new
-    sweep of the statements concerned. `add` sweeps on from the earliest instant that the claims touch, of all
-    statements that it holds: keep one for those that rivalry connects.
+    It asks `rivals` when a statement's first claim arrives. Where the rivals of a statement change later, or
+    evidence is taken away, make a new one. `add` sweeps on from the earliest instant that the claims touch,
+    of all statements that it holds: keep one for those that rivalry connects.
     """
 
     def __init__(self, rivals: Rivals) -> None:
@@ -410,18 +357,15 @@ class Sweep:
 
     def add(self, claims: Sequence[Claim]) -> dict[str, SpanChange]:
         """Add claims; return, by statement, the spans before and after where they differ."""
-        own = [(claim, self._statement(claim.statement)) for claim in claims]
+        own = [(claim, self._statements.get(claim.statement) or self._linked(claim)) for claim in claims]
         new, gone = _sift(own)
         if self._component is not None:
             self._component.change(new, gone)
-        elif gone or not self._plain.take(new):
+        elif gone or not all(self._plain.take(claim, state) for claim, state in new):
             self._apply_all_rules()
         self._size += len(claims)
-        return self._changes()
-
-    def _changes(self) -> dict[str, SpanChange]:
         changes: dict[str, SpanChange] = {}
-        for state in sorted(self._touched, key=lambda state: state.statement):
+        for state in sorted(self._touched, key=attrgetter("statement")):
             before, same = state.shown, state.low
             after = state.view()
             if before[same:] != after[same:]:
@@ -429,15 +373,12 @@ class Sweep:
         self._touched.clear()
         return changes
 
-    def _statement(self, statement: str) -> StatementState:
-        """Return the statement's state; a new one is linked to its rivals."""
-        state = self._statements.get(statement)
-        if state is not None:
-            return state
-        state = self._statements[statement] = StatementState(statement)
-        for key in dict.fromkeys(self._rivals.slot_keys(statement)):
+    def _linked(self, claim: Claim) -> StatementState:
+        """Return the state of a statement with its first claim, linked to its rivals."""
+        state = self._statements[claim.statement] = StatementState(claim.statement)
+        for key in dict.fromkeys(self._rivals.slot_keys(claim.statement)):
             state.slots.append(self._slots.setdefault(key, SlotState()))
-        for name in sorted(set(self._rivals.pairs(statement))):
+        for name in sorted(set(self._rivals.pairs(claim.statement))):
             partner = self._statements.get(name)
             if partner is not None and partner is not state:
                 state.partners.append(partner)
@@ -451,11 +392,11 @@ class Sweep:
     def _apply_all_rules(self) -> None:
         """Take in all claims anew, by all rules from now on."""
         self._component = Component(self._touched)
-        for state in self._statements.values():
+        held = self._statements.values()
+        for state in held:
             state.spans.clear()
             state.low = 0
-            self._touched.add(state)
-        held = self._statements.values()
+        self._touched.update(held)
         self._component.change((claim, state) for state in held for claim in state.claims)
 
 

@@ -19,7 +19,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 import kgray
-from kgray import holds
+from kgray import ledger
 from tests.doors.served import serving
 
 TOOLS = [
@@ -128,7 +128,7 @@ async def test_errors_say_what_to_do_next(served):
 async def test_a_group_that_is_held_at_a_correction_says_so(served, tmp_path):
     async with kgray.open(tmp_path / "data", create=False) as memory:
         await memory.add("I work at Acme.", group="team", speaker="Alice")
-        holds.hold(memory.store, "team", 0, kgray.Unavailable("the disk gave way"), None)
+        ledger.hold(memory.store, "team", 0, kgray.Unavailable("the disk gave way"), None)
     async with Client(f"{served.url}/mcp/team") as client:
         assert (await told(client, "memory_status"))["failures"] == ["a correction: the disk gave way"]
 

@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 
 from bench.plain_loop import Loop
 from kgray.errors import Garbled, KgrayError, Refused, SettingsError, Unavailable
-from kgray.holds import held
 from kgray.ingest import committer, correct
 from kgray.ingest.committer import Parts
 from kgray.ingest.correct import withdraw_requested
 from kgray.ingest.runner import Runner
 from kgray.kinds import ALL, DONE, KINDS, Row
-from kgray.ledger import request
+from kgray.ledger import held, request
 from kgray.ports import Matrix, embedded
 from kgray.records import Operation
 from kgray.rows import vector_bytes

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kgray import holds, kinds, times
+from kgray import kinds, ledger, times
 from kgray.derivation.repair import differences
 from kgray.errors import SettingsError, Unwritable
 from kgray.ingest import window
@@ -29,8 +29,8 @@ PAUSE_S = 600  # longer than any test takes: none is tried again by itself
 
 @pytest.fixture(autouse=True)
 def _long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holds, "_FIRST_PAUSE_S", PAUSE_S)
-    monkeypatch.setattr(holds, "_LONGEST_PAUSE_S", 100 * PAUSE_S)
+    monkeypatch.setattr(ledger, "_FIRST_PAUSE_S", PAUSE_S)
+    monkeypatch.setattr(ledger, "_LONGEST_PAUSE_S", 100 * PAUSE_S)
 
 
 class Faulty:
@@ -78,18 +78,18 @@ def test_a_defect_holds_its_group_and_the_others_go_on(stores):
 
     assert totals.committed == 2 * EACH + 1
     assert (state(engine), state(engine, "one")) == ((1, EACH - 1, EACH - 1), (EACH, 0, 0))
-    one = holds.held(engine.store)[engine.named("bad")]
+    one = ledger.held(engine.store)[engine.named("bad")]
     assert (one.sequence, one.tries, one.reason) == (2, 1, "RuntimeError, a fault of kgray")
     assert 0 < one.again_at - times.now() <= PAUSE_S * times.SECOND
     model.error = None
     run(engine, extractor=model)
     assert state(engine) == (1, EACH - 1, EACH - 1)  # its pause is not over
 
-    holds.try_again(engine.store, engine.named("bad"))
+    ledger.try_again(engine.store, engine.named("bad"))
     run(engine, extractor=model)
 
     assert state(engine) == (EACH, 0, 0)
-    assert engine.named("bad") not in holds.held(engine.store)
+    assert engine.named("bad") not in ledger.held(engine.store)
 
 
 @EMBEDDED
@@ -108,7 +108,7 @@ def test_a_defect_beside_the_reading_of_an_episode_holds_its_group(stores, monke
     totals, _ = run(engine, hangs_s=HANGS_S, late_s=0.1)
 
     assert totals.committed == 2 * EACH + 1
-    assert holds.held(engine.store)[engine.named("bad")].reason == "ValueError, a fault of kgray"
+    assert ledger.held(engine.store)[engine.named("bad")].reason == "ValueError, a fault of kgray"
 
 
 @EMBEDDED
@@ -118,10 +118,10 @@ def test_each_failure_makes_the_pause_longer(stores):
     pauses = []
     for tries in (1, 2, 3):
         run(engine, extractor=model)
-        one = holds.held(engine.store)[engine.named("bad")]
+        one = ledger.held(engine.store)[engine.named("bad")]
         assert one.tries == tries
         pauses.append((one.again_at - times.now()) / times.SECOND)
-        holds.try_again(engine.store, None)
+        ledger.try_again(engine.store, None)
     assert [pytest.approx(n * PAUSE_S, abs=HANGS_S / 2) for n in (1, 4, 16)] == pauses
 
 
@@ -141,9 +141,9 @@ def test_what_the_store_refuses_of_one_group_holds_that_one(stores):
 
     assert totals.committed == 2 * EACH + state(engine)[0]
     assert state(engine)[0] < EACH == sum(state(engine)[:2])
-    assert holds.held(engine.store)[engine.named("bad")].reason.startswith("too little memory")
+    assert ledger.held(engine.store)[engine.named("bad")].reason.startswith("too little memory")
     assert differences(engine.store, engine.named("bad")) == []
-    holds.try_again(engine.store, None)
+    ledger.try_again(engine.store, None)
     run(engine)
     assert state(engine) == (EACH, 0, 0)
     assert differences(engine.store, engine.named("bad")) == []
@@ -160,7 +160,7 @@ def test_a_removal_is_carried_out_in_a_held_group_and_frees_it(stores):
     run(engine, extractor=model)
 
     assert state(engine) == (EACH - 1, 0, 0)
-    assert group not in holds.held(engine.store)
+    assert group not in ledger.held(engine.store)
 
 
 @EMBEDDED
@@ -169,4 +169,4 @@ def test_what_concerns_the_models_server_ends_the_run(stores):
     engine = filled(stores)
     with pytest.raises(SettingsError, match="wrong key"):
         run(engine, extractor=Faulty(engine, SettingsError("the server refused: wrong key")))
-    assert engine.named("bad") not in holds.held(engine.store)
+    assert engine.named("bad") not in ledger.held(engine.store)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kgray.derivation.relations import Relations
+from kgray.derivation.names import Relations
 from kgray.derivation.repair import differences
 from kgray.derivation.stored import records_of
 from kgray.ontology import shipped

@@ -15,7 +15,7 @@ from typing import Any
 import apsw
 import pytest
 
-from kgray import holds, times
+from kgray import ledger, times
 from kgray.backends.scripted import ScriptedExtractor, ScriptedJudge
 from kgray.derivation.stored import StoredView
 from kgray.ledger import dumped_episodes, failures, previous, retry
@@ -141,11 +141,11 @@ def test_k_a_store_that_fails_at_the_last_statement_keeps_nothing(tmp_path: Path
     engine.accept(triples(60, works("Beta")))
     with nullcontext() if window else pytest.raises(apsw.ConstraintError, match="the disk gave way"):
         engine.run()
-    assert list(holds.held(engine.store)) == ([engine.named()] if window else [])
+    assert list(ledger.held(engine.store)) == ([engine.named()] if window else [])
     assert engine.dump() == dumped
     with apsw.Connection(str(tmp_path / "kgray.sqlite3")) as other:
         other.execute("DROP TRIGGER broken")
-    holds.try_again(engine.store, None)
+    ledger.try_again(engine.store, None)
     engine.run()
     assert engine.spans() == {"Acme": [(0, 60)], "Beta": [(60, None)]}
     engine.check()

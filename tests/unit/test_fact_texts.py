@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kgray import times
-from kgray.derivation.names import EntityNote
-from kgray.derivation.relations import Relations, verb_phrase
-from kgray.derivation.statements import Statement, statement_text
+from kgray.derivation.names import EntityNote, Relations
+from kgray.derivation.statements import Statement, statement_text, verb_phrase
 from kgray.ontology import shipped
 from kgray.records import Evidence, Ruling, Value, as_value
 
