@@ -20,7 +20,7 @@ from kgray import times
 from kgray.ingest.committer import Committer, Parts
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import BYTES_A_NAME, BYTES_A_STATEMENT
-from kgray.ledger import accept, failures
+from kgray.ledger import accept, failures, pending_groups
 from kgray.ports import ExtractionRequest, Extractor
 from kgray.records import Draft, Extraction
 
@@ -61,7 +61,7 @@ def run(kind: StoreKind, groups: int, deep: int, progress: Callable[[str], None]
         accept(store, [_said(names[1], 1)], now=times.now())
         calls: dict[str, Callable[[], object]] = {
             "look_s": lambda: store.newly_pending(mark),
-            "everything_s": store.pending_groups,
+            "everything_s": lambda: pending_groups(store),
             "withdrawing_s": store.withdrawing,
             "counts_s": store.counts,
             "failures_s": lambda: failures(store),

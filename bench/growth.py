@@ -21,7 +21,7 @@ from kgray.derivation.change import EpisodeChange
 from kgray.ingest.changes import committed
 from kgray.ingest.committer import Direct, Outbox, Parts
 from kgray.ingest.state import GroupState, ReadEpisode
-from kgray.ledger import accept
+from kgray.ledger import accept, pending
 from kgray.ontology import shipped
 from kgray.ports import Embedder, ExtractionRequest, RowChanges, Store, Vector
 from kgray.prompting.replies import parse_extraction
@@ -111,7 +111,7 @@ class GrowingStore:
         """Accept drafts of one group and commit them, `gather` a transaction."""
         group = drafts[0].group
         accept(self.store, drafts, now=times.now())
-        while entries := self.store.pending(group, _BATCH):
+        while entries := pending(self.store, group, _BATCH):
             for start in range(0, len(entries), gather):
                 for entry in entries[start : start + gather]:
                     if isinstance(entry, Episode):

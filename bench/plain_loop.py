@@ -11,6 +11,7 @@ from kgray.ingest.calls import journaled, keep, patiently, read_episode, settle,
 from kgray.ingest.committer import Committer, Outbox, Parts
 from kgray.ingest.decide import Decision, decide
 from kgray.ingest.state import Answers, GroupState, ReadEpisode
+from kgray.ledger import pending, pending_groups
 from kgray.ports import Answer, QuestionRequest, embedded
 from kgray.ports.ingest import OnStep, Stop, Totals
 from kgray.records import Episode, Extraction, Operation
@@ -56,11 +57,9 @@ class Loop:
 
     async def _carry_out(self, groups: Collection[str] | None, stop: Stop, on_step: OnStep) -> None:
         store = self._parts.store
-        while not stop() and (
-            waiting := [g for g in store.pending_groups() if groups is None or g in groups]
-        ):
+        while not stop() and (waiting := [g for g in pending_groups(store) if groups is None or g in groups]):
             for group in waiting:
-                while not stop() and (entries := store.pending(group, _CLAIM)):
+                while not stop() and (entries := pending(store, group, _CLAIM)):
                     for entry in entries:
                         if stop():
                             return

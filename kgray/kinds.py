@@ -70,6 +70,15 @@ class Kind:
         """The names of the columns, in their order."""
         return tuple(column.name for column in self.columns)
 
+    @cached_property
+    def types(self) -> Mapping[str, ColumnType]:
+        """The type of each column, of the computed ones too."""
+        return {column.name: column.type for column in (*self.columns, *self.computed)}
+
+    def lowest(self, columns: Sequence[str]) -> Row:
+        """Return values below all that these columns have: a scan begins behind them."""
+        return tuple(-1 if self.types[name] == "int" else "" for name in columns)
+
     def key_of(self, row: Row) -> Key:
         """Return the key of a row."""
         names = self.names
@@ -412,5 +421,5 @@ COMMUNITIES_OF_RUN = Read("communities of a run", COMMUNITIES, by="run")
 COMMUNITIES_AT = Read("communities by id", COMMUNITIES, by=("run", "id"))
 COMMUNITY_SOURCES = Read("sources of communities", COMMUNITIES, ("run", "id", "sources"))
 READS: tuple[Read, ...] = (*ALL.values(), *SINCE, *(one for one in vars().values() if isinstance(one, Read)))
-# Those that are run over all groups at once (`Store.everywhere`).
+# Those that are run over all groups at once.
 EVERYWHERE: tuple[Read, ...] = (ALL["holds"], EPISODES_IN_STATE)

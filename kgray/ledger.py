@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 from kgray import kinds, rows, times
 from kgray.errors import Damaged, Garbled, InputError, KgrayError, Unwritable
 from kgray.kinds import EPISODES, EPISODES_IN_STATE, OPERATIONS, OPERATIONS_IN_STATE, Kind, Read, Row
-from kgray.ports import Appending, Patch, Store
+from kgray.ports import Appending, GroupCounts, Patch, Store
 from kgray.records import WITHDRAWALS, Draft, Episode, Operation, check_group, is_storable
 from kgray.times import Instant
 
@@ -338,6 +338,25 @@ def previous(store: Store, episode: Episode, limit: int) -> list[Episode]:
             asked *= 4
 
 
+def pending_groups(store: Store) -> dict[str, bool]:
+    """Return the groups with anything accepted, extracted or requested, sorted; True = some of it is live."""
+    return store.newly_pending(0)[0]
+
+
+def pending(store: Store, group: str, limit: int, *, after: int = 0) -> list[Episode | Operation]:
+    """Return what is next in a group's order behind a sequence, at most `limit`."""
+    with store.reading():
+        asked = store.pending_sequences(group, after, limit)
+        episodes = store.rows(kinds.EPISODES_AT, group, [sequence for sequence, its in asked if its])
+        operations = store.rows(kinds.OPERATIONS_AT, group, [sequence for sequence, its in asked if not its])
+        # Where there are no snapshots, an entry may have ended meanwhile.
+        found: list[Episode | Operation] = [
+            rows.episode(group, row) for row in episodes if row[10] in (kinds.ACCEPTED, kinds.EXTRACTED)
+        ]
+        found += [rows.operation(group, row) for row in operations if row[3] == kinds.PENDING]
+    return sorted(found, key=lambda entry: entry.sequence)
+
+
 def episodes_at(store: Store, group: str, sequences: Sequence[int]) -> list[Episode]:
     """Return the episodes with these sequences, in any state, in the order asked, each once."""
     asked = list(dict.fromkeys(sequences))
@@ -388,7 +407,8 @@ class FailedEpisode:
 def failures(store: Store, group: str | None = None) -> list[FailedEpisode]:
     """Return the failed episodes that were not retried or retracted, by group and sequence."""
     if group is None:
-        found = [row for row in store.everywhere(EPISODES_IN_STATE, [kinds.FAILED]) if row[1][14] is None]
+        everywhere = store.rows(EPISODES_IN_STATE, None, [kinds.FAILED])
+        found = [(name, tuple(row)) for name, *row in everywhere if row[14] is None]
     else:
         found = [(group, row) for row in _failed_rows(store, group)]
     return [
@@ -425,7 +445,16 @@ def is_groups_own(error: BaseException | None) -> bool:
 
 def held(store: Store) -> dict[str, Hold]:
     """Return the groups that are held, those whose pause is over included, by name."""
-    return {group: Hold(*row[1:]) for group, row in store.everywhere(kinds.ALL["holds"]) if row[4]}
+    return {group: Hold(*row[1:]) for group, *row in store.rows(kinds.ALL["holds"], None) if row[4]}
+
+
+def counts(store: Store, group: str | None = None) -> dict[str, GroupCounts]:
+    """Return `Store.counts`, and how many entries are held."""
+    with store.reading():
+        found = store.counts(group)
+        for name in held(store).keys() & found.keys():
+            found[name] = replace(found[name], held=found[name].accepted + found[name].extracted)
+    return found
 
 
 def hold(store: Store, group: str, sequence: int, error: BaseException, before: Hold | None) -> Hold:

@@ -312,8 +312,7 @@ def graphiti(
     from kgray.wiring import needed_by
 
     with needed_by("kgray import graphiti", "neo4j"):
-        from kgray.stores.neo4j.graphiti import GraphitiDatabase
-        from kgray.transfer.graphiti import Import
+        from kgray.transfer.graphiti import GraphitiDatabase, Import
 
     secret = _password(login["password_file"])
     if not is_address(uri, NEO4J_SCHEMES):

@@ -23,7 +23,7 @@ from kgray.ingest.committer import Committer, Parts
 from kgray.ingest.state import garbage_collected_rarely
 from kgray.ingest.threads import off_the_loop
 from kgray.ingest.window import GroupWindow
-from kgray.ledger import Hold, is_groups_own
+from kgray.ledger import Hold, is_groups_own, pending
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
 from kgray.records import Episode, Operation
 
@@ -366,7 +366,7 @@ class WindowedRun:
         there, store = self._windows.get(group), self.parts.store
         after = 0 if there is None else there.last
         left = min(free[False], share - self._used.get(group, 0))
-        found = await off_the_loop(store, lambda: store.pending(group, left, after=after))
+        found = await off_the_loop(store, lambda: pending(store, group, left, after=after))
         window = self._windows.get(group) or GroupWindow(group, self)
         taken = 0
         for entry in found:

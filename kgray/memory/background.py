@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from kgray.errors import KgrayError
+from kgray.ledger import pending_groups
 from kgray.memory.face import Memory
 
 _LOOK_S = 0.25  # between two looks for what other processes append
@@ -98,7 +99,7 @@ class Background:
             self._poked.clear()
             fault = ""
             try:
-                if self._memory.store.pending_groups() and not stop():
+                if pending_groups(self._memory.store) and not stop():
                     done = asyncio.run(self._memory.ingest(on_step=self._step, stop=stop))
                     fault = done.reason if done.stopped else ""
             except KgrayError as error:

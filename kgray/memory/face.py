@@ -310,11 +310,11 @@ class Memory(Corrections, BothWays):
 
     async def status(self, *, group: str | None = None) -> dict[str, GroupCounts]:
         """Return the ledger's counts by group."""
-        return self.store.counts(None if group is None else check_group(group))
+        return ledger.counts(self.store, None if group is None else check_group(group))
 
     async def groups(self) -> dict[str, GroupCounts]:
         """Return the groups with their counts."""
-        return self.store.counts()
+        return ledger.counts(self.store)
 
     async def failures(self, *, group: str | None = None) -> list[ToldFailure]:
         """Return the failed episodes with their reasons."""

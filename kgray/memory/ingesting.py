@@ -15,7 +15,7 @@ from kgray.errors import Locked, NoSpace, Unavailable, exit_code_of
 from kgray.intake.drafts import Refusal
 from kgray.intake.files import Submitted
 from kgray.kinds import EXTRACTIONS_AT
-from kgray.ledger import Acceptance, Foresight, accept, failures, live_ids, request
+from kgray.ledger import Acceptance, Foresight, accept, failures, live_ids, pending_groups, request
 from kgray.outages import OUTAGES
 from kgray.ports import GroupCounts, Store
 from kgray.ports.ingest import (
@@ -278,7 +278,7 @@ class LocalIngest:
                     return await self._run(count, groups, more, stop, room)
             except Locked as error:
                 if not announced and queued is None:
-                    there = {group: pending_now(store, group) for group in store.pending_groups()}
+                    there = {group: pending_now(store, group) for group in pending_groups(store)}
                     wait = Awaited(store, there)
                 coming = more()  # asked first, as below
                 left = wait.left()
@@ -310,7 +310,7 @@ class LocalIngest:
                 if stop() or not coming:
                     break
                 await asyncio.sleep(_LOOK_S)
-            pending = self._store.pending_groups()
+            pending = pending_groups(self._store)
             waits = [group for group in pending if groups is None or group in groups]
             stopped = stop() and (more() or any(group not in self._runner.holds for group in waits))
             reason = OUTAGES.why() if stopped else ""  # a run that waits is often stopped for that
@@ -387,7 +387,7 @@ class Count:
 
 def last_sequences(store: Store) -> dict[str, int]:
     """Return the last sequence of each group with anything pending: what was pending before a run."""
-    heads = store.heads(list(store.pending_groups()))
+    heads = store.heads(list(pending_groups(store)))
     return {group: head.last for group, head in heads.items()}
 
 

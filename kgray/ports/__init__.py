@@ -22,14 +22,12 @@ from kgray.kinds import Key, Kind, Read, Row
 from kgray.kinds import Patch as Patch
 from kgray.kinds import RowChanges as RowChanges
 from kgray.kinds import SearchScope as SearchScope
-from kgray.records import Episode, Extraction, Operation, Place, Spent, canonical
+from kgray.records import Episode, Extraction, Place, Spent, canonical
 from kgray.times import Instant
 
 T = TypeVar("T")
 Vector = NDArray[np.float32]  # (d,), unit length
 Matrix = NDArray[np.float32]  # (n, d), rows of unit length
-
-QuestionKind = Literal["entity", "relation", "cardinality", "variant", "verdict"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,17 +47,14 @@ class Question:
     Holds only text that can never change (R21).
     """
 
-    kind: QuestionKind
+    kind: Literal["entity", "relation", "cardinality", "variant", "verdict"]
     item: str
     candidates: tuple[str, ...] = ()
     cards: tuple[str, ...] = ()
 
     def brief(self) -> dict[str, Any]:
         """Return the form that a script matches: {"kind", "items"}; items = [item, [candidates]]."""
-        items: list[Any] = [self.item]
-        if self.candidates:
-            items.append(list(self.candidates))
-        return {"kind": self.kind, "items": items}
+        return {"kind": self.kind, "items": [self.item, *[list(self.candidates)] * bool(self.candidates)]}
 
 
 Answer = Mapping[str, Any]  # as in the table of Question
@@ -120,10 +115,9 @@ class Extractor(Protocol):
         """Model, parameters and version; stored with each extraction."""
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
-        """Return all that the episode says.
+        """Return all that the episode says; equal requests need not give the same answer.
 
-        Raises Refused or InvalidAnswer where the episode itself is at fault, Unavailable where the
-        model is. Equal requests may be made again and need not give the same answer.
+        Raises Refused or InvalidAnswer where the episode itself is at fault, Unavailable where the model is.
         """
 
 
@@ -190,8 +184,8 @@ class Reranker(Protocol):
 class ResponseCache(Protocol):
     """Accepted replies by request and group, for backfills; bounded: what is evicted is asked again.
 
-    key: model, parameters and the bytes of the prompt. An entry notes the episodes whose text it was asked or
-    used with (context: previous ones in the prompt), and goes with the first of them that is removed (R25).
+    key: model, parameters and the bytes of the prompt. An entry goes with the first episode that is removed of
+    those whose text it was asked or used with (context: previous ones in the prompt; R25).
     """
 
     def recall(self, key: str, asking: Episode, context: Sequence[Episode] = ()) -> str | None:
@@ -232,8 +226,8 @@ class GroupHead:
     last: int = 0  # the last sequence that was taken
     last_recorded: Instant = 0  # the newest record time; 0 = nothing was recorded
     # How often rows with words or vectors (`Kind.computed`) went, were replaced, or were put by anything but the
-    # commit of their episode. While it stays the same, such rows were only added, each by the commit of a
-    # sequence that is greater than all that were committed before.
+    # commit of their episode. While it stays the same, such rows were only added, by commits in the order of
+    # sequences.
     removals: int = 0
 
 
@@ -285,8 +279,7 @@ class Appending(Protocol):
 class Store(Protocol):
     """Log and graph of many groups. Every call names its group, which is checked in the query.
 
-    Raises StoreError with one clear line for what is wrong with the data folder; Unavailable where
-    a server is out of reach.
+    Raises StoreError for what is wrong with the data folder; Unavailable where a server is out of reach.
     """
 
     schema_version: int  # of the stored data; data of another version is refused
@@ -297,28 +290,21 @@ class Store(Protocol):
     def append(self, groups: Collection[str], work: Callable[[Appending], T]) -> T:
         """Run `work` in one transaction that locks the logs of these groups; durable on return (R19).
 
-        If the transaction must be repeated, `work` is run again; its last result is returned. A transaction
-        whose outcome was lost is never carried out twice.
+        It may run again; its last result is returned. What it appends is never appended twice.
         """
 
-    def pending_groups(self) -> dict[str, bool]:
-        """Return the groups with anything accepted or extracted or requested, sorted; True = some of it is live."""
-
     def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
-        """Return those of `pending_groups` to which something was appended since `mark`, and the next mark.
+        """Return the groups with anything pending that were appended to since a mark, sorted; and the next mark.
 
-        mark: what the last call returned; 0: all. What an append took long to commit may be missed: ask for
-        all now and then. Takes time in proportion to what it returns, not to the groups that there are.
+        True: some of it is live. mark: what the last call returned; 0: all. What an append took long to commit
+        may be missed: ask for all now and then. Takes time in proportion to what it returns.
         """
 
     def withdrawing(self) -> list[str]:
         """Return the groups with a retraction or removal that was requested and not carried out, sorted."""
 
-    def pending(self, group: str, limit: int, *, after: int = 0) -> list[Episode | Operation]:
-        """Return what is next in the group's order behind a sequence, at most `limit`."""
-
     def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
-        """Return the same as (sequence, whether it is an episode)."""
+        """Return what is next behind a sequence, in the group's order: (sequence, whether it is an episode)."""
 
     def pending_count(self, group: str | None = None, *, most: int = 1 << 62) -> int:
         """Return how many entries are pending, in one group or in all; more than `most` need not be counted."""
@@ -330,25 +316,18 @@ class Store(Protocol):
         """
 
     def writing(
-        self,
-        *,
-        epoch: int | None = None,
-        shard: int = 0,
-        shards: int | None = None,
-        shares_folder: bool = False,
+        self, *, epoch: int | None = None, shard: int = 0, shards: int | None = None, shared: bool = False
     ) -> AbstractContextManager[int]:
         """Hold a shard, or all, for writing; yields the fencing epoch that `apply` is checked against (R23).
 
-        A group has one owner: `shard_of` maps it to one of as many shards as the store says there are. Each
-        shard has an epoch of its own. An embedded store may hold several side by side, each in a context of
-        its own; one on a server holds one at a time, or all.
+        `shard_of` maps a group to its shard, which has an epoch of its own. An embedded store may hold several
+        side by side, each in a context of its own; one on a server holds one at a time, or all.
 
         epoch   None: a new one, so that every older writer of the shard is stale; else that one, which must
                 still be its newest: for a restarted writer that continues for the run that it served
         shards  how many there are; the store keeps the number, and changes it only while nobody holds one.
                 None: take all that there are, or none
-        shares_folder   another store in this process holds the data folder's ingest lock: one on a server then
-                relies on its lease alone. An embedded store always holds its folder's
+        shared  of a store on a server: another store in this process holds the data folder's ingest lock
 
         Raises Locked, naming the holder's pid, where another process holds the data folder or a shard;
         StoreError where others hold shards of another number; StaleWriter where the epoch is not the newest.
@@ -357,14 +336,14 @@ class Store(Protocol):
     def apply(self, changes: Sequence[RowChanges]) -> None:
         """Apply changes of any groups, in order: one transaction, whole or not at all, durable on return (R23).
 
-        Checks the epoch first (StaleWriter). A change whose entry is not in one of its states is left out, so a
-        batch whose outcome is unknown can be applied again. A batch of which no change is `durable` may be
-        lost by a power cut. A group that is too large for one transaction is cleared in several; nothing of
-        it is readable from the first one on (R27).
+        A change whose entry is not in one of its states is left out, so a batch can be applied again. A batch of
+        which no change is `durable` may be lost by a power cut. A group that is too large for one transaction
+        is cleared in several; nothing of it is readable from the first one on (R27).
 
-        Raises Outrun where a record time is not past its group's last, or what a change rests on is not: another
-        process has recorded something (a retry), so the caller must read the state again. StaleWriter for a
-        group of a shard that is not held, StoreError for a sequence that was never taken.
+        Raises StaleWriter, before all else, where a group's shard is not held, or by another meanwhile; Outrun
+        where a record time is not past its group's last, or what a change rests on is not: another process
+        has recorded something (a retry), so the caller reads the state again; StoreError for a sequence that
+        was never taken.
         """
 
     def adopt(
@@ -384,22 +363,19 @@ class Store(Protocol):
     def reading(self) -> AbstractContextManager[None]:
         """Hold one snapshot for the reads inside it; nests.
 
-        A server may have no snapshots. Then it raises Outrun at the end of the outermost block where a group
-        that was scanned inside was recorded to meanwhile, or (where its runs of communities were scanned) such
-        a run was published: see `at_one_moment`.
+        A server without snapshots raises Outrun at the end of the outermost block where a group that was scanned
+        inside was recorded to meanwhile, or (if its runs of communities were) a run published: `at_one_moment`.
         """
 
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
         """Return the counters of each of these groups, or (None) of all that exist, sorted by name."""
 
-    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+    def rows(self, read: Read, group: str | None, values: Sequence[Any] = ()) -> Iterator[Row]:
         """Yield the rows of a declared read, page by page; none for a group that does not exist.
 
-        values: those that are looked up; of a scan, the place behind which it begins
+        group   None: all, by name, of one of `kinds.EVERYWHERE`. One query; each row begins with its group
+        values  those that are looked up; of a scan, the place behind which it begins
         """
-
-    def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:
-        """Return (group, row) of one of `kinds.EVERYWHERE` in all groups, by group: one query."""
 
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
@@ -412,7 +388,7 @@ class Store(Protocol):
     def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
         """Return the ledger by group, sorted: episodes that were not retracted or retried, by state.
 
-        A group that is asked for and does not exist has counts of 0.
+        A group that is asked for and does not exist has counts of 0. `held` is 0: see `ledger.counts`.
         """
 
     def close(self) -> None:
@@ -427,8 +403,8 @@ def shard_of(group: str, shards: int) -> int:
 def at_one_moment(store: Store, read: Callable[[], T]) -> T:
     """Return what `read` returns inside `Store.reading`; all its reads see one moment.
 
-    It is run again where a store without snapshots was written meanwhile; inside another `reading` once,
-    because the outer block has to be repeated. Raises Unavailable after 20 tries.
+    Run again, up to 20 times (Unavailable), where a store without snapshots was written meanwhile; inside
+    another `reading` once, because the outer block has to be repeated.
     """
     for _ in range(20):
         with suppress(Outrun), store.reading():
@@ -439,17 +415,14 @@ def at_one_moment(store: Store, read: Callable[[], T]) -> T:
 class GraphView(Protocol):
     """The derived graph of one group, as known at one moment; recorded ids go in, shown rows come out.
 
-    An id that this view shows stands for itself (a split may have made it); ids that it does not show
-    give no row. as_of None = at any time. Facts of one id or piece of evidence are by (valid_at, id).
+    An id that it shows stands for itself (a split may have made it); one that it does not show gives no row.
+    as_of None = at any time. Facts of one id or piece of evidence are by (valid_at, id).
     """
 
     group: str
 
     def facts_of(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
-        """Return the facts that hold at `as_of`, of the statements that these recorded ids show as.
-
-        In the order asked, each once, at the first id that gives it: a search derives ranks from it.
-        """
+        """Return the facts at `as_of` of the statements that these recorded ids show as: ranked as asked, each once."""
 
     def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[list[Fact]]:
         """Return for each piece of evidence the facts that hold at `as_of` of the statement that it is about."""

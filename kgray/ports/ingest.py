@@ -27,21 +27,17 @@ def boundless() -> int:
     return sys.maxsize
 
 
-def ignore(group: str, sequence: int, outcome: str) -> None:
-    """Do nothing at a step."""
+def ignore(*_: object) -> None:
+    """Do nothing: of a step, of a line."""
 
 
-def silent(line: str) -> None:
-    """Say nothing."""
+silent = ignore
 
 
 class Sequences:
     """Sequences of one group in ascending order; eight bytes each."""
 
-    __slots__ = ("_held",)
-
     def __init__(self, sequences: Iterable[int] = ()) -> None:
-        """Take sequences in ascending order."""
         self._held = array("q", sequences)
 
     def append(self, sequence: int) -> None:
@@ -51,15 +47,12 @@ class Sequences:
         self._held.append(sequence)
 
     def __contains__(self, sequence: int) -> bool:
-        """Whether it is one of these."""
         return self.before(sequence) < self.before(sequence + 1)
 
     def __iter__(self) -> Iterator[int]:
-        """Yield them in order."""
         return iter(self._held)
 
     def __len__(self) -> int:
-        """Return their number."""
         return len(self._held)
 
     def before(self, bound: int | None) -> int:
@@ -69,10 +62,10 @@ class Sequences:
 
 @dataclass(slots=True)
 class Queued:
-    """What a submission put into the order of one group, or found waiting there; it may still grow."""
+    """What a submission put into one group's order, or found waiting there; last: to wait for, duplicates too."""
 
-    sequences: Sequences = field(default_factory=Sequences)  # accepted by it
-    last: int = 0  # the last to wait for, duplicates included
+    sequences: Sequences = field(default_factory=Sequences)
+    last: int = 0
 
 
 @dataclass(slots=True)
@@ -87,9 +80,8 @@ class Totals:
     stalls: int = 0  # requests that were first asked by the commit of their episode, which waited for them
     wasted: int = 0  # requests answered ahead of time and not used at the commit
     wasted_tokens: int = 0
-    seconds: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(STAGES, 0.0)
-    )  # of concurrent work
+    # Of concurrent work.
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
     first_claim: float | None = None  # `time.monotonic()` of the first episode taken ...
     last_commit: float | None = None  # ... and of the last one durable
 
@@ -104,18 +96,14 @@ COUNTS = tuple(field.name for field in fields(Totals) if field.type == "int")
 
 
 def joined(first: Totals, then: Totals) -> Totals:
-    """Return the totals of two runs, one after the other."""
-    claims = [t.first_claim for t in (first, then) if t.first_claim is not None]
-    commits = [t.last_commit for t in (first, then) if t.last_commit is not None]
-    return Totals(
-        **{name: getattr(first, name) + getattr(then, name) for name in COUNTS},
-        seconds={
-            stage: first.seconds.get(stage, 0.0) + then.seconds.get(stage, 0.0)
-            for stage in (*first.seconds, *(then.seconds.keys() - first.seconds.keys()))
-        },
-        first_claim=min(claims, default=None),
-        last_commit=max(commits, default=None),
-    )
+    """Return the totals of two runs together."""
+    found = Totals(**{name: getattr(first, name) + getattr(then, name) for name in COUNTS})
+    for part in (first, then):
+        for stage, seconds in part.seconds.items():
+            found.seconds[stage] = found.seconds.get(stage, 0.0) + seconds
+    found.first_claim = min((t.first_claim for t in (first, then) if t.first_claim is not None), default=None)
+    found.last_commit = max((t.last_commit for t in (first, then) if t.last_commit is not None), default=None)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +118,8 @@ class IngestOutcome:
     totals: Totals = field(default_factory=Totals)  # how the run went; empty where another process ingested
 
     def told(self) -> dict[str, Any]:
-        """Return what a report of a submission says of it, too."""
-        names = ("committed", "failed", "stopped", "reason", "held")
-        return {name: getattr(self, name) for name in names}
+        """Return what a report of a submission says of it, too: all but the totals."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "totals"}
 
 
 class Ingest(Protocol):
@@ -155,14 +142,14 @@ class Ingest(Protocol):
         queued   None: all that is pending now. It may grow while this runs: what is added is waited for too
         groups   carry out what is pending in these alone
         before   `last_sequences` when the run began: what others append later is carried out, but not counted
-        more     whether more is still being queued: while it is, this does not return because all is done
+        more     whether more is being queued: while it is, this does not return
         room     at most so many entries are in flight; actors that others use too pay no heed to it
         on_step  called for every step that this process sees
-        on_wait  called with lines that say which process this one waits for, or what it starts
+        on_wait  called with lines: which process this one waits for, what it starts
 
-        An outage beyond the patience or a full disk ends it with `stopped` and the reason; what was accepted
-        is safe. Raises SettingsError, StoreError for other faults.
+        An outage beyond the patience or a full disk ends it with `stopped` and the reason. Raises SettingsError,
+        StoreError for other faults.
         """
 
     def close(self) -> None:
-        """Release what it holds; idempotent. The store is its owner's to close."""
+        """Release what it holds, not the store; idempotent."""

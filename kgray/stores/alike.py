@@ -1,33 +1,30 @@
-"""What both stores do alike: how they write, reads that follow from others, a copy into a store, refusals.
+"""What both stores do alike: how they write, how they count, a copy into a store, refusals.
 
-A store supplies the abstract methods of a `Transaction`; this module decides which changes apply (R21, R23,
-R24), buffers what an append puts, and folds rows. Changes of any entries and groups are written together.
-One that erases, or clears its group, is written by itself, after what came before it.
+A store supplies the abstract methods of a `Transaction`, which decides what applies (R21, R23, R24). Changes
+of any entries and groups are written together; one that erases, or clears its group, by itself, in its place.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby, islice
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from kgray import kinds
-from kgray import rows as packing
 from kgray.errors import Outrun, StaleWriter, StoreError, Unwritable
-from kgray.kinds import EPISODES, OPERATIONS, Key, Kind, Read, Row
-from kgray.ledger import held
-from kgray.ports import Appending, GroupCounts, GroupHead, Patch, RowChanges, Store
-from kgray.records import Episode, Operation
+from kgray.kinds import EPISODES, OPERATIONS, WITHDRAWN, Key, Kind, Row
+from kgray.ports import Appending, GroupCounts, Patch, RowChanges
+from kgray.rows import STATES
 from kgray.times import Instant
 
 EVERY_SEQUENCE = (1 << 63) - 1
 _ENDED = {EPISODES: "ended_at", OPERATIONS: "recorded_at"}
 RowName = tuple[str, Key]  # group, key
 _State = tuple[int, Instant | None]  # of an entry, and when it ended
+States = dict[tuple[Kind, str, int], _State]  # by ledger, group, sequence
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,98 +38,19 @@ class Counters:
     removals: int = 0
     appended: bool = False  # something waits in it from now on
 
-    @property
-    def head(self) -> GroupHead:
-        return GroupHead(
-            named=self.named, last=self.last, last_recorded=self.last_recorded, removals=self.removals
-        )
-
 
 _Group = TypeVar("_Group", bound=Counters)
-
-
-class Transaction(ABC, Generic[_Group]):
-    """One open write transaction. groups: those that it holds, without any that was never there."""
-
-    groups: Mapping[str, _Group]
-
-    @abstractmethod
-    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]: ...
-
-    @abstractmethod
-    def states(self, entries: Sequence[tuple[str, int]]) -> Iterable[tuple[Kind, str, int, _State]]:
-        """Yield (ledger, group, sequence, state) of the entries that are there."""
-
-    @abstractmethod
-    def clear(self, group: _Group, sequence: int) -> None:
-        """Delete a group's rows, or begin to: of log kinds those before an entry, of others all (R27)."""
-
-    @abstractmethod
-    def write(self, found: FoldedBatch) -> None:
-        """Drop, patch and put rows."""
-
-    @abstractmethod
-    def keep(self, groups: Iterable[_Group]) -> None:
-        """Write back counters."""
-
-    @abstractmethod
-    def settle(self, groups: Sequence[str]) -> None:
-        """Note that nothing waits any more in those of these groups of which that is so."""
-
-    def carry_out(self, changes: Sequence[RowChanges]) -> None:
-        """Write what still applies of the changes of `Store.apply`, and the counters of their groups."""
-        before = {name: group.head for name, group in self.groups.items()}
-        for segment in _segments(changes):
-            asked = sorted({(change.group, change.sequence) for change in segment})
-            stored = {(ledger, group, number): state for ledger, group, number, state in self.states(asked)}
-            found = FoldedBatch()
-            for change in segment:
-                self._take(change, found, stored)
-            self.write(found)
-        self.keep([group for name, group in self.groups.items() if group.head != before[name]])
-        ended = {c.group for c in changes if c.recorded_at is not None or c.ledger is not EPISODES}
-        self.settle(sorted(ended))
-
-    def _take(
-        self, change: RowChanges, found: FoldedBatch, stored: Mapping[tuple[Kind, str, int], _State]
-    ) -> None:
-        """Collect a change where it still applies.
-
-        Raises Outrun where its entry was ended by another, and the change says what it rests on: its sender
-        takes a graph for stored that is not.
-        """
-        group = self.groups.get(change.group)
-        state, ended_at = found.state(change, stored.get((change.ledger, change.group, change.sequence)))
-        last = 0 if group is None else group.last
-        if group is None or (state is None and change.sequence > last):
-            why = f"its last is {last}" if last else "it is empty"
-            raise Unwritable(f"group {change.group!r} has no such sequence as {change.sequence}: {why}")
-        if state not in change.states:
-            if change.rests_on is not None and ended_at != change.recorded_at:
-                raise _outrun(change)
-            return  # applied before, or too late
-        if change.recorded_at is not None:
-            rests_on = group.last_recorded if change.rests_on is None else change.rests_on
-            if change.recorded_at <= group.last_recorded or rests_on != group.last_recorded:
-                raise _outrun(change)
-            group.last_recorded = change.recorded_at
-        group.removals += change.unsettles
-        if change.clear:
-            self.clear(group, change.sequence)
-        found.add(change)
-
-
-def _by_kind() -> defaultdict[Kind, dict[RowName, Any]]:
-    return defaultdict(dict)
 
 
 @dataclass(slots=True)
 class FoldedBatch:
     """Rows by kind, each once. erases: what is dropped or replaced must not stay readable (R25)."""
 
-    drops: defaultdict[Kind, dict[RowName, None]] = field(default_factory=_by_kind)
-    puts: defaultdict[Kind, dict[RowName, Row]] = field(default_factory=_by_kind)
-    patches: defaultdict[Kind, dict[RowName, dict[str, Any]]] = field(default_factory=_by_kind)
+    drops: defaultdict[Kind, dict[RowName, None]] = field(default_factory=lambda: defaultdict(dict))
+    puts: defaultdict[Kind, dict[RowName, Row]] = field(default_factory=lambda: defaultdict(dict))
+    patches: defaultdict[Kind, dict[RowName, dict[str, Any]]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
     erases: bool = False
 
     def add(self, change: RowChanges) -> None:
@@ -186,45 +104,93 @@ class FoldedBatch:
                 )
 
 
-class AppendBuffer(FoldedBatch, Appending):
-    """`ports.Appending`: reads at once, writes at `finish`."""
+class Transaction(FoldedBatch, Appending, Generic[_Group]):
+    """One open write transaction of groups that it holds; as `ports.Appending` it writes at `finish`."""
 
-    def __init__(self, running: Transaction[Any]) -> None:
+    def __init__(self, groups: Mapping[str, _Group]) -> None:
         super().__init__()
-        self._running = running
-        self._taken: dict[str, Counters] = {}
+        self.groups = groups
+        self._taken: dict[str, _Group] = {}
 
-    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]:
-        return self._running.rows(read, group, values)
+    @abstractmethod
+    def states(self, entries: Sequence[tuple[str, int]]) -> States:
+        """Return the states of those of these entries (group, sequence) that are there."""
+
+    @abstractmethod
+    def clear(self, group: _Group, sequence: int) -> None:
+        """Delete a group's rows, or begin to: of log kinds those before an entry, of others all (R27)."""
+
+    @abstractmethod
+    def write(self, found: FoldedBatch) -> None:
+        """Drop, patch and put rows."""
+
+    @abstractmethod
+    def keep(self, groups: Iterable[_Group]) -> None:
+        """Write back counters."""
+
+    @abstractmethod
+    def settle(self, groups: Sequence[str]) -> None:
+        """Note that nothing waits any more in those of these groups of which that is so."""
+
+    def carry_out(self, changes: Sequence[RowChanges]) -> None:
+        """Write what still applies of the changes of `Store.apply`, and the counters of their groups."""
+        before = {name: replace(group) for name, group in self.groups.items()}
+        for alone, found in groupby(changes, lambda change: change.erases or change.clear):
+            together = list(found)
+            for segment in [[change] for change in together] if alone else [together]:
+                stored = self.states(sorted({(change.group, change.sequence) for change in segment}))
+                batch = FoldedBatch()
+                for change in segment:
+                    self._take(change, batch, stored)
+                self.write(batch)
+        self.keep([group for name, group in self.groups.items() if group != before[name]])
+        ended = {c.group for c in changes if c.recorded_at is not None or c.ledger is not EPISODES}
+        self.settle(sorted(ended))
+
+    def _take(self, change: RowChanges, found: FoldedBatch, stored: States) -> None:
+        """Collect a change that still applies; Outrun where its sender takes a lost graph for stored."""
+        group = self.groups.get(change.group)
+        state, ended_at = found.state(change, stored.get((change.ledger, change.group, change.sequence)))
+        last = 0 if group is None else group.last
+        if group is None or (state is None and change.sequence > last):
+            why = f"its last is {last}" if last else "it is empty"
+            raise Unwritable(f"group {change.group!r} has no such sequence as {change.sequence}: {why}")
+        if state not in change.states:
+            if change.rests_on is not None and ended_at != change.recorded_at:
+                raise _outrun(change)
+            return  # applied before, or too late
+        if change.recorded_at is not None:
+            rests_on = group.last_recorded if change.rests_on is None else change.rests_on
+            if change.recorded_at <= group.last_recorded or rests_on != group.last_recorded:
+                raise _outrun(change)
+            group.last_recorded = change.recorded_at
+        group.removals += change.unsettles
+        if change.clear:
+            self.clear(group, change.sequence)
+        found.add(change)
 
     def take_sequence(self, group: str) -> int:
-        taken = self._take(group)
+        taken = self._take_of(group)
         taken.named = taken.appended = True
         taken.last += 1
         return taken.last
 
     def take_record_time(self, group: str, now: Instant) -> Instant:
-        taken = self._take(group)
+        taken = self._take_of(group)
         taken.last_recorded = max(now, taken.last_recorded + 1)
         return taken.last_recorded
 
+    def _take_of(self, group: str) -> _Group:
+        if group not in self.groups:
+            raise StoreError(f"this transaction does not hold group {group!r}")
+        return self._taken.setdefault(group, self.groups[group])
+
     def finish(self) -> bool:
         """Write what was appended; return whether anything was."""
-        self._running.keep(self._taken.values())
-        self._running.write(self)
+        self.keep(self._taken.values())
+        self.write(self)
         wrote = (self.drops, self.puts, self.patches)
         return bool(self._taken) or any(rows for by_kind in wrote for rows in by_kind.values())
-
-    def _take(self, group: str) -> Counters:
-        if group not in self._running.groups:
-            raise StoreError(f"this transaction does not hold group {group!r}")
-        return self._taken.setdefault(group, self._running.groups[group])
-
-
-def _segments(changes: Iterable[RowChanges]) -> Iterator[list[RowChanges]]:
-    for alone, found in groupby(changes, lambda change: change.erases or change.clear):
-        together = list(found)
-        yield from [[change] for change in together] if alone else [together]
 
 
 def _outrun(change: RowChanges) -> Outrun:
@@ -235,52 +201,18 @@ def _outrun(change: RowChanges) -> Outrun:
     )
 
 
-class Reads(Store):
-    """Reads that follow from others."""
-
-    def pending(self, group: str, limit: int, *, after: int = 0) -> list[Episode | Operation]:
-        with self.reading():
-            asked = self.pending_sequences(group, after, limit)
-            episodes = self.rows(kinds.EPISODES_AT, group, [sequence for sequence, its in asked if its])
-            operations = self.rows(
-                kinds.OPERATIONS_AT, group, [sequence for sequence, its in asked if not its]
-            )
-            # Where there are no snapshots, an entry may have ended meanwhile.
-            found: list[Episode | Operation] = [
-                packing.episode(group, row)
-                for row in episodes
-                if row[10] in (kinds.ACCEPTED, kinds.EXTRACTED)
-            ]
-            found += [packing.operation(group, row) for row in operations if row[3] == kinds.PENDING]
-        return sorted(found, key=attrgetter("sequence"))
-
-    def pending_groups(self) -> dict[str, bool]:
-        return self.newly_pending(0)[0]
-
-    def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
-        with self.reading():
-            found = self._counted(group)
-            found.pop(kinds.OWN, None)
-            for name in held(self) & found.keys():
-                found[name] = replace(found[name], held=found[name].accepted + found[name].extracted)
-            return found
-
-    @abstractmethod
-    def _counted(self, group: str | None) -> dict[str, GroupCounts]: ...
-
-
 def counted(states: Iterable[Sequence[Any]], rest: Iterable[Sequence[Any]]) -> dict[str, GroupCounts]:
     """Return counts by group, sorted. states: rows of (group, state, how many).
 
     rest: rows of (group, the other fields of GroupCounts in their order), several of a group are added up.
     """
-    open_ = packing.STATES[: kinds.WITHDRAWN]  # what was withdrawn is retired
-    others = [field.name for field in fields(GroupCounts) if field.name not in {*open_, "held"}]
+    # What was withdrawn is retired.
+    others = [each.name for each in fields(GroupCounts) if each.name not in {*STATES[:WITHDRAWN], "held"}]
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rest:
         found[row[0]].update(dict(zip(others, row[1:], strict=True)))
     for group, state, number in states:
-        found[group][packing.STATES[state]] = number
+        found[group][STATES[state]] = number
     return {group: GroupCounts(**found[group]) for group in sorted(found)}
 
 
@@ -291,14 +223,11 @@ def portions(rows: Iterable[tuple[Kind, Row]], most: int) -> Iterator[tuple[Kind
             yield kind, portion
 
 
-def known(group: str, where: object, head: GroupHead | Counters) -> StoreError:
+def known(where: object, group: Counters) -> StoreError:
     """Return the refusal to copy a group into a store that has it, or had it."""
-    why = (
-        "is there already"
-        if head.named
-        else f"was there and was removed: its {head.last} sequences are never used again"
-    )
-    return StoreError(f"group {group!r} in {where} {why}; a copy needs a store that never had it")
+    used = f"was there and was removed: its {group.last} sequences are never used again"
+    why = "is there already" if group.named else used
+    return StoreError(f"group {group.asked!r} in {where} {why}; a copy needs a store that never had it")
 
 
 def stale(where: object, newest: object, epoch: int | None) -> StaleWriter:
@@ -309,21 +238,18 @@ def stale(where: object, newest: object, epoch: int | None) -> StaleWriter:
 
 def check_version(where: object, stored: int, ours: int, *, empty: str) -> None:
     """Raise StoreError for data of another schema; empty: what takes the place of older data."""
-    who, what_to_do = "an earlier", f"choose an empty {empty} and add the episodes again"
+    written = f"kgray (schema {stored}; this one knows {ours})"
     if stored > ours:
-        who, what_to_do = "a newer", "upgrade kgray"
-    written = f"{where} was written by {who} kgray (schema {stored}; this one knows {ours})"
-    if stored != ours:
-        raise StoreError(f"{written}: {what_to_do}")
+        raise StoreError(f"{where} was written by a newer {written}: upgrade kgray")
+    if stored < ours:
+        what_to_do = f"choose an empty {empty} and add the episodes again"
+        raise StoreError(f"{where} was written by an earlier {written}: {what_to_do}")
 
 
 def check_embedder(
     where: object, stored: Mapping[str, object], embedder: str, dimensions: int, *, empty: str
 ) -> int:
-    """Return how many numbers a vector has. stored: the store's note of its embedder; dimensions: 0 = any.
-
-    Raises StoreError for a graph that was built with another embedder.
-    """
+    """Return a vector's width; StoreError for another embedder. stored: the store's note; 0 = any width."""
     width = int(str(stored.get("dimensions")))
     if (stored.get("embedder"), width) != (embedder, dimensions or width):
         weighed = embedder.removesuffix("+sparse") == str(stored.get("embedder")).removesuffix("+sparse")

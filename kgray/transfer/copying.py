@@ -33,9 +33,9 @@ class Copied:
     """What was copied, or found to be there. rows: how many of each kind; moments: graphs compared."""
 
     group: str
-    rows: Mapping[str, int] = field(default_factory=dict)
-    moments: int = 0
-    already: bool = False
+    rows: Mapping[str, int]
+    moments: int
+    already: bool
 
 
 def copy_group(source: OpenStore, target: OpenStore, group: str, *, on_row: OnRow = lambda: None) -> Copied:
@@ -44,25 +44,36 @@ def copy_group(source: OpenStore, target: OpenStore, group: str, *, on_row: OnRo
     Where the target has the group already, the two are only compared. Raises NotFound, InputError where a
     copy is not possible between the two, StoreError where the copy is not the same; it is then deleted.
     """
-    _check(source, target)
     with _held(source, target):
         head = source.store.heads([group])[group]
         if not head.named:
             raise NotFound(f"there is no group {group!r} in {source.shown}")
-        if target.store.heads([group])[group].named:
-            return _compared(source, target, group, on_row)
-        ours, moments = Sum(head), [0]
+        already, moments = target.store.heads([group])[group].named, 0
+        ours = _summed(source.store, group, on_row) if already else Sum(head)
 
         def verify() -> None:
-            moments[0] = _verified(source, target, group, ours, _summed(target.store, group, on_row))
+            nonlocal moments
+            theirs = _summed(target.store, group, on_row)
+            if already and (different := ours.differing(theirs)):
+                raise StoreError(
+                    f"group {group!r} is in {target.shown} already, and not the same "
+                    f"({'; '.join(different[:3])}): nothing was changed; a copy needs a store that never had "
+                    f"the group"
+                )
+            moments = _verified(source, target, group, ours, theirs)
 
-        # Closed whatever happens: a store that is scanned cannot be closed.
-        with closing(_scanned(source.store, group, head)) as scanned:
-            target.store.adopt(group, head, ours.passing(scanned, on_row), verify)
-    return Copied(group=group, rows=dict(ours.counts), moments=moments[0])
+        if already:
+            verify()
+        else:
+            # Closed whatever happens: a store that is scanned cannot be closed.
+            with closing(rows_of(source.store, group, head)) as scanned:
+                target.store.adopt(group, head, ours.passing(scanned, on_row), verify)
+    return Copied(group=group, rows=dict(ours.counts), moments=moments, already=already)
 
 
-def _check(source: OpenStore, target: OpenStore) -> None:
+@contextmanager
+def _held(source: OpenStore, target: OpenStore) -> Iterator[None]:
+    """Hold two stores between which a copy can be made: nobody else commits to either meanwhile."""
     one, other = source.embedder, target.embedder
     if (one.identity, one.dimensions) != (other.identity, other.dimensions):
         raise InputError(
@@ -71,37 +82,17 @@ def _check(source: OpenStore, target: OpenStore) -> None:
             f"set the same embedder for both"
         )
     ours, theirs = source.settings.store, target.settings.store
-    same_folder = source.folder.resolve() == target.folder.resolve()
-    if ours.backend == theirs.backend and (
-        same_folder
-        if ours.backend == "sqlite"
-        else (ours.uri, ours.database) == (theirs.uri, theirs.database)
-    ):
-        raise InputError(f"the source and the target are one store, {source.shown}: name another target")
-
-
-@contextmanager
-def _held(source: OpenStore, target: OpenStore) -> Iterator[None]:
-    """Hold both stores for writing: nobody else commits to either meanwhile."""
     one_folder = source.folder.resolve() == target.folder.resolve()
+    same_database = (ours.uri, ours.database) == (theirs.uri, theirs.database)
+    if ours.backend == theirs.backend and (one_folder if ours.backend == "sqlite" else same_database):
+        raise InputError(f"the source and the target are one store, {source.shown}: name another target")
     with ExitStack() as stack:
         for side in (source, target):
             try:
-                stack.enter_context(side.store.writing(shares_folder=one_folder and side.store.remote))
+                stack.enter_context(side.store.writing(shared=one_folder and side.store.remote))
             except Locked as error:
                 raise Locked(f"{side.shown} is in use: {error}; run the copy when that has ended") from None
         yield
-
-
-def _compared(source: OpenStore, target: OpenStore, group: str, on_row: OnRow) -> Copied:
-    ours, theirs = (_summed(side.store, group, on_row) for side in (source, target))
-    if different := ours.differing(theirs):
-        raise StoreError(
-            f"group {group!r} is in {target.shown} already, and not the same ({'; '.join(different[:3])}): "
-            f"nothing was changed; a copy needs a store that never had the group"
-        )
-    moments = _verified(source, target, group, ours, theirs)
-    return Copied(group=group, rows=dict(ours.counts), moments=moments, already=True)
 
 
 def _verified(source: OpenStore, target: OpenStore, group: str, ours: Sum, theirs: Sum) -> int:
@@ -124,12 +115,6 @@ def _digest(store: Store, group: str, known_at: Instant | None) -> str:
         return dump.digest(dump.rows(view, dumped_episodes(store, group, known_at)))
 
 
-def _scanned(store: Store, group: str, head: GroupHead) -> Generator[tuple[Kind, Row], None, None]:
-    """Yield a group's rows of one moment. Raises Outrun at the end where it was written meanwhile."""
-    with store.reading():
-        yield from rows_of(store, group, head)
-
-
 def _summed(store: Store, group: str, on_row: OnRow) -> Sum:
     """Return the sum of a group's rows in one snapshot; `on_row` is called for each."""
     with store.reading():
@@ -138,16 +123,18 @@ def _summed(store: Store, group: str, on_row: OnRow) -> Sum:
     return found
 
 
-def rows_of(store: Store, group: str, head: GroupHead) -> Iterator[tuple[Kind, Row]]:
-    """Yield every row of a group, kind by kind in the order of KINDS, each kind in its order.
+def rows_of(store: Store, group: str, head: GroupHead) -> Generator[tuple[Kind, Row], None, None]:
+    """Yield every row of a group at one moment, kind by kind in the order of KINDS, each kind in its order.
 
     What others have appended since `head` is left out: the copy would give its sequence to another entry.
+    Raises Outrun at the end where the group was written meanwhile.
     """
-    for kind in KINDS:
-        numbered = kind.log and kind.key[0] == "sequence"
-        for row in store.rows(ALL[kind.name], group):
-            if not numbered or row[0] <= head.last:
-                yield kind, row
+    with store.reading():
+        for kind in KINDS:
+            numbered = kind.log and kind.key[0] == "sequence"
+            for row in store.rows(ALL[kind.name], group):
+                if not numbered or row[0] <= head.last:
+                    yield kind, row
 
 
 @dataclass(slots=True)

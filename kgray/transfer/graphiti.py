@@ -3,6 +3,8 @@
 Each episode states its facts with their spans. A fact whose episodes are gone gets an episode of its own. An
 episode's text is kept in the metadata and beside its first triple, where a search of episodes finds it: under
 the key EPISODE_TEXT, which has no meaning for the graph. Record times are kgray's; Graphiti's are metadata.
+
+Reads what graphiti-core 0.2x to 0.31 wrote. kgray's own nodes have the same labels; they are left out.
 """
 
 from __future__ import annotations
@@ -10,18 +12,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from kgray import times
-from kgray.errors import InputError
+from kgray.errors import InputError, SettingsError
 from kgray.intake import triples
 from kgray.records import MAX_CLIENT_ID, Draft, canonical
-from kgray.stores.neo4j.graphiti import GraphitiDatabase, Theirs
+from kgray.stores.neo4j.connection import Connection
 from kgray.times import Instant
 
-SOURCE = "graphiti"
 EPISODE_TEXT = "episode_text"
-_PAGE = 100  # episodes whose texts are in memory at once
+_TEXTS = 100  # episodes whose texts are in memory at once
 # The field of a refused triple -> why the fact is not mapped.
 _REASONS = {
     "source": "facts whose subject has no usable name",
@@ -31,7 +33,103 @@ _REASONS = {
     "valid_at": "facts with a time that cannot be read",
     "text": "facts whose sentence cannot be stored",
 }
+# An episode or a fact by the names that Graphiti gives its properties: texts, "" where there is none (of a
+# fact's source and target None), and instants, None where one is missing or cannot be read.
+Theirs = Mapping[str, Any]
 _FactTriple = tuple[Theirs, dict[str, Any]]
+_PAGE = 500
+# Rows: the group ids.
+GROUPS = """
+MATCH (e:Episodic|Entity) WHERE NOT e:KgrayEpisode AND e.born_sequence IS NULL
+RETURN DISTINCT coalesce(e.group_id, '') AS found ORDER BY found
+"""
+# $group, $after, $limit: uuid, valid_at, created_at.
+HEADS = """
+MATCH (e:Episodic) WHERE coalesce(e.group_id, '') = $group AND e.uuid > $after AND NOT e:KgrayEpisode
+RETURN e.uuid, e.valid_at, e.created_at ORDER BY e.uuid LIMIT $limit
+"""
+# $group, $uuids: a map each.
+EPISODES = """
+MATCH (e:Episodic) WHERE e.uuid IN $uuids AND coalesce(e.group_id, '') = $group AND NOT e:KgrayEpisode
+RETURN e {.uuid, .name, .content, .source, .source_description, .valid_at, .created_at}
+"""
+# $group, $after, $limit: uuid, a map; source, target: the names of both ends. A fact of ours bears `created`.
+FACTS = """
+MATCH (s)-[f:RELATES_TO]->(o)
+WHERE coalesce(f.group_id, '') = $group AND f.uuid > $after AND f.created IS NULL
+RETURN f.uuid, f {.uuid, .name, .fact, .episodes, .valid_at, .invalid_at, .created_at, .expired_at,
+    source: CASE WHEN s:Entity THEN s.name END, target: CASE WHEN o:Entity THEN o.name END}
+ORDER BY f.uuid LIMIT $limit
+"""
+# $group, $known: properties of entities, $known_facts. One row: counts by the words that they are told in.
+BESIDES = """
+CALL () {
+    MATCH (e:Entity) WHERE coalesce(e.group_id, '') = $group AND e.born_sequence IS NULL
+    RETURN count(CASE WHEN coalesce(e.summary, '') <> '' THEN 1 END) AS summaries,
+        count(CASE WHEN any(k IN keys(e) WHERE NOT k IN $known) THEN 1 END) AS attributes,
+        count(CASE WHEN size(labels(e)) > 1 THEN 1 END) AS typed,
+        count(CASE WHEN NOT EXISTS { (e)-[:RELATES_TO]-() } THEN 1 END) AS lonely
+}
+CALL () {
+    MATCH ()-[f:RELATES_TO]->() WHERE coalesce(f.group_id, '') = $group AND f.created IS NULL
+    RETURN count(CASE WHEN any(k IN keys(f) WHERE NOT k IN $known_facts) THEN 1 END) AS of_facts
+}
+CALL () { MATCH (c:Community) WHERE coalesce(c.group_id, '') = $group RETURN count(c) AS communities }
+CALL () { MATCH (s:Saga) WHERE coalesce(s.group_id, '') = $group RETURN count(s) AS sagas }
+RETURN {`entities in no fact`: lonely, `entity summaries`: summaries, `entity types`: typed,
+    `entities with attributes`: attributes, `facts with attributes`: of_facts,
+    communities: communities, sagas: sagas}
+"""
+_ENTITY = ["uuid", "name", "group_id", "labels", "created_at", "name_embedding", "summary"]
+_FACT = [
+    "uuid", "group_id", "source_node_uuid", "target_node_uuid", "created_at", "name", "fact",
+    "fact_embedding", "episodes", "expired_at", "valid_at", "invalid_at", "reference_time",
+]  # fmt: skip
+
+
+class GraphitiDatabase(Connection):
+    """A connection for reading, to be closed. Reads page by page, so nobody may write meanwhile."""
+
+    def __init__(self, *, uri: str, user: str, password: str, database: str | None) -> None:
+        """Connect. Raises SettingsError where the server refuses, Unavailable where it does not answer."""
+        try:
+            super().__init__(uri=uri, user=user, password=password, database=database)
+            self.rows("RETURN 1")
+        except SettingsError:
+            raise SettingsError(
+                f"{uri} (user {user!r}) refused the user, the password or the database: check --user, "
+                f"NEO4J_PASSWORD or --password-file, and --database"
+            ) from None
+
+    def groups(self) -> list[str]:
+        """Return the group ids in the database, sorted; "" is Graphiti's default."""
+        return [name for (name,) in self.rows(GROUPS)]
+
+    def pages(self, statement: str, group: str) -> Iterator[list[Any]]:
+        """Yield the rows of a statement, which begin with the uuid by which they are sorted."""
+        after = ""
+        while page := self.rows(statement, group=group, after=after, limit=_PAGE):
+            yield from page
+            after = page[-1][0]
+
+
+def _read(row: Theirs) -> dict[str, Any]:
+    return {name: _instant(v) if name.endswith("_at") else _text(v) for name, v in row.items()}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def _instant(value: Any) -> Instant | None:  # noqa: ANN401 - whatever a property holds
+    """Return the instant of a driver's datetime or of ISO 8601 (no zone = UTC); None = it is neither."""
+    native = value.to_native() if hasattr(value, "to_native") else value
+    try:
+        if isinstance(native, datetime):
+            return times.from_datetime(native)
+        return times.parse(native)[0] if isinstance(native, str | int | float) else None
+    except (ValueError, OverflowError):
+        return None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,33 +146,43 @@ class Import:
 
     def drafts(self) -> Iterator[Draft]:
         """Yield the episodes, oldest first; then those of facts whose episodes are gone."""
-        uuids = self.database.said(self.from_group)
+        database, group, heads = self.database, self.from_group, []
+        for id_, *given in database.pages(HEADS, group):
+            said, recorded = map(_instant, given)
+            heads.append((recorded or 0 if said is None else said, recorded or 0, id_))
+        uuids = [id_ for *_, id_ in sorted(heads)]
         by_episode, without_episode = self._facts(set(uuids))
-        for start in range(0, len(uuids), _PAGE):
-            for episode in self.database.episodes(self.from_group, uuids[start : start + _PAGE]):
+        for start in range(0, len(uuids), _TEXTS):
+            asked = uuids[start : start + _TEXTS]
+            rows = database.rows(EPISODES, group=group, uuids=asked)
+            episodes = {row["uuid"]: _read(row) for (row,) in rows}
+            for uuid in filter(episodes.__contains__, asked):
                 self.episodes += 1
-                found = by_episode.get(episode["uuid"])
-                if not found:
+                if uuid in by_episode:
+                    yield from self._of_episode(episodes[uuid], by_episode[uuid])
+                else:
                     self.unmapped["episodes without facts"] += 1
-                    continue
-                yield from self._of_episode(episode, found)
         for fact, row in without_episode:
             at = fact["created_at"] if fact["valid_at"] is None else fact["valid_at"]
             yield self._draft(fact["uuid"], at, [row], {"facts": [_kept(fact)]})
-        self.unmapped.update(self.database.besides(self.from_group))
+        ((besides,),) = database.rows(BESIDES, group=group, known=_ENTITY, known_facts=_FACT)
+        self.unmapped.update({name: count for name, count in besides.items() if count})
 
     def _facts(self, there: set[str]) -> tuple[dict[str, list[_FactTriple]], list[_FactTriple]]:
         """Return the usable facts by episode, and those whose episodes are not in the database."""
         by_episode: dict[str, list[_FactTriple]] = defaultdict(list)
         without_episode: list[_FactTriple] = []
-        for fact in self.database.facts(self.from_group):
+        for _, given in self.database.pages(FACTS, self.from_group):
             self.facts += 1
-            reason, row = _triple(fact)
+            fact = _read(given) | {end: None for end in ("source", "target") if given[end] is None}
+            reason, row = _REASONS["valid_at"], None
+            if not any(fact[at] is None is not given[at] for at in ("valid_at", "invalid_at")):
+                reason, row = _triple(fact)
             if row is None:
                 self.unmapped[reason] += 1
                 self.lost += 1
                 continue
-            homes = [uuid for uuid in dict.fromkeys(fact["episodes"]) if uuid in there]
+            homes = [uuid for uuid in dict.fromkeys(map(_text, given["episodes"] or ())) if uuid in there]
             for found in [by_episode[uuid] for uuid in homes] or [without_episode]:
                 found.append((fact, row))
         return by_episode, without_episode
@@ -83,13 +191,8 @@ class Import:
         """Yield one draft; more where the episode has more facts than a draft takes."""
         at = episode["created_at"] if episode["valid_at"] is None else episode["valid_at"]
         text = episode["content"].replace("\0", "\ufffd")
-        about = {
-            "name": episode["name"],
-            "source": episode["source"],
-            "source_description": episode["source_description"],
-            "text": text,
-            "created_at": times.show(episode["created_at"]),
-        }
+        about = {name: episode[name] for name in ("name", "source", "source_description")}
+        about |= {"text": text, "created_at": times.show(episode["created_at"])}
         found = sorted(found, key=lambda pair: (pair[0]["created_at"] or 0, pair[0]["uuid"]))
         for part, start in enumerate(range(0, len(found), triples.MAX_TRIPLES)):
             portion = found[start : start + triples.MAX_TRIPLES]
@@ -105,14 +208,9 @@ class Import:
         self, uuid: str, at: Instant | None, rows: list[dict[str, Any]], about: Mapping[str, Any]
     ) -> Draft:
         return Draft(
-            group=self.group,
-            source=SOURCE,
-            kind="triples",
-            text=triples.normalise(rows, at),
-            reference_time=at,
-            client_id=uuid[:MAX_CLIENT_ID],
-            metadata=canonical({"graphiti": about}),
-        )
+            group=self.group, source="graphiti", kind="triples", text=triples.normalise(rows, at),
+            reference_time=at, client_id=uuid[:MAX_CLIENT_ID], metadata=canonical({"graphiti": about}),
+        )  # fmt: skip
 
 
 def _kept(fact: Theirs) -> dict[str, Any]:
@@ -122,16 +220,10 @@ def _kept(fact: Theirs) -> dict[str, Any]:
 
 def _triple(fact: Theirs) -> tuple[str, dict[str, Any] | None]:
     """Return (reason it cannot be mapped or "", the triple or None)."""
-    if fact["unread"]:
-        return _REASONS["valid_at"], None
     row: dict[str, Any] = {
-        "source": fact["source"],
-        "relation": fact["name"],
-        "target": fact["target"],
-        "text": fact["fact"],
-        "valid_at": times.show(fact["valid_at"]),
-        "invalid_at": times.show(fact["invalid_at"]),
-    }
+        "source": fact["source"], "relation": fact["name"], "target": fact["target"], "text": fact["fact"],
+        "valid_at": times.show(fact["valid_at"]), "invalid_at": times.show(fact["invalid_at"]),
+    }  # fmt: skip
     row = {key: value for key, value in row.items() if value is not None or key == "valid_at"}
     try:
         triples.normalise([row], None)

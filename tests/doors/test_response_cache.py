@@ -10,6 +10,7 @@ import pytest
 
 from kgray.backends.openai_api.client import Client, Endpoint
 from kgray.backends.openai_api.judge import OpenAIJudge
+from kgray.ledger import pending
 from kgray.ports import QuestionRequest
 from kgray.stores.sqlite.cache import FILE, _digest
 from tests.doors.chat_server import Asked, ChatServer, Say, as_json
@@ -108,7 +109,7 @@ async def test_what_took_two_replies_is_kept_whole(serve, tmp_path):
 
     store = small(tmp_path)
     append(store, draft("I left", client_id="a"))
-    request = QuestionRequest(episode=store.pending("g", 1)[0], questions=ALL)
+    request = QuestionRequest(episode=pending(store, "g", 1)[0], questions=ALL)
     server = serve(in_part)
     endpoint = Endpoint(base_url=server.url, name="m", patience_s=1)
     judge = OpenAIJudge(Client(endpoint), PROMPTS, cache=store.responses(max_bytes=1 << 20))

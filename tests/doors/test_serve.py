@@ -17,6 +17,7 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 import httpx2
 
 from kgray import open as kgray_open
+from kgray.ledger import pending
 from tests.waiting import HANGS_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +52,7 @@ def test_what_was_accepted_survives_a_kill(kgray):
     running.communicate()
     assert len(accepted) > 60
     with kgray_open(kgray.folder / "kgray-data") as memory:
-        kept = memory.store.pending("team", 5000)
+        kept = pending(memory.store, "team", 5000)
     assert set(accepted) <= {row.client_id for row in kept}
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from kgray import kinds, rows
 from kgray.graph import Entity, Fact
 from kgray.kinds import ALL, EPISODES, KINDS, OPERATIONS, READS, Key, Kind, Row
+from kgray.ledger import pending
 from kgray.ports import Appending, GroupHead, Matrix, Patch, RowChanges, Store, Vector
 from kgray.records import Draft, Evidence, Extraction, Mention, Operation, Value, canonical
 from kgray.stores.sqlite import SqliteStore, open_sqlite
@@ -241,7 +242,7 @@ def everything(store: Store, group: str = "g") -> dict[str, object]:
     entities = [f"E{n}" for n in range(1, 10)]
     seen: dict[str, object] = {kind.name: all_of(store, kind, group) for kind in KINDS}
     seen["head"] = replace(head(store, group), removals=0)  # each store's own: a copy begins anew
-    seen |= {"counts": store.counts(group), "pending": store.pending(group, 99)}
+    seen |= {"counts": store.counts(group), "pending": pending(store, group, 99)}
     seen["facts at entities"] = store.facts_at(group, entities, None, None)
     seen |= {read.name: list(store.rows(read, group)) for read in INDEXED if read.by is None}
     return seen

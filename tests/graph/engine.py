@@ -21,7 +21,7 @@ from kgray.ingest.committer import Parts
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
 from kgray.intake.triples import normalise
-from kgray.ledger import Acceptance, accept, dumped_episodes, episodes_at, request, result
+from kgray.ledger import Acceptance, accept, dumped_episodes, episodes_at, pending_groups, request, result
 from kgray.ontology import Ontology, shipped
 from kgray.ports import (
     Answer,
@@ -144,7 +144,7 @@ class Engine:
 
     def run(self) -> Totals:
         """Ingest what is pending in its groups; others may have some in the same store."""
-        pending = self.store.pending_groups()
+        pending = pending_groups(self.store)
         mine = [group for group in pending if group.startswith(self.prefix)] if self.prefix else None
         with self.store.writing():
             return asyncio.run(self.loop.run(groups=mine))

@@ -8,6 +8,7 @@ import pytest
 
 from kgray import kinds, times
 from kgray.errors import InputError, NotFound
+from kgray.ledger import pending_groups
 from kgray.memory import reads
 from kgray.memory.access import Access, presented
 from kgray.records import check_group
@@ -69,6 +70,6 @@ def test_they_are_in_no_group(store):
 
     assert kinds.OWN not in store.heads()
     assert kinds.OWN not in store.counts()
-    assert kinds.OWN not in store.pending_groups()
+    assert kinds.OWN not in pending_groups(store)
     with pytest.raises(InputError):
         check_group(kinds.OWN)

@@ -66,7 +66,7 @@ def run(engine: Engine, *, hangs_s: float | None = None, **parts: Any) -> tuple[
 
 def state(engine: Engine, group: str = "bad") -> tuple[int, int, int]:
     """Return how many episodes of a group are committed, pending and held."""
-    found = engine.store.counts(engine.named(group))[engine.named(group)]
+    found = ledger.counts(engine.store, engine.named(group))[engine.named(group)]
     return found.committed, found.accepted + found.extracted, found.held
 
 

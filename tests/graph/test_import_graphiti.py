@@ -8,8 +8,7 @@ import pytest
 
 from kgray import opening
 from kgray.ledger import dumped_episodes
-from kgray.stores.neo4j.graphiti import GraphitiDatabase
-from kgray.transfer.graphiti import Import
+from kgray.transfer.graphiti import GraphitiDatabase, Import
 
 pytestmark = pytest.mark.neo4j
 

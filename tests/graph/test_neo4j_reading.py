@@ -8,7 +8,7 @@ from kgray import kinds, rows
 from kgray.derivation.stored import StoredView
 from kgray.graph import Entity, Fact
 from kgray.kinds import READS
-from kgray.ledger import find, named, previous
+from kgray.ledger import find, named, pending, previous
 from kgray.records import Operation, Value
 from kgray.stores.neo4j import statements, statements_by_hand
 from kgray.stores.neo4j.mapping import named_group
@@ -52,7 +52,7 @@ def test_what_was_said_before_costs_what_is_taken_of_it(stores, neo4j_driver, gr
     """R22: asked once an episode; all of the group read each time would make a backfill quadratic."""
     store = stores.open()
     append(store, *(draft(f"said {n}", reference_time=n, group=group) for n in range(400)))
-    last = store.pending(group, 1, after=399)[0]
+    last = pending(store, group, 1, after=399)[0]
 
     assert [row.text for row in previous(store, last, 3)] == ["said 396", "said 397", "said 398"]
     values = {"source": last.source, "said": last.reference_time, "before": 400, "limit": 5}

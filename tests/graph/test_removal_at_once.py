@@ -14,7 +14,7 @@ import pytest
 from kgray.errors import InvalidAnswer, Unavailable
 from kgray.ingest.correct import withdraw_requested
 from kgray.ingest.runner import Runner
-from kgray.ledger import request, result
+from kgray.ledger import pending, request, result
 from kgray.ports import ExtractionRequest, embedded
 from kgray.records import Extraction, Operation
 from tests.graph.engine import GROUP, SMALL, Engine, WildJudge, engine_on, reading, works
@@ -134,7 +134,7 @@ def test_a_run_whose_model_never_answers_serves_what_is_asked_for(tmp_path, kind
     told = result(engine.store, GROUP, sequence)
     assert told is not None
     assert (told["after"], told["episodes"]) == (4, 2)
-    assert [item.sequence for item in engine.store.pending(GROUP, 9)] == [5, 7]
+    assert [item.sequence for item in pending(engine.store, GROUP, 9)] == [5, 7]
     engine.run()
     assert list(engine.spans()) == ["F1", "F3", "F5", "F7"]
     engine.check()
@@ -196,6 +196,6 @@ def test_an_outage_and_a_removal_of_all_leave_nothing(tmp_path: Path) -> None:
     parts = replace(engine.parts, extractor=Away(), patience_s=0)
     with engine.store.writing(), pytest.raises(Unavailable, match="nobody answers for 7"):
         asyncio.run(Runner(parts).run())
-    assert [item.sequence for item in engine.store.pending(GROUP, 9)] == [7]
+    assert [item.sequence for item in pending(engine.store, GROUP, 9)] == [7]
     engine.run()
     assert list(engine.spans()) == ["Acme"]

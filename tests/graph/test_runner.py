@@ -25,7 +25,7 @@ from kgray.ingest.state import (
     ReadEpisode,
     Rules,
 )
-from kgray.ledger import accept, failures, request, retry
+from kgray.ledger import accept, failures, pending_groups, request, retry
 from kgray.ports import ExtractionRequest, Extractor, Judge, Judged, Matrix, QuestionRequest
 from kgray.ports.ingest import Totals
 from kgray.records import Draft, Extraction, Operation
@@ -270,7 +270,7 @@ def test_a_run_of_some_groups_leaves_the_others_as_they_are(tmp_path, kind):
     run = (engine.loop if kind == "loop" else Runner(engine.parts)).run
     with engine.store.writing():
         assert asyncio.run(run(groups={"g", "unknown"})).committed == 1
-        assert engine.store.pending_groups() == {"h": True}
+        assert pending_groups(engine.store) == {"h": True}
         assert asyncio.run(run(groups=())).committed == 0
         assert asyncio.run(run()).committed == 1
     engine.store.close()
@@ -438,9 +438,9 @@ def test_many_groups_take_turns_and_each_look_asks_of_few(tmp_path: Path) -> Non
         def __getattr__(self, name: str) -> Any:
             return getattr(engine.store, name)
 
-        def pending(self, group: str, limit: int, *, after: int = 0) -> Any:
+        def pending_sequences(self, group: str, after: int, limit: int) -> Any:
             asked.append(group)
-            return engine.store.pending(group, limit, after=after)
+            return engine.store.pending_sequences(group, after, limit)
 
     with engine.store.writing():
         asyncio.run(

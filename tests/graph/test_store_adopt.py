@@ -7,6 +7,7 @@ import pytest
 from kgray import kinds, rows
 from kgray.errors import StaleWriter, StoreError
 from kgray.kinds import ALL, KINDS
+from kgray.ledger import pending, pending_groups
 from kgray.ports import GroupHead
 from kgray.records import Operation
 from tests.graph.by_hand import (
@@ -68,13 +69,13 @@ def test_nobody_else_sees_an_adopted_group_before_it_is_verified(store, stores, 
 
     def watched():
         for kind, row in kept(source, group):
-            seen.append((mine(beside.heads()), all_of(beside, kind, group), mine(beside.pending_groups())))
+            seen.append((mine(beside.heads()), all_of(beside, kind, group), mine(pending_groups(beside))))
             yield kind, row
 
     def verify():
         assert everything(store, group)["entities"] == everything(source, group)["entities"]
         assert head(store, group).named
-        seen.append((mine(beside.heads()), beside.pending(group, 9), mine(beside.counts())))
+        seen.append((mine(beside.heads()), pending(beside, group, 9), mine(beside.counts())))
 
     with store.writing():
         store.adopt(group, head(source, group), watched(), verify)

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from kgray.ledger import pending
 from kgray.stores.sqlite.cache import FILE, SqliteResponses
 from tests.graph.by_hand import append, draft, small
 
@@ -22,7 +23,7 @@ def store(tmp_path):
 def asking(store, name="a", group="g"):
     """Accept an episode and return it."""
     append(store, draft(name, group=group, client_id=name))
-    return next(e for e in store.pending(group, 10_000) if e.client_id == name)
+    return next(e for e in pending(store, group, 10_000) if e.client_id == name)
 
 
 def reply(dice: random.Random, word: str) -> str:

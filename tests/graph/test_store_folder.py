@@ -15,6 +15,7 @@ import apsw
 import pytest
 
 from kgray.errors import StoreError, Unavailable
+from kgray.ledger import pending
 from kgray.stores.sqlite import schema
 from tests.graph.by_hand import append, draft, small, tell
 
@@ -54,7 +55,7 @@ def test_opening_again_keeps_what_is_there(tmp_path):
     store.close()
     store.close()
     again = small(tmp_path, create=False)
-    assert [row.text for row in again.pending("g", 9)] == ["kept"]
+    assert [row.text for row in pending(again, "g", 9)] == ["kept"]
     again.close()
 
 
@@ -206,7 +207,7 @@ def test_damage_met_while_reading_is_one_line(tmp_path):
     path.write_bytes(bytes(content))
     with pytest.raises(StoreError, match="damaged"):  # noqa: PT012 - either call may meet it
         broken = small(tmp_path)
-        broken.pending("g", 500)
+        pending(broken, "g", 500)
 
 
 def test_a_folder_below_a_file_is_one_line(tmp_path):
@@ -236,6 +237,6 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path):
     with pytest.raises(StoreError, match="no space left"):
         append(store, *(draft("y" * 4000, client_id=str(n)) for n in range(50)))
     store._db._writer.pragma("max_page_count", 10**6)
-    assert [row.text for row in store.pending("g", 99)] == ["before"]
+    assert [row.text for row in pending(store, "g", 99)] == ["before"]
     assert append(store, draft("after")) == [2]
     store.close()

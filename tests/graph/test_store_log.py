@@ -8,6 +8,7 @@ import pytest
 
 from kgray import rows
 from kgray.kinds import ANSWER_USES, ANSWERS, EPISODES, EXTRACTIONS, FAILED, OPERATIONS, TAKEN_IDS
+from kgray.ledger import pending, pending_groups
 from kgray.ports import GroupCounts, GroupHead, Patch
 from kgray.records import Episode, ExtractedEntity, Extraction, Operation
 from tests.graph.by_hand import (
@@ -118,7 +119,7 @@ def test_an_episode_comes_back_as_it_was_given(store, group):
         reference_time=5, content_sha256=sent.content_sha256, speaker="Zoë", client_id="c/1",
         metadata=metadata(mood="fine"), state="accepted",
     )  # fmt: skip
-    assert store.pending(group, 5) == [expected]
+    assert pending(store, group, 5) == [expected]
     assert all_of(store, EPISODES, group) == [episode_row(sent, 1)]
 
 
@@ -130,10 +131,10 @@ def test_what_is_pending_comes_in_the_order_of_the_log(store, group, mine):
     append(store, draft("a", group=group))
     ask(store, merge)
     append(store, draft("b", group=group), draft("c", group=group))
-    assert [item.sequence for item in store.pending(group, 99)] == [1, 2, 3, 4]
-    assert store.pending(group, 1, after=1) == [Operation(group=group, sequence=2, kind="merge",
+    assert [item.sequence for item in pending(store, group, 99)] == [1, 2, 3, 4]
+    assert pending(store, group, 1, after=1) == [Operation(group=group, sequence=2, kind="merge",
                                                           entities=("x", "y"))]  # fmt: skip
-    assert store.pending(group, 0) == []
+    assert pending(store, group, 0) == []
     assert store.pending_sequences(group, 0, 9) == [(1, True), (2, False), (3, True), (4, True)]
     assert store.pending_sequences(group, 1, 2) == [(2, False), (3, True)]
     assert (store.pending_sequences(group, 4, 9), store.pending_sequences("none", 0, 9)) == ([], [])
@@ -143,22 +144,22 @@ def test_what_is_pending_comes_in_the_order_of_the_log(store, group, mine):
             extracted(1, READ, group=group), declined(2, 10, "no such entity", group=group),
             failed(3, 20, group=group), told(4, "Al", "one", 30, group=group),
         ])  # fmt: skip
-        assert [(item.sequence, item.state) for item in store.pending(group, 99)] == [(1, "extracted")]
+        assert [(item.sequence, item.state) for item in pending(store, group, 99)] == [(1, "extracted")]
         store.apply([told(1, "Bo", "two", 40, group=group)])
-    assert store.pending(group, 99) == []
-    assert mine(store.pending_groups()) == {}
+    assert pending(store, group, 99) == []
+    assert mine(pending_groups(store)) == {}
 
 
 def test_a_group_is_live_while_anything_but_its_backfill_is_pending(store, group, other, mine):
     append(store, draft("a", group=group), draft("a", group=other), bulk=True)
-    assert [row.bulk for row in store.pending(group, 9)] == [True]
-    assert mine(store.pending_groups()) == {group: False, other: False}
+    assert [row.bulk for row in pending(store, group, 9)] == [True]
+    assert mine(pending_groups(store)) == {group: False, other: False}
     append(store, draft("b", group=group))
     sequence = ask(store, Operation(group=other, kind="undo", target=1))
-    assert mine(store.pending_groups()) == {group: True, other: True}
+    assert mine(pending_groups(store)) == {group: True, other: True}
     with store.writing():
         store.apply([told(2, "Al", "one", 10, group=group), declined(sequence, 10, "no", group=other)])
-    assert mine(store.pending_groups()) == {group: False, other: False}
+    assert mine(pending_groups(store)) == {group: False, other: False}
 
 
 def test_the_groups_are_told_in_which_a_withdrawal_is_requested(store, group, other, mine):
@@ -188,7 +189,7 @@ def of_all_groups(store):
         "g": GroupCounts(accepted=1, failed=1),
         "h": GroupCounts(committed=1, entities=1, facts=1),
     }
-    assert store.pending_groups() == {"g": True}
+    assert pending_groups(store) == {"g": True}
     assert store.pending_count() == 1
 
 
@@ -201,7 +202,7 @@ def test_reads_of_a_group_that_is_not_there_are_empty(store, group):
     assert store.counts(group) == {group: GroupCounts()}
     assert store.heads([group]) == {group: GroupHead()}
     assert store.heads([]) == {}
-    assert store.pending(group, 5) == []
+    assert pending(store, group, 5) == []
     assert all_of(store, EPISODES, group) == []
     assert store.facts_at(group, ["E1"], None, None) == []
     assert worded(store, "fact", "says", group) == []
@@ -213,7 +214,7 @@ def test_previous_context_is_what_was_said_last_and_accepted_before(store, group
     append(
         store, *(draft(str(n), reference_time=t, source=s, group=group) for n, (t, s) in enumerate(said, 1))
     )
-    items = {item.sequence: item for item in store.pending(group, 9)}
+    items = {item.sequence: item for item in pending(store, group, 9)}
 
     def before(sequence, limit):
         return [item.sequence for item in store.said_before(items[sequence], limit)]
@@ -235,7 +236,7 @@ def test_the_first_extraction_stays(store, group):
     with store.writing():
         store.apply([extracted(1, READ, group=group)])
         store.apply([extracted(1, Extraction(), group=group)])
-        assert [item.state for item in store.pending(group, 9)] == ["extracted"]
+        assert [item.state for item in pending(store, group, 9)] == ["extracted"]
         assert all_of(store, EXTRACTIONS, group) == [rows.extraction_row(1, READ)]
         assert store.counts(group) == {
             group: GroupCounts(extracted=1, calls=2, prompt_tokens=30, completion_tokens=4)

@@ -22,7 +22,7 @@ from kgray.graph import Entity, Fact
 from kgray.ingest import runner
 from kgray.ingest.runner import Runner
 from kgray.kinds import ALL, KINDS
-from kgray.ledger import accept, failures, request, result, retry
+from kgray.ledger import accept, failures, pending, request, result, retry
 from kgray.ports import Patch, at_one_moment
 from kgray.records import Mention, Operation
 from kgray.search import Query, Searcher
@@ -180,7 +180,7 @@ def test_what_was_appended_before_its_answer_was_lost_is_not_appended_again(deaf
     assert (answer.status, answer.sequence) == ("accepted", 4)
     assert request(deaf, Operation(group=group, kind="merge", entities=("x", "y"))) == 5
     assert head(deaf, group).last == 5
-    assert [row.sequence for row in deaf.pending(group, 9)] == [1, 2, 3, 4, 5]
+    assert [row.sequence for row in pending(deaf, group, 9)] == [1, 2, 3, 4, 5]
     with deaf.writing():
         deaf.apply([failed(1, 9, group=group)])
         assert [row.failure.attempts for row in failures(deaf, group)] == [1]
@@ -430,7 +430,7 @@ def test_what_is_told_while_a_large_group_goes_waits_for_its_end_and_stays(
         (answer,) = accept(store, [draft("Al says one", group=group, client_id="c1")], now=1)
         assert (answer.status, answer.sequence) == ("accepted", 4)
         store.apply([done])
-        assert [row.sequence for row in store.pending(group, 9)] == [later, 4]
+        assert [row.sequence for row in pending(store, group, 9)] == [later, 4]
         assert result(store, group, sequence) == {"episodes": 1}
         assert all_of(store, kinds.MENTIONS, group) == []
 

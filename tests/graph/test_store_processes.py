@@ -15,6 +15,7 @@ import pytest
 
 from kgray.errors import Locked
 from kgray.kinds import COMMITTED, EPISODES, EVIDENCE, FACTS_OF, MENTIONS, NAME_VECTORS
+from kgray.ledger import pending
 from kgray.stores.sqlite import schema
 from tests.graph.by_hand import all_of, small, worded
 from tests.waiting import HANGS_S
@@ -67,7 +68,7 @@ def test_processes_that_append_at_once_share_one_order(tmp_path):
     assert all(part == sorted(part) for part in taken)
     assert sorted(taken[0] + taken[1]) == list(range(1, 241))
     store = small(tmp_path)
-    assert [row.sequence for row in store.pending("g", 999)] == list(range(1, 241))
+    assert [row.sequence for row in pending(store, "g", 999)] == list(range(1, 241))
     store.close()
 
 
@@ -83,7 +84,7 @@ def test_what_a_killed_appender_acknowledged_is_there(tmp_path):
         process.send_signal(signal.SIGKILL)
         acknowledged |= {int(n) for line in lines(process) for n in line.split()}
     store = small(tmp_path)
-    there = [row.sequence for row in store.pending("g", 10**6)]
+    there = [row.sequence for row in pending(store, "g", 10**6)]
     assert acknowledged <= set(there)
     assert there == list(range(1, len(there) + 1))
     assert len(there) % 3 == 0

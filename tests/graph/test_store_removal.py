@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from kgray import kinds, rows
 from kgray.kinds import ANSWER_USES, ANSWERS, EPISODES, KINDS, OPERATIONS, READS, RULINGS, VERDICTS
+from kgray.ledger import pending
 from kgray.ports import GroupCounts, GroupHead, Patch
 from kgray.records import Operation, Ruling, Verdict
 from tests.graph.by_hand import (
@@ -100,7 +101,7 @@ def test_what_was_accepted_after_the_request_survives_a_groups_removal(store, gr
             answered(1, "shared", {}, group=group), answered(3, "shared", {}, group=group),
             answered(3, "ahead", {"a": 1}, group=group), ended(asked, 99, clear=True, erases=True),
         ])  # fmt: skip
-        assert [item.sequence for item in store.pending(group, 9)] == [3]
+        assert [item.sequence for item in pending(store, group, 9)] == [3]
         assert mine(store.heads()) == {group: GroupHead(named=True, last=3, last_recorded=99, removals=1)}
         assert all_of(store, ANSWERS, group) == []
         assert all_of(store, ANSWER_USES, group) == []

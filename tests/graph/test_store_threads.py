@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import kgray
 from kgray.kinds import STATEMENT_SIGNS
+from kgray.ledger import pending
 from tests.graph.by_hand import append, draft, everything, small, tell, worded
 
 THREADS = 4
@@ -52,7 +53,7 @@ def test_threads_read_at_once(tmp_path):
     store = small(tmp_path)
     append(store, *(draft(f"printer {n} " * 50, client_id=str(n)) for n in range(1500)))
 
-    assert together(lambda _: [len(store.pending("g", 5000)) for _ in range(10)]) == [[1500] * 10] * THREADS
+    assert together(lambda _: [len(pending(store, "g", 5000)) for _ in range(10)]) == [[1500] * 10] * THREADS
     store.close()
 
 

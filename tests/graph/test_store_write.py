@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kgray import kinds, rows
 from kgray.errors import Locked, Outrun, StaleWriter, StoreError
 from kgray.kinds import EPISODES
+from kgray.ledger import pending, pending_groups
 from kgray.ports import GroupCounts, Patch
 from kgray.records import ExtractedEntity, Extraction, Operation
 from tests.graph.by_hand import (
@@ -101,7 +102,7 @@ def test_a_batch_of_several_groups_is_what_its_writes_are_one_by_one(
             group: GroupCounts(extracted=1, committed=2, entities=2, facts=2, calls=3),
             other: GroupCounts(committed=1, failed=1, entities=1, facts=1, calls=1),
         }
-        assert mine(store.pending_groups()) == {group: True}
+        assert mine(pending_groups(store)) == {group: True}
         assert [head(store, each).last_recorded for each in (group, other)] == [25, 30]
         assert [row[0] for row in all_of(store, kinds.ANSWERS, group)] == ["ahead", "k"]
     with_two_groups(reference, group, other)
@@ -275,12 +276,12 @@ def test_appenders_and_the_writer_share_one_order(store, stores, group, other, m
 
     with ThreadPoolExecutor(2) as pool, store.writing():
         appending = [pool.submit(appended, "a", (group, other)), pool.submit(appended, "b", (other, group))]
-        ended, pending = False, {}
-        while pending or not ended:
+        ended, waiting = False, {}
+        while waiting or not ended:
             ended = all(part.done() for part in appending)  # first: the look then sees all of theirs
-            pending = mine(store.pending_groups())
-            for each in pending:
-                found, at = store.pending(each, 5), next_time(store, each)
+            waiting = mine(pending_groups(store))
+            for each in waiting:
+                found, at = pending(store, each, 5), next_time(store, each)
                 store.apply(
                     [told(r.sequence, "Al", "one", at + n, group=each) for n, r in enumerate(found, 1)]
                 )
@@ -326,7 +327,7 @@ def test_an_adopted_epoch_goes_on(two_groups, stores, writes, group, mine):
         # Who left does not write beside the one that took its epoch over.
         with pytest.raises(StaleWriter):
             two_groups.apply([told(4, "Di", "three", 99, group=group)])
-    assert mine(again.pending_groups()) == {group: True}
+    assert mine(pending_groups(again)) == {group: True}
 
 
 def test_an_epoch_that_is_not_the_newest_cannot_be_adopted(store, stores):

@@ -18,7 +18,7 @@ import pytest
 from kgray import ledger, times
 from kgray.backends.scripted import ScriptedExtractor, ScriptedJudge
 from kgray.derivation.stored import StoredView
-from kgray.ledger import dumped_episodes, failures, previous, retry
+from kgray.ledger import dumped_episodes, failures, pending, previous, retry
 from kgray.records import Draft
 from tests.graph.by_hand import worded
 from tests.graph.engine import GROUP, Engine, day, engine_on, in_group, iso, reading, triples, works
@@ -240,7 +240,7 @@ def test_z_the_previous_context_of_a_late_message(stores: Stores, late_first: bo
         message("x", 35, "other source", source="other"), message("y", 35, "other group", group="h")
     )
     engine.accept(message("late", 45, "late"))
-    late = engine.store.pending(engine.named(), 100)[-1]
+    late = pending(engine.store, engine.named(), 100)[-1]
     assert late.client_id == "late"  # type: ignore[union-attr]
     said = previous(engine.store, late, 4)  # type: ignore[arg-type]
     assert [e.client_id for e in said] == ["m1", "m2", "m3", "m4"]

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import neo4j
@@ -16,11 +16,11 @@ from neo4j import exceptions as driver
 
 from kgray.errors import KgrayError, NoSpace, SettingsError, Unavailable, Unwritable
 from kgray.outages import OUTAGES
+from kgray.ports import T
 from kgray.settings.checks import NEO4J_SCHEMES
 
 Fetched = list[Any]  # a row of an answer, in the order of its RETURN
 Values = dict[str, Any]  # one row of an UNWIND, or the properties of a node
-T = TypeVar("T")
 Running = ManagedTransaction | Session
 
 PATIENCE_S = 30.0  # for a server that restarts (16 s after a kill), or for another's lock
@@ -58,13 +58,10 @@ class Connection:
                 connection_acquisition_timeout=patience_s,
                 max_transaction_retry_time=0,  # retries are ours: the driver's pauses double without bound
                 liveness_check_timeout=_IDLE_CHECK_S,
-                notifications_min_severity=neo4j.NotificationMinimumSeverity.WARNING,
+                notifications_min_severity="WARNING",
                 # A database that holds nothing yet knows none of our labels and properties.
-                notifications_disabled_classifications=[
-                    neo4j.NotificationDisabledClassification.UNRECOGNIZED
-                ],
-                # Logged by us, once each: the driver would warn at each use.
-                warn_notification_severity=neo4j.NotificationMinimumSeverity.OFF,
+                notifications_disabled_classifications=["UNRECOGNIZED"],
+                warn_notification_severity="OFF",  # we log each once: the driver would warn at each use
                 user_agent="kgray",
             )
         except (ValueError, driver.DriverError):
@@ -84,19 +81,16 @@ class Connection:
     def rows(self, statement: str, **values: Any) -> list[Fetched]:  # noqa: ANN401 - what Cypher takes
         """Return all rows of a read, each a list in the order of its RETURN; waits while the server is away.
 
-        In a transaction of the server's own: one round trip. One of ours would cost three, and show no
-        snapshot either: each statement reads what is committed when it runs.
+        In a transaction of the server's own: one round trip. One of ours would cost three, and no snapshot.
         """
-        return self._alone(Query(statement, timeout=_READ_S), values, read=True)
+        return self.alone(Query(statement, timeout=_READ_S), mode="READ", **values)
 
-    def alone(self, statement: str, **values: Any) -> list[Fetched]:  # noqa: ANN401 - what Cypher takes
+    def alone(self, statement: str | Query, *, mode: str = "WRITE", **values: Any) -> list[Fetched]:  # noqa: ANN401 - what Cypher takes
         """Run a statement on the schema, however long it takes; again where two processes deadlock on it."""
-        return self._alone(Query(statement), values, read=False)
 
-    def _alone(self, query: Query, values: Values, *, read: bool) -> list[Fetched]:
         def attempt() -> list[Fetched]:
-            with self._session(read=read) as session:
-                return self.run(session, query, **values)
+            with self._driver.session(database=self._database, default_access_mode=mode) as session:
+                return self.run(session, statement, **values)
 
         return self._patiently(attempt)
 
@@ -108,7 +102,7 @@ class Connection:
         """
 
         def write() -> T:
-            with self._session(read=False) as session:
+            with self._driver.session(database=self._database) as session:
                 return session.execute_write(neo4j.unit_of_work(timeout=_WRITE_S)(work))
 
         return self._patiently(write, self._patience_s if patient else 0.0)
@@ -133,7 +127,6 @@ class Connection:
             pause = min(2 * pause, _LAST_PAUSE_S)
 
     def run(self, running: Running, statement: str | Query, **values: Any) -> list[Fetched]:  # noqa: ANN401 - as rows
-        """Run one of our statements in a transaction and return its rows."""
         result = running.run(statement, values)  # type: ignore[arg-type]
         found: list[Fetched] = result.values()
         for status in result.consume().gql_status_objects:
@@ -149,9 +142,6 @@ class Connection:
         while portion := list(islice(rest, MAX_ROWS)):
             found += self.run(running, f"{PLANNED_ONCE}UNWIND $rows AS row\n{statement}", rows=portion)
         return found
-
-    def _session(self, *, read: bool) -> Session:
-        return self._driver.session(database=self._database, default_access_mode="READ" if read else "WRITE")
 
 
 def _host(uri: str) -> str:

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from kgray.errors import KgrayError, Locked, StaleWriter, StoreError
@@ -55,8 +56,8 @@ def holding(db: Connection, *, epoch: int | None, shard: int, shards: int | None
         ended.set()
         beating.join()
         with suppress(KgrayError):  # the server is away: the lease expires by itself
-            values = {"shards": held.shards, "token": token}
-            db.write(lambda running: db.run(running, cypher.FREE_SHARDS, **values), patient=False)
+            free = partial(db.run, statement=cypher.FREE_SHARDS, shards=held.shards, token=token)
+            db.write(free, patient=False)
 
 
 def check(db: Connection, running: Running, held: Held | None, groups: Iterable[str] = ()) -> None:
@@ -77,7 +78,7 @@ def check(db: Connection, running: Running, held: Held | None, groups: Iterable[
 
 
 def renew_late(db: Connection, running: Running, held: Held | None) -> None:
-    """Renew the lease at the end of a write that took long: who waits for the lock reads its last renewal."""
+    """Renew the lease at the end of a long write: who waits for the lock reads its last renewal."""
     if held is not None and time.monotonic() - held.renewed >= _BEAT_S:
         check(db, running, held)
 
@@ -88,8 +89,18 @@ def _take(
     ((there,),) = db.run(running, cypher.LOCK_MAP)
     number = there if of is None else of
     wanted = [str(n) for n in range(number)] if of is None else [str(shard)]
-    if number != there:
-        _check_map(db, running, there, number, epoch)
+    if number != there:  # the groups are divided anew, where nobody holds a shard of the map that is there
+        if epoch is not None:
+            raise stale(db.where, f"another one, of {there} shards", epoch)
+        rows = db.run(running, cypher.LOCK_SHARDS, shards=[str(n) for n in range(max(there, number))])
+        for _, holder, _, _, _, every, _ in _living(rows):
+            if every:
+                raise Locked(f"{holder} is ingesting {db.where} now; what is added is ingested by it")
+            raise StoreError(
+                f"the groups in {db.where} are divided among {there} shards, and {holder} serves one; this "
+                f"deployment has {number}: set sequencer.shards = {there}, or end the other one (kgray down)"
+            )
+        db.run(running, cypher.NEW_MAP, shards=number)
     rows = db.run(running, cypher.LOCK_SHARDS, shards=wanted)
     newest = max(row[0] for row in rows)
     held = Held(wanted, number, newest, token, time.monotonic())
@@ -109,23 +120,7 @@ def _take(
     return held
 
 
-def _check_map(db: Connection, running: Running, there: int, number: int, epoch: int | None) -> None:
-    """Divide the groups anew, where nobody holds a shard of the map that is there; see `holding`."""
-    if epoch is not None:
-        raise stale(db.where, f"another one, of {there} shards", epoch)
-    rows = db.run(running, cypher.LOCK_SHARDS, shards=[str(n) for n in range(max(there, number))])
-    for _, holder, _, _, _, every, _ in _living(rows):
-        if every:
-            raise Locked(f"{holder} is ingesting {db.where} now; what is added is ingested by it")
-        raise StoreError(
-            f"the groups in {db.where} are divided among {there} shards, and {holder} serves one; this "
-            f"deployment has {number}: set sequencer.shards = {there}, or end the other one (kgray down)"
-        )
-    db.run(running, cypher.NEW_MAP, shards=number)
-
-
 def _living(rows: Iterable[Fetched]) -> list[Fetched]:
-    """Return the rows of LOCK_SHARDS of those that a living process holds."""
     return [row for row in rows if row[1] is not None and row[6] < LEASE_MS and _may_live(row[3], row[4])]
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import TypeVar
 
 from kgray.errors import StoreError
+from kgray.ports import T
 from kgray.stores.alike import Counters
 from kgray.stores.neo4j import statements
 from kgray.stores.neo4j import statements_by_hand as cypher
@@ -34,24 +34,18 @@ class LockedGroup(Counters):
     waiting: int | None  # when something was last appended, while anything is pending
 
 
-def locked(db: Connection, running: Running, names: Iterable[str], *, make: bool) -> dict[str, LockedGroup]:
+def locked(
+    db: Connection, running: Running, names: Iterable[str], *, make: bool, whole: bool = False
+) -> dict[str, LockedGroup]:
     """Lock groups in the order of their ids, the same for all, so that two transactions do not deadlock.
 
-    make: create those that never existed, without a name. Else they are left out.
+    make    create those that never existed, without a name. Else they are left out
+    whole   raise BeingCleared, which `write` waits out; StoreError where one is being copied into
     """
     asked = sorted(({"id": group_key(name), "name": name} for name in set(names)), key=lambda row: row["id"])
-    statement = cypher.LOCK_GROUPS if make else cypher.LOCK_GROUPS_THERE
-    rows = db.run_rows(running, statement, asked)
-    return {row["asked"]: LockedGroup(**row) for (row,) in rows}
-
-
-def opened(db: Connection, running: Running, names: Iterable[str], *, make: bool) -> dict[str, LockedGroup]:
-    """Lock groups that are neither cleared nor copied into.
-
-    Raises BeingCleared, which `cleared_first` waits out; StoreError where one is being copied.
-    """
-    found = locked(db, running, names, make=make)
-    for group in found.values():
+    rows = db.run_rows(running, cypher.LOCK_GROUPS if make else cypher.LOCK_GROUPS_THERE, asked)
+    found = {row["asked"]: LockedGroup(**row) for (row,) in rows}
+    for group in found.values() if whole else ():
         if group.adopting is not None:
             raise StoreError(
                 f"group {group.asked!r} is being copied into {db.where}, or a copy of it was cut off: "
@@ -64,19 +58,10 @@ def opened(db: Connection, running: Running, names: Iterable[str], *, make: bool
 
 def keep(db: Connection, running: Running, groups: Iterable[LockedGroup]) -> None:
     """Write back locked groups."""
-    values = [
-        asdict(group)
-        | {
-            "id": group_key(group.asked),
-            "name": group.asked if group.named else None,
-            "cleared_name": None if group.clearing is None else group.asked,
-        }
-        for group in groups
-    ]
-    db.run_rows(running, cypher.KEEP_GROUPS, sorted(values, key=lambda row: str(row["id"])))
+    rows = ({"id": group_key(group.asked), **asdict(group)} for group in groups)
+    db.run_rows(running, cypher.KEEP_GROUPS, sorted(rows, key=lambda row: str(row["id"])))
 
 
-T = TypeVar("T")
 ROWS_A_PIECE = 4_000
 
 
@@ -110,16 +95,10 @@ def finish(db: Connection, name: str) -> None:
         pass
 
 
-def finish_all(db: Connection) -> None:
-    """Finish the removals, and undo the copies, that other processes began and did not finish."""
-    for (name,) in db.rows(cypher.CLEARING):
-        finish(db, name)
-
-
-def cleared_first(db: Connection, work: Callable[[], T]) -> T:
-    """Run a transaction; if a group in it is being cleared, finish that and run it again."""
+def write(db: Connection, work: Callable[[Running], T]) -> T:
+    """Run a write transaction; if a group in it is being cleared, finish that and run it again."""
     while True:
         try:
-            return work()
+            return db.write(work)
         except BeingCleared as met:
             finish(db, *met.args)

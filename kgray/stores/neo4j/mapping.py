@@ -2,9 +2,8 @@
 
 The rows of every kind are nodes, except FACTS, whose rows are relationships. Labels and properties that
 Graphiti has too are named as in Graphiti. Each node and relationship has `group_id`, and each statement
-matches it: the group's name, of OPERATIONS its digest, because a removal outlives the name. Constraints and
-indexes (schema.py) and the statements that read, put, drop and patch rows (statements.py) are generated from
-this table.
+matches it: the group's name, of OPERATIONS its digest, because a removal outlives the name. schema.py and
+statements.py are generated from this table.
 
 Computed columns (`kind.computed`) are properties too. `<name>_key`, which is no column, is the SHA-256 of the
 text column <name>: an index takes 8 KB, and a name may be longer.
@@ -16,9 +15,11 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from kgray import kinds
-from kgray.kinds import Kind
+from kgray.kinds import Key, Kind, Row
+from kgray.rows import computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,25 @@ class StoredKind:
     def lookups(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """Return the properties by which these columns are looked up."""
         return tuple(f"{c}_key" if c in self.digested else self.property_of(c) for c in columns)
+
+    def key_values(self, group: str, key: Key) -> dict[str, Any]:
+        """Return the properties by which a row is matched."""
+        return {"group_id": self.group_id(group)} | {
+            prop: digest(value) if column in self.digested else value
+            for column, prop, value in zip(self.kind.key, self.key, key, strict=True)
+        }
+
+    def row_values(self, group: str, row: Row, dimensions: int) -> dict[str, Any]:
+        """Return all properties of a row, computed ones too; dimensions: numbers a vector."""
+        made = {"group_id": self.group_id(group)}
+        for column, value in zip(self.kind.names, row, strict=True):
+            made[self.property_of(column)] = value
+            if column in self.digested:
+                made[f"{column}_key"] = digest(value)
+        if self.kind.computed:
+            names = (column.name for column in self.kind.computed)
+            made.update(zip(names, computed(self.kind, row, dimensions), strict=True))
+        return made
 
     def range_indexes(self) -> dict[str, tuple[str, ...]]:
         """Return the range indexes by name: their properties after `group_id`."""

@@ -29,56 +29,44 @@ from kgray.errors import NoStore, StoreError
 from kgray.stores.alike import check_embedder, check_version
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection
-from kgray.stores.neo4j.mapping import STORED, StoredKind
+from kgray.stores.neo4j.mapping import STORED
 
 VERSION = 8  # of the stored data; a database of another version is refused
-Rule = tuple[str, str]  # the name of a constraint or index, and the statement that makes it
 _OLDEST = (5, 23)  # relationship uniqueness, `CALL (x) {}`
 _AWAIT_S = 600
+_UNIQUE = "CREATE CONSTRAINT {name} IF NOT EXISTS FOR {of} REQUIRE ({named}) IS UNIQUE"
+_RANGE = "CREATE RANGE INDEX {name} IF NOT EXISTS FOR {of} ON ({named})"
+# As Graphiti makes it, but eventually consistent, to keep commits short.
+_TEXT = (
+    "CREATE FULLTEXT INDEX {name} IF NOT EXISTS FOR {of} ON EACH [{named}] "
+    "OPTIONS {{indexConfig: {{`fulltext.eventually_consistent`: true}}}}"
+)
 
 
-def _unique(name: str, pattern: str, *properties: str) -> Rule:
+def _rule(made: str, name: str, pattern: str, *properties: str) -> tuple[str, str]:
     named = ", ".join(f"n.{p}" for p in properties)
-    return name, f"CREATE CONSTRAINT {name} IF NOT EXISTS FOR {pattern} REQUIRE ({named}) IS UNIQUE"
+    return name, made.format(name=name, of=pattern.replace(">", ""), named=named)
 
 
-def _range(name: str, pattern: str, *properties: str) -> Rule:
-    named = ", ".join(f"n.{p}" for p in properties)
-    return name, f"CREATE RANGE INDEX {name} IF NOT EXISTS FOR {pattern} ON ({named})"
-
-
-def _declared(stored: StoredKind) -> list[Rule]:
-    pattern = f"()-[n:{stored.label}]-()" if stored.edge else f"(n:{stored.label})"
-    indexes = stored.range_indexes().items()
-    return [
-        _unique(f"kgray_{stored.kind.name}", pattern, "group_id", *stored.key),
-        *(_range(index, pattern, "group_id", *properties) for index, properties in indexes),
-    ]
-
-
-def _for_graphiti(name: str, pattern: str, *properties: str) -> Rule:
-    """Return a full-text index as Graphiti makes it, but eventually consistent, to keep commits short."""
-    named = ", ".join(f"x.{p}" for p in (*properties, "group_id"))
-    made = f"CREATE FULLTEXT INDEX {name} IF NOT EXISTS FOR {pattern} ON EACH [{named}] "
-    return name, made + "OPTIONS {indexConfig: {`fulltext.eventually_consistent`: true}}"
-
-
+# The name of a constraint or index -> the statement that makes it.
 RULES: Mapping[str, str] = dict((
+    *(_rule(_UNIQUE, f"kgray_{n.lower()}", f"(n:Kgray{n})", "id") for n in "Meta Shard Group Call".split()),
+    *(_rule(_UNIQUE, f"kgray_{of.kind.name}", of.pattern, "group_id", *of.key) for of in STORED.values()),
     *(
-        _unique(f"kgray_{label.lower()}", f"(n:Kgray{label})", "id")
-        for label in ("Meta", "Shard", "Group", "Call")
+        _rule(_RANGE, name, stored.pattern, "group_id", *properties)
+        for stored in STORED.values()
+        for name, properties in stored.range_indexes().items()
     ),
-    *(rule for stored in STORED.values() for rule in _declared(stored)),
-    _range("kgray_groups_waiting", "(n:KgrayGroup)", "waiting"),
-    _range("kgray_operations_asked", "(n:KgrayOperation)", "state"),
-    _unique("kgray_values", "(n:Value)", "group_id", "uuid"),
+    _rule(_RANGE, "kgray_groups_waiting", "(n:KgrayGroup)", "waiting"),
+    _rule(_RANGE, "kgray_operations_asked", "(n:KgrayOperation)", "state"),
+    _rule(_UNIQUE, "kgray_values", "(n:Value)", "group_id", "uuid"),
     # No constraint: several rows may have one id, and the engine ensures that at most one is live.
-    _range("kgray_episodic", "(n:Episodic)", "group_id", "uuid"),
-    _unique("kgray_mentions_edges", "()-[n:MENTIONS]-()", "group_id", "uuid"),
-    _for_graphiti("edge_name_and_fact", "()-[x:RELATES_TO]-()", "name", "fact"),
-    _for_graphiti("node_name_and_content", "(x:Entity)", "name", "summary"),
-    _for_graphiti("episode_content", "(x:Episodic)", "content", "source", "source_description"),
-    _for_graphiti("community_name", "(x:Community)", "name"),
+    _rule(_RANGE, "kgray_episodic", "(n:Episodic)", "group_id", "uuid"),
+    _rule(_UNIQUE, "kgray_mentions_edges", "()-[n:MENTIONS]-()", "group_id", "uuid"),
+    _rule(_TEXT, "edge_name_and_fact", "()-[n:RELATES_TO]-()", "name", "fact", "group_id"),
+    _rule(_TEXT, "node_name_and_content", "(n:Entity)", "name", "summary", "group_id"),
+    _rule(_TEXT, "episode_content", "(n:Episodic)", "content", "source", "source_description", "group_id"),
+    _rule(_TEXT, "community_name", "(n:Community)", "name", "group_id"),
 ))  # fmt: skip
 
 
@@ -101,7 +89,14 @@ def prepare(db: Connection, *, embedder: str, dimensions: int, create: bool) -> 
     if not found:
         if not create:
             raise NoStore(f"there is no kgray store in {db.where}: run `kgray init`")
-        _make_rules(db)
+        there = {name for name, _ in db.alone(cypher.INDEXES, names=list(RULES))}
+        for name in RULES.keys() - there:  # each in a transaction of its own
+            try:
+                db.alone(RULES[name])
+            except StoreError as error:
+                if "AlreadyExists" not in str(error):  # Neo.ClientError.Schema.IndexAlreadyExists
+                    raise
+        db.alone(cypher.AWAIT_INDEXES, seconds=_AWAIT_S)
         values = {"schema": VERSION, "embedder": embedder, "dimensions": dimensions}
         db.write(lambda transaction: db.run(transaction, cypher.NEW_META, **values))
         found = db.alone(cypher.META)
@@ -109,21 +104,3 @@ def prepare(db: Connection, *, embedder: str, dimensions: int, create: bool) -> 
     check_version(f"the store in {db.where}", version, VERSION, empty="database")
     stored = {"embedder": other, "dimensions": numbers}
     return check_embedder(db.where, stored, embedder, dimensions, empty="database")
-
-
-def missing(db: Connection) -> list[str]:
-    """Return the names of constraints and indexes that are missing or not online."""
-    found = db.alone(cypher.INDEXES, names=list(RULES))
-    return sorted(RULES.keys() - {name for name, state in found if state == "ONLINE"})
-
-
-def _make_rules(db: Connection) -> None:
-    """Create what is missing, each rule in a transaction of its own, and wait until all are online."""
-    there = {name for name, _ in db.alone(cypher.INDEXES, names=list(RULES))}
-    for name in RULES.keys() - there:
-        try:
-            db.alone(RULES[name])
-        except StoreError as error:
-            if "AlreadyExists" not in str(error):  # Neo.ClientError.Schema.IndexAlreadyExists and the like
-                raise
-    db.alone(cypher.AWAIT_INDEXES, seconds=_AWAIT_S)

@@ -1,9 +1,8 @@
 """The statements that are generated from `mapping.STORED`, once, at import; declared reads, page by page.
 
-Values go in as parameters, never as text. All that read begin with OPEN, which hides a group that another
-process is copying in or that is being deleted in pieces (R27). Rows are found by an index that begins with
-the group; Neo4j uses an index over several properties only if a statement names all of them, hence the
-`IS NOT NULL` conditions.
+Values go in as parameters. All that read begin with OPEN, which hides a group that another process is copying
+in or that is being deleted in pieces (R27). Rows are found by an index that begins with the group; Neo4j uses
+one over several properties only if a statement names all of them, hence the `IS NOT NULL` conditions.
 
     read    $group, $group_key, $copy and
             look-ups: $values; rows: (index of the value, the columns, those that sort)
@@ -29,9 +28,8 @@ OPEN = (
     "WHERE coalesce(g.adopting, '') = $copy AND (g.clearing IS NULL OR $copy <> '')"
 )
 
-# Kinds whose rows are put by statements of their own (statements_by_hand.py): what Graphiti's readers see.
-SEEN_BY_GRAPHITI = (kinds.EPISODES, kinds.ENTITIES, kinds.FACTS)
-PLAIN: tuple[Kind, ...] = tuple(kind for kind in STORED if kind not in SEEN_BY_GRAPHITI)
+# Not those whose rows are put by hand-written statements: what Graphiti's readers see.
+PLAIN = tuple(kind for kind in STORED if kind not in (kinds.EPISODES, kinds.ENTITIES, kinds.FACTS))
 
 
 def _hint(stored: StoredKind, properties: Sequence[str]) -> str:
@@ -68,19 +66,18 @@ def _scan(read: Read) -> str:
     """Return a scan, page by page in the order of the key's own index, or of that of `since`."""
     stored = STORED[read.kind]
     key = stored.lookups(read.place) if read.since else stored.key
-    behind = "n.{0} > $after[0]"
-    if len(key) == 2:
-        # A CASE and no OR: of that the planner makes two ranges, and sorts what they give.
-        behind = (
-            "n.{0} >= $after[0] AND n.{1} IS NOT NULL "
-            "AND CASE WHEN n.{0} = $after[0] THEN n.{1} > $after[1] ELSE true END"
-        )
     place = [f"n.{p}" for p in key]
+    behind = "{0} > $after[0]"
+    if len(key) == 2:  # a CASE and no OR: of that the planner makes two ranges, and sorts what they give
+        behind = (
+            "{0} >= $after[0] AND {1} IS NOT NULL "
+            "AND CASE WHEN {0} = $after[0] THEN {1} > $after[1] ELSE true END"
+        )
     return f"""
 {OPEN}
 CALL () {{
     MATCH {stored.pattern} {_hint(stored, key)}
-    WHERE n.group_id = {stored.group} AND {behind.format(*key)}
+    WHERE n.group_id = {stored.group} AND {behind.format(*place)}
     RETURN n ORDER BY n.group_id, {", ".join(place)} LIMIT $limit
 }}
 {_returned(read, behind=place)}
@@ -108,28 +105,23 @@ WHERE n.group_id = g.name AND n.{first} IN $values{named}
 EVERYWHERE: Mapping[Read, str] = {read: _everywhere(read) for read in kinds.EVERYWHERE}
 
 
-def _keyed(stored: StoredKind) -> str:
-    return "{group_id: row.group_id, " + ", ".join(f"{p}: row.{p}" for p in stored.key) + "}"
-
-
-def _put(kind: Kind) -> str:
-    stored = STORED[kind]
-    setting = "ON CREATE SET n += row" if kind.first_wins else "SET n = row"
-    return f"FOREACH (row IN $rows.{kind.name} | MERGE (n:{stored.label} {_keyed(stored)}) {setting})"
+def _node(kind: Kind) -> str:
+    keyed = ", ".join(f"{p}: row.{p}" for p in ("group_id", *STORED[kind].key))
+    return f"(n:{STORED[kind].label} {{{keyed}}})"
 
 
 # $rows: a map of lists by kind, of all kinds that have nothing but their rows: one round trip for all. One
 # parameter, since the server plans a statement anew for each mixture of empty, short and long lists.
-PUT_PLAIN = "\n".join(_put(kind) for kind in PLAIN)
+PUT_PLAIN = "\n".join(
+    f"FOREACH (row IN $rows.{kind.name} | MERGE {_node(kind)} "
+    f"{'ON CREATE SET n += row' if kind.first_wins else 'SET n = row'})"
+    for kind in PLAIN
+)
 # {group_id, key}. Facts and entities go by statements of their own.
-DROP: Mapping[Kind, str] = {
-    kind: f"MATCH (n:{stored.label} {_keyed(stored)}) DETACH DELETE n"
-    for kind, stored in STORED.items()
-    if kind not in (kinds.ENTITIES, kinds.FACTS)
-}
+DROP: Mapping[Kind, str] = {kind: f"MATCH {_node(kind)} DETACH DELETE n" for kind in (kinds.EPISODES, *PLAIN)}
 # {group_id, key, put: properties}. Facts are put whole. A retired episode is no longer visible to Graphiti.
 PATCH: Mapping[Kind, str] = {
-    kind: f"MATCH (n:{STORED[kind].label} {_keyed(STORED[kind])}) SET n += row.put"
+    kind: f"MATCH {_node(kind)} SET n += row.put"
     + """
 WITH n WHERE n:Episodic AND n.retired_at IS NOT NULL REMOVE n:Episodic
 WITH n OPTIONAL MATCH (n)-[m:MENTIONS]->(:Entity) DELETE m
@@ -166,37 +158,28 @@ _INT_LIMIT = 1 << 63
 Ask = Callable[..., list[list[Any]]]  # runs a statement with named values; rows in the order of its RETURN
 
 
-def read_rows(ask: Ask, read: Read, named: Mapping[str, str], values: Sequence[Any]) -> Iterator[Row]:
-    """Return the rows of a declared read. named: the group, as `statements.OPEN` takes it."""
-    if read.by is None:
+def read_rows(ask: Ask, read: Read, named: Mapping[str, str] | None, values: Sequence[Any]) -> Iterator[Row]:
+    """Return the rows of a declared read. named: the group, as `OPEN` takes it; None: all, at once."""
+    if read.by is None and named:
         yield from _scanned(ask, read, named, values)
         return
     asked = [value for value in dict.fromkeys(values) if storable(value)]
     if read.by in STORED[read.kind].digested:
         asked = list(map(digest, asked))
-    for start in range(0, len(asked), MAX_ROWS):
-        ((found,),) = ask(OF_READ[read], values=asked[start : start + MAX_ROWS], **named)
-        yield from _rows(read, _sorted(read, found))
-
-
-def read_everywhere(ask: Ask, read: Read, values: Sequence[Any]) -> list[tuple[str, Row]]:
-    """Return (group, row) of a read in all groups, by group."""
-    ((rows,),) = ask(EVERYWHERE[read], values=list(values))
-    found = _sorted(read, rows)
-    return list(zip([row[0] for row in found], _rows(read, found), strict=True))
-
-
-def _sorted(read: Read, found: list[list[Any]]) -> list[list[Any]]:
-    """Return rows that begin with a group, or the index of a value, by that and the kind's order."""
-    found.sort(key=lambda row: (row[0], *row[1 + len(read.chosen) :]))
-    return found
+    statement, parts = (OF_READ if named else EVERYWHERE)[read], [asked]
+    if named:
+        parts = [asked[start : start + MAX_ROWS] for start in range(0, len(asked), MAX_ROWS)]
+    for part in parts:
+        ((found,),) = ask(statement, values=part, **(named or {}))
+        # They begin with the index of a value, or their group; then in the kind's order.
+        found.sort(key=lambda row: (row[0], *row[1 + len(read.chosen) :]))
+        yield from _rows(read, found, first=1, start=int(bool(named)))
 
 
 def _scanned(ask: Ask, read: Read, named: Mapping[str, str], since: Sequence[Any]) -> Iterator[Row]:
     stored, walked = STORED[read.kind], read.place if read.since else read.kind.key
     key = stored.lookups(walked)
-    types = {column.name: column.type for column in read.kind.columns}
-    after = [*since, *(-1 if types[name] == "int" else "" for name in walked[len(since) :])]
+    after = [*since, *read.kind.lowest(walked[len(since) :])]
     found: list[tuple[list[Any], Row]] = []
     size = _PAGE_ROWS
     while size == _PAGE_ROWS:
@@ -204,7 +187,7 @@ def _scanned(ask: Ask, read: Read, named: Mapping[str, str], since: Sequence[Any
         if not (size := len(page)):
             break
         after = page[-1][-len(key) :]
-        rows = _rows(read, page, first=0)
+        rows = _rows(read, page, first=0, start=0)
         if key == tuple(map(stored.property_of, read.place)):
             yield from rows
         else:  # no index has them in this order
@@ -214,15 +197,17 @@ def _scanned(ask: Ask, read: Read, named: Mapping[str, str], since: Sequence[Any
         yield found.pop()[1]
 
 
-def _rows(read: Read, found: Iterable[list[Any]], *, first: int = 1) -> Iterator[Row]:
-    """Yield rows of a read, whose columns begin at an index, with the types that Neo4j lacks."""
-    types = {column.name: column.type for column in (*read.kind.columns, *read.kind.computed)}
-    made: Mapping[str, Callable[[Any], Any]] = {"texts": tuple, "vector": bytes, "bytes": bytes}
-    changed = [(n, made[types[name]]) for n, name in enumerate(read.chosen, first) if types[name] in made]
+_MADE: Mapping[str, Callable[[Any], Any]] = {"texts": tuple, "vector": bytes, "bytes": bytes}
+
+
+def _rows(read: Read, found: Iterable[list[Any]], *, first: int, start: int) -> Iterator[Row]:
+    """Yield rows from index `start` on, with the types that Neo4j lacks. first: where the columns begin."""
+    types = [(n, read.kind.types[name]) for n, name in enumerate(read.chosen, first)]
+    changed = [(n, _MADE[of]) for n, of in types if of in _MADE]
     for row in found:
         for place, convert in changed:
             row[place] = None if row[place] is None else convert(row[place])
-        yield tuple(row[first : first + len(read.chosen)])
+        yield tuple(row[start : first + len(read.chosen)])
 
 
 def storable(value: Any) -> bool:  # noqa: ANN401 - a text, a number or a place that is asked for

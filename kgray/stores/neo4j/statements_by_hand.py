@@ -17,18 +17,16 @@ SERVER = """
 CALL dbms.components() YIELD name, versions, edition WHERE name = 'Neo4j Kernel'
 RETURN versions[0], edition
 """
-# At most one row: schema, embedder, dimensions.
+# At most one row.
 META = "MATCH (m:KgrayMeta {id: 'kgray'}) RETURN m.schema, m.embedder, m.dimensions"
 # $schema, $embedder, $dimensions. The first of several processes makes it; the others find it.
 NEW_META = """
 MERGE (m:KgrayMeta {id: 'kgray'})
 ON CREATE SET m.schema = $schema, m.embedder = $embedder, m.dimensions = $dimensions
 """
-# $names. Rows of name, state, those behind constraints included.
+# $names; those behind constraints included.
 INDEXES = "SHOW INDEXES YIELD name, state WHERE name IN $names RETURN name, state"
-# What is committed is nothing.
-PROBE = "CREATE (n:KgrayProbe) DELETE n"
-# $seconds.
+PROBE = "CREATE (n:KgrayProbe) DELETE n"  # what is committed is nothing
 AWAIT_INDEXES = "CALL db.awaitIndexes($seconds)"
 
 # Locks the meta node: who takes a shard sees the map as it is. One row: the number of shards.
@@ -39,15 +37,12 @@ MATCH (m:KgrayMeta {id: 'kgray'}) SET m.shards = $shards
 WITH m MATCH (s:KgrayShard) SET s.epoch = s.epoch + 1
 REMOVE s.holder, s.token, s.host, s.pid, s.beat, s.every
 """
-# $shards. Makes their nodes and locks them, in one order: SET takes the lock before RETURN reads.
-# Rows: epoch, holder, token, host, pid, whether it took every shard, milliseconds since its last beat
-# by the server's clock.
+# $shards. Makes their nodes and locks them, in one order: SET takes the lock before RETURN reads. The last
+# two: whether it took every shard, milliseconds since its last beat by the server's clock.
 LOCK_SHARDS = """
 UNWIND $shards AS id MERGE (s:KgrayShard {id: id}) ON CREATE SET s.epoch = 0
-SET s.locked = true
-WITH s
-RETURN s.epoch, s.holder, s.token, s.host, s.pid, coalesce(s.every, false),
-    timestamp() - coalesce(s.beat, 0)
+SET s.locked = true WITH s
+RETURN s.epoch, s.holder, s.token, s.host, s.pid, coalesce(s.every, false), timestamp() - coalesce(s.beat, 0)
 """
 # $shards, $epoch, $holder, $token, $host, $pid, $every.
 HOLD_SHARDS = """
@@ -79,17 +74,19 @@ SET g.locked = true WITH row, g RETURN {_GROUP}
 """
 # The same, without making any.
 LOCK_GROUPS_THERE = f"MATCH (g:KgrayGroup {{id: row.id}}) SET g.locked = true WITH row, g RETURN {_GROUP}"
-# $rows: the fields of `groups.LockedGroup`, id, name, cleared_name; appended: something waits from now on.
+# $rows: the fields of `groups.LockedGroup`, id; appended: something waits from now on.
 KEEP_GROUPS = """
 MATCH (g:KgrayGroup {id: row.id}) SET g = row REMOVE g.appended, g.asked, g.named
-SET g.waiting = CASE WHEN row.appended THEN timestamp() * 1000 ELSE row.waiting END
+SET g.waiting = CASE WHEN row.appended THEN timestamp() * 1000 ELSE row.waiting END,
+    g.name = CASE WHEN row.named THEN row.asked END,
+    g.cleared_name = CASE WHEN row.clearing IS NOT NULL THEN row.asked END
 """
-# Rows: id, name, adopting, last, last_recorded, removals.
-_HEAD = "g.id, g.name, g.adopting, g.last, g.last_recorded, g.removals"
+# Rows: id, name, adopting, a map with the counters of `ports.GroupHead`.
+_HEAD = "g.id, g.name, g.adopting, g {.last, .last_recorded, .removals}"
 HEADS_OF = f"UNWIND $ids AS id MATCH (g:KgrayGroup {{id: id}}) RETURN {_HEAD}"
 # null <> is null: no removed group either.
 HEADS = f"MATCH (g:KgrayGroup) WHERE g.name <> '{kinds.OWN}' RETURN {_HEAD} ORDER BY g.name"
-# The groups whose removal was cut off: name.
+# The groups whose removal was cut off.
 CLEARING = "MATCH (g:KgrayGroup) WHERE g.clearing IS NOT NULL RETURN g.cleared_name"
 # $id: of who appends, $call: of this append, which is noted there.
 NOTE_CALL = "MERGE (c:KgrayCall {id: $id}) SET c.call = $call"
@@ -97,13 +94,11 @@ LAST_CALL = "MATCH (c:KgrayCall {id: $id}) RETURN c.call"
 # $ids: when a process closes the store.
 DROP_CALLS = "UNWIND $ids AS id MATCH (c:KgrayCall {id: id}) DELETE c"
 
-# Pending entries by (state, lane): an index range each, in the order of sequences.
-_WAITING = "[[0, false], [0, true], [1, false], [1, true]]"
-# $after, $limit: sequence, whether it is an episode.
+# $after, $limit: sequence, whether it is an episode. Of episodes an index range for each (state, lane).
 PENDING_SEQUENCES = f"""
 {OPEN}
 CALL () {{
-    UNWIND {_WAITING} AS part
+    UNWIND [[0, false], [0, true], [1, false], [1, true]] AS part
     CALL (part) {{
         MATCH (n:KgrayEpisode)
         WHERE n.group_id = $group AND n.state = part[0] AND n.bulk = part[1] AND n.sequence > $after

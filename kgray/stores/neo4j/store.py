@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 from kgray import locks
@@ -15,22 +16,21 @@ from kgray import rows as packing
 from kgray.errors import KgrayError, Outrun, StoreError
 from kgray.graph import Fact
 from kgray.kinds import ALL, COMMITTED, EPISODES, EPISODES_AT, Kind, Read, Row
-from kgray.ports import Appending, GroupCounts, GroupHead, RowChanges
+from kgray.ports import Appending, GroupCounts, GroupHead, RowChanges, Store, T
 from kgray.records import Episode
 from kgray.stores import alike
-from kgray.stores.alike import EVERY_SEQUENCE, AppendBuffer, FoldedBatch, Reads, portions
+from kgray.stores.alike import EVERY_SEQUENCE, FoldedBatch, portions
 from kgray.stores.neo4j import fence, schema, statements
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import PATIENCE_S, Connection, Running
 from kgray.stores.neo4j.fence import Held
-from kgray.stores.neo4j.groups import LockedGroup
 from kgray.stores.neo4j.mapping import group_key, named_group
 from kgray.stores.neo4j.row_writer import STATE, BatchWriter
 from kgray.stores.neo4j.statements import storable
 from kgray.times import SECOND, Instant
 
-T = TypeVar("T")
+_Work = Callable[[BatchWriter], None]
 _NO_LIMIT = (1 << 31) - 1
 _RUNS = ALL["community_runs"]
 _PORTION_ROWS = 500  # of a transaction that copies
@@ -56,7 +56,6 @@ def open_neo4j(
     dimensions  numbers a vector; 0 = as many as the store's have, which must be there
     folder      the data folder, whose ingest lock is held while writing; None: the lease alone
     create      False: a database without a store is an error that names `kgray init`
-    patience_s  how long a transaction waits for a server that is away, or for another's lock
 
     Raises SettingsError for what the server refuses; Unavailable at once where it does not answer; StoreError
     for another schema or another embedder.
@@ -71,7 +70,7 @@ def open_neo4j(
         raise
 
 
-class Neo4jStore(Reads):
+class Neo4jStore(Store):
     """`ports.Store` on one database; to be closed. Any thread may read; one thread writes."""
 
     # 32 episodes, about 0.6 s with vectors of 1,024 numbers. Twice as many were no faster in a run.
@@ -90,27 +89,24 @@ class Neo4jStore(Reads):
         self._threads = set[str]()  # those that appended, each by the id of its node
 
     def append(self, groups: Collection[str], work: Callable[[Appending], T]) -> T:
-        """Carry out `work` exactly once, even if the answer to its commit was lost; see `ports.Store`.
-
-        Each append is noted in a node of its thread. A retry looks there: if it is noted, the earlier attempt
-        was committed, and its value, kept here, is returned.
-        """
+        # Each append is noted in a node of its thread. Where a retry finds it there, an earlier attempt was
+        # committed, and its value, kept here, is returned.
         here, call, values = self._local.__dict__.setdefault("name", str(uuid4())), str(uuid4()), list[T]()
         self._threads.add(here)
 
         def attempt(running: Running) -> T:
             # Locking waits for an earlier attempt that is still committing; then its note is visible.
-            locked = grouped.opened(self._db, running, groups, make=True)
+            locked = grouped.locked(self._db, running, groups, make=True, whole=True)
             if values and self._db.run(running, cypher.LAST_CALL, id=here) == [[call]]:
                 return values[-1]
-            appending = AppendBuffer(BatchWriter(self._db, running, 0, locked))
+            appending = BatchWriter(self._db, running, 0, locked)
             value = work(appending)
             if appending.finish():
                 self._db.run(running, cypher.NOTE_CALL, id=here, call=call)
                 values.append(value)
             return value
 
-        return grouped.cleared_first(self._db, lambda: self._db.write(attempt))
+        return grouped.write(self._db, attempt)
 
     def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
         found = self._db.rows(cypher.PENDING_GROUPS, mark=mark)
@@ -140,29 +136,24 @@ class Neo4jStore(Reads):
 
     @contextmanager
     def writing(
-        self,
-        *,
-        epoch: int | None = None,
-        shard: int = 0,
-        shards: int | None = None,
-        shares_folder: bool = False,
+        self, *, epoch: int | None = None, shard: int = 0, shards: int | None = None, shared: bool = False
     ) -> Iterator[int]:
         with ExitStack() as stack:
-            if self.folder is not None and shard == 0 and not shares_folder:
+            if self.folder is not None and shard == 0 and not shared:
                 stack.enter_context(locks.ingesting(self.folder))
             held = stack.enter_context(fence.holding(self._db, epoch=epoch, shard=shard, shards=shards))
             self._held = held
             try:
-                grouped.finish_all(self._db)
+                for (name,) in self._db.rows(
+                    cypher.CLEARING
+                ):  # what other processes began and did not finish
+                    grouped.finish(self._db, name)
                 yield held.epoch
             finally:
                 self._held = None
 
     def apply(self, changes: Sequence[RowChanges]) -> None:
-        """Apply changes in one transaction; see `ports.Store`.
-
-        The removal of a group ends it: its rows are deleted in further ones, and the changes after it follow.
-        """
+        # The removal of a group ends a transaction: its rows are deleted in further ones.
         start = 0
         for at, change in enumerate(changes, 1):
             if change.clear:
@@ -177,96 +168,82 @@ class Neo4jStore(Reads):
 
         def work(running: Running) -> None:
             fence.check(self._db, running, self._held, names)
-            groups = grouped.opened(self._db, running, names, make=False)
+            groups = grouped.locked(self._db, running, names, make=False, whole=True)
             BatchWriter(self._db, running, self.dimensions, groups).carry_out(changes)
             fence.renew_late(self._db, running, self._held)
 
-        grouped.cleared_first(self._db, lambda: self._db.write(work))
+        grouped.write(self._db, work)
 
     def adopt(
         self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
     ) -> None:
-        """Copy a group in, portion by portion; see `ports.Store`.
+        """Copy a group in, portion by portion; one whose outcome is unknown can be put again.
 
         Until it is complete the group's node has a token and no name, and is marked as one whose rows are
         going: only this process's reads find the group, appending to it is refused, and who ingests next
-        deletes what a killed process left (`groups.finish`). Rows are put by their keys, so a portion whose
-        outcome is unknown can be put again.
+        deletes what a killed process left (`groups.finish`).
         """
-        token = str(uuid4())
+        token, committed = str(uuid4()), list[tuple[str, int]]()
+        own = partial(self._own, group, token)
         self._db.write(lambda running: fence.check(self._db, running, self._held))
         grouped.finish(self._db, group)
-        self._own(group, token, _begun)
+        # Part of what is copied may be pending.
+        counters = {"last": head.last, "last_recorded": head.last_recorded, "appended": True}
+        own({"clearing": EVERY_SEQUENCE, **counters})
         try:
-            self._copy(group, head, rows, partial(self._own, group, token))
+            for kind, portion in portions(rows, _PORTION_ROWS):
+                found = FoldedBatch()
+                for row in portion:
+                    found.put(kind, group, row)
+                    if kind is EPISODES and row[STATE] == COMMITTED:
+                        committed.append((group, row[0]))
+                own({}, partial(BatchWriter.write, found=found, complete=False))
+            for start in range(0, len(committed), _PORTION_ROWS):  # what needs all of the rows
+                own({}, partial(BatchWriter.link, episodes=committed[start : start + _PORTION_ROWS]))
             self._adopting[group] = token
             verify()
-            self._own(group, token, _named)
+            own({"named": True, "adopting": None, "clearing": None})
         except BaseException:
             self._undo(group, token)
             raise
         finally:
             self._adopting.pop(group, None)
 
-    def _copy(
-        self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], own: Callable[[_Copying], None]
-    ) -> None:
-        """Write the rows, a portion a transaction; then what needs all of them, and the counters."""
-        committed: list[tuple[str, int]] = []  # the group, sequence
-        for kind, portion in portions(rows, _PORTION_ROWS):
-            found = FoldedBatch()
-            for row in portion:
-                found.put(kind, group, row)
-                if kind is EPISODES and row[STATE] == COMMITTED:
-                    committed.append((group, row[0]))
-            own(partial(_write, found))
-        for start in range(0, len(committed), _PORTION_ROWS):
-            own(partial(_link, committed[start : start + _PORTION_ROWS]))
-        own(partial(_count, head))
+    def _undo(self, group: str, token: str) -> None:
+        with suppress(StoreError):  # another process has taken it over since
+            self._own(group, token, {"clearing": EVERY_SEQUENCE})
+            grouped.finish(self._db, group)
 
-    def _own(self, group: str, token: str, work: _Copying) -> None:
-        """Run a transaction that holds the copy of a group, and write its counters.
-
-        Raises StoreError where the group is there, or another process has taken the copy over.
-        """
+    def _own(self, group: str, token: str, counters: Mapping[str, Any], work: _Work = lambda _: None) -> None:
+        """Run a transaction on the copy of a group, and set counters; StoreError where it is not ours."""
 
         def once(running: Running) -> None:
             fence.check(self._db, running, self._held)
             there = grouped.locked(self._db, running, [group], make=True)[group]
-            if work is _begun and there.adopting is None:
+            if counters.get("clearing") and there.adopting is None:  # it begins
                 if there.last:
-                    raise alike.known(group, self._db.where, there)
+                    raise alike.known(self._db.where, there)
                 there.adopting = token
-            if work is _named and there.named:
+            if counters.get("named") and there.named:
                 return  # the answer to its commit was lost
             if there.adopting != token:
                 raise StoreError(f"another process has taken group {group!r} over meanwhile: run it again")
-            work(BatchWriter(self._db, running, self.dimensions), there)
-            grouped.keep(self._db, running, [there])
+            work(BatchWriter(self._db, running, self.dimensions, {group: there}))
+            grouped.keep(self._db, running, [replace(there, **counters)])
             fence.renew_late(self._db, running, self._held)
 
         self._db.write(once)
 
-    def _undo(self, group: str, token: str) -> None:
-        """Delete what was written, unless another process has taken it over since."""
-        with suppress(StoreError):
-            self._own(group, token, _begun)
-            grouped.finish(self._db, group)
-
     def compact(self) -> bool:
-        """Return False: a client cannot make the server erase removed bytes from its files, logs and backups.
-
-        To erase them at once, copy the groups into a new database and delete the old one (docs/neo4j.md).
-        """
-        return False
+        return False  # a server's files, logs and backups are its own (docs/neo4j.md, "Removal")
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """See that nothing is written while this thread reads inside it; nests.
 
-        Neo4j has no snapshots: each statement sees what is committed when it runs, and a commit becomes
-        visible bit by bit. So the record time and the removals of a group that is scanned inside (and its
-        runs of communities, where these are) are read, under its lock, before the first scan and at the end.
+        Each statement sees what is committed when it runs, and a commit becomes visible bit by bit. So the
+        record time and the removals of a group that is scanned (and its runs of communities, where these
+        are) are read, under its lock, before the first scan and at the end.
         """
         if getattr(self._local, "scanned", None) is not None:
             yield
@@ -293,21 +270,24 @@ class Neo4jStore(Reads):
         return self._db.write(work)
 
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
-        if groups is None:
-            return {row[1]: _head(row, "") for row in self._db.rows(cypher.HEADS)}
-        ids = {group_key(group): group for group in sorted(set(groups)) if storable(group)}
-        rows = self._db.rows(cypher.HEADS_OF, ids=list(ids)) if ids else []
-        found = {ids[row[0]]: _head(row, self._adopting.get(ids[row[0]], "")) for row in rows}
-        return {group: found.get(group, GroupHead()) for group in sorted(set(groups))}
+        wanted = sorted(set(groups or ()))
+        ids = {group_key(group): group for group in wanted if storable(group)}
+        rows = self._db.rows(cypher.HEADS) if groups is None else []
+        if ids:
+            rows = self._db.rows(cypher.HEADS_OF, ids=list(ids))
+        found = {}
+        for id_, name, adopting, counters in rows:
+            group: str = ids[id_] if ids else name
+            named = name is not None or adopting == self._adopting.get(group, "")
+            found[group] = GroupHead(named=named, **counters)
+        return found if groups is None else {group: found.get(group, GroupHead()) for group in wanted}
 
-    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
-        scanned = getattr(self._local, "scanned", None)
-        if read.by is None and scanned is not None and (asked := (group, read is _RUNS)) not in scanned:
-            scanned[asked] = self._settled(group, runs=read is _RUNS)
-        yield from statements.read_rows(self._db.rows, read, self._named(group), values)
-
-    def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:
-        return statements.read_everywhere(self._db.rows, read, values)
+    def rows(self, read: Read, group: str | None, values: Sequence[Any] = ()) -> Iterator[Row]:
+        scanned, runs = getattr(self._local, "scanned", None), read is _RUNS
+        if group is not None and read.by is None and scanned is not None and (group, runs) not in scanned:
+            scanned[group, runs] = self._settled(group, runs=runs)
+        named = None if group is None else self._named(group)
+        yield from statements.read_rows(self._db.rows, read, named, values)
 
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
@@ -319,7 +299,7 @@ class Neo4jStore(Reads):
         found = self._db.rows(cypher.FACTS_AT, **self._named(group), asked=asked, as_of=as_of, limit=take)
         return [packing.fact((*row[:13], tuple(row[13]), *row[14:])) for row in found]
 
-    def _counted(self, group: str | None) -> dict[str, GroupCounts]:
+    def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
         heads = self.heads(None if group is None else [group])
         there = {name for name, head in heads.items() if head.named}
         statements = cypher.COUNT_ALL if group is None else cypher.COUNT
@@ -332,49 +312,17 @@ class Neo4jStore(Reads):
 
     def missing(self) -> list[str]:
         """Return the names of constraints and indexes that are missing or not online."""
-        return schema.missing(self._db)
+        found = self._db.alone(cypher.INDEXES, names=list(schema.RULES))
+        return sorted(schema.RULES.keys() - {name for name, state in found if state == "ONLINE"})
 
     def check_writable(self) -> None:
-        """Make a node and delete it in one transaction. Raises StoreError where the server refuses it."""
-        self._db.write(lambda running: self._db.run(running, cypher.PROBE))
+        """Raise StoreError where the server refuses a write."""
+        self._db.write(partial(self._db.run, statement=cypher.PROBE))
 
     def close(self) -> None:
         if self._threads:
-            ids = list(self._threads)
+            drop = partial(self._db.run, statement=cypher.DROP_CALLS, ids=list(self._threads))
             with suppress(KgrayError):  # the server is away: the nodes stay, and harm nothing
-                self._db.write(
-                    lambda running: self._db.run(running, cypher.DROP_CALLS, ids=ids), patient=False
-                )
+                self._db.write(drop, patient=False)
         self._threads.clear()
         self._db.close()
-
-
-_Copying = Callable[[BatchWriter, LockedGroup], None]  # what one transaction of a copy does
-
-
-def _begun(_: BatchWriter, group: LockedGroup) -> None:
-    group.clearing = EVERY_SEQUENCE
-
-
-def _write(found: FoldedBatch, writer: BatchWriter, _: LockedGroup) -> None:
-    writer.write(found, complete=False)
-
-
-def _link(episodes: list[tuple[str, int]], writer: BatchWriter, _: LockedGroup) -> None:
-    writer.link(episodes)
-
-
-def _count(head: GroupHead, _: BatchWriter, group: LockedGroup) -> None:
-    group.appended = True  # part of what is copied may be pending
-    group.last, group.last_recorded = head.last, head.last_recorded
-
-
-def _named(_: BatchWriter, group: LockedGroup) -> None:
-    group.named, group.adopting, group.clearing = True, None, None
-
-
-def _head(row: Sequence[Any], copy: str) -> GroupHead:
-    """Read the columns of HEADS; copy: the token of this process's own copy into the group."""
-    _, name, adopting, last, last_recorded, removals = row
-    named = name is not None or (adopting is not None and adopting == copy)
-    return GroupHead(named=named, last=last, last_recorded=last_recorded, removals=removals)

@@ -1,7 +1,4 @@
-"""The reply cache: a model's replies by the digest of their request, in a file of its own.
-
-For backfills: filling a data folder again, or a new one with a copy of `cache.sqlite3`, sends no request
-that was answered before. Nothing depends on the file; it may be deleted at any time.
+"""The reply cache: a model's replies in a file of its own, `cache.sqlite3`, which may be deleted at any time.
 
 Groups, episodes and requests are stored as digests only, and each request's digest includes the group.
 Replies are plain text, so they are deleted with the episodes that they were asked for (R25).
@@ -49,6 +46,10 @@ CREATE INDEX askers_entry ON askers (entry);
 CREATE TABLE waste (one INTEGER PRIMARY KEY) STRICT;
 """
 _COUNT = "SELECT count(*) FROM sqlite_schema"
+_IN_USE = (  # bytes
+    "SELECT (page_count - freelist_count) * page_size "
+    "FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+)
 _FIND = "SELECT id, reply FROM entries WHERE key = ?"
 _USED = "(SELECT coalesce(max(used), 0) + 1 FROM entries)"
 _USE = f"UPDATE entries SET used = {_USED} WHERE id = ?"  # noqa: S608 - constants
@@ -97,12 +98,12 @@ class SqliteResponses(ResponseCache):
             row = one(connection, _NEW, (_digest(asking.group, key), _digest(asking.group), body))
             if row is not None:
                 _note(connection, row[0], seen)
-                while _bytes_in_use(connection) > self.max_bytes:
+                while one(connection, _IN_USE)[0] > self.max_bytes:
                     if not _drop(connection, _LEAST_USED, _EVICTED):
                         break
 
     def erase(self, group: str, episodes: Iterable[str] | None = None) -> None:
-        """Drop the replies that were asked for, or used, with these episodes of a group; None: all of it."""
+        """Drop the replies that were asked for, or used, with these episodes of a group; None: all."""
         if not self._there():
             return
         with self._transaction() as connection:
@@ -138,11 +139,9 @@ class SqliteResponses(ResponseCache):
                 self._connection = None
 
     def _there(self) -> bool:
-        with _explained(self.path):
-            try:
-                return self.path.stat().st_size > 0
-            except (FileNotFoundError, NotADirectoryError):
-                return False
+        with _explained(self.path), suppress(FileNotFoundError, NotADirectoryError):
+            return self.path.stat().st_size > 0
+        return False
 
     def _held(self, episodes: Sequence[Episode]) -> list[Episode]:
         live = self._standing(episodes[0].group, [episode.id for episode in episodes])
@@ -155,19 +154,22 @@ class SqliteResponses(ResponseCache):
             yield connection
 
     def _opened(self, *, make: bool = False) -> apsw.Connection:
-        if self._connection is None or (make and not self._there()):  # a user may delete it meanwhile
-            self.close()
-            self._connection = self._open(make=make)
-        return self._connection
-
-    def _open(self, *, make: bool) -> apsw.Connection:
+        if self._connection is not None and (self._there() or not make):  # a user may delete it meanwhile
+            return self._connection
+        self.close()
         if make:
             with suppress(FileExistsError):  # SQLite would let others read it
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, locks.OWNER_FILE))
         connection = connect(self.path, patience_s=self._patience_s, cache_mb=2)
         try:
             if not one(connection, _COUNT)[0] and not connection.pragma("application_id"):
-                _make(connection)
+                connection.pragma("auto_vacuum", "FULL")  # what is evicted makes the file smaller
+                connection.pragma("journal_mode", "wal")
+                with transaction(connection):
+                    if not one(connection, _COUNT)[0]:  # another process may have been first
+                        connection.execute(_TABLES)
+                        connection.pragma("application_id", APPLICATION_ID)
+                        connection.pragma("user_version", VERSION)
             named = connection.pragma("application_id"), connection.pragma("user_version")
             if named != (APPLICATION_ID, VERSION):
                 raise StoreError(f"{self.path} is no response cache of this version of kgray: {_WHAT_TO_DO}")
@@ -177,17 +179,8 @@ class SqliteResponses(ResponseCache):
         except BaseException:
             connection.close()
             raise
+        self._connection = connection
         return connection
-
-
-def _make(connection: apsw.Connection) -> None:
-    connection.pragma("auto_vacuum", "FULL")  # what is evicted makes the file smaller
-    connection.pragma("journal_mode", "wal")
-    with transaction(connection):
-        if not one(connection, _COUNT)[0]:  # another process may have been first
-            connection.execute(_TABLES)
-            connection.pragma("application_id", APPLICATION_ID)
-            connection.pragma("user_version", VERSION)
 
 
 @contextmanager
@@ -212,11 +205,6 @@ def _drop(connection: apsw.Connection, entries: str, value: bytes | int) -> bool
     if found:
         connection.execute(_WASTED)
     return bool(found)
-
-
-def _bytes_in_use(connection: apsw.Connection) -> int:
-    pages = connection.pragma("page_count") - connection.pragma("freelist_count")
-    return int(pages * connection.pragma("page_size"))
 
 
 def _digest(group: str, of: str = "") -> bytes:

@@ -27,7 +27,6 @@ from kgray.stores.alike import Counters, stale
 from kgray.stores.sqlite import statements as sql
 
 _CHECK_S = 1.0  # of a file before it is written to: 1.7 GB that the system has in memory
-_TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
 _WRITER_MB = 32  # page cache of the writing connection, which no search uses
 _READERS = 4  # connections that read: one is enough until a thread reads for seconds
 
@@ -42,13 +41,12 @@ class KnownGroup(Counters):
 class Database:
     """One file, one connection that writes and a few that read.
 
-    So a snapshot held by a reader (R5) and a commit never meet in one transaction. Threads of one process
-    take turns at writing. A snapshot is one thread's; others read meanwhile, through further connections.
+    Threads of one process take turns at writing. A snapshot (R5) is one thread's; others read meanwhile,
+    through further connections.
     """
 
-    def __init__(self, path: Path, *, patience_s: float, cache_mb: int) -> None:
-        self.path = path
-        self._patience_s = patience_s
+    def __init__(self, path: Path, dimensions: int, *, patience_s: float, cache_mb: int) -> None:
+        self.path, self.dimensions, self.patience_s = path, dimensions, patience_s
         with explained(path):
             self._writer = connect(path, patience_s=patience_s, cache_mb=min(_WRITER_MB, cache_mb))
             reader = connect(path, patience_s=patience_s, cache_mb=cache_mb)
@@ -61,10 +59,10 @@ class Database:
         self._checked = False
         self.epochs: dict[int, int] = {}  # shard -> epoch, of those that this process writes to
         self.of = 1  # how many shards there were when it took them
-        self._staged: dict[str, bytes] = {}  # the digests that `standing_in` gives groups here
+        # Groups that have no name yet, which the reads of this process find -> their digests meanwhile.
+        self.staged: dict[str, bytes] = {}
 
     def close(self) -> None:
-        """Close all connections; the last process to close checkpoints the log into the file."""
         with explained(self.path):
             readers = [self._idle.get() for _ in range(_READERS)]  # waits for threads that read
             for reader in reversed(readers):
@@ -100,7 +98,7 @@ class Database:
 
     def group(self, connection: apsw.Connection, name: str) -> KnownGroup | None:
         """Return a group that exists or ever did, by the hash of its name; else None."""
-        staged = self._staged.get(name)
+        staged = self.staged.get(name)
         row = one(connection, sql.GROUP_BY_DIGEST, (staged or digest(name),))
         if row is None:
             return None
@@ -109,15 +107,6 @@ class Database:
             asked=name, no=no, named=named is not None or staged is not None, last=last,
             last_recorded=last_recorded, removals=removals,
         )  # fmt: skip
-
-    @contextmanager
-    def standing_in(self, group: str, stage: bytes) -> Iterator[None]:
-        """Let reads of this process find a group that has no name yet. stage: its digest meanwhile."""
-        self._staged[group] = stage
-        try:
-            yield
-        finally:
-            del self._staged[group]
 
     @contextmanager
     def fenced(self, epoch: int | None, shard: int, shards: int | None) -> Iterator[int]:
@@ -157,10 +146,10 @@ class Database:
             if erased != rewritten:
                 rewrite(self._writer)
                 self._writer.execute(sql.SET_META, ("rewritten", erased))
-            whole = cut_log(self._writer, patience_s=self._patience_s)
+            whole = cut_log(self._writer, patience_s=self.patience_s)
             if whole and erased != cut:
                 self._writer.execute(sql.SET_META, ("cut", erased))
-                cut_log(self._writer, patience_s=self._patience_s)
+                cut_log(self._writer, patience_s=self.patience_s)
         return whole
 
     @contextmanager
@@ -174,7 +163,7 @@ class Database:
         try:
             if idle is None:
                 with explained(self.path):
-                    idle = connect(self.path, patience_s=self._patience_s, cache_mb=_WRITER_MB)
+                    idle = connect(self.path, patience_s=self.patience_s, cache_mb=_WRITER_MB)
             yield idle
         finally:
             self._idle.put(idle)
@@ -204,7 +193,7 @@ class Database:
     def known(self, group: str) -> KnownGroup | None:
         """Return a group, for a read; None where it was never there. A snapshot asks for each once."""
         with self._reading() as reader, explained(self.path):
-            if group in self._staged or getattr(self._held, "reader", None) is None:
+            if group in self.staged or getattr(self._held, "reader", None) is None:
                 return self.group(reader, group)
             seen: dict[str, KnownGroup | None] = self._held.groups
             if group not in seen:
@@ -284,9 +273,10 @@ def cut_log(connection: apsw.Connection, *, patience_s: float) -> bool:
 def damage(connection: apsw.Connection, *, first: int = 0) -> str | None:
     """Return what is wrong with the file's structure; None where nothing was found within _CHECK_S.
 
-    What is not reached then is reached by another process: each begins at another table (first: any number).
+    Each process begins at another table (first: any number), and so reaches what others did not.
     """
-    tables = [name for (name,) in many(connection, _TABLES)]
+    statement = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
+    tables = [name for (name,) in many(connection, statement)]
     start = first % len(tables)
     ends = time.monotonic() + _CHECK_S
     connection.set_progress_handler(lambda: time.monotonic() > ends, 10_000)
@@ -332,21 +322,19 @@ def array(values: Any) -> str:  # noqa: ANN401 - any iterable of JSON values
 
 def read_rows(run: Run, read: Read, no: int, values: Sequence[Any]) -> Iterator[Row]:
     """Return the rows of a declared read, page by page. no: the group's number."""
-    pages = _scan(run, read, no, values) if read.by is None else _look_up(run, read, no, values)
-    if _CONVERTERS[read]:
-        pages = map(partial(restored, read), pages)
-    return chain.from_iterable(pages)  # no generator of ours is entered for a row
-
-
-def _look_up(run: Run, read: Read, no: int, values: Iterable[Any]) -> Iterator[list[Row]]:
-    asked = list(dict.fromkeys(values))
-    for start in range(0, len(asked), _PAGE_VALUES):
-        yield run(sql.OF_READ[read], (no, array(asked[start : start + _PAGE_VALUES])))
+    if read.by is None:
+        pages: Iterator[list[Row]] = _scan(run, read, no, values)
+    else:
+        asked = list(dict.fromkeys(values))
+        parts = (array(asked[n : n + _PAGE_VALUES]) for n in range(0, len(asked), _PAGE_VALUES))
+        pages = (run(sql.OF_READ[read], (no, part)) for part in parts)
+    # No generator of ours is entered for a row.
+    return chain.from_iterable(map(partial(restored, read), pages) if _CONVERTERS[read] else pages)
 
 
 def _scan(run: Run, read: Read, no: int, since: Sequence[Any]) -> Iterator[list[Row]]:
-    width, at, place = _SCANS[read]
-    place = (*since, *place[len(since) :])
+    width, at, lowest = _SCANS[read]
+    place = (*since, *lowest[len(since) :])
     while page := run(sql.OF_READ[read], (no, _PAGE_ROWS, *place)):
         yield page if len(page[0]) == width else [row[:width] for row in page]
         if len(page) < _PAGE_ROWS:
@@ -354,36 +342,32 @@ def _scan(run: Run, read: Read, no: int, since: Sequence[Any]) -> Iterator[list[
         place = tuple(page[-1][column] for column in at)
 
 
-def _converters(read: Read) -> list[tuple[int, Callable[[Any], Any]]]:
-    """Return the indexes of the columns whose types SQLite lacks, and what restores them."""
-    types = {column.name: column.type for column in (*read.kind.columns, *read.kind.computed)}
-    made: Mapping[str, Callable[[Any], Any]] = {
-        "bool": bool,
-        "texts": lambda text: () if text == "[]" else tuple(json.loads(text)),
-    }
-    return [(n, made[types[name]]) for n, name in enumerate(read.chosen) if types[name] in made]
+_MADE: Mapping[str, Callable[[Any], Any]] = {
+    "bool": bool,
+    "texts": lambda text: () if text == "[]" else tuple(json.loads(text)),
+}
+# Made once, of each scan: its number of columns, where those of a place are, what is below its first place.
+_SCANS = {
+    read: (
+        len(read.chosen),
+        [[*dict.fromkeys((*read.chosen, *read.place))].index(name) for name in read.place],
+        read.kind.lowest(read.place),
+    )
+    for read in READS
+    if read.by is None
+}
+# Of each read: the indexes of the columns whose types SQLite lacks, and what restores them.
+_CONVERTERS = {
+    read: [(n, _MADE[of]) for n, name in enumerate(read.chosen) if (of := read.kind.types[name]) in _MADE]
+    for read in READS
+}
 
 
-def _place(read: Read) -> tuple[list[int], Row]:
-    """Return the indexes of the columns of a scan's place, and the place before its first row."""
-    order = read.place
-    names = list(dict.fromkeys((*read.chosen, *order)))
-    types = {column.name: column.type for column in read.kind.columns}
-    return [names.index(name) for name in order], tuple(-1 if types[name] == "int" else "" for name in order)
-
-
-# Made once. Of a scan: how many columns are the read's, where a place is, and that before its first row.
-_CONVERTERS = {read: _converters(read) for read in READS}
-_SCANS = {read: (len(read.chosen), *_place(read)) for read in READS if read.by is None}
-
-
-def restored(read: Read, page: list[Row]) -> list[Row]:
-    """Return rows of a read with the types that SQLite lacks."""
-    if not (converters := _CONVERTERS[read]):
-        return page
+def restored(read: Read, page: list[Row], *, first: int = 0) -> list[Row]:
+    """Return rows of a read, whose columns begin at an index, with the types that SQLite lacks."""
     columns = list(zip(*page, strict=True))
-    for place, convert in converters if columns else ():
-        columns[place] = tuple(map(convert, columns[place]))
+    for place, convert in _CONVERTERS[read] if columns else ():
+        columns[first + place] = tuple(map(convert, columns[first + place]))
     return list(zip(*columns, strict=True))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import tempfile
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,7 @@ _HEADER = 100  # bytes; https://www.sqlite.org/fileformat.html section 1.3
 def opened(
     folder: Path, *, embedder: str, dimensions: int, create: bool, patience_s: float
 ) -> tuple[Path, int]:
-    """Return the path of the file and the width of a vector; creates the file where there is none.
-
-    Raises StoreError for what is not ours, of another schema, damaged, or built with another embedder.
-    """
+    """Return the path of the file and the width of a vector; raises as `store.open_sqlite` does."""
     path = folder / schema.FILE
     with explained(path):
         if not _there(path):
@@ -34,8 +31,16 @@ def opened(
                 raise NoStore(f"there is no kgray store in {folder}: run `kgray init --data {folder}`")
             _make(path, embedder, dimensions)
         _check_header(path)
-        width = _check_meta(path, embedder, dimensions, patience_s)
-        _mark(path)
+        with closing(connect(path, patience_s=patience_s, cache_mb=2)) as connection:
+            # The log may hold a newer header than the file.
+            version = int(connection.pragma("user_version"))
+            check_version(path, version, schema.VERSION, empty="data folder")
+            rows: list[Any] = connection.execute("SELECT key, value FROM meta").fetchall()
+        width = check_embedder(folder, dict(rows), embedder, dimensions, empty="data folder")
+        # A note that there is a store: without its file the folder must not pass for a new one. It may be
+        # there; a folder that can only be read goes without.
+        with suppress(OSError), open(path.with_name(schema.MARKER), "x", opener=locks.for_owner) as file:
+            file.write(f"{path.name} is a store of kgray. If it is gone, restore it from a copy.\n")
     return path, width
 
 
@@ -52,13 +57,6 @@ def _there(path: Path) -> bool:
     return size is not None
 
 
-def _mark(path: Path) -> None:
-    """Leave a note that there is a store: without its file the folder must not pass for a new one."""
-    # It may be there; a folder that can only be read goes without.
-    with suppress(OSError), open(path.with_name(schema.MARKER), "x", opener=locks.for_owner) as file:
-        file.write(f"{path.name} is a store of kgray. If it is gone, restore it from a copy.\n")
-
-
 def _make(path: Path, embedder: str, dimensions: int) -> None:
     """Create the file under another name and link it into place: it appears complete or not at all."""
     locks.make_folder(path.parent)
@@ -70,7 +68,7 @@ def _make(path: Path, embedder: str, dimensions: int) -> None:
         connection.pragma("page_size", schema.PAGE_BYTES)
         connection.pragma("journal_mode", "wal")
         with connection:
-            connection.execute(schema.tables())
+            connection.execute(schema.TABLES)
             stored = "INSERT INTO meta VALUES ('embedder', ?), ('dimensions', ?), ('epoch', 0)"
             connection.execute(stored, (embedder, dimensions))
             connection.pragma("application_id", schema.APPLICATION_ID)
@@ -107,10 +105,8 @@ def _check_header(path: Path) -> None:
         finally:
             file.xClose()
     if header[:16] != b"SQLite format 3\0":
-        raise StoreError(
-            f"{path} is no kgray store, or it is damaged: choose another data folder, "
-            f"or restore it from a copy"
-        )
+        what_to_do = "choose another data folder, or restore it from a copy"
+        raise StoreError(f"{path} is no kgray store, or it is damaged: {what_to_do}")
     page, pages, version, identity = struct.unpack_from(">16xH10xI28xI4xI", header)
     if identity != schema.APPLICATION_ID:
         raise StoreError(f"{path} is a database of another program: choose another data folder")
@@ -118,15 +114,3 @@ def _check_header(path: Path) -> None:
     log = path.with_name(path.name + "-wal")
     if (65536 if page == 1 else page) * pages > size and not (log.exists() and log.stat().st_size):
         raise StoreError(f"{path} is damaged: it was cut short; restore it from a copy")
-
-
-def _check_meta(path: Path, embedder: str, dimensions: int, patience_s: float) -> int:
-    connection = connect(path, patience_s=patience_s, cache_mb=2)
-    try:
-        # The log may hold a newer header than the file.
-        version = int(connection.pragma("user_version"))
-        check_version(path, version, schema.VERSION, empty="data folder")
-        rows: list[Any] = connection.execute("SELECT key, value FROM meta").fetchall()
-        return check_embedder(path.parent, dict(rows), embedder, dimensions, empty="data folder")
-    finally:
-        connection.close()

@@ -80,11 +80,6 @@ def indexes(kind: Kind) -> dict[str, tuple[str, ...]]:
     return {columns[0]: columns for columns in wanted if columns != kind.key[: len(columns)]}
 
 
-def tables() -> str:
-    """Return the statements that make every table and index of the file."""
-    return _META + "".join(_table(kind) for kind in kinds.KINDS) + _PENDING
-
-
 def _table(kind: Kind) -> str:
     made = "no INTEGER NOT NULL, "
     for column in sorted((*kind.columns, *kind.computed), key=lambda column: _LAST.get(column.name, 0)):
@@ -96,3 +91,7 @@ def _table(kind: Kind) -> str:
         over = _INDEXES_BY_HAND.get((kind, name), f"(no, {', '.join(columns)})")
         made += f"CREATE INDEX {kind.name}_{name} ON {kind.name} {over};\n"
     return made
+
+
+# Every table and index of the file.
+TABLES = _META + "".join(map(_table, kinds.KINDS)) + _PENDING

@@ -17,10 +17,7 @@ from kgray.stores.sqlite.schema import indexes
 
 
 def _put(kind: Kind) -> str:
-    """Return the statement that puts a row: (no, its columns, the computed ones).
-
-    It leaves a row alone that is there, if the kind says so; else replaces it.
-    """
+    """Return the statement that puts a row: (no, its columns, the computed ones)."""
     names = [column.name for column in (*kind.columns, *kind.computed)]
     values = ", ".join(f"{name} = excluded.{name}" for name in names if name not in kind.key)
     what = "NOTHING" if kind.first_wins or not values else f"UPDATE SET {values}"
@@ -53,25 +50,21 @@ def _of_read(read: Read) -> str:
 
     The columns of a place, `place`, that it does not choose stand at the end of the rows of a scan.
     """
-    if read.by is not None:
-        return _by_values(read, read.by if isinstance(read.by, tuple) else (read.by,))
-    order = read.place
-    marks = ", ".join(f"?{3 + n}" for n in range(len(order)))
-    known = f"t.{read.since} IS NOT NULL AND " if read.since else ""
-    within = f"t.no = ?1 AND {known}({_columns(order)}) > ({marks}) ORDER BY {_columns(order)} LIMIT ?2"
-    chosen = dict.fromkeys((*read.chosen, *order))
-    return f"SELECT {_columns(chosen)} FROM {read.kind.name} AS t WHERE {within}"
-
-
-def _by_values(read: Read, by: tuple[str, ...]) -> str:
-    kind = read.kind
+    kind, order = read.kind, read.place
+    if read.by is None:
+        marks = ", ".join(f"?{3 + n}" for n in range(len(order)))
+        known = f"t.{read.since} IS NOT NULL AND " if read.since else ""
+        within = f"t.no = ?1 AND {known}({_columns(order)}) > ({marks}) ORDER BY {_columns(order)} LIMIT ?2"
+        chosen = dict.fromkeys((*read.chosen, *order))
+        return f"SELECT {_columns(chosen)} FROM {kind.name} AS t WHERE {within}"
+    by = read.by if isinstance(read.by, tuple) else (read.by,)
     values = [f"json_extract(asked.value, '$[{n}]')" for n in range(len(by))] if by[1:] else ["asked.value"]
     meets = " AND ".join(f"t.{name} = {value}" for name, value in zip(by, values, strict=True))
     # Named: without statistics SQLite would walk all mentions of the group to find those of one entity.
     named = f" INDEXED BY {kind.name}_{by[0]}" if by[0] in indexes(kind) else ""
-    order = "asked.key" if by == kind.key else f"asked.key, {_columns(kind.place)}"
+    sorted_by = "asked.key" if by == kind.key else f"asked.key, {_columns(order)}"
     asked = f"json_each(?2) AS asked CROSS JOIN {kind.name} AS t{named}"
-    return f"SELECT {_columns(read.chosen)} FROM {asked} ON t.no = ?1 AND {meets} ORDER BY {order}"
+    return f"SELECT {_columns(read.chosen)} FROM {asked} ON t.no = ?1 AND {meets} ORDER BY {sorted_by}"
 
 
 OF_READ: Mapping[Read, str] = {read: _of_read(read) for read in READS}
@@ -99,15 +92,12 @@ COUNT_ERASURE = "INSERT INTO meta VALUES ('erased', 1) ON CONFLICT (key) DO UPDA
 # (rewritten | cut, the count of erasures that it covers), or (epochs, as above).
 SET_META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 
-# (name, digest); name: NULL for a group that is being taken over.
-NEW_GROUP = "INSERT INTO groups (name, digest) VALUES (?, ?)"
+NEW_GROUP = "INSERT INTO groups (digest) VALUES (?)"
 NAME_GROUP = "UPDATE groups SET name = ?, digest = ? WHERE no = ?"
 # name is NULL: removed, or being taken over.
 GROUP_BY_DIGEST = "SELECT no, name, last, last_recorded, removals FROM groups WHERE digest = ?"
 # NULL <> is NULL: no row of a removed group either.
-GROUPS = (
-    f"SELECT name, no, last, last_recorded, removals FROM groups WHERE name <> '{kinds.OWN}' ORDER BY name"
-)
+GROUPS = f"SELECT name, last, last_recorded, removals FROM groups WHERE name <> '{kinds.OWN}' ORDER BY name"
 # (name, last, last_recorded, removals, no).
 SET_HEAD = "UPDATE groups SET name = ?, last = ?, last_recorded = ?, removals = ? WHERE no = ?"
 

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from kgray import locks, times
+import apsw
+
+from kgray import kinds, locks, times
 from kgray.errors import StoreError
 from kgray.graph import Fact
 from kgray.kinds import EPISODE_HEADS_AT, EPISODES, EPISODES_AT, FACTS_OF, TAKEN_IDS, Kind, Read, Row
-from kgray.ports import Appending, GroupCounts, GroupHead, ResponseCache, RowChanges, T
+from kgray.ports import Appending, GroupCounts, GroupHead, ResponseCache, RowChanges, Store, T
 from kgray.records import Episode
+from kgray.rows import computed
 from kgray.rows import episode as episode_of
 from kgray.rows import fact as fact_of
 from kgray.stores import alike
-from kgray.stores.alike import AppendBuffer, Reads, counted, portions
+from kgray.stores.alike import EVERY_SEQUENCE, FoldedBatch, States, Transaction
 from kgray.stores.sqlite import folder, schema
 from kgray.stores.sqlite import statements as sql
 from kgray.stores.sqlite.cache import SqliteResponses
-from kgray.stores.sqlite.database import Database, array, digest, one, read_rows, restored
-from kgray.stores.sqlite.row_writer import RowWriter
+from kgray.stores.sqlite.database import Database, KnownGroup, array, digest, many, read_rows, restored
 from kgray.times import Instant
 
 # How long a short transaction waits for another process's; a commit holds the lock for milliseconds,
@@ -56,22 +59,19 @@ def open_sqlite(
     file, width = folder.opened(
         path, embedder=embedder, dimensions=dimensions, create=create, patience_s=patience_s
     )
-    db = Database(file, patience_s=patience_s, cache_mb=cache_mb)
-    return SqliteStore(db, width, patience_s=patience_s)
+    return SqliteStore(Database(file, width, patience_s=patience_s, cache_mb=cache_mb))
 
 
-class SqliteStore(Reads):
+class SqliteStore(Store):
     """`ports.Store` on one file; to be closed. Threads may read side by side; they take turns at writing."""
 
     schema_version = schema.VERSION
     batch = 32  # 16 episodes of 0.6 ms of CPU each
     remote = False
 
-    def __init__(self, db: Database, dimensions: int, *, patience_s: float) -> None:
-        self._db = db
-        self.folder = db.path.parent
-        self.dimensions = dimensions
-        self._responses = SqliteResponses(self.folder, patience_s=patience_s, standing=self._held_episodes)
+    def __init__(self, db: Database) -> None:
+        self._db, self.folder, self.dimensions = db, db.path.parent, db.dimensions
+        self._responses = SqliteResponses(self.folder, patience_s=db.patience_s, standing=self._held_episodes)
         self._folder_lock = ExitStack()
         self._holding, self._holders = Lock(), 0
 
@@ -81,21 +81,16 @@ class SqliteStore(Reads):
 
     def append(self, groups: Collection[str], work: Callable[[Appending], T]) -> T:
         with self._db.transaction(durable=True) as connection:
-            appending = AppendBuffer(RowWriter(self._db, connection, groups, self.dimensions, new=True))
+            appending = RowWriter(self._db, connection, groups, new=True)
             result = work(appending)
             appending.finish()
         return result
 
     @contextmanager
     def writing(
-        self,
-        *,
-        epoch: int | None = None,
-        shard: int = 0,
-        shards: int | None = None,
-        shares_folder: bool = False,
+        self, *, epoch: int | None = None, shard: int = 0, shards: int | None = None, shared: bool = False
     ) -> Iterator[int]:
-        if shares_folder:
+        if shared:
             raise StoreError("the embedded store holds its folder's lock itself: it cannot share it")
         held = self._db.epochs
         with self._holding:  # one lock of the folder for all shards of this process
@@ -112,67 +107,66 @@ class SqliteStore(Reads):
                     self._folder_lock.close()
 
     def apply(self, changes: Sequence[RowChanges]) -> None:
-        """Apply changes in one transaction; see `ports.Store`.
-
-        Waits for the disk, unless all of it is extractions and answers, which a model can be asked for again.
-        """
         with self._db.transaction(durable=any(change.durable for change in changes)) as connection:
             groups = [change.group for change in changes]
             self._db.check_epoch(connection, groups)
-            running = RowWriter(self._db, connection, groups, self.dimensions)
+            running = RowWriter(self._db, connection, groups)
             for change in changes:
-                self._erase_responses(running, change)
+                # Cached replies go before the rows that name their episodes, so that a kill leaves none.
+                if change.clear:
+                    self._responses.erase(change.group)
+                elif gone := change.drops.get(EPISODES):
+                    heads = running.rows(EPISODE_HEADS_AT, change.group, [sequence for (sequence,) in gone])
+                    self._responses.erase(change.group, [head[1] for head in heads])
             running.carry_out(changes)
 
     def adopt(
         self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
     ) -> None:
-        """Copy a group in; see `ports.Store`.
-
-        Until it is complete its rows belong to a group with a number but no name, and with a digest that no
-        name has ("#" is in none). One small transaction then gives it the name.
-        """
-        stage = hashlib.sha256(b"#adopting " + group.encode()).digest()
-        with self._copying(group) as writer:
-            left = one(writer.connection, sql.GROUP_BY_DIGEST, (stage,))
-            if left is None:
-                writer.connection.execute(sql.NEW_GROUP, (None, stage))
-                no, removals = int(writer.connection.last_insert_rowid()), 0
-            else:
-                no, removals = left[0], left[4] + 1
-                writer.clear_all(no)
-            writer.connection.execute(sql.SET_HEAD, (None, head.last, head.last_recorded, removals, no))
+        # Until it is complete its rows belong to a group that has a number and is found by a name that no
+        # group has ("#" is in none). One small transaction then gives it the name.
+        stage = f"#adopting {group}"
+        with self._copying(group, stage) as writer:
+            copy = writer.groups[stage]
+            if copy.no is not None:  # a killed process left it
+                writer.clear(copy, EVERY_SEQUENCE)
+                copy.removals += 1
+            copy.last, copy.last_recorded = head.last, head.last_recorded
+            writer.keep([copy])
         try:
-            for kind, portion in portions(rows, _PORTION_ROWS):
-                with self._copying(group, durable=False) as writer:  # one that is cut off starts again
-                    writer.put(kind, [no] * len(portion), portion)
-            with self._db.standing_in(group, stage):
-                verify()
-            with self._copying(group) as writer:
-                writer.connection.execute(sql.NAME_GROUP, (group, digest(group), no))
-                writer.connection.execute(sql.NOTE_WAITING, (times.now(), no))
-                writer.connection.execute(sql.SETTLE, (no,))
+            for kind, portion in alike.portions(rows, _PORTION_ROWS):
+                found = FoldedBatch()
+                found.puts[kind] = {(stage, kind.key_of(row)): row for row in portion}
+                with self._copying(group, stage, durable=False) as writer:  # one that is cut off starts again
+                    writer.write(found)
+            self._db.staged[group] = digest(stage)
+            verify()
+            del self._db.staged[group]
+            with self._copying(group, stage) as writer:
+                writer.connection.execute(sql.NAME_GROUP, (group, digest(group), copy.no))
+                writer.connection.execute(sql.NOTE_WAITING, (times.now(), copy.no))
+                writer.connection.execute(sql.SETTLE, (copy.no,))
         except BaseException:
-            self._undo(stage, no)
+            self._db.staged.pop(group, None)
+            self._undo(stage)
             raise
 
+    def _undo(self, stage: str) -> None:
+        with self._db.transaction(durable=True) as connection:
+            writer = RowWriter(self._db, connection, [stage])
+            for left in writer.groups.values():
+                writer.clear(left, EVERY_SEQUENCE)
+
     @contextmanager
-    def _copying(self, group: str, *, durable: bool = True) -> Iterator[RowWriter]:
+    def _copying(self, group: str, stage: str, *, durable: bool = True) -> Iterator[RowWriter]:
         """Write to the copy of a group, which must not be there."""
         with self._db.transaction(durable=durable) as connection:
             self._db.check_epoch(connection, [group])
             if there := self._db.group(connection, group):
-                raise alike.known(group, self.folder, there)
-            yield RowWriter(self._db, connection, (), self.dimensions)
-
-    def _undo(self, stage: bytes, no: int) -> None:
-        with self._db.transaction(durable=True) as connection:
-            row = one(connection, sql.GROUP_BY_DIGEST, (stage,))
-            if row is not None and row[0] == no:
-                RowWriter(self._db, connection, (), self.dimensions).clear_all(no)
+                raise alike.known(self.folder, there)
+            yield RowWriter(self._db, connection, [stage], new=True)
 
     def compact(self) -> bool:
-        """Make what was erased unreadable in the files; False where a reader prevents it now."""
         cut = self._responses.compact()
         return self._db.compact() and cut
 
@@ -216,19 +210,24 @@ class SqliteStore(Reads):
             found = self._db.rows(sql.GROUPS)
             return {
                 name: GroupHead(named=True, last=last, last_recorded=at, removals=removals)
-                for name, _, last, at, removals in found
+                for name, last, at, removals in found
             }
+        heads = {}
         with self._db.snapshot():
-            known = {group: self._db.known(group) for group in sorted(groups)}
-        return {group: found.head if found else GroupHead() for group, found in known.items()}
+            for group in sorted(groups):
+                known = self._db.known(group) or KnownGroup(asked=group)
+                heads[group] = GroupHead(
+                    named=known.named, last=known.last, last_recorded=known.last_recorded,
+                    removals=known.removals,
+                )  # fmt: skip
+        return heads
 
-    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+    def rows(self, read: Read, group: str | None, values: Sequence[Any] = ()) -> Iterator[Row]:
+        if group is None:
+            found = self._db.rows(sql.EVERYWHERE[read], (array(values),))
+            return iter(restored(read, found, first=1))
         no = self._number(group)
         return iter(()) if no is None else read_rows(self._db.rows, read, no, values)
-
-    def everywhere(self, read: Read, values: Sequence[Any] = ()) -> list[tuple[str, Row]]:
-        found = self._db.rows(sql.EVERYWHERE[read], (array(values),))
-        return list(zip((row[0] for row in found), restored(read, [row[1:] for row in found]), strict=True))
 
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
@@ -250,22 +249,86 @@ class SqliteStore(Reads):
         found = self._db.known(group)
         return None if found is None else found.no
 
-    def _counted(self, group: str | None) -> dict[str, GroupCounts]:
+    def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
         no = None if group is None else self._number(group)
         if group is not None and no is None:
             return {group: GroupCounts()}
-        found = counted(*(self._db.rows(each, (no,)) for each in (sql.COUNT_STATES, sql.COUNT_REST)))
-        return found if group is None else {group: next(iter(found.values()))}
-
-    def _erase_responses(self, running: RowWriter, change: RowChanges) -> None:
-        """Drop cached replies before the rows that name their episodes, so that a kill leaves none behind."""
-        if change.clear:
-            self._responses.erase(change.group)
-        elif gone := change.drops.get(EPISODES):
-            heads = running.rows(EPISODE_HEADS_AT, change.group, [sequence for (sequence,) in gone])
-            self._responses.erase(change.group, [head[1] for head in heads])
+        with self.reading():
+            states, rest = (self._db.rows(each, (no,)) for each in (sql.COUNT_STATES, sql.COUNT_REST))
+        found = alike.counted(states, rest)
+        if group is not None:
+            return {group: next(iter(found.values()))}
+        found.pop(kinds.OWN, None)
+        return found
 
     def _held_episodes(self, group: str, ids: Sequence[str]) -> dict[str, str]:
-        """Return episode id -> content hash of the rows with these ids that are not retired."""
         newest = {row[1]: (row[4], row[5]) for row in self.rows(TAKEN_IDS, group, ids)}
         return {id_: digest for id_, (digest, retired_at) in newest.items() if retired_at is None}
+
+
+class RowWriter(Transaction[KnownGroup]):
+    """An open transaction. new: a group that never was gets its row where something is written to it."""
+
+    def __init__(
+        self, db: Database, connection: apsw.Connection, groups: Iterable[str], *, new: bool = False
+    ) -> None:
+        self.connection, self._dimensions = connection, db.dimensions
+        found = {name: db.group(connection, name) for name in set(groups)}
+        super().__init__({n: g or KnownGroup(asked=n) for n, g in found.items() if g is not None or new})
+
+    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]:
+        known = self.groups.get(group)
+        if known is None or known.no is None:
+            return []
+        return list(read_rows(partial(many, self.connection), read, known.no, values))
+
+    def states(self, entries: Sequence[tuple[str, int]]) -> States:
+        found: States = {}
+        for group, sequence in entries:
+            if group in self.groups:
+                values = (self.groups[group].no, sequence)
+                for ledger, state, ended_at in many(self.connection, sql.STATES, values):
+                    found[kinds.BY_NAME[ledger], group, sequence] = state, ended_at
+        return found
+
+    def write(self, found: FoldedBatch) -> None:
+        for kind, names in found.drops.items():
+            self.connection.executemany(sql.DROP[kind], [(self._no(group), *key) for group, key in names])
+        for kind, patches in found.patches.items():
+            for columns, same in groupby(patches.items(), lambda item: tuple(item[1])):
+                bound = [(*new.values(), self._no(group), *key) for (group, key), new in same]
+                self.connection.executemany(sql.patch(kind, columns), bound)
+        for kind, rows in found.puts.items():
+            bound = [(self._no(group), *row) for (group, _), row in rows.items()]
+            if kind.computed:
+                bound = [(*row, *computed(kind, row[1:], self._dimensions)) for row in bound]
+            self.connection.executemany(sql.PUT[kind], bound)
+        if found.erases:
+            self.connection.execute(sql.COUNT_ERASURE)
+
+    def clear(self, group: KnownGroup, sequence: int) -> None:
+        connection, no = self.connection, group.no
+        for statement in sql.CLEAR.values():
+            connection.execute(statement, {"no": no, "sequence": sequence})
+        pending = many(connection, sql.SEQUENCES_PENDING, (no, 0, 2))
+        group.named = group.named and any(found != sequence for found, _ in pending)
+        connection.execute(sql.COUNT_ERASURE)
+
+    def keep(self, groups: Iterable[KnownGroup]) -> None:
+        for group in groups:
+            values = (group.asked if group.named else None, group.last, group.last_recorded, group.removals)
+            self.connection.execute(sql.SET_HEAD, (*values, self._no(group.asked)))
+            if group.appended:
+                self.connection.execute(sql.NOTE_WAITING, (times.now(), group.no))
+
+    def settle(self, groups: Sequence[str]) -> None:
+        for group in groups:
+            self.connection.execute(sql.SETTLE, (self.groups[group].no,))
+
+    def _no(self, name: str) -> int:
+        """Return a held group's number; one that is new is numbered now."""
+        group = self.groups[name]
+        if group.no is None:
+            self.connection.execute(sql.NEW_GROUP, (digest(name),))
+            group.no = int(self.connection.last_insert_rowid())
+        return group.no
