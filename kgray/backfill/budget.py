@@ -16,11 +16,7 @@ _SHARE = 10  # ... and as many times as long as the last one took: counting read
 
 
 class Budget:
-    """Calls and tokens that one attempt may spend, counted from now on; None = any number.
-
-    Requests that are already sent are waited for and their answers kept, so a run may exceed its bound by a
-    few calls.
-    """
+    """Calls and tokens that one attempt may spend; requests in flight are kept, so it may take a few more."""
 
     def __init__(self, store: Store, *, calls: int | None = None, tokens: int | None = None) -> None:
         self._store, self._calls, self._tokens = store, calls, tokens
@@ -51,17 +47,11 @@ class Budget:
         return ""
 
     def in_flight(self) -> int:
-        """Return how many episodes may be in flight, so that no more calls are made than the bounds allow.
-
-        At least 1: the run ends where a bound is reached, not here.
-        """
+        """Return how many episodes the bounds allow in flight; 1 at least: the run ends elsewhere."""
         return max(1, self._payable(sys.maxsize))
 
     def room(self, bound: int, waiting: int) -> int:
-        """Return how many episodes may be appended so that the budget pays for all that are pending.
-
-        bound: how many may be pending whatever the budget; waiting: how many are, counted before this call
-        """
+        """Return how many episodes may be appended: all that wait and these are paid for, `bound` at most."""
         paid = self._payable(bound)
         # A stale count overestimates the room, so near the end of the budget spending is counted anew.
         if waiting < paid < bound:

@@ -28,7 +28,7 @@ from kgray.intake.drafts import Refusal, reasons
 from kgray.intake.files import EXTENSIONS
 from kgray.intake.remote import RemoteFile, place
 from kgray.locks import explained
-from kgray.memory.run_files import REFUSED, REPORT, RUNS
+from kgray.memory.correcting import REFUSED, RUNS
 from kgray.runtime.spec import store_identity
 from kgray.settings import Settings
 
@@ -36,32 +36,26 @@ RunState = Literal["running", "done", "stopped", "limited"]
 VERSION = 1
 _MANIFEST = "manifest.json"
 _RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
-_TEXTS = (".txt", ".md")
-_NOTHING = "{folder} holds no file to read: " + f"{', '.join(sorted(EXTENSIONS))} are taken"
 
 
 @dataclass(slots=True, kw_only=True)
 class InputFile:
-    """A file of a run, and how far the run has read it. size, mtime_ns: tell whether it has changed.
+    """A file of a run, and how far the run has read it."""
 
-    name    as messages show it; path: absolute, or a URL
-    rows    how many were read from its start: accepted + duplicate + refused; complete: there are no more
-    """
-
-    name: str
-    path: str
-    size: int
+    name: str  # as messages show it
+    path: str  # absolute, or a URL
+    size: int  # tells, as mtime_ns, whether it has changed
     mtime_ns: int
-    rows: int = 0
+    rows: int = 0  # read from its start: accepted + duplicate + refused
     accepted: int = 0
     duplicate: int = 0
     refused: int = 0
-    complete: bool = False
+    complete: bool = False  # there are no more rows
 
     @property
     def is_text(self) -> bool:
         """Whether the file is one source, cut into pieces."""
-        return Path(self.name).suffix.lower() in _TEXTS
+        return Path(self.name).suffix.lower() in (".txt", ".md")
 
     @property
     def place(self) -> Path | RemoteFile:
@@ -71,11 +65,9 @@ class InputFile:
 
 
 def find(paths: Sequence[str], data: Path) -> list[InputFile]:
-    """Return the files at the paths and in folders among them, in the order of the paths, each once.
+    """Return the files at the paths and in folders among them, each once; no hidden ones, none of kgray's.
 
-    The data folder and hidden files are left out.
-    Raises InputError for what cannot be read a second time (standard input, pipes), what cannot be opened,
-    and a folder with nothing to read in it.
+    Raises InputError for what cannot be read twice (standard input, pipes), or opened, and empty folders.
     """
     found: dict[str, InputFile] = {}
     for path in paths:
@@ -85,9 +77,17 @@ def find(paths: Sequence[str], data: Path) -> list[InputFile]:
             )
         where = place(path)
         if isinstance(where, RemoteFile):
-            items = _distant(where)
+            root = unquote(where.name)  # what is typed need not be spelled as what is found
+            items = [
+                InputFile(name=file.name, path=file.url, size=file.size, mtime_ns=file.mtime_ns)
+                for file in where.found()
+                if (name := unquote(file.name)) == root or _is_taken(name.removeprefix(root))
+            ]
         else:
             items = [_input(name) for name in (_walked(where, data) if Path(where).is_dir() else (where,))]
+        if not items:
+            folder = where.name if isinstance(where, RemoteFile) else where
+            raise InputError(f"{folder} holds no file to read: {', '.join(sorted(EXTENSIONS))} are taken")
         for item in items:
             found.setdefault(item.path, item)
     return list(found.values())
@@ -97,19 +97,6 @@ def submitted(path: str) -> str:
     """Return a path as another process of this machine names it; a URL as it is."""
     where = place(path)
     return path if isinstance(where, RemoteFile) else str(Path(where).expanduser().resolve())
-
-
-def _distant(asked: RemoteFile) -> list[InputFile]:
-    """Return the file at a URL, or those of its folder that a backfill takes."""
-    root = unquote(asked.name)  # what is typed need not be spelled as what is found
-    found = [
-        InputFile(name=file.name, path=file.url, size=file.size, mtime_ns=file.mtime_ns)
-        for file in asked.found()
-        if (name := unquote(file.name)) == root or _is_taken(name.removeprefix(root))
-    ]
-    if not found:
-        raise InputError(_NOTHING.format(folder=asked.name))
-    return found
 
 
 def _is_taken(name: str) -> bool:
@@ -153,8 +140,6 @@ def _walked(folder: str, data: Path) -> list[str]:
         inside = [name for name in folders if not name.startswith(".")]
         folders[:] = [name for name in inside if submitted(os.path.join(where, name)) != own]  # noqa: PTH118
         names += [os.path.join(where, name) for name in files if _is_taken(name)]  # noqa: PTH118 - as typed
-    if not names:
-        raise InputError(_NOTHING.format(folder=folder))
     return sorted(names)
 
 
@@ -175,18 +160,14 @@ def _input(name: str) -> InputFile:
 
 @dataclass(slots=True, kw_only=True)
 class Manifest:
-    """The progress of a run.
-
-    options   those that change how a row is read; if they differ, every file is read again
-    ordered   in order of time: how many rows of all files were taken or refused
-    """
+    """The progress of a run."""
 
     run: str
     attempt: int = 1
     state: RunState = "running"
     reason: str = ""
-    options: dict[str, Any]
-    ordered: int = 0
+    options: dict[str, Any]  # those that change how a row is read; if they differ, all is read again
+    ordered: int = 0  # in order of time: how many rows of all files were taken or refused
     files: list[InputFile]
 
     @property
@@ -265,11 +246,13 @@ class RunFolder:
                 raise
         self._new.clear()
         counts = {name: manifest.total(name) for name in ("rows", "accepted", "duplicate", "refused")}
-        self._replace(_MANIFEST, {"version": VERSION} | asdict(manifest) | counts)
+        self.write(_MANIFEST, {"version": VERSION} | asdict(manifest) | counts)
 
-    def report(self, document: Mapping[str, Any]) -> None:
-        """Keep an attempt's report."""
-        self._replace(REPORT, document)
+    def write(self, name: str, document: Mapping[str, Any]) -> None:
+        """Replace a file of the run, as a whole."""
+        with explained(self.path), locks.replaced(self.path / name) as file:
+            json.dump(document, file, indent=1)
+            file.write("\n")
 
     def keep_refused(self, manifest: Manifest) -> None:
         """Keep and count the earlier refusals of rows that are not read again."""
@@ -308,8 +291,3 @@ class RunFolder:
                     yield found
         except FileNotFoundError:
             return
-
-    def _replace(self, name: str, document: Mapping[str, Any]) -> None:
-        with explained(self.path), locks.replaced(self.path / name) as file:
-            json.dump(document, file, indent=1)
-            file.write("\n")

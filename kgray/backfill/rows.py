@@ -7,11 +7,11 @@ import json
 import tempfile
 from array import array
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -41,7 +41,7 @@ class BackfillRows:
     """Reads the rows of a run that no earlier attempt has read; estimates how many are left."""
 
     def __init__(self, manifest: Manifest, defaults: Defaults, folder: Path, stop: Stop) -> None:
-        """Read the manifest's files; folder: of the run, where a file that has no name holds sorted rows."""
+        """folder: of the run, where a file that has no name holds sorted rows."""
         self._manifest, self._defaults, self._folder, self._stop = manifest, defaults, folder, stop
         self._position = Position()  # in the file that is being read
         self._size = 0  # bytes of that file
@@ -95,15 +95,15 @@ class BackfillRows:
         files = self._manifest.files
         done = all(file.complete for file in files)
         times, places, size = array("q"), array("q"), 0
-        with ExitStack() as stack:
-            with explained(self._folder):
-                held = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed by the stack
-            stack.callback(_closed, held)
+        with explained(self._folder):
+            held = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed below
+        try:
             for at, file in enumerate([] if done else files):
                 async for _, item in self._items(file, 0):
                     if self._stop():
                         return
-                    times.append(_time_of(item))
+                    time = _FIRST if isinstance(item, Refusal) else item.draft.reference_time
+                    times.append(_LAST if time is None else time)
                     places.append(size)
                     with explained(self._folder):
                         size += held.write(json.dumps([at, asdict(item)]).encode() + b"\n")
@@ -118,24 +118,12 @@ class BackfillRows:
                 if number >= self._manifest.ordered:
                     held.seek(places[place])
                     at, row = json.loads(held.readline())
-                    yield PlacedRow(file=files[at], number=number, item=_item_of(row))
+                    draft = row.pop("draft", None)
+                    item = Refusal(**row) if draft is None else Submitted(draft=Draft(**draft), **row)
+                    yield PlacedRow(file=files[at], number=number, item=item)
+        finally:
+            with suppress(OSError):  # what could not be written was told before
+                held.close()
         for file in files:
             yield PlacedRow(file=file, number=-1, item=None)
         self.complete = True
-
-
-def _closed(file: IO[bytes]) -> None:
-    """Close a file that is thrown away, whatever it could not write: that was told before."""
-    with suppress(OSError):
-        file.close()
-
-
-def _time_of(item: Submitted | Refusal) -> int:
-    if isinstance(item, Refusal):
-        return _FIRST
-    return _LAST if item.draft.reference_time is None else item.draft.reference_time
-
-
-def _item_of(row: dict[str, Any]) -> Submitted | Refusal:
-    draft = row.pop("draft", None)
-    return Refusal(**row) if draft is None else Submitted(draft=Draft(**draft), **row)

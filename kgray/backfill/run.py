@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -16,14 +16,15 @@ from kgray import times
 from kgray.backfill.budget import Budget
 from kgray.backfill.manifest import InputFile, Manifest, RunFolder, RunState, check_sources, next_attempt
 from kgray.backfill.rows import BackfillRows, Order, PlacedRow
-from kgray.errors import KgrayError, NoSpace, Unavailable, exit_code_of
+from kgray.errors import KgrayError, NoSpace, Unavailable
 from kgray.intake.drafts import Defaults, Refusal
 from kgray.intake.files import read_file
-from kgray.ledger import FailedEpisode, failures
+from kgray.ledger import failures
 from kgray.memory import Memory, Report
+from kgray.memory.correcting import REPORT
 from kgray.memory.ingesting import Submission, foreseen, last_sequences
 from kgray.ports import Store
-from kgray.ports.ingest import IngestOutcome, Stop, Totals, never
+from kgray.ports.ingest import IngestOutcome, Stop, never
 from kgray.prompting.estimate import WorkEstimate
 from kgray.records import Draft
 
@@ -40,11 +41,7 @@ _TELLING = 8  # episodes; of fewer an estimate was of hours for the work of a mi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What a run is to do; None = no bound.
-
-    limit                   rows that this attempt takes, duplicates counted, refused ones not
-    max_calls, max_tokens   of the model, in this attempt
-    """
+    """What a run is to do; None = no bound."""
 
     run: str
     inputs: Sequence[InputFile]
@@ -52,8 +49,8 @@ class RunRequest:
     replace: bool = False
     again: bool = False
     order: Order = "file"
-    limit: int | None = None
-    max_calls: int | None = None
+    limit: int | None = None  # rows that this attempt takes, duplicates counted, refused ones not
+    max_calls: int | None = None  # of the model, in this attempt
     max_tokens: int | None = None
 
     @property
@@ -65,22 +62,16 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
-    """The progress of an attempt.
-
-    ended    episodes that it committed or failed: of `accepted` and of those pending before
-    rate     episodes ended a second, lately; 0 = too few ended to tell
-    total    estimate of all episodes of the attempt; None = not known yet
-    sorting  rows read so far, while they are sorted and none is accepted yet
-    """
+    """The progress of an attempt."""
 
     accepted: int = 0
     duplicate: int = 0
     refused: int = 0
-    ended: int = 0
+    ended: int = 0  # episodes that it committed or failed: of `accepted` and of those pending before
     failed: int = 0
-    rate: float = 0.0
-    total: int | None = None
-    sorting: int = 0
+    rate: float = 0.0  # episodes ended a second, lately; 0 = too few ended to tell
+    total: int | None = None  # estimate of all episodes of the attempt; None = not known yet
+    sorting: int = 0  # rows read so far, while they are sorted and none is accepted yet
 
     @property
     def left_s(self) -> float | None:
@@ -105,37 +96,12 @@ class RecentRate:
         return (ended - first) / (now - since) if ended - first >= _TELLING else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport:
-    """The report of an attempt, or of what one would do.
-
-    report   like that of `kgray add`. accepted, committed, failed: of this attempt; duplicate also counts
-             rows that an earlier attempt took and this one skipped; refusals: the first SHOWN of the run
-    refused  how many rows of the run were not taken
-    more     further parts of the JSON form: "report", or "dry_run" and "plan"
-    """
-
-    report: Report
-    refused: int
-    more: Mapping[str, Any]
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code: 75 stopped, 1 something refused or failed, 0 all done."""
-        incomplete = bool(self.refused or self.report.failed or self.report.held)
-        return exit_code_of(stopped=self.report.stopped, incomplete=incomplete)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the JSON form: the keys of `kgray add`, and more."""
-        return {**self.report.as_dict(), "refused": self.refused, **self.more}
-
-
 OnProgress = Callable[[RunProgress], None]
 Estimate = Callable[[Iterable[Draft]], WorkEstimate]
 
 
-def forecast(store: Store, request: RunRequest, *, estimate: Estimate | None = None) -> RunReport:
-    """Return what accepting all rows of a run's files would do. estimate: receives the accepted drafts."""
+def forecast(store: Store, request: RunRequest, *, estimate: Estimate | None = None) -> Report:
+    """Return what accepting all rows of a run's files would do; `more` has what `estimate` makes of them."""
     if request.replace:
         check_sources(request.inputs)
     counts, refusals = Counter[str](), list[Refusal]()
@@ -148,27 +114,28 @@ def forecast(store: Store, request: RunRequest, *, estimate: Estimate | None = N
                 counts["refused"] += 1
                 refusals.extend([one] if counts["refused"] <= SHOWN else [])
             else:
-                counts[one[1]] += 1
-                if one[1] == "accepted":
-                    yield one[0].draft
+                item, answer = one
+                counts[answer.status] += 1
+                if answer.status == "accepted":
+                    yield item.draft
 
-    plan = None
-    if estimate is None:
-        deque(accepted(), maxlen=0)
-    else:
-        plan = asdict(estimate(accepted()))
-    report = Report(accepted=counts["accepted"], duplicate=counts["duplicate"], refusals=tuple(refusals))
-    return RunReport(report=report, refused=counts["refused"], more={"dry_run": True, "plan": plan})
+    drafts = accepted()
+    plan = None if estimate is None else asdict(estimate(drafts))
+    deque(drafts, maxlen=0)  # where nothing estimates
+    return Report(
+        accepted=counts["accepted"], duplicate=counts["duplicate"], refusals=tuple(refusals),
+        unlisted=counts["refused"] - len(refusals), more={"dry_run": True, "plan": plan},
+    )  # fmt: skip
 
 
 async def backfill(
     memory: Memory, data: Path, request: RunRequest, *, stop: Stop = never, watch: OnProgress | None = None
-) -> RunReport:
+) -> Report:
     """Carry out a run, or what earlier attempts left of it; return this attempt's report.
 
-    data: the data folder, which holds the manifest; stop: polled; watch: gets the progress 4 times a second
-    Raises InputError where another process carries out the same run, StoreError where the store or the
-    run's folder fails.
+    In it, duplicate also counts rows that an earlier one took and this one skipped; refusals are of the whole
+    run, the first SHOWN listed; `more` has "report". watch: gets the progress 4 times a second
+    Raises InputError where another process carries out the same run; StoreError.
     """
     if request.replace:
         check_sources(request.inputs)
@@ -177,7 +144,7 @@ async def backfill(
         manifest = next_attempt(request.run, request.inputs, request.options, folder.load())
         folder.keep_refused(manifest)
         report = await _RunAttempt(memory, folder, manifest, request, stop).run(watch)
-        folder.report(report.as_dict())
+        folder.write(REPORT, report.as_dict())
         return report
 
 
@@ -213,11 +180,9 @@ class _RunAttempt:
             self._store, replace=request.replace, again=request.again, bulk=True, on_answer=self._answered
         )
 
-    async def run(self, watch: OnProgress | None) -> RunReport:
+    async def run(self, watch: OnProgress | None) -> Report:
         self._folder.save(self._manifest)
-        feeding = asyncio.create_task(self._feed())
-        feeding.add_done_callback(self._feeding_ended)
-        ticking = asyncio.create_task(self._tick(watch))
+        feeding, ticking = asyncio.create_task(self._feed()), asyncio.create_task(self._tick(watch))
         try:
             done = await self._memory.runtime.carry_out(
                 self._submission.queued,
@@ -225,7 +190,7 @@ class _RunAttempt:
                 more=lambda: not self._fed,
                 stop=self._stop,
                 room=self._budget.in_flight,
-                on_step=self._step,
+                on_step=lambda _group, _sequence, outcome: self._steps.update((outcome,)),
                 on_wait=self._memory.on_wait,
             )
             self._halted = True  # an outage may have ended it before the last row
@@ -243,23 +208,18 @@ class _RunAttempt:
     def _stop(self) -> bool:
         return self._halted or self._stop_asked() or bool(self._budget.over())
 
-    def _step(self, _group: str, _sequence: int, outcome: str) -> None:
-        self._steps[outcome] += 1
-
     async def _feed(self) -> None:
-        """Take rows until there are no more, a bound is met or `_stop()` is true."""
         try:
             async with aclosing(self._reader.rows()) as rows:
                 await self._take(rows)
             self._submission.finish(complete=self._reader.complete)
         except (NoSpace, Unavailable) as error:
             self._reason = str(error)
+        except BaseException:  # reported now, not after all that is pending
+            self._halted = True
+            raise
         finally:
             self._fed = True
-
-    def _feeding_ended(self, feeding: asyncio.Task[None]) -> None:
-        """Stop the run if feeding has failed: its error is reported now, not after all that is pending."""
-        self._halted |= feeding.cancelled() or feeding.exception() is not None
 
     async def _take(self, rows: AsyncIterator[PlacedRow]) -> None:
         async for row in rows:
@@ -267,9 +227,11 @@ class _RunAttempt:
                 self._flush()
                 row.file.complete = True
                 continue
-            if self._is_enough():
-                self._limited = True
-                return
+            if self._limit is not None and self._taken + self._submission.held >= self._limit:
+                self._flush()  # some of it may be refused
+                if self._taken >= self._limit:
+                    self._limited = True
+                    return
             if not self._batch:
                 await self._await_room()
             if self._stop():
@@ -280,17 +242,11 @@ class _RunAttempt:
                 self._flush()
         self._flush()
 
-    def _is_enough(self) -> bool:
-        if self._limit is None or self._taken() + self._submission.held < self._limit:
-            return False
-        self._flush()  # some of it may be refused
-        return self._taken() >= self._limit
-
+    @property
     def _taken(self) -> int:
         return self._rows["accepted"] + self._rows["duplicate"]
 
     async def _await_room(self) -> None:
-        """Wait until there is room for more episodes; sets `_batch` to how many."""
         while not self._stop():
             room = self._budget.room(WAITING, self._store.pending_count())
             # Single rows as they find room would cost a transaction each.
@@ -351,27 +307,18 @@ class _RunAttempt:
             sorting=self._reader.sorting,
         )
 
-    def _report(self, done: IngestOutcome) -> RunReport:
+    def _report(self, done: IngestOutcome) -> Report:
         stopped = done.stopped or not (self._reader.complete or self._limited)
         reason = (done.reason or self._reason or self._budget.over()) if stopped else ""
         self._end("stopped" if stopped else "limited" if self._limited else "done", reason)
-        told = done.told() | self._submission.counts | {"stopped": stopped, "reason": reason}
-        told |= {"accepted": self._rows["accepted"], "duplicate": self._rows["duplicate"] + self._skipped}
-        left_out, refusals = done.totals.left_out, self._folder.refusals(SHOWN)
-        report = Report(**told, left_out=left_out, refusals=refusals)
-        more = {"report": self._told(report, done.totals)}
-        return RunReport(report=report, refused=self._manifest.total("refused"), more=more)
-
-    def _told(self, report: Report, totals: Totals) -> dict[str, Any]:
-        """Return what a report tells of the attempt and of its run."""
-        manifest, ended = self._manifest, report.committed + report.failed
+        manifest, totals, ended = self._manifest, done.totals, done.committed + done.failed
         claim, commit = totals.first_claim, totals.last_commit
         rate = None if claim is None or commit is None or commit <= claim else ended / (commit - claim)
         # Another process did the work: this one knows what was done, and not how long it took.
         elsewhere = claim is None and bool(ended)
         seconds = {stage: round(spent, 3) for stage, spent in totals.seconds.items()}
-        failed = [_shown(row) for row in (self._failures() if report.failed else ())]
-        return {
+        failed = self._failures() if done.failed else []
+        told = {
             **{name: getattr(manifest, name) for name in ("run", "attempt", "state", "reason")},
             "files": len(manifest.files),
             "rows": manifest.total("rows"),
@@ -384,20 +331,22 @@ class _RunAttempt:
             "elapsed_s": round(time.monotonic() - self._began, 3),
             "episodes_per_s": None if rate is None else round(rate, 2),
         }
+        counts = done.told() | self._submission.counts | {"stopped": stopped, "reason": reason}
+        counts |= {"accepted": self._rows["accepted"], "duplicate": self._rows["duplicate"] + self._skipped}
+        refusals = self._folder.refusals(SHOWN)
+        unlisted = manifest.total("refused") - len(refusals)
+        counts |= {"left_out": totals.left_out, "refusals": refusals, "unlisted": unlisted}
+        return Report(**counts, more={"report": told})
 
-    def _failures(self) -> Iterator[FailedEpisode]:
-        """Yield failed episodes: those pending before and those accepted by this attempt."""
-        queued = self._submission.queued
+    def _failures(self) -> list[dict[str, Any]]:
+        """Return what failed of what was pending before and of what was accepted, without replies."""
+        found, queued = list[dict[str, Any]](), self._submission.queued
         for group in sorted(self._before.keys() | queued.keys()):
             own = queued[group].sequences if group in queued else ()
             for row in failures(self._store, group):
-                if row.episode.sequence in own or row.episode.sequence in self._was_pending.get(group, ()):
-                    yield row
-
-
-def _shown(failed: FailedEpisode) -> dict[str, Any]:
-    """Return a failure with its reason, without the model's reply."""
-    episode = failed.episode
-    told = failed.failure.as_dict(episode.id, episode.client_id, episode.group)
-    del told["reply"]
-    return told
+                one = row.episode
+                if one.sequence in own or one.sequence in self._was_pending.get(group, ()):
+                    told = row.failure.as_dict(one.id, one.client_id, one.group)
+                    del told["reply"]
+                    found.append(told)
+        return found

@@ -199,15 +199,20 @@ def print_counts(
         click.echo(_refusal_line(refusal))
     if (hidden := document["refused"] - FIRST) <= 0:
         return
+    import json
+
     from kgray.intake.drafts import reasons
-    from kgray.memory.run_files import keep_refused
+    from kgray.locks import explained, for_owner
+    from kgray.memory.correcting import REFUSED
 
     counted = document["report"]["reasons"] if "report" in document else None
     click.echo(f"... and {hidden:,} more. By reason, each as it was said first:")
     for reason, number in (counted or reasons((r.field, r.reason) for r in refusals)).items():
         click.echo(printing.plain(f"  {number:8,}  {reason}"))
     if kept is None and call.folder.is_dir() and len(refusals) == document["refused"]:
-        kept = keep_refused(call.folder, (refusal.as_dict() for refusal in refusals))
+        kept = call.folder / REFUSED
+        with explained(kept), open(kept, "w", encoding="utf-8", opener=for_owner) as file:
+            file.writelines(json.dumps(refusal.as_dict()) + "\n" for refusal in refusals)
     if kept is not None:
         click.echo(f"All of them: {kept}")
 

@@ -77,7 +77,7 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
             found = forecast(memory.store, request)
             if found.refused:
                 document = found.as_dict() | {"accepted": 0, "duplicate": 0}
-                return nothing_accepted(call, document, found.report.refusals)
+                return nothing_accepted(call, document, found.refusals)
         return _in_place(call, memory, request)
 
 
@@ -89,13 +89,13 @@ def _in_place(call: Call, memory: Memory, request: RunRequest) -> int:
         found = finished(carried_out(memory, call.folder, request, stop=Signals.asked, watch=ticker))
     call.code = found.exit_code
     document = found.as_dict()
-    print_counts(call, document, found.report.refusals, kept=RunFolder(call.folder, request.run).refused)
+    print_counts(call, document, found.refusals, kept=RunFolder(call.folder, request.run).refused)
     if not call.as_json:
         _show(document["report"])
     say_quality(call)
     if document["report"]["state"] == "limited":
         printing.note("--limit is reached; run it again to take the next rows")
-    say_end(found.report, refused=found.refused)
+    say_end(found, refused=found.refused)
     return found.exit_code
 
 
@@ -133,7 +133,7 @@ def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest
         prompts = build_prompts(settings, build_ontology(settings))
         estimate = partial(estimate_work, prompts=prompts, pipeline=settings.pipeline)
     found = forecast(memory.store, request, estimate=estimate)
-    print_counts(call, found.as_dict(), found.report.refusals)
+    print_counts(call, found.as_dict(), found.refusals)
     cost = "No language model is configured, so there is nothing to pay."
     if plan := found.more["plan"]:
         cost = (

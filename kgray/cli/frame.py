@@ -107,7 +107,7 @@ class Call:
     @contextmanager
     def reader(self, group: str | None, *, says_pending: bool = True) -> Iterator[Memory]:
         """Open the memory to read a group; then say whether the group is not there, or has more to come."""
-        from kgray.memory.naming import no_group
+        from kgray.memory.answers import no_group
 
         with self.memory() as memory:
             yield memory

@@ -127,7 +127,7 @@ def _print_hits(found: Ranking, took_ms: float, *, explain: bool) -> None:
 
 def _say_unmet(memory: Memory, group: str, filters: Filters, hits: Sequence[Hit]) -> None:
     """Where nothing was found, say which values of the filters nothing in the group has."""
-    from kgray.memory.naming import unmet
+    from kgray.memory.answers import unmet
 
     if not hits and memory.store.heads([group])[group].named:
         for line in unmet(memory.store, group, filters):

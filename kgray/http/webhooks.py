@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from kgray import times
 from kgray.errors import InputError, Unavailable
-from kgray.memory.webhooks import Webhook, Webhooks
+from kgray.memory.access import Webhook, Webhooks
 
 if TYPE_CHECKING:
     from kgray.http.door import Door

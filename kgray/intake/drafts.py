@@ -7,7 +7,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -66,10 +65,7 @@ class Refusal:
 
 
 def reasons(refused: Iterable[tuple[str | None, str]]) -> dict[str, int]:
-    """Return how often rows were refused for each reason, the most frequent first, by the first of its kind.
-
-    refused: (field, reason) of each. Reasons are of a kind where numbers and quoted texts alone differ
-    """
+    """Return how often (field, reason) were told; reasons that differ in numbers and quotes alone are one."""
     counted: Counter[str] = Counter()
     first: dict[str, str] = {}
     for field, reason in refused:
@@ -131,30 +127,22 @@ def draft_from(
 
 
 def _record(row: Mapping[Any, Any], defaults: Defaults, table: str) -> Draft:
-    """Return the `json` episode of a record: all its fields are its content, but for the group and kind.
-
-    Its `id` identifies the thing that it is about, so it is not the episode's: an update is a new episode.
-    """
+    """Return the `json` episode of a record; its `id` is the thing's: an update is a new episode."""
     content = {
         key: value for key, value in row.items() if key != "group" and (key, value) != ("kind", "json")
     }
-    at = next((name for name in _NAMES["at"] if row.get(name) is not None), None)
-    return Draft(
-        group=_group(row.get("group"), defaults.group),
-        source=_line(defaults.source or "default", "source", MAX_SOURCE),
-        kind="json",
-        text=_json(content, "the record"),
-        reference_time=_changed(row, defaults.at) if at is None else _time(row[at], at, None),
-        metadata=canonical({"table": table}) if table else "{}",
-    )
-
-
-def _changed(row: Mapping[Any, Any], default: Instant | None) -> Instant | None:
-    for name in _CHANGED:
-        if row.get(name) is not None:
-            with suppress(InputError):  # "last week" is no time, and says nothing against the record
-                return _time(row[name], name, None)
-    return default
+    group = _group(row.get("group"), defaults.group)
+    source = _line(defaults.source or "default", "source", MAX_SOURCE)
+    text, at = _json(content, "the record"), defaults.at
+    for name in (name for name in (*_NAMES["at"], *_CHANGED) if row.get(name) is not None):
+        try:
+            at = _time(row[name], name, None)
+            break
+        except InputError:
+            if name not in _CHANGED:  # "last week" is no time, and says nothing against the record
+                raise
+    metadata = canonical({"table": table}) if table else "{}"
+    return Draft(group=group, source=source, kind="json", text=text, reference_time=at, metadata=metadata)
 
 
 def _kind_of(value: object) -> str:
@@ -271,7 +259,6 @@ def _cut(value: object) -> str:
 
 
 def _metadata(row: Mapping[Any, Any], used: set[str]) -> str:
-    """Return all that was not used, as canonical JSON; a known field without a value says nothing."""
     tree: dict[str, Any] = {}
     for key, value in row.items():
         if key in used or (value is None and key in FIELDS):

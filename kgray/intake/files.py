@@ -17,15 +17,7 @@ from typing import Any, BinaryIO, Literal
 
 from kgray.errors import InputError
 from kgray.intake.drafts import TEXTS, Defaults, Refusal, draft_from
-from kgray.intake.formats import (
-    NumberedRow,
-    Position,
-    csv_rows,
-    json_array,
-    json_lines,
-    json_objects,
-    parquet_rows,
-)
+from kgray.intake.formats import NumberedRow, Position, csv_rows, json_lines, json_values, parquet_rows
 from kgray.intake.remote import RemoteFile
 from kgray.records import MAX_CLIENT_ID, Draft
 
@@ -46,32 +38,24 @@ _SENTENCE = re.compile(r"[.!?。！？][\"')\]]*\s+|\s*\r?\n\s*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:
-    """A draft and its place in the input.
-
-    whole   the file is one source: with --replace, episodes that are no longer in it are retracted
-    """
+    """A draft and its place. whole: the file is one source, and --replace retracts what it has no more."""
 
     draft: Draft
-    file: str
-    line: int | None
+    file: str = ""
+    line: int | None = None
     whole: bool = False
 
 
 def read_file(
-    path: Path | RemoteFile,
-    defaults: Defaults,
-    *,
-    name: str | None = None,
-    skip: int = 0,
-    position: Position | None = None,
-) -> Iterator[Submitted | Refusal]:
+    path: Path | RemoteFile, defaults: Defaults, *,
+    name: str | None = None, skip: int = 0, position: Position | None = None,
+) -> Iterator[Submitted | Refusal]:  # fmt: skip
     """Yield each row of a file in order, as a draft or a refusal; never raises for what the file contains.
-
-    Raises Unavailable where a file at a URL cannot be read now.
 
     name      what refusals and text sources call the file; its path unless said
     skip      how many rows to leave out at the start, because an earlier reading yielded them
     position  is updated with how much was read
+    Raises Unavailable where a file at a URL cannot be read now.
     """
     shown = name or (str(path) if isinstance(path, Path) else path.name)
     position = position or Position()
@@ -80,11 +64,17 @@ def read_file(
         if form == "text":
             yield from _text(path, defaults, shown, skip, position)
         elif form == "parquet":
-            yield from _drafts(parquet_rows(path, skip=skip, reading=position), defaults, shown, position)
+            yield from _drafts(parquet_rows(path, skip, position), defaults, shown, position, form)
         else:
             with path.open("rb") as file:
                 position.follow(file)
-                yield from _drafts(_rows(file, form, skip, position), defaults, shown, position, form)
+                if form == "lines":
+                    rows = json_lines(file, skip=skip)
+                elif form in {"csv", "tsv"}:
+                    rows = islice(csv_rows(file, "," if form == "csv" else "\t", position), skip, None)
+                else:
+                    rows = islice(json_values(file), skip, None)
+                yield from _drafts(rows, defaults, shown, position, form)
     except OSError as error:
         yield Refusal(file=shown, line=None, field=None, reason=f"cannot be read: {error.strerror or error}")
 
@@ -124,16 +114,8 @@ def _format(path: Path | RemoteFile) -> Format:
     return "lines"
 
 
-def _rows(file: BinaryIO, form: Format, skip: int, position: Position) -> Iterator[NumberedRow]:
-    if form == "lines":
-        return json_lines(file, skip=skip)
-    if form in {"array", "objects"}:
-        return islice(json_array(file) if form == "array" else json_objects(file), skip, None)
-    return islice(csv_rows(file, "," if form == "csv" else "\t", reading=position), skip, None)
-
-
 def _drafts(
-    rows: Iterator[NumberedRow], defaults: Defaults, shown: str, position: Position, form: Format = "parquet"
+    rows: Iterator[NumberedRow], defaults: Defaults, shown: str, position: Position, form: Format
 ) -> Iterator[Submitted | Refusal]:
     """Yield the drafts of rows: of a table without a column of texts, and of whole objects, as records."""
     # What the records are, by the file's name: "products" of "products-2026-03.csv"; "" = not known.
@@ -156,12 +138,7 @@ def _drafts(
 def _text(
     path: Path | RemoteFile, defaults: Defaults, shown: str, skip: int, position: Position
 ) -> Iterator[Submitted | Refusal]:
-    """Yield the pieces of a text file as `text` episodes of one source.
-
-    A piece's client id is the file's and its number: the same file again is a no-op, an edited one a
-    conflict that `replace` resolves piece by piece.
-    """
-    base = Path(shown).name
+    base = Path(shown).name  # a piece's id is the file's and its number: an edited one is a conflict
     source = defaults.source or base
     prefix = base if source == base else f"{source}/{base}"
     if len(prefix) > MAX_CLIENT_ID - 12:
@@ -197,11 +174,7 @@ class Piece:
 
 
 def pieces(file: BinaryIO) -> Iterator[Piece]:
-    """Yield a text in order, paragraphs put together up to PIECE characters.
-
-    The same text gives the same pieces; a BOM is ignored. Raises InputError where the bytes are not UTF-8,
-    after it has yielded the text before them.
-    """
+    """Yield a text in order, paragraphs put together up to PIECE characters. Raises InputError: no UTF-8."""
     held: Piece | None = None
     for paragraph in _paragraphs(file):
         if held is not None and paragraph.end - held.start <= PIECE:

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from kgray.errors import InputError
 from kgray.intake.drafts import LENIENT, STRICT, parse_json
-from kgray.intake.remote import RemoteFile
+from kgray.intake.remote import RemoteFile, first_line
 
 MAX_LINE = 16 << 20  # bytes of one row
 BATCH = 256  # rows of Parquet at a time
@@ -71,17 +71,13 @@ def lines(file: BinaryIO, first: int = 1) -> Iterator[tuple[int, bytes | None]]:
             yield number, line.rstrip(b"\r\n")
 
 
-def _too_long() -> InputError:
-    return InputError(f"longer than {MAX_LINE >> 20} MiB")
-
-
 def json_lines(file: BinaryIO, first: int = 1, *, skip: int = 0) -> Iterator[NumberedRow]:
     """Yield one row for each line that is not blank, after the first `skip` of them."""
     for number, line in lines(file, first):
         if skip and (line is None or line.strip()):
             skip -= 1
         elif line is None:
-            yield number, _too_long()
+            yield number, InputError(f"longer than {MAX_LINE >> 20} MiB")
         elif line.strip():
             try:
                 yield number, parse_json(line.decode())
@@ -125,21 +121,16 @@ class _TextBuffer:
         return found[0]
 
     def take(self, end: int) -> None:
-        """Move to `end`, counting lines."""
         self.line += self._text.count("\n", self._at, end)
         self._at = end
 
     def take_sign(self) -> str:
-        """Move past the next character that is not blank, and return it."""
         sign = self.skip_blanks()
         self.take(self._at + len(sign))
         return sign
 
     def value(self) -> object:
-        """Take one JSON value and return it, or an InputError that says what is wrong with it.
-
-        Raises InputError where its end cannot be found: the rest of the file is then unreadable.
-        """
+        """Take a JSON value and return it, or what is wrong with it. Raises InputError: it has no end."""
         while True:
             try:
                 _, end = LENIENT.raw_decode(self._text, self._at)
@@ -161,21 +152,24 @@ class _TextBuffer:
             return error
 
     def rest(self) -> Iterator[NumberedRow]:
-        """Yield what follows as JSON Lines."""
         ahead = len(self._text[self._at :].encode()) + len(self._decoder.getstate()[0])
         self._file.seek(-ahead, os.SEEK_CUR)
         yield from json_lines(self._file, self.line)
 
 
-def json_array(file: BinaryIO) -> Iterator[NumberedRow]:
-    """Yield the items of a JSON array, each with the line where it starts.
+def json_values(file: BinaryIO) -> Iterator[NumberedRow]:
+    """Yield the items of a JSON array, or values that follow each other, each with the line where it starts.
 
-    An item whose end cannot be found ends the file with one refusal, because the next item cannot be found
-    either. Lines after the end of the array are read as JSON Lines.
+    One whose end cannot be found ends the file with one refusal, because the next cannot be found either.
+    Lines after the end of an array are read as JSON Lines.
     """
     text = _TextBuffer(file)
     try:
-        text.take_sign()  # the "[" that the caller saw
+        if text.skip_blanks() != "[":
+            while text.skip_blanks():
+                yield text.line, text.value()
+            return
+        text.take_sign()
         sign = text.take_sign() if text.skip_blanks() == "]" else ","
         while sign != "]":
             text.skip_blanks()
@@ -189,33 +183,26 @@ def json_array(file: BinaryIO) -> Iterator[NumberedRow]:
         yield text.line, error
 
 
-def json_objects(file: BinaryIO) -> Iterator[NumberedRow]:
-    """Yield the JSON values of a file, each over any number of lines, with the line where it starts."""
-    text = _TextBuffer(file)
-    try:
-        while text.skip_blanks():
-            yield text.line, text.value()
-    except InputError as error:
-        yield text.line, error
-
-
-def csv_rows(
-    file: BinaryIO, delimiter: str = ",", *, reading: Position | None = None
-) -> Iterator[NumberedRow]:
+def csv_rows(file: BinaryIO, delimiter: str, reading: Position) -> Iterator[NumberedRow]:
     """Yield one row a record under the header's names; an empty cell is an absent field."""
     header: list[str] | None = None
     for start, cells in _records(file, delimiter):
         if isinstance(cells, InputError):
             yield start, cells
-        elif header is not None:
-            yield start, _record(header, cells)
-        else:
-            header = [cell.strip() for cell in cells]
-            if reading is not None:
-                reading.columns = header
-            if reason := _header_fault(header):
-                yield start, InputError(reason)
+        elif header is None:
+            reading.columns = header = [cell.strip() for cell in cells]
+            twice = {name for name in header if name and header.count(name) > 1}
+            if twice or _undecoded(header):
+                fault = f"names {min(twice)[:80]!a} twice" if twice else "is not valid UTF-8"
+                yield start, InputError(f"the header {fault}; the file was not read")
                 return
+        elif len(cells) > len(header):
+            yield start, InputError(f"{len(cells)} cells under a header of {len(header)} names")
+        elif _undecoded(cells):
+            yield start, InputError("not valid UTF-8")
+        else:
+            named = enumerate(zip(header, cells, strict=False), 1)
+            yield start, {name or f"column{i}": cell for i, (name, cell) in named if cell}
 
 
 def _records(file: BinaryIO, delimiter: str) -> Iterator[tuple[int, list[str] | InputError]]:
@@ -239,25 +226,10 @@ def _records(file: BinaryIO, delimiter: str) -> Iterator[tuple[int, list[str] | 
         except csv.Error as error:
             cells = InputError(f"not valid CSV: {error}")
         for number in too_long:
-            yield number, _too_long()
+            yield number, InputError(f"longer than {MAX_LINE >> 20} MiB")
         too_long.clear()
         if isinstance(cells, InputError) or (cells and any(cell.strip() for cell in cells)):
             yield start, cells
-
-
-def _header_fault(header: list[str]) -> str:
-    if twice := {name for name in header if name and header.count(name) > 1}:
-        return f"the header names {min(twice)[:80]!a} twice; the file was not read"
-    return "the header is not valid UTF-8; the file was not read" if _undecoded(header) else ""
-
-
-def _record(header: list[str], cells: list[str]) -> object:
-    if len(cells) > len(header):
-        return InputError(f"{len(cells)} cells under a header of {len(header)} names")
-    if _undecoded(cells):
-        return InputError("not valid UTF-8")
-    named = enumerate(zip(header, cells, strict=False), 1)
-    return {name or f"column{i}": cell for i, (name, cell) in named if cell}
 
 
 def _undecoded(cells: list[str]) -> bool:
@@ -265,25 +237,22 @@ def _undecoded(cells: list[str]) -> bool:
     return any("\udc80" <= c <= "\udcff" for cell in cells if not cell.isascii() for c in cell)
 
 
-def parquet_rows(
-    path: Path | RemoteFile, *, skip: int = 0, reading: Position | None = None
-) -> Iterator[NumberedRow]:
-    """Yield the rows of a Parquet file after the first `skip`, by number; null and NaN are absent fields.
-
-    A row group that is skipped as a whole is not read at all.
-    """
+def parquet_rows(path: Path | RemoteFile, skip: int, reading: Position) -> Iterator[NumberedRow]:
+    """Yield the rows of a Parquet file after the first `skip`, by number; null and NaN are absent fields."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     number = 0
     try:
         with pq.ParquetFile(path if isinstance(path, Path) else path.open()) as file:
-            rows = max(1, file.metadata.num_rows)
-            if reading is not None:
-                reading.share = lambda: number / rows
-                reading.columns = file.schema_arrow.names
-            number, groups = _behind(file.metadata, skip)
-            for batch in file.iter_batches(batch_size=BATCH, row_groups=groups):
+            rows, groups = max(1, file.metadata.num_rows), range(file.metadata.num_row_groups)
+            reading.share = lambda: number / rows
+            reading.columns = file.schema_arrow.names
+            # A row group that is skipped as a whole is not read at all.
+            ends = [*accumulate(file.metadata.row_group(i).num_rows for i in groups)]
+            first = bisect_right(ends, skip)
+            number = ends[first - 1] if first else 0
+            for batch in file.iter_batches(batch_size=BATCH, row_groups=list(groups[first:])):
                 for row in _micros(batch).to_pylist():
                     number += 1
                     if number > skip:
@@ -291,18 +260,8 @@ def parquet_rows(
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         if skip and number < skip:  # an earlier reading yielded this fault as its last row
             return
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        yield (
-            number + 1 if number else None,
-            InputError(f"not readable as Parquet: {reason}; {_UNREAD}"),
-        )
-
-
-def _behind(metadata: Any, skip: int) -> tuple[int, list[int]]:  # noqa: ANN401 - pyarrow has no types
-    """Return the number of rows in row groups that end before `skip`, and the indexes of the other groups."""
-    ends = [*accumulate(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))]
-    first = bisect_right(ends, skip)
-    return ends[first - 1] if first else 0, list(range(first, len(ends)))
+        reason = InputError(f"not readable as Parquet: {first_line(error)}; {_UNREAD}")
+        yield number + 1 if number else None, reason
 
 
 def _micros(batch: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -316,12 +275,9 @@ def _micros(batch: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
     return batch
 
 
-def _present(value: object) -> bool:
-    return value is not None and not (isinstance(value, float) and math.isnan(value))
-
-
 def _bare(value: object) -> object:
-    """Return a value without the nulls inside it: every struct of a column has all the keys."""
+    """Return a value without the nulls and NaN inside it: every struct of a column has all the keys."""
     if isinstance(value, dict):
-        return {key: _bare(inner) for key, inner in value.items() if _present(inner)}
+        bare = ((key, _bare(inner)) for key, inner in value.items() if inner is not None)
+        return {key: inner for key, inner in bare if not (isinstance(inner, float) and math.isnan(inner))}
     return [_bare(inner) for inner in value] if isinstance(value, list) else value

@@ -79,7 +79,7 @@ class RemoteFile:
             if info.type == fs.FileType.Directory:
                 inside = system.get_file_info(fs.FileSelector(path, recursive=True))
         except (OSError, ValueError) as error:
-            raise InputError(f"{self.name} cannot be read: {_line(error)}") from None
+            raise InputError(f"{self.name} cannot be read: {first_line(error)}") from None
         if info.type == fs.FileType.NotFound:
             raise InputError(f"{self.name} cannot be read: there is no such file or folder")
         parts = urlsplit(self.url)
@@ -116,8 +116,9 @@ def _outages(name: str) -> Iterator[None]:
     except (FileNotFoundError, PermissionError):
         raise
     except OSError as error:
-        raise Unavailable(f"{name} cannot be read now: {_line(error)}", waited=True) from None
+        raise Unavailable(f"{name} cannot be read now: {first_line(error)}", waited=True) from None
 
 
-def _line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return what an error of a library says, in one line."""
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

@@ -31,11 +31,9 @@ _READ = frozenset({"source", "relation", "target", "value", "text", "valid_at", 
 
 
 def normalise(items: object, reference_time: Instant | None = None) -> str:
-    """Return the canonical JSON of a list of triples.
+    """Return the canonical JSON of a list of triples. Raises InputError, whose field is `triples[i].key`.
 
-    An item keeps `valid_at` only where it was given: absent means the reference time, null an unknown
-    start. Unknown keys stay in the text and have no effect. With a reference time, an end is also checked
-    against a start that is inferred from it. Raises InputError, whose field is `triples[i].key`.
+    An absent `valid_at` means the reference time, null an unknown start. Unknown keys have no effect.
     """
     if not isinstance(items, list | tuple):
         raise InputError("triples must be a list", field="triples")
@@ -47,18 +45,35 @@ def normalise(items: object, reference_time: Instant | None = None) -> str:
 
 
 def to_extraction(text: str, reference_time: Instant) -> Extraction:
-    """Return what a canonical list of triples says: names in order of first appearance, one fact an item.
-
-    An item whose end is not after its start, the reference time, is left out with a line in `dropped`.
-    """
-    ordinals: dict[str, int] = {}
+    """Return what a canonical list says; an item that ends before it starts is a line in `dropped`."""
+    ordinals: dict[str, int] = {}  # names in order of first appearance
     facts: list[ExtractedFact] = []
     dropped: list[str] = []
     for number, item in enumerate(json.loads(text)):
-        try:
-            facts.append(_fact(item, ordinals, reference_time))
-        except InputError as error:
-            dropped.append(f"triples[{number}]: {error}")
+        given, ended = item.get("valid_at"), item.get("invalid_at")
+        start, start_precision = times.parse(given) if given is not None else (None, None)
+        end, end_precision = times.parse(ended) if ended is not None else (None, None)
+        if "valid_at" not in item:
+            start = reference_time
+        span: dict[str, Any] = {"valid_to": end, "to_precision": end_precision}
+        if item.get("denied"):
+            span = {"kind": "denied"}
+        elif start is None and end is not None:
+            span["kind"] = "ended"
+        elif start is not None and end is not None and end <= start:
+            dropped.append(f"triples[{number}]: the end is not after the reference time, which is its start")
+            continue
+        else:
+            # A stated start equal to the reference time counts as inferred (R3).
+            known = {"valid_from": start, "from_precision": start_precision}
+            span |= known | {"inferred": start == reference_time}
+        value = Value(**item["value"]) if "value" in item else None
+        source = ordinals.setdefault(item["source"], len(ordinals))
+        target = None if value is not None else ordinals.setdefault(item["target"], len(ordinals))
+        shown, relation = value.shown() if value is not None else item["target"], item["relation"]
+        said = item.get("text") or f"{item['source']} {relation.replace('_', ' ').lower()} {shown}"
+        fact = ExtractedFact(source=source, relation=relation, text=said, target=target, value=value, **span)
+        facts.append(fact)
     entities = tuple(ExtractedEntity(name=name) for name in ordinals)
     return Extraction(entities=entities, facts=tuple(facts), dropped=tuple(dropped), model="triples")
 
@@ -141,28 +156,3 @@ def _span(item: Mapping[str, Any], where: str, reference_time: Instant | None) -
             f"{where}: the end is not after the start {times.show(start)}", field=f"{where}.invalid_at"
         )
     return row
-
-
-def _fact(item: Mapping[str, Any], ordinals: dict[str, int], reference_time: Instant) -> ExtractedFact:
-    given = item.get("valid_at")
-    start, start_precision = times.parse(given) if given is not None else (None, None)
-    end, end_precision = times.parse(item["invalid_at"]) if "invalid_at" in item else (None, None)
-    if "valid_at" not in item:
-        start = reference_time
-    span: dict[str, Any] = {"valid_to": end, "to_precision": end_precision}
-    if item.get("denied"):
-        span = {"kind": "denied"}
-    elif start is None and end is not None:
-        span["kind"] = "ended"
-    elif start is not None and end is not None and end <= start:
-        raise InputError("the end is not after the reference time, which is its start")
-    else:
-        # A stated start equal to the reference time counts as inferred (R3).
-        span |= {"valid_from": start, "from_precision": start_precision, "inferred": start == reference_time}
-    value = Value(**item["value"]) if "value" in item else None
-    source = ordinals.setdefault(item["source"], len(ordinals))
-    target = None if value is not None else ordinals.setdefault(item["target"], len(ordinals))
-    shown = value.shown() if value is not None else item["target"]
-    relation = item["relation"]
-    text = item.get("text") or f"{item['source']} {relation.replace('_', ' ').lower()} {shown}"
-    return ExtractedFact(source=source, relation=relation, text=text, target=target, value=value, **span)

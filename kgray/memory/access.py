@@ -1,6 +1,8 @@
-"""Keys of the HTTP server, and the audit log of corrections and removals, in the store (`kinds.OWN`).
+"""What the HTTP server keeps in the store's own group (`kinds.OWN`): keys, the audit log, webhooks.
 
-A key is `kg_ID_SECRET`. Its secret has 256 random bits, so SHA-256 of it needs no salt and no slow hash.
+A key is `kg_ID_SECRET`. Its secret has 256 random bits, so SHA-256 of it needs no salt and no slow hash. The
+audit log has corrections and removals. A webhook is where the commits of a group are posted to: these are
+its outbox, and it keeps the number of the last one that was taken, so none is left out.
 """
 
 from __future__ import annotations
@@ -11,33 +13,30 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kgray import times
 from kgray.errors import InputError, NotFound
-from kgray.kinds import ACCESS_KEYS, ALL, AUDIT, OWN
+from kgray.kinds import ACCESS_KEYS, ALL, AUDIT, OWN, WEBHOOKS
 from kgray.ports import Appending, Patch, Store
 from kgray.records import canonical, check_group
 from kgray.times import Instant, show
 
 SCOPES = ("read", "add", "correct", "remove", "admin")
+_WORDS = frozenset({"entities", "episodes", "source", "surfaces", "url"})  # of an audit: may be words
+RETRY_S = (5.0, 300.0, 1800.0, 7200.0, 18_000.0)  # after each failure of a webhook in a row; then it is dead
 
 
 @dataclass(frozen=True, slots=True)
 class AccessKey:
-    """A key without its secret: a row of `kinds.ACCESS_KEYS`.
-
-    groups  names, `PREFIX/*` for every name that begins with PREFIX, `*` for all
-    scopes  of SCOPES; admin includes the others
-    rate    requests a second; None = unbounded
-    """
+    """A key without its secret: a row of `kinds.ACCESS_KEYS`."""
 
     id: str
     sequence: int
     digest: str
-    groups: tuple[str, ...]
-    scopes: tuple[str, ...]
-    rate: int | None
+    groups: tuple[str, ...]  # names, `PREFIX/*` for every name that begins with PREFIX, `*` for all
+    scopes: tuple[str, ...]  # of SCOPES; admin includes the others
+    rate: int | None  # requests a second; None = unbounded
     created_at: Instant
     expires_at: Instant | None
     revoked_at: Instant | None
@@ -48,7 +47,17 @@ class AccessKey:
 
     def covers(self, groups: Sequence[str]) -> bool:
         """Whether it reaches every group that a key bound to these would reach."""
-        return all(any(_covers(own, name) for own in self.groups) for name in groups)
+
+        def begin(name: str) -> str | None:
+            """Return what all names begin with that a pattern stands for; None for a plain name."""
+            return name[:-1].removesuffix("/") if name.endswith("/*") or name == "*" else None
+
+        bound = [(own, begin(own)) for own in self.groups]
+        asked = [(name, name if (within := begin(name)) is None else within) for name in groups]
+        return all(
+            any(own == name if first is None else within.startswith(first) for own, first in bound)
+            for name, within in asked
+        )
 
     def allows(self, scope: str) -> bool:
         """Whether it has a scope."""
@@ -89,12 +98,10 @@ class Access:
             raise InputError(f"rate is {rate}: use 1 or more")
         id_, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
         bound = tuple(dict.fromkeys(groups)), tuple(dict.fromkeys(scopes))
-        facts = (_digest(secret), *bound, rate, now, expires)
-
-        def append(log: Appending) -> None:
-            log.put(ACCESS_KEYS, OWN, (id_, log.take_sequence(OWN), *facts, None))
-
-        self._store.append([OWN], append)
+        facts = (_sha256(secret), *bound, rate, now, expires)
+        self._store.append(
+            [OWN], lambda log: log.put(ACCESS_KEYS, OWN, (id_, log.take_sequence(OWN), *facts, None))
+        )
         return id_, f"kg_{id_}_{secret}"
 
     def every(self) -> list[AccessKey]:
@@ -118,17 +125,19 @@ class Access:
         return self._store.heads([OWN])[OWN].last
 
     def note(self, key: str, action: str, group: str, asked: Mapping[str, Any]) -> None:
-        """Add who asks for a correction, removal, key or webhook to the audit log; key: an id, or "".
+        """Add who asks for a correction, removal, key or webhook to the audit log; key: an id, or ""."""
+        # A removal leaves no word here (R25), and who knows one can find it: 64 bits of their SHA-256.
 
-        Names, surfaces, URLs and ids of clients are kept as digests: a removal leaves no word here (R25).
-        """
+        def digests(value: Any) -> Any:  # noqa: ANN401 - JSON
+            if isinstance(value, str):
+                return f"sha256:{_sha256(value)[:16]}"
+            return [*map(digests, value)] if isinstance(value, list | tuple) else value
 
-        def append(log: Appending) -> None:
-            what = {name: _digests(value) if name in _WORDS else value for name, value in asked.items()}
-            told = (key, action, group, canonical(what))
-            log.put(AUDIT, OWN, (log.take_sequence(OWN), times.now(), *told))
-
-        self._store.append([OWN], append)
+        what = {name: digests(value) if name in _WORDS else value for name, value in asked.items()}
+        told = (key, action, group, canonical(what))
+        self._store.append(
+            [OWN], lambda log: log.put(AUDIT, OWN, (log.take_sequence(OWN), times.now(), *told))
+        )
 
     def audited(self, after: int = 0) -> list[dict[str, Any]]:
         """Return the audit log behind a sequence, oldest first. Raises InputError for what is none."""
@@ -141,32 +150,99 @@ class Access:
         ]
 
 
-def _covers(own: str, other: str) -> bool:
-    """Whether what a key is bound to has every group that another name or pattern stands for."""
-    begin, within = (
-        name.removesuffix("*").removesuffix("/") if name.endswith("/*") or name == "*" else None
-        for name in (own, other)
-    )
-    return own == other if begin is None else (other if within is None else within).startswith(begin)
-
-
 def presented(keys: Mapping[str, AccessKey], given: str, now: Instant) -> AccessKey | None:
     """Return the key that a client presents; None where it is none that stands."""
     prefix, id_, secret = [*given.split("_", 2), "", ""][:3]
     key = keys.get(id_)
-    same = hmac.compare_digest(_digest(secret), key.digest if key else _digest(""))
+    same = hmac.compare_digest(_sha256(secret), key.digest if key else _sha256(""))
     return key if key is not None and same and prefix == "kg" and key.stands(now) else None
 
 
-def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
 
-_WORDS = frozenset({"entities", "episodes", "source", "surfaces", "url"})  # of `asked`: may be words
+class Webhook(NamedTuple):
+    """A row of `kinds.WEBHOOKS`."""
+
+    id: str
+    sequence: int
+    group: str
+    url: str
+    made_at: Instant
+    sent: Instant
+    tries: int = 0
+    again_at: Instant | None = None
+    fault: str = ""
+
+    @property
+    def state(self) -> str:
+        """Return active, failing, or dead: it is not tried again before `resend`."""
+        return "dead" if self.tries > len(RETRY_S) else "failing" if self.tries else "active"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form in which the server shows it."""
+        shown = {"made_at": show(self.made_at), "again_at": show(self.again_at), "state": self.state}
+        return {k: v for k, v in self._asdict().items() if k not in ("sequence", "group")} | shown
 
 
-def _digests(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return strings as the first 64 bits of their SHA-256, so that who knows one can find it."""
-    if isinstance(value, str):
-        return f"sha256:{hashlib.sha256(value.encode()).hexdigest()[:16]}"
-    return [_digests(one) for one in value] if isinstance(value, list | tuple) else value
+class Webhooks:
+    """The webhooks of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def every(self, group: str | None = None) -> list[Webhook]:
+        """Return the webhooks of a group, None: of all; oldest first."""
+        found = (Webhook(*row) for row in self._store.rows(ALL["webhooks"], OWN))
+        return sorted((one for one in found if group in (None, one.group)), key=lambda one: one.sequence)
+
+    def add(self, group: str, url: str, since: Instant | None) -> Webhook:
+        """Post the commits of a group after one to a URL; None: the later ones."""
+        sent = self._store.heads([group])[group].last_recorded if since is None else since
+        id_ = f"wh_{secrets.token_hex(8)}"
+
+        def append(log: Appending) -> Webhook:
+            made = Webhook(id_, log.take_sequence(OWN), group, url, times.now(), sent)
+            log.put(WEBHOOKS, OWN, tuple(made))
+            return made
+
+        return self._store.append([OWN], append)
+
+    def drop(self, group: str, id_: str | None) -> None:
+        """Forget a webhook; None: all of a group, which is being removed (R27). Raises NotFound."""
+        these = self.every(group) if id_ is None else [self.found(group, id_)]
+
+        def append(log: Appending) -> None:
+            for one in these:
+                log.drop(WEBHOOKS, OWN, (one.id,))
+
+        if these:
+            self._store.append([OWN], append)
+
+    def resend(self, group: str, id_: str, since: Instant | None) -> None:
+        """Go on at once, a dead one too: from where it is, or after this commit. Raises NotFound."""
+        found = self.found(group, id_)
+        self.note(id_, None, found.sent if since is None else since)
+
+    def note(self, id_: str, was: Instant | None, sent: Instant, tries: int = 0, fault: str = "") -> bool:
+        """Note how far a webhook is, and the failures since; False where it is not there, or not at `was`."""
+        again_at = None
+        if 0 < tries <= len(RETRY_S):
+            again_at = times.now() + int(RETRY_S[tries - 1] * times.SECOND)
+        row, columns = (id_, sent, tries, again_at, fault), ("sent", "tries", "again_at", "fault")
+
+        def append(log: Appending) -> bool:
+            there = (Webhook(*row) for row in log.rows(ALL["webhooks"], OWN))
+            if stands := any(one.id == id_ and was in (None, one.sent) for one in there):
+                log.patch(OWN, Patch(kind=WEBHOOKS, columns=columns, rows=(row,)))
+            return stands
+
+        return self._store.append([OWN], append)
+
+    def found(self, group: str, id_: str) -> Webhook:
+        """Return a webhook of a group. Raises NotFound."""
+        found = next((one for one in self.every(group) if one.id == id_), None)
+        if found is None:
+            raise NotFound(f"the group has no webhook {id_[:80]!r}")
+        return found

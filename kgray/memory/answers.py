@@ -1,34 +1,41 @@
-"""What reads of `Memory` return beside hits, and its JSON form; its field names are a stable interface."""
+"""What reads of `Memory` return beside hits, with its JSON form, and the entity or thing that is called so.
+
+The names of fields are a stable interface. A thing is called by a name as it is shown, by its id, or by the
+beginning of that.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from functools import partial
-from itertools import compress, groupby
+from itertools import compress
 from typing import Any, NamedTuple
 
-from kgray import kinds, ledger, rows
+from kgray import kinds, rows
 from kgray.derivation import dump
 from kgray.derivation.dump import DumpRow
 from kgray.derivation.group import GroupGraph
-from kgray.derivation.stored import View, records_around, records_of, view_now
-from kgray.errors import InputError
+from kgray.derivation.stored import StoredView, View, records_around, records_of, view_now
+from kgray.errors import Ambiguous, InputError, NotFound
 from kgray.graph import Entity, FactSpan
-from kgray.kinds import Read
 from kgray.ledger import Bearers, Failure, dumped_episodes, episodes_at, failures, find
-from kgray.memory.naming import entities_of, entity_called
 from kgray.ports import GraphView, Store
-from kgray.records import Episode, GroupRecords
+from kgray.records import Episode, GroupRecords, is_storable
 from kgray.rows import folded
-from kgray.search import spans_of
+from kgray.search import Filters, spans_of
 from kgray.search.texts import profiles
-from kgray.times import Instant, to_datetime
+from kgray.times import Instant, from_datetime, show, to_datetime
 
-KEPT = ("id", "client_id", "sequence", "source", "kind", "speaker", "text", "state")  # an episode's own
+_BEGINNING = re.compile(r"[0-9a-f]{4}[0-9a-f-]*")  # at least 4 digits of an id
+_SUGGESTED = 3
+_LISTED = 10  # ids that an error lists
+_TOLD = 2  # facts of an entity in a list
+_KEPT = ("id", "client_id", "sequence", "source", "kind", "speaker", "text", "state")  # an episode's own
 _ENDED_AT = kinds.EPISODES.names.index("ended_at")
 
 
@@ -42,12 +49,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldEpisode:
-    """An episode with both clocks.
-
-    reference_time  when it was said
-    recorded_at     when it was committed, or failed; None = it is pending
-    marks           the words that facts were read from, by their start; () where the text has none of them
-    """
+    """An episode with both clocks."""
 
     id: str
     client_id: str | None
@@ -57,79 +59,52 @@ class ToldEpisode:
     speaker: str | None
     text: str
     state: str
-    reference_time: datetime
-    recorded_at: datetime | None
-    marks: tuple[Mark, ...]
+    reference_time: datetime  # when it was said
+    recorded_at: datetime | None  # when it was committed, or failed; None = it is pending
+    marks: tuple[Mark, ...]  # the words that facts were read from, by their start
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return an episode of the log as JSON shows it."""
+        moments = {name: getattr(self, name) for name in ("reference_time", "recorded_at")}
+        shown = {name: at and show(from_datetime(at)) for name, at in moments.items()}
+        return {name: getattr(self, name) for name in _KEPT} | shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What has an id or a name, and what belongs to it.
-
-    records     the dump rows
-    names       entity id -> name
-    clients     episode id -> the client's id
-    profile     what is known of it, in short, where it is an entity
-    """
+    """What has an id or a name, and what belongs to it."""
 
     id: str
-    records: list[DumpRow]
+    records: list[DumpRow]  # those of the dump
     episodes: tuple[ToldEpisode, ...]
     entities: tuple[Entity, ...]
     facts: tuple[FactSpan, ...]
-    names: Mapping[str, str]
-    clients: Mapping[str, str | None]
-    profile: str = ""
-
-
-def described(store: Store, group: str, identifier: str) -> Shown:
-    """Return what has an id with the texts, names and facts of its rows; to be called within one snapshot."""
-    view, records = view_now(store, group), shown(store, group, identifier)
-    of: dict[str, list[DumpRow]] = defaultdict(list)
-    for record in records:
-        of[record["type"]].append(record)
-    entities = tuple(view.entities([record["id"] for record in of["entity"]]))
-    facts = view.facts([record["id"] for record in of["fact"]])
-    facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.id))
-    spans, clients = spans_of(view, facts)
-    told = {entity.id for entity in entities}
-    sequences = sorted(record["sequence"] for record in of["episode"])
-    evidence = {(record["episode"], record["ordinal"]) for record in of["evidence"]}
-    return Shown(
-        id=identifier,
-        records=records,
-        episodes=tuple(told_episodes(store, group, sequences, evidence)),
-        entities=entities,
-        facts=tuple(spans.values()),
-        names={entity.id: entity.name for entity in entities},
-        clients=clients,
-        profile=profiles(store, view, [identifier])[identifier] if identifier in told else "",
-    )
+    names: Mapping[str, str]  # entity id -> name
+    clients: Mapping[str, str | None]  # episode id -> the client's id
+    profile: str = ""  # what is known of it, in short, where it is an entity
 
 
 def told_episodes(
-    store: Store, group: str, sequences: Sequence[int], evidence: set[tuple[str, int]]
+    store: Store, group: str, sequences: Sequence[int], evidence: Collection[tuple[str, int]] = ()
 ) -> Iterator[ToldEpisode]:
     """Yield the episodes with these sequences. evidence: (episode id, ordinal) of what is marked."""
-    mentioned = _columns(store, kinds.MENTIONS_IN, group, sequences)
+    marked = sequences if evidence else []
+    mentioned, told = (
+        [dict(zip(read.chosen, row, strict=True)) for row in store.rows(read, group, marked)]
+        for read in (kinds.MENTIONS_IN, kinds.EVIDENCE_IN)
+    )
     mentions = {(mention["sequence"], mention["ordinal"]): mention for mention in mentioned}
-    told = list(_columns(store, kinds.EVIDENCE_IN, group, sequences))
     for row in store.rows(kinds.EPISODES_AT, group, sequences):
         episode, recorded_at = rows.episode(group, row), row[_ENDED_AT]
         own = (one for one in told if one["sequence"] == episode.sequence)
         asked = (one for one in own if (episode.id, one["ordinal"]) in evidence)
         marks = {mark for one in asked for mark in _marks(episode.text, one, mentions)}
         yield ToldEpisode(
-            **{name: getattr(episode, name) for name in KEPT},
+            **{name: getattr(episode, name) for name in _KEPT},
             reference_time=to_datetime(episode.reference_time),
             recorded_at=None if recorded_at is None else to_datetime(recorded_at),
             marks=tuple(sorted(marks)),
         )
-
-
-def _columns(store: Store, read: Read, group: str, sequences: Sequence[int]) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a declared read with the names of their columns."""
-    return (dict(zip(read.chosen, row, strict=True)) for row in store.rows(read, group, sequences))
 
 
 def _marks(
@@ -154,15 +129,9 @@ def _marks(
             yield Mark(start, end, statement)
 
 
-_TOLD = 2  # facts of an entity in a list
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The spans of an entity's facts, in order of their start. clients: episode id -> the client's id.
-
-    profile     what is known of the entity, in short
-    """
+    """The spans of an entity's facts, by their start; its profile, in short; episode id -> client's id."""
 
     group: str
     entity: Entity
@@ -216,10 +185,7 @@ def history_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldFailure:
-    """An episode that failed by its own content, or at which its group is held (kind "Held"), and why.
-
-    episode     None where the group is held at a correction
-    """
+    """An episode that failed, or at which its group is held (kind "Held"; None: at a correction), and why."""
 
     group: str
     episode: ToldEpisode | None
@@ -231,28 +197,8 @@ class ToldFailure:
         return self.failure.as_dict(id_, client_id, self.group)
 
 
-def told_failures(store: Store, group: str | None) -> list[ToldFailure]:
-    """Return the failed episodes of a group (None: of all) and, where it is held, that; with the reasons."""
-    found = []
-    with store.reading():
-        for name, failed in groupby(failures(store, group), lambda row: row.episode.group):
-            rows_of = list(failed)
-            told = told_episodes(store, name, [row.episode.sequence for row in rows_of], set())
-            pairs = zip(told, rows_of, strict=True)
-            found += [ToldFailure(group=name, episode=one, failure=row.failure) for one, row in pairs]
-        for name, hold in ledger.held(store).items():
-            if group in (None, name):
-                failure = Failure(kind="Held", message=hold.reason, attempts=hold.tries)
-                stopped = next(told_episodes(store, name, [hold.sequence], set()), None)
-                found.append(ToldFailure(group=name, episode=stopped, failure=failure))
-    return found
-
-
 def entities_like(store: Store, group: str, query: str, limit: int) -> list[EntityCount]:
-    """Return the entities with a name like the query, best first; "" = all, those with most facts first.
-
-    A name is equal to it, begins with it, has a word that does, or contains it; else is spelled much like it.
-    """
+    """Return the entities with a name like the query, best first; "" = all, those with most facts first."""
     if limit < 1:
         raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
     counts: Counter[str] = Counter()
@@ -263,7 +209,12 @@ def entities_like(store: Store, group: str, query: str, limit: int) -> list[Enti
     wanted = folded(query)
     names = {e.id: [folded(name) for name in (e.name, *e.aliases)] for e in everyone}
     every = sorted({name for called in names.values() for name in called})
-    ranks = {name: _rank(wanted, name) for name in every if wanted in name}
+    # A name is equal, begins so, has a word that does, or contains it; else it is spelled much like it.
+    ranks = {
+        name: (wanted in ("", name), name.startswith(wanted), f" {wanted}" in f" {name}", True).index(True)
+        for name in every
+        if wanted in name
+    }
     ranks = ranks or {name: rank for rank, name in enumerate(get_close_matches(wanted, every, n=limit))}
     ranked = {
         id_: min((ranks[n] for n in called if n in ranks), default=None) for id_, called in names.items()
@@ -273,12 +224,6 @@ def entities_like(store: Store, group: str, query: str, limit: int) -> list[Enti
     found = [entity for _, entity in chosen[:limit]]
     said = profiles(store, view, [entity.id for entity in found], most=_TOLD)
     return [EntityCount(entity=one, facts=counts[one.id], profile=said[one.id]) for one in found]
-
-
-def _rank(wanted: str, name: str) -> int:
-    """Return how a query meets a name that contains it, both folded: 0 is best."""
-    found = wanted in ("", name), name.startswith(wanted), f" {wanted}" in f" {name}", True
-    return found.index(True)
 
 
 def derived(store: Store, group: str, known_at: Instant | None) -> View:
@@ -292,10 +237,7 @@ def dumped(store: Store, group: str, known_at: Instant | None) -> list[DumpRow]:
 
 
 def shown(store: Store, group: str, identifier: str) -> list[DumpRow]:
-    """Return the dump rows of what has an id and of what belongs to it; inside `Store.reading`.
-
-    Why an episode failed, with the model's last reply, is a row more (R24).
-    """
+    """Return `matches` of what has an id and, of an episode that failed, why (R24); inside a snapshot."""
     found = find(store, group, identifier)
     view = view_around(store, group, identifier, found)
     told = sorted({*found.episodes, *(head.sequence for head in view.records.heads)})
@@ -325,32 +267,24 @@ def matches(identifier: str, found: Bearers, view: View, episodes: Iterable[Epis
         statements |= {row["statement"] for row in of["fact"] if row["id"] == identifier}
     if found.statement:
         statements |= {fact.statement for fact in view.facts_of([identifier], None)} or {identifier}
-    kept = _belonging(of, asked, subjects, statements)
-    return sorted(kept, key=lambda row: (row["type"], dump.lines([row])[0]))
-
-
-def _belonging(
-    of: Mapping[str, list[DumpRow]], asked: set[str], subjects: set[str], statements: set[str]
-) -> Iterator[DumpRow]:
-    """Yield the rows that belong to episodes that were asked for, entities and statements. of: by type."""
     about = [row for row in of["statement"] if row["id"] in statements]
     own = [row["episode"] in asked if asked else row["statement"] in statements for row in of["evidence"]]
     evidence = list(compress(of["evidence"], own))
     mentions = [row for row in of["mention"] if row["episode"] in asked or row["entity"] in subjects]
     entities = subjects | {row["entity"] for row in mentions}
     entities |= {end for row in about for end in (row["subject"], row["object"])}
-    episodes = asked | {row["episode"] for row in evidence}
-    episodes |= {row["episode"] for row in mentions if row["entity"] in subjects}
+    told = asked | {row["episode"] for row in evidence}
+    told |= {row["episode"] for row in mentions if row["entity"] in subjects}
     relations = {row["relation"] for row in about}
-    yield from (*about, *evidence, *mentions)
-    yield from (row for row in of["episode"] if row["id"] in episodes)
-    yield from (row for row in of["entity"] if row["id"] in entities)
-    yield from (row for row in of["relation"] if row["name"] in relations)
-    yield from (row for row in of["verdict"] if statements & {row["a"], row["b"]})
-    yield from (row for row in of["merge"] if entities.intersection(row["entities"]))
-    for row in of["fact"]:
-        if row["statement"] in statements or (row["ended_by"] or [None])[0] in asked:
-            yield row
+    kept = [*about, *evidence, *mentions]
+    kept += [row for row in of["episode"] if row["id"] in told]
+    kept += [row for row in of["entity"] if row["id"] in entities]
+    kept += [row for row in of["relation"] if row["name"] in relations]
+    kept += [row for row in of["verdict"] if statements & {row["a"], row["b"]}]
+    kept += [row for row in of["merge"] if entities.intersection(row["entities"])]
+    ended = [(row, (row["ended_by"] or [None])[0]) for row in of["fact"]]
+    kept += [row for row, by in ended if row["statement"] in statements or by in asked]
+    return sorted(kept, key=lambda row: (row["type"], dump.lines([row])[0]))
 
 
 class ViewAround(View):
@@ -383,3 +317,106 @@ def view_around(store: Store, group: str, identifier: str, found: Bearers) -> Vi
     entities = {identifier, *(row[2] for row in facts)}
     episodes = {*found.episodes, *told}
     return ViewAround(store, records_around(store, group, wanted, episodes=episodes, entities=entities))
+
+
+def entity_called(store: Store, view: GraphView, asked: str) -> Entity:
+    """Return the entity with this id, name or alias (case and spacing ignored), or beginning of an id.
+
+    Raises NotFound with what may have been meant, and Ambiguous with the ids where several are called so.
+    """
+    then = " as known then" if isinstance(view, View) else ""
+    nothing = f"group {view.group} has no entity {asked!r}{then}"
+    if is_storable(asked) and (exact := view.entities([asked])):
+        # A split entity shows as several: the part that kept the id is meant.
+        return next((entity for entity in exact if entity.id == asked), exact[0])
+    id_ = _called(store, view, asked, nothing)
+    return next(entity for entity in view.entities([id_]) if entity.id == id_)
+
+
+def id_called(store: Store, group: str, asked: str) -> str:
+    """Return the id of what is called so; a client's id stays itself. Raises as `entity_called`."""
+    if find(store, group, asked):
+        return asked
+    nothing = f"group {group} has no episode, entity or fact {asked!r}"
+    return _called(store, view_now(store, group), asked, nothing, of_all=True)
+
+
+def _called(store: Store, view: GraphView, asked: str, nothing: str, *, of_all: bool = False) -> str:
+    """Return the id of the one entity that has a name, or begins so; of_all: of other things too."""
+    if not is_storable(asked):
+        raise NotFound(nothing)
+    group = view.group
+    if isinstance(view, StoredView):
+        named = view.entities_named(asked)
+    else:
+        every = entities_of(store, view)
+        named = [one for one in every if folded(asked) in map(folded, (one.name, *one.aliases))]
+    found = {entity.id: entity.name for entity in named}
+    if not found:
+        everyone = entities_of(store, view)
+        heads = [row for row in store.rows(kinds.EPISODE_HEADS, group) if row[7] is None] if of_all else []
+        there = {row[1]: row[2] or "episode" for row in heads}
+        for fact, statement, _, _ in store.rows(kinds.FACT_ENDS, group) if of_all else ():
+            there |= {statement: "statement", fact: "fact"}
+        there |= {entity.id: entity.name for entity in everyone}
+        if _BEGINNING.fullmatch(begin := asked.lower()):
+            found = {id_: what for id_, what in there.items() if id_.startswith(begin)}
+        if not found:
+            names = (name for one in everyone for name in (one.name, *one.aliases))
+            like = suggestion(asked, [*(row[2] for row in heads if row[2]), *names])
+            raise NotFound(no_group(store, group) or f"{nothing}{like}")
+    if len(found) == 1:
+        return next(iter(found))
+    ids = ", ".join(f"{id_} ({name})" for id_, name in list(found.items())[:_LISTED])
+    more = f", and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    is_name = any(folded(asked) == folded(name) for name in found.values())
+    what = "is the name of" if is_name else "is what begins the ids, or an alias, of"
+    raise Ambiguous(f"{asked!r} {what} {len(found)} of the group; say which id: {ids}{more}")
+
+
+def entities_of(store: Store, view: GraphView) -> list[Entity]:
+    """Return all entities that a view shows, oldest first."""
+    if isinstance(view, View):
+        found = view.all_entities()
+    else:
+        found = [rows.entity(row) for row in store.rows(kinds.ALL["entities"], view.group)]
+    return sorted(found, key=lambda entity: (entity.born, entity.id))
+
+
+def no_group(store: Store, group: str) -> str:
+    """Return that there is no such group, and which may have been meant; "" where it is there."""
+    if store.heads([group])[group].named:
+        return ""
+    return f"there is no group {group}{suggestion(group, store.heads())}"
+
+
+def suggestion(asked: str, names: Iterable[str]) -> str:
+    """Return `: did you mean 'Alice Nguyen'?` for the names that are like what was asked; "" for none."""
+    known: dict[str, str] = {}
+    for name in names:
+        known.setdefault(folded(name), name)
+    wanted = folded(asked)
+    within = [name for name in known if wanted and wanted in name.split()]
+    near = get_close_matches(wanted, known, n=_SUGGESTED, cutoff=0.7)
+    found = [repr(known[name]) for name in dict.fromkeys([*near, *within])][:_SUGGESTED]
+    return f": did you mean {' or '.join(found)}?" if found else ""
+
+
+def unmet(store: Store, group: str, filters: Filters) -> list[str]:
+    """Return a line for each value of a filter that nothing in the group has; it scans the group."""
+    episodes = list(store.rows(kinds.ALL["episodes"], group)) if filters.sources or filters.speakers else []
+    there = {
+        "relation": {row[3] for row in store.rows(kinds.ALL["facts"], group)} if filters.relations else (),
+        "type": {label for one in entities_of(store, view_now(store, group)) for label in one.labels}
+        if filters.labels
+        else (),
+        "source": {row[2] for row in episodes},
+        "speaker": {row[7] for row in episodes if row[7]},
+    }
+    asked = zip(there, (filters.relations, filters.labels, filters.sources, filters.speakers), strict=True)
+    return [
+        f"group {group} has no {what} {value!r}{suggestion(value, sorted(there[what]))}"
+        for what, values in asked
+        for value in values
+        if value not in there[what] and (what != "speaker" or folded(value) not in map(folded, there[what]))
+    ]

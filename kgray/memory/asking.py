@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 from kgray.errors import Cost, InputError
 from kgray.graph import Community, Hit, Scope
-from kgray.memory.reads import GroupReads
+from kgray.memory.face import Memory
 from kgray.ports import Answerer
 from kgray.prompting.tokens import Counter, count_tokens
 from kgray.search.answering import LEAST_ROOM, NO_COST, ROOM, OnText, prompt_of, request_of
@@ -32,7 +32,7 @@ MAP_CALLS = 7  # with the answer 8 calls at most
 _REPORTS = 4000  # tokens of reports a call
 _ROUNDS = 2
 _FURTHER = 4  # questions a round
-_TOKENS = 1500  # of a context, as `GroupReads.context` has it
+_TOKENS = 1500  # of a context, as `Memory.context` has it
 _FAINTER = 0.7  # what is found for a further question counts so much of what its question found
 _POINT = re.compile(r"^\W*(\d{1,3})\W*\[([\d,; ]+)\]\s*(\S.*)$")
 _NUMBERED = re.compile(r"^\W*(?:\d{1,2}[.)])?\s*(\S.*\S)\s*$")
@@ -50,10 +50,7 @@ class Spending:
     async def ask(
         self, task: str, question: str, lines: Sequence[str], on_text: OnText, *, kept: int = 0
     ) -> None:
-        """Ask once. Raises InputError where what is left pays for no call, and what the model raises.
-
-        kept: calls that are left for the answer
-        """
+        """Ask once, with `kept` calls left for the answer. Raises InputError: the rest pays for no call."""
         calls = None if self.calls is None else self.calls - kept
         request = request_of(task, question, lines, max_calls=calls, max_tokens=self.tokens)
         found = await self.model.answer(request, on_text)
@@ -80,9 +77,9 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question to a group's memory; chosen: the arguments of `GroupReads.context`."""
+    """A question to a group's memory; chosen: the arguments of `Memory.context`."""
 
-    memory: GroupReads
+    memory: Memory
     spending: Spending
     question: str
     group: str
@@ -184,7 +181,6 @@ class Asked:
 
 
 def _batches(reports: Sequence[Community]) -> Iterator[list[Community]]:
-    """Yield reports, about _REPORTS tokens at a time."""
     batch: list[Community] = []
     for one in reports:
         if batch and count_tokens(" ".join(map(_report, [*batch, one]))) > _REPORTS:

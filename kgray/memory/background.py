@@ -20,15 +20,12 @@ _log = logging.getLogger("kgray.server")
 
 
 class Background:
-    """Ingests in a thread from `start` to `stop`; knows how much waits, and for how long.
-
-    fault       why it does not ingest now, in one line; "" = nothing is wrong
-    pending     how many entries have not ended, when `look` was last called
-    """
+    """Ingests in a thread from `start` to `stop`; knows how much waits, and for how long."""
 
     def __init__(self, memory: Memory, on_outcome: Callable[[str], None] = lambda _: None) -> None:
         """on_outcome: called in the thread with what became of each entry."""
-        self.fault, self.pending = "", 0
+        self.fault = ""  # why it does not ingest now, in one line
+        self.pending = 0  # entries that have not ended, when `look` was last called
         self._memory, self._on_outcome = memory, on_outcome
         self._arrived = 0
         self._arrivals: deque[tuple[float, int]] = deque()  # (when, how many had arrived before)

@@ -9,7 +9,11 @@ model, whatever is pending.
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -21,15 +25,20 @@ from kgray.errors import InputError, Locked, NoSpace, NotFound, Stopped, Unavail
 from kgray.graph import Entity
 from kgray.ingest.correct import withdraw_requested
 from kgray.kinds import Row
-from kgray.ledger import named, read_with, request, request_reading_again, result
-from kgray.memory.naming import entity_ids
+from kgray.ledger import find, named, read_with, request, request_reading_again, result
+from kgray.locks import explained
+from kgray.memory.access import Webhooks
+from kgray.memory.answers import entity_called
 from kgray.memory.reads import GroupReads
-from kgray.memory.run_files import forget_texts
-from kgray.memory.webhooks import Webhooks
 from kgray.ports import Store, at_one_moment, embedded
 from kgray.ports.ingest import Ingest, IngestOutcome, OnWait, Queued, Sequences, Stop, never
 from kgray.records import Operation, OperationKind, check_group
 
+RUNS = "runs"  # in the data folder, the folder of the folders of backfill runs
+# Of a run, the rows that were not taken, with the reasons; in the data folder, those of the last `kgray add`
+# that refused many.
+REFUSED = "refused.jsonl"
+REPORT = "report.json"  # of a run: with the messages of episodes that failed
 CorrectionKind = Literal["merge", "distinct", "split", "undo"]
 _COUNTED = ("episodes", "statements", "facts_closed", "facts_reopened", "entities")
 # Whoever holds the store looks for removals four times a second. Only after 2 seconds is the runtime asked,
@@ -73,22 +82,26 @@ class Corrections(GroupReads):
         Raises NotFound or InputError.
         """
         check_group(group)
-        if called := what.get("entities"):
-            what["entities"] = entity_ids(self.store, group, called)
-        operation = Operation(group=group, kind=kind, **what)
-        check = {"split": _check_split, "undo": _check_undo}.get(kind, _check_merge)
-        at_one_moment(self.store, lambda: check(self.store, operation))
-        return request(self.store, operation)
+
+        def checked() -> Operation:
+            operation = Operation(group=group, kind=kind, **what)
+            if kind == "undo":
+                _check_undo(self.store, operation)
+                return operation
+            view = view_now(self.store, group)
+            ids = [(asked, entity_called(self.store, view, asked).id) for asked in operation.entities]
+            # What is an id already stays itself, also where it shows as another.
+            kept = [asked if find(self.store, group, asked).entity else id_ for asked, id_ in ids]
+            operation = replace(operation, entities=tuple(kept))
+            _check_entities(self.store, operation)
+            return operation
+
+        return request(self.store, at_one_moment(self.store, checked))
 
     async def retract(
-        self,
-        *,
-        group: str,
-        episodes: Sequence[str] = (),
-        source: str | None = None,
-        everything: bool = False,
-        stop: Stop = never,
-    ) -> dict[str, Any]:
+        self, *, group: str, episodes: Sequence[str] = (), source: str | None = None,
+        everything: bool = False, stop: Stop = never,
+    ) -> dict[str, Any]:  # fmt: skip
         """Retract episodes; reads with an earlier `known_at` still see them (R25). Returns counts.
 
         Done on return, without a model, whatever is pending (R27). "absent" lists what is not there. Raises
@@ -98,15 +111,9 @@ class Corrections(GroupReads):
         return await self._take_out("retract", group, chosen, stop)
 
     async def remove(
-        self,
-        *,
-        group: str,
-        episodes: Sequence[str] = (),
-        source: str | None = None,
-        everything: bool = False,
-        reread: bool = False,
-        stop: Stop = never,
-    ) -> dict[str, Any]:
+        self, *, group: str, episodes: Sequence[str] = (), source: str | None = None,
+        everything: bool = False, reread: bool = False, stop: Stop = never,
+    ) -> dict[str, Any]:  # fmt: skip
         """Erase episodes and every trace of them (R25); returns counts. Else as `retract`.
 
         "compacted" in the result is False where erased bytes may still be in the files. "context_of" lists
@@ -213,7 +220,6 @@ class Corrections(GroupReads):
         return self._result(operation.kind, group, sequence, reason)
 
     async def _ingested(self, group: str, sequences: Sequence[int], stop: Stop) -> dict[str, Any]:
-        """Wait until the episodes that are read anew have ended; return what became of them."""
         done = IngestOutcome()
         if sequences:
             queued = {group: Queued(sequences=Sequences(sequences), last=sequences[-1])}
@@ -222,18 +228,31 @@ class Corrections(GroupReads):
         return {"accepted": len(sequences)} | ended | {"stopped": done.stopped, "reason": done.reason}
 
     def _forget(self, operation: Operation, removed: Sequence[Row]) -> None:
-        """Delete what backfill runs keep of removed episodes (refusals quote ids), and a group's webhooks."""
+        """Delete a group's webhooks, and what files beside the store keep of removed episodes (R25)."""
         if operation.kind != "remove":
             return
         if operation.everything:
             Webhooks(self.store).drop(operation.group, None)
-        if self._data is not None:
-            quotes = {text for row in removed for text in (row[4], f"id {row[2]!r} is taken") if row[2]}
-            forget_texts(self._data, quotes)
+        if self._data is None:
+            return
+        quotes = {text for row in removed for text in (row[4], f"id {row[2]!r} is taken") if row[2]}
+        lines = {json.dumps(text, ensure_ascii=escaped)[1:-1] for text in quotes for escaped in (True, False)}
+        with explained(self._data):
+            (self._data / REFUSED).unlink(missing_ok=True)
+        for run in (self._data / RUNS).glob("*/"):
+            with explained(run):
+                shutil.rmtree(run / "sorted", ignore_errors=True)  # rows that an earlier version sorted there
+                (run / REPORT).unlink(missing_ok=True)
+                if (run / REFUSED).exists():
+                    with (run / REFUSED).open("r+b") as file:  # in place: a run may go on to append
+                        held = file.read()
+                        for line in lines:
+                            for found in re.finditer(re.escape(line.encode()), held):
+                                file.seek(found.start())
+                                file.write(b"-" * len(found[0]))
 
 
 def _absent(operation: Operation, found: Sequence[Row], *, there: bool) -> list[str]:
-    """Return which of the ids, or the source or the group, are not there; retracted episodes are."""
     if operation.episodes:
         held = {name for row in found for name in row[1:3]}
         return [id_ for id_ in dict.fromkeys(operation.episodes) if id_ not in held]
@@ -248,32 +267,29 @@ def _why(done: IngestOutcome) -> str:
     return f" ({reason})" if reason else ""
 
 
-def _shown(store: Store, group: str, asked: str) -> Entity:
-    found = view_now(store, group).entities([asked])
-    for entity in found:
-        if entity.id == asked or len(found) == 1:
-            return entity
-    raise NotFound(f"group {group} has no entity {asked!r}")
-
-
-def _check_merge(store: Store, operation: Operation) -> None:
-    shown = {_shown(store, operation.group, asked).id for asked in operation.entities}
-    if len(shown) < 2:
-        raise InputError(f"{' and '.join(operation.entities)} are one entity already: nothing to merge")
-    records = records_of(store, operation.group, within=[])
-    Fold(records.operations, records.births, records.recorded).check_together(operation, shown)
-
-
-def _check_split(store: Store, operation: Operation) -> None:
-    entity = _shown(store, operation.group, operation.entities[0])
-    surfaces = (entity.name, *entity.aliases)
-    keys, asked = set(map(names.key, surfaces)), {names.key(one): one for one in operation.surfaces}
-    for key, surface in asked.items():
+def _check_entities(store: Store, operation: Operation) -> None:
+    """Raise InputError or NotFound where a merge, distinction or split cannot be carried out."""
+    group, called, shown = operation.group, operation.entities, list[Entity]()
+    for asked in called:
+        found = view_now(store, group).entities([asked])
+        one = next((one for one in found if one.id == asked or len(found) == 1), None)
+        if one is None:
+            raise NotFound(f"group {group} has no entity {asked!r}")
+        shown.append(one)
+    if operation.kind != "split":
+        if len(ids := {one.id for one in shown}) < 2:
+            raise InputError(f"{' and '.join(called)} are one entity already: nothing to merge")
+        records = records_of(store, group, within=[])
+        Fold(records.operations, records.births, records.recorded).check_together(operation, ids)
+        return
+    surfaces = (shown[0].name, *shown[0].aliases)
+    keys, wanted = set(map(names.key, surfaces)), {names.key(one): one for one in operation.surfaces}
+    for key, surface in wanted.items():
         if key not in keys:
             known = ", ".join(map(repr, surfaces))
-            raise InputError(f"{entity.name!r} has no surface {surface!r}: its surfaces are {known}")
-    if asked.keys() == keys:
-        raise InputError(f"a split needs some, not all, of the surfaces of {entity.name!r}")
+            raise InputError(f"{surfaces[0]!r} has no surface {surface!r}: its surfaces are {known}")
+    if wanted.keys() == keys:
+        raise InputError(f"a split needs some, not all, of the surfaces of {surfaces[0]!r}")
 
 
 def _check_undo(store: Store, operation: Operation) -> None:

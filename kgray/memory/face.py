@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as replaced
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,25 +15,34 @@ from kgray.communities.found import Clustering, clustered
 from kgray.communities.refresh import OnGroup, Refresh, Refreshed
 from kgray.derivation.repair import differences, repaired
 from kgray.errors import InputError, NoSpace, NotFound, SettingsError
+from kgray.graph import Hit
 from kgray.intake.drafts import FIELDS, Defaults, Refusal, draft_from
 from kgray.ledger import retry
 from kgray.memory.access import Access
-from kgray.memory.answers import ToldFailure, told_failures
+from kgray.memory.answers import no_group
 from kgray.memory.correcting import Corrections
 from kgray.memory.ingesting import Item, LocalIngest, Report, Submission, foreseen, last_sequences
-from kgray.memory.naming import no_group
 from kgray.memory.reads import When
-from kgray.ports import Answerer, Embedder, GroupCounts, Reranker, Store, Summarizer
+from kgray.memory.schedules import Schedules
+from kgray.ports import Answerer, Embedder, GraphView, SearchScope, Store, Summarizer
+from kgray.ports import Reranker as RerankingModel
 from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Stop, ignore, never, silent
+from kgray.prompting.tokens import Counter, count_tokens
 from kgray.records import check_group
+from kgray.search import Context, Filters, Method, Query, Ranking, Recipe, Reranker, Searcher
+from kgray.search import context as build_context
 from kgray.settings import PipelineSettings
+from kgray.spans import span
 
 if TYPE_CHECKING:
     from kgray.ingest.committer import OnCall, OnStage, Parts
     from kgray.ingest.preview import Preview
     from kgray.memory.asking import Asked, Mode
-    from kgray.memory.schedules import Schedules
     from kgray.search.answering import Answered, OnText
+
+
+_MOMENTS = ("as_of", "known_at", "said_after", "said_before")
+_LISTS = ("scopes", "seeds", "methods")
 
 
 class BothWays(ABC):
@@ -60,29 +69,22 @@ class Memory(Corrections, BothWays):
     """A temporal knowledge graph of what was said; use it `with` (blocking) or `async with`."""
 
     def __init__(
-        self,
-        store: Store,
-        embedder: Embedder,
-        build: Callable[[], Parts],
-        *,
-        ingest: Ingest | None = None,
-        data: Path | None = None,
+        self, store: Store, embedder: Embedder, build: Callable[[], Parts], *,
+        ingest: Ingest | None = None, data: Path | None = None,
         previous: int = PipelineSettings().previous_episodes,
         answerer: Callable[[], Answerer] | None = None,
-        summarizer: Callable[[], Summarizer | None] | None = None,
-        reranker: Reranker | None = None,
-    ) -> None:
+        summarizer: Callable[[], Summarizer | None] | None = None, reranker: RerankingModel | None = None,
+    ) -> None:  # fmt: skip
         """Take over an open store and the embedder that its vectors are from.
 
         build   returns the `Parts` of a run; called once, when something is to be ingested
         ingest  the runtime that carries out what is pending; None = this process
         data    the data folder: removals also delete texts that backfill runs keep there
         previous    how many episodes are the previous context of another (pipeline.previous_episodes)
-        answerer    returns the model that answers questions; None = there is none
-        summarizer  returns the model that summarises communities; None, or if it returns None: there is none
-        reranker    the model of the recipe `reranked`; None = there is none
+        answerer, summarizer    return the model that answers, and that summarises communities; None = none
         """
-        super().__init__(store, embedder, reranker)
+        super().__init__(store, embedder)
+        self._searcher = Searcher(store, embedder, reranker)
         self.on_wait: OnWait = silent  # called with a line when a method waits for another process
         # Called with the seconds of each stage of ingestion here, and with what each call of a model came to.
         self.on_stage: OnStage = lambda *_: None
@@ -108,24 +110,14 @@ class Memory(Corrections, BothWays):
     @property
     def schedules(self) -> Schedules:
         """When communities are refreshed."""
-        from kgray.memory.schedules import Schedules  # other commands need no cron
-
         return Schedules(self.store)
 
     async def add(
-        self,
-        text: object,
-        *,
-        group: str,
-        at: When | None = None,
-        speaker: str | None = None,
-        source: str = "default",
-        kind: str | None = None,
+        self, text: object, *, group: str, at: When | None = None, speaker: str | None = None,
+        source: str = "default", kind: str | None = None,
         id: str | None = None,  # noqa: A002 - the field's name in every input format
-        metadata: Mapping[str, Any] | None = None,
-        replace: bool = False,
-        again: bool = False,
-    ) -> Report:
+        metadata: Mapping[str, Any] | None = None, replace: bool = False, again: bool = False,
+    ) -> Report:  # fmt: skip
         """Accept one episode and ingest what is pending.
 
         text    a text; with kind "json" any JSON value, with "triples" the list of triples
@@ -146,16 +138,10 @@ class Memory(Corrections, BothWays):
         return report
 
     async def add_many(
-        self,
-        items: Iterable[Item | Mapping[str, Any]],
-        *,
-        group: str | None = None,
-        replace: bool = False,
-        again: bool = False,
-        accept_only: bool = False,
-        on_step: OnStep = ignore,
-        stop: Stop = never,
-    ) -> Report:
+        self, items: Iterable[Item | Mapping[str, Any]], *, group: str | None = None,
+        replace: bool = False, again: bool = False, accept_only: bool = False,
+        on_step: OnStep = ignore, stop: Stop = never,
+    ) -> Report:  # fmt: skip
         """Accept drafts, rows or items of the intake, then ingest until nothing is pending.
 
         group        for rows that name none. A row that cannot be used is in the report's refusals
@@ -198,13 +184,9 @@ class Memory(Corrections, BothWays):
         return Preview(self.parts, replace=replace, again=again)
 
     async def retry(
-        self,
-        *,
-        group: str | None = None,
-        episodes: Sequence[str] = (),
-        on_step: OnStep = ignore,
-        stop: Stop = never,
-    ) -> Report:
+        self, *, group: str | None = None, episodes: Sequence[str] = (),
+        on_step: OnStep = ignore, stop: Stop = never,
+    ) -> Report:  # fmt: skip
         """Retry failed episodes: all, or those with these ids (kgray's or the client's); and held groups."""
         if group is not None:
             check_group(group)
@@ -213,26 +195,73 @@ class Memory(Corrections, BothWays):
         report = await self.ingest(on_step=on_step, stop=stop)
         return replaced(report, accepted=count)
 
+    async def search(
+        self, query: str, *, group: str, as_of: When | None = None, known_at: When | None = None,
+        said_after: When | None = None, said_before: When | None = None,
+        scopes: Sequence[SearchScope] = (), limit: int = 10, recipe: str | Recipe = "hybrid",
+        filters: Filters | None = None, methods: Sequence[Method] | None = None,
+        reranker: Reranker | None = None, centre: str | None = None, seeds: Sequence[str] = (),
+        any_time: bool = False,
+    ) -> list[Hit]:  # fmt: skip
+        """Return ranked hits, best first; facts that hold at `as_of` (now), as known at `known_at` (now).
+
+        said_after, said_before     episodes said at this time or later; before it. as_of hides none (R5)
+        The other arguments are the fields of kgray.search.Query.
+        """
+        found = await self.explain(
+            query, group=group, as_of=as_of, known_at=known_at, said_after=said_after,
+            said_before=said_before, scopes=scopes, limit=limit, recipe=recipe, filters=filters,
+            methods=methods, reranker=reranker, centre=centre, seeds=seeds, any_time=any_time,
+        )  # fmt: skip
+        return [*found.hits]
+
+    async def explain(self, query: str, **how: Any) -> Ranking:  # noqa: ANN401 - the arguments of `search`
+        """Return the hits of a search with the signals that ranked them, and what was left out."""
+        asked, view = self._query(query, **how)
+        with span("kgray search"):
+            return await self._searcher.ranking(asked, view=view)
+
+    async def context(
+        self, query: str, *, group: str, tokens: int = 1500, limit: int | None = None,
+        count: Counter = count_tokens, **how: Any,  # noqa: ANN401 - the other arguments of `search`
+    ) -> Context:  # fmt: skip
+        """Return the text to put into a prompt, at most `tokens` long.
+
+        limit   hits that are looked at; None = as many as the budget may hold, at most 1,000
+        count   the tokens of a text as your model counts them; by default an estimate
+        The other arguments are those of `search`: as_of, known_at, scopes, filters, ...
+        """
+        asked, view = self._query(query, group=group, **how)
+        bounds: dict[str, Any] = {"tokens": tokens, "limit": limit, "count": count}
+        with span("kgray context"):
+            return await build_context(self._searcher, asked, view=view, **bounds)
+
+    def _query(self, text: str, **how: Any) -> tuple[Query, Callable[[], GraphView] | None]:  # noqa: ANN401
+        """Return the query, and what makes the view of a past one. how: the arguments of `search`."""
+        told = {name: how[name] for name in _MOMENTS if how.get(name) is not None}
+        how |= {name: times.given(moment, name)[0] for name, moment in told.items()}
+        how |= {name: tuple(how[name]) for name in _LISTS if how.get(name) is not None}
+        # The range of reference times that is asked for is a filter.
+        said, filters = (how.pop("said_after", None), how.pop("said_before", None)), how.pop("filters", None)
+        filters = filters or Filters()
+        filters = filters if said == (None, None) else replaced(filters, said=said)
+        asked = Query(text=text, filters=filters, **how)
+        past = asked.known_at
+        return asked, None if past is None else partial(self._view_at, asked.group, past)
+
     async def ask(
-        self,
-        question: str,
-        *,
-        group: str,
-        mode: Mode = "local",
-        on_text: OnText | None = None,
-        max_calls: int | None = None,
-        max_tokens: int | None = None,
+        self, question: str, *, group: str, mode: Mode = "local", on_text: OnText | None = None,
+        max_calls: int | None = None, max_tokens: int | None = None,
         **chosen: Any,  # noqa: ANN401 - the arguments of `context`
-    ) -> Answered:
+    ) -> Answered:  # fmt: skip
         """Return a model's answer from what the group's memory holds, with citations; it writes nothing.
 
         mode        local: from the context, 1 call. global: from all communities, at most 8. drift: from the
                     context and what is found for further questions, at most 3
-        on_text     called with each piece of the answer as it arrives
         max_calls, max_tokens   what it may cost: tokens of the prompts and of the replies
         chosen      what `context` takes: tokens, as_of, known_at, scopes, filters, ...
-        Where nothing is found, no model is asked. Raises SettingsError where there is no model, InputError
-        for a bound that pays for no answer, Refused, InvalidAnswer, Unavailable.
+        Where nothing is found, no model is asked. Raises SettingsError: there is none; InputError: a bound
+        pays for no answer; Refused, InvalidAnswer, Unavailable.
         """
         from kgray.search.answering import Checked
 
@@ -244,13 +273,8 @@ class Memory(Corrections, BothWays):
         return checked.end(asked.spending.cost)
 
     async def suggest(
-        self,
-        about: str,
-        *,
-        group: str,
-        max_tokens: int | None = None,
-        **chosen: Any,  # noqa: ANN401
-    ) -> list[str]:
+        self, about: str, *, group: str, max_tokens: int | None = None, **chosen: Any,  # noqa: ANN401
+    ) -> list[str]:  # fmt: skip
         """Return up to 4 questions that the memory can answer about something; one call of the model.
 
         chosen, and what it raises: as of `ask`. None where nothing is found.
@@ -269,14 +293,9 @@ class Memory(Corrections, BothWays):
         return Asked(self, Spending(self._answerer(), calls, tokens), question, group, chosen)
 
     async def refresh_communities(
-        self,
-        groups: Sequence[str] = (),
-        *,
-        profiles: bool = False,
-        max_tokens: int | None = None,
-        on_group: OnGroup = lambda *_: None,
-        **how: Any,  # noqa: ANN401 - flags of `Refresh`
-    ) -> dict[str, Refreshed]:
+        self, groups: Sequence[str] = (), *, profiles: bool = False, max_tokens: int | None = None,
+        on_group: OnGroup = lambda *_: None, **how: Any,  # noqa: ANN401 - flags of `Refresh`
+    ) -> dict[str, Refreshed]:  # fmt: skip
         """Find, name and summarise the communities of these groups (none: of all); return what was done.
 
         profiles    have the model write of entities with 5 facts or more, too
@@ -307,20 +326,6 @@ class Memory(Corrections, BothWays):
             **how,
         )
         return await refresh.groups(chosen, at_once=self.groups_at_once, on_group=on_group)
-
-    async def status(self, *, group: str | None = None) -> dict[str, GroupCounts]:
-        """Return the ledger's counts by group."""
-        return ledger.counts(self.store, None if group is None else check_group(group))
-
-    async def groups(self) -> dict[str, GroupCounts]:
-        """Return the groups with their counts."""
-        return ledger.counts(self.store)
-
-    async def failures(self, *, group: str | None = None) -> list[ToldFailure]:
-        """Return the failed episodes with their reasons."""
-        if group is not None:
-            check_group(group)
-        return told_failures(self.store, group)
 
     async def repair(self, group: str) -> list[str]:
         """Derive a group anew from its records, and store it; return what was done, in lines."""

@@ -66,48 +66,39 @@ def group_rows(counts: Mapping[str, GroupCounts]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The outcome of a submission.
-
-    committed, failed   of all that was pending in the store, earlier leftovers included
-    retracted           episodes that a replaced text file no longer holds
-    still_retracted     duplicates of episodes that were retracted, and stay so unless `again` is asked for
-    untimed             accepted without a reference time; acceptance gave them one (R19)
-    left_out            what was not understood of the episodes that were read; unread: the first lines that
-                        say so, of those that this submission accepted
-    stopped             a signal or an outage beyond the patience (`reason` names it) ended the run; what was
-                        accepted is safe, and the next run goes on
-    held                groups whose work failed for a reason that is not their content's, and why (R24)
-    """
+    """The outcome of a submission; committed and failed count earlier leftovers in the store, too."""
 
     accepted: int = 0
     duplicate: int = 0
     committed: int = 0
     failed: int = 0
-    retracted: int = 0
-    untimed: int = 0
-    still_retracted: int = 0
-    left_out: int = 0
-    unread: tuple[str, ...] = ()
-    stopped: bool = False
-    reason: str = ""
-    held: Mapping[str, str] = field(default_factory=dict)
+    retracted: int = 0  # episodes that a replaced text file no longer holds
+    untimed: int = 0  # accepted without a reference time; acceptance gave them one (R19)
+    still_retracted: int = 0  # duplicates of what was retracted, and stays so unless `again` is asked for
+    left_out: int = 0  # what was not understood of the episodes that were read
+    unread: tuple[str, ...] = ()  # the first lines that say so, of those that this submission accepted
+    stopped: bool = False  # by a signal or an outage: what was accepted is safe, and the next run goes on
+    reason: str = ""  # the outage
+    held: Mapping[str, str] = field(default_factory=dict)  # groups held for now, and why (R24)
     refusals: tuple[Refusal, ...] = ()
+    unlisted: int = 0  # rows that were not taken either
+    more: Mapping[str, Any] = field(default_factory=dict)  # further parts of the JSON form
 
     @property
     def refused(self) -> int:
         """How many rows were not taken."""
-        return len(self.refusals)
+        return len(self.refusals) + self.unlisted
 
     @property
     def exit_code(self) -> int:
         """The exit code: 75 stopped, 1 something refused or failed, 0 all done."""
-        return exit_code_of(stopped=self.stopped, incomplete=bool(self.refusals or self.failed or self.held))
+        return exit_code_of(stopped=self.stopped, incomplete=bool(self.refused or self.failed or self.held))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray add --json` prints."""
         names = "accepted duplicate refused committed failed retracted still_retracted left_out".split()
         listed = {"held": dict(self.held), "refusals": [refusal.as_dict() for refusal in self.refusals]}
-        return {name: getattr(self, name) for name in names} | listed
+        return {**{name: getattr(self, name) for name in names}, **listed, **self.more}
 
 
 class Submission:
@@ -134,9 +125,9 @@ class Submission:
 
     def take(self, item: Item) -> None:
         """Take one item, which is durable after `flush`; full batches are flushed here."""
-        item = _submitted(item)
-        self._batch.append(item)
-        self._characters += 0 if isinstance(item, Refusal) else len(item.draft.text)
+        row = Submitted(draft=item) if isinstance(item, Draft) else item
+        self._batch.append(row)
+        self._characters += 0 if isinstance(row, Refusal) else len(row.draft.text)
         if len(self._batch) >= MAX_ROWS or self._characters >= MAX_CHARACTERS:
             self.flush()
 
@@ -149,18 +140,30 @@ class Submission:
         """Accept the waiting items, in one transaction."""
         batch, self._batch, self._characters = self._batch, [], 0
         drafts = [item.draft for item in batch if isinstance(item, Submitted)]
-        answers = iter(accept(self._store, drafts, now=times.now(), **self._how))
-        for item in batch:
-            if isinstance(item, Refusal):
-                self._refuse(item)
-            else:
-                self._note(item, next(answers))
+        for found in _outcomes(batch, accept(self._store, drafts, now=times.now(), **self._how)):
+            if isinstance(found, Refusal):
+                self._broken.add(found.file)
+                (self._on_answer or self._refusals.append)(found)
+                continue
+            item, answer = found
+            draft = item.draft
+            if item.whole and self._replace:
+                files, held = self._whole.setdefault((draft.group, draft.source), (set(), set()))
+                files.add(item.file)
+                held.add(answer.id)
+            queue = self.queued.setdefault(draft.group, Queued())
+            queue.last = max(queue.last, answer.sequence or 0)
+            self.counts[answer.status] += 1
+            self.counts["still_retracted"] += answer.retracted
+            if answer.status == "accepted":
+                self.counts["untimed"] += not answer.timed
+                if answer.sequence is not None:
+                    queue.sequences.append(answer.sequence)
+            if self._on_answer is not None:
+                self._on_answer(answer.status)
 
     def finish(self, *, complete: bool) -> None:
-        """Accept the rest; with `replace`, retract what the text files no longer hold.
-
-        complete: False = the input was not read to its end, so nothing is known to be gone from it.
-        """
+        """Accept the rest; with `replace`, retract what the text files no longer hold, read `complete`ly."""
         self.flush()
         if not (self._replace and complete):
             return
@@ -180,57 +183,36 @@ class Submission:
         return Report(**told, left_out=left_out, unread=unread, refusals=tuple(self._refusals))
 
     def _unread(self) -> Iterator[str]:
-        """Yield a line for each item that was not understood of the accepted episodes, in order."""
         for group, queued in self.queued.items():
             sequences = iter(queued.sequences)
             while batch := list(islice(sequences, MAX_ROWS)):
                 for row in self._store.rows(EXTRACTIONS_AT, group, batch):
                     yield from extraction(row).dropped
 
-    def _note(self, item: Submitted, answer: Acceptance) -> None:
-        if item.whole and self._replace:
-            files, held = self._whole.setdefault((item.draft.group, item.draft.source), (set(), set()))
-            files.add(item.file)
-            held.add(answer.id)
-        if answer.status == "conflict":
-            self._refuse(Refusal(file=item.file, line=item.line, field="id", reason=answer.reason))
-            return
-        queue = self.queued.setdefault(item.draft.group, Queued())
-        queue.last = max(queue.last, answer.sequence or 0)
-        self.counts[answer.status] += 1
-        self.counts["still_retracted"] += answer.retracted
-        if answer.status == "accepted":
-            self.counts["untimed"] += not answer.timed
-            if answer.sequence is not None:
-                queue.sequences.append(answer.sequence)
-        if self._on_answer is not None:
-            self._on_answer(answer.status)
 
-    def _refuse(self, refusal: Refusal) -> None:
-        self._broken.add(refusal.file)
-        (self._on_answer or self._refusals.append)(refusal)
-
-
-def _submitted(item: Item) -> Submitted | Refusal:
-    return Submitted(draft=item, file="", line=None) if isinstance(item, Draft) else item
+def _outcomes(
+    batch: Iterable[Submitted | Refusal], answers: Iterable[Acceptance]
+) -> Iterator[tuple[Submitted, Acceptance] | Refusal]:
+    """Yield rows with what became of each. answers: of those that are no refusals; one of a taken id is."""
+    found = iter(answers)
+    for row in batch:
+        if isinstance(row, Refusal):
+            yield row
+        elif (answer := next(found)).status == "conflict":
+            yield Refusal(file=row.file, line=row.line, field="id", reason=answer.reason)
+        else:
+            yield row, answer
 
 
 def foreseen(
     store: Store, items: Iterable[Item], *, replace: bool = False, again: bool = False
-) -> Iterator[tuple[Submitted, Literal["accepted", "duplicate"]] | Refusal]:
+) -> Iterator[tuple[Submitted, Acceptance] | Refusal]:
     """Yield what accepting these items would do with each, one after the other; accepts nothing."""
     foresight = Foresight(store, replace=replace, again=again)
-    rows = map(_submitted, items)
+    rows = (Submitted(draft=item) if isinstance(item, Draft) else item for item in items)
     while batch := list(islice(rows, MAX_ROWS)):
         drafts = [row.draft for row in batch if isinstance(row, Submitted)]
-        answers = iter(foresight.of(drafts))
-        for row in batch:
-            if isinstance(row, Refusal):
-                yield row
-            elif (answer := next(answers)).status == "conflict":
-                yield Refusal(file=row.file, line=row.line, field="id", reason=answer.reason)
-            else:
-                yield row, answer.status
+        yield from _outcomes(batch, foresight.of(drafts))
 
 
 _PAUSE_S = 0.1  # between two looks at what another process has done
@@ -242,12 +224,11 @@ class LocalIngest:
     """Ingests in this process; if another process holds the folder, waits until that one is done."""
 
     def __init__(self, store: Store, parts: Callable[[], Parts]) -> None:
-        """Keep the groups' states from one verb to the next; parts: called when something is ingested."""
         self._store, self._parts = store, parts
 
     @cached_property
     def _runner(self) -> Runner:
-        """The runner. It is imported and made here, so that a process that only reads does without it."""
+        """It keeps groups' states from one verb to the next; a process that only reads does without it."""
         from kgray.ingest.committer import Direct
         from kgray.ingest.runner import Runner
 
@@ -256,30 +237,28 @@ class LocalIngest:
         return Runner(replace(parts, writer=parts.writer or Direct(self._store)))
 
     async def carry_out(
-        self,
-        queued: Mapping[str, Queued] | None,
-        *,
-        groups: Collection[str] | None = None,
-        before: Mapping[str, int] | None = None,
-        more: Stop = never,
-        stop: Stop = never,
-        room: Room = boundless,
-        on_step: OnStep = ignore,
-        on_wait: OnWait = silent,
-    ) -> IngestOutcome:
+        self, queued: Mapping[str, Queued] | None, *, groups: Collection[str] | None = None,
+        before: Mapping[str, int] | None = None, more: Stop = never, stop: Stop = never,
+        room: Room = boundless, on_step: OnStep = ignore, on_wait: OnWait = silent,
+    ) -> IngestOutcome:  # fmt: skip
         """Carry out all that is pending; see `Ingest`. If the other process ends first, this one goes on."""
-        store = self._store
-        before = last_sequences(store) if before is None else before
-        wait, announced = Awaited(store, {} if queued is None else queued), False
+        store, announced = self._store, False
+        counted = last_sequences(store) if before is None else before
+        wait, ended = Awaited(store, {} if queued is None else queued), Counter[str]()
+
+        def step(group: str, sequence: int, outcome: str) -> None:
+            if sequence <= counted.get(group, 0) or wait.has(group, sequence):
+                ended[outcome] += 1
+            on_step(group, sequence, outcome)
+
         while True:
             try:
                 with store.writing():
-                    count = Count(before, wait, on_step, wait.ended())
-                    return await self._run(count, groups, more, stop, room)
+                    ended.update(wait.ended())
+                    return await self._run(step, ended, groups, more, stop, room)
             except Locked as error:
                 if not announced and queued is None:
-                    there = {group: pending_now(store, group) for group in pending_groups(store)}
-                    wait = Awaited(store, there)
+                    wait = Awaited(store, {name: pending_now(store, name) for name in pending_groups(store)})
                 coming = more()  # asked first, as below
                 left = wait.left()
                 if stop() or not (left or coming):
@@ -295,16 +274,17 @@ class LocalIngest:
         """Do nothing: there is nothing to release."""
 
     async def _run(
-        self, count: Count, groups: Collection[str] | None, more: Stop, stop: Stop, room: Room
-    ) -> IngestOutcome:
-        """Run until nothing is pending; an outage or a full disk ends the run; what was accepted is safe."""
+        self, step: OnStep, ended: Mapping[str, int], groups: Collection[str] | None,
+        more: Stop, stop: Stop, room: Room,
+    ) -> IngestOutcome:  # fmt: skip
+        """Run until nothing is pending. ended: how many have ended how, which `step` counts."""
         reason, totals = "", Totals()
         held: dict[str, str] = {}
         try:
             while True:
                 coming = more()  # asked first: the run below sees all that was queued before a "no"
                 try:
-                    await self._runner.run(groups=groups, stop=stop, room=room, on_step=count)
+                    await self._runner.run(groups=groups, stop=stop, room=room, on_step=step)
                 finally:
                     totals = joined(totals, self._runner.totals)
                 if stop() or not coming:
@@ -317,9 +297,8 @@ class LocalIngest:
             held = {name: one.reason for name, one in self._runner.holds.items() if name in waits}
         except (Unavailable, NoSpace) as error:
             stopped, reason = True, str(error)
-        committed, failed = count.ended["committed"], count.ended["failed"]
-        done = IngestOutcome(committed=committed, failed=failed, held=held, totals=totals)
-        return replace(done, stopped=stopped, reason=reason)
+        how: dict[str, Any] = {"stopped": stopped, "reason": reason, "held": held, "totals": totals}
+        return IngestOutcome(committed=ended["committed"], failed=ended["failed"], **how)
 
 
 class Awaited:
@@ -344,15 +323,12 @@ class Awaited:
     def ended(self) -> Counter[str]:
         """Return how many entries were committed and failed."""
         found = Counter[str]()
-        for group, queue in (pair for queued in self._queues for pair in queued.items()):
+        for group, queue in self._each():
             first = _first_pending(self._store, group)
             if ended := queue.sequences.before(first):
-                broken = sum(
-                    row.episode.sequence in queue.sequences
-                    and (first is None or row.episode.sequence < first)
-                    for row in failures(self._store, group)
-                )
-                found += Counter(committed=ended - broken, failed=broken)
+                bad = (row.episode.sequence for row in failures(self._store, group))
+                failed = sum(n in queue.sequences and (first is None or n < first) for n in bad)
+                found += Counter(committed=ended - failed, failed=failed)
         return found
 
     def done(self) -> IngestOutcome:
@@ -361,28 +337,15 @@ class Awaited:
         why = {group: held[group].reason for group in self._waiting(held)}
         return IngestOutcome(committed=ended["committed"], failed=ended["failed"], held=why)
 
+    def _each(self) -> Iterator[tuple[str, Queued]]:
+        return (pair for queued in self._queues for pair in queued.items())
+
     def _waiting(self, among: Container[str] | None = None) -> Iterator[str]:
         """Yield the groups (among some) in which something has not ended."""
-        for group, queue in (pair for queued in self._queues for pair in queued.items()):
+        for group, queue in self._each():
             first = None if among is not None and group not in among else _first_pending(self._store, group)
             if first is not None and first <= queue.last:
                 yield group
-
-
-@dataclass(slots=True)
-class Count:
-    """Counts the steps that a run reports, and passes every step on; before, on_step: see `Ingest`."""
-
-    before: Mapping[str, int]
-    wait: Awaited
-    on_step: OnStep
-    ended: Counter[str]
-
-    def __call__(self, group: str, sequence: int, outcome: str) -> None:
-        """Count one step."""
-        if sequence <= self.before.get(group, 0) or self.wait.has(group, sequence):
-            self.ended[outcome] += 1
-        self.on_step(group, sequence, outcome)
 
 
 def last_sequences(store: Store) -> dict[str, int]:

@@ -1,51 +1,75 @@
-"""The reads of `Memory`: of one group, as of any moment, as known at any moment. None asks a model.
+"""The reads of `Memory` beside its searches: of one group, as of any moment, as known at any moment.
 
-Costs: a neighbourhood what is in reach of its centre; a difference one pass over the group; changes, and a
-page of the log, their length.
+None asks a model. Costs: a neighbourhood what is in reach of its centre; a difference one pass over the
+group; likely duplicates a look-up for each of its names; changes, and a page of the log, their length.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial, wraps
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from kgray import kinds, ports, rows, times
+from kgray import kinds, ledger, rows, times
 from kgray.communities.reading import ShownCommunity, list_of, one_of
 from kgray.derivation import dump as dumping
+from kgray.derivation.names import EntityNote
+from kgray.derivation.names import digits as digits_of
 from kgray.derivation.stored import View, in_pieces, view_now
 from kgray.errors import InputError, NotFound
-from kgray.graph import Community, Entity, Fact, Hit
-from kgray.ledger import result, sequences_of
+from kgray.graph import Community, Fact
+from kgray.ingest.candidates import Likeness, code_match, likeness
+from kgray.ingest.resolve import NAME_FLOOR
+from kgray.ingest.state import GroupState
+from kgray.ledger import Failure, failures, result, sequences_of
 from kgray.memory import answers
-from kgray.memory.naming import entities_of, entity_called, id_called
-from kgray.memory.reviewing import LikelyPair, likely_pairs
-from kgray.ports import Embedder, GraphView, SearchScope, Store, at_one_moment
-from kgray.prompting.tokens import Counter as TokenCounter
-from kgray.prompting.tokens import count_tokens
+from kgray.ports import Embedder, GraphView, GroupCounts, Store, at_one_moment
 from kgray.records import check_group
-from kgray.search import Context, Filters, Method, Query, Ranking, Recipe, Reranker, Searcher, spans_of
-from kgray.search import context as build_context
-from kgray.spans import span
-from kgray.times import Instant, from_datetime, show
+from kgray.search import spans_of
+from kgray.search.texts import profiles
+from kgray.times import Instant, show
 
 MAX_DEPTH = 4
 MAX_ROWS = 1000
 _LOOKED = 20_000  # episodes that one page of the log looks at
 _TOLD = ("text", "valid_at", "invalid_at", "source", "relation", "target")
+_VIEWS = 2  # known_at views kept: searches at one moment often follow one another
+# Of likely duplicates: names near a name by vector, itself and some others; what a shared neighbour counts,
+# of two at most; what a likeness of names counts. One of several likenesses, the highest, is told. A cosine
+# counts half, below all others that are surer.
+_NEAREST, _SHARED = 6, 0.05
+_COUNTS: dict[Likeness, tuple[float, str]] = {
+    "equal": (0.9, "the same name"),
+    "initials": (0.8, "initials or short forms of the same words"),
+    "subset": (0.65, "one name holds the other"),
+    "acronym": (0.6, "one name is a code for the other"),
+    "surname": (0.5, "the same last name"),
+}
 Row = dict[str, Any]
+When = str | int | float | datetime  # ISO 8601, epoch seconds, or a datetime
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
-When = str | int | float | datetime  # ISO 8601, epoch seconds, or a datetime
-_MOMENTS = ("as_of", "known_at", "said_after", "said_before")
-_LISTS = ("scopes", "seeds", "methods")
-_VIEWS = 2  # known_at views kept: searches at one moment often follow one another
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LikelyPair:
+    """Two entities that may be one. a: born first; score: from 0 to 1, an order and no probability."""
+
+    a: str
+    b: str
+    names: tuple[str, str]
+    why: str
+    score: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self) | {"names": list(self.names), "score": round(self.score, 3)}
 
 
 def _at_one_moment(
@@ -66,70 +90,36 @@ def _at_one_moment(
 class GroupReads:
     """Reads of one store."""
 
-    def __init__(self, store: Store, embedder: Embedder, model: ports.Reranker | None = None) -> None:
+    def __init__(self, store: Store, embedder: Embedder) -> None:
         self.store = store
         self.embedder = embedder
-        self._searcher = Searcher(store, embedder, model)
         self._views: dict[tuple[str, Instant, Instant], View] = {}
         self.on_view: Callable[[], None] = lambda: None  # called when a past view is derived
 
-    async def search(
-        self,
-        query: str,
-        *,
-        group: str,
-        as_of: When | None = None,
-        known_at: When | None = None,
-        said_after: When | None = None,
-        said_before: When | None = None,
-        scopes: Sequence[SearchScope] = (),
-        limit: int = 10,
-        recipe: str | Recipe = "hybrid",
-        filters: Filters | None = None,
-        methods: Sequence[Method] | None = None,
-        reranker: Reranker | None = None,
-        centre: str | None = None,
-        seeds: Sequence[str] = (),
-        any_time: bool = False,
-    ) -> list[Hit]:
-        """Return ranked hits, best first; facts that hold at `as_of` (now), as known at `known_at` (now).
+    async def status(self, *, group: str | None = None) -> dict[str, GroupCounts]:
+        """Return the ledger's counts by group."""
+        return ledger.counts(self.store, None if group is None else check_group(group))
 
-        said_after, said_before     episodes said at this time or later; before it. as_of hides none (R5)
-        The other arguments are the fields of kgray.search.Query.
-        """
-        found = await self.explain(
-            query, group=group, as_of=as_of, known_at=known_at, said_after=said_after,
-            said_before=said_before, scopes=scopes, limit=limit, recipe=recipe, filters=filters,
-            methods=methods, reranker=reranker, centre=centre, seeds=seeds, any_time=any_time,
-        )  # fmt: skip
-        return [*found.hits]
+    async def groups(self) -> dict[str, GroupCounts]:
+        """Return the groups with their counts."""
+        return ledger.counts(self.store)
 
-    async def explain(self, query: str, **how: Any) -> Ranking:  # noqa: ANN401 - the arguments of `search`
-        """Return the hits of a search with the signals that ranked them, and what was left out."""
-        asked = _query(query, **how)
-        with span("kgray search"):
-            return await self._searcher.ranking(asked, view=self._view_for(asked))
-
-    async def context(
-        self,
-        query: str,
-        *,
-        group: str,
-        tokens: int = 1500,
-        limit: int | None = None,
-        count: TokenCounter = count_tokens,
-        **how: Any,  # noqa: ANN401 - the other arguments of `search`
-    ) -> Context:
-        """Return the text to put into a prompt, at most `tokens` long.
-
-        limit   hits that are looked at; None = as many as the budget may hold, at most 1,000
-        count   the tokens of a text as your model counts them; by default an estimate
-        The other arguments are those of `search`: as_of, known_at, scopes, filters, ...
-        """
-        asked, searcher = _query(query, group=group, **how), self._searcher
-        view = self._view_for(asked)
-        with span("kgray context"):
-            return await build_context(searcher, asked, tokens=tokens, limit=limit, count=count, view=view)
+    async def failures(self, *, group: str | None = None) -> list[answers.ToldFailure]:
+        """Return the failed episodes with their reasons, and where a group is held, that."""
+        found = list[answers.ToldFailure]()
+        if group is not None:
+            check_group(group)
+        with self.store.reading():
+            for name, failed in groupby(failures(self.store, group), lambda row: row.episode.group):
+                why = {row.episode.sequence: row.failure for row in failed}
+                for one in answers.told_episodes(self.store, name, [*why]):
+                    found.append(answers.ToldFailure(group=name, episode=one, failure=why[one.sequence]))
+            for name, hold in ledger.held(self.store).items():
+                if group in (None, name):
+                    failure = Failure(kind="Held", message=hold.reason, attempts=hold.tries)
+                    stopped = next(answers.told_episodes(self.store, name, [hold.sequence]), None)
+                    found.append(answers.ToldFailure(group=name, episode=stopped, failure=failure))
+        return found
 
     @_at_one_moment
     def entities(self, query: str = "", *, group: str, limit: int = 20) -> list[answers.EntityCount]:
@@ -160,12 +150,60 @@ class GroupReads:
     @_at_one_moment
     def describe(self, identifier: str, *, group: str) -> answers.Shown:
         """Return what `show` returns with texts, names, facts, and the words that facts were read from."""
-        return answers.described(self.store, group, id_called(self.store, group, identifier))
+        id_, view = answers.id_called(self.store, group, identifier), view_now(self.store, group)
+        of: dict[str, list[dumping.DumpRow]] = defaultdict(list)
+        for record in (records := answers.shown(self.store, group, id_)):
+            of[record["type"]].append(record)
+        entities = tuple(view.entities([record["id"] for record in of["entity"]]))
+        facts = view.facts([record["id"] for record in of["fact"]])
+        facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.id))
+        spans, clients = spans_of(view, facts)
+        sequences = sorted(record["sequence"] for record in of["episode"])
+        evidence = {(record["episode"], record["ordinal"]) for record in of["evidence"]}
+        names = {entity.id: entity.name for entity in entities}
+        return answers.Shown(
+            id=id_,
+            records=records,
+            episodes=tuple(answers.told_episodes(self.store, group, sequences, evidence)),
+            entities=entities,
+            facts=tuple(spans.values()),
+            names=names,
+            clients=clients,
+            profile=profiles(self.store, view, [id_])[id_] if id_ in names else "",
+        )
 
     @_at_one_moment
     def duplicates(self, *, group: str, limit: int = 50) -> list[LikelyPair]:
-        """Return pairs of entities that may be one, the likeliest first, without those held apart."""
-        return likely_pairs(self.store, group, self.embedder, limit)
+        """Return pairs of entities that may be one, the likeliest first, without those held apart (R16)."""
+        if limit < 1:
+            raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
+        state = GroupState.load(self.store, group, self.embedder.dimensions)
+        name_vectors = self.store.rows(kinds.ALL["name_vectors"], group)
+        vectors = {row[:2]: rows.as_vector(row[-1]) for row in name_vectors}
+        neighbours = defaultdict[str, set[str]](set)
+        for statement in state.graph.statements.values():
+            if statement.object is not None:
+                neighbours[statement.subject].add(statement.object)
+                neighbours[statement.object].add(statement.subject)
+        found: dict[tuple[str, str], LikelyPair] = {}
+        for note in state.graph.entities.values():
+            for other, score, why in _alike(state, note, vectors):
+                first, second = sorted((note, other), key=lambda n: (n.born, n.id))
+                if first.id == second.id or state.graph.fold.are_apart(first.id, second.id):
+                    continue
+                shared = sorted(neighbours[first.id] & neighbours[second.id])[:2]
+                known = [state.graph.entities[s].name for s in shared if s in state.graph.entities]
+                pair = LikelyPair(
+                    a=first.id,
+                    b=second.id,
+                    names=(first.name, second.name),
+                    why="; ".join([why, *(f"both are tied to {name}" for name in known)]),
+                    score=min(1.0, score + _SHARED * len(known)),
+                )
+                before = found.get((pair.a, pair.b))
+                if before is None or before.score < pair.score:
+                    found[pair.a, pair.b] = pair
+        return sorted(found.values(), key=lambda pair: (-pair.score, pair.a, pair.b))[:limit]
 
     @_at_one_moment
     def dump(self, *, group: str, known_at: When | None = None) -> list[str]:
@@ -179,15 +217,9 @@ class GroupReads:
 
     @_at_one_moment
     def neighbourhood(
-        self,
-        centre: str | None = None,
-        *,
-        group: str,
-        as_of: When | None = None,
-        known_at: When | None = None,
-        depth: int = 1,
-        limit: int = 200,
-    ) -> Row:
+        self, centre: str | None = None, *, group: str,
+        as_of: When | None = None, known_at: When | None = None, depth: int = 1, limit: int = 200,
+    ) -> Row:  # fmt: skip
         """Return the entities around one, nearest first, and the facts between them, with both clocks.
 
         centre  a name or id; None = begin with those that have most facts
@@ -202,10 +234,17 @@ class GroupReads:
         if centre is None:
             facts = _facts_at(self.store, view, moment)
             degrees = Counter(end for fact in facts for end in fact.ends)
-            everyone = entities_of(self.store, view)
+            everyone = answers.entities_of(self.store, view)
             ordered = sorted(everyone, key=lambda one: (-degrees[one.id], one.born, one.id))
         else:
-            steps, facts = _reached(view, entity_called(self.store, view, centre), moment, depth)
+            edge = [answers.entity_called(self.store, view, centre).id]
+            steps, walked = dict.fromkeys(edge, 0), dict[str, Fact]()
+            for step in range(1, depth + 1):
+                met = view.facts_at(edge, moment, None) if edge else []
+                walked.update((fact.id, fact) for fact in met)
+                edge = [e for e in dict.fromkeys(end for fact in met for end in fact.ends) if e not in steps]
+                steps.update(dict.fromkeys(edge, step))
+            facts = [*walked.values()]
             ordered = sorted(view.entities(list(steps)), key=lambda one: (steps[one.id], one.born, one.id))
         kept = {one.id for one in ordered[:limit]}
         between = [fact for fact in facts if kept.issuperset(fact.ends)]
@@ -219,15 +258,9 @@ class GroupReads:
 
     @_at_one_moment
     def diff(
-        self,
-        *,
-        group: str,
-        from_known_at: When | None = None,
-        to_known_at: When | None = None,
-        from_as_of: When | None = None,
-        to_as_of: When | None = None,
-        limit: int = 200,
-    ) -> Row:
+        self, *, group: str, from_known_at: When | None = None, to_known_at: When | None = None,
+        from_as_of: When | None = None, to_as_of: When | None = None, limit: int = 200,
+    ) -> Row:  # fmt: skip
         """Return what a group shows at the second moment and not at the first, and the other way round.
 
         known_at    what this memory knew then; None = now
@@ -235,29 +268,107 @@ class GroupReads:
         In the result "changed" is the same fact with another text, span or end. Each list has at most
         `limit`, "total" counts all.
         """
-        was, is_ = _instant(from_known_at, "from_known_at"), _instant(to_known_at, "to_known_at")
+        known = _instant(from_known_at, "from_known_at"), _instant(to_known_at, "to_known_at")
         moments = _instant(from_as_of, "from_as_of"), _instant(to_as_of, "to_as_of")
         _check_limit(limit)
-        return _difference(self.store, (self._view_at(group, was), self._view_at(group, is_)), moments, limit)
+        old_view, new_view = views = [self._view_at(group, at) for at in known]
+        before, after = (
+            {f.id: f for f in sorted(_facts_at(self.store, *at), key=lambda f: (f.created_at, f.id))}
+            for at in zip(views, moments, strict=True)
+        )
+        was, now = ({one.id: one for one in answers.entities_of(self.store, view)} for view in views)
+        both = [id_ for id_ in after if id_ in before]
+        changed = [i for i in both if any(getattr(before[i], n) != getattr(after[i], n) for n in _TOLD)]
+        opened = [fact for id_, fact in after.items() if id_ not in before]
+        ended = [fact for id_, fact in before.items() if id_ not in after]
+        named = {
+            "entities_new": [one for one in now.values() if one.id not in was],
+            "entities_gone": [one for one in was.values() if one.id not in now],
+            "entities_renamed": [one for i, one in now.items() if i in was and one.name != was[i].name],
+        }
+        total = {"opened": len(opened), "ended": len(ended), "changed": len(changed)}
+        total |= {name: len(found) for name, found in named.items()}
+        old = _fact_rows(old_view, [before[id_] for id_ in changed[:limit]])
+        new = _fact_rows(new_view, [after[id_] for id_ in changed[:limit]])
+        return {
+            "opened": _fact_rows(new_view, opened[:limit]),
+            "ended": _fact_rows(old_view, ended[:limit]),
+            "changed": [{"before": was_, "after": is_} for was_, is_ in zip(old, new, strict=True)],
+            **{name: [answers.entity_row(one) for one in found[:limit]] for name, found in named.items()},
+            "truncated": any(count > limit for count in total.values()),
+            "total": total,
+        }
 
     @_at_one_moment
     def changes(self, *, group: str, since: int = 0, limit: int = 200) -> Row:
-        """Return the commits after the one with this number: what ended in each, facts opened and ended."""
-        return changes(self.store, group, since, limit)
+        """Return the commits after the one with this number, in order: what ended, facts opened and ended.
+
+        A commit's number is its record time, in microseconds. Returns about `limit` rows; a commit is never
+        cut in two. "last" is the number to go on from.
+        """
+        _check_limit(limit)
+        if not 0 <= since <= 1 << 62:
+            raise InputError("since must be the number of a commit, or 0", field="since")
+        ended, done, opened, expired = (self.store.rows(read, group, [since + 1]) for read in kinds.SINCE)
+        if in_pieces(self.store, group):  # what is stored is not so any more (R27)
+            facts = _facts_at(self.store, view_now(self.store, group), None)
+            opened = iter(sorted((f.created_at, f.id) for f in facts if f.created_at > since))
+            ends = ((f.expired_at or 0, f.id) for f in facts)
+            expired = iter(sorted(end for end in ends if end[0] > since))
+
+        def entry(at: Instant, what: str, state: str, sequence: int, **ids: str | None) -> tuple[Any, ...]:
+            return at, "entries", {"type": what, "sequence": sequence, **ids, "state": state}
+
+        found = heapq.merge(
+            (
+                entry(at, "episode", rows.STATES[state], sequence, id=id_, client_id=client_id)
+                for at, state, sequence, id_, client_id in ended
+                if state in (kinds.COMMITTED, kinds.FAILED)
+            ),
+            (entry(at, kind, "done" if state == kinds.DONE else "refused", n) for at, state, n, kind in done),
+            ((at, "opened", id_) for at, id_ in opened),
+            ((at, "ended", id_) for at, id_ in expired),
+            key=itemgetter(0),
+        )
+        commits, size, last = list[Row](), 0, since
+        for at, told in groupby(found, key=itemgetter(0)):
+            if size >= limit:
+                return {"commits": commits, "last": last, "more": True}
+            commit: Row = {"commit": at, "at": show(at), "entries": [], "opened": [], "ended": []}
+            for _, what, one in told:
+                commit[what].append(one)
+            size += 1 + sum(map(len, (commit["entries"], commit["opened"], commit["ended"])))
+            last = at
+            commits.append(commit)
+        return {"commits": commits, "last": last, "more": False}
 
     @_at_one_moment
     def log(self, *, group: str, after: int = 0, state: str | None = None, limit: int = 100) -> Row:
-        """Return a page of the episodes that were accepted, by sequence, behind one."""
-        return log_page(self.store, group, after, state, limit)
+        """Return a page of the accepted episodes, by sequence; "next": where to go on from, None: the end."""
+        _check_limit(limit)
+        if not 0 <= after <= 1 << 62:
+            raise InputError("after must be a sequence, or 0", field="after")
+        if state is not None and state not in rows.STATES:
+            raise InputError(f"state {state!r} is none of {', '.join(rows.STATES)}", field="state")
+        chosen, at, behind = list[int](), after, None
+        for looked, row in enumerate(self.store.rows(kinds.EPISODE_HEADS, group, [at])):
+            if looked == _LOOKED or len(chosen) == limit:
+                behind = at
+                break
+            at = row[0]
+            if row[7] is None and (state is None or rows.STATES[row[5]] == state):
+                chosen.append(at)
+        told = answers.told_episodes(self.store, group, chosen)
+        return {"episodes": [one.as_dict() for one in told], "next": behind}
 
     @_at_one_moment
     def episode(self, identifier: str, *, group: str) -> Row:
         """Return one episode by its id or the client's: text, state, both clocks. Raises NotFound."""
         sequences = sequences_of(self.store, group, [identifier])
-        found = [*answers.told_episodes(self.store, group, sequences, set())]
+        found = [*answers.told_episodes(self.store, group, sequences)]
         if not found:
             raise NotFound(f"group {group} has no episode {identifier!r}")
-        return _episode_row(found[-1])
+        return found[-1].as_dict()
 
     @_at_one_moment
     def operation(self, sequence: int, *, group: str) -> Row:
@@ -280,15 +391,10 @@ class GroupReads:
         view = None if known is None else self._view_at(check_group(group), known)
         return one_of(self.store, check_group(group), identifier, known, view)
 
-    def _view_for(self, asked: Query) -> Callable[[], GraphView] | None:
-        return None if asked.known_at is None else partial(self._view_at, asked.group, asked.known_at)
-
     def _view_at(self, group: str, known_at: Instant | None) -> GraphView:
         """Return the graph as known then (None: now); to be called within the snapshot that reads it."""
-        if known_at is None:
-            return view_now(self.store, group)
-        last = self.store.heads([group])[group].last_recorded
-        if known_at >= last:  # nothing was recorded since: the store holds what was known then
+        last = self.store.heads([group])[group].last_recorded if known_at is not None else 0
+        if known_at is None or known_at >= last:  # nothing was recorded since: the store holds what was known
             return view_now(self.store, group)
         # A view is valid until the group's next record, because what is removed since must not show.
         key = (group, known_at, last)
@@ -302,16 +408,7 @@ class GroupReads:
 
 
 def _instant(value: When | None, field: str) -> Instant | None:
-    """Return a caller's moment as an instant. Raises InputError that names the argument."""
     return None if value is None else times.given(value, field)[0]
-
-
-def _query(text: str, **how: Any) -> Query:  # noqa: ANN401 - the arguments of `search`
-    """Return the query; the range of reference times that is asked for becomes a filter."""
-    how |= {name: _instant(how.get(name), name) for name in _MOMENTS}
-    how |= {name: tuple(how[name]) for name in _LISTS if how.get(name) is not None}
-    said, filters = (how.pop("said_after"), how.pop("said_before")), how.pop("filters", None) or Filters()
-    return Query(text=text, filters=filters if said == (None, None) else replace(filters, said=said), **how)
 
 
 def _check_limit(limit: int) -> None:
@@ -332,114 +429,28 @@ def _facts_at(store: Store, view: GraphView, as_of: Instant | None) -> list[Fact
     return [fact for fact in every if as_of is None or fact.holds_at(as_of)]
 
 
-def _reached(
-    view: GraphView, centre: Entity, as_of: Instant | None, depth: int
-) -> tuple[dict[str, int], list[Fact]]:
-    """Return entity -> steps from the centre, and all facts that were walked over."""
-    steps, facts, edge = {centre.id: 0}, dict[str, Fact](), [centre.id]
-    for step in range(1, depth + 1):
-        met = view.facts_at(edge, as_of, None) if edge else []
-        facts.update((fact.id, fact) for fact in met)
-        edge = [e for e in dict.fromkeys(end for fact in met for end in fact.ends) if e not in steps]
-        steps.update(dict.fromkeys(edge, step))
-    return steps, list(facts.values())
+def _alike(
+    state: GroupState, note: EntityNote, vectors: dict[tuple[str, str], Any]
+) -> Iterator[tuple[EntityNote, float, str]]:
+    """Yield who is alike by the look-ups that resolve a mention, with score and reason; digits agree."""
 
+    def may_be_one(other: EntityNote) -> bool:
+        types_agree = not note.labels or not other.labels or not set(note.labels).isdisjoint(other.labels)
+        return other.id != note.id and types_agree and digits_of(note.name) == digits_of(other.name)
 
-def _difference(
-    store: Store, views: tuple[GraphView, GraphView], as_of: tuple[Instant | None, Instant | None], limit: int
-) -> Row:
-    before, after = (
-        {fact.id: fact for fact in sorted(_facts_at(store, view, at), key=lambda f: (f.created_at, f.id))}
-        for view, at in zip(views, as_of, strict=True)
-    )
-    both = [id_ for id_ in after if id_ in before]
-    changed = [i for i in both if any(getattr(before[i], n) != getattr(after[i], n) for n in _TOLD)]
-    was, now = ({one.id: one for one in entities_of(store, view)} for view in views)
-    facts = {
-        "opened": [fact for id_, fact in after.items() if id_ not in before],
-        "ended": [fact for id_, fact in before.items() if id_ not in after],
-        "changed": [after[id_] for id_ in changed],
-    }
-    named = {
-        "entities_new": [one for one in now.values() if one.id not in was],
-        "entities_gone": [one for one in was.values() if one.id not in now],
-        "entities_renamed": [one for i, one in now.items() if i in was and one.name != was[i].name],
-    }
-    total = {name: len(found) for name, found in facts.items()} | {n: len(one) for n, one in named.items()}
-    old = _fact_rows(views[0], [before[id_] for id_ in changed[:limit]])
-    new = _fact_rows(views[1], facts["changed"][:limit])
-    return {
-        "opened": _fact_rows(views[1], facts["opened"][:limit]),
-        "ended": _fact_rows(views[0], facts["ended"][:limit]),
-        "changed": [{"before": was_, "after": is_} for was_, is_ in zip(old, new, strict=True)],
-        **{name: [answers.entity_row(one) for one in found[:limit]] for name, found in named.items()},
-        "truncated": any(count > limit for count in total.values()),
-        "total": total,
-    }
-
-
-def changes(store: Store, group: str, since: Instant, limit: int) -> Row:
-    """Return the commits after one, in order: about `limit` rows; a commit is never cut in two.
-
-    A commit's number is its record time, in microseconds. "last" is the number to go on from.
-    """
-    _check_limit(limit)
-    if not 0 <= since <= 1 << 62:
-        raise InputError("since must be the number of a commit, or 0", field="since")
-    ended, done, opened, expired = (store.rows(read, group, [since + 1]) for read in kinds.SINCE)
-    if in_pieces(store, group):  # what is stored is not so any more (R27)
-        facts = _facts_at(store, view_now(store, group), None)
-        opened = iter(sorted((f.created_at, f.id) for f in facts if f.created_at > since))
-        expired = iter(sorted((at, f.id) for f in facts if (at := f.expired_at) is not None and at > since))
-    found = heapq.merge(
-        ((at, "entries", _ended(*row)) for at, *row in ended if row[0] in (kinds.COMMITTED, kinds.FAILED)),
-        ((at, "entries", _done(*row)) for at, *row in done),
-        ((at, "opened", id_) for at, id_ in opened),
-        ((at, "ended", id_) for at, id_ in expired),
-        key=itemgetter(0),
-    )
-    commits, size = list[Row](), 0
-    for at, told in groupby(found, key=itemgetter(0)):
-        if size >= limit:
-            return {"commits": commits, "last": commits[-1]["commit"], "more": True}
-        commit: Row = {"commit": at, "at": show(at), "entries": [], "opened": [], "ended": []}
-        for _, what, one in told:
-            commit[what].append(one)
-        size += 1 + sum(map(len, (commit["entries"], commit["opened"], commit["ended"])))
-        commits.append(commit)
-    return {"commits": commits, "last": commits[-1]["commit"] if commits else since, "more": False}
-
-
-def _ended(state: int, sequence: int, id_: str, client_id: str | None) -> Row:
-    ended = {"type": "episode", "sequence": sequence, "id": id_, "client_id": client_id}
-    return ended | {"state": rows.STATES[state]}
-
-
-def _done(state: int, sequence: int, kind: str) -> Row:
-    return {"type": kind, "sequence": sequence, "state": "done" if state == kinds.DONE else "refused"}
-
-
-def log_page(store: Store, group: str, after: int, state: str | None, limit: int) -> Row:
-    """Return episodes of the log by sequence, behind one. "next": where to go on from; None = no more."""
-    _check_limit(limit)
-    if not 0 <= after <= 1 << 62:
-        raise InputError("after must be a sequence, or 0", field="after")
-    if state is not None and state not in rows.STATES:
-        raise InputError(f"state {state!r} is none of {', '.join(rows.STATES)}", field="state")
-    chosen, at, behind = list[int](), after, None
-    for looked, row in enumerate(store.rows(kinds.EPISODE_HEADS, group, [at])):
-        if looked == _LOOKED or len(chosen) == limit:
-            behind = at
-            break
-        at = row[0]
-        if row[7] is None and (state is None or rows.STATES[row[5]] == state):
-            chosen.append(at)
-    told = answers.told_episodes(store, group, chosen, set())
-    return {"episodes": [_episode_row(one) for one in told], "next": behind}
-
-
-def _episode_row(one: answers.ToldEpisode) -> Row:
-    """Return an episode of the log as JSON shows it."""
-    moments = {name: getattr(one, name) for name in ("reference_time", "recorded_at")}
-    shown = {name: at and show(from_datetime(at)) for name, at in moments.items()}
-    return {name: getattr(one, name) for name in answers.KEPT} | shown
+    for surface, owner in note.surfaces.items():
+        match = code_match(surface)
+        for id_ in dict.fromkeys((*state.names.near(surface), *state.names.coded(surface))):
+            other = state.graph.entities.get(id_)
+            if other is None or not may_be_one(other):
+                continue
+            how = likeness(surface, other.name)
+            if how is None and any(match(name) is not None for name in other.surfaces):
+                how = "acronym"
+            if how is not None and (how != "surname" or "Person" in (*note.labels, *other.labels)):
+                yield other, *_COUNTS[how]
+        vector = vectors.get((owner, surface))
+        near = () if vector is None else state.near_scored(vector, NAME_FLOOR, _NEAREST)
+        for cosine, id_ in near:
+            if may_be_one(other := state.graph.entities[id_]):
+                yield other, 0.5 * cosine, f"names of like spelling or meaning (cosine {cosine:.2f})"

@@ -65,7 +65,23 @@ class Schedules:
 
     def add(self, name: str, cron: str, zone: str, now: Instant) -> Schedule:
         """Add a schedule; the same again: no change. Raises InputError."""
-        made = _checked(Schedule(name, " ".join(cron.split()), zone, now))
+        made = Schedule(name, " ".join(cron.split()), zone, now)
+        if not _NAME.fullmatch(name):
+            said = "letters, digits, '_', '.' and '-', 64 at most"
+            raise InputError(f"{name!r} is no name of a schedule: {said}", field="name")
+        try:
+            ZoneInfo(zone)
+        except (KeyError, ValueError, OSError):
+            raise InputError(
+                f"zone {zone!r} is not known: use UTC, or a name such as Europe/Berlin", field="zone"
+            ) from None
+        try:
+            if len(cron.split()) != 5:
+                raise CronSimError("it needs five fields: minute, hour, day, month, weekday")
+            made.next(now)
+        except (CronSimError, StopIteration) as error:
+            why = str(error) or "no day is ever so"
+            raise InputError(f"cron {made.cron!r} cannot be used: {why}", field="cron") from None
         kept = self._changed(name, lambda there: there or made) or made
         if (kept.cron, kept.zone) != (made.cron, made.zone):
             raise InputError(
@@ -84,10 +100,9 @@ class Schedules:
         if self._changed(name, lambda _: None) is None:
             raise NotFound(f"there is no schedule {name!r}: `kgray schedule list` shows their names")
 
-    def write(self, schedule: Schedule) -> None:
+    def write(self, one: Schedule) -> None:
         """Keep what has become of a schedule, unless it was removed."""
-        made_at = schedule.made_at
-        self._changed(schedule.name, lambda there: schedule if there and there.made_at == made_at else there)
+        self._changed(one.name, lambda there: one if there and there.made_at == one.made_at else there)
 
     def _changed(self, name: str, change: Callable[[Schedule | None], Schedule | None]) -> Schedule | None:
         """Put what `change` makes of a schedule in its place, in one transaction; return what was there."""
@@ -110,10 +125,7 @@ class Schedules:
 async def carry_out(
     schedules: Schedules, clock: Callable[[], Instant], refresh: Callable[[], Awaitable[str]]
 ) -> Instant | None:
-    """Carry out what is due, one after another; return when the next one is, None where there is none.
-
-    refresh     returns what to keep of it in a line; an error is kept, ends that time, and delays no other
-    """
+    """Carry out what is due, one after another, and keep what `refresh` says; return when the next one is."""
     for schedule in schedules.every():
         tick = schedule.due(clock())
         if tick is not None:
@@ -126,23 +138,3 @@ async def carry_out(
                 said = f"failed: {error if isinstance(error, KgrayError) else type(error).__name__}"
             schedules.write(replace(begun, ended_at=clock(), said=said))
     return min((schedule.next(clock()) for schedule in schedules.every()), default=None)
-
-
-def _checked(made: Schedule) -> Schedule:
-    if not _NAME.fullmatch(made.name):
-        said = "letters, digits, '_', '.' and '-', 64 at most"
-        raise InputError(f"{made.name!r} is no name of a schedule: {said}", field="name")
-    try:
-        ZoneInfo(made.zone)
-    except (KeyError, ValueError, OSError):
-        raise InputError(
-            f"zone {made.zone!r} is not known: use UTC, or a name such as Europe/Berlin", field="zone"
-        ) from None
-    try:
-        if len(made.cron.split()) != 5:
-            raise CronSimError("it needs five fields: minute, hour, day, month, weekday")
-        made.next(made.made_at)
-    except (CronSimError, StopIteration) as error:
-        why = str(error) or "no day is ever so"
-        raise InputError(f"cron {made.cron!r} cannot be used: {why}", field="cron") from None
-    return made

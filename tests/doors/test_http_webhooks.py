@@ -18,7 +18,7 @@ from standardwebhooks import Webhook as Verifier
 import kgray
 from kgray.http import webhooks as posting
 from kgray.http.webhooks import is_public
-from kgray.memory import webhooks as kept
+from kgray.memory import access as kept
 from kgray.times import parse
 from tests.doors.served import serving
 from tests.waiting import wait_for

@@ -104,7 +104,7 @@ async def test_what_is_removed_stays_in_no_folder_of_a_run(tmp_path):
         assert {path.name for path in kept.iterdir()} == before, "what removes nothing changes nothing"
         await memory.remove(group="g", everything=True)
         assert {path.name for path in kept.iterdir()} == {"lock", "manifest.json", "refused.jsonl"}
-        assert (await backfill(memory, tmp_path / "d", replace(asked, limit=None))).report.accepted == 4
+        assert (await backfill(memory, tmp_path / "d", replace(asked, limit=None))).accepted == 4
 
 
 async def test_what_another_process_removed_is_gone_from_earlier_moments_too(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 
 import pytest
@@ -9,10 +10,15 @@ import pytest
 from kgray import kinds, times
 from kgray.errors import InputError, NotFound
 from kgray.ledger import pending_groups
-from kgray.memory import reads
 from kgray.memory.access import Access, presented
+from kgray.memory.reads import GroupReads
 from kgray.records import check_group
+from tests.graph.engine import SMALL
 from tests.graph.stores import EMBEDDED
+
+
+def log_of(store, group, after):
+    return asyncio.run(GroupReads(store, SMALL).log(group=group, after=after, limit=10))
 
 
 def test_keys_are_kept_without_their_secrets(stores, store):
@@ -58,9 +64,9 @@ def test_what_is_no_sequence_is_refused_in_one_line(store, group, after):
     with pytest.raises(InputError, match="after must be a sequence, or 0"):
         Access(store).audited(after)
     with pytest.raises(InputError, match="after must be a sequence, or 0"):
-        reads.log_page(store, group, after, None, 10)
+        log_of(store, group, after)
     assert Access(store).audited(1 << 62) == []
-    assert reads.log_page(store, group, 1 << 62, None, 10)["episodes"] == []
+    assert log_of(store, group, 1 << 62)["episodes"] == []
 
 
 def test_they_are_in_no_group(store):

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 import pytest
 
 from kgray import kinds
 from kgray.errors import InputError
-from kgray.memory import reads
+from kgray.memory.reads import GroupReads
 from kgray.records import Operation
 from tests.graph.by_hand import append, ask, changes, declined, draft, failed, head, remove, tell
+from tests.graph.engine import SMALL
 from tests.graph.stores import EMBEDDED
+
+
+def since_then(store, group, since, limit):
+    return asyncio.run(GroupReads(store, SMALL).changes(group=group, since=since, limit=limit))
 
 
 @pytest.fixture
@@ -37,14 +43,14 @@ def test_what_changed_is_read_and_nothing_else(store, group, read):
         for n in range(3):
             tell(store, f"M{n}", "one", group=group)
     read.clear()
-    found = reads.changes(store, group, since, 200)
+    found = since_then(store, group, since, 200)
     assert [one["entries"][0]["sequence"] for one in found["commits"]] == [61, 62, 63]
     assert [one["opened"] for one in found["commits"]] == [["F61"], ["F62"], ["F63"]]
     assert (found["last"], found["more"]) == (head(store, group).last_recorded, False)
     assert sum(read.values()) == 6, read
 
     read.clear()
-    first = reads.changes(store, group, 0, 5)
+    first = since_then(store, group, 0, 5)
     assert ([one["entries"][0]["sequence"] for one in first["commits"]], first["more"]) == ([1, 2], True)
     assert sum(read.values()) < 10, "what is behind the page is not read"
 
@@ -70,7 +76,7 @@ def test_all_that_a_group_recorded_comes_in_order_page_by_page(store, group, oth
     told = []
     since, pages = 0, 0
     while True:
-        page = reads.changes(store, group, since, 2)
+        page = since_then(store, group, since, 2)
         told += page["commits"]
         since, pages = page["last"], pages + 1
         if not page["more"]:
@@ -81,6 +87,6 @@ def test_all_that_a_group_recorded_comes_in_order_page_by_page(store, group, oth
     assert entries == [("episode", "committed")] * 2 + [("merge", "refused"), ("remove", "done")]
     assert [commit["opened"] for commit in told if commit["opened"]] == [["F1"], ["F3"]]
     assert [(commit["commit"], commit["ended"]) for commit in told if commit["ended"]] == [(at, ["F1"])]
-    assert reads.changes(store, group, since, 200) == {"commits": [], "last": since, "more": False}
+    assert since_then(store, group, since, 200) == {"commits": [], "last": since, "more": False}
     with pytest.raises(InputError):
-        reads.changes(store, group, 0, 0)
+        since_then(store, group, 0, 0)

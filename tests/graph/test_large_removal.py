@@ -17,9 +17,8 @@ from kgray.derivation.stored import in_pieces, view_now
 from kgray.errors import NotFound
 from kgray.ingest import correct as withdrawing
 from kgray.ledger import accept, request, result
-from kgray.memory.answers import entities_like, history_of
-from kgray.memory.naming import id_called
-from kgray.memory.reads import changes
+from kgray.memory.answers import entities_like, history_of, id_called
+from kgray.memory.reads import GroupReads
 from kgray.ports import Store
 from kgray.records import Operation
 from kgray.search import Query, Recipe, Searcher, Weights
@@ -78,7 +77,7 @@ def everything(store: Store, group: str) -> dict[str, Any]:
         )
         for text in (GONE, "Alice works at Firm")
     ]
-    news = changes(store, group, 0, 1000)["commits"]
+    news = asyncio.run(GroupReads(store, SMALL).changes(group=group, limit=1000))["commits"]
     return {
         "people": [(row.entity.id, row.entity.name, row.entity.aliases) for row in people],
         "facts": sorted((fact.id, fact.valid_at, fact.invalid_at) for fact in facts),
