@@ -22,9 +22,9 @@ from bench.growth import GrowingStore
 from bench.world.growing import FACTS_AN_EPISODE, growing
 from kgray import times
 from kgray.errors import KgrayError
+from kgray.ingest.committer import tell_lag
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
-from kgray.ingest.threads import tell_lag
 from kgray.ledger import accept, request
 from kgray.memory.face import Blocking
 from kgray.records import Draft, Operation

@@ -9,8 +9,8 @@ from kgray.derivation.change import EpisodeChange
 from kgray.errors import ContentError, Outrun
 from kgray.ingest.calls import journaled, keep, patiently, read_episode, settle, stored_extraction
 from kgray.ingest.committer import Committer, Outbox, Parts
-from kgray.ingest.decide import Decision, decide
-from kgray.ingest.state import Answers, GroupState, ReadEpisode
+from kgray.ingest.decide import decide
+from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode
 from kgray.ledger import pending, pending_groups
 from kgray.ports import Answer, QuestionRequest, embedded
 from kgray.ports.ingest import OnStep, Stop, Totals
@@ -125,4 +125,4 @@ async def decided_change(parts: Parts, read: ReadEpisode, state: GroupState, out
         return (await journaled(parts, outbox, request, parts.judge.key(request)))[0]
 
     resolution, embed = parts.pipeline.resolution, partial(embedded, parts.embedder)
-    return (await settle(read, Answers(), resolution, attempt=attempt, embed=embed, ask=ask))[0]
+    return (await settle(read, resolution, attempt=attempt, embed=embed, ask=ask))[0]

@@ -15,11 +15,9 @@ from kgray import rows
 from kgray.derivation.change import EpisodeChange
 from kgray.errors import Unavailable
 from kgray.ingest import changes
-from kgray.ingest.committer import Outbox, Parts
-from kgray.ingest.decide import Decision
+from kgray.ingest.committer import Outbox, Parts, off_the_loop, rows_of
 from kgray.ingest.extract import ground
-from kgray.ingest.state import Answers, Questions, ReadEpisode
-from kgray.ingest.threads import off_the_loop
+from kgray.ingest.state import Answers, Decision, Questions, ReadEpisode
 from kgray.intake import triples
 from kgray.kinds import ANSWERS_TO, EXTRACTIONS_AT
 from kgray.ledger import previous
@@ -31,18 +29,12 @@ from kgray.records import Episode, Extraction
 
 
 class Urgency(NamedTuple):
-    """Sort key of a call to the model: the smallest goes first.
+    """Sort key of a call to the model: the smallest goes first."""
 
-    bulk     whether it belongs to the backfill lane, which goes after the live lane
-    number   how many episodes were taken before this one
-    step     0 = questions, 1 = extraction
-    length   minus the text's length near the end of a backlog (longest first), else 0
-    """
-
-    bulk: bool
-    number: int
-    step: int
-    length: int = 0
+    bulk: bool  # whether it belongs to the backfill lane, which goes after the live lane
+    number: int  # how many episodes were taken before this one
+    step: int  # 0 = questions, 1 = extraction
+    length: int = 0  # minus the text's length near the end of a backlog (longest first), else 0
 
 
 class Gate:
@@ -109,17 +101,17 @@ def requests_of(questions: Questions, resolution: str) -> list[tuple[Question, .
 
 async def settle(
     read: ReadEpisode,
-    answers: Answers,
     resolution: str,
     *,
     attempt: Callable[[Answers], Awaitable[Decision]],
     embed: Callable[[list[str]], Awaitable[Iterable[Embedding]]],
     ask: Callable[[QuestionRequest], Awaitable[tuple[Answer, ...]]],
 ) -> tuple[EpisodeChange, Decision]:
-    """Decide, ask what is open, decide again, until the episode's change is final (R21). `answers` grows.
+    """Decide, ask what is open, decide again, until the episode's change is final (R21).
 
     Both runners and the preview settle episodes with this loop, so their results are equal (R20).
     """
+    answers = Answers()
     while True:
         decision = await attempt(answers)
         if decision.change is not None and not decision.asked:
@@ -139,16 +131,14 @@ async def journaled(
     Where two ask the same concurrently, the first answer to arrive holds for both (R21).
     """
     episode = request.episode
-    said = outbox.recall(episode.group, key)
-    if said is None:
-        store = parts.store
-        kept = await off_the_loop(store, lambda: list(store.rows(ANSWERS_TO, episode.group, [key])))
-        said = rows.answers(kept[0]) if kept else None
+    said = outbox.answers.get((episode.group, key))
+    if said is None and (kept := await rows_of(parts.store, ANSWERS_TO, episode.group, [key])):
+        said = rows.answers(kept[0])
     if said is None:
         with outbox.accounted(episode, told := partial(parts.on_call, "judge")):
             judged = await parts.judge.judge(request)
         told("ok", judged.cost)
-        said = outbox.recall(episode.group, key)
+        said = outbox.answers.get((episode.group, key))
         if said is None:
             # In the form the journal gives back, so that a replay decides on the same values.
             row = rows.answers_row(key, judged.answers, *judged.cost)
@@ -191,8 +181,7 @@ async def stored_extraction(parts: Parts, episode: Episode) -> Extraction | None
     """Return the extraction that the journal holds, None without one."""
     if episode.state != "extracted":
         return None
-    store, asked = parts.store, [episode.sequence]
-    found = await off_the_loop(store, lambda: list(store.rows(EXTRACTIONS_AT, episode.group, asked)))
+    found = await rows_of(parts.store, EXTRACTIONS_AT, episode.group, [episode.sequence])
     return rows.extraction(found[0]) if found else None
 
 

@@ -8,11 +8,7 @@ keys of its own.
 `Nearest` finds similar vectors in a time that does not grow with the group. Vectors are quantised to integers
 whose products sum to less than 2**24, so a float32 matrix product is exact in any order and on any machine.
 Above EXACT_UP_TO rows, the signs of each 16 dimensions form a band, and only rows that share a whole band
-with the query are candidates. The chance that two vectors share one of 64 bands:
-
-cosine      0      0.8    0.9
-chance  0.001     0.81  0.996
-
+with the query are candidates: 0.1 % of those of cosine 0, 81 % of 0.8, 99.6 % of 0.9, with 64 bands.
 (Charikar, STOC 2002, for the sign bits; Leskovec et al., Mining of Massive Datasets, 3.4, for the bands.)
 """
 
@@ -32,8 +28,6 @@ from kgray.derivation import names
 from kgray.ports import Matrix, Vector
 
 Likeness = Literal["equal", "initials", "subset", "acronym", "surname"]
-
-
 # Blocking keys: a letter for the kind, then the text.
 _NAME, _TOKEN, _INITIALS, _SHORT, _CODE = "=", "t", "i", "s", "c"
 
@@ -54,22 +48,17 @@ def blocking_keys(surface: str) -> list[str]:
     keys += [_TOKEN + token for token in tokens]
     keys += {_INITIALS + "".join([word[0] for word in words]) for words in names.spellings(surface)}
     if len(tokens) > 1:
-        keys.append(_short(tokens))
+        keys.append(f"{_SHORT}{tokens[0][0]} {tokens[-1]}")
     if letters := code(surface):
         keys.append(_CODE + letters[0] + letters[-1])
     return keys
-
-
-def _short(tokens: tuple[str, ...]) -> str:
-    return f"{_SHORT}{tokens[0][0]} {tokens[-1]}"
 
 
 class NameLookUp:
     """Finds entities by parts of their names and aliases."""
 
     def __init__(self, postings: Mapping[str, list[str]]) -> None:
-        """Take the entities by blocking key, oldest first."""
-        self._postings = postings
+        self._postings = postings  # the entities by blocking key, oldest first
 
     def bearers(self, surface: str) -> list[str]:
         """Return the entities that bear this full name or alias."""
@@ -82,14 +71,16 @@ class NameLookUp:
     def shorts(self, surface: str) -> list[str]:
         """Return entities with a name of the same first letter and last token, the oldest ones."""
         tokens = names.tokens(surface)
-        return (self._postings.get(_short(tokens)) or [])[:MAX_POSTING] if len(tokens) > 1 else []
+        if len(tokens) < 2:
+            return []
+        return (self._postings.get(f"{_SHORT}{tokens[0][0]} {tokens[-1]}") or [])[:MAX_POSTING]
 
     def near(self, surface: str) -> list[str]:
         """Return the entities that share a blocking key with the surface, each once."""
         tokens = names.tokens(surface)
         postings = sorted(filter(None, map(self.bears_word, tokens)), key=len)[:_RAREST]
-        keys = [_short(tokens), *(_NAME + token for token in tokens)] if len(tokens) > 1 else []
-        postings += [self._postings.get(key) or [] for key in keys]
+        if len(tokens) > 1:
+            postings += [self.shorts(surface), *(self._postings.get(_NAME + token) or [] for token in tokens)]
         return list(dict.fromkeys(entity for posting in postings for entity in posting[:MAX_POSTING]))
 
     def coded(self, surface: str) -> list[str]:
@@ -135,12 +126,19 @@ def likeness(surface: str, shown: str) -> Likeness | None:
             left.remove(token)
             continue
         for other in left:
-            if _pairs(token, other):
+            # One is an initial or prefix of the other; never where either has a digit (R15).
+            if (token.startswith(other) or other.startswith(token)) and not _has_digit(token + other):
                 left.remove(other)
                 break
         else:
-            return "surname" if _one_surname(a, b) else None
+            # Two words, the last one shared: "Vicky Kelstaholm", "Victoria Kelstaholm".
+            is_shared = len(a) == len(b) == 2 and a[1] == b[1] and min(len(a[0]), len(b[0])) > 1
+            return "surname" if is_shared and not _has_digit("".join(a + b)) else None
     return "subset" if left else "initials"
+
+
+def _has_digit(text: str) -> bool:
+    return any(c.isdigit() for c in text)
 
 
 @lru_cache(maxsize=16_384)
@@ -161,17 +159,14 @@ def code_match(surface: str) -> Callable[[str], int | None]:
     letters = code(surface)
 
     def match(other: str) -> int | None:
-        if letters and _may_spell(letters, other):
-            return _spelled(surface, other)
+        if letters:
+            left = iter(other.lower())
+            # A cheap test before the exact one: the letters stand in the name, in order.
+            if not other.isascii() or all(letter in left for letter in letters):
+                return _spelled(surface, other)
         return _spelled(other, surface) if code(other) else None
 
     return match
-
-
-def _may_spell(letters: str, name: str) -> bool:
-    """Whether the letters stand in a name in order: a cheap test before the exact one."""
-    left = iter(name.lower())
-    return not name.isascii() or all(letter in left for letter in letters)
 
 
 def _spelled(surface: str, name: str) -> int | None:
@@ -201,20 +196,6 @@ def _spells(letters: str, words: tuple[str, ...]) -> bool:
     return False
 
 
-def _one_surname(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
-    """Whether two two-word names share the last word ("Vicky Kelstaholm", "Victoria Kelstaholm")."""
-    if len(a) != 2 or len(b) != 2 or a[1] != b[1]:
-        return False
-    return min(len(a[0]), len(b[0])) > 1 and not any(c.isdigit() for c in "".join(a + b))
-
-
-def _pairs(a: str, b: str) -> bool:
-    """Whether one token is an initial or prefix of the other; never where either has a digit (R15)."""
-    if a[0] != b[0] or not (a.startswith(b) or b.startswith(a)):
-        return False
-    return not any(c.isdigit() for c in a + b)
-
-
 # Up to this many rows all products are computed: that costs no more than the bands would.
 EXACT_UP_TO = 512
 MOST_SCORED = 64  # above EXACT_UP_TO: rows whose exact product is computed
@@ -241,16 +222,6 @@ class Nearest:
         self._runs: list[tuple[NDArray[np.uint32], NDArray[np.int32], int]] = []  # keys, row ids, rows
         self._sorted = 0
 
-    @staticmethod
-    def quantised(vector: Vector | Matrix) -> NDArray[np.int8]:
-        """Return unit vectors, (d,) or (n, d), as integers; dimensions x levels**2 < 2**24."""
-        dimensions = vector.shape[-1]
-        most = min(127, math.isqrt((2**24 - 1) // dimensions))
-        levels = vector * np.float32(most * math.sqrt(dimensions) / 4)
-        np.rint(levels, out=levels)
-        np.clip(levels, -most, most, out=levels)
-        return np.asarray(levels, dtype=np.int8)
-
     def extend(self, vectors: Matrix, *, sort: bool = True) -> None:
         """Append rows (n, d); sort: make a query cheap, which is in vain where others follow at once."""
         since, self._count = self._count, self._count + len(vectors)
@@ -260,7 +231,7 @@ class Nearest:
                 np.concatenate([kept[:since], np.empty((room - since, *kept.shape[1:]), kept.dtype)])
                 for kept in (self._rows, self._bands, self._lengths)
             )
-        rows = self.quantised(vectors)
+        rows = quantised(vectors)
         self._rows[since : self._count] = rows
         self._bands[since : self._count] = self._pieces_of(rows)
         self._lengths[since : self._count] = _lengths(rows)
@@ -269,25 +240,13 @@ class Nearest:
 
     def near(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, int]]:
         """Return at most `limit` (cosine, row) with cosine >= floor, nearest first, ties by row."""
-        query, length = self.prepared(vector)
+        query, length = prepared(vector)
         rows = self._candidates(query)
         kept = self._rows[: self._count] if len(rows) == self._count else self._rows[rows]
         dots = kept.astype(np.float32) @ query
         cosines = dots.astype(np.float64) / (self._lengths[rows] * length)
         order = np.lexsort((rows, -cosines))[:limit]
         return [(float(cosines[i]), int(rows[i])) for i in order if cosines[i] >= floor]
-
-    def prepared(self, vector: Vector) -> Prepared:
-        """Return a vector as `cosines` takes it; the latest are kept: an entry's tries ask for them again."""
-        return _prepared(np.asarray(vector, np.float32).tobytes())
-
-    def cosines(self, vector: Vector, rows: Sequence[Prepared]) -> NDArray[np.float64]:
-        """Return the cosine of a vector with each row, (n,), equal to what the index would compute."""
-        if not rows:
-            return np.empty(0, np.float64)
-        query, length = self.prepared(vector)
-        dots = np.stack([row for row, _ in rows]) @ query
-        return dots.astype(np.float64) / (np.array([other for _, other in rows]) * length)
 
     def _candidates(self, query: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return the rows that share a whole band with the query, ascending; up to EXACT_UP_TO all rows."""
@@ -329,10 +288,34 @@ class Nearest:
         self._sorted = self._count
 
 
+def quantised(vector: Vector | Matrix) -> NDArray[np.int8]:
+    """Return unit vectors, (d,) or (n, d), as integers; dimensions x levels**2 < 2**24."""
+    dimensions = vector.shape[-1]
+    most = min(127, math.isqrt((2**24 - 1) // dimensions))
+    levels = vector * np.float32(most * math.sqrt(dimensions) / 4)
+    np.rint(levels, out=levels)
+    np.clip(levels, -most, most, out=levels)
+    return np.asarray(levels, dtype=np.int8)
+
+
+def prepared(vector: Vector) -> Prepared:
+    """Return a vector as `cosines` takes it; the latest are kept: an entry's tries ask for them again."""
+    return _prepared(np.asarray(vector, np.float32).tobytes())
+
+
 @lru_cache(maxsize=256)  # of all groups together: 2 MB at 1,024 numbers
 def _prepared(vector: bytes) -> Prepared:
-    row = Nearest.quantised(np.frombuffer(vector, np.float32))
+    row = quantised(np.frombuffer(vector, np.float32))
     return row.astype(np.float32), float(_lengths(row[None, :])[0])
+
+
+def cosines(vector: Vector, rows: Sequence[Prepared]) -> NDArray[np.float64]:
+    """Return the cosine of a vector with each row, (n,), equal to what `Nearest` would compute."""
+    if not rows:
+        return np.empty(0, np.float64)
+    query, length = prepared(vector)
+    dots = np.stack([row for row, _ in rows]) @ query
+    return dots.astype(np.float64) / (np.array([other for _, other in rows]) * length)
 
 
 def _lengths(rows: NDArray[np.int8]) -> NDArray[np.float64]:

@@ -22,9 +22,9 @@ _ANY = frozenset({kinds.ACCEPTED, kinds.EXTRACTED, kinds.COMMITTED, kinds.FAILED
 
 def extracted(episode: Episode, extraction: Row) -> RowChanges:
     """Return the move from accepted to extracted. The first extraction stays (R21)."""
-    state = Patch(kind=kinds.EPISODES, columns=("state",), rows=((episode.sequence, kinds.EXTRACTED),))
+    moved = patched(kinds.EPISODES, ("state",), [(episode.sequence, kinds.EXTRACTED)])
     accepted, puts = frozenset({kinds.ACCEPTED}), {kinds.EXTRACTIONS: (extraction,)}
-    return of(episode, accepted, puts=puts, patches=(state,), durable=False)
+    return of(episode, accepted, puts=puts, patches=moved, durable=False)
 
 
 def answered(episode: Episode, key: str, answers: Row | None = None) -> RowChanges:
@@ -58,6 +58,7 @@ def committed(change: EpisodeChange, difference: Difference, recorded_at: Instan
     vectors: dict[Key, Row] = {}
     for mention, vector in change.name_vectors:
         vectors.setdefault((mention.entity, mention.surface), rows.name_vector_row(mention, vector))
+    gone, derived = _derived(difference)
     puts: dict[Kind, Sequence[Row]] = {
         kinds.EPISODES: (rows.committed_row(episode, recorded_at),),
         kinds.BIRTHS: [(id_, *place) for id_, place in births.items()],
@@ -69,16 +70,10 @@ def committed(change: EpisodeChange, difference: Difference, recorded_at: Instan
         kinds.NAME_VECTORS: list(vectors.values()),
         kinds.STATEMENT_VECTORS: [rows.vector_row(id_, *found) for id_, found in change.statement_vectors],
         kinds.EPISODE_VECTORS: [rows.vector_row(episode.sequence, *found) for found in own_vectors],
-        **_derived_puts(difference),
+        **derived,
     }
-    return of(
-        episode,
-        _OPEN,
-        recorded_at=recorded_at,
-        drops=_derived_drops(difference),
-        puts=puts,
-        patches=shown_patch((*place, shown) for place, shown in difference.spoken if place not in own),
-    )
+    moved = shown_patch((*place, shown) for place, shown in difference.spoken if place not in own)
+    return of(episode, _OPEN, recorded_at=recorded_at, drops=gone, puts=puts, patches=moved)
 
 
 def corrected(
@@ -93,13 +88,14 @@ def corrected(
     erases: bool = False,
 ) -> RowChanges:
     """Return a correction: its result, the difference in the graph, and further changes of rows."""
+    gone, derived = _derived(difference)
     return of(
         operation,
         PENDING,
         recorded_at=recorded_at,
-        drops={**_derived_drops(difference), **(drops or {})},
+        drops={**gone, **(drops or {})},
         puts={
-            **_derived_puts(difference),
+            **derived,
             kinds.OPERATIONS: (rows.operation_row(operation, kinds.DONE, recorded_at, result),),
             kinds.BIRTHS: [(id_, *place) for id_, place in births],
         },
@@ -122,19 +118,16 @@ def of(entry: Episode | Operation, states: frozenset[int], **what: Any) -> RowCh
     return RowChanges(group=entry.group, sequence=entry.sequence, ledger=ledger, states=states, **what)
 
 
-def _derived_puts(difference: Difference) -> dict[Kind, Sequence[Row]]:
-    return {
-        kinds.ENTITIES: [rows.entity_row(entity) for entity in difference.entities],
-        kinds.SHOWN_ENTITIES: difference.shown,
-        kinds.FACTS: [rows.fact_row(fact) for fact in difference.facts],
-    }
-
-
-def _derived_drops(difference: Difference) -> dict[Kind, Sequence[Key]]:
-    return {
+def _derived(difference: Difference) -> tuple[dict[Kind, Sequence[Key]], dict[Kind, Sequence[Row]]]:
+    drops: dict[Kind, Sequence[Key]] = {
         kinds.FACTS: [(id_,) for id_ in difference.gone_facts],
         kinds.ENTITIES: [(id_,) for id_ in difference.gone_entities],
         kinds.SHOWN_ENTITIES: difference.unshown,
+    }
+    return drops, {
+        kinds.ENTITIES: [rows.entity_row(entity) for entity in difference.entities],
+        kinds.SHOWN_ENTITIES: difference.shown,
+        kinds.FACTS: [rows.fact_row(fact) for fact in difference.facts],
     }
 
 

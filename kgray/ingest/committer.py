@@ -6,28 +6,34 @@ one: the slower the store, the more episodes share a transaction.
 
 Extractions and answers are posted before the commits that use them, so no batch holds a commit whose journal
 is lost. What is lost with the process was not acknowledged: it is asked and decided again (R21).
+
+What takes seconds on one group runs in a thread beside the loop. A thread shares the interpreter's lock with
+the loop, and each call into SQLite gives the lock away. So while anything long goes on, short reads go to
+threads too: in the loop each would wait for the lock many times.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, TypeVar
 
-from kgray import times
+from kgray import kinds, times
 from kgray.derivation.change import Difference, EpisodeChange, compare, with_change
 from kgray.derivation.group import GroupGraph
-from kgray.derivation.stored import let_go, records_of
+from kgray.derivation.stored import garbage_not_collected, let_go, records_of
 from kgray.errors import ContentError, Cost, Garbled, InputError, KgrayError, NotFound, Refused, Unwritable
 from kgray.ingest import changes
 from kgray.ingest.correct import EMBEDDER_S, correct, embed_missing
 from kgray.ingest.state import GroupState, Rules
-from kgray.ingest.threads import at_length, off_the_loop, unawaited
-from kgray.kinds import EPISODES, STATEMENT_VECTORS_OF, Row
+from kgray.kinds import Read, Row
 from kgray.ledger import is_groups_own, removals
 from kgray.ontology import Ontology
 from kgray.ports import Answer, Embedder, Extractor, Judge, RowChanges, Store, Writer, embedded
@@ -37,9 +43,54 @@ from kgray.times import Instant
 
 _FEW = 50  # groups whose counters are read in no time
 _ANSWERS = 4096  # how many of the latest requests keep their answers in memory
+# States whose size is measured per commit, on average: with more groups, all are measured every few commits.
+_WEIGHED = 64
+_PROBE_S = 0.02
+_SWITCH_S = 0.001  # how long a thread keeps the lock that the loop asks for, at most
+# Two groups at a time: more would take as much processor time and more memory.
+_THREADS = ThreadPoolExecutor(2, thread_name_prefix="kgray-group")
+_LONG: dict[object, float] = {}  # what goes on; how long threads kept the lock before
+_T = TypeVar("_T")
 OnDurable = Callable[[], None]
 OnStage = Callable[[str, float, Episode | None], None]  # stage, seconds, episode (None: of several)
 OnCall = Callable[[str, str, Cost], None]  # extract or judge; "ok", or the class of the error; tokens
+
+
+async def off_the_loop(store: Store, call: Callable[[], _T], *, much: bool = False) -> _T:
+    """Return what a call to the store returns; in a thread where the loop would wait for it.
+
+    much: it reads so much that the loop would notice
+    600 episodes of 3 facts, Neo4j on the same two cores: 30 to 36 a second, 7 without the thread.
+    """
+    return await asyncio.to_thread(call) if store.remote or much or _LONG else call()
+
+
+async def rows_of(store: Store, read: Read, group: str, asked: Sequence[Any]) -> list[Row]:
+    """Return the rows of a declared read; none for no value."""
+    return await off_the_loop(store, lambda: list(store.rows(read, group, asked))) if asked else []
+
+
+async def at_length(call: Callable[[], _T]) -> _T:
+    """Return what a call returns that may take seconds; the loop goes on meanwhile."""
+    # Kept in whole microseconds, rounded down: without the half it would shrink with each call.
+    this, usual = object(), max(_LONG.values(), default=sys.getswitchinterval() + 5e-7)
+    _LONG[this] = usual
+    sys.setswitchinterval(min(_SWITCH_S, usual))
+    try:
+        with garbage_not_collected():
+            return await asyncio.get_running_loop().run_in_executor(_THREADS, call)
+    finally:
+        del _LONG[this]
+        if not _LONG:
+            sys.setswitchinterval(usual)
+
+
+async def tell_lag(observe: Callable[[float], None]) -> None:
+    """Tell again and again by how many seconds the loop comes late; until it is cancelled."""
+    while True:
+        due = time.monotonic() + _PROBE_S
+        await asyncio.sleep(_PROBE_S)
+        observe(max(0.0, time.monotonic() - due))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +144,9 @@ class Outbox:
         """most: writes per batch; took: is called with the seconds of each batch."""
         self._writer, self._most, self._took = writer, most, took
         self._waiting: deque[tuple[RowChanges | None, OnDurable | None]] = deque()  # no change: a flush
-        self._sending: asyncio.Task[None] | None = None
-        self._answers: dict[tuple[str, str], tuple[Answer, ...]] = {}
+        # The task that sends, None before the first write; a failed one keeps its error.
+        self.sending: asyncio.Task[None] | None = None
+        self.answers: dict[tuple[str, str], tuple[Answer, ...]] = {}
         self._moving: Counter[str] = Counter()  # group -> writes that change its state and are not durable
         # Group -> at which episode (0: a correction), and why, its writes are refused, until it is forgiven.
         self.faults: dict[str, tuple[int, Exception]] = {}
@@ -107,21 +159,17 @@ class Outbox:
         if change.recorded_at is not None:
             self._moving[change.group] += 1
         if change.erases:  # an erased episode may have used the group's answers (R25)
-            for asked in [asked for asked in self._answers if asked[0] == change.group]:
-                del self._answers[asked]
+            for asked in [asked for asked in self.answers if asked[0] == change.group]:
+                del self.answers[asked]
         # After a failed batch nothing more is sent: the store would have it without what came before.
-        if self._sending is None or _went_well(self._sending):
-            self._sending = asyncio.create_task(self._send())
+        if self.sending is None or _went_well(self.sending):
+            self.sending = asyncio.create_task(self._send())
 
     def remember(self, group: str, key: str, answers: tuple[Answer, ...]) -> None:
         """Keep the answers of a request that were posted and may not be in the journal yet."""
-        self._answers[group, key] = answers
-        if len(self._answers) > _ANSWERS:
-            del self._answers[next(iter(self._answers))]
-
-    def recall(self, group: str, key: str) -> tuple[Answer, ...] | None:
-        """Return the answers of a request if they arrived recently, else None: ask the journal."""
-        return self._answers.get((group, key))
+        self.answers[group, key] = answers
+        if len(self.answers) > _ANSWERS:
+            del self.answers[next(iter(self.answers))]
 
     def note_spent(self, episode: Episode, cost: Cost) -> None:
         """Post what calls of a model cost that gave nothing to keep: they count as spent (R24)."""
@@ -140,14 +188,9 @@ class Outbox:
             raise
 
     @property
-    def sending(self) -> asyncio.Task[None] | None:
-        """The task that sends, None before the first write; a failed one keeps its error."""
-        return self._sending
-
-    @property
     def idle(self) -> bool:
         """Whether all that was posted is durable."""
-        return not self._waiting and (self._sending is None or _went_well(self._sending))
+        return not self._waiting and (self.sending is None or _went_well(self.sending))
 
     def moves(self, group: str) -> bool:
         """Whether a write that is not durable yet changes the group's state."""
@@ -155,8 +198,7 @@ class Outbox:
 
     async def flush(self) -> None:
         """Wait until what was posted before this call is durable; raises the error of a failed batch."""
-        sending = self._sending
-        if sending is None or self.idle:
+        if (sending := self.sending) is None or self.idle:
             return
         durable = asyncio.get_running_loop().create_future()
         self._waiting.append((None, lambda: durable.set_result(None)))
@@ -166,13 +208,13 @@ class Outbox:
 
     def drop(self) -> None:
         """Drop what was posted and not sent; the batch on its way may still arrive."""
-        if self._sending is not None:
-            self._sending.cancel()
-            if self._sending.done() and not self._sending.cancelled():
-                self._sending.exception()
-        self._sending = None
+        if self.sending is not None:
+            self.sending.cancel()
+            if self.sending.done() and not self.sending.cancelled():
+                self.sending.exception()
+        self.sending = None
         self._waiting.clear()
-        self._answers.clear()
+        self.answers.clear()
         self._moving.clear()
         self.faults.clear()
 
@@ -210,7 +252,7 @@ class Outbox:
                 if not is_groups_own(error):
                     raise
                 refused.add(group)
-                self.faults[group] = own[0].sequence if own[0].ledger is EPISODES else 0, error
+                self.faults[group] = own[0].sequence if own[0].ledger is kinds.EPISODES else 0, error
                 self._waiting = deque(one for one in self._waiting if one[0] is None or one[0].group != group)
                 del self._moving[group]
         return refused
@@ -220,17 +262,12 @@ def _went_well(task: asyncio.Task[None]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
 
-# States whose size is measured per commit, on average: with more groups, all are measured every few commits.
-_WEIGHED = 64
-
-
 class Committer:
     """The groups' states and all changes to them; every runner commits through one of these."""
 
     def __init__(self, parts: Parts, watch: OnStage | None = None, *, writes: bool = True) -> None:
         """watch: called with each stage instead of the parts' own. writes: False = only states are read."""
         self._parts = parts
-        told = watch or parts.watch
         self._states: OrderedDict[str, GroupState] = OrderedDict()
         self._loading: dict[str, asyncio.Task[None]] = {}  # states on their way, of what the store has now
         self._writes = writes
@@ -238,7 +275,9 @@ class Committer:
         self._commits = 0
         self._recorded: dict[str, Instant] = {}  # the last record time given, of groups written in this run
         self.outbox = Outbox(
-            parts.writer or Direct(parts.store), most=parts.store.batch, took=lambda s: told("write", s, None)
+            parts.writer or Direct(parts.store),
+            most=parts.store.batch,
+            took=lambda seconds: (watch or parts.watch)("write", seconds, None),
         )
 
     def forgive(self, group: str) -> None:
@@ -299,12 +338,8 @@ class Committer:
                 if self._states.get(state.group) is not state:
                     return  # dropped meanwhile: a thread may be emptying it
                 continue
-            _, missing = wanted
-
-            def read(missing: Sequence[str] = missing) -> list[Row]:
-                return list(store.rows(STATEMENT_VECTORS_OF, state.group, missing)) if missing else []
-
-            state.take_wanted(wanted, judging, await off_the_loop(store, read))
+            found = await rows_of(store, kinds.STATEMENT_VECTORS_OF, state.group, wanted[1])
+            state.take_wanted(wanted, judging, found)
 
     def kept(self, group: str) -> GroupState | None:
         """Return the group's state if it is in memory."""
@@ -343,12 +378,21 @@ class Committer:
         group = change.episode.group
         state = await self.state(group)
         rests_on = state.last_recorded
+
+        def refolded() -> Difference:
+            records = records_of(self._parts.store, group)
+            before = GroupGraph.build(records)
+            after = GroupGraph.build(with_change(records, change, recorded_at))
+            found = compare(before, after)
+            let_go(*vars(after).values(), *vars(before).values(), records.mentions, records.evidence)
+            return found
+
         recorded_at = _after(rests_on)
         try:
             difference = state.commit(change, recorded_at)
             if difference is None:
                 await self.outbox.flush()
-                difference = await at_length(lambda: self._refolded(change, recorded_at))
+                difference = await at_length(refolded)
                 self.forget(group)
         except BaseException:
             self.forget(group)
@@ -422,14 +466,6 @@ class Committer:
             self._recorded.setdefault(group, heads[group].last_recorded)
         return self._recorded[group]
 
-    def _refolded(self, change: EpisodeChange, recorded_at: Instant) -> Difference:
-        records = records_of(self._parts.store, change.episode.group)
-        before = GroupGraph.build(records)
-        after = GroupGraph.build(with_change(records, change, recorded_at))
-        found = compare(before, after)
-        let_go(*vars(after).values(), *vars(before).values(), records.mentions, records.evidence)
-        return found
-
     def _keep_within_bound(self) -> None:
         while len(self._states) > 1 and self.size() > self._parts.state_bytes:
             self._drop(next(iter(self._states)))
@@ -437,7 +473,7 @@ class Committer:
     def _drop(self, group: str) -> None:
         state = self._states.pop(group, None)
         if state is not None and state.is_large:
-            unawaited(state.clear)
+            _THREADS.submit(state.clear)  # may take seconds, and nobody waits for it
 
 
 def _after(last: Instant) -> Instant:

@@ -7,8 +7,8 @@ Retractions and removals act on what is committed, and take what they name out o
 The last sequence that had ended by then is kept with the result as "after": behind it the plain loop must
 carry the operation out to get the same graph (R20).
 
-A row of an erased sequence goes. A row that belongs to no sequence goes once no stored row names it; rows of
-retracted episodes count, because a read with an earlier `known_at` may still see them:
+A row of an erased sequence goes. A row of no sequence goes once no stored row names it, those of retracted
+episodes included, because a read with an earlier `known_at` may still see them:
 
     names, name_vectors     an entity's surface, while a mention bears it
     births                  an entity or statement, while a mention, evidence, merge or split names it
@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -44,7 +44,6 @@ from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import let_go, records_of, records_of_entities, stale
 from kgray.errors import InputError, KgrayError, NotFound, Outrun
 from kgray.ingest import changes
-from kgray.ingest.threads import off_the_loop
 from kgray.kinds import Key, Kind, Read, Row
 from kgray.ledger import named, removals
 from kgray.ports import Embed, Patch, RowChanges, Store
@@ -56,14 +55,7 @@ from kgray.times import Instant
 AT_ONCE, A_PIECE = 20_000, 4_000
 EMBEDDER_S = 2.0  # how long an embedder is waited for after removals; a later run embeds what is missing
 Verb = Literal["drop", "put", "moved"]  # moved: a piece of evidence, and what it shows as now
-Step = tuple[Verb, Kind, Row]
 _UNEMBEDDED = "unembedded"  # in the result of a removal: the statements that wait for their vectors
-
-
-def _patches(column: str, value: object, places: Mapping[Kind, Iterable[Key]]) -> list[Patch]:
-    """Return the patches that set a column of these rows to one value."""
-    every = ((kind, ((*key, value) for key in sorted(keys))) for kind, keys in places.items())
-    return [patch for kind, found in every for patch in changes.patched(kind, (column,), found)]
 
 
 async def withdraw_requested(store: Store, embed: Embed, group: str) -> None:
@@ -85,19 +77,31 @@ async def withdraw_requested(store: Store, embed: Embed, group: str) -> None:
 def withdraw(store: Store, operation: Operation, recorded_at: Instant) -> Iterator[RowChanges]:
     """Yield the row changes of a retraction or removal; each must be durable before the next is asked for.
 
-    One change, unless its rows are too many for one transaction of a server (R27). Then the first, of a small
-    row an episode, ruling and verdict, takes the episodes out of the records and puts the result on the
-    operation, which stays pending: from there on reads derive the group from its records (`stored.view_now`).
-    The rows of those episodes and what is stale of the derived graph follow in pieces; the last ends the
-    operation. After a crash whoever ingests finds it pending, and this goes on with what is left.
+    One change, unless its rows are too many for one transaction of a server (R27). Then the first takes the
+    episodes out of the records and puts the result on the operation, which stays pending: from there on reads
+    derive the group from its records (`stored.view_now`). The other rows of those episodes and what is stale
+    of the derived graph follow in pieces; the last ends the operation. After a crash whoever ingests finds it
+    pending, and this goes on with what is left.
     """
     ((*_, begun),) = store.rows(kinds.OPERATIONS_AT, operation.group, [operation.sequence])
     if begun is None:
         whole, hidden = _whole(store, operation, recorded_at)
-        if whole.clear or _size(whole) <= AT_ONCE:
+        changed = (*whole.drops.values(), *whole.puts.values(), *(patch.rows for patch in whole.patches))
+        if whole.clear or sum(map(len, changed)) <= AT_ONCE:
             yield whole
             return
-        yield _begun(whole, operation, hidden)
+        kept = (kinds.OPERATIONS, kinds.RULINGS, kinds.VERDICTS, kinds.COMMUNITIES)
+        (ended,) = whole.puts[kinds.OPERATIONS]
+        at = whole.recorded_at
+        # From now on none of the removed episodes was ever committed.
+        marks = ((sequence, kinds.WITHDRAWN, at, at) for sequence in sorted(hidden))
+        marked = changes.patched(kinds.EPISODES, ("state", "ended_at", "retired_at"), marks)
+        yield replace(
+            whole,
+            drops={kind: keys for kind, keys in whole.drops.items() if kind in kept},
+            puts={kinds.OPERATIONS: ((*rows.operation_row(operation)[:4], *ended[4:]),)},
+            patches=(*(patch for patch in whole.patches if patch.kind is not kinds.EVIDENCE), *marked),
+        )
     yield from _pieces(store, operation)
 
 
@@ -113,21 +117,20 @@ def _pieces(store: Store, operation: Operation) -> Iterator[RowChanges]:
     drops: dict[Kind, Sequence[Key]] = {}
     if operation.kind == "remove":
         gone = {row[0] for row in _named(store, operation)}
-        drops = _rows_of(store, group, gone, records_of(store, group, within=[]).operations)
-        waiting = _first_wordings(store, group, gone)
-        drops[kinds.STATEMENT_VECTORS] = [*drops[kinds.STATEMENT_VECTORS], *((id_,) for id_ in waiting)]
+        drops, waiting = _rows_of(store, group, gone, records_of(store, group, within=[]).operations)
         if waiting := sorted({*waiting, *result.get(_UNEMBEDDED, ())}):
             result[_UNEMBEDDED] = waiting
     puts, stale_rows, moved = stale(store, group)
     last = (kinds.MENTIONS, kinds.EVIDENCE, kinds.EXTRACTIONS, kinds.EPISODE_VECTORS, kinds.EPISODES)
-    steps: list[Step] = [
-        *_steps("drop", {kind: keys for kind, keys in drops.items() if kind not in last}),
-        *_steps("put", puts),
-        *_steps("drop", {kinds.FACTS: stale_rows.pop(kinds.FACTS)}),
-        *_steps("moved", {kinds.EVIDENCE: [row for row in moved if row[0] not in gone]}),
-        *_steps("drop", {kind: drops[kind] for kind in last if kind in drops}),
-        *_steps("drop", stale_rows),
+    parts: list[tuple[Verb, Kind, Sequence[Row]]] = [
+        *(("drop", kind, keys) for kind, keys in drops.items() if kind not in last),
+        *(("put", kind, made) for kind, made in puts.items()),
+        ("drop", kinds.FACTS, stale_rows.pop(kinds.FACTS)),
+        ("moved", kinds.EVIDENCE, [row for row in moved if row[0] not in gone]),
+        *(("drop", kind, drops[kind]) for kind in last if kind in drops),
+        *(("drop", kind, keys) for kind, keys in stale_rows.items()),
     ]
+    steps = [(what, kind, row) for what, kind, part in parts for row in part]
     for start in range(0, max(1, len(steps)), A_PIECE):
         dropped: dict[Kind, list[Key]] = defaultdict(list)
         written: dict[Kind, list[Row]] = defaultdict(list)
@@ -138,35 +141,6 @@ def _pieces(store: Store, operation: Operation) -> Iterator[RowChanges]:
         written[kinds.OPERATIONS].append(rows.operation_row(operation, state, recorded_at, result))
         rest = {"patches": changes.shown_patch(shown), "erases": operation.kind == "remove"}
         yield changes.of(operation, changes.PENDING, drops=dropped, puts=written, **rest)
-
-
-def _begun(whole: RowChanges, operation: Operation, hidden: Iterable[int]) -> RowChanges:
-    """Return the first piece of a retraction or removal: what it says of episodes, rulings and corrections.
-
-    The operation stays pending, with its result. hidden: the sequences of the removed episodes, none of which
-    was ever committed from now on
-    """
-    kept = (kinds.OPERATIONS, kinds.RULINGS, kinds.VERDICTS, kinds.COMMUNITIES)
-    (ended,) = whole.puts[kinds.OPERATIONS]
-    at = whole.recorded_at
-    marks = ((sequence, kinds.WITHDRAWN, at, at) for sequence in sorted(hidden))
-    marked = changes.patched(kinds.EPISODES, ("state", "ended_at", "retired_at"), marks)
-    return replace(
-        whole,
-        drops={kind: keys for kind, keys in whole.drops.items() if kind in kept},
-        puts={kinds.OPERATIONS: ((*rows.operation_row(operation)[:4], *ended[4:]),)},
-        patches=(*(p for p in whole.patches if p.kind is not kinds.EVIDENCE), *marked),
-    )
-
-
-def _size(change: RowChanges) -> int:
-    """Return how many rows a change drops, puts and patches."""
-    lists = (*change.drops.values(), *change.puts.values(), *(patch.rows for patch in change.patches))
-    return sum(map(len, lists))
-
-
-def _steps(what: Verb, of: Mapping[Kind, Sequence[Row]]) -> Iterator[Step]:
-    return ((what, kind, row) for kind, found in of.items() for row in found)
 
 
 def _named(store: Store, operation: Operation) -> list[Row]:
@@ -185,36 +159,34 @@ def _whole(store: Store, operation: Operation, recorded_at: Instant) -> tuple[Ro
     new = GroupGraph.build(changed.records)
     difference = compare(old, new)
     live = [row for row in found if row[5] is None]  # an earlier retirement is kept
-    rests = _texts_on(store, group, {row[0] for row in found})
-    counted: dict[str, Any] = {"after": _after(store, operation), "episodes": len(found if hard else live)}
+    asked = {one.sequence for one in removals(store, group)}
+    pending = store.pending_sequences(group, 0, len(asked) + 1)
+    after = min([operation.sequence, *(at for at, _ in pending if at not in asked)]) - 1
+    counted: dict[str, Any] = {"after": after, "episodes": len(found if hard else live)}
     result = counted | _counts(old, new, difference) | ({"replaces": True} if operation.replaces else {})
     for graph, its in ((new, changed.records), (old, records)):
         let_go(*vars(graph).values(), its.heads, its.mentions, its.evidence)
+    # The communities of all runs whose texts rest on these episodes (R25).
+    those = np.array(sorted(gone), "<u4")
+    texts = store.rows(kinds.COMMUNITY_SOURCES, group)
+    rests = [(run, id_) for run, id_, on in texts if np.isin(np.frombuffer(on, "<u4"), those).any()]
     if not hard:
-        retired = {kinds.RULINGS: changed.rulings, kinds.VERDICTS: changed.verdicts}
-        patches = (*_retired(live, recorded_at), *_patches("retired_at", recorded_at, retired))
-        blanked = {kinds.COMMUNITIES: rests}
-        return changes.corrected(
-            operation, result, recorded_at, difference, drops=blanked, patches=patches
-        ), ()
+        patches, blanked = _retired(live, changed, recorded_at), {kinds.COMMUNITIES: rests}
+        whole = changes.corrected(operation, result, recorded_at, difference, drops=blanked, patches=patches)
+        return whole, ()
     if operation.everything:
         ended = {kinds.OPERATIONS: (rows.operation_row(operation, kinds.DONE, recorded_at, result),)}
         cleared = {"recorded_at": recorded_at, "clear": True, "erases": True}
         return changes.of(operation, changes.PENDING, puts=ended, **cleared), ()
-    drops = _rows_of(store, group, gone, changed.records.operations)
-    drops |= {kinds.COMMUNITIES: rests} | {
-        kind: [key for key, left in sorted(rows_left.items()) if left is None]
-        for kind, rows_left in (
-            (kinds.OPERATIONS, {(at,): left for at, left in changed.operations.items()}),
-            (kinds.RULINGS, changed.rulings),
-            (kinds.VERDICTS, changed.verdicts),
-        )
-    }
-    waiting = _first_wordings(store, group, gone)
+    drops, waiting = _rows_of(store, group, gone, changed.records.operations)
+    drops[kinds.COMMUNITIES] = rests
+    drops[kinds.OPERATIONS] = [(at,) for at, left in sorted(changed.operations.items()) if left is None]
+    drops[kinds.RULINGS] = [place for place, left in sorted(changed.rulings.items()) if left is None]
+    drops[kinds.VERDICTS] = [place for place, left in sorted(changed.verdicts.items()) if left is None]
     result |= {_UNEMBEDDED: waiting} if waiting else {}
-    drops[kinds.STATEMENT_VECTORS] = [*drops[kinds.STATEMENT_VECTORS], *((id_,) for id_ in waiting)]
+    patches = _restated(changed)
     whole = changes.corrected(
-        operation, result, recorded_at, difference, drops=drops, patches=_restated(changed), erases=True
+        operation, result, recorded_at, difference, drops=drops, patches=patches, erases=True
     )
     return whole, gone
 
@@ -253,44 +225,16 @@ def _restated(changed: Withdrawn) -> list[Patch]:
     ]
 
 
-def _texts_on(store: Store, group: str, gone: set[int]) -> list[Key]:
-    """Return the keys of the communities, of all runs, whose texts rest on these episodes (R25)."""
-    those = np.array(sorted(gone), "<u4")
+def _retired(live: Iterable[Row], changed: Withdrawn, at: Instant) -> list[Patch]:
+    """Return the patches of a retraction. Episodes that are pending end with it, never committed."""
+    ended = ((row[0], at) for row in live if row[6] >= kinds.COMMITTED)
+    pending = ((row[0], kinds.WITHDRAWN, at, at) for row in live if row[6] < kinds.COMMITTED)
     return [
-        (run, id_)
-        for run, id_, sources in store.rows(kinds.COMMUNITY_SOURCES, group)
-        if np.isin(np.frombuffer(sources, "<u4"), those).any()
+        *changes.patched(kinds.EPISODES, ("retired_at",), ended),
+        *changes.patched(kinds.EPISODES, ("state", "ended_at", "retired_at"), pending),
+        *changes.patched(kinds.RULINGS, ("retired_at",), ((*key, at) for key in sorted(changed.rulings))),
+        *changes.patched(kinds.VERDICTS, ("retired_at",), ((*key, at) for key in sorted(changed.verdicts))),
     ]
-
-
-def _after(store: Store, operation: Operation) -> int:
-    """Return the last sequence that is committed, failed or carried out, before the first that is pending."""
-    asked = {one.sequence for one in removals(store, operation.group)}
-    pending = store.pending_sequences(operation.group, 0, len(asked) + 1)
-    waiting = [at for at, _ in pending if at not in asked]
-    return min([operation.sequence, *waiting]) - 1
-
-
-def _retired(live: Iterable[Row], recorded_at: Instant) -> list[Patch]:
-    """Return the patches that retire episodes; those that are pending end with it, never committed."""
-    ended = [row[:1] for row in live if row[6] >= kinds.COMMITTED]
-    both = (recorded_at, recorded_at)
-    pending = ((row[0], kinds.WITHDRAWN, *both) for row in live if row[6] < kinds.COMMITTED)
-    columns = ("state", "ended_at", "retired_at")
-    patches = _patches("retired_at", recorded_at, {kinds.EPISODES: ended})
-    return [*patches, *changes.patched(kinds.EPISODES, columns, pending)]
-
-
-def _first_wordings(store: Store, group: str, erased: set[int]) -> list[str]:
-    """Return the remaining statements whose first stored wording is erased, and with it their vector (R25).
-
-    Retracted evidence counts: a statement keeps the vector of its first wording when that is retracted.
-    """
-    touched = {row[2] for row in _read(store, group, kinds.EVIDENCE_IN, erased)}
-    said: dict[str, list[int]] = {}
-    for statement, sequence, _ in _read(store, group, kinds.EVIDENCE_OF, touched):
-        said.setdefault(statement, []).append(sequence)
-    return [statement for statement, at in said.items() if at[0] in erased and not erased.issuperset(at)]
 
 
 def _unembedded(store: Store, group: str, left_by: Set[int] | None) -> list[tuple[Row, dict[str, str]]]:
@@ -315,7 +259,7 @@ async def embed_missing(
     ingests calls it for all before it reads the group's state. Raises what the embedder raises.
     """
     changed = []
-    for row, texts in await off_the_loop(store, lambda: _unembedded(store, group, left_by), much=True):
+    for row, texts in await asyncio.to_thread(_unembedded, store, group, left_by):
         said = await embed(list(texts.values())) if texts else []
         vectors = [rows.vector_row(id_, *one) for id_, one in zip(texts, said, strict=True)]
         result = {name: value for name, value in json.loads(row[5]).items() if name != _UNEMBEDDED}
@@ -335,19 +279,12 @@ def _counts(old: GroupGraph, new: GroupGraph, difference: Difference) -> dict[st
     """Return the result's counts by name; a fact counts as closed where it is gone or ends earlier."""
     stored = {fact.statement for fact in difference.facts} & old.statements.keys()
     was = {fact.id: fact for fact in old.facts_of(stored)}
-    closed, reopened = len(difference.gone_facts), 0
-    for fact in difference.facts:
-        earlier = was.get(fact.id)
-        if earlier is None or earlier.invalid_at == fact.invalid_at:
-            continue
-        longer = fact.invalid_at is None or (
-            earlier.invalid_at is not None and fact.invalid_at > earlier.invalid_at
-        )
-        reopened += longer
-        closed += not longer
+    ends = [(was[fact.id].invalid_at, fact.invalid_at) for fact in difference.facts if fact.id in was]
+    moved = [(before, now) for before, now in ends if before != now]
+    reopened = sum(now is None or (before is not None and now > before) for before, now in moved)
     return {
         "statements": len(old.statements.keys() - new.statements.keys()),
-        "facts_closed": closed,
+        "facts_closed": len(difference.gone_facts) + len(moved) - reopened,
         "facts_reopened": reopened,
         "entities": len(difference.gone_entities),
     }
@@ -355,10 +292,11 @@ def _counts(old: GroupGraph, new: GroupGraph, difference: Difference) -> dict[st
 
 def _rows_of(
     store: Store, group: str, erased: set[int], operations: Iterable[Operation]
-) -> dict[Kind, Sequence[Key]]:
+) -> tuple[dict[Kind, Sequence[Key]], list[str]]:
     """Return the keys of the recorded rows that go with the episodes of these sequences.
 
-    operations: the merges and splits that are left. The births stay of what they name.
+    And the statements that stay and lose their vector, because their first stored wording is erased (R25); a
+    retracted one counts as stored. operations: the merges and splits that are left, whose births stay.
     """
     read = partial(_read, store, group)
     mentions, evidence = read(kinds.MENTIONS_IN, erased), read(kinds.EVIDENCE_IN, erased)
@@ -366,12 +304,15 @@ def _rows_of(
     others = [row for row in read(kinds.MENTIONS_OF, {row[3] for row in mentions}) if row[2] not in erased]
     surfaces = {(row[3], row[2]) for row in mentions} - {(entity, surface) for entity, surface, _ in others}
     entities = {row[3] for row in mentions} - {entity for entity, _, _ in others}
-    said = read(kinds.STATEMENTS_SHOWN, {row[2] for row in evidence})
-    statements = {row[2] for row in evidence} - {row[0] for row in said if row[2] not in erased}
+    said: dict[str, list[int]] = defaultdict(list)
+    for statement, sequence, _ in read(kinds.EVIDENCE_OF, {row[2] for row in evidence}):
+        said[statement].append(sequence)
+    statements = {id_ for id_, at in said.items() if erased.issuperset(at)}
+    waiting = [id_ for id_, at in said.items() if at[0] in erased and id_ not in statements]
     named = {i for o in operations for i in (*o.entities, o.made)}
     requests = {request for _, request in read(kinds.USES_BY, erased)}
     by_sequence = [(sequence,) for sequence in sorted(erased)]
-    return {
+    keys: dict[Kind, Sequence[Key]] = {
         kinds.EPISODES: by_sequence,
         kinds.EXTRACTIONS: by_sequence,
         kinds.EPISODE_VECTORS: by_sequence,
@@ -380,14 +321,14 @@ def _rows_of(
         kinds.NAMES: sorted(surfaces),
         kinds.NAME_VECTORS: sorted(surfaces),
         kinds.BIRTHS: [(id_,) for id_ in sorted((entities - named) | statements)],
-        kinds.STATEMENT_VECTORS: [(id_,) for id_ in sorted(statements)],
+        kinds.STATEMENT_VECTORS: [(id_,) for id_ in (*sorted(statements), *waiting)],
         kinds.ANSWERS: [(request,) for request in sorted(requests)],
         kinds.ANSWER_USES: sorted(read(kinds.USES_OF, requests)),
     }
+    return keys, waiting
 
 
 def _read(store: Store, group: str, of: Read, values: Iterable[Any]) -> list[Row]:
-    """Return the rows of a declared read; none for no value."""
     asked = sorted(set(values))
     return list(store.rows(of, group, asked)) if asked else []
 
@@ -399,19 +340,19 @@ def correct(store: Store, operation: Operation, recorded_at: Instant) -> Iterato
     """
     if operation.withdraws:
         yield from withdraw(store, operation, recorded_at)
-    else:
-        yield _corrected(store, operation, recorded_at)
-
-
-def _corrected(store: Store, operation: Operation, recorded_at: Instant) -> RowChanges:
+        return
     records = records_of_entities(store, operation.group, operation.entities, undone=operation.target)
     old = GroupGraph.build(records)
     births: tuple[tuple[str, Place], ...] = ()
-    if operation.kind == "merge":
-        operation = replace(operation, entities=_merged(operation, old))
-        result: dict[str, Any] = {"entity": old.fold.first_born(operation.entities)}
-    elif operation.kind == "distinct":
-        operation, result = replace(operation, entities=_merged(operation, old)), {}
+    result: dict[str, Any] = {}
+    if operation.kind in ("merge", "distinct"):
+        shown = tuple(_shown(old, i) for i in operation.entities)
+        if len(set(shown)) < 2:
+            raise InputError(f"{' and '.join(operation.entities)} are one entity already: nothing to merge.")
+        old.fold.check_together(operation, shown)
+        operation = replace(operation, entities=shown)
+        if operation.kind == "merge":
+            result = {"entity": old.fold.first_born(shown)}
     elif operation.kind == "split":
         operation, place = _split(operation, old, records)
         births = ((operation.made, place),) if operation.minted else ()
@@ -427,9 +368,9 @@ def _corrected(store: Store, operation: Operation, recorded_at: Instant) -> RowC
         births={**records.births, **dict(births)},
         last_recorded=recorded_at,
     )
-    after = GroupGraph.build(later)
+    difference = compare(old, GroupGraph.build(later))
     result = {"sequence": operation.sequence, **result}
-    return changes.corrected(operation, result, recorded_at, compare(old, after), births=births)
+    yield changes.corrected(operation, result, recorded_at, difference, births=births)
 
 
 def _shown(graph: GroupGraph, asked: str) -> str:
@@ -441,14 +382,6 @@ def _shown(graph: GroupGraph, asked: str) -> str:
     raise NotFound(
         f"no entity {asked!r} in group {graph.group!r}: see `kgray search` or `kgray history` for ids."
     )
-
-
-def _merged(operation: Operation, graph: GroupGraph) -> tuple[str, ...]:
-    shown = tuple(_shown(graph, i) for i in operation.entities)
-    if len(set(shown)) < 2:
-        raise InputError(f"{' and '.join(operation.entities)} are one entity already: nothing to merge.")
-    graph.fold.check_together(operation, shown)
-    return shown
 
 
 def _split(operation: Operation, graph: GroupGraph, records: GroupRecords) -> tuple[Operation, Place]:

@@ -1,39 +1,33 @@
 """What stands of a model's reply: what was read, in the shape that the ontology asks for (R14, R18).
 
-`ground` drops, and tells of, what does not stand in what was read: the episode's text, its speaker and the
-previous context. A model may copy the example of its prompt, or know of things that nobody told.
+`ground` drops, and tells of, what does not stand in the episode's text, its speaker and the previous context.
+A model may copy the example of its prompt, or know of things that nobody told.
 
 name     with the facts that end at it, where no word of it stands there: as such, inflected ("Annas",
          "Праге", "Helsingissä"), misspelt, inside another word, shortened ("Kathi"), as its initials, or,
-         of some places, in another language ("Wien"). Where the texts have letters of another script than
-         the name, it may be there in these, and stays
+         of some places, in another language ("Wien"). It stays in texts with letters of another script
 number   with its fact, where neither its digits ("1.5 million" has those of 1500000) nor a word for a number
          stands there
-date     alone: the fact stays, and holds or ends as if it had none. A date is there where its day, month or
-         year is, or any word of time ("last week", "gestern")
+date     alone: the fact holds or ends as if it had none. A date is there where its day, month or year is, or
+         any word of time ("last week", "gestern")
 
-Words of numbers and times are known in some languages. In a text without a common word of one of these,
-numbers and dates stay. Triples are not read by a model.
+In a text without a common word of a language whose words of numbers and times are known, both stay.
 
 `shape` runs before anything is resolved. Where an answer and a declared relation disagree about the object:
 
 relation takes a value     a named object becomes a text value
 relation takes an entity   a text value becomes a name; a number, date or boolean stays a value
 
-Two more rules hold once the settings declare a type of entity:
-
-types   a type that is not declared (ignoring case) becomes unknown; the name stays
-ends    a relation that the settings declare with subject_type and object_type allows that pair only: a
-        fact with an end of another known type is dropped; unknown types and values pass. A symmetric
-        relation allows its ends either way round. The relation is the one that the extractor named
+Once the settings declare a type of entity, a type that is not declared (ignoring case) becomes unknown. A
+relation that they declare with subject_type and object_type allows that pair only, a symmetric one either way
+round: a fact with an end of another known type is dropped; unknown types and values pass.
 
 A dropped fact leaves no evidence; it stays in the stored extraction, which is what the model said.
 
 `told_names` adds names that the text gives: "call me Kathi", "Katharina, known as Kathi", "née Schmidt".
-Such a name shares no letters with the first one, so that nothing else could find it. A name that a text
-gives becomes a mention, whether the extractor listed it or not, and what it stands beside becomes its
-candidate: the judge is asked, and nothing is merged unasked. Two things tell of one: words (`_CUES`), and a
-fact whose relation is about names (`NAMING`).
+Such a name may share no letters with the first one, so that nothing else could find it. It becomes a mention,
+whether the extractor listed it or not, and what it stands beside becomes its candidate: the judge is asked,
+and nothing is merged unasked. Words tell of one (`_CUES`), or a fact about names (`NAMING`).
 """
 
 from __future__ import annotations
@@ -41,7 +35,7 @@ from __future__ import annotations
 import re
 import tomllib
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
@@ -108,12 +102,11 @@ class _Texts:
         tokens = [token.translate(_PLAIN) for token in names.tokens(name)]
         if not self.words.isdisjoint(tokens) or key in _SPEAKERS:
             return True
-        joined = not _scripts(name).isdisjoint(_WITHOUT_SPACES)
-        if key in self.folded if joined else _stands(key, self.folded):
+        scripts = _scripts(name)
+        alone = rf"(?<![^\W_]){re.escape(key)}(?![^\W_])"  # not as a part of a word, where words have spaces
+        if key in self.folded and (scripts & _WITHOUT_SPACES or re.search(alone, f" {self.folded} ")):
             return True
-        if any(_is_form(token, word) for token in tokens for word in self.words):
-            return True
-        if self.scripts - _scripts(name):
+        if any(_is_form(token, word) for token in tokens for word in self.words) or self.scripts - scripts:
             return True
         if any(not self.words.isdisjoint(_PLACES.get(token, ())) for token in tokens):
             return True
@@ -126,11 +119,10 @@ class _Texts:
 
     def _has_initials(self, name: str) -> bool:
         """Whether a code takes its letters from words that follow each other."""
-        letters = code(name)
+        if not (letters := code(name)):
+            return False
         words = _WORDS.findall(self.folded)
         starts = "".join(word[0] for word in words)
-        if not letters:
-            return False
         if letters in starts or any(letters[0] == w[0] and _holds(letters, w) for w in words):
             return True
         # "NYC" of a text that says "New York"; "VW" of one that says "Volkswagen".
@@ -219,13 +211,6 @@ def _is_form(name: str, word: str) -> bool:
     return SequenceMatcher(None, name, word, autojunk=False).ratio() >= _LIKE
 
 
-def _stands(key: str, text: str) -> bool:
-    """Whether a name stands in a text, not as a part of a word."""
-    padded = f" {text} "
-    places = (match.start() for match in re.finditer(f"(?={re.escape(key)})", padded))
-    return any(not padded[at - 1].isalnum() and not padded[at + len(key) :][:1].isalnum() for at in places)
-
-
 def _holds(letters: str, word: str) -> bool:
     left = iter(word)
     return len(letters) > 2 and all(letter in left for letter in letters)
@@ -255,49 +240,38 @@ def shape(extraction: Extraction, episode: Episode, ontology: Ontology) -> Extra
     if ontology.entities:  # a type that is not declared is unknown
         declared = {name.casefold(): name for name in ontology.entities}
         entities = tuple(replace(one, type=declared.get(one.type.casefold(), "")) for one in entities)
-    merged, index = _one_a_name(entities)
+    # Records with different keys are different, whatever their names.
+    keys = {one.key_of: names.key(one.name) for one in entities if one.key_of is not None}
+    own = [(names.key(one.name), keys.get(place)) for place, one in enumerate(entities)]
+    distinct: dict[tuple[str, str | None], ExtractedEntity] = {}
+    for key, entity in zip(own, entities, strict=True):
+        first = distinct.setdefault(key, replace(entity, name=clean_text(entity.name)))
+        if not first.type and entity.type:
+            distinct[key] = replace(first, type=entity.type)
+    places = {key: place for place, key in enumerate(distinct)}
+    index = [places[key] for key in own]
+    merged = [e if e.key_of is None else replace(e, key_of=index[e.key_of]) for e in distinct.values()]
     listed = len(merged)
     facts: list[ExtractedFact] = []
     turned: set[int] = set()
     for fact in extraction.facts:
         target = None if fact.target is None else index[fact.target]
-        shaped = _objects(replace(fact, source=index[fact.source], target=target), merged, turned, ontology)
-        if _is_allowed(shaped, merged, ontology):
-            facts.append(shaped)
+        one = _objects(replace(fact, source=index[fact.source], target=target), merged, turned, ontology)
+        relation = ontology.get(one.relation)
+        if relation is not None and ontology.entities and one.relation in ontology.paired:
+            ends = (merged[one.source].type, "" if one.target is None else merged[one.target].type)
+            pair = (relation.subject_type, relation.object_type)
+            ways = (pair, pair[::-1]) if relation.symmetric else (pair,)
+            if not any(
+                all(not k or d in ("", ANY_THING, k) for k, d in zip(ends, way, strict=True)) for way in ways
+            ):
+                continue
+        facts.append(one)
     used = {f.source for f in facts} | {f.target for f in facts if f.target is not None}
     if episode.kind == "message" and episode.speaker and merged:
         used.add(0)
     kept = [i for i in range(len(merged)) if i in used or (i < listed and i not in turned)]
     return with_entities(replace(extraction, entities=tuple(merged), facts=tuple(facts)), kept)
-
-
-def _is_allowed(fact: ExtractedFact, entities: Sequence[ExtractedEntity], ontology: Ontology) -> bool:
-    """Whether the types of the fact's ends are allowed by the declared relation, or unknown."""
-    relation = ontology.get(fact.relation)
-    if relation is None or fact.relation not in ontology.paired or not ontology.entities:
-        return True
-    ends = (entities[fact.source].type, "" if fact.target is None else entities[fact.target].type)
-    pair = (relation.subject_type, relation.object_type)
-    ways = (pair, pair[::-1]) if relation.symmetric else (pair,)
-    return any(all(not k or d in ("", ANY_THING, k) for k, d in zip(ends, way, strict=True)) for way in ways)
-
-
-def _one_a_name(entities: Sequence[ExtractedEntity]) -> tuple[list[ExtractedEntity], list[int]]:
-    """Return the distinct entities, and for each given entity its index among them.
-
-    Records with different keys are different, whatever their names.
-    """
-    keys = {one.key_of: names.key(one.name) for one in entities if one.key_of is not None}
-    own = [(names.key(one.name), keys.get(place)) for place, one in enumerate(entities)]
-    merged: dict[tuple[str, str | None], ExtractedEntity] = {}
-    for key, entity in zip(own, entities, strict=True):
-        first = merged.setdefault(key, replace(entity, name=clean_text(entity.name)))
-        if not first.type and entity.type:
-            merged[key] = replace(first, type=entity.type)
-    places = {key: place for place, key in enumerate(merged)}
-    index = [places[key] for key in own]
-    moved = (e if e.key_of is None else replace(e, key_of=index[e.key_of]) for e in merged.values())
-    return list(moved), index
 
 
 def _objects(
@@ -369,7 +343,8 @@ def told_names(extraction: Extraction, episode: Episode) -> ToldNames:
             if fact.target is not None:
                 told.note(fact.source, extraction.entities[fact.target].name, None)
             elif fact.value is not None and fact.value.type == "text":
-                told.note(fact.source, fact.value.value, _found(fact.value.value, episode.text))
+                name, at = fact.value.value, episode.text.find(fact.value.value)
+                told.note(fact.source, name, (at, at + len(name)) if at >= 0 else None)
     if episode.kind in ("message", "text") and extraction.entities:
         for of, name, span in _in_words(extraction, episode):
             told.note(of, name, span)
@@ -380,12 +355,13 @@ def _in_words(extraction: Extraction, episode: Episode) -> Iterator[tuple[int, s
     """Yield (entity, name given to it, where) for each cue of the text."""
     text, spoken = episode.text, episode.kind == "message" and bool(episode.speaker)
     lower = text.lower()
-    if not any(stem in lower for stem in _STEMS):
-        return
-    places: list[tuple[int, int, int]] | None = None  # start, end, ordinal of each listed name
-    for cue in (*_CUES.finditer(text), *_NOW.finditer(text)):
-        if places is None:
-            places = sorted(_occurrences(extraction, text))
+    cues = [*_CUES.finditer(text), *_NOW.finditer(text)] if any(stem in lower for stem in _STEMS) else []
+    places = sorted(
+        (found.start(), found.end(), ordinal)
+        for ordinal, entity in enumerate(extraction.entities if cues else ())
+        for found in re.finditer(rf"(?<!\w){re.escape(entity.name)}(?!\w)", text, re.IGNORECASE)
+    )
+    for cue in cues:
         given = _name_at(text, cue.end(), places)
         if given is None:
             continue
@@ -393,9 +369,8 @@ def _in_words(extraction: Extraction, episode: Episode) -> Iterator[tuple[int, s
         if cue.re is _CUES and not cue["speaker"]:
             first = _unlisted_before(text, cue.start(), places)
             second = next((ordinal for start, end, ordinal in places if (start, end) == given), None)
-            if (
-                first is not None and second is not None
-            ):  # "Anna Weber, formerly Anna Schmidt", the second known
+            if first is not None and second is not None:
+                # "Anna Weber, formerly Anna Schmidt", the second known
                 yield second, clean_text(text[slice(*first)]), first
                 continue
             of = _before(text, cue.start(), places, of)
@@ -408,18 +383,11 @@ def _in_words(extraction: Extraction, episode: Episode) -> Iterator[tuple[int, s
         yield of, name, (start, end)
 
 
-def _occurrences(extraction: Extraction, text: str) -> Iterator[tuple[int, int, int]]:
-    for ordinal, entity in enumerate(extraction.entities):
-        for found in re.finditer(rf"(?<!\w){re.escape(entity.name)}(?!\w)", text, re.IGNORECASE):
-            yield found.start(), found.end(), ordinal
-
-
 def _name_at(text: str, at: int, places: list[tuple[int, int, int]]) -> tuple[int, int] | None:
     """Return where the name that begins at `at` stands: a listed one, else words that are written large."""
-    end = max((end for start, end, _ in places if start == at), default=None)
-    if end is not None:
-        return at, end
-    stop = at
+    stop = max((end for start, end, _ in places if start == at), default=at)
+    if stop > at:
+        return at, stop
     for _ in range(_MOST_WORDS):
         word = _WORD.match(text, stop + (stop > at and text[stop : stop + 1] == " "))
         if word is None or not word[0][0].isupper():
@@ -431,9 +399,8 @@ def _name_at(text: str, at: int, places: list[tuple[int, int, int]]) -> tuple[in
 def _before(text: str, at: int, places: list[tuple[int, int, int]], speaker: int | None) -> int | None:
     """Return the entity named last before `at` in its sentence; the speaker who speaks of themselves."""
     since = max(at - _REACH, *(text.rfind(mark, 0, at) for mark in (". ", "! ", "? ", "\n")), 0)
-    named = max(
-        ((end, ordinal) for start, end, ordinal in places if since <= start and end <= at), default=None
-    )
+    before = ((end, ordinal) for start, end, ordinal in places if since <= start and end <= at)
+    named = max(before, default=None)
     if named is None or (_FIRST_PERSON.search(text, named[0], at) and speaker is not None):
         return speaker
     return named[1]
@@ -445,8 +412,3 @@ def _unlisted_before(text: str, at: int, places: list[tuple[int, int, int]]) -> 
     if run is None or any(start < run.end(1) and end > run.start(1) for start, end, _ in places):
         return None
     return run.span(1) if all(word[0].isupper() for word in run[1].split(" ")) else None
-
-
-def _found(name: str, text: str) -> tuple[int, int] | None:
-    at = text.find(name)
-    return (at, at + len(name)) if at >= 0 else None

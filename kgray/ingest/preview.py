@@ -7,13 +7,13 @@ from functools import partial
 
 from kgray import times
 from kgray.derivation import dump
-from kgray.derivation.change import EpisodeChange, retracted, with_change
+from kgray.derivation.change import retracted, with_change
 from kgray.derivation.stored import View, records_of
 from kgray.errors import InputError
 from kgray.ingest.calls import read_episode, settle
 from kgray.ingest.committer import Committer, Parts
-from kgray.ingest.decide import Decision, decide
-from kgray.ingest.state import Answers, GroupState, ReadEpisode
+from kgray.ingest.decide import decide
+from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode
 from kgray.kinds import ALL
 from kgray.ledger import Foresight, dumped_episodes, find
 from kgray.ports import Answer, QuestionRequest, embedded
@@ -28,11 +28,7 @@ class Preview:
     """
 
     def __init__(self, parts: Parts, *, replace: bool = False, again: bool = False) -> None:
-        """Answer for these options of `Memory.add_many`.
-
-        replace: an id that is taken with other content would be retracted and accepted anew. again: what was
-        retracted would be accepted anew
-        """
+        """Answer as `Memory.add_many` would with these options."""
         self._parts, self._foresight = parts, Foresight(parts.store, replace=replace, again=again)
         self._committer = Committer(parts, writes=False)  # for the groups' states
         self._now = times.now()
@@ -53,7 +49,10 @@ class Preview:
         episode = draft.episode(answer.sequence, now=self._now, state="committed")
         read = ReadEpisode(episode=episode, extraction=await read_episode(self._parts, episode))
         recorded_at = await self._committer.record_time(group)
-        before, rows_before = self._view(group)
+        if group not in self._views:
+            view = View(records_of(store, group), lambda _: [])
+            self._views[group] = view, list(dump.rows(view, []))
+        before, rows_before = self._views[group]
         if not replaced:
             left, gone, state = before.records, [], await self._committer.state(group)
         else:
@@ -61,29 +60,18 @@ class Preview:
             gone = [e for e in dumped_episodes(store, group) if e.sequence in replaced]
             state = GroupState(left, store.rows(ALL["name_vectors"], group), self._parts.embedder.dimensions)
             await self._committer.with_vectors(state)
-        change = await self._decided(read, state)
-        after = View(with_change(left, change, recorded_at), lambda _: [])
-        return difference([*map(dump.episode_row, gone), *rows_before], list(dump.rows(after, [episode])))
-
-    async def _decided(self, read: ReadEpisode, state: GroupState) -> EpisodeChange:
-        """Return what an episode changes on this state, every question answered and none journaled."""
         parts = self._parts
 
         async def attempt(answers: Answers) -> Decision:
             return decide(read, state, answers, parts.rules)
 
         async def ask(request: QuestionRequest) -> tuple[Answer, ...]:
-            return (await parts.judge.judge(request)).answers
+            return (await parts.judge.judge(request)).answers  # which are not journaled
 
         resolution, embed = parts.pipeline.resolution, partial(embedded, parts.embedder)
-        return (await settle(read, Answers(), resolution, attempt=attempt, embed=embed, ask=ask))[0]
-
-    def _view(self, group: str) -> tuple[View, list[dump.DumpRow]]:
-        """Return the stored graph, and its dump without the episodes' rows."""
-        if group not in self._views:
-            view = View(records_of(self._parts.store, group), lambda _: [])
-            self._views[group] = view, list(dump.rows(view, []))
-        return self._views[group]
+        change, _ = await settle(read, resolution, attempt=attempt, embed=embed, ask=ask)
+        after = View(with_change(left, change, recorded_at), lambda _: [])
+        return difference([*map(dump.episode_row, gone), *rows_before], list(dump.rows(after, [episode])))
 
 
 # The types of dump rows in the order of the pipeline, with the fields that identify a row.
@@ -98,18 +86,16 @@ _IDENTITY = {
     "merge": ("sequence",),
     "fact": ("id",),
 }
-_ORDER = list(_IDENTITY)
 
 
 def difference(before: Iterable[dump.DumpRow], after: Iterable[dump.DumpRow]) -> list[dump.DumpRow]:
     """Return the rows that differ between two dumps, with "op": add, change or remove; types in order."""
-    was, now = ({_identity(row): row for row in rows} for rows in (before, after))
+    was, now = (
+        {(row["type"], *(row[name] for name in _IDENTITY[row["type"]])): row for row in rows}
+        for rows in (before, after)
+    )
     found = [
         {**row, "op": "change" if key in was else "add"} for key, row in now.items() if row != was.get(key)
     ]
     found += [{**row, "op": "remove"} for key, row in was.items() if key not in now]
-    return sorted(found, key=lambda row: _ORDER.index(row["type"]))
-
-
-def _identity(row: dump.DumpRow) -> tuple[object, ...]:
-    return (row["type"], *(row[name] for name in _IDENTITY[row["type"]]))
+    return sorted(found, key=lambda row: list(_IDENTITY).index(row["type"]))

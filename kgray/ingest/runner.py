@@ -19,9 +19,8 @@ from typing import Any
 from kgray import ledger, spans, times
 from kgray.errors import Outrun, Unavailable
 from kgray.ingest.calls import Gate
-from kgray.ingest.committer import Committer, Parts
+from kgray.ingest.committer import Committer, Parts, off_the_loop
 from kgray.ingest.state import garbage_collected_rarely
-from kgray.ingest.threads import off_the_loop
 from kgray.ingest.window import GroupWindow
 from kgray.ledger import Hold, is_groups_own, pending
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
@@ -48,7 +47,6 @@ class Runner:
     """Carries out pending entries of all groups: many episodes in flight, commits in each group's order."""
 
     def __init__(self, parts: Parts) -> None:
-        """Start with no group in memory."""
         self._parts = parts
         self.totals = Totals()  # of the current run, or of the last one; of a service, from its start
         self.holds: dict[str, Hold] = {}  # groups that are held, as of the last look
@@ -88,8 +86,8 @@ class Runner:
 
     def in_flight(self) -> int:
         """Return how many entries are in the window now."""
-        flight = self._run  # read once: other threads call this too
-        return flight.in_flight if flight is not None else 0
+        run = self._run  # read once: other threads call this too
+        return run.in_flight if run is not None else 0
 
     async def _go(self, takes: Takes, stop: Stop, on_step: OnStep, room: Room = boundless) -> None:
         await self.committer.forget_stale()
@@ -202,14 +200,13 @@ class WindowedRun:
             if not task.done():
                 continue
             window.head = None
-            if is_groups_own(fault := task.exception()):
+            if (fault := task.exception()) is not None and is_groups_own(fault):
                 await self._hold(window.group, window.at, fault)
                 continue
             task.result()
             self._start(window)
 
     def _heads(self) -> dict[asyncio.Task[None], GroupWindow]:
-        """Return the tasks that commit a group's next entry."""
         return {window.head: window for window in self._windows.values() if window.head is not None}
 
     def _may_take(self, group: str) -> bool:
@@ -217,18 +214,16 @@ class WindowedRun:
         is_free = self._takes(group) and group not in self._withdrawn
         return is_free and (hold is None or hold.again_at <= times.now())
 
-    async def _hold(self, group: str, sequence: int, fault: BaseException | None) -> None:
+    async def _hold(self, group: str, sequence: int, fault: BaseException) -> None:
         """Leave a group alone for a while; the others go on (R24). sequence: 0 for a correction."""
-        assert fault is not None  # noqa: S101 - its callers met one
         _LOG.info("group %s is held", group, exc_info=fault)
         if (window := self._windows.pop(group, None)) is not None:
             await window.discard()
         self._queue(group, live=False)
         self.committer.forgive(group)
         store, before = self.parts.store, self._runner.holds.get(group)
-        self._runner.holds[group] = await off_the_loop(
-            store, lambda: ledger.hold(store, group, sequence, fault, before)
-        )
+        held = await off_the_loop(store, lambda: ledger.hold(store, group, sequence, fault, before))
+        self._runner.holds[group] = held
 
     async def _hold_refused(self) -> bool:
         """Hold the groups whose writes the store has refused; return whether there were any."""
@@ -254,35 +249,33 @@ class WindowedRun:
         self._asked_at = now
         store, before = self.parts.store, len(self._withdrawn)
         self._runner.holds = await off_the_loop(store, lambda: ledger.held(store))
-        for group in filter(self._may_withdraw, await off_the_loop(store, store.withdrawing)):
-            window = self._windows.pop(group, None)
-            self._withdrawn[group] = self.spawn(self._withdraw_in(group, window))
+
+        async def withdraw(group: str, window: GroupWindow | None) -> list[tuple[int, str]]:
             if window is not None:
-                self._queue(group, live=True)
+                await window.discard()
+            return await self.committer.withdraw(group)
+
+        for group in await off_the_loop(store, store.withdrawing):
+            hold = self._runner.holds.get(group)
+            # An episode at which its group is held is in no removal's way.
+            is_held_elsewhere = hold is not None and hold.sequence > 0 and self._takes(group)
+            if group not in self._withdrawn and (self._may_take(group) or is_held_elsewhere):
+                window = self._windows.pop(group, None)
+                self._withdrawn[group] = self.spawn(withdraw(group, window))
+                if window is not None:
+                    self._queue(group, live=True)
         return len(self._withdrawn) - before
 
-    async def _withdraw_in(self, group: str, window: GroupWindow | None) -> list[tuple[int, str]]:
-        if window is not None:
-            await window.discard()
-        return await self.committer.withdraw(group)
-
     async def _end_withdrawn(self) -> None:
-        """Count the retractions and removals that have ended."""
         for group, task in list(self._withdrawn.items()):
             if not task.done():
                 continue
             del self._withdrawn[group]
-            if is_groups_own(fault := task.exception()):
+            if (fault := task.exception()) is not None and is_groups_own(fault):
                 await self._hold(group, 0, fault)
                 continue
             for sequence, outcome in task.result():
                 self.ended(group, sequence, outcome)
-
-    def _may_withdraw(self, group: str) -> bool:
-        """Whether to carry out removals: an episode at which its group is held is in nobody's way."""
-        hold = self._runner.holds.get(group)
-        is_held_elsewhere = hold is not None and hold.sequence > 0 and self._takes(group)
-        return group not in self._withdrawn and (self._may_take(group) or is_held_elsewhere)
 
     def _start(self, window: GroupWindow) -> None:
         """Commit the window's next entry; an empty window is dropped once all its entries are durable."""
@@ -303,8 +296,6 @@ class WindowedRun:
         if window is not None and not (window.items or window.posted or window.head):
             del self._windows[group]
 
-    # ------------------------------------------------------------------ the window
-
     async def _fill(self, *, anyway: bool = False) -> int:
         """Take entries into the window until it is full or nothing more is pending; return how many.
 
@@ -319,8 +310,14 @@ class WindowedRun:
         if room <= 0 or not (anyway or due):
             return 0
         self._looked_at = now
-        await self._look(everything=anyway or now - self._all_at >= _ALL_S)
-        await self._see_the_end(posted)
+        everything, store = anyway or now - self._all_at >= _ALL_S, self.parts.store
+        mark = 0 if everything else self._mark  # of what was appended before the last look
+        found, self._mark = await off_the_loop(store, lambda: store.newly_pending(mark), much=everything)
+        if everything:
+            self._all_at = time.monotonic()
+        for group, live in found.items():
+            self._queue(group, live=live)
+        await self._see_the_end(self.in_flight + posted)
         if self._lanes[False]:
             self._live_at = now
         free = {False: room, True: room - width // LIVE_SHARE}  # places by lane: bulk or not
@@ -332,18 +329,9 @@ class WindowedRun:
                     break
                 if self._may_take(group):
                     taken += await self._take(group, share, free, live=not bulk)
-        live = now - self._live_at < LIVE_LATELY_S
-        self.gate.hold_back(self.parts.streams // LIVE_SHARE if live else 0)
+        is_live = now - self._live_at < LIVE_LATELY_S
+        self.gate.hold_back(self.parts.streams // LIVE_SHARE if is_live else 0)
         return taken
-
-    async def _look(self, *, everything: bool) -> None:
-        """Queue the groups to which something was appended since the last look, or all with anything."""
-        store, mark = self.parts.store, 0 if everything else self._mark
-        found, self._mark = await off_the_loop(store, lambda: store.newly_pending(mark), much=everything)
-        if everything:
-            self._all_at = time.monotonic()
-        for group, live in found.items():
-            self._queue(group, live=live)
 
     def _queue(self, group: str, *, live: bool) -> None:
         """Let a group have its turn in a lane, behind the others; one that waits there keeps its place."""
@@ -351,12 +339,10 @@ class WindowedRun:
             self._lanes[live].pop(group, None)
             self._lanes[not live].setdefault(group)
 
-    async def _see_the_end(self, posted: int) -> None:
+    async def _see_the_end(self, taken: int) -> None:
         """Note where the end of the backlog begins: from there the longest texts go first."""
-        store, taken = self.parts.store, self.in_flight + posted
-        most = taken + 2 * self.parts.streams + 1
-        untaken = await off_the_loop(store, lambda: store.pending_count(most=most)) - taken
-        if untaken > 2 * self.parts.streams:
+        store, few = self.parts.store, 2 * self.parts.streams
+        if await off_the_loop(store, lambda: store.pending_count(most=taken + few + 1)) > taken + few:
             self._tail = None
         elif self._tail is None:
             self._tail = self._taken
@@ -395,21 +381,20 @@ class WindowedRun:
             self._start(window)
         return taken
 
-    # ------------------------------------------------------------------ its tasks
-
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start a task whose failure ends the run."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
-        return task
 
-    def _task_ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        # A window's own task meets what concerns its group again, and holds it.
-        if error is not None and not is_groups_own(error) and not self._broken.done():
-            self._broken.set_exception(error)
+        def ended(task: asyncio.Task[Any]) -> None:
+            self._tasks.discard(task)
+            error = None if task.cancelled() else task.exception()
+            # A window's own task meets what concerns its group again, and holds it.
+            if error is not None and not is_groups_own(error) and not self._broken.done():
+                self._broken.set_exception(error)
+
+        task.add_done_callback(ended)
+        return task
 
     async def end(self) -> None:
         """Cancel every task and write what was decided; entries in flight stay pending."""

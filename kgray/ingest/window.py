@@ -16,9 +16,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from kgray.derivation.change import EpisodeChange
 from kgray.errors import ContentError
-from kgray.ingest.ahead import AheadRows, AheadState, ReadKey
 from kgray.ingest.calls import (
     Urgency,
     journaled,
@@ -29,8 +27,17 @@ from kgray.ingest.calls import (
     settle,
     stored_extraction,
 )
-from kgray.ingest.decide import Decision, decide
-from kgray.ingest.state import Answers, GroupState, KnownState, Questions, ReadEpisode
+from kgray.ingest.decide import decide
+from kgray.ingest.state import (
+    AheadRows,
+    AheadState,
+    Answers,
+    Decision,
+    GroupState,
+    KnownState,
+    ReadEpisode,
+    ReadKey,
+)
 from kgray.ledger import is_groups_own
 from kgray.ports import Answer, Embedding, Question, QuestionRequest, embedded
 from kgray.records import Episode, Extraction, Operation
@@ -42,9 +49,7 @@ if TYPE_CHECKING:
 # LATE_TIMES the median of the latest extractions: a model that is slow as a whole is not late. With 1 % of
 # calls 10 s late, throughput in a trial rose from 0.74 to 0.89 of the model's limit.
 LATE_TIMES = 4.0
-
-# Deciding ahead waits for an event as long as an extraction usually takes, plus this.
-PATIENT_S = 0.02
+PATIENT_S = 0.02  # deciding ahead waits for an event as long as an extraction usually takes, plus this
 
 Asked = tuple[Question, ...]  # by an episode in one request
 GivenAnswers = tuple[Answer, ...]
@@ -77,7 +82,6 @@ class GroupWindow:
     """The window of one group."""
 
     def __init__(self, group: str, run: WindowedRun) -> None:
-        """Start with nothing in flight."""
         self.group = group
         self.items: dict[int, InFlight] = {}  # by sequence, in order
         self.head: asyncio.Task[None] | None = None  # commits the next entry
@@ -85,7 +89,7 @@ class GroupWindow:
         self.posted = 0  # entries decided but not yet durable: still pending in the store
         self.last = 0  # the sequence of the newest entry taken
         self._run, self._committer = run, run.committer
-        self._rows = AheadRows(run.parts.embedder.dimensions)
+        self._rows = AheadRows()
         self._parts, self._rules = run.parts, run.parts.rules
 
     @property
@@ -100,18 +104,15 @@ class GroupWindow:
         return first.entry.sequence if first is not None and isinstance(first.entry, Episode) else 0
 
     def take(self, entry: Episode | Operation, number: int, *, tail: int | None) -> None:
-        """Take an entry into the window.
+        """Take an entry; number: how many were taken before it, over all groups, is the order of the model.
 
-        number: how many were taken before it, over all groups; the model is asked in this order.
-        tail: the number at which the end of a backlog began; from there the longest text goes first. None =
-        the end is not in sight.
+        tail: the number at which the end of a backlog began; from there the longest text goes first.
         """
         item = self.items[entry.sequence] = InFlight(entry, number)
         self.last = entry.sequence
         if isinstance(entry, Episode):
-            urgency = Urgency(entry.bulk, number, 1)
-            if tail is not None:
-                urgency = Urgency(entry.bulk, tail, 1, -len(entry.text))
+            last = None if tail is None else Urgency(entry.bulk, tail, 1, -len(entry.text))
+            urgency = last or Urgency(entry.bulk, number, 1)
             item.preparing = self._run.spawn(self._prepare(item, entry, urgency))
 
     async def discard(self) -> None:
@@ -121,19 +122,16 @@ class GroupWindow:
         held: list[asyncio.Task[Any] | None] = [self.head, self._deciding]
         for item in self.items.values():
             held += [item.preparing, *item.asked.values()]
-        tasks = [task for task in held if task is not None]
         self.items.clear()  # first: the end of a call would have its entry decided again
+        tasks = [task for task in held if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # ------------------------------------------------------------------ ahead
-
     async def _prepare(self, item: InFlight, episode: Episode, urgency: Urgency) -> None:
         """Extract, then decide ahead, so that the questions are asked early.
 
-        Errors of the episode's own content, or of its group alone, are ignored here: its commit meets them
-        again, in order.
+        Errors of the episode's content, or of its group alone, are left to its commit, which meets them too.
         """
         try:
             await self._extract(item, episode, urgency)
@@ -148,7 +146,6 @@ class GroupWindow:
             self._tried(item)
 
     async def _embed_for(self, item: InFlight, texts: list[str]) -> list[Embedding]:
-        """Return the vectors of texts; those that the entry does not have are computed."""
         if fresh := [text for text in texts if text not in item.vectors]:
             since, parts = time.monotonic(), self._parts
             found = await patiently(lambda: embedded(parts.embedder, fresh), parts, self._run.stop)
@@ -194,11 +191,10 @@ class GroupWindow:
             await asyncio.sleep(0)
 
     def _next_due(self) -> InFlight | None:
-        """Return the first entry to decide ahead, of those that are due.
+        """Return the first entry that is due, but the next to commit, and those that are still too early.
 
-        The first of the window is left to its commit, and those that come after more than the model reads
-        while it answers a question are too early. A question asked before the earlier entries were tried is
-        usually asked again in other words, but one late entry must not keep the model idle.
+        A question asked before the earlier entries were tried is usually asked again in other words, but one
+        late entry must not keep the model idle.
         """
         now, clear = time.monotonic(), True
         for place, item in enumerate(islice(self.items.values(), 1 + int(self._run.gate.width))):
@@ -223,13 +219,15 @@ class GroupWindow:
                 continue
             keys |= view.read_keys
             waits = attempt.asked.early and not (item.tried and time.monotonic() >= item.until)
-            calls = {} if waits else self._asked_of(item, read, attempt.asked)
+            found = [] if waits else requests_of(attempt.asked, self._parts.pipeline.resolution)
+            asked = (QuestionRequest(episode=read.episode, questions=questions) for questions in found)
+            calls = {request.questions: self._call(item, request, stalled=False) for request in asked}
             if calls and all(call.done() and call.exception() is None for call in calls.values()):
                 for questions, call in calls.items():
                     answers.said.update(zip(questions, call.result(), strict=True))
                 continue
             self._show(sequence, attempt)
-            self._rows.reads(sequence, keys)
+            self._rows.read[sequence] = keys
             if waits and not item.tried:
                 item.until = self._soon(partial(self._is_due, item))
             self._tried(item)
@@ -238,40 +236,30 @@ class GroupWindow:
                 answered.add_done_callback(lambda _: self._is_due(item))
             break
 
-    def _asked_of(self, item: InFlight, read: ReadEpisode, open_: Questions) -> dict[Asked, Asking]:
-        """Return the calls of what is open, each started once."""
-        found = requests_of(open_, self._parts.pipeline.resolution)
-        asked = (QuestionRequest(episode=read.episode, questions=questions) for questions in found)
-        return {request.questions: self._call(item, request, stalled=False) for request in asked}
-
     def _call(self, item: InFlight, request: QuestionRequest, *, stalled: bool) -> Asking:
         """Return the call of a request, started once; stalled: whether the commit waits for it."""
         asked = request.questions
-        call = item.asked.get(asked)
-        if call is None:
-            self._run.totals.requests += 1
-            self._run.totals.stalls += stalled
-            call = item.asked[asked] = asyncio.create_task(self._answer(item, request))
-            # Mark an error as seen: a refusal fails the episode at its commit; nobody may await it earlier.
-            call.add_done_callback(lambda done: done.cancelled() or done.exception())
         if stalled:
             item.used.add(asked)
-        return call
-
-    async def _answer(self, item: InFlight, request: QuestionRequest) -> GivenAnswers:
-        urgency, key = Urgency(request.episode.bulk, item.number, 0), self._parts.judge.key(request)
+        if (call := item.asked.get(asked)) is not None:
+            return call
+        urgency = Urgency(request.episode.bulk, item.number, 0)
 
         async def once() -> GivenAnswers:
             async with self._run.gate.pass_through(urgency):
-                since = time.monotonic()
-                said, spent = await journaled(self._parts, self._committer.outbox, request, key)
-                item.spent[request.questions] = spent
+                since, key = time.monotonic(), self._parts.judge.key(request)
+                said, item.spent[asked] = await journaled(self._parts, self._committer.outbox, request, key)
                 took = time.monotonic() - since
                 self._run.judged.append(took)
                 self._run.watch("judge", took, request.episode)
                 return said
 
-        return await patiently(once, self._parts, self._run.stop)
+        self._run.totals.requests += 1
+        self._run.totals.stalls += stalled
+        call = item.asked[asked] = asyncio.create_task(patiently(once, self._parts, self._run.stop))
+        # Mark an error as seen: a refusal fails the episode at its commit; nobody may await it earlier.
+        call.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return call
 
     def _attempt(self, item: InFlight, read: ReadEpisode, state: KnownState, answers: Answers) -> Decision:
         since = time.monotonic()
@@ -279,30 +267,15 @@ class GroupWindow:
         item.deciding_s += time.monotonic() - since
         return attempt
 
-    def _show(self, sequence: int, attempt: Decision) -> None:
-        """Replace the episode's rows in the views; touch the later episodes that read what changed."""
+    def _show(self, sequence: int, attempt: Decision | None) -> None:
+        """Replace the episode's rows in the views; have the later episodes that read a change tried again."""
         for reader in self._rows.put(sequence, attempt):
             if reader in self.items:
                 self._is_due(self.items[reader])
 
     async def _extract(self, item: InFlight, episode: Episode, urgency: Urgency) -> None:
         """Set what the episode says, or why nobody can tell; of two calls the first counts."""
-        try:
-            stored = await stored_extraction(self._parts, episode)
-            found = stored or await self._asked_for(item, episode, urgency)
-            if item.read.done():
-                self._committer.outbox.note_spent(episode, found.cost)
-                return
-            kept = stored or keep(self._committer.outbox, episode, found)
-            item.read.set_result(ReadEpisode(episode=episode, extraction=kept))
-        except Exception as error:
-            if not _is_its_own(error):
-                raise
-            if not item.read.done():
-                item.read.set_exception(error)
-                item.read.exception()  # marks it as seen; whoever awaits the future gets it again
 
-    async def _asked_for(self, item: InFlight, episode: Episode, urgency: Urgency) -> Extraction:
         async def once() -> Extraction:
             async with self._run.gate.pass_through(urgency):
                 sent_at = time.monotonic()
@@ -318,9 +291,20 @@ class GroupWindow:
                 self._run.watch("extract", took, episode)
                 return found
 
-        return await patiently(once, self._parts, self._run.stop)
-
-    # ------------------------------------------------------------------ in order
+        try:
+            stored = await stored_extraction(self._parts, episode)
+            found = await patiently(once, self._parts, self._run.stop) if stored is None else stored
+            if item.read.done():
+                self._committer.outbox.note_spent(episode, found.cost)
+                return
+            kept = stored or keep(self._committer.outbox, episode, found)
+            item.read.set_result(ReadEpisode(episode=episode, extraction=kept))
+        except Exception as error:
+            if not _is_its_own(error):
+                raise
+            if not item.read.done():
+                item.read.set_exception(error)
+                item.read.exception()  # marks it as seen; whoever awaits the future gets it again
 
     async def commit_head(self) -> None:
         """Decide the group's next entry on the true state and post it; `ended` is called once durable."""
@@ -329,7 +313,7 @@ class GroupWindow:
         try:
             if isinstance(entry, Operation):
                 outcome = await self._committer.correct(entry)
-                self._rows = AheadRows(self._parts.embedder.dimensions)
+                self._rows = AheadRows()
                 self._run.ended(self.group, entry.sequence, outcome)
             else:
                 await self._commit(item, entry)
@@ -346,28 +330,42 @@ class GroupWindow:
         self._run.totals.wasted_tokens += sum(item.spent.get(asked, 0) for asked in unused)
         for call in item.asked.values():
             call.cancel()
-        self._rows.reads(entry.sequence, set())
+        self._rows.read.pop(entry.sequence, None)
         if self._committer.kept(self.group) is None:
             # The state was dropped and will be read again: drop what was decided ahead of the old one.
-            self._rows = AheadRows(self._parts.embedder.dimensions)
+            self._rows = AheadRows()
             for later in self.items.values():
                 if later.read.done():
                     self._is_due(later)
 
     async def _commit(self, item: InFlight, episode: Episode) -> None:
+        """Decide on the true state as the plain loop does; most requests were answered ahead of time.
+
+        A vector that was computed ahead is used where the true state asks for it, and only there: with the
+        vector of a name that turned out to be known, more names would be candidates than in the plain loop.
+        """
+
+        async def attempt(answers: Answers) -> Decision:
+            found = self._attempt(item, read, await self._committer.state(self.group), answers)
+            if found.change is not None and found.asked and self._run.is_ahead:
+                self._show(episode.sequence, found)  # later entries need not wait for its answers
+                self._tried(item)
+            return found
+
         try:
             await self._head_extraction(item, episode)
             read = await asyncio.shield(item.read)
-            change, attempt = await self._settle(item, read)
+            embed, ask = partial(self._embed_for, item), partial(self._call, item, stalled=True)
+            resolution = self._parts.pipeline.resolution
+            change, last = await settle(read, resolution, attempt=attempt, embed=embed, ask=ask)
             self._run.watch("decide", item.deciding_s, episode)
         except ContentError as error:
-            self._show(episode.sequence, Decision(asked=Questions()))
-            self._rows.put(episode.sequence, None)
+            self._show(episode.sequence, None)
             await self._committer.fail(episode, error, self._posted(episode, "failed"))
             return
         # Touch the readers where the change differs from the expected one; from now on the state holds it.
-        if self._rows.is_read:
-            self._show(episode.sequence, attempt)
+        if self._rows.read:
+            self._show(episode.sequence, last)
         self._rows.put(episode.sequence, None)
         self._run.totals.left_out += len(read.extraction.dropped)
         await self._committer.commit(change, self._posted(episode, "committed"))
@@ -381,29 +379,6 @@ class GroupWindow:
             self._run.ended(self.group, episode.sequence, outcome)
 
         return durable
-
-    async def _settle(self, item: InFlight, read: ReadEpisode) -> tuple[EpisodeChange, Decision]:
-        """Decide on the true state as the plain loop does; most requests were answered ahead of time.
-
-        A vector that was computed ahead is used where the true state asks for it, and only there: with the
-        vector of a name that turned out to be known, more names would be candidates than in the plain loop.
-        """
-
-        async def attempt(answers: Answers) -> Decision:
-            found = self._attempt(item, read, await self._committer.state(self.group), answers)
-            if found.change is not None and found.asked and self._run.is_ahead:
-                self._show(read.episode.sequence, found)  # later entries need not wait for its answers
-                self._tried(item)
-            return found
-
-        return await settle(
-            read,
-            Answers(),
-            self._parts.pipeline.resolution,
-            attempt=attempt,
-            embed=partial(self._embed_for, item),
-            ask=partial(self._call, item, stalled=True),
-        )
 
     async def _head_extraction(self, item: InFlight, episode: Episode) -> None:
         """Wait for the extraction of the next entry to commit; send it a second time where it is late."""
@@ -421,5 +396,4 @@ class GroupWindow:
 
 
 def _is_its_own(error: Exception) -> bool:
-    """Whether an error concerns this episode, or its group, alone."""
     return isinstance(error, ContentError) or is_groups_own(error)

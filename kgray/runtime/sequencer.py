@@ -19,9 +19,8 @@ from typing import Any
 import ray
 
 from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
-from kgray.ingest.committer import Parts
+from kgray.ingest.committer import Parts, tell_lag
 from kgray.ingest.runner import Runner
-from kgray.ingest.threads import tell_lag
 from kgray.outages import OUTAGES
 from kgray.ports import shard_of
 from kgray.ports.ingest import Totals

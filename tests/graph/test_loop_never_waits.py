@@ -15,9 +15,9 @@ import pytest
 
 from kgray.derivation.group import GroupGraph
 from kgray.ingest import correct as withdraw
+from kgray.ingest.committer import at_length, tell_lag
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
-from kgray.ingest.threads import at_length, tell_lag
 from kgray.ledger import dumped_episodes, request
 from kgray.records import GroupRecords, Operation
 from tests.graph.engine import Engine

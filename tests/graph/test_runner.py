@@ -14,12 +14,13 @@ import pytest
 from bench.plain_loop import Loop
 from kgray import times
 from kgray.errors import InvalidAnswer, Refused, Unavailable
-from kgray.ingest.decide import Decision, decide
+from kgray.ingest.decide import decide
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import (
     BYTES_A_NAME,
     BYTES_A_STATEMENT,
     Answers,
+    Decision,
     GroupState,
     KnownState,
     ReadEpisode,
