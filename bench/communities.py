@@ -102,7 +102,7 @@ def _ours(graph: Graph) -> Iterator[tuple[str, Ints]]:
     labels = partition(graph, cap_for(graph.nodes))
     yield "kgray", labels
     levels = levels_of(graph, labels)
-    for level, groups in enumerate(levels.members[1:], 1):
+    for level, groups in enumerate(levels[1:], 1):
         upper = np.arange(graph.nodes)
         for members in groups:
             upper[members] = members[0]
@@ -257,8 +257,8 @@ def _texts(found: Sequence[Sequence[Found]]) -> dict[str, Text]:
 
 def _listed(one: Found) -> Community:
     return Community(
-        run=1, id=one.id, level=one.level, parent=one.parent, size=one.size, name="", summary="", report={},
-        writer="", content="", members=tuple(one.members), sources=b"", vector=b"",
+        run=1, id=one.id, level=one.level, parent=one.parent, size=len(one.members), name="", summary="",
+        report={}, writer="", content="", members=tuple(one.members), sources=b"", vector=b"",
     )  # fmt: skip
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,7 +30,8 @@ from kgray.errors import Unavailable
 from kgray.graph import PROFILE, Community, Entity, Fact
 from kgray.kinds import Row
 from kgray.ports import Appending, Store, at_one_moment
-from kgray.search.texts import TOLD, texts_of
+from kgray.search.context import TOLD
+from kgray.search.index import texts_of
 from kgray.times import Instant
 
 HOLDS, ENDED = 2, 1  # what a fact counts between its ends
@@ -37,8 +39,7 @@ HOLDS, ENDED = 2, 1  # what a fact counts between its ends
 WEIGHTS = (0, 3, 6, 7, 8, 9, 10)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """A published run, by the columns of `kinds.COMMUNITY_RUNS`."""
 
     run: int
@@ -71,11 +72,10 @@ class Snapshot:
 
     def pairs(self) -> list[tuple[str, str, int]]:
         """Return (entity, entity, weight) for each pair that facts connect."""
-        counts: dict[tuple[str, str], int] = {}
+        counts = defaultdict[tuple[str, str], int](int)
         for fact in self.facts:
             if fact.target is not None and fact.target != fact.source:
-                pair = (min(fact.ends), max(fact.ends))
-                counts[pair] = counts.get(pair, 0) + (HOLDS if fact.holds_at(self.recorded_at) else ENDED)
+                counts[min(fact.ends), max(fact.ends)] += HOLDS if fact.holds_at(self.recorded_at) else ENDED
         return [(a, b, WEIGHTS[min(count, 6)]) for (a, b), count in counts.items()]
 
     def news(self) -> float:
@@ -97,11 +97,8 @@ class Snapshot:
 
 
 def snapshot(store: Store, group: str, *, texts: bool = True) -> Snapshot:
-    """Read a group at one moment. texts: with what only writing needs.
-
-    Raises Unavailable while a large removal is being carried out.
-    """
-    return at_one_moment(store, lambda: _read(store, group, texts=texts))
+    """Read a group at one moment; Unavailable during a large removal. texts: with what only writing needs."""
+    return at_one_moment(store, partial(_read, store, group, texts=texts))
 
 
 @garbage_not_collected()
@@ -115,6 +112,7 @@ def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
     listed, profiles = texts_of(store, group, parent.run) if parent else ([], {})
     heads = store.rows(kinds.EPISODE_HEADS, group) if texts else ()
     operations = list(store.rows(kinds.ALL["operations"], group))
+    mentioned, named = _mentioned(store, group, entities) if texts else ({}, {})
     return Snapshot(
         group=group,
         watermark=first[0][0] - 1 if first else head.last,
@@ -122,7 +120,8 @@ def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
         entities=dict(sorted(entities.items())),
         facts=[rows.fact(row) for row in store.rows(kinds.ALL["facts"], group)],
         places={row[1]: row[0] for row in heads if row[5] == kinds.COMMITTED and row[7] is None},
-        **(_mentioned(store, group, entities) if texts else {}),
+        mentioned=mentioned,
+        named=named,
         withdrawn=withdrawn(operations),
         corrected=parent is not None and any(row[0] > parent.watermark for row in operations),
         parent=parent,
@@ -131,17 +130,18 @@ def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
     )
 
 
-def _mentioned(store: Store, group: str, entities: Mapping[str, Entity]) -> dict[str, dict[str, Any]]:
-    shown: dict[str, list[str]] = {}
+def _mentioned(
+    store: Store, group: str, entities: Mapping[str, Entity]
+) -> tuple[dict[str, set[int]], dict[str, int]]:
+    shown, found, named = defaultdict[str, list[str]](list), defaultdict[str, set[int]](set), dict[str, int]()
     for recorded, id_ in store.rows(kinds.ALL["shown_entities"], group):
-        shown.setdefault(recorded, []).append(id_)
-    found, named = dict[str, set[int]](), dict[str, int]()
+        shown[recorded].append(id_)
     for sequence, recorded, surface in store.rows(kinds.MENTIONED, group):
         for id_ in shown.get(recorded, (recorded,)):
-            found.setdefault(id_, set()).add(sequence)
+            found[id_].add(sequence)
             if id_ in entities and surface == entities[id_].name:
                 named[id_] = min(sequence, named.get(id_, sequence))
-    return {"mentioned": found, "named": named}
+    return found, named
 
 
 def withdrawn(operations: Sequence[Row]) -> tuple[int, ...]:
@@ -175,11 +175,6 @@ class Found:
     children: list[Found] = field(default_factory=list)
     is_part: bool = False  # it is what one prompt shows of a larger one
     rested: set[int] = field(default_factory=set)  # the sequences on which a text rests that it keeps
-
-    @property
-    def size(self) -> int:
-        """How many entities there are in it."""
-        return len(self.members)
 
     def sources(self, snapshot: Snapshot) -> set[int]:
         """Return the sequences of the episodes from which a text on it may have words."""
@@ -217,17 +212,20 @@ def communities(snapshot: Snapshot, *, cold: bool, cluster: Clustering = cluster
         if not snapshot.corrected:  # a correction may change any fact, also one that was learned long ago
             touched = np.fromiter((id_ in news for id_ in ids), bool, len(ids))
     levels = cluster(Problem(graph, cap_for(graph.nodes), previous, touched))
-    central = _centrality(graph, levels)
-    found = _numbered(snapshot, ids, levels, central)
-    _tell_facts(snapshot, found)
+    found = _numbered(snapshot, ids, levels, graph)
+    owner = {member: one for one in found[0] for member in one.members}
+    by_id = {one.id: one for level in found for one in level}
+    for fact in snapshot.facts:  # each goes to the lowest community in which all its ends are
+        ends: list[Found | None] = [owner.get(end) for end in fact.ends]
+        while None not in ends and len({id(end) for end in ends}) > 1:
+            ends = [by_id.get(end.parent or "") for end in ends if end is not None]
+        if ends[0] is not None and None not in ends:
+            ends[0].facts.append(fact)
     return [sorted(level, key=lambda one: one.id) for level in _without_only_children(found)]
 
 
 def profiled(snapshot: Snapshot, *, every: bool) -> list[Found]:
-    """Return the entities that a model writes of, each a community of one: those of which it has.
-
-    every: and all with at least 5 facts that hold; fewer are told without a model
-    """
+    """Return the entities of which a model wrote, as communities; every: and of 5 facts that hold."""
     facts: dict[str, list[Fact]] = {id_: [] for id_ in snapshot.entities}
     for fact in snapshot.facts:
         for end in set(fact.ends) & facts.keys():
@@ -265,65 +263,39 @@ def placed(snapshot: Snapshot) -> dict[str, str]:
     return {id_: owner[label] for id_, label in zip(ids, labels.tolist(), strict=True) if label != NOBODY}
 
 
-def _centrality(graph: Graph, levels: Levels) -> Ints:
-    """Return for each node its weight to nodes of its own community of level 0."""
-    label = np.full(graph.nodes, NOBODY)
-    for number, members in enumerate(levels.members[0]):
-        label[members] = number
-    heads = graph.heads
-    inside = (label[heads] == label[graph.ends]) & (label[heads] != NOBODY)
-    return np.bincount(heads[inside], graph.weights[inside], graph.nodes).astype(np.int64)
-
-
-def _numbered(snapshot: Snapshot, ids: Sequence[str], levels: Levels, central: Ints) -> list[list[Found]]:
+def _numbered(snapshot: Snapshot, ids: Sequence[str], levels: Levels, graph: Graph) -> list[list[Found]]:
     """Return the communities with ids, those of the current run where most of both is the same."""
+    label, heads = np.full(graph.nodes, NOBODY), graph.heads
+    for number, members in enumerate(levels[0]):
+        label[members] = number
+    inside = (label[heads] == label[graph.ends]) & (label[heads] != NOBODY)
+    central = np.bincount(heads[inside], graph.weights[inside], graph.nodes).astype(np.int64)
     found: list[list[Found]] = []
-    then = _members_then(snapshot)
-    for level, groups in enumerate(levels.members):
+    listed = {one.id: one for one in snapshot.listed}
+    then: dict[int, dict[str, list[str]]] = {}  # level -> community of the current run -> who is still there
+    for one in (one for one in snapshot.listed if not one.level):
+        upper: Community | None = one
+        while upper is not None:
+            there = then.setdefault(upper.level, {}).setdefault(upper.id, [])
+            there += [member for member in one.members if member in snapshot.entities]
+            upper = listed.get(upper.parent or "")
+    for level, groups in enumerate(levels):
         named = [
             [ids[n] for n in members[np.lexsort((members, -central[members]))].tolist()] for members in groups
         ]
-        place = f"{snapshot.group}\n{snapshot.watermark}\n{level}\n"
-        numbers = carried(then.get(level, {}), named, partial(_fresh, place))
-        pairs = zip(numbers, named, strict=True)
+        fresh = partial(_fresh, f"{snapshot.group}\n{snapshot.watermark}\n{level}\n")
+        pairs = zip(carried(then.get(level, {}), named, fresh), named, strict=True)
         found.append([Found(id=id_, level=level, members=members) for id_, members in pairs])
-    for below, above, parents in zip(found, found[1:], levels.parents, strict=False):
-        for child, parent in zip(below, parents, strict=True):
-            if parent is not None:
-                above[parent].children.append(child)
-                child.parent = above[parent].id
+    for below, above in pairwise(found):
+        owner = {member: one for one in above for member in one.members}
+        for child in below:
+            owner[child.members[0]].children.append(child)
+            child.parent = owner[child.members[0]].id
     return found
 
 
 def _fresh(place: str, least: str) -> str:
     return str(uuid.uuid5(_NAMESPACE, place + least))
-
-
-def _members_then(snapshot: Snapshot) -> dict[int, dict[str, list[str]]]:
-    """Return level -> community of the current run -> its members that are still there."""
-    above = {one.id: one for one in snapshot.listed}
-    found: dict[int, dict[str, list[str]]] = {}
-    for one in snapshot.listed:
-        if one.level:
-            continue
-        members = [member for member in one.members if member in snapshot.entities]
-        upper: Community | None = one
-        while upper is not None:
-            found.setdefault(upper.level, {}).setdefault(upper.id, []).extend(members)
-            upper = above.get(upper.parent or "")
-    return found
-
-
-def _tell_facts(snapshot: Snapshot, found: Sequence[Sequence[Found]]) -> None:
-    """Give each fact to the lowest community in which all its ends are."""
-    owner = {member: one for one in found[0] for member in one.members}
-    by_id = {one.id: one for level in found for one in level}
-    for fact in snapshot.facts:
-        ends: list[Found | None] = [owner.get(end) for end in fact.ends]
-        while None not in ends and len({id(end) for end in ends}) > 1:
-            ends = [by_id.get(end.parent or "") for end in ends if end is not None]
-        if ends[0] is not None and None not in ends:
-            ends[0].facts.append(fact)
 
 
 def _without_only_children(found: Sequence[Sequence[Found]]) -> Iterable[list[Found]]:
@@ -348,7 +320,6 @@ def carried(
 
     old     id -> its members that are still there
     fresh   makes the id of a community without such a predecessor, from its least member
-
     The measure is Jaccard's over entities that both runs know. Above 1/2 each has one partner at most.
     """
     owner = {member: id_ for id_, members in old.items() for member in members}

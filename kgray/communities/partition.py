@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
+Levels = list[
+    list[Ints]
+]  # communities by level, each the nodes in it, rising; one below is wholly in one above
 SALT = b"kgray communities 1:"  # another salt would move every tie: never change it between runs
 _WEDGES = 4_000_000  # pairs of neighbours that are looked up at once
 
@@ -61,14 +64,18 @@ class Graph:
 def graph_of(ids: Sequence[str], pairs: Iterable[tuple[str, str, int]]) -> Graph:
     """Return the graph of some ids, which are sorted and distinct. pairs: (a, b, weight >= 1), any order.
 
-    A pair that is given twice has the sum of its weights; one of an id with itself, or of an id that is not
-    among `ids`, is left out.
+    Equal pairs are added up; one of an id with itself, or of an id that is not among `ids`, is left out.
     """
     place = {id_: number for number, id_ in enumerate(ids)}
     known = [(place[a], place[b], w) for a, b, w in pairs if a != b and a in place and b in place]
     table = np.array(known, np.int64).reshape(-1, 3)
     hashes = np.fromiter(map(hash_of, ids), np.uint64, len(ids))
-    return from_arrays(table[:, 0], table[:, 1], table[:, 2], _distinct(hashes))
+    order = np.argsort(hashes, kind="stable")
+    apart = hashes[order]  # equal ones, in the order of the ids, are told apart
+    while (twice := np.flatnonzero(apart[1:] <= apart[:-1])).size:
+        apart[twice + 1] = apart[twice] + np.uint64(1)
+    hashes[order] = apart
+    return from_arrays(table[:, 0], table[:, 1], table[:, 2], hashes)
 
 
 def hash_of(id_: str) -> int:
@@ -81,14 +88,18 @@ def from_arrays(a: Ints, b: Ints, weights: Ints, hashes: Hashes) -> Graph:
     nodes = len(hashes)
     apart = a != b
     heads, ends = np.concatenate((a[apart], b[apart])), np.concatenate((b[apart], a[apart]))
-    codes = heads * nodes + ends
-    order = np.argsort(codes, kind="stable")
-    codes, both = codes[order], np.concatenate((weights[apart], weights[apart]))[order]
-    first = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1]))) if len(codes) else codes
-    summed = np.add.reduceat(both, first) if len(codes) else both
-    heads, ends = np.divmod(codes[first], nodes) if nodes else (first, first)
+    codes, both = _summed(heads * nodes + ends, np.concatenate((weights[apart], weights[apart])))
+    heads, ends = np.divmod(codes, max(nodes, 1))
     start = np.concatenate(([0], np.cumsum(np.bincount(heads, minlength=nodes)))).astype(np.int64)
-    return Graph(start, ends, summed.astype(np.int64), hashes)
+    return Graph(start, ends, both, hashes)
+
+
+def _summed(codes: Ints, weights: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct codes, rising, and the sum of the weights of each."""
+    order = np.argsort(codes, kind="stable")  # what is nearly in order takes a fifth of the time so
+    codes = codes[order]
+    first = np.flatnonzero(np.concatenate((codes[:1] == codes[:1], codes[1:] != codes[:-1])))
+    return codes[first], np.add.reduceat(weights[order], first) if len(first) else weights
 
 
 def shared(graph: Graph) -> Ints:
@@ -131,20 +142,6 @@ def components(graph: Graph, labels: Ints) -> Ints:
         least = found
 
 
-def _distinct(hashes: Hashes) -> Hashes:
-    """Return hashes of which equal ones, in the order of the ids, are told apart."""
-    order = np.argsort(hashes, kind="stable")
-    found = hashes[order]
-    while (twice := np.flatnonzero(found[1:] <= found[:-1])).size:
-        found[twice + 1] = found[twice] + np.uint64(1)
-    kept = np.empty_like(found)
-    kept[order] = found
-    return kept
-
-
-Wishes = Ints  # (3, n): nodes that want to move, where to, and the weight that they gain
-
-
 def propagate(graph: Graph, labels: Ints, cap: int, active: Ints | None = None) -> Ints:
     """Return the label of each node once nobody wants to move; no community grows beyond `cap`.
 
@@ -156,32 +153,29 @@ def propagate(graph: Graph, labels: Ints, cap: int, active: Ints | None = None) 
     nodes = np.flatnonzero(graph.degrees) if active is None else active
     turn = 0
     while len(nodes):
-        wishes = _wishes(graph, labels, sizes, cap, nodes)
-        moving, targets, _ = _admitted(_winners(graph, wishes, turn), sizes, cap, graph.hashes)
+        wanting, moving, targets = _moves(graph, labels, sizes, cap, nodes, turn)
         np.subtract.at(sizes, labels[moving], 1)
         np.add.at(sizes, targets, 1)
         labels[moving] = targets
         _, entries = graph.entries(moving)
         again = np.zeros(graph.nodes, bool)
-        again[graph.ends[entries]] = again[wishes[0]] = True
+        again[graph.ends[entries]] = again[wanting] = True
         nodes = np.flatnonzero(again)
         turn += 1
     return labels
 
 
-def _wishes(graph: Graph, labels: Ints, sizes: Ints, cap: int, nodes: Ints) -> Wishes:
-    """Return which of these nodes want to move: for them another community has a greater key."""
+def _moves(
+    graph: Graph, labels: Ints, sizes: Ints, cap: int, nodes: Ints, turn: int
+) -> tuple[Ints, Ints, Ints]:
+    """Return which of these nodes want to move, as another community has a greater key; who does; where."""
     rows, entries = graph.entries(nodes)
     own = labels[nodes]
     # Its own label, too, with weight 0: of a node that is alone in its community no neighbour has it.
     alone = np.arange(len(nodes)) * graph.nodes + own
     codes = np.concatenate((rows * graph.nodes + labels[graph.ends[entries]], alone))
-    order = np.argsort(codes, kind="stable")  # rows are in order already: 5 times as fast as another kind
-    codes = codes[order]
-    first = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1])))
-    weights = np.concatenate((graph.weights[entries], np.zeros(len(nodes), np.int64)))[order]
-    weight = np.add.reduceat(weights, first)
-    row, label = np.divmod(codes[first], graph.nodes)
+    codes, weight = _summed(codes, np.concatenate((graph.weights[entries], np.zeros(len(nodes), np.int64))))
+    row, label = np.divmod(codes, graph.nodes)
     mine = label == own[row]
     having = weight[mine]  # each row has its own label once
     kept = mine | (sizes[label] < cap)
@@ -191,34 +185,24 @@ def _wishes(graph: Graph, labels: Ints, sizes: Ints, cap: int, nodes: Ints) -> W
     row, label, weight = row[top], label[top], weight[top]
     order = np.lexsort((graph.hashes[label], sizes[label], row))
     best = order[np.flatnonzero(np.concatenate((row[order][1:] != row[order][:-1], [True])))]
-    wanting = best[label[best] != own[row[best]]]
-    return np.stack((nodes[row[wanting]], label[wanting], weight[wanting] - having[row[wanting]]))
-
-
-def _winners(graph: Graph, wishes: Wishes, turn: int) -> Wishes:
-    """Return the wishes of nodes whose number of this round beats that of each wanting neighbour."""
-    nodes, numbers = wishes[0], np.zeros(graph.nodes, np.uint64)
-    numbers[nodes] = _mixed(graph.hashes[nodes], turn)
-    rows, entries = graph.entries(nodes)
-    beaten = numbers[graph.ends[entries]] > numbers[nodes][rows]
-    return wishes[:, np.bincount(rows[beaten], minlength=len(nodes)) == 0]
-
-
-def _admitted(wishes: Wishes, sizes: Ints, cap: int, hashes: Hashes) -> Wishes:
-    """Return the wishes for which there is room: of each target the greatest gains, then hashes."""
-    nodes, targets, gains = wishes
-    order = np.lexsort((hashes[nodes], gains, targets))[::-1]
-    _, first, of = np.unique(targets[order], return_index=True, return_inverse=True)
-    return wishes[:, order[np.arange(len(order)) - first[of] < cap - sizes[targets[order]]]]
-
-
-def _mixed(hashes: Hashes, turn: int) -> Hashes:
-    """Return another order of the nodes each round: splitmix64, one to one (Steele et al. 2014)."""
-    with np.errstate(over="ignore"):
-        z = hashes + np.uint64(turn + 1) * np.uint64(0x9E3779B97F4A7C15)
+    best = best[label[best] != own[row[best]]]
+    wanting, targets, gains = nodes[row[best]], label[best], weight[best] - having[row[best]]
+    # A node moves whose number of this round beats that of each wanting neighbour.
+    numbers = np.zeros(graph.nodes, np.uint64)
+    with np.errstate(over="ignore"):  # another order each round: splitmix64, one to one (Steele et al. 2014)
+        z = graph.hashes[wanting] + np.uint64(turn + 1) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
+        numbers[wanting] = z ^ (z >> np.uint64(31))
+    rows, entries = graph.entries(wanting)
+    beaten = rows[numbers[graph.ends[entries]] > numbers[wanting][rows]]
+    free = np.bincount(beaten, minlength=len(wanting)) == 0
+    moving, targets, gains = wanting[free], targets[free], gains[free]
+    # Of each target so many as there is room for: the greatest gains, then hashes.
+    order = np.lexsort((graph.hashes[moving], gains, targets))[::-1]
+    _, first, of = np.unique(targets[order], return_index=True, return_inverse=True)
+    kept = order[np.arange(len(order)) - first[of] < cap - sizes[targets[order]]]
+    return wanting, moving[kept], targets[kept]
 
 
 NOBODY = -1  # the label of a node that belongs to no community
@@ -227,17 +211,6 @@ CAP, LARGE, LARGE_CAP = 500, 1_000_000, 1000  # members; of a graph of so many n
 HUB, HUB_TIMES = 200, 20  # neighbours; times the median: a node with more than both is a hub
 NEAR = 5  # `folded` says of what this is the inverse
 _FEWER = 0.9  # an upper level has at most so many communities, as a share of the level below
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Levels:
-    """Communities by level. Each level is a list of communities, each the nodes in it, rising.
-
-    parents     of each community but those of the last level the index of the one above it, or None
-    """
-
-    members: list[list[Ints]]
-    parents: list[list[int | None]]
 
 
 def cap_for(nodes: int) -> int:
@@ -284,8 +257,7 @@ def folded(graph: Graph, labels: Ints, cap: int, *, near: bool = False) -> Ints:
 
     Then the smaller, then that of the greater hash; only where both together stay within the cap. Each merge
     leaves one community less, so it ends. Labels are least members, before and after.
-
-    near    those join whose weight to the other, beyond what chance gives, is a fifth of their own inside
+    near: those join whose weight to the other, beyond what chance gives, is a fifth of their own inside
     """
     strength = np.bincount(graph.heads, graph.weights, graph.nodes).astype(np.int64)
     while True:
@@ -294,13 +266,17 @@ def folded(graph: Graph, labels: Ints, cap: int, *, near: bool = False) -> Ints:
         a, b = labels[heads], labels[graph.ends]
         # What can join: small, or near, with a neighbour that has room.
         out = (a != b) & (near | (sizes[a] < LEAST)) & (sizes[a] + sizes[b] <= cap)
-        codes, inverse = np.unique(a[out] * graph.nodes + b[out], return_inverse=True)
-        weight = np.bincount(inverse, graph.weights[out], len(codes)).astype(np.int64)
+        codes, weight = _summed(a[out] * graph.nodes + b[out], graph.weights[out])
         small, target = np.divmod(codes, graph.nodes)
         if near:
             inside = np.bincount(a[a == b], graph.weights[a == b], graph.nodes).astype(np.int64)
             ends = np.bincount(labels, strength, graph.nodes).astype(np.int64)
-            those = _near(weight, inside[small], ends[small], ends[target], int(strength.sum()))
+            # NEAR * (weight * all - ends * others) > inside * all - ends**2, of Python's integers: in a dense
+            # group the products are larger than 64 bits hold.
+            more, less = NEAR * weight - inside[small], NEAR * ends[target] - ends[small]
+            those = (more.astype(object) * int(strength.sum()) > ends[small].astype(object) * less).astype(
+                bool
+            )
             small, target, weight = small[those], target[those], weight[those]
         if not len(small):
             return labels
@@ -311,16 +287,6 @@ def folded(graph: Graph, labels: Ints, cap: int, *, near: bool = False) -> Ints:
         least = np.full(graph.nodes, graph.nodes)
         np.minimum.at(least, labels, np.arange(graph.nodes))
         labels = least[labels]
-
-
-def _near(weight: Ints, inside: Ints, ends: Ints, others: Ints, all_: int) -> NDArray[np.bool_]:
-    """Return of which pairs NEAR * (weight * all_ - ends * others) > inside * all_ - ends**2.
-
-    Products are of Python's integers: in a dense group they are larger than 64 bits hold.
-    """
-    more, less = NEAR * weight - inside, NEAR * others - ends
-    found: NDArray[np.bool_] = more.astype(object) * all_ > ends.astype(object) * less
-    return found.astype(bool)
 
 
 def _joined(small: Ints, targets: Ints, sizes: Ints, graph: Graph, cap: int) -> Ints:
@@ -363,14 +329,20 @@ def _with_hubs(graph: Graph, labels: Ints, hubs: NDArray[np.bool_], cap: int) ->
 def plurality(labels: Ints, weights: Ints, sizes: Ints, graph: Graph, cap: int) -> tuple[int, int] | None:
     """Return the label with most weight, then size, then hash, that has room, and its weight."""
     known = labels != NOBODY
-    found, inverse = np.unique(labels[known], return_inverse=True)
-    weight = np.bincount(inverse, weights[known], len(found)).astype(np.int64)
+    found, weight = _summed(labels[known], weights[known])
     room = sizes[found] < cap
     found, weight = found[room], weight[room]
     if not len(found):
         return None
     best = int(np.lexsort((graph.hashes[found], sizes[found], weight))[-1])
     return int(found[best]), int(weight[best])
+
+
+class _InOrder(Random):
+    """What Louvain visits is visited in its order: one community more would shuffle all into another."""
+
+    def shuffle(self, x: MutableSequence[Any]) -> None:
+        """Leave it."""
 
 
 def levels_of(graph: Graph, labels: Ints) -> Levels:
@@ -381,43 +353,28 @@ def levels_of(graph: Graph, labels: Ints) -> Levels:
     number[nodes] = codes
     order = np.argsort(codes, kind="stable")
     lowest = np.split(nodes[order], np.flatnonzero(np.diff(codes[order])) + 1) if len(found) else []
-    levels = Levels([lowest], [])
-    for groups in _louvain(graph, number, len(found)):
-        below = levels.members[-1]
+    levels = [lowest]
+    heads, count = graph.heads, max(len(found), 1)
+    a, b = number[heads], number[graph.ends]
+    kept = (a != NOBODY) & (b != NOBODY) & (heads < graph.ends)
+    low, high = np.minimum(a, b)[kept], np.maximum(a, b)[kept]
+    codes, weight = _summed(low * count + high, graph.weights[kept])
+    low, high = np.divmod(codes, count)
+    partitions: Iterable[Iterable[Iterable[int]]] = []
+    if (low != high).any():
+        import networkx as nx  # slow to import, and most commands need none of it
+
+        quotient = nx.Graph()
+        quotient.add_nodes_from(range(len(found)))
+        quotient.add_weighted_edges_from(zip(low.tolist(), high.tolist(), weight.tolist(), strict=True))
+        partitions = nx.community.louvain_partitions(quotient, weight="weight", seed=_InOrder(0))
+    for groups in (sorted(sorted(group) for group in level) for level in partitions):
+        below = levels[-1]
         if len(groups) > _FEWER * len(below):
             continue
         of = {child: at for at, children in enumerate(groups) for child in children}
         # `groups` are of the lowest communities: a community below lies wholly in one of them.
         owner = [of[int(number[members[0]])] for members in below]
-        levels.parents.append([*owner])
         members = [[below[n] for n, at in enumerate(owner) if at == group] for group in range(len(groups))]
-        levels.members.append([np.sort(np.concatenate(parts)) for parts in members])
-    levels.parents.append([None] * len(levels.members[-1]))
+        levels.append([np.sort(np.concatenate(parts)) for parts in members])
     return levels
-
-
-class _InOrder(Random):
-    """What Louvain visits is visited in its order: one community more would shuffle all into another."""
-
-    def shuffle(self, x: MutableSequence[Any]) -> None:
-        """Leave it."""
-
-
-def _louvain(graph: Graph, number: Ints, count: int) -> list[list[list[int]]]:
-    """Return Louvain's levels over `count` communities: each a list of groups, sorted, of their numbers."""
-    heads = graph.heads
-    a, b = number[heads], number[graph.ends]
-    kept = (a != NOBODY) & (b != NOBODY) & (heads < graph.ends)
-    low, high = np.minimum(a, b)[kept], np.maximum(a, b)[kept]
-    codes, inverse = np.unique(low * max(count, 1) + high, return_inverse=True)
-    weight = np.bincount(inverse, graph.weights[kept], len(codes)).astype(np.int64)
-    low, high = np.divmod(codes, max(count, 1))
-    if not (low != high).any():
-        return []
-    import networkx as nx  # slow to import, and most commands need none of it
-
-    quotient = nx.Graph()
-    quotient.add_nodes_from(range(count))
-    quotient.add_weighted_edges_from(zip(low.tolist(), high.tolist(), weight.tolist(), strict=True))
-    found = nx.community.louvain_partitions(quotient, weight="weight", seed=_InOrder(0))
-    return [sorted(sorted(group) for group in level) for level in found]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain, count
 from typing import Any
@@ -26,7 +26,7 @@ from kgray.graph import AS_OF, PROFILE, Community
 from kgray.kinds import Row
 from kgray.ports import Appending, Embedder, Store, Summarizer, SummaryRequest
 from kgray.prompting.tokens import count_tokens
-from kgray.search.texts import texts_of
+from kgray.search.index import texts_of
 
 _KEPT_RUNS, _CENTRAL = 2, 10  # runs; members that an upper community names
 _TRIES = 10
@@ -149,7 +149,7 @@ class Refresh:
         vectors |= {text: rows.vector_bytes(vector) for text, vector in pairs}
         return [
             Community(
-                run=done.run, id=one.id, level=one.level, parent=one.parent, size=one.size,
+                run=done.run, id=one.id, level=one.level, parent=one.parent, size=len(one.members),
                 members=tuple(one.members if not one.level else one.members[:_CENTRAL]),
                 sources=np.array(sorted(one.sources(shown)), "<u4").tobytes(), vector=vectors[told[one.id]],
                 **asdict(texts[one.id]),
@@ -168,14 +168,13 @@ class _Writer:
 
     def __init__(self, refresh: Refresh, shown: Snapshot, done: Refreshed) -> None:
         self.refresh, self.shown, self.done = refresh, shown, done
-        self.names = set[str]()
         self.before, self.keeping = {one.id: one for one in shown.listed}, Kept(shown)
         self.known = self._journaled(one.content for one in shown.listed) if refresh.summarizer else {}
 
     async def all(self, found: Sequence[Sequence[Found]]) -> dict[str, Text]:
         """Return a text of each community, level by level: an upper one is shown those below it."""
         lowest = [level for level in found if level and level[0].level != PROFILE]
-        texts = await asyncio.to_thread(writing.offline, self.shown, lowest)
+        texts, names = await asyncio.to_thread(writing.offline, self.shown, lowest), set[str]()
         for level in found:
             written = await asyncio.gather(*(self._written(one, texts) for one in level))
             for community, text in zip(level, written, strict=True):
@@ -189,15 +188,12 @@ class _Writer:
                 kept = same and self.refresh.summarizer is None
                 self.done.kept += kept
                 self.done.offline += text is None and not kept
-                texts[community.id] = self._named(texts[community.id])
+                own = texts[community.id].name  # but no other community of the run has it
+                tries = chain((own,), (f"{own} ({again})" for again in count(2)))
+                name = next(name for name in tries if name not in names)
+                names.add(name)
+                texts[community.id] = replace(texts[community.id], name=name)
         return texts
-
-    def _named(self, text: Text) -> Text:
-        """Return a text whose name no other community of the run has."""
-        names = chain((text.name,), (f"{text.name} ({again})" for again in count(2)))
-        name = next(name for name in names if name not in self.names)
-        self.names.add(name)
-        return replace(text, name=name)
 
     async def _written(self, one: Found, texts: Mapping[str, Text]) -> Text | None:
         """Return the text of a model; None where there is none, or it says nothing usable."""
@@ -292,7 +288,7 @@ def _published(at: Appending, *, shown: Snapshot, made: Sequence[Community], run
         return False
     if current(at, group) != shown.parent:
         return False
-    at.put(kinds.COMMUNITY_RUNS, group, astuple(run))
+    at.put(kinds.COMMUNITY_RUNS, group, tuple(run))
     for one in made:
         at.put(kinds.COMMUNITIES, group, rows.community_row(one))
     for old in finding.runs(at, group)[: -(_KEPT_RUNS - 1)]:

@@ -21,9 +21,8 @@ from kgray.graph import PROFILE, Entity, Fact
 from kgray.ports import SummaryRequest, SummaryTask
 from kgray.prompting.prompts import load, section
 from kgray.prompting.tokens import count_tokens
-from kgray.search.excerpts import safe
+from kgray.search.context import best, safe, told, who
 from kgray.search.query import languages
-from kgray.search.texts import best, told, who
 from kgray.times import Instant, to_datetime
 from kgray.words import plain_words
 
@@ -69,22 +68,18 @@ def offline(snapshot: Snapshot, found: Sequence[Sequence[Found]]) -> dict[str, T
     texts: dict[str, Text] = {}
     for one in (one for level in found for one in level):
         name = ", ".join(_names(snapshot, one.members[:_NAMED]))
-        summary = _summary(snapshot, one, terms.get(one.id, ()), texts)
+        inside = [texts[child.id].name for child in one.children] or _names(snapshot, one.members)
+        many = f" in {len(one.children)} communities" if one.children else ""
+        more = f" and {len(inside) - _LISTED} more" if len(inside) > _LISTED else ""
+        joined = ("; " if one.children else ", ").join(inside[:_LISTED])
+        parts = [f"{len(one.members)} members{many}: {joined}{more}."]
+        parts += [f"{told(fact)}." for fact in best(one.facts, snapshot.recorded_at)[:_TOLD]]
+        parts += [f"Often: {', '.join(words)}."] if (words := terms.get(one.id)) else []
+        years = [to_datetime(at).year for fact in one.facts for at in (fact.valid_at, fact.invalid_at) if at]
+        parts += [f"{len(one.facts)} facts, {min(years)} to {max(years)}."] if years else []
+        summary = " ".join(parts)
         texts[one.id] = Text(name=name, summary=summary, writer=OFFLINE, content=key_of(name, summary))
     return texts
-
-
-def _summary(snapshot: Snapshot, one: Found, words: Sequence[str], texts: Mapping[str, Text]) -> str:
-    inside = [texts[child.id].name for child in one.children] or _names(snapshot, one.members)
-    many = f" in {len(one.children)} communities" if one.children else ""
-    more = f" and {len(inside) - _LISTED} more" if len(inside) > _LISTED else ""
-    joined = ("; " if one.children else ", ").join(inside[:_LISTED])
-    parts = [f"{one.size} members{many}: {joined}{more}."]
-    parts += [f"{told(fact)}." for fact in best(one.facts, snapshot.recorded_at)[:_TOLD]]
-    parts += [f"Often: {', '.join(words)}."] if words else []
-    years = [to_datetime(at).year for fact in one.facts for at in (fact.valid_at, fact.invalid_at) if at]
-    parts += [f"{len(one.facts)} facts, {min(years)} to {max(years)}."] if years else []
-    return " ".join(parts)
 
 
 def _names(snapshot: Snapshot, members: Iterable[str]) -> list[str]:
@@ -107,12 +102,11 @@ def _terms(snapshot: Snapshot, lowest: Sequence[Found]) -> dict[str, list[str]]:
             own[one.id].update(word for word in words if not word.isdigit())
         every.update(own[one.id])
     mean = every.total() / max(1, len(own))
-
-    def best(counted: Counter[str]) -> list[str]:
-        scores = {word: times * math.log(1 + mean / every[word]) for word, times in counted.items()}
-        return sorted(scores, key=lambda word: (-scores[word], word))[:_TERMS]
-
-    return {id_: best(counted) for id_, counted in own.items()}
+    found = {}
+    for id_, counted in own.items():
+        scores = {word: -times * math.log(1 + mean / every[word]) for word, times in counted.items()}
+        found[id_] = [word for _, word in sorted(zip(scores.values(), scores, strict=True))[:_TERMS]]
+    return found
 
 
 def parts_of(one: Found, texts: Mapping[str, Text]) -> list[Found]:
@@ -124,7 +118,7 @@ def parts_of(one: Found, texts: Mapping[str, Text]) -> list[Found]:
     if one.level == PROFILE:
         return []
     shown = sum(count_tokens(texts[child.id].text) for child in one.children)
-    much = max(shown / _PARTS_TOKENS, 0 if one.children else one.size / _WHOLE)
+    much = max(shown / _PARTS_TOKENS, 0 if one.children else len(one.members) / _WHOLE)
     if much <= 1:
         return []
     count = min(_MOST_PARTS, 1 << math.ceil(math.log2(much)))
@@ -146,9 +140,7 @@ def request_of(
 ) -> SummaryRequest:
     """Return what a model is asked about a community, a part of one, or one entity.
 
-    Members, the summaries of its parts and facts; or the summaries of the communities in it, or of parts of
-    them, and the facts between them. What is chosen by rank is listed by id, so that another order of rank is
-    the same request.
+    What is chosen by rank is listed by id, so that another order of rank is the same request.
     """
     facts = best_facts(snapshot, one)
     shown = section("FACTS", [{"id": at, "fact": told(fact)[:_FACT]} for at, fact in enumerate(facts)])
@@ -161,7 +153,7 @@ def request_of(
         shown = section("COMMUNITIES", [text.told for text in below]) + shown
     else:
         summed = section("PARTS", [text.told for text in parts]) if parts else ""
-        cards = [card(snapshot.entities[member]) for member in shown_members(one)]
+        cards = [card(snapshot.entities[member]) for member in sorted(one.members[:_CARDS])]
         shown = section("MEMBERS", cards) + summed + shown
     ids = tuple(fact.id for fact in facts)
     return SummaryRequest(task=task, head=load(task), data=shown, room=_ROOM[task], facts=ids)
@@ -170,11 +162,6 @@ def request_of(
 def best_facts(snapshot: Snapshot, one: Found) -> list[Fact]:
     """Return the facts that are shown of a community, by id."""
     return sorted(best(one.facts, snapshot.recorded_at)[:_FACTS], key=lambda fact: fact.id)
-
-
-def shown_members(one: Found) -> list[str]:
-    """Return the members that are shown of a community, by id."""
-    return sorted(one.members[:_CARDS])
 
 
 def card(entity: Entity) -> str:
@@ -199,7 +186,6 @@ class Kept:
     """What holds in a snapshot of a group, to compare texts of earlier ones with."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        """snapshot: the present."""
         self._snapshot = snapshot
 
     @cached_property
@@ -228,7 +214,7 @@ class Kept:
 
     def _shown(self, one: Found, texts: Mapping[str, Text]) -> Iterable[str]:
         yield from (child.id for child in one.children)
-        yield from () if one.children else shown_members(one)
+        yield from () if one.children else sorted(one.members[:_CARDS])
         yield from (fact.id for fact in best_facts(self._snapshot, one))
         for part in parts_of(one, texts):
             yield from self._shown(part, texts)

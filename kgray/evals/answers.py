@@ -100,22 +100,21 @@ class Examination:
         row |= {"right": question.answer, "context": seen, "tokens": count_tokens(seen)}
         started = time.perf_counter()
         try:
-            about = {"CONTEXT": seen, "QUESTION": {"asked": question.at, "question": question.text}}
-            row["answer"] = await _replied(self.reader, "answer", about)
+            shown = {"CONTEXT": seen, "QUESTION": {"asked": question.at, "question": question.text}}
+            row["answer"] = await _replied(self.reader, "answer", shown)
         except ContentError as error:  # such as a conversation longer than the reader's window
             return row | {"answer": None, "error": str(error), "correct": False}
         row["seconds"] = time.perf_counter() - started
+        about = {"type": question.type, "question": question.text, "right_answer": question.answer}
         graded = {"correct": row["answer"], "judge_accepts_right": question.answer}
         for name, answer in (graded | {"judge_accepts_wrong": wrong}).items():
-            row |= {} if answer is None else {name: await self._is_correct(question, answer)}
+            if answer is not None:
+                row[name] = None  # where the judge's reply cannot be read
+                with suppress(InvalidAnswer):
+                    row[name] = await _replied(
+                        self.judge, "grade", {"GRADED": about | {"graded_answer": answer}}
+                    )
         return row
-
-    async def _is_correct(self, question: Question, answer: str) -> bool | None:
-        """Return the judge's verdict; None where its reply cannot be read."""
-        about = {"type": question.type, "question": question.text, "right_answer": question.answer}
-        with suppress(InvalidAnswer):
-            return bool(await _replied(self.judge, "grade", {"GRADED": about | {"graded_answer": answer}}))
-        return None
 
 
 def as_asked(rows: Sequence[Mapping[str, Any]]) -> list[Asked]:

@@ -2,9 +2,7 @@
 
 The questions are of files that a user brings: LoCoMo, LongMemEval, DMR (MSC-Self-Instruct), and JSON lines of
 kgray's form; the first row tells which. What cannot be measured is left out and counted in the notes.
-
-A ranking is a sequence of sets, best first: the messages that each hit stands for. A fact stands for the
-messages that support it, an entity for none.
+A ranking is a sequence of sets, best first: the messages that each hit stands for, an entity for none.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import math
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -112,26 +110,22 @@ def read_dataset(path: Path, *, most: int | None = None) -> Dataset:
     notes: Counter[str] = Counter()
     found = []
     for name, told in islice(messages.items(), most):
-        known = {message.id for message in told}
+        known, asked = {message.id for message in told}, []
         if len(known) < len(told):
             raise InputError(f"{path}: two messages of the conversation {name} have one id")
-        asked = tuple(_usable(questions[name], known, notes))
-        found.append(Conversation(name=name, messages=tuple(told), questions=asked))
+        for question in questions[name]:
+            if missing := set(question.evidence) - known:
+                notes["ids of evidence name no message"] += len(missing)
+            evidence = tuple(dict.fromkeys(id_ for id_ in question.evidence if id_ in known))
+            if evidence or question.apart or question.answer or question.fact:
+                asked.append(replace(question, evidence=evidence))
+            else:
+                notes["questions have neither evidence nor an answer"] += 1
+        found.append(Conversation(name=name, messages=tuple(told), questions=tuple(asked)))
     if not any(talk.questions for talk in found):
         raise InputError(f"{path} holds no question with evidence or an answer")
     lines = tuple(f"{count} {what}" for what, count in notes.items())
     return Dataset(conversations=tuple(found), notes=lines)
-
-
-def _usable(asked: list[Question], known: set[str], notes: Counter[str]) -> Iterator[Question]:
-    for question in asked:
-        if missing := set(question.evidence) - known:
-            notes["ids of evidence name no message"] += len(missing)
-        evidence = tuple(dict.fromkeys(name for name in question.evidence if name in known))
-        if evidence or question.apart or question.answer or question.fact:
-            yield replace(question, evidence=evidence)
-        else:
-            notes["questions have neither evidence nor an answer"] += 1
 
 
 def _parts(path: Path) -> _Parts:
@@ -311,10 +305,7 @@ def words(text: str) -> list[str]:
 
 
 def of_context(context: str, supported: Collection[str], evidence: Mapping[str, str]) -> float:
-    """Return the share of the evidence (message -> its text) that a context holds.
-
-    supported   messages that the facts in the context rest on
-    """
+    """Return the share of the evidence (message -> text) that a context holds; supported: by its facts."""
     lines = list(map(words, context.splitlines()))
     return fmean(float(name in supported or told_in(text, lines)) for name, text in evidence.items())
 
@@ -340,31 +331,17 @@ def mean(values: Sequence[float]) -> dict[str, float]:
     """
     if not values:
         raise ValueError("a mean needs at least one value")
-    middle = fmean(values)
+    middle, count = fmean(values), len(values)
     if set(values) <= {0.0, 1.0}:
-        low, high = _wilson(middle, len(values))
+        z = NormalDist().inv_cdf(0.975)
+        scale, centre = 1 + z * z / count, middle + z * z / (2 * count)
+        spread = z * math.sqrt(middle * (1 - middle) / count + z * z / (4 * count * count))
+        low, high = max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
     else:
         given = np.asarray(values, dtype=np.float64)
         drawn = np.random.default_rng(0).integers(len(given), size=(_RESAMPLES, len(given)))
         low, high = map(float, np.quantile(given[drawn].mean(axis=1), (0.025, 0.975)))
-    return {"mean": round(middle, 4), "low": round(low, 4), "high": round(high, 4), "count": len(values)}
-
-
-def columns(rows: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
-    """Return name -> its values, of the rows that have it."""
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        for name, value in row.items():
-            found.setdefault(name, []).append(value)
-    return found
-
-
-def _wilson(share: float, count: int) -> tuple[float, float]:
-    z = NormalDist().inv_cdf(0.975)
-    scale = 1 + z * z / count
-    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    centre = share + z * z / (2 * count)
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+    return {"mean": round(middle, 4), "low": round(low, 4), "high": round(high, 4), "count": count}
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -478,13 +455,18 @@ def report(rows: Sequence[Asked], *, whole: bool = False) -> dict[str, Any]:
 
 
 def _figures(rows: Sequence[Asked]) -> dict[str, Any]:
-    timed = columns(row.seconds for row in rows)
+    marks, timed = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    for row in rows:
+        for name, value in row.marks.items():
+            marks[name].append(value)
+        for name, value in row.seconds.items():
+            timed[name].append(1000 * value)
     shares = {"p50": 0.5, "p95": 0.95}
     return {
         "questions": len(rows),
-        "measures": {name: mean(values) for name, values in columns(row.marks for row in rows).items()},
+        "measures": {name: mean(values) for name, values in marks.items()},
         "ms": {
-            name: {at: round(1000 * percentile(values, share), 2) for at, share in shares.items()}
+            name: {at: round(percentile(values, share), 2) for at, share in shares.items()}
             for name, values in timed.items()
         },
     }

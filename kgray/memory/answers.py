@@ -28,7 +28,7 @@ from kgray.ports import GraphView, Store
 from kgray.records import Episode, GroupRecords, is_storable
 from kgray.rows import folded
 from kgray.search import Filters, spans_of
-from kgray.search.texts import profiles
+from kgray.search.context import profiles
 from kgray.times import Instant, from_datetime, show, to_datetime
 
 _BEGINNING = re.compile(r"[0-9a-f]{4}[0-9a-f-]*")  # at least 4 digits of an id

@@ -22,8 +22,7 @@ from kgray.memory.face import Memory
 from kgray.ports import Answerer
 from kgray.prompting.tokens import Counter, count_tokens
 from kgray.search.answering import LEAST_ROOM, NO_COST, ROOM, OnText, prompt_of, request_of
-from kgray.search.context import Context, write
-from kgray.search.excerpts import safe
+from kgray.search.context import Context, safe, write
 from kgray.times import given, to_datetime
 
 Mode = Literal["local", "global", "drift"]

@@ -32,7 +32,7 @@ from kgray.memory import answers
 from kgray.ports import Embedder, GraphView, GroupCounts, Store, at_one_moment
 from kgray.records import check_group
 from kgray.search import spans_of
-from kgray.search.texts import profiles
+from kgray.search.context import profiles
 from kgray.times import Instant, show
 
 MAX_DEPTH = 4

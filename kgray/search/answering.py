@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kgray.errors import Cost, InputError
@@ -33,7 +33,7 @@ class Answered:
     # (number in the text, episode id, the client's id), by number; or (number, community id, its name)
     citations: tuple[tuple[int, str, str | None], ...] = ()
     dropped: tuple[int, ...] = ()  # cited numbers that the context does not have; `text` is without them
-    cost: Cost = field(default_factory=Cost)
+    cost: Cost = NO_COST
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray ask --json` prints."""
@@ -52,7 +52,7 @@ def request_of(
     head, data = load(task), answer_data(question, lines)
     room = ROOM
     if max_tokens is not None:
-        prompt = count_tokens(head) + count_tokens(data)
+        prompt = prompt_of(task, question, lines)
         room = min(ROOM, max_tokens - prompt)
         if room < LEAST_ROOM:
             raise InputError(
@@ -75,8 +75,7 @@ class Checked:
         """on_text: called with each piece that is sure."""
         self._context, self._on_text = context, on_text
         self._raw, self._shown = "", 0
-        self._cited: dict[int, None] = {}
-        self._dropped: dict[int, None] = {}
+        self._cited, self._dropped = set[int](), set[int]()
 
     def take(self, piece: str) -> None:
         """Take a piece; pass on what can no longer change."""
@@ -90,18 +89,11 @@ class Checked:
             self._on_text(_SAID_SO)
             return Answered(text=_SAID_SO, found=False, context=self._context, cost=cost)
         text = self._show(self._raw.rstrip())
-        citations = [
-            (number, episode, client)
-            for number in sorted(self._cited)
-            for episode, client in self._context.cited[number - 1].told_by
-        ]
+        cited = [(number, self._context.cited[number - 1].told_by) for number in sorted(self._cited)]
+        citations = tuple((number, *episode) for number, told_by in cited for episode in told_by)
+        seen, dropped = self._context, tuple(sorted(self._dropped))
         return Answered(
-            text=text.strip(),
-            found=True,
-            context=self._context,
-            citations=tuple(citations),
-            dropped=tuple(sorted(self._dropped)),
-            cost=cost,
+            text=text.strip(), found=True, context=seen, citations=citations, dropped=dropped, cost=cost
         )
 
     def _bare(self) -> str:
@@ -118,7 +110,7 @@ class Checked:
         """Return a citation without the numbers that no line has; "" for one that has no other."""
         numbers = list(dict.fromkeys(map(int, re.findall(r"\d+", found[1]))))
         kept = [number for number in numbers if 1 <= number <= len(self._context.cited)]
-        self._cited.update(dict.fromkeys(kept))
-        self._dropped.update(dict.fromkeys(number for number in numbers if number not in kept))
+        self._cited.update(kept)
+        self._dropped.update(set(numbers) - set(kept))
         blank = found[0][: len(found[0]) - len(found[0].lstrip())]
         return f"{blank}[{', '.join(map(str, kept))}]" if kept else ""

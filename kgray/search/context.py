@@ -1,4 +1,4 @@
-"""The context block: what a search found as text for a prompt, within a budget of tokens.
+"""The context block: what a search found as text for a prompt, within a budget of tokens; stored text, safe.
 
 Hits of all scopes are chosen by their scores, not by score per token: short lines hold less evidence. What is
 chosen is shown in an order that does not depend on scores, so the same hits give the same text.
@@ -7,22 +7,24 @@ chosen is shown in an order that does not depend on scores, so the same hits giv
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from types import MappingProxyType
 from typing import Any
 
+from kgray import kinds, times
 from kgray.derivation.stored import view_now
 from kgray.errors import InputError
-from kgray.graph import Hit, Scope, named
-from kgray.ports import at_one_moment
-from kgray.prompting.tokens import Counter, count_tokens
-from kgray.search.excerpts import dates, day_of, excerpt, pattern, safe
+from kgray.graph import Entity, Fact, Hit, Scope, named
+from kgray.ports import GraphView, Store, at_one_moment
+from kgray.prompting import tokens as counting
+from kgray.search.index import run_at, texts_of
 from kgray.search.query import MAX_LIMIT, Query
 from kgray.search.searcher import Searcher, ViewAt
-from kgray.search.texts import profiles, who
-from kgray.times import to_datetime
+from kgray.times import Instant, to_datetime
 
 MIN_TOKENS = 64  # room for the longest fixed answer, which holds no hit
 CONTEXT_HITS = 60  # Zep's paper takes 20 facts and 20 entities; here the budget decides how many are used
@@ -40,6 +42,23 @@ _CITED: frozenset[Scope] = frozenset({"fact", "episode"})
 _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 _DAYS = "Mon Tue Wed Thu Fri Sat Sun".split()  # begins no line with a number, as lines to cite do
 _START = datetime.min.replace(tzinfo=UTC)
+TOLD = 5  # facts of a profile that no model wrote
+_READ = 50  # facts an entity, the newest: an entity with very many does not hold up a read
+_ALIASES = 5
+_CORRECTIONS = frozenset({"merge", "split", "undo"})
+_LINE = 2000  # characters of a stored text that are used: a longer line does not help a prompt
+_HIDDEN = {"Cc", "Cs"}  # control characters, lone surrogates
+# A character that a model could read as the "<" of a tag: "<" or one that looks like it, then a letter, with
+# blanks, slashes and invisible characters allowed between the two; or of a chat turn's mark ("<|im_end|>").
+_TAG_OPENS = re.compile(
+    r"[<\uff1c\ufe64\u2039\u3008]"
+    r"(?=[\s/\\\uff0f\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]*"
+    r"[A-Za-z\uff21-\uff5a|\uff5c])"
+)
+EXCERPT = 400  # characters of a raw episode
+_QUERY = 2000  # characters of a query that are looked for
+_UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7ff"
+_WORDS = re.compile(rf"[^\W{_UNSPACED}]+|[{_UNSPACED}]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +96,7 @@ async def context(
     *,
     tokens: int = 1500,
     limit: int | None = None,
-    count: Counter = count_tokens,
+    count: counting.Counter = counting.count_tokens,
     view: ViewAt | None = None,
 ) -> Context:
     """Search, and return what was found as text: facts, entities, excerpts of raw episodes.
@@ -96,24 +115,18 @@ async def context(
     found = await searcher.search(replace(query, limit=wanted, recipe=both), view=view)
     # The facts of an episode of triples say it in words, where facts are asked for.
     hits = [hit for hit in found if hit.kind != "triples" or "fact" not in ways.scopes]
-    told = _profiles(searcher, query, view, hits)
+    entities, store = [hit.id for hit in hits if hit.entity is not None], searcher.store
+    facts = {hit.id for hit in hits if hit.fact}  # the line of an entity says what else is so
+
+    def read() -> dict[str, str]:
+        shown, at = view_now(store, query.group) if view is None else view(), query.as_of
+        return profiles(store, shown, entities, as_of=at, known_at=query.known_at, most=2, besides=facts)
+
+    told = at_one_moment(store, read) if entities else {}
     hits = [replace(hit, profile=told[hit.id]) if hit.entity is not None else hit for hit in hits]
     then = {"as of": query.as_of, "as known on": query.known_at}
     moments = {word: to_datetime(moment) for word, moment in then.items() if moment is not None}
     return write(hits, tokens, query=query.text, count=count, moments=moments)
-
-
-def _profiles(searcher: Searcher, query: Query, view: ViewAt | None, hits: Sequence[Hit]) -> dict[str, str]:
-    """Return entity id -> what its line says of it; facts that are hits themselves are left out."""
-    entities, facts = [hit.id for hit in hits if hit.entity is not None], {hit.id for hit in hits if hit.fact}
-
-    def read() -> dict[str, str]:
-        shown = view_now(searcher.store, query.group) if view is None else view()
-        return profiles(
-            searcher.store, shown, entities, as_of=query.as_of, known_at=query.known_at, most=2, besides=facts
-        )
-
-    return at_one_moment(searcher.store, read) if entities else {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,7 +144,7 @@ def write(
     tokens: int,
     *,
     query: str = "",
-    count: Counter = count_tokens,
+    count: counting.Counter = counting.count_tokens,
     moments: Mapping[str, datetime] = MappingProxyType({}),
 ) -> Context:
     """Write hits within `tokens` (at least 64); in any order: their scores are compared over all scopes.
@@ -140,13 +153,29 @@ def write(
     A line that does not fit is left out, and a later one may fit. Empty sections are left out. No stored text
     can end its line or its section, because `safe` removes line breaks and tags.
     """
-    lines = _lines(hits, pattern(query), count)
+    telling = [hit for hit in hits if hit.entity is None or hit.entity.labels or hit.entity.aliases] or hits
+    asked, lines = pattern(query), []  # the worthiest first; a bare name only where nothing else was found
+    for hit in sorted(telling, key=_order):
+        body, worth = _body(hit, asked), hit.score * (_ENTITY if hit.scope == "entity" else 1)
+        mark = "" if hit.scope == "episode" else "[]"
+        lines.append(_Line(hit, body, count(f"{mark}{len(hits)}{body}\n"), worth))
+    lines.sort(key=lambda line: -line.worth)
     told = ", ".join(f"{word} {day_of(moment)}" for word, moment in moments.items())
     text = state = f"This is the state {told}." if told else ""
-    prices = _prices(lines, count)
+    # What is written once for several lines: a section's frame, a day in a source.
+    prices: dict[object, int] = {
+        key: count(f"{head}\n<{tag}>\n</{tag}>\n") for key, (tag, head) in _HEADS.items()
+    }
+    prices |= {_day(line.hit): count(f"{_dated(line.hit, None)}\n") for line in lines}
     chosen: list[_Line] = []
     guess = {line.hit.id for line in _fitting(lines, chosen, tokens - count(text), prices)}
-    lines.sort(key=lambda line: _is_said(line, guess))
+
+    def is_said(line: _Line) -> bool:  # it adds least: a fact without an end whose messages are shown
+        fact = line.hit.fact
+        told = fact.episodes if fact is not None and fact.invalid_at is None else ()
+        return bool(told) and all(episode in guess for episode, _ in told)
+
+    lines.sort(key=is_said)
     while more := _fitting(lines, chosen, tokens - count(text), prices):
         chosen += more  # lines that are counted one by one are rounded up, so the next time there is room
         text = _text(state, chosen)
@@ -157,32 +186,6 @@ def write(
         text = _NO_ROOM if hits else _NOTHING
     shown = sorted((line.hit for line in chosen), key=_order)
     return Context(text=text, tokens=count(text), hits=tuple(shown))
-
-
-def _lines(hits: Sequence[Hit], asked: re.Pattern[str] | None, count: Counter) -> list[_Line]:
-    """Return the lines of the hits, the worthiest first; a bare name only where nothing else was found."""
-    telling = [hit for hit in hits if hit.entity is None or hit.entity.labels or hit.entity.aliases] or hits
-    found = []
-    for hit in sorted(telling, key=_order):
-        body, worth = _body(hit, asked), hit.score * (_ENTITY if hit.scope == "entity" else 1)
-        mark = "" if hit.scope == "episode" else "[]"
-        found.append(_Line(hit, body, count(f"{mark}{len(hits)}{body}\n"), worth))
-    return sorted(found, key=lambda line: -line.worth)
-
-
-def _is_said(line: _Line, shown: Collection[str]) -> bool:
-    """Whether a line adds least: a fact without an end whose messages are shown."""
-    fact = line.hit.fact
-    told = fact.episodes if fact is not None and fact.invalid_at is None else ()
-    return bool(told) and all(episode in shown for episode, _ in told)
-
-
-def _prices(lines: Sequence[_Line], count: Counter) -> dict[object, int]:
-    """Return the tokens of what is written once for several lines: a section's frame, a day in a source."""
-    frames: dict[object, int] = {
-        scope: count(f"{head}\n<{tag}>\n</{tag}>\n") for scope, (tag, head) in _HEADS.items()
-    }
-    return frames | {_day(line.hit): count(f"{_dated(line.hit, None)}\n") for line in lines}
 
 
 def _fitting(
@@ -207,16 +210,17 @@ def _text(state: str, chosen: Sequence[_Line]) -> str:
     ordered = sorted(chosen, key=lambda line: _order(line.hit))
     for scope, (tag, head) in _HEADS.items():
         before: Hit | None = None
+        after: tuple[object, int] | None = None
         for line in (line for line in ordered if line.hit.scope == scope):
             hit, number = line.hit, number + (scope in _CITED)
             written += [] if before else [head, f"<{tag}>"]
             written += [day] if (day := _dated(hit, before)) else []
             if scope == "episode":  # bare: a short message costs 14 tokens, brackets would be two more
-                mark = f"{' ' if _follows(before, hit) else ''}{number}"
+                mark = f"{' ' if (_day(hit), hit.sequence) == after else ''}{number}"
             else:
                 mark = f"- [{number}]" if scope in _CITED else "-"
             written.append(f"{mark}{line.body}".rstrip())
-            before = hit
+            before, after = hit, (_day(hit), (hit.sequence or -1) + 1)  # what comes next in its source
         written += [f"</{tag}>"] if before else []
     return "\n".join(written)
 
@@ -231,13 +235,6 @@ def _order(hit: Hit) -> tuple[Any, ...]:
         return 2, hit.community.level, hit.text, hit.id
     said = hit.reference_time or _START
     return 3, said.date(), hit.told_in or "", said, hit.sequence or 0, hit.id, hit.text, hit.speaker or ""
-
-
-def _follows(before: Hit | None, hit: Hit) -> bool:
-    """Whether a message comes next after another in its source, on the same day."""
-    if before is None or before.sequence is None or hit.sequence is None:
-        return False
-    return _day(before) == _day(hit) and before.sequence == hit.sequence - 1
 
 
 def _day(hit: Hit | None) -> tuple[date | None, str | None]:
@@ -269,3 +266,134 @@ def _body(hit: Hit, asked: re.Pattern[str] | None) -> str:
     speaker = safe(hit.speaker or "")
     part = f": {speaker}" if speaker[:1].isnumeric() else f" {speaker}" if speaker else ""
     return f"{part}: {safe(excerpt(hit.text, asked))}"
+
+
+def pattern(query: str) -> re.Pattern[str] | None:
+    """Return what finds the words of a query in a text, by their beginnings: "works" finds "working"."""
+    words = dict.fromkeys(_WORDS.findall(query[:_QUERY].casefold()))
+    begun = [re.escape(word[: max(4, len(word) - 3)]) for word in words]
+    found = [word if re.match(f"[{_UNSPACED}]", word) else rf"(?<!\w){word}" for word in begun]
+    return re.compile("|".join(found), re.IGNORECASE) if found else None
+
+
+def excerpt(text: str, asked: re.Pattern[str] | None) -> str:
+    """Return about EXCERPT characters of a text, around most of what is asked; else its beginning.
+
+    A word counts the less, the more often the text has it. Cost: O(length).
+    """
+    if len(text) <= EXCERPT or asked is None:
+        return beginning(text, EXCERPT)
+    found = [(match.start(), match[0].casefold()) for match in asked.finditer(text)]
+    often, inside = Counter(word for _, word in found), Counter[str]()
+    best = worth = 0.0
+    first, start, end = 0, 0, 0
+    for place, word in found:
+        inside[word] += 1
+        worth += (inside[word] == 1) / often[word]
+        while found[first][0] < place - EXCERPT // 2:
+            left = found[first][1]
+            inside[left] -= 1
+            worth -= (inside[left] == 0) / often[left]
+            first += 1
+        if worth > best + 1e-9:
+            best, start, end = worth, found[first][0], place
+    begin = max(0, min(start - (EXCERPT - (end - start)) // 2, len(text) - EXCERPT))
+    begin = max(begin, 1 + text.find(" ", begin, start)) if begin else 0
+    shown = beginning(text[begin:], EXCERPT)
+    return f"... {shown}" if begin else shown
+
+
+def beginning(text: str, length: int) -> str:
+    """Return the beginning, cut at a space where there is one."""
+    if len(text) <= length:
+        return text
+    cut = text[:length]
+    return f"{cut[: cut.rfind(' ')] if ' ' in cut else cut} ..."
+
+
+def safe(text: str) -> str:
+    """Return stored text as one line that holds no tag and no control character."""
+    shown = "".join(" " if unicodedata.category(sign) in _HIDDEN else sign for sign in beginning(text, _LINE))
+    return _TAG_OPENS.sub("&lt;", " ".join(shown.split()))
+
+
+def dates(valid_at: datetime | None, invalid_at: datetime | None) -> str:
+    """Return `from - to`: days, or minutes where a span begins and ends on one day."""
+    same_day = valid_at is not None and invalid_at is not None and valid_at.date() == invalid_at.date()
+    start = "unknown" if valid_at is None else day_of(valid_at, minutes=same_day)
+    return f"{start} - {'present' if invalid_at is None else day_of(invalid_at, minutes=same_day)}"
+
+
+def day_of(moment: datetime, *, minutes: bool = False) -> str:
+    """Return a moment as a day, or to the minute."""
+    return moment.isoformat(" ")[: len("2026-03-01 09:30") if minutes else len("2026-03-01")]
+
+
+def who(entity: Entity) -> str:
+    """Return `NAME (type; also known as ...)`."""
+    said = [", ".join(map(safe, entity.labels))] if entity.labels else []
+    if entity.aliases:
+        more = ", ..." if len(entity.aliases) > _ALIASES else ""
+        said.append(f"also known as {', '.join(map(safe, entity.aliases[:_ALIASES]))}{more}")
+    return safe(entity.name) + (f" ({'; '.join(said)})" if said else "")
+
+
+def told(fact: Fact) -> str:
+    """Return a fact with its dates, as one line without a full stop."""
+    text = safe(fact.text).rstrip(".")
+    start, end = (None if at is None else to_datetime(at) for at in (fact.valid_at, fact.invalid_at))
+    return text if fact.event else f"{text} ({dates(start, end)})"
+
+
+def best(facts: Collection[Fact], at: Instant) -> list[Fact]:
+    """Return those of the facts that hold then, the best supported first, then the newest."""
+    holding = [fact for fact in facts if fact.holds_at(at)]
+    return sorted(holding, key=lambda f: (-len(f.episodes), -(f.valid_at or 0), f.id))
+
+
+def profiles(
+    store: Store,
+    view: GraphView,
+    entities: Sequence[str],
+    *,
+    as_of: Instant | None = None,
+    known_at: Instant | None = None,
+    most: int = TOLD,
+    besides: Collection[str] = (),
+) -> dict[str, str]:
+    """Return entity id -> its profile: what a model wrote of it, else the best supported facts that hold.
+
+    A model's text says what held at its run: it is used where no moment is asked for, and nothing was learned
+    of the entity since. view: as known at `known_at`; besides: ids of facts that are shown already.
+    """
+    at = times.now() if as_of is None else as_of
+    found = _written(store, view, entities, known_at) if as_of is None else {}
+    for id_ in entities:
+        if id_ not in found:
+            facts = view.facts_at([id_], at, _READ)
+            shown = [fact for fact in best(facts, at) if fact.id not in besides][:most]
+            found[id_] = " ".join(f"{told(fact)}." for fact in shown)
+    return found
+
+
+def _written(
+    store: Store, view: GraphView, entities: Sequence[str], known_at: Instant | None
+) -> dict[str, str]:
+    """Return entity id -> what a model wrote of it, of those of which nothing was learned since."""
+    known = run_at(store, view.group, known_at)
+    if known is None:
+        return {}
+    run, since = known
+    texts = {id_: safe(one.summary) for id_, one in texts_of(store, view.group, run, entities)[1].items()}
+    if not texts or store.heads([view.group])[view.group].last_recorded <= since:
+        return texts
+    for row in store.rows(kinds.ALL["operations"], view.group):
+        if row[1] in _CORRECTIONS and row[4] is not None and row[4] > since:
+            return {}  # a merge or split: whose facts a text tells is not known
+
+    def is_so(id_: str) -> bool:
+        facts = view.facts_at([id_], None, _READ)
+        news = any(fact.created_at > since or (fact.expired_at or 0) > since for fact in facts)
+        return not news and len(facts) < _READ  # one that is older than all of these may have ended
+
+    return {id_: text for id_, text in texts.items() if is_so(id_)}

@@ -16,7 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial, reduce
+from functools import cached_property, reduce
 from itertools import islice
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -26,16 +26,16 @@ from numpy.typing import NDArray
 
 from kgray import kinds
 from kgray.errors import Unavailable
+from kgray.graph import PROFILE, Community
 from kgray.kinds import COMMITTED, Read, Row
 from kgray.ports import Store, Vector, at_one_moment
-from kgray.rows import as_weights, sign_bits
-from kgray.times import SECOND
+from kgray.rows import as_weights, community, sign_bits
+from kgray.times import SECOND, Instant
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
-Postings = tuple[
-    NDArray[np.int32], NDArray[Any]
-]  # rows, rising; how often, or (float32) how much of the term
+# rows, rising; how often, or (float32) how much of the term
+Postings = tuple[NDArray[np.int32], NDArray[Any]]
 _Run = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]  # terms (uint32), sorted; the rows of each; how much
 Exact = Callable[[list[object]], Iterable[tuple[object, bytes]]]  # names -> (name, vector)
 
@@ -56,11 +56,7 @@ def grown(array: NDArray[np.generic], values: Iterable[int]) -> Ints:
 
 
 class Runs:
-    """Postings as sorted runs that are merged as they grow.
-
-    Each new one is at least half as long as the one before: to add is cheap, and a look-up searches about
-    log(n) of them.
-    """
+    """Postings as sorted runs, merged as they grow: cheap to add to, and a look-up searches about log(n)."""
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
@@ -178,19 +174,24 @@ class Vectors:
         joined = b"".join([values[n] for n in fresh])
         if signs and self._whole is not None:
             self._signs, self._whole = _by_word(self._whole), None
-        if self._whole is not None:
-            self._whole = _appended(self._whole, _matrix(joined, len(fresh)))
+        if self._whole is None:
+            packed = np.frombuffer(joined, np.uint64).reshape(len(fresh), -1).T if signs else None
+            more = _by_word(_matrix(joined, len(fresh))) if packed is None else packed
+            self._signs = np.concatenate((self._signs, more), axis=1)
             return
-        packed = np.frombuffer(joined, np.uint64).reshape(len(fresh), -1).T if signs else None
-        more = _by_word(_matrix(joined, len(fresh))) if packed is None else packed
-        self._signs = np.concatenate((self._signs, more), axis=1)
+        held, count = self._whole, len(self._names)
+        room = held.base
+        if room is None or len(room) < count:  # with room for an eighth: few commits copy all of it
+            room = np.empty((count + count // 8, self.dimensions), np.float32)
+            room[: len(held)] = held
+        room[len(held) : count] = _matrix(joined, len(fresh))
+        self._whole = room[:count]
 
     def cosines(self, query: Vector, exact: Exact) -> Floats:
         """Return the cosine of each row with the query.
 
         Where only signs are held, it is exact for the RESCORED nearest, which `exact` reads by their names;
-        for the others it is cos(pi x share of differing signs), an estimate, and no more than the least of
-        those.
+        for others an estimate, cos(pi x share of differing signs), and no more than the least of those.
         """
         if self._whole is not None:
             return np.asarray(self._whole @ query, np.float32)
@@ -213,17 +214,6 @@ class Vectors:
 
 def _matrix(joined: bytes, rows: int) -> Floats:
     return np.frombuffer(joined, "<f4").reshape(rows, -1)
-
-
-def _appended(held: Floats, more: Floats) -> Floats:
-    """Return rows with more behind them, in an array with room for an eighth: few commits copy it whole."""
-    count = len(held) + len(more)
-    room = held.base
-    if room is None or len(room) < count:
-        room = np.empty((count + count // 8, held.shape[1]), np.float32)
-        room[: len(held)] = held
-    room[len(held) : count] = more
-    return room[:count]
 
 
 def _by_word(matrix: Floats) -> NDArray[np.uint64]:
@@ -251,18 +241,13 @@ class VectorReads(NamedTuple):
 
 
 MESSAGE_VECTORS = VectorReads(
-    (kinds.ALL["episode_vectors"], kinds.EPISODE_SIGNS),
-    (kinds.EPISODE_VECTORS_AT, kinds.EPISODE_SIGNS_AT),
+    (kinds.ALL["episode_vectors"], kinds.EPISODE_SIGNS), (kinds.EPISODE_VECTORS_AT, kinds.EPISODE_SIGNS_AT)
 )
-STATEMENT_VECTORS = VectorReads(
-    (kinds.ALL["statement_vectors"], kinds.STATEMENT_SIGNS),
-    (kinds.STATEMENT_VECTORS_OF, kinds.STATEMENT_SIGNS_OF),
-)
+_STATEMENTS = kinds.STATEMENT_VECTORS_OF, kinds.STATEMENT_SIGNS_OF
+STATEMENT_VECTORS = VectorReads((kinds.ALL["statement_vectors"], kinds.STATEMENT_SIGNS), _STATEMENTS)
+_NAMES = kinds.NAME_VECTORS_OF, kinds.NAME_SIGNS_OF
 NAME_VECTORS = VectorReads(
-    (kinds.ALL["name_vectors"], kinds.NAME_SIGNS),
-    (kinds.NAME_VECTORS_OF, kinds.NAME_SIGNS_OF),
-    itemgetter(0, 1),
-    weighed=False,
+    (kinds.ALL["name_vectors"], kinds.NAME_SIGNS), _NAMES, itemgetter(0, 1), weighed=False
 )
 
 
@@ -273,19 +258,12 @@ class _Column:
         self.texts: list[str] = []
         self.numbers: dict[object, int] = {}  # of each text
         self.of: Ints = np.zeros(0, np.int64)  # row -> number
-        self._all: frozenset[str] = frozenset()
 
     def add(self, rows: Sequence[str]) -> None:
         fresh = [text for text in dict.fromkeys(rows) if text not in self.numbers]
         self.numbers.update((text, number) for number, text in enumerate(fresh, len(self.texts)))
         self.texts += fresh
         self.of = grown(self.of, (self.numbers[text] for text in rows))
-
-    def all(self) -> frozenset[str]:
-        """Return the texts: the same set until one is added, so that its hash is computed once."""
-        if len(self._all) != len(self.texts):
-            self._all = frozenset(self.texts)
-        return self._all
 
 
 class _Indexed:
@@ -314,6 +292,7 @@ class Messages(_Indexed):
         super().__init__(dimensions)
         self.times: Ints = np.zeros(0, np.int64)  # reference times
         self.speakers, self.sources = _Column(), _Column()
+        self.known: frozenset[str] = frozenset()  # the speakers: the same set until one is added, hashed once
 
     def add(self, found: Sequence[Row]) -> None:
         """Append rows of EPISODE_WORDS."""
@@ -326,6 +305,8 @@ class Messages(_Indexed):
         self.times = grown(self.times, (row[4] for row in rows))
         self.speakers.add([row[3] or "" for row in rows])
         self.sources.add([row[2] for row in rows])
+        if len(self.known) != len(self.speakers.texts):
+            self.known = frozenset(self.speakers.texts)
         self.__dict__.pop("sessions", None)
 
     def records(self, rows: Ints) -> list[Any]:
@@ -406,18 +387,11 @@ class GroupIndex:
         held = (p.words.nbytes() + p.vectors.nbytes() + 4 * int(p.words.lengths.sum()) for p in parts)
         return sum(held) + 68 * sum(len(p.words.lengths) for p in parts)
 
-    def extend(self, store: Store, upto: int) -> None:
-        """Read the rows of the sequences after those that are held, up to `upto`."""
-        for first in range(self.upto + 1, upto + 1, _CHUNK):
-            self.load(store, upto, range(first, min(first + _CHUNK, upto + 1)))
-
     def load(self, store: Store, upto: int, sequences: Sequence[int] | None = None) -> None:
         """Read the rows of these sequences; None: of all up to `upto`, in scans."""
 
-        def rows(scan: Read, look_up: Read, keys: Sequence[object] | None) -> Iterable[Row]:
-            if keys is None:
-                return store.rows(scan, self.group)
-            return store.rows(look_up, self.group, keys) if keys else ()
+        def rows(scan: Read, look_up: Read, keys: Sequence[object] | None) -> Iterator[Row]:
+            return store.rows(scan, self.group) if keys is None else store.rows(look_up, self.group, keys)
 
         def known(scan: Read, look_up: Read, keys: Sequence[object] | None) -> list[Row]:
             return [row for row in rows(scan, look_up, keys) if row[0] <= upto]
@@ -447,9 +421,6 @@ class GroupIndex:
         self.upto = sequences[-1] if sequences else upto
 
 
-# ---------------------------------------------------------------------------------- the indexes of a reader
-
-
 class Indexes:
     """The indexes that a reader of one store holds; above a budget, the least recently used are dropped.
 
@@ -458,22 +429,29 @@ class Indexes:
     """
 
     def __init__(self, store: Store, dimensions: int, *, memory_bytes: int = MEMORY_BYTES) -> None:
-        """Read nothing yet; dimensions: numbers a vector."""
         self._store, self._dimensions, self._memory = store, dimensions, memory_bytes
         self._held: OrderedDict[str, GroupIndex] = OrderedDict()
         self.lock = threading.RLock()  # whoever holds it has no index extended that was given out
 
     @contextmanager
     def of(self, group: str) -> Iterator[GroupIndex]:
-        """Hold the group's index, brought up to what has been committed."""
+        """Hold the group's index, brought up to what has been committed.
+
+        Raises Unavailable where rows are removed faster than they are read.
+        """
         with self.lock:
             yield self._current(group)
 
     def _current(self, group: str) -> GroupIndex:
-        """Return the index as of now; raises Unavailable where rows are removed faster than they are read."""
         store = self._store
+
+        def ended() -> tuple[int, int]:
+            """Return the group's count of removals, and its last sequence up to which all has ended."""
+            head, first = store.heads([group])[group], store.pending_sequences(group, 0, 1)
+            return head.removals, first[0][0] - 1 if first else head.last
+
         for _ in range(_TRIES):
-            removals, upto = at_one_moment(store, partial(self._ended, group))
+            removals, upto = at_one_moment(store, ended)
             known = self._held.pop(group, None)
             if known is None or known.removals != removals or known.upto > upto:
                 known = GroupIndex(group, self._dimensions, removals)
@@ -483,8 +461,8 @@ class Indexes:
             if (upto - known.upto) * _ANEW > known.upto:
                 known = GroupIndex(group, self._dimensions, removals)
                 known.load(store, upto)
-            else:
-                known.extend(store, upto)
+            for first in range(known.upto + 1, upto + 1, _CHUNK):
+                known.load(store, upto, range(first, min(first + _CHUNK, upto + 1)))
             if store.heads([group])[group].removals == removals:
                 self._held[group] = known
                 while len(self._held) > 1 and sum(i.nbytes() for i in self._held.values()) > self._memory:
@@ -492,8 +470,17 @@ class Indexes:
                 return known
         raise Unavailable(f"group {group!r} is removed from faster than it can be read: run it again")
 
-    def _ended(self, group: str) -> tuple[int, int]:
-        """Return the group's count of removals, and its last sequence up to which all has ended."""
-        head = self._store.heads([group])[group]
-        first = self._store.pending_sequences(group, 0, 1)
-        return head.removals, first[0][0] - 1 if first else head.last
+
+def run_at(store: Store, group: str, known_at: Instant | None) -> tuple[int, Instant] | None:
+    """Return the newest kept run of communities that rests on nothing recorded later, and its record time."""
+    known = [(row[0], row[2]) for row in store.rows(kinds.ALL["community_runs"], group)]
+    return next((run for run in reversed(known) if known_at is None or run[1] <= known_at), None)
+
+
+def texts_of(
+    store: Store, group: str, run: int, ids: Iterable[str] | None = None
+) -> tuple[list[Community], dict[str, Community]]:
+    """Return the communities of a run, and entity id -> what a model wrote of it; of all, or of these ids."""
+    read = kinds.COMMUNITIES_OF_RUN if ids is None else kinds.COMMUNITIES_AT
+    texts = [*map(community, store.rows(read, group, [run] if ids is None else [(run, id_) for id_ in ids]))]
+    return [t for t in texts if t.level != PROFILE], {t.id: t for t in texts if t.level == PROFILE}

@@ -1,4 +1,4 @@
-"""What is asked: a query with its recipe, weights and filters; and what its text says.
+"""What is asked: a query with its recipe, weights and filters, and which rows these pass; what its text says.
 
 To read a question is a pure function of it, the speakers and the clock. The words of one language are not
 left out of another: "die" is what an English question asks about. stopwords.txt has them, and their sources.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache, lru_cache
@@ -19,8 +19,11 @@ from typing import Literal, NamedTuple, get_args
 
 from kgray.dates import mentioned
 from kgray.errors import InputError
-from kgray.ports import SearchScope
-from kgray.records import check_group
+from kgray.graph import Community, Entity, Fact
+from kgray.ledger import sequences_of
+from kgray.ports import GraphView, SearchScope, Store
+from kgray.records import Episode, check_group
+from kgray.rows import folded
 from kgray.times import Instant, from_datetime
 from kgray.words import MAX_QUERY_CHARACTERS, MAX_QUERY_WORDS, plain_words, stem
 
@@ -99,6 +102,8 @@ MAX_LIMIT = 1000
 MAX_SEEDS = 64
 Moment = Instant | datetime  # without a zone: UTC; or microseconds since 1970
 Range = tuple[Moment | None, Moment | None]  # [from, to); None = open on that side
+FoundRow = Fact | Entity | Episode | Community
+_CLOCKS = ("valid_at", "invalid_at", "created_at")  # of facts, and the ranges that filter them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +121,7 @@ class Filters:
 
     def __post_init__(self) -> None:
         """Refuse empty ranges."""
-        for name in ("said", "valid_at", "invalid_at", "created_at"):
+        for name in ("said", *_CLOCKS):
             start, end = map(_instant, getattr(self, name) or (None, None))
             if start is not None and end is not None and start >= end:
                 raise InputError(
@@ -127,6 +132,40 @@ class Filters:
     def narrows(self) -> bool:
         """Whether anything is filtered at all."""
         return self != Filters()
+
+    def keep(self, rows: Sequence[FoundRow], store: Store, view: GraphView) -> list[FoundRow]:
+        """Return the rows of one scope that pass, in their order."""
+        if not self.narrows:
+            return [*rows]
+        kept = [row for row in rows if self._passes(row)]
+        facts = [row for row in kept if isinstance(row, Fact)]
+        if not facts:
+            return kept
+        if self.labels:
+            entities = view.entities(list(dict.fromkeys(end for fact in facts for end in fact.ends)))
+            labelled = {entity.id for entity in entities if self._passes(entity)}
+            facts = [fact for fact in facts if labelled.intersection(fact.ends)]
+        if self.sources or self.speakers:
+            ids = sorted({episode for fact in facts for episode in fact.episodes})
+            episodes = view.episodes(sequences_of(store, view.group, ids=ids))
+            told = {episode.id for episode in episodes if self._tells(episode)}
+            facts = [fact for fact in facts if told.intersection(fact.episodes)]
+        return [*facts]
+
+    def _passes(self, row: FoundRow) -> bool:
+        """Whether a row passes what can be seen of it alone."""
+        if isinstance(row, Entity):
+            return not self.labels or not set(self.labels).isdisjoint(row.labels)
+        if isinstance(row, Episode):
+            return self._tells(row) and within(row.reference_time, self.said)
+        if isinstance(row, Community):
+            return True
+        inside = (within(getattr(row, name), getattr(self, name)) for name in _CLOCKS)
+        return all(inside) and (not self.relations or row.relation in self.relations)
+
+    def _tells(self, episode: Episode) -> bool:
+        said_by = folded(episode.speaker or "") in set(map(folded, self.speakers)) or not self.speakers
+        return said_by and (not self.sources or episode.source in self.sources)
 
 
 def _instant(moment: Moment | None) -> Instant | None:
@@ -214,9 +253,6 @@ def is_scored(ways: Recipe) -> bool:
     return ways.fusion == "weighted" and ways.reranker in {"none", "cross_encoder"}
 
 
-# --------------------------------------------------------------------------------- what the text says
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """What a query says."""
@@ -234,14 +270,6 @@ class Question:
     spans: tuple[tuple[Instant, Instant], ...]  # [from, to) of the dates that it mentions (`dates.mentioned`)
 
 
-class _Names(NamedTuple):
-    """Whom a name calls."""
-
-    called: dict[tuple[str, ...], tuple[str, ...]]  # words of whole names, and of first names of one speaker
-    longest: int  # words of a name
-    unspaced: tuple[str, ...]  # speakers whose names stand in writing that has no spaces
-
-
 class Language(NamedTuple):
     """Words of one language, plain (`kgray.words.plain_words`)."""
 
@@ -249,6 +277,7 @@ class Language(NamedTuple):
     dates: frozenset[str]  # what tells that a date may be mentioned: names of months, "week", "yesterday"
 
 
+_Called = dict[tuple[str, ...], tuple[str, ...]]  # words of names, whole or a first name -> whom they call
 _Spread = list[tuple[str, int, int]]  # the words of a text, folded and undivided, each with its place
 _CAPITALS = re.compile(r"[^\W\d_]{2,}")
 _POSSESSIVE = re.compile(r"['’´`]s?(?!\w)", re.IGNORECASE)
@@ -274,22 +303,38 @@ def read_question(text: str, *, speakers: Collection[str], now: Instant) -> Ques
     plain = plain_words(start)
     code = language_of(plain)
     language = languages()[code]
-    found, spans, of_somebody = _named(start, _names(frozenset(speakers)), code)
-    capitals = _capitals(start)
+    found, places, of_somebody = _named(start, *_names(frozenset(speakers)), code)
+    capitals: set[str] = set()  # what is written in capitals ("RR-NG", "the WHO"), and "May" within a text
+    for match in () if start.isupper() else _CAPITALS.finditer(start):
+        inside = match[0].istitle() and start[: match.start()].strip() != ""
+        if match[0].isupper() or (inside and match[0].lower() in _ALSO_NAMES):
+            capitals.update(plain_words(match[0]))
     kept = [word for word in plain if word not in language.stops or word in capitals]
     words = tuple(dict.fromkeys([stem(word) for word in kept or plain]))[:MAX_QUERY_WORDS]
     codes = {stem(word) for word in capitals - _ALSO_NAMES} | {word for word in words if _has_digit(word)}
     unspaced = code in {"zh", "ja", "ko"} and any(word in start for word in language.dates)
     # In another language than English it costs 1 ms to know what date is meant.
     dated = code == "en" or any(map(_has_digit, plain)) or not language.dates.isdisjoint(plain) or unspaced
+    pieces, end = [], 0
+    for begin, after in places:
+        if begin >= end:
+            pieces.append(text[end:begin])
+            end = after
+    topic = re.sub(r"\s+([?!.,;:])", r"\1", " ".join("".join([*pieces, text[end:]]).split()))
+    quoted = (plain_words(match[match.lastindex or 0]) for match in _QUOTED.finditer(start))
+    # A phrase of Chinese is found by its characters; pairs stand after them in a text's words.
+    phrases = [
+        tuple(stem(word) for word in phrase if len(word) == 1 or not _UNSPACED.match(word))
+        for phrase in quoted
+    ]
     return Question(
         text=text,
         words=words,
-        phrases=tuple(_phrases(start)),
+        phrases=tuple(phrase for phrase in phrases if len(phrase) > 1),
         codes=tuple(word for word in words if word in codes),
         speakers=found,
         of_somebody=of_somebody,
-        topic=_topic(text, spans, language),
+        topic=topic if places and set(plain_words(topic)) - language.stops else text,
         spans=tuple(mentioned(start, now, code)) if dated else (),
     )
 
@@ -298,28 +343,10 @@ def _has_digit(word: str) -> bool:
     return any(map(str.isdigit, word))
 
 
-def _capitals(text: str) -> set[str]:
-    """Return what is written in capitals ("RR-NG", "the WHO"), unless all is; and "May" within a text."""
-    found: set[str] = set()
-    for match in () if text.isupper() else _CAPITALS.finditer(text):
-        inside = match[0].istitle() and text[: match.start()].strip() != ""
-        if match[0].isupper() or (inside and match[0].lower() in _ALSO_NAMES):
-            found.update(plain_words(match[0]))
-    return found
-
-
-def _phrases(text: str) -> Iterator[tuple[str, ...]]:
-    for match in _QUOTED.finditer(text):
-        plain = plain_words(match[match.lastindex or 0])
-        # a phrase of Chinese is found by its characters; pairs stand after them in a text's words
-        phrase = tuple(stem(word) for word in plain if len(word) == 1 or not _UNSPACED.match(word))
-        if len(phrase) > 1:
-            yield phrase
-
-
 @lru_cache(maxsize=64)
-def _names(speakers: frozenset[str]) -> _Names:
-    called: dict[tuple[str, ...], tuple[str, ...]] = {}
+def _names(speakers: frozenset[str]) -> tuple[_Called, tuple[str, ...]]:
+    """Return whom names call, and the speakers whose names stand in writing that has no spaces."""
+    called: _Called = {}
     firsts: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     for speaker in sorted(speakers):
         spread = [_spread(part) for part in _BETWEEN_NAMES.split(speaker)]
@@ -333,7 +360,7 @@ def _names(speakers: frozenset[str]) -> _Names:
         if len(names) == 1 and len(first[0]) > 1 and first[0] not in _ROLES | languages()["en"].stops:
             called.setdefault(first, called[next(iter(names))])
     unspaced = tuple(name for name in sorted(speakers) if len(name) > 1 and _UNSPACED.match(name))
-    return _Names(called, max(map(len, called), default=0), unspaced)
+    return dict(sorted(called.items(), key=lambda name: -len(name[0]))), unspaced
 
 
 def _spread(text: str) -> _Spread:
@@ -344,14 +371,16 @@ def _spread(text: str) -> _Spread:
     return places
 
 
-def _named(text: str, names: _Names, code: str) -> tuple[tuple[str, ...], list[tuple[int, int]], bool]:
+def _named(
+    text: str, called: _Called, unspaced: tuple[str, ...], code: str
+) -> tuple[tuple[str, ...], list[tuple[int, int]], bool]:
     """Return the speakers that a text names; where, with what makes a name possessive; `of_somebody`."""
     spread = _spread(text)
     found: dict[str, None] = {}
     spans: list[tuple[int, int]] = []
     at, of_somebody = 0, False
     while at < len(spread):
-        size, speakers = _name_at(text, spread, at, names, code)
+        size, speakers = _name_at(text, spread, at, called, code)
         found.update(dict.fromkeys(speakers))
         if speakers and spread[at][0] not in _ROLES:
             start, end = spread[at][1], spread[at + size - 1][2]
@@ -359,7 +388,7 @@ def _named(text: str, names: _Names, code: str) -> tuple[tuple[str, ...], list[t
             spans.append((start, possessive.end() if possessive else end))
             of_somebody |= text[start].isupper() or not any(name[:1].isupper() for name in speakers)
         at += size
-    for name in names.unspaced:
+    for name in unspaced:
         place = text.find(name)
         if place >= 0 and name not in found:
             found[name] = None
@@ -368,31 +397,21 @@ def _named(text: str, names: _Names, code: str) -> tuple[tuple[str, ...], list[t
     return tuple(found), sorted(spans), of_somebody
 
 
-def _name_at(text: str, spread: _Spread, at: int, names: _Names, code: str) -> tuple[int, tuple[str, ...]]:
+def _name_at(text: str, spread: _Spread, at: int, called: _Called, code: str) -> tuple[int, tuple[str, ...]]:
     """Return how many words the longest name takes that stands here, and whom it calls; 1 and () for none."""
     word, start, _ = spread[at]
     if word in languages()[code].stops and not (text[start].isupper() and start):
         return 1, ()  # "will" and "a" are no names
-    for size in range(min(names.longest, len(spread) - at), 0, -1):
+    for size in range(min(len(next(iter(called), ())), len(spread) - at), 0, -1):  # the longest is first
         words = tuple([folded for folded, _, _ in spread[at : at + size]])
         last, place, _ = spread[at + size - 1]
         calls = [words]
         if code in _GENITIVES and text[place].isupper() and len(last) > 3 and last.endswith("s"):
             calls.append((*words[:-1], last[:-1]))
         for call in calls:
-            if call in names.called:
-                return size, names.called[call]
+            if call in called:
+                return size, called[call]
     return 1, ()
-
-
-def _topic(text: str, spans: list[tuple[int, int]], language: Language) -> str:
-    pieces, end = [], 0
-    for start, after in spans:
-        if start >= end:
-            pieces.append(text[end:start])
-            end = after
-    topic = re.sub(r"\s+([?!.,;:])", r"\1", " ".join("".join([*pieces, text[end:]]).split()))
-    return topic if spans and set(plain_words(topic)) - language.stops else text
 
 
 @cache

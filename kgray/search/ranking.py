@@ -9,18 +9,31 @@ measured against the group's own, because how near unrelated texts lie depends o
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kgray.ports import Embedding
+from kgray.graph import PROFILE, Community
+from kgray.kinds import SINCE
+from kgray.ports import Embedding, GraphView, SearchScope, Store
 from kgray.rows import as_weights
-from kgray.search.index import Exact, Floats, GroupIndex, Ints, Messages, Postings, Vectors, Words
-from kgray.search.query import Question, Weights
-from kgray.search.texts import Texts
-from kgray.words import term, words
+from kgray.search.index import (
+    Exact,
+    Floats,
+    GroupIndex,
+    Ints,
+    Messages,
+    Postings,
+    Vectors,
+    Words,
+    run_at,
+    texts_of,
+)
+from kgray.search.query import FoundRow, Query, Question, Recipe, Weights
+from kgray.times import Instant
+from kgray.words import packed, term, words
 
 K1, B = 1.2, 0.75  # of BM25: the usual values
 # Of a question's cosines with a group's texts, in standard deviations above their middle: of 500 messages
@@ -34,7 +47,13 @@ _TINY, _FEW, _SAMPLE = 8, 32, 8192
 SHARED = 0.1
 ABOUT = 0.3  # of what is left: "What is it?" shares less with another "What is", and is not about it
 _LONG = 4.0  # times the mean: a longer message says no more of what is asked
+OVER_FETCH = 3  # times as many candidates are taken as are wanted, because views and filters drop some
 CODE = 1.5  # a word with digits weighs so many times its idf
+_DONE = SINCE[1]  # operations that were carried out, or begun
+_FACTORS = frozenset({"speaker", "dates", "phrase", "linked", "length"})
+_NO_SIGNAL: Mapping[str, Floats] = {}
+Records = Callable[[Ints], list[Any]]
+_Asked = dict[int, float]  # terms of a question, with their weights in one group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +61,7 @@ class Scores:
     """Of one scope: the score of each row, and what made it up, by signal."""
 
     score: Floats
+    records: Records  # which record each row is
     signals: Mapping[str, Floats] = field(default_factory=dict)
     floor: float = 0.0
 
@@ -58,9 +78,17 @@ class Scores:
 
     def beside(self, other: Scores) -> Scores:
         """Return the scores of these rows and, behind them, of others with the same signals."""
+        count = len(self.score)
+
+        def records(rows: Ints) -> list[Any]:
+            here = rows < count
+            first, then = iter(self.records(rows[here])), iter(other.records(rows[~here] - count))
+            return [next(first if row < count else then) for row in rows.tolist()]
+
         above = np.where(other.score > other.floor, other.score, np.float32(0))
         signals = {name: np.concatenate((of, other.signals[name])) for name, of in self.signals.items()}
-        return Scores(score=np.concatenate((self.score, above)), signals=signals, floor=self.floor)
+        joined = np.concatenate((self.score, above))
+        return Scores(score=joined, records=records, signals=signals, floor=self.floor)
 
     def of(self, rows: Ints) -> list[dict[str, float]]:
         """Return of each row the signals that are not neutral."""
@@ -80,10 +108,75 @@ class Scores:
         return 1 + int(np.count_nonzero(values > values[row]))
 
 
-_FACTORS = frozenset({"speaker", "dates", "phrase", "linked", "length"})
-_NONE: Ints = np.zeros(0, np.int64)
-_NO_SIGNAL: Mapping[str, Floats] = {}
-_Asked = dict[int, float]  # terms of a question, with their weights in one group
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A row with its score, the signals that made it up, and its place in the first stage."""
+
+    row: FoundRow
+    score: float
+    signals: Mapping[str, float] = field(default_factory=dict)
+    place: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRun:
+    """One search: its query, and what it reads from."""
+
+    store: Store
+    view: GraphView
+    query: Query
+    ways: Recipe
+    question: Question
+    moment: Instant | None  # when facts must hold; None = any time
+    ranked: Mapping[SearchScope, Scores]  # the first stage of each scope
+    linked: Sequence[str]  # recorded entities of which the question has a whole name
+    told: Summaries | None  # the texts of communities and entities that are searched
+
+    def keep(self, rows: Sequence[FoundRow]) -> list[FoundRow]:
+        """Return the rows of one scope that pass the query's filters, in their order."""
+        return self.query.filters.keep(rows, self.store, self.view)
+
+
+class Profiled(str):
+    """The id of an entity that was found by what a model wrote of it."""
+
+    __slots__ = ()
+
+
+class Texts:
+    """The words and vectors of texts, in memory."""
+
+    def __init__(self, dimensions: int, found: Sequence[Community]) -> None:
+        self.words, self.vectors = Words(), Vectors(dimensions)
+        self.ids = [Profiled(one.id) if one.level == PROFILE else one.id for one in found]
+        self.words.add([packed(one.text) for one in found])
+        numbers: dict[object, int] = {id_: number for number, id_ in enumerate(self.ids)}
+        near = {one.id: one.vector for one in found if one.vector}  # an earlier version gave profiles none
+        self.vectors.add([*near], [*near.values()], numbers, signs=False)
+
+    def records(self, rows: Ints) -> list[Any]:
+        """Return the ids of rows."""
+        return [self.ids[row] for row in rows.tolist()]
+
+
+class Summaries:
+    """The texts of one run: of communities, and what a model wrote of entities."""
+
+    def __init__(self, store: Store, group: str, known_at: Instant | None, dimensions: int) -> None:
+        """Read the run that was known then; to be called at one moment."""
+        self.run, self.recorded_at = run_at(store, group, known_at) or (0, 0)  # it may be gone by now
+        self._read_at = store.heads([group])[group].last_recorded
+        communities, profiles = texts_of(store, group, self.run)
+        self.communities = Texts(dimensions, communities)
+        self.profiles = Texts(dimensions, [*profiles.values()])
+
+    def stand(self, store: Store, group: str, known: tuple[int, Instant]) -> bool:
+        """Whether they are the texts of this run still; a group begun anew counts from 1 again.
+
+        No episode takes a text away: what does (R25) is an operation, recorded after they were read.
+        """
+        done = store.rows(_DONE, group, [self._read_at + 1])
+        return (self.run, self.recorded_at) == known and not any(done)
 
 
 def farthest(near: Floats) -> float:
@@ -110,22 +203,23 @@ class FirstStage:
 
     def messages(self, exact: Exact) -> Scores:
         """Return the scores of the committed episodes. exact: see `Vectors.cosines`."""
-        held, weights = self._index.messages, self._weights
-        asked = self._asked(self._naming)
+        held, weights, question = self._index.messages, self._weights, self._question
+        asked = self._asked()
         own = self._by_words(held.words, asked)
         near = self._by_vectors(held.vectors, len(held.numbers), exact)
         sparse = self._by_tokens(held.vectors, len(held.numbers))
         level, clear = self._together(own, near, sparse)
-        if self._question.of_somebody:  # who is named is somebody: what they said is about the question
+        if question.of_somebody:  # who is named is somebody: what they said is about the question
             level = max(level, weights.floor)
         _, base = self._together(own, near, sparse, nothing=farthest(near))
-        factors = self._factors(
+        numbers = [held.speakers.numbers[name] for name in question.speakers]
+        times = [(held.times >= start) & (held.times < end) for start, end in question.spans]
+        factors, meant = self._factors(
             len(own),
-            speaker=(weights.speaker, self._said_by(held)),
-            dates=(weights.dates, self._said_then(held)),
+            speaker=(weights.speaker, np.flatnonzero(np.isin(held.speakers.of, numbers)) if numbers else ()),
+            dates=(weights.dates, np.flatnonzero(np.logical_or.reduce(times)) if times else ()),
             phrase=(weights.phrase, self._quoted(held.words)),
         )
-        meant = math.prod(factors.values(), start=np.ones(1, np.float32))
         base *= meant
         clear *= meant
         company = meant * self._from_neighbours(held, base)
@@ -136,21 +230,12 @@ class FirstStage:
         # orders what is found: what is named and what stands beside weighs more for it.
         told = clear + meant * self._from_neighbours(held, clear)
         found = told > weights.tail * told.max(initial=0.0)
-        length = self._by_length(held.words.lengths)
+        # The factor by its words, 1 at the mean: "nice one!" tells less than most.
+        mean = max(1.0, float(held.words.lengths.mean())) if len(own) else 1.0
+        share = np.minimum(held.words.lengths.astype(np.float32) / np.float32(mean), np.float32(_LONG))
+        length = np.power((1 + share) / 2, weights.length, dtype=np.float32)
         score = np.where(found, (base + company + session) * length, 0.0)
-        return self._scores(level, score, {**signals, "length": length})
-
-    def _by_length(self, lengths: NDArray[np.int32]) -> Floats:
-        """Return the factor of messages by their words, 1 at the mean: "nice one!" tells less than most."""
-        mean = max(1.0, float(lengths.mean())) if len(lengths) else 1.0
-        share: Floats = np.minimum(lengths.astype(np.float32) / np.float32(mean), np.float32(_LONG))
-        factor: Floats = np.power((1 + share) / 2, self._weights.length, dtype=np.float32)
-        return factor
-
-    @property
-    def _naming(self) -> set[str]:
-        """The words of the question by which it names speakers."""
-        return {word for speaker in self._question.speakers for word in words(speaker)}
+        return self._scores(held.records, level, score, {**signals, "length": length})
 
     def _together(
         self, own: Floats, near: Floats, sparse: Mapping[str, Floats] = _NO_SIGNAL, *, nothing: float = 0.0
@@ -176,62 +261,69 @@ class FirstStage:
             total /= np.float32(max(1.0, weights.words + weights.vectors + weights.sparse))
         return level, total
 
-    def _scores(self, level: float, shares: Floats, signals: Mapping[str, Floats]) -> Scores:
+    def _scores(
+        self, records: Records, level: float, shares: Floats, signals: Mapping[str, Floats]
+    ) -> Scores:
         """Return the scores: the level of the best row times each row's share; none below the floors."""
         score = np.float32(level) * shares
         low = max(0.0, self._weights.tail) * float(score.max(initial=0.0))
-        return Scores(score=score, signals=signals, floor=low if level >= self._weights.floor else np.inf)
+        floor = low if level >= self._weights.floor else np.inf
+        return Scores(score=score, records=records, signals=signals, floor=floor)
 
     def pieces(self, exact: Exact) -> Scores:
         """Return the scores of the pieces of evidence."""
         held = self._index.pieces
         # As of messages: who is named is a factor (`linked`), so that a fact competes by what else is asked.
-        own = self._by_words(held.words, self._asked(self._naming))
+        own = self._by_words(held.words, self._asked())
         of_statement = self._by_vectors(held.vectors, len(held.numbers), exact)
         near = of_statement[held.statements.of] if len(of_statement) else np.zeros_like(own)
         tokens = self._by_tokens(held.vectors, len(of_statement))
         sparse = {name: of[held.statements.of] for name, of in tokens.items()}
         level, total = self._together(own, near, sparse)
-        factors = self._factors(len(own), phrase=(self._weights.phrase, self._quoted(held.words)))
-        total *= math.prod(factors.values(), start=np.ones(1, np.float32))
-        return self._scores(level, total, {"words": own, "vectors": near, **sparse, **factors})
+        factors, meant = self._factors(len(own), phrase=(self._weights.phrase, self._quoted(held.words)))
+        total *= meant
+        return self._scores(held.records, level, total, {"words": own, "vectors": near, **sparse, **factors})
 
     def summaries(self, held: Texts) -> Scores:
         """Return the scores of summaries; they count less than other rows: a summary has many words."""
-        own = self._by_words(held.words, self._asked())
+        own = self._by_words(held.words, self._asked(names=True))
         near = self._by_vectors(held.vectors, len(held.ids), lambda _: ())
         level, total = self._together(own, near)
         total *= np.float32(self._weights.communities)
-        return self._scores(level, total, {"words": own, "vectors": near})
+        return self._scores(held.records, level, total, {"words": own, "vectors": near})
 
-    def names(self, exact: Exact) -> tuple[Scores, Ints]:
-        """Return the scores of the entities' names, and the rows whose name the question has whole.
+    def names(self, exact: Exact) -> Scores:
+        """Return the scores of the entities' names.
 
         A name scores by the share of the question that it is; its vector counts the less, the more words the
         question has, because what else it says is not in a name.
         """
         held, weights = self._index.names, self._weights
-        asked = self._asked()
+        asked = self._asked(names=True)
         own = np.minimum(self._by_words(held.words, asked, flat=True), 1.0)
         near = self._by_vectors(held.vectors, len(held.numbers), exact)
         share = np.float32(weights.vectors / max(1, len(asked)))
         score = np.float32(weights.words) * own + share * np.clip((near - NOISE) / (CERTAIN - NOISE), 0, 1)
-        matched = np.zeros(len(own), np.int32)
+        signals = {"words": own, "vectors": near}
+        return Scores(score=score, records=held.records, signals=signals, floor=weights.floor)
+
+    def linked(self) -> list[str]:
+        """Return the recorded entities of which the question has a whole name."""
+        held = self._index.names
+        matched = np.zeros(len(held.words.lengths), np.int32)
         for wanted in {term(word) for word in words(self._question.text)}:
             rows, often = self._postings(held.words, wanted)
             matched[rows] += often
         whole = np.flatnonzero((matched >= held.words.lengths) & (held.words.lengths > 0))
-        found = Scores(score=score, signals={"words": own, "vectors": near}, floor=weights.floor)
-        return found, whole
+        return list(dict.fromkeys(held.records(whole)))
 
-    # ------------------------------------------------------------------------------- words
-
-    def _asked(self, left_out: Collection[str] = ()) -> _Asked:
+    def _asked(self, *, names: bool = False) -> _Asked:
         """Return the question's words, weighed among the group's messages and pieces of evidence together.
 
-        left_out: names of speakers, unless nothing else is asked
+        names: of speakers, too; else they are left out, unless nothing else is asked
         """
-        asked = [word for word in self._question.words if word not in left_out] or self._question.words
+        naming = {word for speaker in self._question.speakers for word in words(speaker) if not names}
+        asked = [word for word in self._question.words if word not in naming] or self._question.words
         codes = {term(word) for word in self._question.codes}
         parts = (self._index.messages.words, self._index.pieces.words)
         rows = sum(len(part.lengths) for part in parts)
@@ -282,8 +374,6 @@ class FirstStage:
         best = float(found.max()) if len(found) else 0.0
         return (found / best if best else found)[sessions.of_row]
 
-    # ------------------------------------------------------------------------------- vectors
-
     def _by_vectors(self, held: Vectors, owners: int, exact: Exact) -> Floats:
         """Return for each owner how far its vector stands out from the group's, in standard deviations.
 
@@ -322,25 +412,18 @@ class FirstStage:
         found[held.owners] = np.maximum(shared - np.float32(SHARED), 0) / np.float32(1 - SHARED)
         return {"sparse": found}
 
-    # ------------------------------------------------------------------------------- who, when, beside what
-
     @staticmethod
-    def _factors(count: int, **meant: tuple[float, Sequence[int] | Ints]) -> dict[str, Floats]:
-        """Return the factor of each row by each signal that any row has: (factor, rows that have it)."""
+    def _factors(count: int, **meant: tuple[float, Sequence[int] | Ints]) -> tuple[dict[str, Floats], Floats]:
+        """Return the factor of each row by each signal that any row has, and their product.
+
+        meant: (factor, rows that have it)
+        """
         found = {}
         for name, (factor, rows) in meant.items():
             if len(rows):
                 found[name] = np.ones(count, np.float32)
                 found[name][rows] = factor
-        return found
-
-    def _said_by(self, held: Messages) -> Ints:
-        numbers = [held.speakers.numbers[name] for name in self._question.speakers]
-        return np.flatnonzero(np.isin(held.speakers.of, numbers)) if numbers else _NONE
-
-    def _said_then(self, held: Messages) -> Ints:
-        times = ((held.times >= start) & (held.times < end) for start, end in self._question.spans)
-        return np.flatnonzero(np.logical_or.reduce([*times])) if self._question.spans else _NONE
+        return found, math.prod(found.values(), start=np.ones(1, np.float32))
 
     def _from_neighbours(self, held: Messages, base: Floats) -> Floats:
         """Return what each message gets of those before and after it in its session."""

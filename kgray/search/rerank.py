@@ -20,62 +20,44 @@ from kgray.graph import Entity, Fact
 from kgray.kinds import STATEMENT_VECTORS_OF
 from kgray.ports import Matrix, Vector
 from kgray.rows import as_vector
-from kgray.search.candidates import Candidate, FoundRow, SearchRun, distances, entities_of
+from kgray.search.query import FoundRow
+from kgray.search.ranking import Candidate, SearchRun
+from kgray.search.steps import distances
 
 # Cormack, Clarke and Buettcher (SIGIR 2009) found 60 near the best on every collection they tried.
 RRF_K = 60
 
 
-def rrf(rankings: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Fuse rankings by reciprocal rank: score = sum over methods of 1 / (RRF_K + rank), ranks from 1.
-
-    rankings    method -> distinct ids, best first
-    returns     id -> score, best first; equal scores by id
-
-    The sum is correctly rounded (fsum): the order of the methods does not matter. Source: see RRF_K.
-    """
-    parts: dict[str, list[float]] = {}
-    for ids in rankings.values():
-        for rank, found in enumerate(ids, 1):
-            parts.setdefault(found, []).append(1 / (RRF_K + rank))
-    scores = {found: math.fsum(of_methods) for found, of_methods in parts.items()}
-    return dict(sorted(scores.items(), key=lambda item: (-item[1], item[0])))
-
-
 def fused_by_rank(found: Mapping[str, Sequence[Candidate]]) -> list[Candidate]:
-    """Fuse what the methods found, by signal, with `rrf`."""
-    rows = {c.row.id: c.row for candidates in found.values() for c in candidates}
+    """Fuse what the methods found, best first, by signal: score = sum over methods of 1 / (RRF_K + rank).
+
+    Best first, equal scores by id. The sum is correctly rounded: the order of the methods does not matter.
+    """
+    rows: dict[str, FoundRow] = {}
+    parts: dict[str, list[float]] = {}
     signals: dict[str, dict[str, float]] = {}
     for signal, candidates in found.items():
-        for candidate in candidates:
+        for rank, candidate in enumerate(candidates, 1):
+            rows[candidate.row.id] = candidate.row
+            parts.setdefault(candidate.row.id, []).append(1 / (RRF_K + rank))
             signals.setdefault(candidate.row.id, {})[signal] = candidate.signals.get(signal, candidate.score)
-    scores = rrf({signal: [c.row.id for c in candidates] for signal, candidates in found.items()})
-    return [Candidate(row=rows[id_], score=score, signals=signals[id_]) for id_, score in scores.items()]
+    fused = [Candidate(row=rows[id_], score=math.fsum(of), signals=signals[id_]) for id_, of in parts.items()]
+    return sorted(fused, key=lambda candidate: (-candidate.score, candidate.row.id))
 
 
-def mmr(query: Vector, items: Matrix, *, keep: int, relevance: float = 0.5) -> list[tuple[int, float]]:
+def mmr(query: Vector, items: Matrix, *, keep: int) -> list[tuple[int, float]]:
     """Pick items that are near the query and unlike what was picked before (maximal marginal relevance).
 
-    query       (d,)    unit length
-    items       (n, d)  unit length, n >= 0
-    relevance   1.0 ranks by nearness alone, 0.0 by difference alone
-    returns     (index into items, its marginal relevance), best first, min(keep, n) of them; the
-                values never rise. Negative cosines count as 0: the opposite of a hit is no novelty.
-
-    Cost: O(keep * n * d). Ties keep the order of `items`, so the result is deterministic.
-    Raises ValueError if relevance is outside [0, 1] or the widths differ.
-    Source: Carbonell and Goldstein, SIGIR 1998, with cosine for both similarities.
+    query (d,) and items (n, d) have unit length; returns (index, its marginal relevance), best first, ties in
+    the order of `items`, min(keep, n) of them; the values never rise. Negative cosines count as 0: what is
+    opposite is no novelty. Cost: O(keep * n * d). Source: Carbonell and Goldstein, SIGIR 1998, at one half.
     """
-    if not 0 <= relevance <= 1:
-        raise ValueError(f"relevance is {relevance}: use 0 to 1")
-    if len(items) and items.shape[1] != query.shape[0]:
-        raise ValueError(f"items are {items.shape[1]} wide, the query is {query.shape[0]}")
     near = np.maximum(items @ query, 0.0) if len(items) else np.zeros(0, dtype=np.float32)
     like = np.zeros(len(items), dtype=np.float32)
     left = np.ones(len(items), dtype=bool)
     picked: list[tuple[int, float]] = []
     for _ in range(min(keep, len(items))):
-        values = np.where(left, relevance * near - (1 - relevance) * like, -np.inf)
+        values = np.where(left, 0.5 * near - 0.5 * like, -np.inf)
         best = int(values.argmax())
         picked.append((best, float(values[best])))
         left[best] = False
@@ -90,31 +72,29 @@ _WORDS = re.compile(r"[^\W\u3000-\u9fff\uac00-\ud7ff]+|\w")  # CJK characters on
 
 def reranked(run: SearchRun, vector: Vector | None, found: Sequence[Candidate]) -> list[Candidate]:
     """Order the candidates of one scope by the recipe's reranker; equal scores keep their order."""
+    rows = [candidate.row for candidate in found]
     if run.ways.reranker == "mmr":
-        return _diverse(run, vector, found)
-    score = _mentions if run.ways.reranker == "episode_mentions" else _nearness
-    scores = score(run, [candidate.row for candidate in found])
+        facts = [row.statement for row in rows if isinstance(row, Fact)]
+        asked = list(dict.fromkeys(facts))
+        found_vectors = run.store.rows(STATEMENT_VECTORS_OF, run.query.group, asked)
+        of = {row[0]: as_vector(row[-1]) for row in found_vectors}
+        if vector is not None and len(facts) == len(rows) > 0 and len(of) == len(asked):
+            vectors = np.stack([of[statement] for statement in facts])
+        else:  # a fact may have no vector: a split may have made its statement
+            names = (" ".join((r.name, *r.aliases)) if isinstance(r, Entity) else r.text for r in rows)
+            bags = _bags([run.question.text, *names])
+            vector, vectors = bags[0], bags[1:]
+        picked = mmr(vector, vectors, keep=run.query.limit)
+        return [replace(found[i], score=score) for i, score in picked]
+    if run.ways.reranker == "episode_mentions":
+        scores = _mentions(run, rows)
+    else:
+        steps = distances(run)
+        ends = {row.id: row.ends if isinstance(row, Fact) else (row.id,) for row in rows}
+        near = {id_: [steps[end] for end in of if end in steps] for id_, of in ends.items()}
+        scores = {id_: 1 / (1 + min(places)) for id_, places in near.items() if places}
     changed = [replace(candidate, score=scores.get(candidate.row.id, 0.0)) for candidate in found]
     return sorted(changed, key=lambda candidate: -candidate.score)
-
-
-def _diverse(run: SearchRun, query: Vector | None, found: Sequence[Candidate]) -> list[Candidate]:
-    vectors = _vectors(run, [candidate.row for candidate in found])
-    if vectors is None or query is None:
-        bags = _bags([run.question.text, *(_text(candidate.row) for candidate in found)])
-        query, vectors = bags[0], bags[1:]
-    picked = mmr(query, vectors, keep=run.query.limit)
-    return [replace(found[i], score=score) for i, score in picked]
-
-
-def _vectors(run: SearchRun, rows: Sequence[FoundRow]) -> Matrix | None:
-    """Return a vector a fact; None where a fact has none (a split may have made its statement)."""
-    statements = [row.statement for row in rows if isinstance(row, Fact)]
-    asked = list(dict.fromkeys(statements))
-    found = run.store.rows(STATEMENT_VECTORS_OF, run.query.group, asked) if asked else ()
-    known = {row[0]: as_vector(row[-1]) for row in found}
-    whole = len(statements) == len(rows) > 0 and len(known) == len(asked)
-    return np.stack([known[statement] for statement in statements]) if whole else None
 
 
 def _bags(texts: Sequence[str]) -> Matrix:
@@ -125,10 +105,6 @@ def _bags(texts: Sequence[str]) -> Matrix:
     for row, found in enumerate(words):
         bags[row, [columns[word] for word in found]] = 1 / max(1, len(found)) ** 0.5
     return bags
-
-
-def _text(row: FoundRow) -> str:
-    return " ".join((row.name, *row.aliases)) if isinstance(row, Entity) else row.text
 
 
 def _mentions(run: SearchRun, rows: Sequence[FoundRow]) -> dict[str, float]:
@@ -142,9 +118,3 @@ def _mentions(run: SearchRun, rows: Sequence[FoundRow]) -> dict[str, float]:
                     episodes[end].update(fact.episodes)
         scores |= {entity: float(len(found)) for entity, found in episodes.items()}
     return scores
-
-
-def _nearness(run: SearchRun, rows: Sequence[FoundRow]) -> dict[str, float]:
-    steps = distances(run)
-    near = {row.id: [steps[end] for end in entities_of(row) if end in steps] for row in rows}
-    return {id_: 1 / (1 + min(found)) for id_, found in near.items() if found}

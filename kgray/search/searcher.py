@@ -5,53 +5,36 @@ Everything is deterministic: equal scores are always ordered the same way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+from kgray import ports
 from kgray.derivation.stored import view_now
 from kgray.errors import InputError
 from kgray.graph import Community, Entity, Fact, FactSpan, Hit
-from kgray.ports import (
-    Embedder,
-    Embedding,
-    GraphView,
-    Reranker,
-    SearchScope,
-    SparseEmbedder,
-    Store,
-    Vector,
-    at_one_moment,
-    embedded,
-)
 from kgray.records import Episode
-from kgray.search.candidates import Candidate, FoundRow, Ranked, SearchRun, cut_of, gather, steps
-from kgray.search.index import (
-    MESSAGE_VECTORS,
-    NAME_VECTORS,
-    STATEMENT_VECTORS,
-    Exact,
-    GroupIndex,
-    Indexes,
-    Ints,
-    VectorReads,
-)
-from kgray.search.query import SCOPES, Query, Question, is_scored, read_question
-from kgray.search.ranking import FirstStage, Scores
+from kgray.search import index as indexing
+from kgray.search.query import SCOPES, FoundRow, Query, Question, is_scored, read_question, within
+from kgray.search.ranking import OVER_FETCH, Candidate, FirstStage, Profiled, Scores, SearchRun, Summaries
 from kgray.search.rerank import fused_by_rank, reranked
-from kgray.search.texts import Profiled, Summaries, run_at
+from kgray.search.steps import Found, steps
 from kgray.times import now, to_datetime
 
-ViewAt = Callable[[], GraphView]
-Found = dict[SearchScope, list[Candidate]]
+ViewAt = Callable[[], ports.GraphView]
 _Ranks = dict[str, dict[str, int]]  # id -> method -> rank
-_Chosen = tuple[SearchScope, Candidate]
-_ByMethod = dict[SearchScope, dict[str, list[Candidate]]]  # what each method found, by its signal
+_Chosen = tuple[ports.SearchScope, Candidate]
+_ByMethod = dict[ports.SearchScope, dict[str, list[Candidate]]]  # what each method found, by its signal
 _TEXTS = {"words": "bm25", "vectors": "cosine", "sparse": "sparse"}  # signals of a text itself -> methods
 _HELD = 64  # groups whose summaries are held in memory
 POOL = 3  # times the limit: what a reranker looks at
+MIN_DEPTH, MAX_DEPTH = 30, 10_000
+_DEEPER = 8  # each further try goes this much deeper: 30, 240, 1920, 10000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +43,19 @@ class Ranking:
 
     hits: tuple[Hit, ...]
     # (scope, id, text) of what a hit above says: a fact and the messages that support it count once
-    said_above: tuple[tuple[SearchScope, str, str], ...]
+    said_above: tuple[tuple[ports.SearchScope, str, str], ...]
     floor: float  # the score under which a row is not about the query
 
 
 class Searcher:
     """Searches the groups of one store; holds an index in memory for each that it was asked about lately."""
 
-    def __init__(self, store: Store, embedder: Embedder, reranker: Reranker | None = None) -> None:
+    def __init__(
+        self, store: ports.Store, embedder: ports.Embedder, reranker: ports.Reranker | None = None
+    ) -> None:
         """Read nothing yet; embedder: that of the store's vectors; reranker: a cross-encoder, if any."""
         self.store, self.embedder, self.reranker = store, embedder, reranker
-        self._indexes = Indexes(store, embedder.dimensions)
+        self._indexes = indexing.Indexes(store, embedder.dimensions)
         self._summaries: dict[str, Summaries] = {}
 
     async def search(self, query: Query, *, view: ViewAt | None = None) -> list[Hit]:
@@ -80,13 +65,10 @@ class Searcher:
     async def ranking(self, query: Query, *, view: ViewAt | None = None) -> Ranking:
         """Return what answers the query best, and what was left out.
 
-        view    reads, within the snapshot of the search, what the graph knew at query.known_at;
-                None = what it knows now
-
+        view    reads, within the snapshot of the search, what the graph knew at query.known_at; None = now
         Facts are those that hold at `as_of`. Entities and episodes have no span: all that the view shows are
         searched (R5). A hit's score is in [0, 1), and comparable over scopes unless the recipe fuses by rank.
         An unknown group reads as empty.
-
         Raises NotFound for a centre or a seed that the group does not have, InputError where the recipe needs
         a reranker and there is none, ValueError for a `known_at` without a view or a view of another group.
         """
@@ -98,13 +80,13 @@ class Searcher:
         text = query.text.encode("utf-8", "replace").decode()
         clock = now()
         with self._indexes.of(group) as index:
-            speakers = index.messages.speakers.all()
+            speakers = index.messages.known
             # "Last week" of a conversation that ended years ago is the week before its end.
             latest = min(clock, int(index.messages.times.max(initial=0))) or clock
         question = read_question(text, speakers=speakers, now=latest if query.as_of is None else query.as_of)
-        topic: Embedding | None = None
+        topic: ports.Embedding | None = None
         if {"cosine", "sparse"} & {*ways.methods} or ways.reranker == "mmr":
-            (topic,) = await embedded(self.embedder, [question.topic])
+            (topic,) = await ports.embedded(self.embedder, [question.topic])
         with self._indexes.lock:
             told = self._told(query)
             ranked, linked = _first_stage(self.store, index, question, query, topic, told)
@@ -120,7 +102,7 @@ class Searcher:
             )  # fmt: skip
             return _answer(run, None if topic is None else topic.vector)
 
-        found = at_one_moment(self.store, read)
+        found = ports.at_one_moment(self.store, read)
         if ways.reranker != "cross_encoder" or self.reranker is None or not found.hits:
             return found
         scores = await self.reranker.score(text, [hit.text for hit in found.hits])
@@ -132,100 +114,80 @@ class Searcher:
         if ways.reranker == "cross_encoder" and self.reranker is None:
             raise InputError("this recipe needs a reranker: set reranker.backend", field="recipe")
         methods = {*(query.methods or ()), *(ways.methods if {*ways.methods} <= {"sparse", "bfs"} else ())}
-        if "sparse" in methods and not isinstance(self.embedder, SparseEmbedder):
+        if "sparse" in methods and not isinstance(self.embedder, ports.SparseEmbedder):
             why = 'only embedder.backend = "bge" with embedder.sparse weighs tokens'
             raise InputError(why, field="methods")
 
     def _told(self, query: Query) -> Summaries | None:
         """Return the texts of the run that was known then; None where there is none, or none is asked for."""
-        group, scopes = query.group, query.ways.scopes
-        asked = "community" in scopes or ("entity" in scopes and query.as_of is None)
-        if not asked:
+        store, group, scopes = self.store, query.group, query.ways.scopes
+        if "community" not in scopes and ("entity" not in scopes or query.as_of is not None):
             return None
-        if (known := run_at(self.store, group, query.known_at)) is None:
+        if (known := indexing.run_at(store, group, query.known_at)) is None:
             self._summaries.pop(group, None)
             return None
         held = self._summaries.get(group)
-        if held is None or not held.stand(self.store, group, known):
+        if held is None or not held.stand(store, group, known):
             if len(self._summaries) >= _HELD:
                 self._summaries.clear()
-            load = partial(Summaries, self.store, group, query.known_at, self.embedder.dimensions)
-            held = self._summaries[group] = at_one_moment(self.store, load)
+            load = partial(Summaries, store, group, query.known_at, self.embedder.dimensions)
+            held = self._summaries[group] = ports.at_one_moment(store, load)
         return held
 
 
 def _first_stage(
-    store: Store,
-    index: GroupIndex,
+    store: ports.Store,
+    index: indexing.GroupIndex,
     question: Question,
     query: Query,
-    topic: Embedding | None,
+    topic: ports.Embedding | None,
     told: Summaries | None,
-) -> tuple[dict[SearchScope, Ranked], list[str]]:
+) -> tuple[dict[ports.SearchScope, Scores], list[str]]:
     """Return the first stage of each scope that is searched, and the recorded entities that are named."""
     ways = query.ways
     unused: dict[str, Any] = {weight: 0.0 for weight, method in _TEXTS.items() if method not in ways.methods}
     stage = FirstStage(index, question, replace(ways.weights, **unused), topic)
-    works: dict[SearchScope, tuple[Callable[[Exact], Any], VectorReads]] = {
-        "fact": (stage.pieces, STATEMENT_VECTORS),
-        "entity": (stage.names, NAME_VECTORS),
-        "episode": (stage.messages, MESSAGE_VECTORS),
+    works: dict[ports.SearchScope, tuple[Callable[[indexing.Exact], Scores], indexing.VectorReads]] = {
+        "fact": (stage.pieces, indexing.STATEMENT_VECTORS),
+        "entity": (stage.names, indexing.NAME_VECTORS),
+        "episode": (stage.messages, indexing.MESSAGE_VECTORS),
     }
-    wanted = {*ways.scopes, *(("entity",) if "fact" in ways.scopes else ())}  # facts: of whom they are
-    asked = [scope for scope in works if scope in wanted]
+    asked = [scope for scope in works if scope in ways.scopes]
 
-    def score(scope: SearchScope) -> Any:  # noqa: ANN401 - the scores; of names, with those that are named
+    def score(scope: ports.SearchScope) -> Scores:
         work, reads = works[scope]
         return work(reads.exact(store, query.group))
 
     if store.remote:  # each may wait for 100 vectors of a large group: a server is asked for all at once
         with ThreadPoolExecutor(len(works)) as threads:  # one a search: none outlives a fork, none is shared
-            of = dict(zip(asked, threads.map(score, asked), strict=True))
+            ranked = dict(zip(asked, threads.map(score, asked), strict=True))
     else:
-        of = {scope: score(scope) for scope in asked}
-    ranked: dict[SearchScope, Ranked] = {}
-    linked: list[str] = []
-    if "fact" in of:
-        ranked["fact"] = Ranked(scores=of["fact"], records=index.pieces.records)
-    if "entity" in of:
-        scores, whole = of["entity"]
-        linked = list(dict.fromkeys(index.names.records(whole)))
-        if "entity" in ways.scopes:
-            ranked["entity"] = Ranked(scores=scores, records=index.names.records)
-            if told is not None and told.profiles.ids and query.as_of is None:  # they tell of the run's time
-                ranked["entity"] = _or_by_profile(ranked["entity"], stage.summaries(told.profiles), told)
-    if "episode" in of:
-        ranked["episode"] = Ranked(scores=of["episode"], records=index.messages.records)
-    if "community" in ways.scopes and told is not None and told.communities.ids:
-        scores, ids = stage.summaries(told.communities), told.communities.ids
-        ranked["community"] = Ranked(scores=scores, records=lambda places: [ids[n] for n in places])
-    return ranked, linked
+        ranked = {scope: score(scope) for scope in asked}
+    if told is not None:
+        if told.profiles.ids and "entity" in ranked and query.as_of is None:  # they tell of the run's time
+            ranked["entity"] = ranked["entity"].beside(stage.summaries(told.profiles))
+        if told.communities.ids and "community" in ways.scopes:
+            ranked["community"] = stage.summaries(told.communities)
+    return ranked, stage.linked() if "fact" in ranked else []
 
 
-def _or_by_profile(named: Ranked, scores: Scores, told: Summaries) -> Ranked:
-    """Return the first stage of entities by their names, and by what a model wrote of them."""
-    count = len(named.scores.score)
-
-    def records(places: Ints) -> list[str]:
-        by_name = iter(named.records(places[places < count]))
-        return [
-            next(by_name) if n < count else Profiled(told.profiles.ids[n - count]) for n in places.tolist()
-        ]
-
-    return Ranked(scores=named.scores.beside(scores), records=records)
-
-
-def _answer(run: SearchRun, vector: Vector | None) -> Ranking:
+def _answer(run: SearchRun, vector: ports.Vector | None) -> Ranking:
     ways, limit = run.ways, run.query.limit
     if ways.fusion == "weighted" and ways.reranker == "none" and "bfs" not in ways.methods:
-        cut, least = cut_of(run, limit)  # few rows are read, and more only where these do not decide it
+        # Few rows are read, and more only where these do not decide it. What is left out below `least` has,
+        # boosted or not, no score above the cut: that of about the last that may be among the best.
+        most, weights = OVER_FETCH * limit, ways.weights
+        scores = [ranked.score[ranked.best(most)] for ranked in run.ranked.values()]
+        best = np.sort(np.concatenate(scores))[::-1] if scores else ()
+        cut = float(best[most - 1]) if len(best) >= most else 0.0
+        least = cut / (max(1.0, weights.linked) * max(1.0, weights.dates) * max(1.0, weights.rows))
         ranking, last = _ranking(run, vector, least)
         if len(ranking.hits) == limit and last >= cut:
             return ranking
     return _ranking(run, vector)[0]
 
 
-def _ranking(run: SearchRun, vector: Vector | None, least: float = 0.0) -> tuple[Ranking, float]:
+def _ranking(run: SearchRun, vector: ports.Vector | None, least: float = 0.0) -> tuple[Ranking, float]:
     """Return the hits among rows whose first stage's score is `least`, and the score of the last."""
     limit, ways = run.query.limit, run.ways
     weighted = ways.fusion == "weighted"
@@ -236,13 +198,24 @@ def _ranking(run: SearchRun, vector: Vector | None, least: float = 0.0) -> tuple
         if weighted:
             found[scope] = gather(run, scope, wanted, least=least) if ways.methods != ("bfs",) else []
         else:
-            of = {name: of for name, of in ranked.scores.signals.items() if name in _TEXTS}
-            by_method[scope] = {name: gather(run, scope, wanted, Scores(score=of[name])) for name in of}
+            of = {
+                name: replace(ranked, score=ranked.signals[name], signals={}, floor=0.0)
+                for name in ranked.signals
+                if name in _TEXTS
+            }
+            by_method[scope] = {name: gather(run, scope, wanted, of[name]) for name in of}
             found[scope] = fused_by_rank(by_method[scope])
     for scope, walked in (steps(run, found) if "bfs" in ways.methods else {}).items():
         by_method.setdefault(scope, {})["steps"] = walked
-        if scope in found:
-            found[scope] = _with_steps(found[scope], walked) if weighted else fused_by_rank(by_method[scope])
+        if scope in found and weighted:  # each has the score of the steps by which it was reached, too
+            joined = {candidate.row.id: candidate for candidate in found[scope]}
+            for step in walked:
+                own = joined.get(step.row.id, replace(step, score=0.0))
+                signals = {**own.signals, **step.signals}
+                joined[step.row.id] = replace(own, score=own.score + step.score, signals=signals)
+            found[scope] = sorted(joined.values(), key=lambda candidate: -candidate.score)
+        elif scope in found:
+            found[scope] = fused_by_rank(by_method[scope])
     if ways.reranker not in {"none", "cross_encoder"}:
         found = {scope: reranked(run, vector, rows[: POOL * limit]) for scope, rows in found.items()}
     length = wanted if ways.reranker == "cross_encoder" else limit
@@ -256,20 +229,76 @@ def _ranking(run: SearchRun, vector: Vector | None, least: float = 0.0) -> tuple
     return ranking, chosen[-1][1].score if chosen else 0.0
 
 
-def _with_steps(found: Sequence[Candidate], reached: Sequence[Candidate]) -> list[Candidate]:
-    """Add to each candidate the score of the steps by which it was reached too."""
-    joined = {candidate.row.id: candidate for candidate in found}
-    for step in reached:
-        own = joined.get(step.row.id, replace(step, score=0.0))
-        signals = {**own.signals, **step.signals}
-        joined[step.row.id] = replace(own, score=own.score + step.score, signals=signals)
-    return sorted(joined.values(), key=lambda candidate: -candidate.score)
+def gather(
+    run: SearchRun, scope: ports.SearchScope, wanted: int, scores: Scores | None = None, least: float = 0.0
+) -> list[Candidate]:
+    """Return the best rows of one scope above the floor, best first; `wanted` at least, if there are so many.
+
+    scores: other ones than the first stage's own, of the same rows; as they are, not boosted.
+    least: only rows of this score at least, though they be fewer.
+    """
+    chosen = scores or run.ranked[scope]
+    depth = max(MIN_DEPTH, OVER_FETCH * wanted)
+    while True:
+        rows = chosen.best(depth, least)
+        found = _shown(run, scope, chosen.records(rows))
+        best: dict[str, Candidate] = {}
+        of = zip(found, chosen.score[rows].tolist(), chosen.of(rows), rows.tolist(), strict=True)
+        for shown, score, signals, place in of:
+            for each in shown:
+                if each.id not in best:
+                    best[each.id] = Candidate(row=each, score=score, signals=signals, place=place)
+        passing = run.keep([candidate.row for candidate in best.values()])
+        kept = [best[row.id] for row in passing]
+        if len(kept) >= wanted or len(rows) < depth or depth >= MAX_DEPTH:
+            return kept if scores else _boosted(run, scope, kept)
+        depth = min(depth * _DEEPER, MAX_DEPTH)
+
+
+def _shown(run: SearchRun, scope: ports.SearchScope, records: Sequence[Any]) -> list[list[FoundRow]]:
+    """Return for each record the rows that the view shows for it; one read."""
+    view = run.view
+    if scope == "episode":
+        episodes = {episode.sequence: episode for episode in view.episodes(records)}
+        return [[episodes[number]] if number in episodes else [] for number in records]
+    # What was written may be gone since it was loaded (R25).
+    told = [id_ for id_ in records if scope == "community" or isinstance(id_, Profiled)]
+    number = run.told.run if run.told else 0
+    listed, profiles = indexing.texts_of(run.store, view.group, number, told) if told else ([], {})
+    if scope == "community":
+        there = {one.id: one for one in listed}
+        return [[there[id_]] if id_ in there else [] for id_ in records]
+    if scope == "entity":
+        pairs = zip(records, view.entities_of([*map(str, records)]), strict=True)
+        return [[*shown] if id_ in profiles or not isinstance(id_, Profiled) else [] for id_, shown in pairs]
+    return [[*shown] for shown in view.facts_of_evidence(records, run.moment)]
+
+
+def _boosted(run: SearchRun, scope: ports.SearchScope, found: list[Candidate]) -> list[Candidate]:
+    """Order by what rows say: facts of who is named, or that began or ended then; triples count less."""
+    weights = run.ways.weights
+    named = run.view.entities(run.linked) if scope == "fact" and run.linked else []
+    linked = {entity.id for entity in named}
+    boosted = []
+    for candidate in found:
+        row, factors = candidate.row, dict[str, float]()
+        if isinstance(row, Episode) and row.kind == "triples":
+            factors["rows"] = weights.rows
+        elif isinstance(row, Fact):
+            if not linked.isdisjoint(row.ends):
+                factors["linked"] = weights.linked
+            if any(within(at, span) for at in (row.valid_at, row.invalid_at) for span in run.question.spans):
+                factors["dates"] = weights.dates
+        told = {name: factor for name, factor in factors.items() if factor != 1}
+        score, signals = candidate.score * math.prod(told.values()), {**candidate.signals, **told}
+        boosted.append(replace(candidate, score=score, signals=signals) if told else candidate)
+    return sorted(boosted, key=lambda candidate: -candidate.score)
 
 
 def one_list(
-    found: Mapping[SearchScope, Sequence[Candidate]],
+    found: Mapping[ports.SearchScope, Sequence[Candidate]],
     limit: int,
-    places: Mapping[SearchScope, int],
+    places: Mapping[ports.SearchScope, int],
     *,
     once: bool,
     facts_first: bool = False,
@@ -324,11 +353,8 @@ def _stand_for(fact: Candidate, sources: set[str], chosen: list[_Chosen], said: 
 
 
 def _ranks(run: SearchRun, chosen: Sequence[_Chosen], by_method: _ByMethod) -> _Ranks:
-    """Return id -> the rank (from 1) in its scope that each method gave it, among all rows of the scope.
-
-    Where methods are fused by rank, it is the rank that counted: among what the view shows.
-    """
-    ranks: _Ranks = {}
+    """Return id -> the rank (from 1) in its scope that each method gave it, among all rows of the scope."""
+    ranks: _Ranks = {}  # where methods are fused by rank, that which counted: among what the view shows
     for of_scope in by_method.values():
         for signal, ordered in of_scope.items():
             for rank, candidate in enumerate(ordered, 1):
@@ -336,12 +362,9 @@ def _ranks(run: SearchRun, chosen: Sequence[_Chosen], by_method: _ByMethod) -> _
     for scope, candidate in chosen:
         if run.ways.fusion == "weighted" and candidate.place is not None:
             for signal, method in _TEXTS.items():
-                if place := run.ranked[scope].scores.rank(signal, candidate.place):
+                if place := run.ranked[scope].rank(signal, candidate.place):
                     ranks.setdefault(candidate.row.id, {})[method] = place
     return ranks
-
-
-# ------------------------------------------------------------------------------------------------- the hits
 
 
 def _hits(run: SearchRun, chosen: Sequence[_Chosen], ranks: _Ranks) -> list[Hit]:
@@ -350,35 +373,31 @@ def _hits(run: SearchRun, chosen: Sequence[_Chosen], ranks: _Ranks) -> list[Hit]
     known_at = None if run.told is None else to_datetime(run.told.recorded_at)
     bounded = is_scored(run.ways)
 
-    def shown(candidate: Candidate) -> Hit:
+    hits = []
+    for scope, candidate in chosen:
         row, score = candidate.row, candidate.score
-        hit = partial(
-            Hit,
-            id=row.id,
-            text=_text(row),
-            score=score / (1 + score) if bounded else score,
-            group=run.view.group,
-            methods=ranks.get(row.id, {}),
-            signals=candidate.signals,
-        )
+        own: dict[str, Any] = {"methods": ranks.get(row.id, {}), "signals": candidate.signals}
         if isinstance(row, Fact):
-            return hit(scope="fact", fact=spans[row.id])
-        if isinstance(row, Entity):
-            return hit(scope="entity", entity=row)
-        if isinstance(row, Community):
-            return hit(scope="community", community=row, known_at=known_at and row.told_at(known_at))
-        own = {name: getattr(row, name) for name in ("client_id", "speaker", "sequence", "kind")}
-        at = to_datetime(row.reference_time)
-        return hit(scope="episode", reference_time=at, told_in=row.source, **own)
-
-    return [shown(candidate) for _, candidate in chosen]
+            own["fact"] = spans[row.id]
+        elif isinstance(row, Entity):
+            own["entity"] = row
+        elif isinstance(row, Community):
+            own |= {"community": row, "known_at": known_at and row.told_at(known_at)}
+        else:
+            own |= {name: getattr(row, name) for name in ("client_id", "speaker", "sequence", "kind")}
+            own |= {"reference_time": to_datetime(row.reference_time), "told_in": row.source}
+        score = score / (1 + score) if bounded else score
+        hits.append(Hit(scope=scope, id=row.id, text=_text(row), score=score, group=run.view.group, **own))
+    return hits
 
 
 def _text(row: FoundRow) -> str:
     return row.name if isinstance(row, Entity) else row.text
 
 
-def spans_of(view: GraphView, facts: Sequence[Fact]) -> tuple[dict[str, FactSpan], Mapping[str, str | None]]:
+def spans_of(
+    view: ports.GraphView, facts: Sequence[Fact]
+) -> tuple[dict[str, FactSpan], Mapping[str, str | None]]:
     """Return fact id -> the fact as callers get it; and episode id -> client's id of all that they name."""
     if not facts:
         return {}, {}
@@ -387,20 +406,18 @@ def spans_of(view: GraphView, facts: Sequence[Fact]) -> tuple[dict[str, FactSpan
     told = {episode for fact in facts for episode in fact.episodes}
     told |= {fact.ended_by[0] for fact in facts if fact.ended_by is not None}
     clients = view.supporters(sorted(told))
-    return {fact.id: _span(fact, names, clients) for fact in facts}, clients
-
-
-def _span(fact: Fact, names: Mapping[str, str], clients: Mapping[str, str | None]) -> FactSpan:
-    """Return a fact as callers get it. names: entity id -> name; clients: episode id -> the client's id."""
     same = ("id", "statement", "text", "relation", "ended_by", "event")
-    given: dict[str, Any] = {name: getattr(fact, name) for name in same}
-    for name in ("valid_at", "invalid_at", "created_at", "expired_at"):
-        given[name] = None if (at := getattr(fact, name)) is None else to_datetime(at)
-    return FactSpan(
-        **given,
-        source_id=fact.source,
-        source=names.get(fact.source),
-        target_id=fact.target,
-        target=names.get(fact.target or "") if fact.value is None else fact.value.shown(),
-        episodes=tuple((episode, clients.get(episode)) for episode in fact.episodes),
-    )
+    spans = {}
+    for fact in facts:
+        given: dict[str, Any] = {name: getattr(fact, name) for name in same}
+        for name in ("valid_at", "invalid_at", "created_at", "expired_at"):
+            given[name] = None if (at := getattr(fact, name)) is None else to_datetime(at)
+        spans[fact.id] = FactSpan(
+            **given,
+            source_id=fact.source,
+            source=names.get(fact.source),
+            target_id=fact.target,
+            target=names.get(fact.target or "") if fact.value is None else fact.value.shown(),
+            episodes=tuple((episode, clients.get(episode)) for episode in fact.episodes),
+        )
+    return spans, clients

@@ -7,6 +7,7 @@ import json
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from kgray.communities.found import Found, Snapshot, clustered
 from kgray.communities.refresh import Refresh
 from kgray.errors import Cost, InvalidAnswer, NotFound, Unavailable
 
+CONTEXT = import_module("kgray.search.context")  # the package has a function of that name
 TEAM = Path(__file__).resolve().parents[2] / "examples" / "team.jsonl"
 LATER = "2026-08-01T09:00:00Z"
 
@@ -477,7 +479,7 @@ def test_no_word_of_a_removed_episode_is_left_in_any_profile(memory):
 
 
 def test_a_profile_of_a_model_goes_with_the_end_of_an_old_fact_and_with_a_merge(memory, monkeypatch):
-    monkeypatch.setattr("kgray.search.texts._READ", 3)
+    monkeypatch.setattr(CONTEXT, "_READ", 3)
     for number, liked in enumerate(("Zyqqvorp", "Qualmtee", "Brixwurz")):
         memory.add(f"Alice Nguyen likes {liked}.", group="team", speaker="Bob", at=LATER, id=f"z{number}")
     refreshed(memory, CountingSummarizer(), profiles=True)
@@ -493,13 +495,13 @@ def test_a_profile_of_a_model_goes_with_the_end_of_an_old_fact_and_with_a_merge(
 
     refreshed(memory, CountingSummarizer(), profiles=True)
     assert "ENTITY" in said()
-    monkeypatch.setattr("kgray.search.texts._READ", 500)
+    monkeypatch.setattr(CONTEXT, "_READ", 500)
     memory.merge("Alice Nguyen", "Zyqqvorp", group="team")
     assert "ENTITY" not in said()
 
 
 def test_a_profile_does_not_depend_on_what_is_listed_beside_it(memory, monkeypatch):
-    monkeypatch.setattr("kgray.search.texts._READ", 2)
+    monkeypatch.setattr(CONTEXT, "_READ", 2)
     for one in memory.entities(group="team", limit=100):
         (alone,) = memory.entities(one.entity.name, group="team", limit=1)
         assert (alone.entity.name, alone.profile) == (one.entity.name, one.profile)

@@ -15,7 +15,7 @@ from kgray.ingest import changes
 from kgray.ledger import request
 from kgray.records import Operation, Value
 from kgray.search import Filters, Query, Recipe, Searcher
-from kgray.search.candidates import walk
+from kgray.search.steps import walk
 from tests.graph.search_world import a_world, chain, day
 
 ALL = "Ann, Ben, Cleo, Dan, Eve, Olaf: who knows whom, and who owns a boat?"

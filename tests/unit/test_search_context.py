@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from kgray.graph import Entity, FactSpan, Hit
 from kgray.search import count_tokens
-from kgray.search.context import CONTEXT_HITS, MIN_TOKENS, dates, safe, write
-from kgray.search.excerpts import EXCERPT
+from kgray.search.context import CONTEXT_HITS, EXCERPT, MIN_TOKENS, dates, safe, write
 from kgray.times import parse, to_datetime
 from tests.tries import tries
 

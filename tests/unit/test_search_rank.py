@@ -14,12 +14,11 @@ from kgray.graph import Entity, Fact
 from kgray.kinds import COMMITTED
 from kgray.ports import Embedding
 from kgray.records import Episode
-from kgray.search.candidates import Candidate
 from kgray.search.index import SESSION_GAP, GroupIndex
 from kgray.search.query import Weights
 from kgray.search.query import read_question as read
-from kgray.search.ranking import FirstStage, farthest
-from kgray.search.rerank import fused_by_rank, mmr, rrf
+from kgray.search.ranking import Candidate, FirstStage, farthest
+from kgray.search.rerank import fused_by_rank, mmr
 from kgray.search.searcher import one_list
 from kgray.times import DAY, parse
 from kgray.words import packed
@@ -228,9 +227,14 @@ def ids(chosen):
     return [candidate.row.id for _, candidate in chosen]
 
 
+def fused(rankings):
+    found = {signal: [Candidate(row=fact(id_), score=1.0) for id_ in ids] for signal, ids in rankings.items()}
+    return [(candidate.row.id, candidate.score) for candidate in fused_by_rank(found)]
+
+
 def test_rrf_adds_one_over_sixty_plus_rank():
     """Cormack et al. 2009: b is second twice, a and d first once, c third once."""
-    assert list(rrf({"bm25": ["a", "b"], "cosine": ["d", "b", "c"]}).items()) == [
+    assert fused({"bm25": ["a", "b"], "cosine": ["d", "b", "c"]}) == [
         ("b", 1 / 62 + 1 / 62),
         ("a", 1 / 61),
         ("d", 1 / 61),
@@ -241,9 +245,7 @@ def test_rrf_adds_one_over_sixty_plus_rank():
 @given(st.tuples(IDS, IDS, IDS))
 def test_rrf_does_not_depend_on_the_order_of_methods(rankings):
     """Not even in the last bit, which would break a tie by accident; and it is the plain sum."""
-    answers = [
-        list(rrf(dict(zip("xyz", order, strict=True))).items()) for order in itertools.permutations(rankings)
-    ]
+    answers = [fused(dict(zip("xyz", order, strict=True))) for order in itertools.permutations(rankings)]
     assert all(answer == answers[0] for answer in answers)
     assert answers[0] == sorted(answers[0], key=lambda pair: (-pair[1], pair[0]))
     for found, score in answers[0]:
@@ -267,8 +269,7 @@ def test_mmr_prefers_the_unlike_over_the_near_twin():
     assert [value for _, value in picked] == pytest.approx([0.4, 0.06, -0.1])
 
 
-@pytest.mark.parametrize("relevance", [0.0, 0.3, 0.5, 1.0])
-def test_mmr_picks_what_a_naive_loop_picks(relevance):
+def test_mmr_picks_what_a_naive_loop_picks():
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(13, 5))
     query, *items = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
@@ -276,29 +277,23 @@ def test_mmr_picks_what_a_naive_loop_picks(relevance):
 
     def value(index):
         like = max((max(0.0, float(items[index] @ items[other])) for other in picked), default=0.0)
-        return relevance * max(0.0, float(items[index] @ query)) - (1 - relevance) * like
+        return 0.5 * max(0.0, float(items[index] @ query)) - 0.5 * like
 
     while left:
         best = max(left, key=lambda index: (round(value(index), 6), -index))
         left.remove(best)
         picked.append(best)
-    assert [index for index, _ in mmr(query, np.array(items), keep=12, relevance=relevance)] == picked
+    assert [index for index, _ in mmr(query, np.array(items), keep=12)] == picked
 
 
-def test_mmr_at_full_relevance_ranks_by_nearness_and_keeps_ties_in_order():
+def test_mmr_keeps_ties_in_order():
     query = np.array([1, 0], dtype=np.float32)
     items = np.array([[0, 1], [1, 0], [1, 0]], dtype=np.float32)
-    assert [index for index, _ in mmr(query, items, keep=9, relevance=1.0)] == [1, 2, 0]
+    assert [index for index, _ in mmr(query, items, keep=9)] == [1, 0, 2]
 
 
 def test_mmr_of_nothing_is_nothing():
     assert mmr(np.ones(2, dtype=np.float32), np.zeros((0, 2), dtype=np.float32), keep=3) == []
-
-
-@pytest.mark.parametrize(("width", "relevance"), [(3, 0.5), (2, 1.5)])
-def test_mmr_refuses_what_it_cannot_compare(width, relevance):
-    with pytest.raises(ValueError, match=r"relevance|wide"):
-        mmr(np.ones(2, dtype=np.float32), np.ones((1, width), dtype=np.float32), keep=1, relevance=relevance)
 
 
 def test_one_list_goes_by_score_and_ties_fall_fact_entity_episode():
