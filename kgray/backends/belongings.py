@@ -2,8 +2,7 @@
 
 vLLM removes its files itself, unless it has to kill processes, or is killed. So those that come while an
 engine starts are noted, in a record beside them, locked as long as this process or a fork of it lives. Who
-starts an engine on the node next removes what a process that died has left. Processes need no such care:
-those of an engine whose owner has died end within seconds.
+starts an engine on the node next removes what a process that died has left. Processes end by themselves.
 """
 
 from __future__ import annotations
@@ -23,24 +22,20 @@ from kgray.locks import for_owner
 _SHARED = Path("/dev/shm")  # noqa: S108 - where the system keeps it; every user can write there
 _RECORDS = _SHARED / f"kgray-engines-{os.getuid()}"
 _MEMORY = r"(?:psm_|sem\.(?:mp|loky)-)[\w-]+"  # names of Python's segments and semaphores, and of joblib's
-_LOOK_S = 0.2  # between two looks at what has come, while an engine starts
 
 
 class Belongings:
     """The shared memory of one engine of this process."""
 
     def __init__(self) -> None:
-        """Note nothing yet."""
         self._record: IO[str] | None = None
 
     @contextmanager
     def noting(self) -> Iterator[None]:
         """Note the memory that comes while the block runs and that processes below this one have mapped.
 
-        A block that fails leaves none of it that is unused.
-
-        Raises OSError where no record can be kept, PermissionError where another user may have made the
-        folder of the records.
+        A block that fails leaves none of it that is unused. Raises OSError where no record can be kept,
+        PermissionError where another user may have made the folder of the records.
         """
         with ExitStack() as failed:
             with _cleared() as first:
@@ -55,12 +50,11 @@ class Belongings:
             def look() -> None:
                 last = False
                 while not last:
-                    last = ended.wait(_LOOK_S)
+                    last = ended.wait(0.2)
                     mapped = _mapped(_below())
                     for path in {*_SHARED.iterdir()} - known:
-                        with suppress(
-                            OSError
-                        ):  # it is gone; or the disk is full: the next look writes the line
+                        # It is gone; or the disk is full: the next look writes the line.
+                        with suppress(OSError):
                             inode = path.lstat().st_ino
                             if inode in mapped and re.fullmatch(_MEMORY, path.name, re.ASCII):
                                 known.add(path)

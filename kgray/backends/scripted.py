@@ -9,8 +9,8 @@ r"""Models that answer from a file: for tests, demos, and as an extractor that m
 
 The first n times that this process reads the episode, the error is raised (without "times" always); several
 errors of one episode follow one another, and its extraction comes last. A question is matched by its kind and
-items, whichever episode asks. What is not in the file is an invalid answer; but a name that the file says
-nothing of means the one entity that bears it.
+items, whichever episode asks. What is not in the file is an invalid answer, but for a name that one entity
+alone bears.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Never
 
 from kgray.errors import ContentError, Cost, InvalidAnswer, KgrayError, Refused, SettingsError, Unavailable
-from kgray.ports import Answer, AnswerRequest, ExtractionRequest, Judged, Question, QuestionRequest
+from kgray.ports import Answer, AnswerRequest, ExtractionRequest, Judged, QuestionRequest
 from kgray.prompting.replies import parse_answer, parse_extraction
 from kgray.records import Extraction, canonical
 
@@ -56,23 +56,23 @@ class _Scripted:
                 raise SettingsError(f"model.script: {path}, line {number}: {error}") from None
 
     def _add(self, entry: object) -> None:
-        """Take one line. Raises ValueError with the reason."""
         if not isinstance(entry, dict) or set(entry) not in _FORMS:
             raise ValueError(
                 'a line has "episode" and "extraction", "question" and "answer", '
                 'or "episode" and "error" (and "times"), and nothing else'
             )
-        if "question" in entry:
-            question = entry["question"]
-            if not isinstance(question, dict) or question.keys() != {"kind", "items"}:
-                raise ValueError('"question" has "kind" and "items", and nothing else')
-            self._keep("answer", canonical(question), entry)
-            return
-        episode = entry["episode"]
-        if not isinstance(episode, str) or not episode:
+        episode, question = entry.get("episode"), entry.get("question")
+        if "question" in entry and (not isinstance(question, dict) or question.keys() != {"kind", "items"}):
+            raise ValueError('"question" has "kind" and "items", and nothing else')
+        if "question" not in entry and (not isinstance(episode, str) or not episode):
             raise ValueError('"episode" is a client id: a text that is not empty')
-        if "extraction" in entry:
-            self._keep("extraction", episode, entry)
+        if "error" not in entry:
+            what, key = ("extraction", episode) if "extraction" in entry else ("answer", canonical(question))
+            reply = entry[what]
+            if not isinstance(reply, dict):
+                raise ValueError(f'"{what}" is an object')
+            if canonical(self._replies.setdefault((what, str(key)), reply)) != canonical(reply):
+                raise ValueError(f"it says something else of {key} than an earlier line")
             return
         kind, left = entry["error"], entry.get("times")
         if not isinstance(kind, str) or kind not in _ERRORS:
@@ -80,24 +80,13 @@ class _Scripted:
         if "times" in entry and (type(left) is not int or left < 1):
             raise ValueError('"times" is a whole number from 1 up')
         again = repeat(kind, left) if left else repeat(kind)
-        self._errors[episode] = chain(self._errors.get(episode, ()), again)
-
-    def _keep(self, what: str, key: str, entry: dict[str, Any]) -> None:
-        reply = entry[what]
-        if not isinstance(reply, dict):
-            raise ValueError(f'"{what}" is an object')
-        if canonical(self._replies.setdefault((what, key), reply)) != canonical(reply):
-            raise ValueError(f"it says something else of {key} than an earlier line")
+        self._errors[str(episode)] = chain(self._errors.get(str(episode), ()), again)
 
 
 class ScriptedExtractor(_Scripted):
-    """Extractions by client id."""
+    """Extractions by client id; each counts as one call."""
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
-        """Return the episode's scripted extraction; counts as one call of a model.
-
-        Raises what the script says; InvalidAnswer where it says nothing of the episode.
-        """
         client_id = request.episode.client_id
         if client_id is None:
             raise InvalidAnswer("a script knows episodes by the client's id, and this one has none")
@@ -113,35 +102,30 @@ class ScriptedExtractor(_Scripted):
 
 
 class ScriptedJudge(_Scripted):
-    """Answers by kind and items."""
+    """Answers by kind and items; a name with one candidate of the very same name needs none."""
 
     def key(self, request: QuestionRequest) -> str:
         return request.key(self.identity)
 
     async def judge(self, request: QuestionRequest) -> Judged:
-        """Return the scripted answers; counts as one call.
-
-        Raises InvalidAnswer where one is missing, but for a name with one candidate of the very same name.
-        """
-        with _one_call():
-            answers = tuple(self._answer(question) for question in request.questions)
-        return Judged(answers=answers, calls=1)
-
-    def _answer(self, question: Question) -> Answer:
-        brief = canonical(question.brief())
-        if (reply := self._replies.get(("answer", brief))) is not None:
-            return parse_answer(question, reply)
-        same = [i for i, name in enumerate(question.candidates) if name == question.item]
-        if question.kind == "entity" and len(same) == 1:
-            return {"duplicate_of": same[0]}
-        raise InvalidAnswer(f"the script has no answer to {brief}")
+        answers: list[Answer] = []
+        for question in request.questions:
+            same = [i for i, name in enumerate(question.candidates) if name == question.item]
+            brief = canonical(question.brief())
+            with _one_call():
+                if (reply := self._replies.get(("answer", brief))) is not None:
+                    answers.append(parse_answer(question, reply))
+                elif question.kind == "entity" and len(same) == 1:
+                    answers.append({"duplicate_of": same[0]})
+                else:
+                    raise InvalidAnswer(f"the script has no answer to {brief}")
+        return Judged(answers=tuple(answers), calls=1)
 
 
 class ScriptedAnswerer(_Scripted):
-    """Answers to users: a question of the request's task as kind, with it as only item, and {"text": ...}."""
+    """Answers to users, word by word: {"text": ...} of a question of the task's kind, with it as its item."""
 
     async def answer(self, request: AnswerRequest, on_text: Callable[[str], None]) -> Cost:
-        """Pass the scripted text on, word by word. Raises InvalidAnswer where there is none."""
         brief = canonical({"kind": request.task, "items": [request.question]})
         with _one_call():
             text = self._replies.get(("answer", brief), {}).get("text")

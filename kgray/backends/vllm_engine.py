@@ -21,9 +21,6 @@ from kgray.settings import EngineLimits
 
 HOW_TO_GET_IT = "run `pip install 'kgray[vllm]'` where Ray's actors run"
 ADDRESS = "this process"  # in place of a server's
-_QUEUED = 2  # calls that an engine has in hand for each that it can run: it never waits for the next
-# For an engine to end by itself; vLLM's 5 s are too few on a busy machine.
-_END_S = 45.0
 # Compact JSON by the schema; with `guidance` all replies of a random model were valid, with `xgrammar` half.
 _STRUCTURED = {"backend": "guidance", "disable_any_whitespace": True}
 
@@ -32,7 +29,6 @@ class AbsentEngine(Client):
     """Stands for the engine in a process that has none: it gives name and keys, and answers nothing."""
 
     def __init__(self, name: str) -> None:
-        """name: as `EngineClient` has it."""
         super().__init__(Endpoint(base_url=ADDRESS, name=name))
 
     async def _opened(self) -> Any:  # noqa: ANN401 - never returns
@@ -55,8 +51,7 @@ class _Statistics:
         if iteration_stats is not None:
             self._counts["preempted"] += iteration_stats.num_preempted_reqs
 
-    def log_engine_initialized(self) -> None:
-        """Say nothing."""
+    def log_engine_initialized(self) -> None: ...
 
     log = log_engine_initialized
 
@@ -78,22 +73,15 @@ class EngineClient(Client):
         heads: Sequence[str] = (),
         on_dead: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start nothing.
+        """Start nothing. heads: of prompts, each read once at the start, so that its prefix is cached.
 
-        name        a folder, or a name on the hub
-        timeout_s   for one reply, after which it is aborted and asked for again
-        heads       of prompts, each read once when the engine starts, so that its prefix is cached
-        on_dead     called where the engine has died
+        timeout_s: for one reply, which is then aborted and asked for again; on_dead: the engine has died
         """
-        super().__init__(
-            Endpoint(
-                base_url=ADDRESS,
-                name=name,
-                timeout_s=timeout_s,
-                max_concurrency=_QUEUED * limits.max_num_seqs,
-                patience_s=patience_s,
-            )
+        most = 2 * limits.max_num_seqs  # as many wait as it can run, so that it never waits for the next
+        here = Endpoint(
+            base_url=ADDRESS, name=name, timeout_s=timeout_s, max_concurrency=most, patience_s=patience_s
         )
+        super().__init__(here)
         DIALECTS[ADDRESS, name] = Dialect()  # known: nothing is probed
         self._limits, self._heads, self._on_dead = limits, heads, on_dead
         self._engine: Any = None
@@ -128,7 +116,7 @@ class EngineClient(Client):
         async with self._starting:
             engine, self._engine = self._engine, None
             if engine is not None:
-                await asyncio.to_thread(engine.shutdown, _END_S)
+                await asyncio.to_thread(engine.shutdown, 45.0)  # vLLM's 5 s are too few on a busy machine
                 await asyncio.to_thread(self._belongings.end)
 
     def _built(self) -> Any:  # noqa: ANN401 - vLLM's AsyncLLM

@@ -1,7 +1,7 @@
 """Prompts: the files of `prompts/`, extended by the settings, filled with data, and hashed.
 
-A prompt is two texts. The head is the same for every episode of a run: a server's prefix cache serves
-it. The data follows as tagged sections, one JSON document each; no text can close its section:
+A prompt is two texts. The head is the same for every episode of a run: a server's prefix cache serves it. The
+data follows as tagged sections, one JSON document each; no text can close its section:
 
     <EPISODE>
     {"kind":"message","time":"2026-03-05T09:00:00Z","speaker":"Qyl","text":"I work at Zemtrax"}
@@ -23,20 +23,17 @@ from typing import Any
 
 from kgray import times
 from kgray.errors import KgrayError
-from kgray.ontology import EntityType, Ontology, RelationType
+from kgray.ontology import Ontology
 from kgray.ports import ExtractionRequest, Question
 from kgray.records import Episode, ExtractedEntity
-from kgray.times import Instant
 
 TASKS = tuple(
     "combined batched extract_entities reflect extract_facts date_facts resolve_entity resolve_facts "
     "contradiction relate".split()
 )
 REPAIR_LINE = "That reply could not be used. Reply again, complete and corrected.\n"
-CHARACTERS_A_TOKEN = 4  # a rule of thumb for plans, which read gigabytes: `count_tokens` reads 2 MB/s
 _NAMES_ENTITIES = frozenset({"combined", "extract_entities", "reflect"})
 _NAMES_RELATIONS = frozenset({"combined", "extract_facts"})
-_BREAK = "---"
 # Characters that could end a line, a section or a chat turn ("<|im_end|>"), and halves of surrogate pairs.
 _UNSAFE = re.compile("[<\u0085\u2028\u2029\ud800-\udfff]")
 
@@ -54,15 +51,14 @@ class Prompt:
         return hashlib.sha256(self.head.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class Prompts:
+class Prompts(dict[str, Prompt]):
     """The prompts of one run, by task: the file's text, then what the settings add."""
 
     def __init__(self, ontology: Ontology | None = None, instructions: str = "") -> None:
         """Add the ontology's names and the user's instructions to the heads of the extraction tasks."""
-        types = _types_block(ontology)
-        relations = _relations_block(ontology)
+        super().__init__()
+        types, relations = _types_block(ontology), _relations_block(ontology)
         own = f"The user of this memory adds:\n{instructions.strip()}" if instructions.strip() else ""
-        self._prompts: dict[str, Prompt] = {}
         for task in TASKS:
             parts = [
                 load(task),
@@ -70,11 +66,7 @@ class Prompts:
                 relations if task in _NAMES_RELATIONS else "",
                 own if task in _NAMES_ENTITIES | _NAMES_RELATIONS else "",
             ]
-            self._prompts[task] = Prompt(task, "\n\n".join(part for part in parts if part))
-
-    def __getitem__(self, task: str) -> Prompt:
-        """Return the prompt of a task."""
-        return self._prompts[task]
+            self[task] = Prompt(task, "\n\n".join(filter(None, parts)))
 
 
 @cache
@@ -82,13 +74,11 @@ def load(task: str) -> str:
     """Return the text of `prompts/TASK.md`, without its front matter. Raises KgrayError."""
     path = folder() / f"{task}.md"
     try:
-        front, _, text = path.read_text(encoding="utf-8").partition(f"\n{_BREAK}\n")
+        front, _, text = path.read_text(encoding="utf-8").partition("\n---\n")
     except OSError as error:
         raise KgrayError(f"The prompt {path.name} cannot be read ({error}): install kgray again.") from None
     if front.split("\n", 1)[0] != task or not text.strip():
-        raise KgrayError(
-            f"{path} is not the prompt {task!r}: line one names the task, {_BREAK} ends the front."
-        )
+        raise KgrayError(f"{path} is not the prompt {task!r}: line one names the task, --- ends the front.")
     return text.strip()
 
 
@@ -99,17 +89,11 @@ def folder() -> Path:
     return inside if inside.is_dir() else here.parent / "prompts"
 
 
-# -------------------------------------------------------------------------------------- sections
-
-
 def section(tag: str, data: object) -> str:
     """Return one tagged section: JSON on one line, in which no `<` occurs."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
-    return f"<{tag}>\n{_UNSAFE.sub(_escaped, text)}\n</{tag}>\n"
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+    safe = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return f"<{tag}>\n{safe}\n</{tag}>\n"
 
 
 def extraction_data(request: ExtractionRequest, entities: Sequence[ExtractedEntity] | None = None) -> str:
@@ -119,7 +103,8 @@ def extraction_data(request: ExtractionRequest, entities: Sequence[ExtractedEnti
         parts.append(section("PREVIOUS", [_shown_episode(episode) for episode in request.previous]))
     parts.append(section("EPISODE", _episode(request.episode)))
     if entities is not None:
-        parts.append(section("ENTITIES", [_entity(place, one) for place, one in enumerate(entities)]))
+        typed = [{"name": one.name} | ({"type": one.type} if one.type else {}) for one in entities]
+        parts.append(section("ENTITIES", [{"id": place, **one} for place, one in enumerate(typed)]))
     return "".join(parts)
 
 
@@ -145,8 +130,8 @@ def repair_data(error: str, reply: str) -> str:
 
 
 def tokens(text: str) -> int:
-    """Return an estimate of a text's tokens: its characters / 4."""
-    return -(-len(text) // CHARACTERS_A_TOKEN)
+    """Return an estimate of a text's tokens, for plans over gigabytes: `count_tokens` reads 2 MB/s."""
+    return -(-len(text) // 4)
 
 
 def _episode(episode: Episode) -> dict[str, Any]:
@@ -155,16 +140,8 @@ def _episode(episode: Episode) -> dict[str, Any]:
 
 def _shown_episode(episode: Episode) -> dict[str, Any]:
     speaker = {"speaker": episode.speaker} if episode.speaker else {}
-    return {"time": shown_time(episode.reference_time), **speaker, "text": episode.text}
-
-
-def shown_time(instant: Instant) -> str:
-    """Return an instant as a prompt shows it: without a fraction of a second that is zero."""
-    return str(times.show(instant)).replace(".000000Z", "Z")
-
-
-def _entity(place: int, entity: ExtractedEntity) -> dict[str, Any]:
-    return {"id": place, "name": entity.name} | ({"type": entity.type} if entity.type else {})
+    time = str(times.show(episode.reference_time)).replace(".000000Z", "Z")
+    return {"time": time, **speaker, "text": episode.text}
 
 
 def _question(place: int, question: Question) -> dict[str, Any]:
@@ -190,19 +167,14 @@ def _question(place: int, question: Question) -> dict[str, Any]:
             return shown | {"fact": question.item, "candidates": candidates}
 
 
-# -------------------------------------------------------------------------------------- ontology
-
-
 def _types_block(ontology: Ontology | None) -> str:
     """Return the lines that name the declared entity types; "" where none is declared."""
-    declared = list(ontology.entities.values()) if ontology else []
-    return "\n".join(["Use these types where they fit:", *map(_type_line, declared)]) if declared else ""
-
-
-def _type_line(kind: EntityType) -> str:
-    about = f": {kind.description}" if kind.description else ""
-    told = f"; facts about its {', '.join(kind.attributes)} are values" if kind.attributes else ""
-    return f"- {kind.name}{about}{told}"
+    lines = []
+    for kind in ontology.entities.values() if ontology else ():
+        about = f": {kind.description}" if kind.description else ""
+        told = f"; facts about its {', '.join(kind.attributes)} are values" if kind.attributes else ""
+        lines.append(f"- {kind.name}{about}{told}")
+    return "\n".join(["Use these types where they fit:", *lines] if lines else [])
 
 
 def _relations_block(ontology: Ontology | None) -> str:
@@ -216,14 +188,13 @@ def _relations_block(ontology: Ontology | None) -> str:
     plain = [r for r in shown if r.name not in ontology.own]
     entity = [r.name for r in plain if r.object != "value"]
     value = [r.name for r in plain if r.object == "value"]
-    lines = [f"Relations between entities: {', '.join(entity)}." if entity else ""]
-    lines.append(f"Relations with a value: {', '.join(value)}." if value else "")
-    lines += [_relation_line(r) for r in shown if r.name in ontology.own]
-    return "\n".join(line for line in lines if line)
-
-
-def _relation_line(relation: RelationType) -> str:
-    about = f": {relation.description}" if relation.description else ""
-    ends = relation.subject_type or relation.object_type
-    pair = f" ({relation.subject_type or 'any'} to {relation.object_type or 'any'})" if ends else ""
-    return f"- {relation.name}{pair}{about}{'; its object is a value' if relation.object == 'value' else ''}"
+    lines = [f"Relations between entities: {', '.join(entity)}."] if entity else []
+    lines += [f"Relations with a value: {', '.join(value)}."] if value else []
+    for own in shown:
+        if own.name in ontology.own:
+            ends = own.subject_type or own.object_type
+            pair = f" ({own.subject_type or 'any'} to {own.object_type or 'any'})" if ends else ""
+            about = f": {own.description}" if own.description else ""
+            last = "; its object is a value" if own.object == "value" else ""
+            lines.append(f"- {own.name}{pair}{about}{last}")
+    return "\n".join(lines)

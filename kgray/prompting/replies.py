@@ -6,9 +6,8 @@ unroll a bounded list and take minutes over it. They are part of a cached reply'
 change (R21). Because every key is required, a start that is not stated is null in a reply, and an unknown one
 the word "unknown"; scripts leave the first out, and the second is null. `plain_fact` makes these of those.
 
-Every extractor's reply goes through here, whatever wrote it. A reply of the wrong shape is an
-InvalidAnswer; inside a reply of the right shape each item is checked by itself: one that fails is
-dropped with a line that says why, and the others are kept. An empty list is a result.
+Every extractor's reply goes through here. One of the wrong shape is an InvalidAnswer; inside another each
+item is checked by itself: one that fails is dropped with a line that says why. An empty list is a result.
 """
 
 from __future__ import annotations
@@ -53,9 +52,7 @@ MAX_NAME = 256  # characters; longer ones are sentences that a model took for na
 _Date = tuple[Instant, Precision]
 
 
-# ------------------------------------------------------------------------------------ schemas
-
-UNKNOWN = "unknown"
+_UNKNOWN = "unknown"
 _ABSENT = frozenset({"", "null", "none", "n/a"})
 
 
@@ -74,16 +71,13 @@ def listed_of(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
-def _one_of(*choices: str) -> Schema:
-    return {"type": "string", "enum": list(choices)}
-
-
 TEXT: Schema = {"type": "string"}
 INDEX: Schema = {"type": "integer"}
 _FLAG: Schema = {"type": "boolean"}
 _TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
 _INDEX_OR_NULL: Schema = {"type": ["integer", "null"]}
-_VALUE = object_of(type=_one_of("text", "number", "date", "boolean"), value=TEXT, unit=_TEXT_OR_NULL)
+_TYPE: Schema = {"type": "string", "enum": ["text", "number", "date", "boolean"]}
+_VALUE = object_of(type=_TYPE, value=TEXT, unit=_TEXT_OR_NULL)
 _DATES = {"valid_at": _TEXT_OR_NULL, "invalid_at": _TEXT_OR_NULL}
 _ENTITY = object_of(name=TEXT, type=TEXT)
 # A fact's ends are indexes only: a model may misspell a name that it writes again.
@@ -92,7 +86,7 @@ _FACT = {
     "target": _INDEX_OR_NULL,
     "relation": TEXT,
     "fact": TEXT,
-    "kind": _one_of("holds", "ended", "denied", "happened"),
+    "kind": {"type": "string", "enum": ["holds", "ended", "denied", "happened"]},
 }
 _OBJECT = {"value": {"anyOf": [_VALUE, {"type": "null"}]}}
 EXTRACTION_TASKS: Mapping[str, Schema] = {
@@ -124,23 +118,20 @@ def answers_schema(kinds: Iterable[str]) -> Schema:
     return object_of(answers=listed_of(distinct[0] if len(distinct) == 1 else {"anyOf": distinct}))
 
 
-def plain_entity(item: object) -> object:
-    """Return an entity as `replies` reads it; anything else as it is, for the parser to refuse."""
-    return {k: v for k, v in item.items() if v is not None} if isinstance(item, dict) else item
-
-
 def plain_fact(item: object) -> object:
     """Return a fact as `replies` reads it: keys that are null are left out, "unknown" becomes null."""
     if not isinstance(item, dict):
         return item
-    fact = {key: value for key, value in item.items() if not _is_absent(key, value)}
+    dates = {key: item[key].strip().casefold() for key in _DATES if isinstance(item.get(key), str)}
+    absent = {key for key, text in dates.items() if text in _ABSENT}
+    absent |= {"invalid_at"} if dates.get("invalid_at") == _UNKNOWN else set()
+    fact = {key: said for key, said in item.items() if said is not None and key not in absent}
     value = fact.get("value")
     if isinstance(value, dict) and value.get("value") is None:
         del fact["value"]
     if "target" in fact and "value" in fact and not isinstance(fact["value"], dict):
         del fact["value"]  # a target spelled out once more
-    start = fact.get("valid_at")
-    if isinstance(start, str) and start.strip().casefold() == UNKNOWN:
+    if dates.get("valid_at") == _UNKNOWN:
         fact["valid_at"] = None
     if fact.get("kind") == "ended" and "valid_at" in fact:
         if fact["valid_at"] is None:
@@ -152,18 +143,6 @@ def plain_fact(item: object) -> object:
         if fact.get("valid_at") is None and end is not None:
             fact["valid_at"] = end
     return fact
-
-
-def _is_absent(key: str, value: object) -> bool:
-    if value is None:
-        return True
-    if key not in _DATES or not isinstance(value, str):
-        return False
-    text = value.strip().casefold()
-    return text in _ABSENT or (key == "invalid_at" and text == UNKNOWN)
-
-
-# --------------------------------------------------------------------------------- extraction
 
 
 def parse_extraction(reply: object, episode: Episode) -> Extraction:
@@ -204,8 +183,7 @@ def parse_extraction(reply: object, episode: Episode) -> Extraction:
 def speaker_first(extraction: Extraction, episode: Episode) -> Extraction:
     """Return the extraction with the speaker of a message as entities[0], inserted or moved there (R18).
 
-    The speaker's own spelling wins over one that differs in case alone. Other kinds of episode
-    come back unchanged.
+    The speaker's own spelling wins over one that differs in case alone. Other kinds come back unchanged.
     """
     speaker = clean_text(episode.speaker or "")
     if episode.kind != "message" or not speaker:
@@ -215,26 +193,17 @@ def speaker_first(extraction: Extraction, episode: Episode) -> Extraction:
         return extraction
     names = [entity.name for entity in entities]
     folded = [name.casefold() for name in names]
-    at = next(
-        (
-            known.index(said)
-            for known, said in ((names, speaker), (folded, speaker.casefold()))
-            if said in known
-        ),
-        len(names),
-    )
-    if at == len(names):
+    if speaker.casefold() not in folded:
         entities.append(ExtractedEntity(name=speaker, span=_span(speaker, episode.text)))
+        names.append(speaker)
+    at = names.index(speaker) if speaker in names else folded.index(speaker.casefold())
     entities[at] = replace(entities[at], name=speaker)
     others = (place for place in range(len(entities)) if place != at)
     return with_entities(replace(extraction, entities=tuple(entities)), [at, *others])
 
 
 def with_entities(extraction: Extraction, places: Sequence[int]) -> Extraction:
-    """Return the extraction with its entities at these places alone, in this order.
-
-    Facts point at them as before; a fact with an end that is left out is left out.
-    """
+    """Return the extraction with its entities at these places alone, in this order, and their facts."""
     moved: dict[int | None, int] = {old: new for new, old in enumerate(places)}
     return replace(
         extraction,
@@ -264,17 +233,14 @@ class _Cast:
     def list_entity(self, place: int, item: object) -> None:
         try:
             given = _object(item)
-            name = _name(given.get("name"))
-            label = _label(given.get("type"))
+            name, kind = _name(given.get("name")), given.get("type")
+            label = "" if kind is None else clean_text(_str(kind, "its type"))[:MAX_NAME]
         except ValueError as reason:
             self.dropped.append(f"entities[{place}]: {reason}")
             return
-        at = self._by_name.get(name)
-        if at is None:
-            at = self._add(name, label)
-        elif label and not self.entities[at].type:
-            self.entities[at] = replace(self.entities[at], type=label)
-        self.places[place] = at
+        words = "".join(c if c.isalnum() else " " for c in label).split()
+        label = "".join(word[0].upper() + word[1:] for word in words)
+        self.places[place] = self.index_of(name, label)
 
     def name_of(self, endpoint: object) -> str:
         """Return the name that an index or a name stands for, without making an entity."""
@@ -288,16 +254,14 @@ class _Cast:
             raise ValueError(f"no entity of the reply has the index {endpoint}")
         return self.entities[self.places[endpoint]].name
 
-    def index_of(self, name: str) -> int:
+    def index_of(self, name: str, label: str = "") -> int:
         """Return the entity of this name; one that was not listed becomes an entity (R18)."""
-        at = self._by_name.get(name)
-        return self._add(name, "") if at is None else at
-
-    def _add(self, name: str, label: str) -> int:
-        at = len(self.entities)
-        self.entities.append(ExtractedEntity(name=name, type=label, span=_span(name, self.text)))
-        self._by_name[name] = at
-        self._by_folded.setdefault(name.casefold(), at)
+        at = self._by_name.setdefault(name, len(self.entities))
+        if at == len(self.entities):
+            self.entities.append(ExtractedEntity(name=name, type=label, span=_span(name, self.text)))
+            self._by_folded.setdefault(name.casefold(), at)
+        elif label and not self.entities[at].type:
+            self.entities[at] = replace(self.entities[at], type=label)
         return at
 
 
@@ -319,15 +283,23 @@ def _fact(raw: object, cast: _Cast, said_at: Instant) -> ExtractedFact:
     target = value.shown() if value else cast.name_of(raw_target)
     if not value and target == source:
         raise ValueError(f"it connects {source!r} with itself")
-    text = _sentence(item.get("fact"), source, relation, target)
-    span = _when(item, said_at)
-    at = cast.index_of(source)
-    to = None if value else cast.index_of(target)
-    return ExtractedFact(source=at, relation=relation, text=text, target=to, value=value, **span)
+    said = item.get("fact")
+    text = f"{source} {relation.lower().replace('_', ' ')} {target}"
+    if said is not None:
+        text = clean_text(said) if isinstance(said, str) else ""
+    if not text or "\0" in text:
+        raise ValueError("its sentence is not a text, or empty")
+    kind, start, end, inferred = _when(item, said_at)
+    (valid_from, from_precision), (valid_to, to_precision) = start or (None, None), end or (None, None)
+    return ExtractedFact(
+        source=cast.index_of(source), relation=relation, text=text, kind=kind,
+        target=None if value else cast.index_of(target), value=value, valid_from=valid_from,
+        from_precision=from_precision, valid_to=valid_to, to_precision=to_precision, inferred=inferred,
+    )  # fmt: skip
 
 
-def _when(item: dict[str, Any], said_at: Instant) -> dict[str, Any]:
-    """Return kind, instants, precisions and `inferred` of ExtractedFact."""
+def _when(item: dict[str, Any], said_at: Instant) -> tuple[EvidenceKind, _Date | None, _Date | None, bool]:
+    """Return kind, start, end, and whether one of them is inferred."""
     kind = item.get("kind") or "holds"
     start, end = _date(item, "valid_at"), _date(item, "invalid_at")
     now: _Date = said_at, "instant"
@@ -335,37 +307,23 @@ def _when(item: dict[str, Any], said_at: Instant) -> dict[str, Any]:
         case "denied":
             if start or end:
                 raise ValueError("a denial has no dates: it denies a statement as a whole")
-            return _span_of("denied")
+            return "denied", None, None, False
         case "ended":
             if start:
                 raise ValueError('"ended" has no valid_at: say "holds" with both dates')
-            return _span_of("ended", end=end or now, inferred=end is None)
+            return "ended", None, end or now, end is None
         case "happened":
             if end:
                 raise ValueError("an event has one date: its valid_at")
-            return _span_of("happened", start or now, inferred=start is None)
+            return "happened", start or now, None, start is None
+        case "holds" if not start and end and ("valid_at" in item or end[0] <= said_at):
+            return "ended", None, end, False
         case "holds":
-            return _holding("valid_at" in item, start, end, now)
+            start = start or (None if "valid_at" in item else now)
+            if start and end and end[0] <= start[0]:
+                raise ValueError("its end is not after its start")
+            return "holds", start, end, start is not None and start[0] == said_at
     raise ValueError(f"{str(kind)[:80]!r} is no kind: holds, ended, denied, happened")
-
-
-def _holding(start_given: bool, start: _Date | None, end: _Date | None, now: _Date) -> dict[str, Any]:
-    if not start and end and (start_given or end[0] <= now[0]):
-        return _span_of("ended", end=end)
-    if not start and start_given:
-        return _span_of("holds")
-    start = start or now
-    if end and end[0] <= start[0]:
-        raise ValueError("its end is not after its start")
-    return _span_of("holds", start, end, inferred=start[0] == now[0])
-
-
-def _span_of(
-    kind: EvidenceKind, start: _Date | None = None, end: _Date | None = None, *, inferred: bool = False
-) -> dict[str, Any]:
-    (valid_from, from_precision), (valid_to, to_precision) = start or (None, None), end or (None, None)
-    found = {"valid_from": valid_from, "from_precision": from_precision, "inferred": inferred}
-    return found | {"kind": kind, "valid_to": valid_to, "to_precision": to_precision}
 
 
 def _date(item: dict[str, Any], key: str) -> _Date | None:
@@ -378,15 +336,6 @@ def _date(item: dict[str, Any], key: str) -> _Date | None:
         return times.parse_iso(raw)
     except ValueError as reason:
         raise ValueError(f"{key}: {reason}") from None
-
-
-def _sentence(raw: object, source: str, relation: str, other: str) -> str:
-    if raw is None:
-        return f"{source} {relation.lower().replace('_', ' ')} {other}"
-    text = clean_text(raw) if isinstance(raw, str) else ""
-    if not text or "\0" in text:
-        raise ValueError("its sentence is not a text, or empty")
-    return text
 
 
 def _str(raw: object, what: str) -> str:
@@ -406,13 +355,6 @@ def _name(raw: object) -> str:
     return name
 
 
-def _label(raw: object) -> str:
-    """Return a type in CamelCase; "" where none is given."""
-    text = "" if raw is None else clean_text(_str(raw, "its type"))[:MAX_NAME]
-    words = "".join(c if c.isalnum() else " " for c in text).split()
-    return "".join(word[0].upper() + word[1:] for word in words)
-
-
 def _span(name: str, text: str) -> tuple[int, int] | None:
     """Return (start, end) of the name's first occurrence as whole words; None where there is none."""
     at = text.find(name)
@@ -424,9 +366,6 @@ def _span(name: str, text: str) -> tuple[int, int] | None:
     return None
 
 
-# ------------------------------------------------------------------------------------ answers
-
-
 def _index(index: int, info: ValidationInfo) -> int:
     count = int(info.context or 0)
     if not 0 <= index < count:
@@ -435,8 +374,6 @@ def _index(index: int, info: ValidationInfo) -> int:
 
 
 _Index = Annotated[StrictInt, AfterValidator(_index)]
-
-
 _Indexes = Annotated[list[_Index], AfterValidator(lambda found: sorted(set(found)))]
 _reply = partial(create_model, "Reply")
 _Duplicate = _reply(duplicate_of=(_Index | None, ...))  # which candidate is the same, if one is
@@ -454,23 +391,21 @@ def parse_answer(question: Question, reply: object) -> Answer:
 
     Raises InvalidAnswer where the reply does not answer the question.
     """
+    whose = f"the answer to a question of kind {question.kind!r}"
     try:
         found = _REPLIES[question.kind].model_validate(reply, context=len(question.candidates))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the reply"
-        raise _invalid(question, f"is wrong: {where}: {first['msg']}", reply) from None
+        raise InvalidAnswer(f"{whose} is wrong: {where}: {first['msg']}", raw=_raw(reply)) from None
     answer = found.model_dump()
     if question.kind != "relation":
         return answer
     said = [aspect for aspect, value in answer.items() if value]
     if len(said) > 1:
-        raise _invalid(question, f"says true to {' and '.join(said)}, where one can be", reply)
+        fault = f"{whose} says true to {' and '.join(said)}, where one can be"
+        raise InvalidAnswer(fault, raw=_raw(reply))
     return dict.fromkeys(said, True)
-
-
-def _invalid(question: Question, fault: str, reply: object) -> InvalidAnswer:
-    return InvalidAnswer(f"the answer to a question of kind {question.kind!r} {fault}", raw=_raw(reply))
 
 
 def _type_name(value: object) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 Counter = Callable[[str], int]
 _UNIT = 20  # costs below are in twentieths of a token
-_LONG = 7  # letters of a word that one token mostly holds
 _PIECES = re.compile(
     r"(?P<word>[A-Z]?[a-z\u00df-\u024f]+|[A-Z\u00c0-\u00de]+)"
     r"|(?P<digits>\d+)"
@@ -53,4 +52,4 @@ def _cost(piece: re.Match[str]) -> int:
         return first + further * (length - 1)
     word = piece[0]
     accents = 0 if word.isascii() else sum(letter > "\x7f" for letter in word)
-    return 19 + 7 * max(0, length - _LONG) + 30 * accents
+    return 19 + 7 * max(0, length - 7) + 30 * accents  # one token mostly holds a word of 7 letters

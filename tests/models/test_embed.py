@@ -259,7 +259,7 @@ def bare_loops(folder: str, texts: list[str]) -> Any:
     import torch
     from FlagEmbedding import BGEM3FlagModel
 
-    from kgray.backends.encoder import _batches, _rows
+    from kgray.backends.bge import _batches, _rows
 
     wrapper = BGEM3FlagModel(folder, use_fp16=False, devices="cpu")
     model = wrapper.model.float().eval()

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kgray.backends.openai_api.lenient import breaks_off, read_object, salvage
+from kgray.backends.openai_api.structured import breaks_off, read_object, salvage
 
 WANTED = ("entities", "facts")
 ENTITIES = [{"name": "Ann }] Bell", "type": "Person"}, {"name": 'the "{x}" team', "type": ""}]

@@ -1,8 +1,8 @@
 """Models behind any server that speaks OpenAI's HTTP interface (vLLM, Ollama, llama.cpp, OpenAI, ...).
 
 client      one connection pool and one limiter a server; waits while the server is out of reach
-structured  a reply as JSON: how a server can be made to follow a schema, found out by probing; one repair
-lenient     extracts a JSON object from a model's text, a cut one too
+structured  a reply as JSON: how a server can be made to follow a schema, found out by probing; one repair; an
+            object in a model's text, a cut one too
 extractor, judge, retrieval, writing   the implementations of the ports
 
 `aiohttp` is imported when the first request is made, never before.

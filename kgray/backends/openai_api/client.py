@@ -17,7 +17,7 @@ import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -35,16 +35,11 @@ from kgray.spans import model_call
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
-CONNECT_S = 5.0
-MASK = "***"  # shown in place of a key
-LEAST_SECRET = 8  # characters from which on a key is treated as a secret
-_KEPT_S = 4.0  # an idle connection; servers close theirs after 5 s
-_LONGEST_LINE = 1 << 22  # bytes of a line of a stream
-_TRIED_AGAIN = frozenset({408, 409, 425, 429})
 # A reply that took longer than the first, at fewer tokens a second than the second, is a slow server's: from
 # then on replies are streamed, and the deadline is one for silence. Those of a fast one are not: pieces cost
 # time of the processor.
 _SLOW_S, _SLOW_RATE = 2.0, 20.0
+_OnText = Callable[[str], None]
 _SETTINGS = {
     401: "refuses the key: check {setting}.api_key (KGRAY_{SETTING}_API_KEY)",
     403: "does not let this key use it: check {setting}.api_key (KGRAY_{SETTING}_API_KEY) and what it may do",
@@ -59,8 +54,7 @@ class Rejected(Exception):
 class TryLater(Exception):
     """The server cannot answer now. Never leaves the client.
 
-    seconds   how long it asks to wait; 0 = it does not say
-    worked    whether it may have worked on the request: then the call is counted as spent (R24)
+    seconds: how long it asks to wait, 0 where it does not; worked: whether it may bill the request (R24)
     """
 
     def __init__(self, reason: str, seconds: float = 0.0, *, worked: bool = False) -> None:
@@ -70,15 +64,12 @@ class TryLater(Exception):
 
 @dataclass(slots=True)
 class TokensSpent:
-    """What an episode's requests have cost so far: every call that the server worked on, usable or not.
-
-    most_calls  after so many, no request is sent again; None = no bound
-    """
+    """What an episode's requests have cost so far: every call that the server worked on, usable or not."""
 
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    most_calls: int | None = None
+    most_calls: int | None = None  # after so many, no request is sent again
 
     @property
     def cost(self) -> Cost:
@@ -110,23 +101,10 @@ class TokensSpent:
             error.spent = self.cost  # type: ignore[union-attr]
             raise
 
-    @contextmanager
-    def if_cancelled(self, body: Mapping[str, Any]) -> Iterator[None]:
-        """Count a call that is cancelled inside the block: the server may work on it, and bill it."""
-        try:
-            yield
-        except asyncio.CancelledError:
-            self.count(None, body)
-            raise
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a model is served.
-
-    setting                        the section of the settings for errors: model, embedder or reranker
-    first_pause_s, longest_pause_s between two tries of a request, at most; the first doubles with each try
-    """
+    """Where a model is served."""
 
     base_url: str
     name: str
@@ -134,8 +112,8 @@ class Endpoint:
     timeout_s: float = 120.0
     max_concurrency: int = 32
     patience_s: float = 600.0
-    setting: str = "model"
-    first_pause_s: float = 0.5
+    setting: str = "model"  # the section of the settings, for errors; also: embedder, reranker
+    first_pause_s: float = 0.5  # between two tries of a request, at most; it doubles with each try
     longest_pause_s: float = 30.0
 
 
@@ -146,8 +124,8 @@ class _Post:
     path: str
     body: dict[str, Any]
     is_sound: Callable[[dict[str, Any]], bool]
-    # Called at each try: returns what is called with each piece of the reply as it arrives.
-    listener: Callable[[], Callable[[str], None]] | None = None
+    # Called at each try: returns what takes the pieces of the reply as they arrive.
+    listener: Callable[[], _OnText] | None = None
     if_slow: bool = False  # ask for a stream only of a slow server
 
 
@@ -159,20 +137,20 @@ class Limiter(Gate):
 
     def __init__(self, cap: int) -> None:
         super().__init__(float(cap))
-        self._cap = cap
-        self._resume_at = self._cut_at = 0.0
+        self._cap, self._cut_at = float(cap), 0.0
+        self.resume_at = 0.0  # before which nothing is sent: the server said when to come back
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[float]:
         """Hold one place at the server; yields the moment at which it was taken."""
         async with self.pass_through(Urgency(False, 0, 0)):
-            while (left := self._resume_at - time.monotonic()) > 0:  # noqa: ASYNC110 - until a moment, which may move
+            while (left := self.resume_at - time.monotonic()) > 0:  # noqa: ASYNC110 - until a moment, which may move
                 await asyncio.sleep(left)
             yield time.monotonic()
 
     def succeeded(self) -> None:
         """Grow by one for each full round of successes."""
-        self.width = min(float(self._cap), self.width + 1 / self.width)
+        self.width = min(self._cap, self.width + 1 / self.width)
         self.let_in()
 
     def throttled(self, sent_at: float) -> None:
@@ -181,10 +159,6 @@ class Limiter(Gate):
             self.width = max(1.0, self.width / 2)
             self._cut_at = time.monotonic()
 
-    def pause(self, seconds: float) -> None:
-        """Send nothing for a while: the server said when to come back."""
-        self._resume_at = max(self._resume_at, time.monotonic() + seconds)
-
 
 @dataclass(slots=True)
 class _ServerSession:
@@ -192,15 +166,9 @@ class _ServerSession:
 
     api: ClientSession
     limiter: Limiter
-    closing: AsyncGenerator[None, None] = field(repr=False)
+    closing: AsyncGenerator[None, None]
     is_slow: bool = False
     streams: bool = True
-
-    def note(self, found: dict[str, Any], seconds: float) -> None:
-        """Note how long a whole reply took."""
-        with suppress(KeyError, TypeError):  # of another form, or without a count
-            if seconds > max(_SLOW_S, found["usage"]["completion_tokens"] / _SLOW_RATE):
-                self.is_slow = True
 
 
 # By event loop: connections die with the loop that made them, and `asyncio.run` makes a new one a call.
@@ -221,17 +189,16 @@ class Client:
         self,
         body: dict[str, Any],
         spent: TokensSpent,
-        on_text: Callable[[str], None] | None = None,
+        on_text: _OnText | None = None,
         *,
-        if_slow: Callable[[], Callable[[str], None]] | None = None,
+        if_slow: Callable[[], _OnText] | None = None,
     ) -> dict[str, Any]:
         """Return the body of a chat completion; calls that gave none are added to `spent`.
 
-        on_text     asks for a stream, and is called with each piece of the reply; a reply that broke off in
-                    the middle is not asked for again. Raises Repeats to end it: what came is the reply, and
-                    its finish_reason is "length"
-        if_slow     returns such an on_text, a new one for each try: asks for a stream only of a server that
-                    has been slow, and again where one broke off
+        on_text   asks for a stream, and takes each piece of the reply; one that broke off is not asked for
+                  again. Raises Repeats to end it: what came is the reply, its finish_reason "length"
+        if_slow   returns such an on_text, a new one for each try: asks for a stream only of a server that
+                  has been slow, and again where one broke off
         Raises Rejected, SettingsError, Unavailable.
         """
         listener = if_slow if on_text is None else lambda: on_text
@@ -256,6 +223,8 @@ class Client:
         The list of its models costs nothing; only where the model is not on it, one token is asked of it.
         Raises Unavailable where it gives no answer in time, SettingsError for a wrong key, address or model.
         """
+        from aiohttp import ClientError
+
         if self.endpoint.setting == "embedder":
             shortest = _Post("/embeddings", {"input": ["a"]}, lambda got: "data" in got)
         else:
@@ -264,8 +233,12 @@ class Client:
         session = await _session(self.endpoint)
         try:
             async with asyncio.timeout(deadline_s):
-                if await self._is_listed(session):
-                    return "serves it"
+                # Without a list the model is asked, and says what is wrong.
+                with suppress(ClientError, TimeoutError, ValueError, KeyError, TypeError):
+                    async with session.api.get(f"{self._url}/models", raise_for_status=True) as answer:
+                        found: Any = json.loads(await answer.read())
+                    if self.endpoint.name in {row["id"] for row in found["data"]}:
+                        return "serves it"
                 await self._once(session, shortest, time.monotonic())
         except TimeoutError:
             raise Unavailable(f"{self.where} gives no answer within {deadline_s:g} s") from None
@@ -275,36 +248,30 @@ class Client:
             return f"answers, and refuses a request of one word ({rejection})"
         return "answers"
 
-    async def _is_listed(self, session: _ServerSession) -> bool:
-        from aiohttp import ClientError
-
-        try:
-            async with session.api.get(f"{self._url}/models", raise_for_status=True) as answer:
-                found: Any = json.loads(await answer.read())
-            return self.endpoint.name in {row["id"] for row in found["data"]}
-        except (ClientError, TimeoutError, ValueError, KeyError, TypeError):
-            return False  # the model is asked, and says what is wrong
-
     async def _opened(self) -> Any:  # noqa: ANN401 - a `_ServerSession`; of an engine, one with a limiter
         return await _session(self.endpoint)
 
     async def _patiently(self, post: _Post, spent: TokensSpent) -> dict[str, Any]:
         """Send until there is an answer, or the patience is spent."""
-        session = await self._opened()
+        session, at = await self._opened(), self.endpoint
         since: float | None = None  # when the first request failed
-        attempt = 0
+        longest = min(at.first_pause_s, at.longest_pause_s)
         while True:
+            sent = 0.0
             try:
                 async with session.limiter.slot() as sent_at:
                     sent = time.time()
-                    call = model_call(post.path, self.endpoint.name)
-                    waits = OUTAGES.asking(self.where, self.endpoint.timeout_s)
-                    with call as tell, waits, spent.if_cancelled(post.body):
+                    waits = OUTAGES.asking(self.where, at.timeout_s)
+                    with model_call(post.path, at.name) as tell, waits:
                         found = await self._once(session, post, sent_at)
                         tell(found)
                 session.limiter.succeeded()
                 OUTAGES.answered(self.where)
                 return found
+            except asyncio.CancelledError:
+                if sent:  # the server may work on it, and bill it
+                    spent.count(None, post.body)
+                raise
             except TryLater as later:
                 reason, wait = str(later), later.seconds
                 if later.worked:
@@ -315,23 +282,22 @@ class Client:
                 raise
             if spent.is_over:
                 raise Unavailable(f"{self.where} {reason}, and no more calls are allowed", waited=True)
-            OUTAGES.failed(self.where, reason, since=sent, patience_s=self.endpoint.patience_s)
+            OUTAGES.failed(self.where, reason, since=sent, patience_s=at.patience_s)
             now = time.monotonic()
             since = now if since is None else since
-            deadline = since + self.endpoint.patience_s
+            left = since + at.patience_s - now
             # Jitter, so that streams come back one by one.
-            longest = min(self.endpoint.longest_pause_s, self.endpoint.first_pause_s * 2 ** min(attempt, 10))
             delay = max(wait, random.uniform(0.05, longest))  # noqa: S311 - spreads load, guards nothing
-            if now + delay > deadline and (wait or now >= deadline):
+            if delay > left and (wait or left <= 0):
                 more = f" and asks for {wait:.0f} s" if wait else ""
                 raise Unavailable(
-                    f"The server at {self.endpoint.base_url} {reason}{more}; waited "
-                    f"{round(now - since, 1):g} s (model.patience_s = {self.endpoint.patience_s:g}). "
-                    "What was accepted is safe: run the command again.",
+                    f"The server at {at.base_url} {reason}{more}; waited {round(now - since, 1):g} s "
+                    f"(model.patience_s = {at.patience_s:g}). What was accepted is safe: run the command "
+                    "again.",
                     waited=True,
                 )
-            await asyncio.sleep(min(delay, max(deadline - now, 0.0)))
-            attempt += 1
+            await asyncio.sleep(min(delay, max(left, 0.0)))
+            longest = min(2 * longest, at.longest_pause_s)
 
     async def _once(self, session: Any, post: _Post, sent_at: float) -> dict[str, Any]:  # noqa: ANN401 - as above
         """Return a sound body. Raises TryLater, Rejected, SettingsError."""
@@ -340,16 +306,19 @@ class Client:
         try:
             body = {"model": self.endpoint.name, **post.body}
             found: Any = None
-            streamed = post.listener and (not post.if_slow or (session.is_slow and session.streams))
-            if streamed:
+            streams = not post.if_slow or (session.is_slow and session.streams)
+            on_text = post.listener() if post.listener and streams else None
+            if on_text:
                 with suppress(*((Rejected,) if post.if_slow else ())):
-                    found = await self._streamed(session, post, body, sent_at)
-            refused = streamed and found is None
+                    found = await self._streamed(session, post, body, sent_at, on_text)
+            refused = on_text and found is None
             if found is None:  # also where the stream was refused, or the text: its own answer tells which
                 since = time.monotonic()
                 async with self._sent(session, post, body, sent_at) as answer:
                     found = json.loads(await answer.read())
-                session.note(found, time.monotonic() - since)
+                with suppress(KeyError, TypeError):  # of another form, or without a count
+                    slow_s = max(_SLOW_S, found["usage"]["completion_tokens"] / _SLOW_RATE)
+                    session.is_slow = session.is_slow or time.monotonic() - since > slow_s
             found = {"results": found} if isinstance(found, list) else found  # the rerank interface of TEI
             if isinstance(found, dict) and post.is_sound(found):
                 session.streams = session.streams and not refused
@@ -373,22 +342,39 @@ class Client:
 
         By aiohttp's own error of a status, an answer that is no HTTP would be a refusal of the text.
         """
+        at = self.endpoint
         async with session.api.post(self._url + post.path, data=json.dumps(body).encode()) as answer:
-            if answer.status >= 400:
-                said = await answer.text(errors="replace")
-                if post.if_slow and "stream" in body and answer.status == 501:
-                    raise Rejected("501")  # of the stream: whole, it may be answered
-                raise self._meaning(answer, said, session.limiter, sent_at)
-            yield answer
+            status = answer.status
+            if status < 400:
+                yield answer
+                return
+            said = await answer.text(errors="replace")
+            if post.if_slow and "stream" in body and status == 501:
+                raise Rejected("501")  # of the stream: whole, it may be answered
+            if status in {408, 409, 425, 429} or status >= 500:
+                seconds, limiter = _retry_after(answer.headers), session.limiter
+                if status == 429:
+                    limiter.throttled(sent_at)
+                until = time.monotonic() + min(seconds, at.patience_s)
+                limiter.resume_at = max(limiter.resume_at, until)
+                raise TryLater(f"answers {status}", seconds)
+            if status in _SETTINGS:
+                what = _SETTINGS[status].format(setting=at.setting, SETTING=at.setting.upper())
+                raise SettingsError(f"The server at {at.base_url} (model {at.name!r}) {what}.")
+            try:
+                told: Any = json.loads(said)
+                told = told.get("error", told)
+                told = told.get("message") or told
+            except (ValueError, AttributeError):  # no JSON, or a text where an object is usual
+                told = said
+            raise Rejected(f"{status}: {self.masked(' '.join(str(told).split()))[:300]}")
 
     async def _streamed(
-        self, session: _ServerSession, post: _Post, body: dict[str, Any], sent_at: float
+        self, session: _ServerSession, post: _Post, body: dict[str, Any], sent_at: float, on_text: _OnText
     ) -> object:
         """Return the body of a completion, each piece of which was passed on; a server need not stream."""
         from aiohttp import ClientError
 
-        assert post.listener is not None  # noqa: S101 - see `_ServerSession.streamed`
-        on_text = post.listener()
         body = body | {"stream": True, "stream_options": {"include_usage": True}}
         async with self._sent(session, post, body, sent_at) as answer:
             if "event-stream" not in answer.headers.get("content-type", ""):
@@ -402,31 +388,10 @@ class Client:
                 return await whole(answer, pieces, on_text, sent)
             except (ClientError, TimeoutError, ValueError, TypeError, AttributeError) as error:
                 if pieces and not post.if_slow:
-                    again = f"{self.where} broke off its answer in the middle: ask again"
-                    raise Unavailable(again) from None
+                    raise Unavailable(f"{self.where} broke off its answer in the middle: ask again") from None
                 silent = f"wrote nothing for {self.endpoint.timeout_s:g} s"
                 said = silent if isinstance(error, TimeoutError) else "broke off its answer"
                 raise TryLater(said, worked=True) from None
-
-    def _meaning(self, answer: ClientResponse, said: str, limiter: Limiter, sent_at: float) -> Exception:
-        status = answer.status
-        if status in _TRIED_AGAIN or status >= 500:
-            seconds = _retry_after(answer.headers)
-            if status == 429:
-                limiter.throttled(sent_at)
-            limiter.pause(min(seconds, self.endpoint.patience_s))
-            return TryLater(f"answers {status}", seconds)
-        if status in _SETTINGS:
-            at = self.endpoint
-            what = _SETTINGS[status].format(setting=at.setting, SETTING=at.setting.upper())
-            return SettingsError(f"The server at {at.base_url} (model {at.name!r}) {what}.")
-        try:
-            told: Any = json.loads(said)
-            told = told.get("error", told)
-            told = told.get("message") or told
-        except (ValueError, AttributeError):  # no JSON, or a text where an object is usual
-            told = said
-        return Rejected(f"{status}: {self.masked(' '.join(str(told).split()))[:300]}")
 
     def masked(self, text: str) -> str:
         """Return the text with the key masked: servers' messages are stored, and may repeat what was sent.
@@ -434,10 +399,9 @@ class Client:
         A key of a few letters ("none", "x") is no secret, and masking it would spoil every reply.
         """
         key = self.endpoint.key.reveal() if self.endpoint.key else ""
-        if len(key) < LEAST_SECRET:
-            return text
-        for spelled in (key, json.dumps(key)[1:-1], key.replace("/", r"\/")):  # as JSON writes it, too
-            text = text.replace(spelled, MASK)
+        if len(key) >= 8:
+            for spelled in (key, json.dumps(key)[1:-1], key.replace("/", r"\/")):  # as JSON writes it, too
+                text = text.replace(spelled, "***")
         return text
 
 
@@ -450,12 +414,15 @@ async def _session(endpoint: Endpoint) -> _ServerSession:
     name = (endpoint.base_url, hashlib.sha256(key.encode()).hexdigest())
     if name not in here:
         most_s = endpoint.timeout_s  # of silence
+        # The environment's proxy: aiohttp's `trust_env` reads a netrc too, and refuses keys beside it.
+        parts = urlsplit(endpoint.base_url)
+        direct = proxy_bypass(parts.hostname or "")
         api = ClientSession(
             headers={"Authorization": f"Bearer {key or 'none'}", "Content-Type": "application/json"},
-            timeout=ClientTimeout(sock_read=most_s, sock_connect=min(CONNECT_S, most_s)),
-            connector=TCPConnector(limit=0, keepalive_timeout=_KEPT_S),
-            read_bufsize=_LONGEST_LINE,
-            proxy=_proxy(endpoint.base_url),
+            timeout=ClientTimeout(sock_read=most_s, sock_connect=min(5.0, most_s)),
+            connector=TCPConnector(limit=0, keepalive_timeout=4.0),  # servers close theirs after 5 s
+            read_bufsize=1 << 22,  # bytes of a line of a stream
+            proxy=None if direct else getproxies().get(parts.scheme),
         )
         # The loop's own shutdown (asyncio.run) closes async generators that were started: the one moment
         # when connections can still be closed in order.
@@ -471,12 +438,6 @@ async def _closing(api: ClientSession) -> AsyncGenerator[None, None]:
     finally:
         _SESSIONS.pop(asyncio.get_running_loop(), None)  # a session holds its loop, which would stay for ever
         await api.close()
-
-
-def _proxy(url: str) -> str | None:
-    """Return the environment's proxy; aiohttp's `trust_env` reads a netrc too, and refuses keys beside it."""
-    parts = urlsplit(url)
-    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:

@@ -34,11 +34,7 @@ class OpenAIEmbedder:
         self.identity = f"openai:{client.endpoint.name}"
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
-        """Return (len(texts), dimensions), rows of unit length; (0, dimensions) for no text.
-
-        Raises Refused for a text that the server refuses, Garbled for malformed vectors, SettingsError for
-        another width, Unavailable.
-        """
+        """Return unit rows. Raises Refused, Garbled, SettingsError for another width, Unavailable."""
         distinct = list(dict.fromkeys(texts))
         batches = [distinct[at : at + BATCH] for at in range(0, len(distinct), BATCH)]
         parts = await asyncio.gather(*(self._batch(batch) for batch in batches))
@@ -75,16 +71,10 @@ class OpenAIEmbedder:
                 f"embedder.name = {self._client.endpoint.name!r} gives {rows.shape[1]} numbers a text, but "
                 f"embedder.dimensions = {self.dimensions}: set embedder.dimensions = {rows.shape[1]}."
             )
-        return unit_rows(rows)
-
-
-def unit_rows(rows: NDArray[np.float64]) -> Matrix:
-    """Return the rows at unit length; one of zeros becomes the first axis (the port promises unit length)."""
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    first = np.zeros_like(rows)
-    first[:, 0] = 1.0
-    scaled = np.where(lengths > 0, rows / np.where(lengths > 0, lengths, 1.0), first)
-    return scaled.astype(np.float32)
+        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+        rows[lengths[:, 0] == 0, 0] = 1.0  # the port promises unit length
+        units: Matrix = (rows / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
+        return units
 
 
 class HttpReranker:
@@ -96,11 +86,7 @@ class HttpReranker:
         self.identity = f"http:{client.endpoint.name}"
 
     async def score(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return (len(texts),) in [0, 1]; (0,) for no text.
-
-        Raises Refused for texts that the server refuses, InvalidAnswer for a malformed answer, SettingsError
-        for scores outside [0, 1], Unavailable.
-        """
+        """Return scores. Raises Refused, InvalidAnswer, SettingsError where they are not in [0, 1]."""
         pieces = [
             (place, text[at : at + PIECE] or " ")
             for place, text in enumerate(texts)
@@ -123,21 +109,19 @@ class HttpReranker:
             except Rejected:  # so the key is not to blame
                 raise Refused(f"the reranker's server refused a text ({first})") from None
             self._called = 1 - called
-        return _scores(body["results"])
-
-
-def _scores(rows: list[object]) -> NDArray[np.float32]:
-    scores = np.full(len(rows), np.nan, dtype=np.float32)
-    for row in rows:
-        index = row.get("index") if isinstance(row, dict) else None
-        score = row.get("relevance_score", row.get("score")) if isinstance(row, dict) else None
-        if type(index) is int and 0 <= index < len(rows) and isinstance(score, int | float):
-            scores[index] = score
-    if np.isnan(scores).any():
-        raise InvalidAnswer("the reranker's server sent rows without index or score")
-    if (scores < 0).any() or (scores > 1).any():
-        raise SettingsError(
-            f"The reranker's server sent the score {scores[(scores < 0) | (scores > 1)][0]:g}: kgray needs "
-            "scores in [0, 1]. Set the server to normalise them (a sigmoid), or use another one."
-        )
-    return scores
+        rows: list[Any] = body["results"]
+        scores = np.full(len(rows), np.nan, dtype=np.float32)
+        for row in rows:
+            said = row if isinstance(row, dict) else {}
+            index, score = said.get("index"), said.get("relevance_score", said.get("score"))
+            if type(index) is int and 0 <= index < len(rows) and isinstance(score, int | float):
+                scores[index] = score
+        if np.isnan(scores).any():
+            raise InvalidAnswer("the reranker's server sent rows without index or score")
+        beyond = scores[(scores < 0) | (scores > 1)]
+        if beyond.size:
+            raise SettingsError(
+                f"The reranker's server sent the score {beyond[0]:g}: kgray needs scores in [0, 1]. "
+                "Set the server to normalise them (a sigmoid), or use another one."
+            )
+        return scores

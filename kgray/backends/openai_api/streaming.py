@@ -14,12 +14,9 @@ from kgray.outages import OUTAGES
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
-_LOOK = 16  # pieces between two looks at a reply
 _PASSAGE = 48  # characters that are searched for in what stands before them
-_LEAST, _TIMES = 240, 3  # characters of a repetition, and how often it says the same
 # What an item says, where it is long enough to be a sentence. Many may have one date, or one reason.
 _SENTENCE = re.compile(r'"(?:fact|name)"\s*:\s*"([^"\\]{20,})"')
-_SAID = 5  # so often it stands in no good reply
 
 
 class Repeats(Exception):
@@ -29,10 +26,9 @@ class Repeats(Exception):
 async def whole(
     answer: ClientResponse, pieces: list[str], on_text: Callable[[str], None], sent: int
 ) -> dict[str, Any]:
-    """Return the body of a completion that comes as a stream of events.
+    """Return the body of a completion that comes as events. Raises ValueError for an error or a missing end.
 
-    pieces: of its text, as they come; each is passed on. sent: tokens of the request, told of a reply that
-    `on_text` ends. Raises ValueError where the server tells of an error, or the end is missing.
+    pieces: of its text, as they come; each is passed on. sent: tokens of the request, for what Repeats ends
     """
     usage = finish = None
     ended = False
@@ -68,12 +64,12 @@ class ReplyWatch:
         self._text, self._count, self._since = "", 0, 0.0
 
     def __call__(self, piece: str) -> None:
-        """Take a piece, of about one token. Raises Repeats where the reply only repeats itself."""
+        """Take a piece, of about one token. Raises Repeats."""
         now = time.monotonic()
         self._since = self._since or now
         self._text += piece
         self._count += 1
-        if self._count % _LOOK:
+        if self._count % 16:
             return
         if repeats(self._text):
             raise Repeats
@@ -84,9 +80,9 @@ class ReplyWatch:
 
 def repeats(text: str) -> bool:
     """Whether a JSON reply only repeats itself: one sentence 5 times, or one passage 3 times at its end."""
-    if max(Counter(_SENTENCE.findall(text)).values(), default=0) >= _SAID:
+    if max(Counter(_SENTENCE.findall(text)).values(), default=0) >= 5:  # so often it stands in no good reply
         return True
     before = text.rfind(text[-_PASSAGE:], 0, -1)
     period = len(text) - _PASSAGE - before
-    span = max(_LEAST, _TIMES * period)
+    span = max(240, 3 * period)
     return before >= 0 and span <= len(text) and text[period - span :] == text[-span:-period]

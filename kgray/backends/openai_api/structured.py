@@ -15,14 +15,16 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Literal, TypeVar
+from itertools import product
+from typing import Any, Literal, Never, TypeVar
 
 from kgray.backends.openai_api.client import Client, Rejected, TokensSpent
-from kgray.backends.openai_api.lenient import breaks_off, read_object, salvage
 from kgray.backends.openai_api.streaming import ReplyWatch
 from kgray.errors import InvalidAnswer, Refused, SettingsError
 from kgray.ports import ResponseCache
@@ -32,15 +34,11 @@ from kgray.records import Episode, canonical
 
 _T = TypeVar("_T")
 MAX_CALLS = 3
-REPAIR_TEMPERATURE = 0.2
 _MORE_ROOM = 8192  # tokens, at least: a model may reason before it replies
 RAW_KEPT = 4000  # characters of a bad reply that a repair quotes, and a failure keeps
 _ABOUT_FORM = ("response_format", "schema", "grammar", "guided", "structured")  # words of a refusal
 _log = logging.getLogger("kgray")
 
-AnswerForm = Literal["json_schema", "json_object", "text"]
-MODES: tuple[AnswerForm, ...] = ("json_schema", "json_object", "text")  # the strongest first
-_MOST_PROBES = 6
 _MARK = "kgray-7"  # no model says this by itself: a reply with it shows that the schema was enforced
 _PROBE: Schema = {
     "type": "object",
@@ -51,21 +49,18 @@ _PROBE: Schema = {
     "required": ["probe", "numbers"],
     "additionalProperties": False,
 }
-_PROBE_PROMPT = Prompt("probe", "Reply with one JSON object.")
-_PROBE_DATA = "Name a colour and three numbers."
-_PROBE_ROOM = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """What one server supports. bound: the name of the parameter that limits a reply's tokens."""
 
-    mode: AnswerForm = "json_schema"
+    mode: Literal["json_schema", "json_object", "text"] = "json_schema"  # the strongest first
     bound: str = "max_tokens"
     temperature: bool = True
 
     def body(
-        self, prompt: Prompt, data: str, schema: Schema, *, room: int, temperature: float
+        self, prompt: Prompt, data: str, schema: Schema, *, room: int, temperature: float = 0.0
     ) -> dict[str, Any]:
         """Return the body of a request. room: most tokens of the reply."""
         head = prompt.head
@@ -80,7 +75,7 @@ class Dialect:
             body["response_format"] = {"type": "json_object"}
         return body
 
-    def chat(self, head: str, data: str, *, room: int, temperature: float) -> dict[str, Any]:
+    def chat(self, head: str, data: str, *, room: int, temperature: float = 0.0) -> dict[str, Any]:
         """Return the body of a request for plain text."""
         messages = [{"role": "system", "content": head}, {"role": "user", "content": data}]
         body: dict[str, Any] = {"messages": messages, self.bound: room}
@@ -88,7 +83,7 @@ class Dialect:
 
     def down(self) -> Dialect:
         """Return the next weaker form; text stays text."""
-        return replace(self, mode=MODES[min(MODES.index(self.mode) + 1, len(MODES) - 1)])
+        return replace(self, mode="json_object" if self.mode == "json_schema" else "text")
 
     def without(self, refusal: str) -> Dialect:
         """Return the dialect without the parameter that a refusal names; one form down if it names none."""
@@ -108,34 +103,8 @@ class Dialect:
             return False
         if self.mode == "json_object" or not isinstance(found, dict):
             return isinstance(found, dict)
-        return (
-            set(found) == set(_PROBE["required"])
-            and found["probe"] == _MARK
-            and isinstance(found["numbers"], list)
-        )
-
-
-async def probe(send: Callable[[dict[str, Any]], Awaitable[str]], *, temperature: float) -> Dialect:
-    """Return the strongest form that the server obeys. send: sends a request, returns the reply's text.
-
-    A status of 200 is not enough: a server that ignores a field looks like one that supports it.
-    Raises Rejected where even the weakest request is refused.
-    """
-    dialect, refused = Dialect(), 0
-    while True:
-        body = dialect.body(_PROBE_PROMPT, _PROBE_DATA, _PROBE, room=_PROBE_ROOM, temperature=temperature)
-        try:
-            text = await send(body)
-        except Rejected as rejection:
-            refused += 1
-            simpler = dialect.without(str(rejection))
-            if simpler == dialect or refused == _MOST_PROBES:
-                raise
-            dialect = simpler
-            continue
-        if dialect.is_obeyed(text):
-            return dialect
-        dialect = dialect.down()
+        numbers = found.pop("numbers", None)
+        return found == {"probe": _MARK} and isinstance(numbers, list)
 
 
 # The dialects found by probing, by address and model: for the life of the process.
@@ -144,28 +113,14 @@ DIALECTS: dict[tuple[str, str], Dialect] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredRequest:
-    """A request. room: most tokens of the reply; episode, context: those whose texts are in the data.
-
-    Without an episode the reply is not kept in the cache: a removal could not find it there.
-    """
+    """A request. Without an episode the reply is not kept in the cache: a removal could not find it there."""
 
     prompt: Prompt
     data: str
     schema: Schema
-    room: int
-    episode: Episode | None = None
-    context: Sequence[Episode] = ()
-
-    def key(self, model: str, temperature: float) -> str:
-        prompt = self.prompt
-        content = [model, temperature, prompt.task, prompt.head, self.schema, self.room, self.data]
-        return hashlib.sha256(canonical(content).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class _ChatReply:
-    text: str
-    cut: bool
+    room: int  # most tokens of the reply
+    episode: Episode | None = None  # whose text is in the data
+    context: Sequence[Episode] = ()  # the same
 
 
 @dataclass(slots=True)
@@ -173,7 +128,6 @@ class Asker:
     """Asks one endpoint for structured replies; its dialect is probed once per address and model."""
 
     client: Client
-    temperature: float = 0.0
     cache: ResponseCache | None = None
     _probing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -195,7 +149,9 @@ class Asker:
         if self.cache is None or request.episode is None:
             said, _, cut = await self._answered(request, accept, spent)
             return said, cut
-        key = request.key(self.client.endpoint.name, self.temperature)
+        head, data = (request.prompt.task, request.prompt.head), request.data
+        content = [self.client.endpoint.name, 0.0, *head, request.schema, request.room, data]
+        key = hashlib.sha256(canonical(content).encode("utf-8", "surrogatepass")).hexdigest()
         known = self.cache.recall(key, request.episode, request.context)
         if known is not None:
             with suppress(InvalidAnswer):  # accepted by another version than this one: it is asked again
@@ -208,62 +164,72 @@ class Asker:
     async def _answered(
         self, request: StructuredRequest, accept: Callable[[Mapping[str, Any]], _T], spent: TokensSpent
     ) -> tuple[_T, Mapping[str, Any], bool]:
-        """Ask the model; return what `accept` makes of the reply, the reply, and whether it was cut."""
         dialect = await self._dialect(spent)
         wanted = tuple(request.schema["required"])
-        data, temperature, room = request.data, self.temperature, request.room
+        data, temperature, room = request.data, 0.0, request.room
         shrunk = False
         fault = InvalidAnswer("")
         for call in range(1, MAX_CALLS + 1):
             body = dialect.body(request.prompt, data, request.schema, room=room, temperature=temperature)
             try:
-                reply = await self._send(body, spent)
+                text, was_cut = await self._send(body, spent)
             except Rejected as rejection:
                 words = str(rejection).casefold()
+                # Of the tokens reserved for the reply, not of the text.
+                about_room = "too large" in words and re.search("max_(completion_)?tokens", words)
                 if call < MAX_CALLS and dialect.mode != "text" and any(word in words for word in _ABOUT_FORM):
                     dialect = dialect.down()
-                elif call < MAX_CALLS and not shrunk and _is_about_room(words):
+                elif call < MAX_CALLS and not shrunk and about_room:
                     room, shrunk = room // 4, True
                 else:
                     raise Refused(f"the server refused the text ({rejection})") from None
                 continue
             try:
-                found, cut = _readable(reply, wanted, last=call == MAX_CALLS)
+                found, cut = _readable(text, wanted, cut=was_cut, last=call == MAX_CALLS)
                 return accept(found), found, cut
             except InvalidAnswer as error:
                 fault = error
-            data, temperature = request.data, self.temperature
-            if reply.cut and salvage(reply.text, wanted) is None:
+            data, temperature = request.data, 0.0
+            if was_cut and salvage(text, wanted) is None:
                 room = room if shrunk else max(2 * room, _MORE_ROOM)
             elif call == 1:
                 # At the end: all before it is the server's cached prefix.
-                data += repair_data(str(fault), reply.text[:RAW_KEPT])
-                temperature = REPAIR_TEMPERATURE
+                data += repair_data(str(fault), text[:RAW_KEPT])
+                temperature = 0.2
             if call == MAX_CALLS - 1:
                 dialect = dialect.down()
         raise InvalidAnswer(f"no usable reply in {MAX_CALLS} calls: {fault}", raw=fault.raw[:RAW_KEPT])
 
     async def _dialect(self, spent: TokensSpent) -> Dialect:
-        """Return the server's dialect; the first request probes for it, the others wait."""
-        endpoint = self.client.endpoint
-        name = (endpoint.base_url, endpoint.name)
+        """Return the strongest form that the server obeys; the first request probes, the others wait.
 
-        async def send(body: dict[str, Any]) -> str:
-            return (await self._send(body, spent)).text
-
-        if name not in DIALECTS:
-            async with self._probing:
-                if name not in DIALECTS:
-                    try:
-                        DIALECTS[name] = await probe(send, temperature=self.temperature)
-                    except Rejected as rejection:
+        A status of 200 is not enough: a server that ignores a field looks like one that supports it.
+        """
+        at = self.client.endpoint
+        async with self._probing:
+            dialect, refused = DIALECTS.get((at.base_url, at.name), Dialect()), 0
+            while (at.base_url, at.name) not in DIALECTS:
+                prompt = Prompt("probe", "Reply with one JSON object.")
+                body = dialect.body(prompt, "Name a colour and three numbers.", _PROBE, room=256)
+                try:
+                    text, _ = await self._send(body, spent)
+                except Rejected as rejection:
+                    refused += 1
+                    simpler = dialect.without(str(rejection))
+                    if simpler == dialect or refused == 6:
                         raise SettingsError(
-                            f"The server at {endpoint.base_url} refuses a request of a few words to "
-                            f"{endpoint.name!r} ({rejection}): check model.base_url and model.name."
+                            f"The server at {at.base_url} refuses a request of a few words to {at.name!r} "
+                            f"({rejection}): check model.base_url and model.name."
                         ) from None
-        return DIALECTS[name]
+                    dialect = simpler
+                else:
+                    if dialect.is_obeyed(text):
+                        DIALECTS[at.base_url, at.name] = dialect
+                    dialect = dialect.down()
+        return DIALECTS[at.base_url, at.name]
 
-    async def _send(self, body: dict[str, Any], spent: TokensSpent) -> _ChatReply:
+    async def _send(self, body: dict[str, Any], spent: TokensSpent) -> tuple[str, bool]:
+        """Return a reply's text, and whether it was cut."""
         room = body.get("max_tokens") or body.get("max_completion_tokens", 0)
         got = await self.client.chat(body, spent, if_slow=lambda: ReplyWatch(self.client.where, room))
         choices = got["choices"]
@@ -276,39 +242,111 @@ class Asker:
         if choice.get("finish_reason") == "content_filter" or (message.get("refusal") and not text):
             words = self.client.masked(str(message.get("refusal") or "its content filter"))[:300]
             raise Refused(f"the model refused the text: {words}", raw=text)
-        return _ChatReply(text, choice.get("finish_reason") == "length")
+        return text, choice.get("finish_reason") == "length"
 
 
 def _as_object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _readable(reply: _ChatReply, wanted: tuple[str, ...], *, last: bool) -> tuple[Mapping[str, Any], bool]:
+def _readable(text: str, wanted: tuple[str, ...], *, cut: bool, last: bool) -> tuple[Mapping[str, Any], bool]:
     """Return the reply's object and whether it was cut. Raises InvalidAnswer.
 
     A reply that broke off though the server does not say so is asked for again; only the last is salvaged.
     """
-    found = read_object(reply.text, wanted)
+    found = read_object(text, wanted)
     if found is not None and all(key in found for key in wanted):
         return found, False
-    if reply.cut or (last and breaks_off(reply.text)):
-        complete = salvage(reply.text, wanted)
+    if cut or (last and breaks_off(text)):
+        complete = salvage(text, wanted)
         if complete is not None:
             return complete, True
-    if reply.cut:
+    if cut:
         why = "the reply was cut before its first complete item"
     elif found is not None:
         why = f"the reply has no {', '.join(repr(key) for key in wanted if key not in found)}"
     else:
-        why = "the reply holds no JSON object" if reply.text.strip() else "the reply is empty"
-    raise InvalidAnswer(why, raw=reply.text[:RAW_KEPT])
-
-
-def _is_about_room(words: str) -> bool:
-    """Whether a refusal is about the tokens reserved for the reply, not about the text."""
-    return "too large" in words and ("max_tokens" in words or "max_completion_tokens" in words)
+        why = "the reply holds no JSON object" if text.strip() else "the reply is empty"
+    raise InvalidAnswer(why, raw=text[:RAW_KEPT])
 
 
 @cache
 def _warn_of_estimates() -> None:
     _log.warning("the model's server reports no usage: tokens are estimated at 4 characters each")
+
+
+_REASONING = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.DOTALL)
+_REASONED = re.compile(r"^.*</(?:think|thinking|reasoning)>", re.DOTALL)  # its start was in the chat template
+
+
+def read_object(text: str, wanted: tuple[str, ...]) -> dict[str, Any] | None:
+    """Return the last outermost object that has the wanted keys, else the first object; None for none.
+
+    The last, because a model that drafts ends with its answer.
+    """
+    found: list[dict[str, Any]] = []
+    bare, end = _bare(text), 0
+    for _ in range(16):  # a text of brackets must not cost quadratic time
+        if (start := bare.find("{", end)) < 0:
+            break
+        try:
+            value, end = _DECODER.raw_decode(bare, start)
+            found.append(_clean(value))
+        except (ValueError, RecursionError):
+            end = start + 1
+    whole = [value for value in found if all(key in value for key in wanted)]
+    return whole[-1] if whole else found[0] if found else None
+
+
+def salvage(text: str, wanted: tuple[str, ...]) -> dict[str, Any] | None:
+    """Return what a cut text holds in complete list items; None where not even one is complete.
+
+    A wanted list that the cut left out is empty.
+    """
+    bare = _bare(text)
+    ends = [match.end() for match in re.finditer(r"[]}]", bare)]
+    for end, closing in product(ends[:-65:-1], ("]}", "}")):  # of an item, of a list
+        with suppress(ValueError, RecursionError):
+            value = _clean(_DECODER.decode(bare[:end] + closing))
+            if isinstance(value, dict) and any(value.values()):
+                return {key: [] for key in wanted} | value
+    return None
+
+
+def breaks_off(text: str) -> bool:
+    """Whether the text ends inside its first object."""
+    bare = _bare(text)
+    try:
+        _DECODER.raw_decode(bare)
+    except json.JSONDecodeError as error:
+        # At the end, in a text, or in a word such as `null`.
+        ends = "Unterminated" in error.msg or re.fullmatch(r"[a-z]*\s*", bare[error.pos :])
+        return bool(bare and ends)
+    except (ValueError, RecursionError):
+        pass
+    return False
+
+
+def _bare(text: str) -> str:
+    """Return the text from its first brace on, without reasoning that closes; else it may hold the answer."""
+    return "".join(_REASONED.sub("", _REASONING.sub("", text)).partition("{")[1:])
+
+
+def _no_number(constant: str) -> Never:
+    raise ValueError(f"{constant} is no JSON")
+
+
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_no_number)
+
+
+def _clean(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return the value with texts that can be stored: no control characters, no half of a surrogate pair."""
+    if isinstance(value, str):
+        if value.isprintable():
+            return value
+        return "".join(c for c in value if c in "\t\n" or unicodedata.category(c) not in ("Cc", "Cs"))
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    return value

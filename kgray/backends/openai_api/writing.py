@@ -36,7 +36,7 @@ class OpenAIAnswerer:
         reply: dict[str, Any] | None = None
         with spent.told():
             while reply is None:
-                body = dialect.chat(request.head, request.data, room=request.room, temperature=0.0)
+                body = dialect.chat(request.head, request.data, room=request.room)
                 try:
                     reply = await self._client.chat(body, spent, on_text)
                 except Rejected as rejection:
@@ -59,7 +59,7 @@ class OpenAISummarizer:
 
     def __init__(self, client: Client) -> None:
         self._asker = Asker(client)
-        self.identity = identity_of(client.endpoint.name, self._asker.temperature)
+        self.identity = identity_of(client.endpoint.name)
 
     async def write(self, request: SummaryRequest) -> tuple[Mapping[str, Any], Cost]:
         spent = TokensSpent()
@@ -77,10 +77,9 @@ class OpenAISummarizer:
 
 
 def parse_summary(reply: Mapping[str, Any], task: SummaryTask, facts: int) -> dict[str, Any]:
-    """Return what a reply says, cleaned and cut; facts: how many were shown.
+    """Return what a reply says, cleaned and cut; facts: how many were shown, a citation of others goes.
 
-    A finding that cites a fact which was not shown loses that citation; one without a summary goes. Raises
-    InvalidAnswer for a text that is missing or empty, and for a rating outside 0 to 10.
+    Raises InvalidAnswer for a text that is missing or empty, and for a rating outside 0 to 10.
     """
     lengths = {"summary": _SUMMARY} if task == "profile" else {"name": _NAME, "summary": _SUMMARY}
     found: dict[str, Any] = {name: _text(reply, name, most) for name, most in lengths.items()}
@@ -93,21 +92,16 @@ def parse_summary(reply: Mapping[str, Any], task: SummaryTask, facts: int) -> di
     if type(rating) is not int or not 0 <= rating <= 10:
         raise InvalidAnswer(f"the rating is {rating!r}: use a whole number, 0 to 10", raw=canonical(reply))
     listed = [item for item in (items if isinstance(items, list) else []) if isinstance(item, dict)]
-    findings = [
-        {
-            "summary": _text(item, "summary", _REASON),
-            "explanation": _text(item, "explanation", _SUMMARY),
-            "facts": _cited(item.get("facts"), facts),
-        }
-        for item in listed[:_FINDINGS]
-    ]
+    findings = []
+    for item in listed[:_FINDINGS]:
+        cited = item.get("facts")
+        given = cited if isinstance(cited, list) else []
+        shown = dict.fromkeys(at for at in given if type(at) is int and 0 <= at < facts)
+        texts = {"summary": _REASON, "explanation": _SUMMARY}
+        told = {name: _text(item, name, most) for name, most in texts.items()}
+        findings.append({**told, "facts": list(shown)})
     reason = _text(reply, "reason", _REASON)
     return found | {"rating": rating, "reason": reason, "findings": [f for f in findings if f["summary"]]}
-
-
-def _cited(cited: object, facts: int) -> list[int]:
-    shown = (at for at in (cited if isinstance(cited, list) else []) if type(at) is int and 0 <= at < facts)
-    return list(dict.fromkeys(shown))
 
 
 def _text(reply: Mapping[str, Any], name: str, most: int) -> str:

@@ -22,46 +22,34 @@ Found = tuple[FactEnd, int]  # an object, and the unit after it
 
 
 class Subject(NamedTuple):
-    """The subject of a clause; its words end before unit `end`.
-
-    text      what names it: "Alice Nguyen" for "I", "Alice Nguyen's manager"
-    relation  of "my manager is", "the price of the desk is": the relation that the noun names
-    plural    a bare verb after it is a present tense
-    pronoun   "i" or "we", "" = neither
-    """
+    """The subject of a clause."""
 
     ends: tuple[FactEnd, ...]
-    end: int
-    text: str
-    relation: RelationType | None = None
-    plural: bool = False
-    pronoun: str = ""
+    end: int  # the unit after its words
+    text: str  # what names it: "Alice Nguyen" for "I", "Alice Nguyen's manager"
+    relation: RelationType | None = None  # which its noun names: "my manager is", "the price of the desk is"
+    plural: bool = False  # a bare verb after it is a present tense
+    pronoun: str = ""  # "i", "we" or neither
 
 
 @dataclass(slots=True, kw_only=True)
 class Clause:
-    """What one clause says, before it is known when it held.
-
-    first, verb     the first unit of its verb group, and the verb's
-    end             the unit after the words that its text takes; after: the one after the whole clause
-    elided          its subject stands in the clause before. reversed: "Bob is my manager"
-    denied          "it is not true that ..."
-    beside          what else it names: Acme of "moved from Acme to Beta" and Beta of "left Acme for Beta"
-                    ("other"), "works at Acme as a designer" (HAS_ROLE), "a designer at Acme" (WORKS_AT)
-    """
+    """What one clause says, before it is known when it held."""
 
     subject: Subject
     phrase: Phrase
     tense: Tense
     objects: tuple[FactEnd, ...] = ()
-    first: int
+    first: int  # the unit at which its verb group begins
     verb: int
-    end: int
-    after: int = 0
+    end: int  # the unit after the words that its text takes
+    after: int = 0  # the unit after the whole clause
     dates: list[DatePhrase] = field(default_factory=list)
-    elided: bool = False
-    reversed: bool = False
-    denied: bool = False
+    elided: bool = False  # its subject stands in the clause before
+    reversed: bool = False  # "Bob is my manager"
+    denied: bool = False  # "it is not true that ..."
+    # What else it names: Acme of "moved from Acme to Beta" and Beta of "left Acme for Beta" ("other"), "works
+    # at Acme as a designer" (HAS_ROLE), "a designer at Acme" (WORKS_AT).
     beside: list[tuple[str, FactEnd]] = field(default_factory=list)
 
 
@@ -83,13 +71,19 @@ class ClauseReader:
                 return [replace(clause, denied=True)] if clause and fits and not clause.tense.polarity else []
             if clause:
                 clauses.append(clause)
-            elif subject and clauses and self._takes_back(at):
-                clauses.pop()
+                # Behind a comma, a bracket, a dash.
+                at = clause.after + (self.low(clause.after) not in WORDS["joins"])
+            else:
+                if subject and clauses and self._takes_back(at):
+                    clauses.pop()
+                # "All but Bob left" is no "but" between clauses: one of those follows a comma.
+                last = len(self.sentence.units)
+                joins = (i for i in range(at + 1, last) if self.low(i) in WORDS["joins"])
+                at = next((i for i in joins if self.low(i) != "but" or self.low(i - 1) == ","), last)
             subject = clause.subject if clause else None
-            at = self._next_start(clause.after if clause else at + 1, after_clause=clause is not None)
+            while self.low(at) in WORDS["joins"] or self.low(at) in {",", "then"}:
+                at += 1
         return clauses
-
-    # ------------------------------------------------------------------- where a clause may begin
 
     def _opening(self) -> tuple[int, bool]:
         """Return where the first clause begins, and whether words before it deny it."""
@@ -113,19 +107,6 @@ class ClauseReader:
             at += 3  # "At Acme, Bob reports to Carol"
         return at, False
 
-    def _next_start(self, at: int, *, after_clause: bool) -> int:
-        """Return where the next clause may begin: after "and", "but", ";", or the sign that ends a clause."""
-        if after_clause:
-            at += self.low(at) not in WORDS["joins"]  # a comma, a bracket, a dash
-        else:
-            # "All but Bob left" is no "but" between clauses; one of those follows a comma.
-            last = len(self.sentence.units)
-            joins = (i for i in range(at, last) if self.low(i) in WORDS["joins"])
-            at = next((i for i in joins if self.low(i) != "but" or self.low(i - 1) == ","), last)
-        while self.low(at) in WORDS["joins"] or self.low(at) in {",", "then"}:
-            at += 1
-        return at
-
     def _takes_back(self, at: int) -> bool:
         """Whether what follows "I joined Acme and" may have ended that again."""
         rest = [self.low(i) for i in range(at, len(self.sentence.units))]
@@ -134,10 +115,8 @@ class ClauseReader:
         ended = (self.table.verbs_of_ends & self.table.verbs.get(low, {}).keys() for low in rest)
         return not WORDS["taken_back"].isdisjoint(rest) or any(ended)
 
-    # ------------------------------------------------------------------------------- one clause
-
     def _clause(self, at: int, before: Subject | None) -> Clause | None:
-        """Return the clause that begins at a unit. before: the subject of an "and joined Beta"."""
+        """Return the clause that begins at a unit. before: the subject of "and joined Beta"."""
         dates: list[DatePhrase] = []
         while (date := self.sentence.unit(at).date) or (dates and self.low(at) == ","):
             dates += [date] if date else []
@@ -171,17 +150,19 @@ class ClauseReader:
     def _phrases(self, lemma: str, subject: Subject) -> Iterator[Phrase]:
         """Yield the phrases of a verb that its subject fits."""
         phrases = self.table.phrases.get(lemma, [])
-        if subject.relation:  # "the price of the desk": of that relation alone
-            yield from (phrase for phrase in phrases if phrase.relation is subject.relation)
-            if lemma == "be":
-                yield self.table.phrase_of_noun(subject.relation)
+        if named := subject.relation:  # "the price of the desk": of that relation alone
+            yield from (phrase for phrase in phrases if phrase.relation is named)
+            if lemma == "be":  # "my manager is {person}": the slot is that of the relation's first phrase
+                first = (named.phrases or named.starts or named.events or ("be {person}",))[0]
+                yield Phrase(named, "state", "be", (), first.rpartition("{")[2].rstrip("}"))
             return
         unsure = not subject.pronoun and not all(end.type or _is_thing(end) for end in subject.ends)
         for phrase in phrases:
             if not all(_suits(end, phrase.relation) for end in subject.ends):
                 continue
+            # "We are based in Berlin": the speaker, or a company? "Is ready", "is based in": who?
             if lemma == "be" and (subject.pronoun == "we" or (unsure and _is_ambiguous(phrase, phrases))):
-                continue  # "we are based in Berlin": the speaker, or a company?
+                continue
             yield phrase
         if lemma == "be" and len(subject.ends) == 1:
             yield from self.table.of_owners
@@ -208,41 +189,33 @@ class ClauseReader:
         clause.objects, clause.end, clause.reversed = ends, end, phrase.slot == "owner"
         return bool(ends) and self._tail(clause, end)
 
-    # ------------------------------------------------------------------------ after the object
-
     def _tail(self, clause: Clause, at: int) -> bool:
         """Read on from the objects to the clause's border; whether every word on the way is understood."""
         while not self.sentence.is_border(at):
             if date := self.sentence.unit(at).date:
                 clause.dates.append(date)
                 at += 1
-            elif step := self._any_more(clause, at) or self._company(clause, at) or self._loose(clause, at):
+            elif step := self._company(clause, at) or self._qualified(clause, at):
                 at = step
             else:
                 return False
         clause.after = at
         return True
 
-    def _loose(self, clause: Clause, at: int) -> int:
-        """Read "in Berlin", "for the roadmap", but not "in the film"; they change what "no longer" denies."""
+    def _qualified(self, clause: Clause, at: int) -> int:
+        """Read "any more", and "in Berlin", "for the roadmap", but not "in the film"."""
+        any_more = self.low(at) == "any" and self.low(at + 1) in {"more", "longer"}
+        if clause.tense.polarity == "not" and (any_more or self.low(at) == "anymore"):
+            clause.tense = clause.tense._replace(polarity="no longer")
+            clause.end = at + 1 + any_more if at == clause.end else clause.end
+            return at + 1 + any_more
+        # These change what "no longer" denies.
         holds = clause.tense.polarity == "" and clause.tense.time not in {"past", "former"}
         if not holds or clause.phrase.mode != "state" or clause.phrase.relation.object == "value":
             return 0
         found = self.sentence.noun_phrases(at + 1) if self.low(at) in WORDS["loose_prepositions"] else []
-        return (
-            found[0][1]
-            if found and WORDS["fictions"].isdisjoint(map(self.low, range(at, found[0][1])))
-            else 0
-        )
-
-    def _any_more(self, clause: Clause, at: int) -> int:
-        """Read "any more", which makes "no longer" of "not"."""
-        any_more = self.low(at) == "any" and self.low(at + 1) in {"more", "longer"}
-        if clause.tense.polarity != "not" or not (any_more or self.low(at) == "anymore"):
-            return 0
-        clause.tense = clause.tense._replace(polarity="no longer")
-        clause.end = at + 1 + any_more if at == clause.end else clause.end
-        return at + 1 + any_more
+        fiction = found and not WORDS["fictions"].isdisjoint(map(self.low, range(at, found[0][1])))
+        return 0 if fiction or not found else found[0][1]
 
     def _company(self, clause: Clause, at: int) -> int:
         """Read "as a designer", "at Acme" after a role, "for Beta" and "to join Beta" after an end."""
@@ -262,8 +235,6 @@ class ClauseReader:
         clause.beside.append((what, found[0]))
         clause.end = found[1]
         return found[1]
-
-    # ------------------------------------------------------------------------------ subjects
 
     def _subjects(self, at: int) -> Iterator[Subject]:
         """Yield the possible subjects of the clause that begins at a unit, the longest wording first."""
@@ -325,8 +296,6 @@ class ClauseReader:
         nouns = ((" ".join(self.low(i) for i in range(at, at + n)), at + n) for n in (2, 1))
         return next(((self.table.nouns[noun], end) for noun, end in nouns if noun in self.table.nouns), None)
 
-    # ------------------------------------------------------------------------------- objects
-
     def _objects(self, at: int, phrase: Phrase) -> tuple[tuple[FactEnd, ...], int]:
         """Return what fills the phrase's slot, one object or a list, and the unit after it; () = nothing."""
         if phrase.slot == "before":
@@ -352,24 +321,21 @@ class ClauseReader:
         if slot == "role":
             return self._role(at)
         if slot == "status":
-            texts = [" ".join(map(self.low, range(at, at + n))) for n in range(_MAX_STATUS + 1)]
-            longest = max((n for n, text in enumerate(texts) if text in WORDS["statuses"]), default=0)
-            return (
-                (FactEnd(texts[longest], value=Value("text", texts[longest])), at + longest)
-                if longest
-                else None
-            )
+            texts = [" ".join(map(self.low, range(at, at + n))) for n in range(_MAX_STATUS, 0, -1)]
+            status = next((text for text in texts if text in WORDS["statuses"]), "")
+            end = at + len(status.split())
+            return (FactEnd(status, value=Value("text", status)), end) if status else None
         if slot in {"person", "someone"} and self.low(at) in {"me", "us"} and sentence.speaker:
             return sentence.speaker, at + 1
-        found = self._thing(at) if slot in WORDS["noun_phrase_slots"] else self._name(at, slot)
+        if slot in WORDS["noun_phrase_slots"]:
+            found = self._thing(at)
+        else:
+            at += slot == "language" and self.low(at) in WORDS["fluent"]
+            the = self.low(at) == "the"
+            name = sentence.name(at + the)
+            # "At the Hilton" is a visit, "at the University of Oslo" is none.
+            found = (name, at + the + 1) if name and not (the and name.type != "Organization") else None
         return found if found and _fits(found[0], phrase) else None
-
-    def _name(self, at: int, slot: str) -> Found | None:
-        at += slot == "language" and self.low(at) in WORDS["fluent"]
-        the = self.low(at) == "the"
-        name = self.sentence.name(at + the)
-        # "At the Hilton" is a visit, "at the University of Oslo" is none.
-        return (name, at + the + 1) if name and not (the and name.type != "Organization") else None
 
     def _thing(self, at: int) -> Found | None:
         found = next(iter(self.sentence.noun_phrases(at)), None)
@@ -394,9 +360,6 @@ class ClauseReader:
             end += 2 * (field.isalpha() and field not in WORDS["function_words"])
         text = self.sentence.text_of(at, end)
         return FactEnd(text, value=Value("text", text)), end
-
-
-# ------------------------------------------------------------------------- who and what may be what
 
 
 def _fits(end: FactEnd, phrase: Phrase) -> bool:

@@ -56,8 +56,6 @@ from kgray.records import (
 )
 from kgray.times import Instant
 
-_MAX_WORDING = 400
-
 
 class Timing(NamedTuple):
     """The kind of evidence, and when it began and ended; None = not stated."""
@@ -71,13 +69,10 @@ class Timing(NamedTuple):
 _Stated = tuple[DatedMoment | None, DatedMoment | None, bool]
 
 
-def timing_of(
-    clause: Clause, phrase: Phrase, reference: Instant, *, has_opposite: bool = False
-) -> Timing | None:
+def _timing(clause: Clause, phrase: Phrase, reference: Instant, *, has_opposite: bool) -> Timing | None:
     """Return what kind of evidence a clause is, and its times; None = it says nothing certain.
 
-    phrase        the clause's own, or that of an event that it tells of too
-    has_opposite  another relation means the opposite, so that "does not like" is evidence of that one
+    phrase: its own, or an event's that it tells of too. has_opposite: "does not like" is another's evidence
     """
     (time, polarity), mode = clause.tense, phrase.mode
     stated = _stated(clause, reference, mode)
@@ -105,10 +100,8 @@ def _state(clause: Clause, stated: _Stated, now: DatedMoment, *, has_opposite: b
     """Return what a state says, such as "works at"; now: the reference time."""
     (time, polarity), (start, end, lasting) = clause.tense, stated
     if time in {"past", "former"}:
-        single = clause.phrase.relation.cardinality == "single" and clause.phrase.slot not in {
-            "status",
-            "price",
-        }
+        changes = clause.phrase.slot in {"status", "price"}
+        single = clause.phrase.relation.cardinality == "single" and not changes
         if start is end is None and (time == "former" or single):
             return Timing("ended", end=now)
         if end is None or end[0] > now[0] or (start and start[0] >= end[0]):
@@ -156,21 +149,7 @@ def _stated(clause: Clause, reference: Instant, mode: Mode) -> _Stated | None:
     return start, end, lasting
 
 
-def share_dates(clauses: list[Clause]) -> None:
-    """Give "left Acme" of "left Acme and joined Beta in May" the date of the other, and the reverse."""
-    for first, second in pairwise(clauses):
-        if second.elided and "state" not in {first.phrase.mode, second.phrase.mode}:
-            first.dates, second.dates = first.dates or second.dates, second.dates or first.dates
-
-
-def other_side(timing: Timing, relation: RelationType) -> Timing | None:
-    """Return what a change says of its other side: "moved from Acme to Beta" ends Acme when Beta begins."""
-    if relation.object != "entity" or timing.kind == "denied":
-        return None
-    return Timing("ended", end=timing.start) if timing.kind == "holds" else Timing("holds", start=timing.end)
-
-
-def wording_of(sentence: MarkedSentence, clause: Clause) -> str:
+def _wording(sentence: MarkedSentence, clause: Clause) -> str:
     """Return the clause's words as a sentence about its subject, in the third person."""
     units = sentence.units
     verb = units[clause.verb]
@@ -193,7 +172,7 @@ def wording_of(sentence: MarkedSentence, clause: Clause) -> str:
         lambda word: own if word[0].lower() in {"my", "our"} else speaker, rest
     )
     text = clean_text(f"{clause.subject.text} {head}{said}".replace(" n't", "n't").replace("cann't", "can't"))
-    return text[:_MAX_WORDING].strip()
+    return text[:400].strip()
 
 
 MAX_ITEMS = 2_000  # an episode with more entities or facts is a table or noise: the rest is dropped
@@ -220,14 +199,12 @@ class ExtractionBuilder:
         clean = clean_text(name)
         index = self._index.get(key or clean, len(self.entities))
         if index == len(self.entities):
-            self.entities.append(ExtractedEntity(name=clean, type=label, span=span))
             self._index.setdefault(clean, index)
-            if key:
-                self._index[key] = index
-                if clean == key:
-                    self.entities[index] = replace(self.entities[index], key_of=index)
-                else:
-                    self.entities.append(ExtractedEntity(name=key, key_of=index))
+            self._index[key or clean] = index
+            own = index if key and key == clean else None
+            self.entities.append(ExtractedEntity(name=clean, type=label, span=span, key_of=own))
+            if key and key != clean:
+                self.entities.append(ExtractedEntity(name=key, key_of=index))
         known = self.entities[index]
         if (label and not known.type) or (span and not known.span):
             self.entities[index] = replace(known, type=known.type or label, span=known.span or span)
@@ -261,11 +238,7 @@ class ExtractionBuilder:
             self.dropped.append(line)
 
     def drop_contradictions(self, ontology: Ontology) -> None:
-        """Leave out facts of this episode that end or deny each other at once: one of them was misread.
-
-        Two objects in one single-valued slot from the same instant; a start and an end, or a denial, of one
-        statement at the same instant.
-        """
+        """Leave out facts of this episode that end or deny each other at once: one of them was misread."""
         slots: dict[tuple[int, str], list[ExtractedFact]] = {}
         for fact in self.facts:
             slots.setdefault((fact.source, fact.relation), []).append(fact)
@@ -281,23 +254,15 @@ class ExtractionBuilder:
                 self.dropped.append(f"{fact.relation}: {fact.text[:80]!r} contradicts {rival.text[:80]!r}")
         self.facts = kept
 
-    def extraction(self, model: str) -> Extraction:
-        return Extraction(
-            entities=tuple(self.entities), facts=tuple(self.facts), dropped=tuple(self.dropped), model=model
-        )
-
 
 def _contradict(a: ExtractedFact, b: ExtractedFact, *, single: bool) -> bool:
+    """Whether a slot has two objects from one instant, or a statement a denial, or start and end at once."""
     if (a.target, a.value) != (b.target, b.value):
         return single and a.kind == b.kind == "holds" and a.valid_from == b.valid_from
     if "denied" in {a.kind, b.kind}:
         return a.kind != b.kind
     begins, ends = (a, b) if a.kind == "holds" else (b, a)
     return begins.kind == "holds" and ends.kind == "ended" and begins.valid_from == ends.valid_to
-
-
-_VERSION = "rules-3"
-_SHORT = 6  # tokens of a sentence that may take back the one before it, its stop included
 
 
 class RulesExtractor:
@@ -309,7 +274,7 @@ class RulesExtractor:
         self._table = PhraseTable(ontology)
         declared = [asdict(relation) for relation in ontology]
         digest = hashlib.sha256(canonical([declared, *keys] if keys else declared).encode())
-        self.identity = f"{_VERSION}/{digest.hexdigest()[:12]}"
+        self.identity = f"rules-3/{digest.hexdigest()[:12]}"
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
         """Return what the episode says. Raises InvalidAnswer for a `json` episode whose text is no JSON."""
@@ -327,12 +292,11 @@ class RulesExtractor:
         else:
             _TextReader(self._table, builder, episode, request.previous).read()
             builder.drop_contradictions(self._ontology)
-        return builder.extraction(self.identity)
+        entities, facts, dropped = tuple(builder.entities), tuple(builder.facts), tuple(builder.dropped)
+        return Extraction(entities=entities, facts=facts, dropped=dropped, model=self.identity)
 
 
 class _TextReader:
-    """One message or text, sentence by sentence."""
-
     def __init__(
         self, table: PhraseTable, builder: ExtractionBuilder, episode: Episode, previous: Sequence[Episode]
     ) -> None:
@@ -349,11 +313,13 @@ class _TextReader:
             self.speaker = FactEnd(name, "" if name.lower() in WORDS["role_speakers"] else "Person")
             builder.entity(name, self.speaker.type)
         # Where others speak, "I" may be somebody else.
-        self.is_transcript = bool(
-            PATTERNS["transcript"].search(self.text[:MAX_TEXT]) or PATTERNS["somebody"].match(self.text)
-        )
+        transcript, somebody = PATTERNS["transcript"].search, PATTERNS["somebody"].match
+        self.is_transcript = bool(transcript(self.text[:MAX_TEXT]) or somebody(self.text))
         if here := PATTERNS["here"].match(self.text):
-            if self.speaker and _is_called(here[1], self.speaker.name):
+            name = self.speaker.name if self.speaker else ""
+            # "B. Smith here": a short form of the speaker's name, initials or words of it?
+            said, full = (re.findall(r"[^\W_]+", text.casefold()) for text in (here[1], name))
+            if not set(said).isdisjoint(full) and all(any(w.startswith(s) for w in full) for s in said):
                 self.text = " " * here.end() + self.text[here.end() :]  # what follows stays where it stands
             else:
                 self.is_transcript = True
@@ -365,9 +331,12 @@ class _TextReader:
         for part, following in zip_longest(found, found[1:]):
             sentence = MarkedSentence(self.text, part, self.known, self.table, speaker, self.builder.type_of)
             clauses = [] if following and _takes_back(following) else ClauseReader(sentence).read()
-            share_dates(clauses)
+            # "Left Acme" of "left Acme and joined Beta in May" has the date of the other, and the reverse.
+            for first, second in pairwise(clauses):
+                if second.elided and "state" not in {first.phrase.mode, second.phrase.mode}:
+                    first.dates, second.dates = first.dates or second.dates, second.dates or first.dates
             for clause in clauses:
-                text = wording_of(sentence, clause)
+                text = _wording(sentence, clause)
                 self._clause(clause, text)
                 self._event(clause, text)
             self.builder.mention(sentence.names)
@@ -377,7 +346,7 @@ class _TextReader:
     def _clause(self, clause: Clause, text: str) -> None:
         """Add what one clause says of its relation."""
         relation, opposite = clause.phrase.relation, self.table.opposites.get(clause.phrase.relation.name)
-        timing = timing_of(clause, clause.phrase, self.reference, has_opposite=opposite is not None)
+        timing = _timing(clause, clause.phrase, self.reference, has_opposite=opposite is not None)
         if timing is None:
             return
         if opposite and clause.tense.polarity == "not" and timing.kind == "holds":
@@ -390,12 +359,14 @@ class _TextReader:
                 ends = (item, subject) if clause.reversed else (subject, item)
                 self._fact(relation, *ends, text, timing)
             for what, beside in clause.beside:
-                if what == "other":
-                    if change := other_side(timing, relation):
-                        self._fact(relation, subject, beside, text, change)
-                # Who was the CEO of Acme may work there still.
-                elif (declared := self.table.ontology.get(what)) and (holds or what == "HAS_ROLE"):
-                    self._fact(declared, subject, beside, text, timing)
+                if what != "other":
+                    # Who was the CEO of Acme may work there still.
+                    if (declared := self.table.ontology.get(what)) and (holds or what == "HAS_ROLE"):
+                        self._fact(declared, subject, beside, text, timing)
+                elif relation.object == "entity" and timing.kind != "denied":
+                    # "Moved from Acme to Beta" ends Acme when Beta begins.
+                    ended, held = Timing("ended", end=timing.start), Timing("holds", start=timing.end)
+                    self._fact(relation, subject, beside, text, ended if timing.kind == "holds" else held)
 
     def _objects(self, clause: Clause, subject: FactEnd) -> tuple[FactEnd, ...]:
         """Return the clause's objects; of "I quit my job" the employer that was named before."""
@@ -414,8 +385,9 @@ class _TextReader:
     def _event(self, clause: Clause, text: str) -> None:
         """Add what took place, where the clause's relation tells only what began or ended by it."""
         event = self.table.events.get((clause.phrase.verb, clause.phrase.words))
-        timing = timing_of(clause, event, self.reference) if event and event is not clause.phrase else None
-        if event and timing:
+        if event is None or event is clause.phrase:
+            return
+        if timing := _timing(clause, event, self.reference, has_opposite=False):
             for subject, item in product(clause.subject.ends, clause.objects):
                 self._fact(event.relation, subject, item, text, timing)
 
@@ -442,22 +414,15 @@ class _TextReader:
         )  # fmt: skip
 
 
-def _is_called(said: str, name: str) -> bool:
-    """Whether words such as "B. Smith" are a short form of a name: initials or words of it."""
-    short, full = (re.findall(r"[^\W_]+", text.casefold()) for text in (said, name))
-    return not set(short).isdisjoint(full) and all(any(w.startswith(s) for w in full) for s in short)
-
-
 def _takes_back(sentence: Sentence) -> bool:
     """Whether a sentence says that the one before it is not so, or asks: "Not!", "Just kidding", "Right?"."""
     lows = [token.low for token in sentence.tokens]
     if lows[0] in WORDS["takes_back"] or lows[:2] in (["i", "mean"], ["i", "lied"], ["no", ","]):
         return True
-    short = len(lows) <= _SHORT or lows[1] == ","
-    negated = sentence.question or not WORDS["negations"].union(
-        WORDS["takes_back"], WORDS["hedges"]
-    ).isdisjoint(lows)
-    return short and negated and lows[0] in WORDS["may_take_back"]
+    if lows[0] not in WORDS["may_take_back"] or (len(lows) > 6 and lows[1] != ","):
+        return False
+    denials = WORDS["negations"] | WORDS["takes_back"] | WORDS["hedges"]
+    return sentence.question or not denials.isdisjoint(lows)
 
 
 def _last_said(builder: ExtractionBuilder, subject: str, relation: str) -> tuple[FactEnd, ...] | None:

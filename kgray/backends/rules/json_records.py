@@ -6,20 +6,19 @@ gives Aero 2 COSTS 499 and Aero 2 MADE_BY Aero: a field is the ontology's relati
 HAS_<FIELD>. Everything holds from the reference time, inferred.
 
 identity    an object is known by its key where it has one: a field of `records.keys`, `id` and the like, or
-            a first field such as `account_id`. Two objects with different keys are two things whatever their
-            names; one with a known key is the same thing under a new name. Without a key the name decides
+            a first field such as `account_id`; one with a known key is the same under a new name. Without a
+            key the name decides
 fields      a field has one value at a time, which supersedes the former one; a list has many
 references  `account_id` beside another key is a relation to the object with that key
-no facts    addresses of pages and pictures, times of record keeping ("updated_at")
 
-What is not understood is left out with a line that says so: an object without key and name, texts over 200
-characters, what is nested too deep.
+What is not understood is left out with a line that says so.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import NamedTuple
@@ -34,7 +33,6 @@ from kgray.times import Instant, parse, show_as
 MAX_VALUE = 200  # characters
 _MAX_DEPTH = 12
 _MAX_LABEL = 60  # characters; a longer type is a sentence
-_SHOWN = 8  # names of fields in a line about what was left out
 _DATE = re.compile(r"\d{4}-\d\d(?:-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?)?")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -81,8 +79,7 @@ class JsonReader:
     def read(self, content: object, key: str, depth: int = 0) -> None:
         """Read an object or a list of objects that nothing points at; never raises, whatever the value is.
 
-        key: the field that it stands in; of the whole, the table ("products"), by which bare numbers of two
-        tables are told apart
+        key: its field; of the whole, the table ("products"): bare numbers of two tables are not one
         """
         if isinstance(content, list | Mapping) and depth > _MAX_DEPTH:
             self._drop(key or "the content", "it is nested too deep")
@@ -90,13 +87,13 @@ class JsonReader:
             for item in content:
                 self.read(item, key, depth + 1)
         elif isinstance(content, Mapping) and content:
-            if self._record(content, key):
-                self._entity(content, key, depth)
+            if record := self._record(content, key):
+                self._entity(content, record, key, depth)
                 return
             inner = {k: v for k, v in content.items() if isinstance(v, Mapping | list)}
             plain = (k for k, v in content.items() if k not in inner and v not in (None, ""))
             if unread := [k for k in plain if _snake(k) not in WORDS["no_facts"]]:
-                shown = ", ".join(unread[:_SHOWN]) + (", ..." if len(unread) > _SHOWN else "")
+                shown = ", ".join(unread[:8]) + (", ..." if len(unread) > 8 else "")
                 self._drop(key or "an object", f"it has no key and no name, so this was not read: {shown}")
             for inner_key, value in inner.items():
                 self.read(value, inner_key, depth + 1)
@@ -125,16 +122,14 @@ class JsonReader:
             named = tuple(title for title in LISTS["record_titles"] if _is_name(fields.get(title)))[:1]
             name = clean_text(str(fields[named[0]])) if named else key or clean_text(str(fields[own]))
         person = label in WORDS["persons"] or not WORDS["fields_of_persons"].isdisjoint(fields)
-        currency = content.get("currency")
-        known = currency if isinstance(currency, str) else None
-        own_fields = frozenset({own, *named})
-        made = _Record(name=name, key=key, label=label, own=own_fields, person=person, currency=known)
+        given = content.get("currency")
+        currency, called = given if isinstance(given, str) else None, frozenset({own, *named})
+        made = _Record(name=name, key=key, label=label, own=called, person=person, currency=currency)
         return made if name else None
 
-    def _entity(self, content: Mapping[str, object], key: str, depth: int) -> int | None:
+    def _entity(self, content: Mapping[str, object], record: _Record, key: str, depth: int) -> int | None:
         """Read an object that is an entity; return its index, None where it cannot be one."""
-        record = self._record(content, key)
-        if record is None or len(self.builder.entities) >= MAX_ITEMS or depth > _MAX_DEPTH:
+        if len(self.builder.entities) >= MAX_ITEMS or depth > _MAX_DEPTH:
             self._drop(key or "an object", "it has no name, or there are too many")
             return None
         record.depth, record.number = depth, self.builder.entity(record.name, record.label, key=record.key)
@@ -189,7 +184,7 @@ class JsonReader:
             plain = replace(record, currency=None)
             self._scalar(amount, plain, found._replace(unit=str(unit or "")))
             return
-        if self._record(content, found.key) is None:
+        if (other := self._record(content, found.key)) is None:
             inner = replace(record, label="", person=False, depth=record.depth + 1)
             self._fields(content, inner, f"{found.key}_", many=found.many)
             return
@@ -197,15 +192,15 @@ class JsonReader:
         if declared and declared.object == "value":
             own = f"HAS_{clean_relation(found.key)}"[:MAX_RELATION]
             found = found._replace(relation=own if own != found.relation else "HAS")
-        target = self._entity(content, found.key, record.depth + 1)
+        target = self._entity(content, other, found.key, record.depth + 1)
         if target is not None:
             self._add(record, found, self.builder.entities[target].name, target)
 
     def _scalar(self, item: object, record: _Record, found: _Field) -> None:
-        is_price = found.relation == "COSTS"
-        unit = found.unit or (record.currency if is_price else None)
+        unit = found.unit or (record.currency if found.relation == "COSTS" else None)
+        unit = clean_text(unit or "").upper()[:16] or None
         try:
-            value = _value(item, clean_text(unit or "").upper()[:16] or None, is_price=is_price)
+            value = _value(item, unit, is_price=found.relation == "COSTS")
         except ValueError as error:
             self._drop(found.key, str(error))
             return
@@ -273,12 +268,11 @@ def _value(item: object, unit: str | None, *, is_price: bool) -> Value | None:
         found = find_prices(text, 0, len(text))
         if len(found) == 1 and found[0].end - found[0].start == len(text):
             return found[0].price
-        try:
+        with suppress(ValueError):  # "on request" is a text
             return Value("number", _number(text), unit)
-        except ValueError:
-            pass  # "on request" is a text
-    if _DATE.fullmatch(text) and (date := _date(text)):
-        return date
+    if _DATE.fullmatch(text):
+        with suppress(ValueError):
+            return Value("date", show_as(*parse(text)))
     if len(text) > MAX_VALUE:
         raise ValueError(f"a text of {len(text)} characters is no value (at most {MAX_VALUE})")
     return Value("text", text, unit) if text else None
@@ -289,16 +283,6 @@ def _number(text: str) -> str:
     if len(number) > _MAX_LABEL or "E" in number:
         raise ValueError(f"{text[:40]!r} is too large or too small for a number")
     return number
-
-
-def _date(text: str) -> Value | None:
-    try:
-        return Value("date", show_as(*parse(text)))
-    except ValueError:
-        return None
-
-
-# --------------------------------------------------------------------------------- names and keys
 
 
 def _name_of(fields: Mapping[str, object], kind: str) -> tuple[str, tuple[str, ...]]:
@@ -317,9 +301,7 @@ def _name_of(fields: Mapping[str, object], kind: str) -> tuple[str, tuple[str, .
 def _key_surface(value: object, label: str) -> str:
     """Return a key as a name; a bare number names nothing outside its kind, so "Order 42", else ""."""
     text = clean_text(str(value))
-    if any(map(str.isalpha, text)):
-        return text
-    return f"{label} {text}" if label else ""
+    return text if any(map(str.isalpha, text)) else f"{label} {text}" if label else ""
 
 
 def _is_name(value: object) -> bool:

@@ -24,13 +24,10 @@ from kgray.backends.rules.grammar import (
 from kgray.dates import DatePhrase, find_dates
 from kgray.records import Value, clean_number, clean_text
 
-_MAX_NOUNS = 5
 _QUOTES = frozenset("\"“”«»'‘`")
 _SIGNS_IN_NAMES = "'’&/%$€£#@*+=_"  # what follows one of these belongs to what stands before it
 
 _SCALES = {"": 1, "k": 1_000, "m": 1_000_000, "million": 1_000_000, "billion": 1_000_000_000}
-_ORGANISATIONS = ("university of ", "bank of ")
-_MAX_NAME = 120  # characters; a longer run of capitals is a heading or noise
 
 
 class FactEnd(NamedTuple):
@@ -99,11 +96,7 @@ class MarkedSentence:
                 units.append(Unit(token.start, token.end, token.low))
             elif not units or units[-1] != waiting[-1]:
                 units.append(waiting[-1])
-        self.states_something = not (sentence.question or sentence.quoted or self._hedged(units))
-        self.units = [unit for unit in units if unit.low not in WORDS["adverbs"]]
-
-    def _hedged(self, units: list[Unit]) -> bool:
-        """Whether it may not be so, or somebody else says it: "maybe", "if", "Bob said", a quotation."""
+        # Asked, or perhaps not so, or said by somebody else: "maybe", "if", "Bob said", a quotation.
         said = [unit for unit in units if unit.low]
         lows = {unit.low for unit in said}
         step = 2 if len(units) > 1 and units[1].low == "," else 1
@@ -111,9 +104,10 @@ class MarkedSentence:
         # "I don't always like coffee" does not say that I don't like it.
         partly = lows & WORDS["negations"] and lows & WORDS["partly"]
         hedges = WORDS["hedges"]  # a name is none, but for the first word: "May I"
-        first = bool(said) and said[0].low in hedges
-        hedged = not hedges.isdisjoint(self.text[unit.start : unit.end] for unit in said)
-        return bool(ironic or partly or first or hedged or lows & _QUOTES)
+        hedged = not hedges.isdisjoint(text[unit.start : unit.end] for unit in said)
+        hedged = hedged or (bool(said) and said[0].low in hedges) or bool(lows & _QUOTES)
+        self.states_something = not (sentence.question or sentence.quoted or ironic or partly or hedged)
+        self.units = [unit for unit in units if unit.low not in WORDS["adverbs"]]
 
     def unit(self, at: int) -> Unit:
         """Return a unit; an empty one outside the sentence."""
@@ -140,7 +134,7 @@ class MarkedSentence:
         while self.low(start) in WORDS["plain_adjectives"]:
             start += 1
         end = start
-        while end - start < _MAX_NOUNS and (self.name(end) or self._is_noun(self.low(end))):
+        while end - start < 5 and (self.name(end) or self._is_noun(self.low(end))):
             end += 1
         return [(self._noun_phrase(at, start, stop), stop) for stop in range(end, start, -1)]
 
@@ -207,28 +201,23 @@ class _Names:
         self.letters = "".join(joints[at] + self._letter(at) for at in range(len(self.tokens)))
         at = 0
         while at < len(self.tokens):
-            first, end = self._name_at(at)
-            if end > at:
-                start, stop = self.tokens[first].start, self.tokens[end - 1].end
-                label = "Person" if first > at else self._type(text[start:stop])
-                if stop - start <= _MAX_NAME:
+            found = PATTERNS["name"].match(self.letters, 2 * at)
+            title, end = (len(found["title"] or "") // 2, found.end() // 2) if found else (0, at)
+            before = self.tokens[at - 1].text if at else ""
+            inside = before[:1].isalnum() or before in {",", "'s", "’s", "&", "(", "/", "-", "–", "—"}
+            if found and (inside or title or self._trusted(at, end)):
+                start, stop = self.tokens[at + title].start, self.tokens[end - 1].end
+                label = "Person" if title else self._type(text[start:stop])
+                if stop - start <= 120:  # a longer run of capitals is a heading or noise
                     outer = (self.tokens[at].start, stop)
                     names.append((outer, FactEnd(text[start:stop], label, (start, stop))))
-            at = max(end, at + 1)
+                at = end
+            else:
+                at += 1
         return sorted(names, key=lambda found: found[0])
 
     def _low(self, at: int) -> str:
         return self.tokens[at].low if at < len(self.tokens) else ""
-
-    def _name_at(self, at: int) -> tuple[int, int]:
-        """Return the tokens [first, end) of the name that begins at `at`, behind its title; none: empty."""
-        found = PATTERNS["name"].match(self.letters, 2 * at)
-        if not found:
-            return at, at
-        first, end = at + len(found["title"] or "") // 2, found.end() // 2
-        before = self.tokens[at - 1].text if at else ""
-        inside = at > 0 and (before[0].isalnum() or before in {",", "'s", "’s", "&", "(", "/", "-", "–", "—"})
-        return (first, end) if inside or first > at or self._trusted(at, end) else (at, at)
 
     def _letter(self, at: int) -> str:
         """Return the letter of a token in the table of the pattern `name`; x for what is in no name."""
@@ -270,12 +259,8 @@ class _Names:
             return False
         if self._low(at + 1) == "of":  # "University of Oslo", but not "Instead of Oslo"
             return low in WORDS["organisations"]
-        if (
-            low in WORDS["places"]
-            or end - at > 1
-            or any(map(str.isupper, text[1:]))
-            or PATTERNS["model"].fullmatch(text)
-        ):
+        named = low in WORDS["places"] or PATTERNS["model"].fullmatch(text)
+        if named or end - at > 1 or any(map(str.isupper, text[1:])):
             return True
         following = self._low(end + (self._low(end) in WORDS["adverbs"]))
         is_subject = following in AUXILIARIES or following in self.verbs
@@ -288,7 +273,9 @@ class _Names:
         first, last = parts[0].lower(), parts[-1].lower().rstrip(".")
         if low in self.known.persons:
             return "Person"
-        if (len(parts) > 1 and last in WORDS["organisations"]) or low.startswith(_ORGANISATIONS):
+        if (len(parts) > 1 and last in WORDS["organisations"]) or low.startswith(
+            ("university of ", "bank of ")
+        ):
             return "Organization"
         if any(map(str.isdigit, name)):
             return "Product" if any(map(PATTERNS["product"].fullmatch, parts)) else ""
