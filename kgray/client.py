@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
-from functools import cache, partial
+from functools import cache
 from http.client import HTTPException
 from inspect import signature
 from typing import Any
@@ -20,7 +20,6 @@ from kgray.errors import Denied, InputError, KgrayError, Unavailable
 from kgray.graph import Entity, FactSpan, Hit
 from kgray.intake.drafts import Refusal
 from kgray.memory import BothWays, EntityCount, History, Memory, Report
-from kgray.memory.reads import When
 from kgray.search import Context
 from kgray.times import from_datetime, show
 
@@ -32,8 +31,12 @@ _CLASSES: Mapping[str, type[KgrayError]] = {
     "malformed": InputError, "too_large": InputError, "conflict": InputError,
     "forbidden": Denied, "misdirected": Denied, "overloaded": Unavailable, "too_many": Unavailable,
 }  # fmt: skip
-# Verbs of Memory, with its arguments, whose answer is JSON as it comes: method, path, part of the answer.
+# Verbs of Memory, with its arguments: method, path, part of the answer.
 VERBS: Mapping[str, tuple[str, str, str]] = {
+    "search": ("POST", "search", "hits"),
+    "context": ("POST", "context", ""),
+    "entities": ("GET", "entities", "entities"),
+    "history": ("GET", "entities/{name_or_id}/history", ""),
     "show": ("GET", "show/{identifier}", "records"),
     "episode": ("GET", "episodes/{identifier}", ""),
     "operation": ("GET", "operations/{sequence}", ""),
@@ -46,17 +49,16 @@ VERBS: Mapping[str, tuple[str, str, str]] = {
     "log": ("GET", "episodes", ""),
     "status": ("GET", "status", "groups"),
     "failures": ("GET", "failures", "failures"),
+    "dump": ("GET", "dump", ""),
     "retry": ("POST", "retry", ""),
     "retract": ("POST", "retract", ""),
     "remove": ("POST", "remove", ""),
+    "merge": ("POST", "merge", ""),
+    "distinct": ("POST", "distinct", ""),
+    "split": ("POST", "split", ""),
+    "undo": ("POST", "undo", ""),
 }
-# Verbs that take their place in a group's order, and what they send.
-CORRECTIONS: Mapping[str, Callable[..., dict[str, Any]]] = {
-    "merge": lambda first, second: {"entities": [first, second]},
-    "distinct": lambda first, second: {"entities": [first, second]},
-    "split": lambda entity, surfaces: {"entity": entity, "surfaces": list(surfaces)},
-    "undo": lambda sequence: {"sequence": sequence},
-}
+_ORDERED = frozenset({"merge", "distinct", "split", "undo"})  # they take their place in a group's order
 _IN_PATH = re.compile(r"{(\w+)}")
 
 
@@ -79,7 +81,7 @@ def connect(
 
 
 class Remote(BothWays):
-    """A memory behind a server; its methods are those of `kgray.memory.Memory`."""
+    """A memory behind a server; its methods, those of VERBS among them, are `kgray.memory.Memory`'s."""
 
     def __init__(self, url: str, key: str | None, *, timeout_s: float, patience_s: float) -> None:
         self._url, self._key = url, key
@@ -117,36 +119,13 @@ class Remote(BothWays):
         total |= {"stopped": True, "reason": "still pending"} if total.pop("pending", 0) else {}
         return Report(**total, refusals=tuple(refused))
 
-    async def search(self, query: str, *, group: str, **asked: Any) -> list[Hit]:  # noqa: ANN401
-        """Return ranked hits; see `Memory.search`."""
-        found = await self._ask("POST", group, "search", _asked(query, asked))
-        return [_hit(row) for row in found["hits"]]
-
-    async def context(self, query: str, *, group: str, **asked: Any) -> Context:  # noqa: ANN401
-        """Return the text to put into a prompt; see `Memory.context`."""
-        found = await self._ask("POST", group, "context", _asked(query, asked))
-        return Context(text=found["text"], tokens=found["tokens"], hits=tuple(map(_hit, found["hits"])))
-
-    async def entities(self, query: str = "", *, group: str, limit: int = 20) -> list[EntityCount]:
-        """Return entities; see `Memory.entities`."""
-        found = await self._ask("GET", group, "entities", {"q": query, "limit": limit})
-        return [_read(EntityCount, {"entity": row, **row}) for row in found["entities"]]
-
-    async def history(
-        self, name_or_id: str, *, group: str, as_of: When | None = None, known_at: When | None = None
-    ) -> History:
-        """Return the spans of an entity's facts; see `Memory.history`."""
-        asked, name = {"as_of": as_of, "known_at": known_at}, quote(name_or_id, safe="")
-        found = await self._ask("GET", group, f"entities/{name}/history", asked)
-        facts = tuple(_fact(row) for row in found["facts"])
-        clients = {id_: client for fact in facts for id_, client in fact.episodes}
-        entity, profile = _entity(found["entity"]), found["entity"]["profile"]
-        return History(group=group, entity=entity, profile=profile, facts=facts, clients=clients)
+    async def groups(self) -> list[dict[str, Any]]:
+        """Return the groups that the key reaches, with their sizes, as `kgray groups --json` prints them."""
+        found: list[dict[str, Any]] = (await self._ask("GET", None, "", {}))["groups"]
+        return found
 
     def __getattr__(self, verb: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-        """Return a verb of the tables above, as a coroutine function."""
-        if verb in CORRECTIONS:
-            return partial(self._correct, verb)
+        """Return a verb of the table above, as a coroutine function."""
         if verb not in VERBS:
             raise AttributeError(f"a remote memory has no {verb!r}")
         method, path, gives = VERBS[verb]
@@ -156,27 +135,15 @@ class Remote(BothWays):
             asked = taken.bind(self, *args, group=group, **asked).arguments
             del asked["self"], asked["group"]
             named = {name: quote(str(asked.pop(name)), safe="") for name in _IN_PATH.findall(path)}
-            found = await self._ask(method, group, path.format(**named), asked)
-            return found[gives] if gives else found
+            headers = {"prefer": f"wait={_WAIT_S}"} if verb in _ORDERED else {}
+            found = await self._ask(method, group, path.format(**named), _sent(verb, asked), headers)
+            if verb in _ORDERED and found.pop("state") == "pending":
+                said = f"{verb} {found['sequence']} is requested, and waits for what is before it"
+                raise errors.Stopped(said)
+            told = found[gives] if gives else found
+            return _FORMS[verb](told, group) if verb in _FORMS else told
 
         return ask
-
-    async def dump(self, *, group: str, known_at: Any = None) -> list[str]:  # noqa: ANN401 - a moment
-        """Return the lines of the whole graph; see `Memory.dump`."""
-        text: str = await self._ask("GET", group, "dump", {"known_at": known_at})
-        return text.splitlines()
-
-    async def groups(self) -> list[dict[str, Any]]:
-        """Return the groups that the key reaches, with their sizes, as `kgray groups --json` prints them."""
-        found: list[dict[str, Any]] = (await self._ask("GET", None, "", {}))["groups"]
-        return found
-
-    async def _correct(self, kind: str, *args: Any, group: str) -> dict[str, Any]:  # noqa: ANN401 - the verb's own
-        body = CORRECTIONS[kind](*args)
-        done = await self._ask("POST", group, kind, body, {"prefer": f"wait={_WAIT_S}"})
-        if done.pop("state") == "pending":
-            raise errors.Stopped(f"{kind} {done['sequence']} is requested, and waits for what is before it")
-        return dict(done)
 
     async def _ask(
         self, method: str, group: str | None, path: str, asked: object,
@@ -239,39 +206,64 @@ def _answer(kind: str, answered: bytes, status: int) -> Any:  # noqa: ANN401 - J
     raise made
 
 
-def _asked(query: str, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body of a search; filters are fields of it."""
-    body = {"query": query, **asked}
-    filters = body.pop("filters", None)
+def _sent(verb: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the body or the query of a verb's arguments: filters are fields of it."""
+    asked |= asked.pop("how", {})
+    if verb == "entities":
+        asked["q"] = asked.pop("query", "")
+    if verb in ("merge", "distinct"):
+        asked["entities"] = [asked.pop("first"), asked.pop("second")]
+    filters = asked.pop("filters", None)
     names = ("relations", "labels", "sources", "speakers") if filters is not None else ()
-    return body | {name: list(chosen) for name in names if (chosen := getattr(filters, name))}
+    return asked | {name: list(chosen) for name in names if (chosen := getattr(filters, name))}
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - a moment, or a mapping that is no dict
-    return show(from_datetime(value)) if isinstance(value, datetime) else dict(value)
-
-
-def _read(kind: Any, row: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a class, and a value of it
-    """Return a value made of its JSON form, whose other keys are passed over."""
-    return _reader(kind).validate_python(row)
+def _plain(value: Any) -> Any:  # noqa: ANN401 - a moment, or a mapping or a sequence of another class
+    if isinstance(value, datetime):
+        return show(from_datetime(value))
+    return dict(value) if isinstance(value, Mapping) else list(value)
 
 
 @cache
-def _reader(kind: type) -> Any:  # noqa: ANN401 - pydantic's
+def _reader(kind: type) -> Callable[[Mapping[str, Any]], Any]:
+    """Return what makes a value of its JSON form, whose other keys are passed over."""
     from pydantic import TypeAdapter
 
-    return TypeAdapter(kind)
+    return TypeAdapter(kind).validate_python
 
 
 def _entity(row: Mapping[str, Any]) -> Any:  # noqa: ANN401 - an Entity
-    return _read(Entity, {"name": row.get("text"), **row})
+    return _reader(Entity)({"name": row.get("text"), **row})
 
 
 def _fact(row: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a FactSpan
     episodes = [(one["id"], one["client_id"]) for one in row["episodes"]]
-    return _read(FactSpan, {"statement": "", "ended_by": None, **row, "episodes": episodes})
+    return _reader(FactSpan)({"statement": "", "ended_by": None, **row, "episodes": episodes})
 
 
-def _hit(row: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a Hit; a community's name and summary are its text
-    nested = {"fact": _fact, "entity": _entity}.get(row["scope"])
-    return _read(Hit, {**row, row["scope"]: nested(row)} if nested else row)
+def _hits(rows: Iterable[Mapping[str, Any]]) -> list[Hit]:
+    """Return hits; of a community, name and summary are the text."""
+    nested = {"fact": _fact, "entity": _entity}
+    return [
+        _reader(Hit)({**row, row["scope"]: nested[row["scope"]](row)} if row["scope"] in nested else row)
+        for row in rows
+    ]
+
+
+def _history(found: Mapping[str, Any], group: str) -> History:
+    facts = tuple(_fact(row) for row in found["facts"])
+    clients = {id_: client for fact in facts for id_, client in fact.episodes}
+    entity, profile = _entity(found["entity"]), found["entity"]["profile"]
+    return History(group=group, entity=entity, profile=profile, facts=facts, clients=clients)
+
+
+# How an answer about a group becomes what Memory returns; others are JSON as it comes.
+_FORMS: Mapping[str, Callable[[Any, str], Any]] = {
+    "search": lambda rows, _: _hits(rows),
+    "context": lambda told, _: Context(
+        text=told["text"], tokens=told["tokens"], hits=tuple(_hits(told["hits"]))
+    ),
+    "entities": lambda rows, _: [_reader(EntityCount)({"entity": row, **row}) for row in rows],
+    "history": _history,
+    "dump": lambda text, _: text.splitlines(),
+}

@@ -65,8 +65,12 @@ class KgrayStore(lg.BaseStore):
                 answers.append([*islice(kept, op.offset, op.offset + op.limit)])
             else:
                 answers.append(self._namespaces(op))
-        for group, of_group in puts.items():
-            self._put(group, of_group)
+        for group, by_id in puts.items():
+            rows = [_row(op.value) | {"id": id_} for id_, op in by_id.items() if op.value is not None]
+            for refusal in self._verbs.add_many(rows, group=group, replace=True, again=True).refusals:
+                raise InputError(refusal.reason, field=refusal.field)
+            if gone := [id_ for id_, op in by_id.items() if op.value is None]:
+                self._verbs.remove(group=group, episodes=gone)
         return answers
 
     def _place(self, namespace: tuple[str, ...]) -> tuple[str, str]:
@@ -76,15 +80,6 @@ class KgrayStore(lg.BaseStore):
             raise lg.InvalidNamespaceError(f"{namespace}: the first {self._parts} parts name the group")
         rest = map(partial(quote, safe=""), namespace[self._parts :])
         return ".".join(named), ".".join(rest)
-
-    def _put(self, group: str, puts: Mapping[str, lg.PutOp]) -> None:
-        named = {id_: {"id": id_, "source": _SOURCE} for id_ in puts}
-        rows = [_row(op.value) | named[id_] for id_, op in puts.items() if op.value is not None]
-        report = self._verbs.add_many(rows, group=group, replace=True, again=True)
-        for refusal in report.refusals:
-            raise InputError(refusal.reason, field=refusal.field)
-        if gone := [id_ for id_, op in puts.items() if op.value is None]:
-            self._verbs.remove(group=group, episodes=gone)
 
     def _got(self, group: str, path: str, key: str) -> lg.SearchItem | None:
         try:
@@ -129,8 +124,8 @@ def _row(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return the row of a value; what a message would not give back as it is, is a record."""
     texts = all(isinstance(one, str) and one.strip() == one != "" for one in value.values())
     if texts and "text" in value and value.keys() <= {"text", "speaker"}:
-        return dict(value)
-    return {"kind": "json", "text": dict(value)}
+        return {**value, "source": _SOURCE}
+    return {"kind": "json", "text": dict(value), "source": _SOURCE}
 
 
 def _item(group: str, row: Mapping[str, Any], score: float | None = None) -> lg.SearchItem:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kgray.cli import printing
-from kgray.cli.adding import defaults_of, nothing_accepted, print_counts, rows_options, say_end, say_quality
+from kgray.cli.changing import defaults_of, nothing_accepted, print_counts, rows_options, say_end, say_quality
 from kgray.cli.frame import TEXT, Call, Signals, command, finished, group_of, group_option, number
 from kgray.errors import STOPPED, InputError, KgrayError
+from kgray.intake.drafts import Refusal
+from kgray.settings import CONFIG_NAME, Settings, config_file, load, public_environ
+from kgray.settings.checks import NEO4J_SCHEMES, Secret, is_address
 
 if TYPE_CHECKING:
     from kgray.backfill.run import RunRequest
     from kgray.memory import Memory
-    from kgray.settings import Settings
-    from kgray.transfer.copying import Copied
 
 _ORDER = "reference-time: sort the rows of all files by it first. Default: file."
-# Options that are passed on to a job.
-_HANDED_ON = ("group", "source", "kind", "on_error", "limit", "max_calls", "max_tokens", "order")
 
 
 @command("Accept and ingest files and folders in bulk; resumable.")
@@ -54,7 +53,7 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
       kgray backfill archive/ --group team --max-tokens 2000000
     """
     from kgray.backfill.manifest import check_name, find, run_name
-    from kgray.backfill.run import RunRequest
+    from kgray.backfill.run import RunRequest, forecast
 
     settings, given = call.settings(), options["run"]
     run = run_name(settings, call.folder, paths) if given is None else check_name(given)
@@ -72,8 +71,6 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
         if options["dry_run"]:
             return _dry_run(call, settings, memory, request)
         if options["on_error"] == "stop":
-            from kgray.backfill.run import forecast
-
             found = forecast(memory.store, request)
             if found.refused:
                 document = found.as_dict() | {"accepted": 0, "duplicate": 0}
@@ -149,26 +146,20 @@ def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest
 
 def _as_job(call: Call, settings: Settings, run: str, paths: tuple[str, ...], options: dict[str, Any]) -> int:
     from kgray.backfill.manifest import submitted
-    from kgray.intake.drafts import Refusal
     from kgray.runtime.jobs import Job, follow
     from kgray.runtime.spec import as_environ
-    from kgray.settings import public_environ
 
     if options["dry_run"]:
         raise InputError("--dry-run accepts nothing, so it is run in place: leave --submit out")
     address, token = _job_server(call, settings, options["job_server"])
-    python = options["python"] or sys.executable
     # A store on a server needs nothing of this machine where a job server is that is not of `kgray up`.
-    elsewhere = token is None and settings.store.backend != "sqlite"
+    options["elsewhere"] = elsewhere = token is None and settings.store.backend != "sqlite"
     environ = as_environ(settings) if elsewhere else public_environ(os.environ)
-    options |= {"elsewhere": elsewhere}
-    command = [python, "-m", "kgray", "backfill", *_job_options(call, run, options)]
-    command += ["--", *map(submitted, paths)]
-    job = Job(run=run, command=command, environ=environ)
+    command = [options["python"] or sys.executable, "-m", "kgray", "backfill"]
+    command += [*_job_options(call, run, options), "--", *map(submitted, paths)]
+    job, tell = Job(run=run, command=command, environ=environ), partial(click.echo, err=True)
     with Signals.gentle():
-        ended = follow(
-            address, job, tell=lambda line: click.echo(line, err=True), stop=Signals.asked, token=token
-        )
+        ended = follow(address, job, tell=tell, stop=Signals.asked, token=token)
     if ended is None:
         printing.note("the job goes on; the same command follows it again")
         return STOPPED
@@ -182,10 +173,7 @@ def _as_job(call: Call, settings: Settings, run: str, paths: tuple[str, ...], op
 
 
 def _job_server(call: Call, settings: Settings, said: str | None) -> tuple[str, Path | None]:
-    """Return the job server's address and its token's file.
-
-    The address is that of --job-server, else of runtime.address, else of `kgray up`.
-    """
+    """Return the address of --job-server, else of runtime.address, else of `kgray up`; its token's file."""
     from kgray.runtime.session import read_head
 
     address = said or settings.runtime.address or ""
@@ -202,8 +190,6 @@ def _job_server(call: Call, settings: Settings, said: str | None) -> tuple[str, 
 
 def _job_options(call: Call, run: str, options: dict[str, Any]) -> Iterator[str]:
     """Yield the job's options: those of this command, with absolute paths, or without paths elsewhere."""
-    from kgray.settings import config_file
-
     yield from ("--json", "--run", run)
     if options["elsewhere"]:
         yield from ("--data", call.data) if call.data else ()
@@ -216,13 +202,12 @@ def _job_options(call: Call, run: str, options: dict[str, Any]) -> Iterator[str]
     yield from (f"--{name}" for name in ("replace", "again") if options[name])
     if options["at"] is not None:
         yield from ("--at", options["at"].isoformat())
-    for name in _HANDED_ON:
+    for name in ("group", "source", "kind", "on_error", "limit", "max_calls", "max_tokens", "order"):
         if options[name] is not None:
             yield from (f"--{name.replace('_', '-')}", str(options[name]))
 
 
 _FILE = click.Path(path_type=Path)
-_STORE, _STORE_PASSWORD = "KGRAY_STORE_", "KGRAY_STORE_PASSWORD"
 _PASSWORD = "NEO4J_PASSWORD"  # noqa: S105 - the variable's name, which Graphiti's own examples use
 
 
@@ -230,7 +215,7 @@ _PASSWORD = "NEO4J_PASSWORD"  # noqa: S105 - the variable's name, which Graphiti
 @group_option
 @click.option("--to-data", metavar="DIR", type=TEXT, help="The target's data folder. Default: the source's.")
 @click.option("--to-config", metavar="FILE", type=_FILE, help="The target's settings, such as its store.")
-def copy(call: Call, group: str, to_data: str | None, to_config: Path | None) -> int:
+def copy(call: Call, group: str, to_data: str | None, to_config: Path | None) -> None:
     """Copy a group into a store that never had it: folder to folder, to Neo4j and back. Verified.
 
     The target's store is that of --to-config FILE, else of kgray.toml in --to-data DIR, else a folder's own
@@ -247,39 +232,25 @@ def copy(call: Call, group: str, to_data: str | None, to_config: Path | None) ->
     if to_data is None and to_config is None:
         raise InputError("no target: name its folder by --to-data, its settings by --to-config, or both")
     folder = call.folder if to_data is None else Path(to_data)
-    wanted = _settings_of_target(to_config, None if to_data is None else folder, os.environ)
-    with (
-        printing.Progress() as progress,
-        closing(open_reader(call.settings(), call.folder)) as source,
-        _gone_if_it_fails(folder),
-        closing(open_reader(wanted, folder, create=True)) as target,
-    ):
-        copied = copy_group(source, target, group, on_row=lambda: progress.step("row"))
-        where = target.shown
+    wanted, was_there = _settings_of_target(to_config, to_data), folder.exists()
+    with printing.Progress() as progress, closing(open_reader(call.settings(), call.folder)) as source:
+        try:
+            with closing(open_reader(wanted, folder, create=True)) as target:
+                copied = copy_group(source, target, group, on_row=lambda: progress.step("row"))
+                where = target.shown
+        except KgrayError:
+            if not was_there:  # a group that is copied is whole
+                rmtree(folder, ignore_errors=True)
+            raise
     if not copied.already:
         printing.note(f"the source is as it was; `kgray remove --group {group} --all` takes it away")
     document = {"group": group, "to": where, "already": copied.already, "rows": dict(copied.rows)}
-    return call.answer(document | {"moments": copied.moments}, lambda: _print_copied(copied, where))
-
-
-@contextmanager
-def _gone_if_it_fails(folder: Path) -> Iterator[None]:
-    """Delete the target's folder after an error where it was made for it: a group that is copied is whole."""
-    was_there = folder.exists()
-    try:
-        yield
-    except KgrayError:
-        if not was_there:
-            rmtree(folder, ignore_errors=True)
-        raise
-
-
-def _print_copied(copied: Copied, where: str) -> None:
-    did = "was there already" if copied.already else "is copied"
-    there = f"{copied.group} {did}, in {printing.plain(where)}"
-    click.echo(f"{there}: the same in every row, and the same graph")
-    printing.pairs((name, f"{count:,}") for name, count in copied.rows.items() if name != "group")
-    click.echo(f"graphs compared: now and at {copied.moments - 1} earlier moments")
+    if not call.emitted(document | {"moments": copied.moments}):
+        did = "was there already" if copied.already else "is copied"
+        there = f"{group} {did}, in {printing.plain(where)}"
+        click.echo(f"{there}: the same in every row, and the same graph")
+        printing.pairs((name, f"{count:,}") for name, count in copied.rows.items() if name != "group")
+        click.echo(f"graphs compared: now and at {copied.moments - 1} earlier moments")
 
 
 import_from = group_of(
@@ -308,7 +279,6 @@ def graphiti(
 
       NEO4J_PASSWORD=... kgray import graphiti bolt://localhost:7687 --group team --from-group main
     """
-    from kgray.settings.checks import NEO4J_SCHEMES, is_address
     from kgray.wiring import needed_by
 
     with needed_by("kgray import graphiti", "neo4j"):
@@ -320,17 +290,13 @@ def graphiti(
             f"the URI is not an address such as bolt://localhost:7687 ({', '.join(NEO4J_SCHEMES)}; a host; "
             f"no user or password: --user and {_PASSWORD} are for that)"
         )
-    theirs = GraphitiDatabase(
-        uri=uri, user=login["user"] or "neo4j", password=secret, database=login["database"]
-    )
-    with closing(theirs):
+    user = login["user"] or "neo4j"
+    with closing(GraphitiDatabase(uri=uri, user=user, password=secret, database=login["database"])) as theirs:
         chosen = _chosen(theirs.groups(), from_group)
         importing = Import(database=theirs, from_group=chosen, group=group)
         with call.memory(create=True) as memory, Signals.gentle(), printing.Progress() as progress:
-            how = memory.add_many(
-                importing.drafts(), replace=replace, on_step=progress.step, stop=Signals.asked
-            )
-            report = finished(how)
+            how: dict[str, Any] = {"replace": replace, "on_step": progress.step, "stop": Signals.asked}
+            report = finished(memory.add_many(importing.drafts(), **how))
     call.code = report.exit_code or int(importing.lost > 0)
     read = {"episodes": importing.episodes, "facts": importing.facts}
     unmapped = dict(sorted(importing.unmapped.items()))
@@ -368,20 +334,12 @@ def _chosen(there: list[str], asked: str | None) -> str:
     return there[0] if asked is None else asked
 
 
-def _settings_of_target(config: Path | None, data: Path | None, environ: Mapping[str, str]) -> Settings:
-    """Return the target's settings: of its file, else of `kgray.toml` in its folder, else defaults.
-
-    KGRAY_STORE_* variables are about the source, so they are ignored here, except that the password is used
-    where the file names none. The other variables apply to both.
-    """
-    from kgray.settings import CONFIG_NAME, load
-    from kgray.settings.checks import Secret
-
-    if config is None and data is not None and (data / CONFIG_NAME).is_file():
-        config = data / CONFIG_NAME
-    others = {name: text for name, text in environ.items() if not name.startswith(_STORE)}
-    settings = load(config, environ=others)
-    chosen = settings.store
-    if chosen.password is None and chosen.password_file is None and environ.get(_STORE_PASSWORD):
-        settings = replace(settings, store=replace(chosen, password=Secret(environ[_STORE_PASSWORD])))
+def _settings_of_target(config: Path | None, data: str | None) -> Settings:
+    """Return the target's settings; of its variables the password alone is used, where its file has none."""
+    if config is None and data is not None and (found := Path(data, CONFIG_NAME)).is_file():
+        config = found
+    others = {name: text for name, text in os.environ.items() if not name.startswith("KGRAY_STORE_")}
+    settings, password = load(config, environ=others), os.environ.get("KGRAY_STORE_PASSWORD")
+    if password and settings.store.password is None and settings.store.password_file is None:
+        settings = replace(settings, store=replace(settings.store, password=Secret(password)))
     return settings

@@ -40,7 +40,7 @@ _options = together(
 @click.argument("what", type=click.Choice(("retrieval", "answers")))
 @click.argument("file", type=_PATH)
 @_options
-def evaluate(call: Call, what: str, file: Path, limit: int | None, rows: Path | None, **given: Any) -> int:  # noqa: ANN401
+def evaluate(call: Call, what: str, file: Path, limit: int | None, rows: Path | None, **given: Any) -> None:  # noqa: ANN401
     """Measure searches and contexts, or a model's answers, on a file of LoCoMo, LongMemEval or DMR.
 
     Or on JSON lines of messages and questions. Conversations are ingested into a store of their own, below
@@ -49,28 +49,25 @@ def evaluate(call: Call, what: str, file: Path, limit: int | None, rows: Path | 
       kgray eval retrieval locomo10.json --data eval-data
       kgray eval answers longmemeval_s.json --limit 50 --way full --judge judge.toml
     """
-    from kgray.evals.retrieval import read_dataset, report
+    from kgray.evals.retrieval import ask_all, read_dataset, report
+    from kgray.opening import open_with
 
     dataset = read_dataset(file, most=limit)
     for note in dataset.notes:
         printing.note(f"{note}: left out")
     place = call.folder / "eval" / f"{file.stem}-{_digest(file.read_bytes())}"
-    measure = _retrieval if what == "retrieval" else _answers
-    asked, found = measure(call, dataset, place, **given)
+    if what == "answers":
+        asked, found = _answers(call, dataset, place, **given)
+    else:
+        with closing(open_with(call.settings(), place, create=True)) as memory:
+            asked = finished(ask_all(memory, _ingested(memory, dataset, place)))
+        found = [one.as_dict() for one in asked]
     if rows is not None:
         lines = "\n".join([*(json.dumps(row, ensure_ascii=False) for row in found), ""])
         rows.write_text(lines, encoding="utf-8")
     document = report(asked, whole=what == "answers")
-    return call.answer(document, lambda: _print(document, what))
-
-
-def _retrieval(call: Call, dataset: Dataset, place: Path, **_: Any) -> tuple[Any, Any]:  # noqa: ANN401
-    from kgray.evals.retrieval import ask_all
-    from kgray.opening import open_with
-
-    with closing(open_with(call.settings(), place, create=True)) as memory:
-        asked = finished(ask_all(memory, _ingested(memory, dataset, place)))
-    return asked, [one.as_dict() for one in asked]
+    if not call.emitted(document):
+        _print(document, what)
 
 
 def _answers(

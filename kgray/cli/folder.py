@@ -18,14 +18,14 @@ from kgray.cli import printing
 from kgray.cli.frame import Call, any_group_option, command, finished
 from kgray.cli.waiting import last_outage
 from kgray.errors import DONE, FAULTY, INCOMPLETE, KgrayError
+from kgray.settings import Settings, config_file, unbuilt
 
 if TYPE_CHECKING:
     from kgray.memory import Memory
-    from kgray.settings import Settings
 
 
 @command("Make the data folder and its store.")
-def init(call: Call) -> int:
+def init(call: Call) -> None:
     """Make the data folder and its store. Run again, it changes nothing.
 
     kgray init --data my-data
@@ -34,12 +34,13 @@ def init(call: Call) -> int:
     with call.memory(create=True) as memory:
         version = memory.store.schema_version
     made = {"data": str(call.folder), "store": backend, "schema_version": version}
-    return call.answer(made, lambda: click.echo(f"{call.folder} is ready ({backend}, schema {version})."))
+    if not call.emitted(made):
+        click.echo(f"{call.folder} is ready ({backend}, schema {version}).")
 
 
 @command("Start Ray and its actors, to stay.")
 @click.option("--profile", type=click.Path(path_type=Path), metavar="FILE", help="How big: a TOML file.")
-def up(call: Call, profile: Path | None) -> int:
+def up(call: Call, profile: Path | None) -> None:
     """Start, or find, the actors that ingest the data folder, and Ray where it is not up.
 
     They stay when the command ends, and ingest what other commands accept; `kgray down` ends them. With
@@ -57,19 +58,18 @@ def up(call: Call, profile: Path | None) -> int:
     with lifecycle.one_at_a_time(call.folder, printing.note):
         found = lifecycle.up(settings, call.folder, printing.note)
 
-    def people() -> None:
-        verb = "started" if found["started"] else "are up"
-        click.echo(f"{printing.counted(len(found['actors']), 'actor')} {verb} at {found['address']}.")
-        if found["jobs"]:
-            click.echo(f"Jobs are submitted to {found['jobs']}.")
-        if settings.runtime.backend != "ray":
-            printing.note('runtime.backend is "local": with "ray" other commands use what is up')
-
-    return call.answer(found, people)
+    if call.emitted(found):
+        return
+    verb = "started" if found["started"] else "are up"
+    click.echo(f"{printing.counted(len(found['actors']), 'actor')} {verb} at {found['address']}.")
+    if found["jobs"]:
+        click.echo(f"Jobs are submitted to {found['jobs']}.")
+    if settings.runtime.backend != "ray":
+        printing.note('runtime.backend is "local": with "ray" other commands use what is up')
 
 
 @command("End the actors, and the Ray that up started.")
-def down(call: Call) -> int:
+def down(call: Call) -> None:
     """Commit what is in flight, then end the actors, and the Ray that `kgray up` started.
 
     What was accepted is safe: the next run goes on.
@@ -82,12 +82,13 @@ def down(call: Call) -> int:
     with lifecycle.one_at_a_time(call.folder, printing.note):
         ended = lifecycle.down(settings, call.folder, printing.note)
     line = f"{printing.counted(ended['actors'], 'actor')} and {ended['processes']} processes of Ray ended."
-    return call.answer(ended, lambda: click.echo(line if any(ended.values()) else "Nothing is up."))
+    if not call.emitted(ended):
+        click.echo(line if any(ended.values()) else "Nothing is up.")
 
 
 @command("The ledger: episodes by state.")
 @any_group_option
-def status(call: Call, group: str | None) -> int:
+def status(call: Call, group: str | None) -> None:
     """Show how many episodes are in which state, and what the model has cost.
 
     held: how many of those accepted and extracted wait because their group is held: see `kgray failures`.
@@ -102,7 +103,8 @@ def status(call: Call, group: str | None) -> int:
     runtime = lifecycle.status(call.settings(), call.folder)
     outage = last_outage(call.folder, runtime.get("actors", {}).values())
     found: dict[str, Any] = ledger_of(counts) | {"outage": outage, "runtime": runtime}
-    return call.answer(found, lambda: _print_status(**found))
+    if not call.emitted(found):
+        _print_status(**found)
 
 
 def _print_status(
@@ -119,19 +121,16 @@ def _print_status(
         over = f"until {outage['until']}" if outage["until"] else f"not over at {outage['seen']}"
         words = f"{outage['what']} {outage['reason']}, since {outage['since']}, {over}"
         click.echo(f"last outage: {printing.plain(words)}")
-    if "state" in runtime:
-        click.echo(_deployment_line(runtime))
-
-
-def _deployment_line(runtime: dict[str, Any]) -> str:
-    """Return the state of a deployment on Ray in one line."""
+    if "state" not in runtime:
+        return
     where = f"ray at {runtime['address']}: {runtime['state']}"
     if runtime["state"] != "up":
-        return f"{where}{': ' + runtime['reason'] if 'reason' in runtime else ''}"
+        click.echo(f"{where}{': ' + runtime['reason'] if 'reason' in runtime else ''}")
+        return
     gone = [name for name, row in runtime["actors"].items() if row.get("state") == "unreachable"]
     missing = f", not answering: {', '.join(gone)}" if gone else ""
     epochs = ", ".join(map(str, runtime["epochs"]))
-    return (
+    click.echo(
         f"{where}, {printing.counted(len(runtime['actors']), 'actor')}, epoch {epochs}, "
         f"{runtime['in_flight']} of {runtime['window']} in flight, lag {runtime['lag']}{missing}"
     )
@@ -139,7 +138,7 @@ def _deployment_line(runtime: dict[str, Any]) -> str:
 
 @command("Failed episodes with their reasons.")
 @any_group_option
-def failures(call: Call, group: str | None) -> int:
+def failures(call: Call, group: str | None) -> None:
     """List the episodes that failed by their own content, and the groups that are held (class Held).
 
     `kgray retry` takes both up again.
@@ -152,13 +151,15 @@ def failures(call: Call, group: str | None) -> int:
         found = finished(memory.failures(group=group))
     failed = [row.as_dict() for row in found]
     head = ("group", "episode", "attempts", "class", "message")
-    named = [row | {"episode": row["client_id"] or printing.short(str(row["id"]))} for row in failed]
-    rows = [[row[name] for name in head] for row in named]
-    return call.listed("failures", failed, rows, head=head, nothing="No failed episodes.")
+    rows = [
+        [row["group"], row["client_id"] or printing.short(str(row["id"])), *(row[name] for name in head[2:])]
+        for row in failed
+    ]
+    call.listed("failures", failed, rows, head=head, nothing="No failed episodes.")
 
 
 @command("Groups with their counts.")
-def groups(call: Call) -> int:
+def groups(call: Call) -> None:
     """List the groups.
 
     kgray groups
@@ -168,7 +169,7 @@ def groups(call: Call) -> int:
     with call.memory() as memory:
         rows = group_rows(finished(memory.groups()))
     head = ("group", "episodes", "entities", "facts")
-    return call.listed("groups", rows, [[*row.values()] for row in rows], head=head, nothing="No groups.")
+    call.listed("groups", rows, [[*row.values()] for row in rows], head=head, nothing="No groups.")
 
 
 _PACKAGES = "aiohttp apsw click cronsim dateparser networkx numpy pyarrow pydantic snowballstemmer".split()
@@ -228,15 +229,13 @@ def doctor(call: Call, repair: bool, group: str | None, profile: Path | None) ->
     found = list(_checks(call) if profile is None else _fit(call, profile))
     rows = [{"name": name, "ok": good, "detail": detail} for name, good, detail in found]
 
-    def people() -> None:
+    if not call.emitted({"checks": rows} | ({"repaired": repaired} if repair else {})):
         for name, lines in repaired.items():
             for line in lines or ["nothing differed from what its records derive"]:
                 click.echo(f"repaired {name}: {line}")
         for name, good, detail in found:
             mark = click.style("ok   ", fg="green") if good else click.style("WRONG", fg="red")
             click.echo(f"{mark}  {name:18}  {printing.plain(detail)}")
-
-    call.answer({"checks": rows} | ({"repaired": repaired} if repair else {}), people)
     wrong = [name for name, good, _ in found if not good]
     if wrong:
         printing.note(f"{len(wrong)} of {printing.counted(len(found), 'check')} failed: {', '.join(wrong)}")
@@ -244,7 +243,6 @@ def doctor(call: Call, repair: bool, group: str | None, profile: Path | None) ->
 
 
 def _fit(call: Call, path: Path) -> Iterator[Check]:
-    """Yield a row a part of the card's memory, then whether all of it fits."""
     from kgray.runtime.fit import table
     from kgray.runtime.spec import load_profile
 
@@ -276,53 +274,40 @@ def _checks(call: Call) -> Iterator[Check]:
 
 
 def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
-    from kgray.settings import config_file, unbuilt
-
     config = config_file(call.config, call.folder, os.environ)
     lines = list(unbuilt(settings))
     named = {name for name in os.environ if name.startswith("KGRAY_")} - {"KGRAY_DATA", "KGRAY_CONFIG"}
     said = [str(config) if config else "no kgray.toml", *sorted(named)]
     yield "settings", not lines, " ".join(lines) or f"defaults, then {', '.join(said)}"
-    asked = {} if lines else {name: (good, answer) for name, good, answer in _asked(settings)}
     for name, backends in _BACKENDS.items():
-        chosen = getattr(settings, name.split()[0])
+        chosen, good, answer, began = getattr(settings, name.split()[0]), True, "", time.monotonic()
+        try:
+            answer = "" if lines else _answer_of(name, settings)
+        except KgrayError as error:
+            good, answer = False, str(error)
         what = backends.get(chosen.backend, "not built in this version").format(chosen)
-        good, answer = asked.get(name, (True, ""))
-        detail = f"{chosen.backend}: {what}; {answer}" if answer else f"{chosen.backend}: {what}"
+        detail = f"{chosen.backend}: {what}{f'; {answer} ({_took(began)})' if answer else ''}"
         yield name, chosen.backend in backends and good, detail
 
 
-def _asked(settings: Settings) -> Iterator[Check]:
-    """Yield a check of the model, the embedder and the reranker: each is built, and asked once."""
+def _answer_of(name: str, settings: Settings) -> str:
+    """Build the model, the embedder or the reranker, and ask it once; return what is said of that."""
     from kgray.wiring import build_client, build_embedder, build_models, build_ontology, build_reranker
 
-    def model() -> str:
+    if name == "model":
         build_models(settings, build_ontology(settings))
-        if settings.model.backend != "openai":
-            return ""  # in this process: there is nothing to reach
-        return finished(build_client(settings, "model").check(_ANSWER_S))
-
-    def embedder() -> str:
-        built = build_embedder(settings)
+        remote = settings.model.backend == "openai"  # else in this process: there is nothing to reach
+        return finished(build_client(settings, "model").check(_ANSWER_S)) if remote else ""
+    if name == "embedder":
+        embeds = build_embedder(settings)
         if settings.embedder.backend == "openai":
             return finished(build_client(settings, "embedder").check(_ANSWER_S))
-        finished(built.embed(["a text"]))
+        finished(embeds.embed(["a text"]))
         return "embeds a text"
-
-    def reranker() -> str:
-        soon = replace(settings.model, timeout_s=_ANSWER_S, patience_s=1.0)
-        built = build_reranker(replace(settings, model=soon))
-        if built is None:
-            return ""
-        return f"scores a text {finished(built.score('a text', ['a text']))[0]:.3f}"
-
-    for name, ask in (("model", model), ("embedder", embedder), ("reranker", reranker)):
-        began = time.monotonic()
-        try:
-            good, said = True, ask()
-        except KgrayError as error:
-            good, said = False, str(error)
-        yield name, good, f"{said} ({_took(began)})" if said else ""
+    soon = replace(settings.model, timeout_s=_ANSWER_S, patience_s=1.0)
+    if name == "reranker" and (scores := build_reranker(replace(settings, model=soon))) is not None:
+        return f"scores a text {finished(scores.score('a text', ['a text']))[0]:.3f}"
+    return ""
 
 
 def _took(began: float) -> str:
@@ -373,10 +358,7 @@ def _data(call: Call, settings: Settings) -> Iterator[Check]:
 
 
 def _store(memory: Memory, file: Path | None, began: float) -> Iterator[Check]:
-    """Yield the checks of an open store (of a server its constraints, indexes, a write) and of every graph.
-
-    file: the embedded store's; began: when the store was asked for, of `time.monotonic`
-    """
+    """Yield the checks of a store and its graphs. file: the embedded one's; began: when it was asked for."""
     store: Any = memory.store  # None: a Neo4jStore, which can say more
     embedder, counts = memory.embedder, finished(memory.groups())
     held = f"schema {store.schema_version}, {printing.counted(len(counts), 'group')}"

@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial, reduce, wraps
 from inspect import cleandoc
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 import click
 
+from kgray import times
 from kgray.cli import printing
 from kgray.errors import BUG, FAULTY, STOPPED, InputError, KgrayError, NoStore
 
@@ -33,10 +33,10 @@ Command = Callable[..., int | None]
 # In the order of `kgray --help`: module and attribute, and the name where that is another. A command is
 # imported when it is run.
 _PLACES = """
-    folder:init adding:add bulk:backfill folder:up folder:down folder:status
-    folder:failures adding:retry folder:groups reading:search reading:context reading:ask reading:entities
-    reading:history reading:show grouping:communities grouping:schedule correcting:merge correcting:split
-    reading:duplicates correcting:distinct correcting:undo correcting:retract correcting:remove reading:dump
+    folder:init changing:add bulk:backfill folder:up folder:down folder:status
+    folder:failures changing:retry folder:groups reading:search reading:context reading:ask reading:entities
+    reading:history reading:show grouping:communities grouping:schedule changing:merge changing:split
+    reading:duplicates changing:distinct changing:undo changing:retract changing:remove reading:dump
     bulk:copy bulk:import_from=import evaluating:evaluate=eval serving:serve serving:keys
     serving:mcp folder:doctor
 """.split()
@@ -66,17 +66,16 @@ class Call:
 
         return load(config_file(self.config, self.folder, os.environ))
 
-    def answer(self, document: object, people: Callable[[], None]) -> int:
-        """Print the JSON document, or have the same shown for people; return exit code 0."""
+    def emitted(self, document: object) -> bool:
+        """Print the JSON document where one is asked for; else return False: the same is shown for people."""
         if self.as_json:
             printing.emit_json(document)
-        else:
-            people()
-        return 0
+        return self.as_json
 
-    def listed(self, name: str, found: object, rows: Sequence[Sequence[object]], **look: Any) -> int:  # noqa: ANN401
-        """Print {name: found}, or for people rows of a table; look: as of `printing.table`. Return 0."""
-        return self.answer({name: found}, lambda: printing.table(rows, **look))
+    def listed(self, name: str, found: object, rows: Sequence[Sequence[object]], **look: Any) -> None:  # noqa: ANN401
+        """Print {name: found}, or for people rows of a table; look: as of `printing.table`."""
+        if not self.emitted({name: found}):
+            printing.table(rows, **look)
 
     @contextmanager
     def memory(self, *, create: bool = False) -> Iterator[Memory]:
@@ -143,12 +142,6 @@ class Signals:
             cls._gentle = False
 
     @classmethod
-    def _handle(cls, *_: object) -> None:
-        if not cls._gentle or cls.stopped:
-            raise KeyboardInterrupt
-        cls.stopped = True
-
-    @classmethod
     @contextmanager
     def caught(cls) -> Iterator[None]:
         """Handle the two signals, where this is the main thread."""
@@ -156,7 +149,13 @@ class Signals:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, cls._handle) for number in (signal.SIGTERM, signal.SIGINT)}
+
+        def handle(*_: object) -> None:
+            if not cls._gentle or cls.stopped:
+                raise KeyboardInterrupt
+            cls.stopped = True
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
@@ -180,33 +179,31 @@ class KgrayGroup(click.Group):
         return found
 
     def main(  # type: ignore[override]
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,  # noqa: ARG002 - it is `kgray`, however it was started
-        **extra: Any,  # noqa: ANN401 - click's own
-    ) -> NoReturn:
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any  # noqa: ANN401, ARG002
+    ) -> NoReturn:  # fmt: skip
         """Run a command and end the process with its exit code: 0, 1, 2 or 75; 70 is a defect of kgray."""
         given = list(sys.argv[1:] if args is None else args)
         extra.pop("standalone_mode", None)
+        debug = "--debug" in given
         if sys.stdout is None:
             # Refused before anything is done: a file opened later could get its descriptor.
-            line = "standard output is closed: send it to /dev/null where it is not wanted"
-            sys.exit(_say_error(None, line, FAULTY))
+            printing.note("standard output is closed: send it to /dev/null where it is not wanted")
+            sys.exit(FAULTY)
         code, fault = STOPPED, None
         with suppress(KeyboardInterrupt), Signals.caught():  # a further signal may come while it ends
-            code = self._run_to_code(given, extra)
+            code = self._run_to_code(given, extra, debug=debug)
             fault = _flush(sys.stdout)
         if fault is not None:
-            code = _unwritable(fault, code, debug="--debug" in given)
+            code = _unwritable(fault, code, debug=debug)
         if sys.stderr is not None:
             _flush(sys.stderr)
         sys.exit(code)
 
-    def _run_to_code(self, given: list[str], extra: dict[str, Any]) -> int:
-        debug = "--debug" in given
+    def _run_to_code(self, given: list[str], extra: dict[str, Any], *, debug: bool) -> int:
         try:
             if os.environ.get("NO_COLOR"):  # https://no-color.org
                 extra["color"] = False
+            # It is `kgray`, however it was started.
             result = super().main(args=given, prog_name="kgray", standalone_mode=False, **extra)
             return result if isinstance(result, int) else 0
         except click.ClickException as error:
@@ -220,21 +217,16 @@ class KgrayGroup(click.Group):
             waited = f" ({why})" if (why := OUTAGES.why()) else ""
             line = f"stopped{waited}; what was accepted is safe, run it again"
             return _say_error(error, line, STOPPED, debug=debug)
-        except OSError as error:
-            frames = traceback.walk_tb(error.__traceback__)
-            if any(frame.f_code is click.echo.__code__ for frame, _ in frames):  # raised while printing
-                _discard(sys.stdout)
-                return _unwritable(error, 0, debug=debug)
-            return _say_fault(error, debug=debug)
         except MemoryError as error:
             return _say_error(error, "out of memory; what was accepted is safe", STOPPED, debug=debug)
         except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user
-            return _say_fault(error, debug=debug)
-
-
-def _say_fault(error: Exception, *, debug: bool) -> int:
-    line = f"fault in kgray ({type(error).__name__}: {error}); --debug shows where"
-    return _say_error(error, line, BUG, debug=debug)
+            frames = traceback.walk_tb(error.__traceback__)
+            printed = any(frame.f_code is click.echo.__code__ for frame, _ in frames)
+            if isinstance(error, OSError) and printed:  # raised while printing
+                _discard(sys.stdout)
+                return _unwritable(error, 0, debug=debug)
+            line = f"fault in kgray ({type(error).__name__}: {error}); --debug shows where"
+            return _say_error(error, line, BUG, debug=debug)
 
 
 def _unwritable(error: OSError, code: int, *, debug: bool) -> int:
@@ -249,11 +241,11 @@ def finished(work: Coroutine[Any, Any, _T]) -> _T:
     return asyncio.run(work)
 
 
-def _say_error(error: BaseException | None, line: str, code: int, *, debug: bool = False) -> int:
+def _say_error(error: BaseException, line: str, code: int, *, debug: bool) -> int:
     with suppress(OSError):  # standard error may be closed; the exit code still tells
-        if debug and error is not None:
+        if debug:
             click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
-    printing.note(" ".join(line.split()))
+    printing.note(line)
     return code
 
 
@@ -344,28 +336,15 @@ class Checked(click.ParamType[Any]):
             self.fail(str(error).encode(errors="backslashreplace").decode(), param, ctx)
 
 
-def _group(name: str) -> str:
-    from kgray.records import check_group
-
-    return check_group(name)
-
-
-def _moment(value: str) -> datetime:
-    from kgray.times import parse, to_datetime
-
-    return to_datetime(parse(value)[0])
-
-
-def _text(text: str) -> str:
-    text.encode()
-    return text
-
-
-GROUP, MOMENT, TEXT = Checked("group", _group), Checked("time", _moment), Checked("text", _text)
+# `kgray --help` needs no uuid, so that comes late.
+GROUP = Checked("group", lambda name: importlib.import_module("kgray.records").check_group(name))
+MOMENT = Checked("time", lambda text: times.to_datetime(times.parse(text)[0]))
+TEXT = Checked("text", lambda text: text.encode().decode())
 group_option = click.option("--group", type=GROUP, required=True, metavar="G", help="The group (tenant).")
 any_group_option = click.option("--group", type=GROUP, metavar="G", help="One group only.")
 as_of_option = click.option("--as-of", type=MOMENT, metavar="T", help="Facts that held then. Default: now.")
-_KNOWN_AT = "As this memory knew it then. Default: now."
-known_at_option = click.option("--known-at", type=MOMENT, metavar="T", help=_KNOWN_AT)
+known_at_option = click.option(
+    "--known-at", type=MOMENT, metavar="T", help="As this memory knew it then. Default: now."
+)
 several = partial(click.option, multiple=True, type=TEXT)  # its option may be repeated
 number = partial(click.option, type=click.IntRange(min=1), metavar="N")

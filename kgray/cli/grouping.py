@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from kgray import times
 from kgray.cli import printing
 from kgray.cli.frame import GROUP, TEXT, Call, command, finished, group_of, group_option, known_at_option
-
-if TYPE_CHECKING:
-    from kgray.communities.reading import ShownCommunity
 
 _COUNTS = "run levels communities kept written offline calls prompt_tokens completion_tokens".split()
 _SCHEDULED = ("name", "cron", "zone", "next", "last", "said")
@@ -32,7 +29,7 @@ communities = group_of(
 @click.option("--profiles", is_flag=True, help="Have the model write of entities with 5 facts, too.")
 @click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Spend no more tokens.")
 @click.option("--dry-run", is_flag=True, help="Say which model calls it would make; change nothing.")
-def refresh(call: Call, groups: tuple[str, ...], **how: Any) -> int:  # noqa: ANN401
+def refresh(call: Call, groups: tuple[str, ...], **how: Any) -> None:  # noqa: ANN401
     """Find communities anew, and write their names and summaries, of all groups or those named.
 
     Where a model is configured it writes, else a text is made without one. What has not changed is kept
@@ -48,14 +45,13 @@ def refresh(call: Call, groups: tuple[str, ...], **how: Any) -> int:  # noqa: AN
     call.listed("groups", done, rows, head=("group", *_COUNTS), nothing="No groups.")
     if how["dry_run"] and not call.as_json:
         printing.note("nothing was changed; calls and tokens are what it would take at most")
-    return 0
 
 
 @command("The communities of a group.", name="list", of=communities)
 @group_option
 @click.option("--level", type=click.IntRange(min=0), metavar="N", help="Of this level; 0 is the finest.")
 @known_at_option
-def list_(call: Call, group: str, **how: Any) -> int:  # noqa: ANN401
+def list_(call: Call, group: str, **how: Any) -> None:  # noqa: ANN401
     """List the communities, by level, the largest first.
 
     kgray communities list --group team --level 0
@@ -65,14 +61,14 @@ def list_(call: Call, group: str, **how: Any) -> int:  # noqa: ANN401
     rows = [[printing.short(one.id), one.level, one.size, "stale" * one.stale, one.name] for one in found]
     listed, head = [one.as_dict() for one in found], ("id", "level", "members", "", "name")
     nothing = "No communities: `kgray communities refresh` finds them."
-    return call.listed("communities", listed, rows, head=head, nothing=nothing)
+    call.listed("communities", listed, rows, head=head, nothing=nothing)
 
 
 @command("One community with its members.", of=communities)
 @click.argument("identifier", type=TEXT, metavar="ID")
 @group_option
 @known_at_option
-def show(call: Call, identifier: str, group: str, **how: Any) -> int:  # noqa: ANN401
+def show(call: Call, identifier: str, group: str, **how: Any) -> None:  # noqa: ANN401
     """Show a community with its summary and its members. ID: its id, or the beginning of it.
 
     `kgray history NAME` shows the facts of a member, and who said them.
@@ -81,10 +77,8 @@ def show(call: Call, identifier: str, group: str, **how: Any) -> int:  # noqa: A
     """
     with call.reader(group) as memory:
         found = finished(memory.community(identifier, group=group, **how))
-    return call.answer(found.as_dict(), lambda: _print_shown(found))
-
-
-def _print_shown(found: ShownCommunity) -> None:
+    if call.emitted(found.as_dict()):
+        return
     one = found.community
     click.echo(click.style(printing.plain(one.name), bold=True) + f"  {printing.short(one.id)}")
     stale = ", stale: facts of its members have changed since" if one.stale else ""
@@ -112,7 +106,7 @@ schedule = group_of(
 @click.argument("name", type=TEXT)
 @click.option("--cron", required=True, metavar="EXPR", help="Minute, hour, day, month and weekday.")
 @click.option("--zone", required=True, metavar="Z", help="The time zone: UTC, Europe/Berlin, ...")
-def add(call: Call, name: str, cron: str, zone: str) -> int:
+def add(call: Call, name: str, cron: str, zone: str) -> None:
     """Have the actors of `kgray up` refresh the communities of all groups of which a tenth is new.
 
     Times that nobody was up for are made up for once. A group that has grown by half is done from nothing.
@@ -122,11 +116,12 @@ def add(call: Call, name: str, cron: str, zone: str) -> int:
     now = times.now()
     with call.memory(create=True) as memory:
         made = memory.schedules.add(name, cron, zone, now).as_dict(now)
-    return call.answer(made, lambda: click.echo(f"{name}: the next time is {made['next']}."))
+    if not call.emitted(made):
+        click.echo(f"{name}: the next time is {made['next']}.")
 
 
 @command("The schedules, and what came of them.", name="list", of=schedule)
-def list_schedules(call: Call) -> int:
+def list_schedules(call: Call) -> None:
     """List the schedules with their next and last times.
 
     kgray schedule list
@@ -135,16 +130,17 @@ def list_schedules(call: Call) -> int:
     with call.memory() as memory:
         found = [one.as_dict(now) for one in memory.schedules.every()]
     rows = [[one[key] or "" for key in _SCHEDULED] for one in found]
-    return call.listed("schedules", found, rows, head=(*_SCHEDULED[:-1], ""), nothing="No schedules.")
+    call.listed("schedules", found, rows, head=(*_SCHEDULED[:-1], ""), nothing="No schedules.")
 
 
 @command("Remove a schedule.", of=schedule)
 @click.argument("name", type=TEXT)
-def remove(call: Call, name: str) -> int:
+def remove(call: Call, name: str) -> None:
     """Remove a schedule. A refresh that goes on is finished.
 
     kgray schedule remove nightly
     """
     with call.memory() as memory:
         memory.schedules.remove(name)
-    return call.answer({"name": name, "removed": True}, lambda: click.echo(f"{name} is removed."))
+    if not call.emitted({"name": name, "removed": True}):
+        click.echo(f"{name} is removed.")

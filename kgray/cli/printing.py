@@ -18,13 +18,9 @@ if TYPE_CHECKING:
 Style = Mapping[str, Any]  # what click.style takes
 DIM: Style = {"dim": True}
 _STYLES: Mapping[str, Style] = {"id": DIM, "name": {"bold": True}, "type": {"fg": "cyan"}}
-SHORT = 8  # digits of an id that people see
-_GAP = 2  # spaces between two columns
-_LEAST_COLUMNS = 20  # of the last column on a narrow terminal
 _HIDDEN = {"Cc", "Cs", "Zl", "Zp"}
 _PATIENCE_S = 2.0  # before a progress bar is drawn
 _EVERY_S = 0.1
-_CELLS = 30
 _LINE_S = 5.0  # between two lines, where there is no terminal
 _BIDI = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -65,7 +61,7 @@ def span(valid_at: datetime | None, invalid_at: datetime | None, *, event: bool 
 
 def short(identifier: str) -> str:
     """Return the beginning of an id, which commands take as long as it is unique in the group."""
-    return identifier[:SHORT]
+    return identifier[:8]
 
 
 def width(text: str) -> int:
@@ -87,12 +83,9 @@ def fitted(text: str, columns: int) -> str:
 
 
 def table(
-    rows: Sequence[Sequence[object]],
-    *,
-    head: Sequence[str] = (),
-    styles: Sequence[Style | None] = (),
+    rows: Sequence[Sequence[object]], *, head: Sequence[str] = (), styles: Sequence[Style | None] = (),
     nothing: str = "",
-) -> None:
+) -> None:  # fmt: skip
     """Print rows in aligned columns, numbers to the right; where there is no row, `nothing` instead.
 
     On a terminal, the head is dimmed, columns have their styles, else those of their names in the head, and
@@ -111,18 +104,15 @@ def table(
         if is_terminal:
             from shutil import get_terminal_size  # slow to import, and `kgray --help` does not need it
 
-            room = get_terminal_size().columns - sum(widths[:-1]) - _GAP * len(widths[:-1])
-            row[-1] = fitted(row[-1], max(_LEAST_COLUMNS, room))
-        cells = [
-            " " * (wide - width(cell)) + cell if is_right else cell + " " * (wide - width(cell))
-            for cell, wide, is_right in zip(row, widths, right, strict=True)
-        ]
-        cells[-1] = cells[-1].rstrip()
-        chosen = [DIM] * len(cells) if number < len(heads) else [*looks, *[None] * len(cells)]
-        styled = [
-            click.style(cell, **style) if style else cell for cell, style in zip(cells, chosen, strict=False)
-        ]
-        click.echo((" " * _GAP).join(styled).rstrip())
+            room = get_terminal_size().columns - sum(wide + 2 for wide in widths[:-1])
+            row[-1] = fitted(row[-1], max(20, room))
+        chosen = [DIM] * len(row) if number < len(heads) else [*looks, *[None] * len(row)]
+        styled = []
+        for at, (cell, wide) in enumerate(zip(row, widths, strict=True)):
+            pad = " " * (wide - width(cell))
+            shown = pad + cell if right[at] else cell + pad * (at < len(row) - 1)
+            styled.append(click.style(shown, **style) if (style := chosen[at]) else shown)
+        click.echo("  ".join(styled).rstrip())
 
 
 def pairs(values: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
@@ -155,7 +145,7 @@ class Progress:
     def __call__(self, standing: RunProgress) -> None:
         """Show how far a run is, if it is time to."""
         if self._terminal:
-            self._draw(standing.ended, standing.total or 0, lambda: progress_line(standing))
+            self._draw(standing.ended, standing.total or 0, progress_line(standing))
         elif monotonic() - self._told >= _LINE_S:
             self._told = monotonic()
             note(progress_line(standing))
@@ -167,24 +157,21 @@ class Progress:
         self._done += 1
         self._failed += told[-1] == "failed"
         if self._terminal:
-            known = self.total if self.total >= self._done else 0
-            self._draw(self._done, known, lambda: self._line(known, monotonic() - self._started))
+            done, total = self._done, self.total if self.total >= self._done else 0
+            rate = done / max(monotonic() - self._started, 0.001)
+            counts = f"{f', {self._failed} failed' if self._failed else ''}, {rate:.0f}/s"
+            line = f"{done}/{total}{counts}, {(total - done) / rate:.0f} s left"
+            self._draw(done, total, line if total else f"{done} done{counts}")
 
-    def _line(self, total: int, spent_s: float) -> str:
-        rate = self._done / spent_s
-        counts = f"{f', {self._failed} failed' if self._failed else ''}, {rate:.0f}/s"
-        left = f", {(total - self._done) / rate:.0f} s left"
-        return f"{self._done}/{total}{counts}{left}" if total else f"{self._done} done{counts}"
-
-    def _draw(self, done: int, total: int, line: Callable[[], str]) -> None:
+    def _draw(self, done: int, total: int, line: str) -> None:
         """Draw the line, with a bar where the total is known, if it is time to."""
         now = monotonic()
         if now - self._started <= _PATIENCE_S or now - self._told <= _EVERY_S:
             return
         self._shown, self._told = True, now
-        filled = _CELLS * min(done, total) // (total or 1)
-        bar = f"[{'#' * filled}{'.' * (_CELLS - filled)}] " if total else ""
-        click.echo(f"\r\x1b[K{bar}{line()}", err=True, nl=False)
+        filled = 30 * min(done, total) // (total or 1)
+        bar = f"[{'#' * filled}{'.' * (30 - filled)}] " if total else ""
+        click.echo(f"\r\x1b[K{bar}{line}", err=True, nl=False)
 
     def __enter__(self) -> Self:
         return self
@@ -201,13 +188,8 @@ def progress_line(standing: RunProgress) -> str:
     words += [f"{standing.accepted} accepted"]
     words += [f"{number} {name}" for name in ("duplicate", "refused") if (number := getattr(standing, name))]
     words += [f"{standing.ended - standing.failed} committed", f"{standing.failed} failed"]
-    left = standing.left_s
     words += [f"{standing.rate:.1f}/s"] if standing.rate else []
-    return ", ".join(words) + ("" if left is None else f", about {duration(left)} left")
-
-
-def duration(seconds: float) -> str:
-    """Return a length of time in the unit that fits."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    if (left := standing.left_s) is not None:
+        minutes = f"{left / 60:.0f} min" if left < 7200 else f"{left / 3600:.1f} h"
+        words += [f"about {f'{left:.0f} s' if left < 120 else minutes} left"]
+    return ", ".join(words)

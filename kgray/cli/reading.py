@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kgray.graph import Entity, FactSpan, Hit
     from kgray.memory import Memory
     from kgray.memory.answers import History, Shown, ToldEpisode
-    from kgray.search import Filters, Ranking
+    from kgray.search import Filters
     from kgray.search.answering import Answered
 
 _SCOPES = ("fact", "entity", "episode", "community")
@@ -40,7 +40,6 @@ _FILTERED = {  # the scopes on which a filter has an effect: without --scope, on
     "relations": ("fact",),
     "labels": ("fact", "entity"),
 }
-_LEFT = ("scope", "id", "text")
 _FACT_STYLES = (printing.DIM, {"fg": "green"})
 _SAID_ABOVE = {"episode", "entity", "fact", "statement"}  # types of dump rows
 _LEFT_OUT = {"type", "fact_group", "from_precision", "to_precision"}  # keys of a dump row that --json has
@@ -91,7 +90,7 @@ def asked_of(given: dict[str, Any]) -> dict[str, Any]:
 @click.option("--limit", type=int, default=10, metavar="N", help="Length of the list. Default: 10.")
 @click.option("--recipe", default="hybrid", metavar="R", help="How to search: docs/searching.md has them.")
 @click.option("--explain", is_flag=True, help="Also print what found each hit, and what was left out.")
-def search(call: Call, query: str, group: str, explain: bool, **given: Any) -> int:  # noqa: ANN401
+def search(call: Call, query: str, group: str, explain: bool, **given: Any) -> None:  # noqa: ANN401
     """Search the facts that hold (now, or as of T), the entities, and the episodes. "-" reads the query.
 
     With --source, --speaker, --relation or --type, only what they apply to is searched. They may be repeated.
@@ -106,13 +105,10 @@ def search(call: Call, query: str, group: str, explain: bool, **given: Any) -> i
         took_ms = round(1000 * (time.perf_counter() - started), 3)
         _say_unmet(memory, group, asked["filters"], found.hits)
     shown = [hit.as_dict() | ({"signals": dict(hit.signals)} if explain else {}) for hit in found.hits]
-    left = {"said_above": [dict(zip(_LEFT, row, strict=True)) for row in found.said_above]}
-    answer = {"hits": shown, **(left if explain else {}), "took_ms": took_ms}
-    return call.answer(answer, lambda: _print_hits(found, took_ms, explain=explain))
-
-
-def _print_hits(found: Ranking, took_ms: float, *, explain: bool) -> None:
-    """Print the hits; explain: with rank by method and signals of each, and with what was left out."""
+    keys = ("scope", "id", "text")
+    left = {"said_above": [dict(zip(keys, row, strict=True)) for row in found.said_above]}
+    if call.emitted({"hits": shown, **(left if explain else {}), "took_ms": took_ms}):
+        return
     rows = [_hit_line(number, hit) for number, hit in enumerate(found.hits, 1)]
     styles = (printing.DIM, {"fg": "cyan"}, printing.DIM, {"fg": "green"})
     printing.table(rows, styles=styles, nothing="No hits: nothing in this group is about the query.")
@@ -160,7 +156,7 @@ _context_options = together(
 @click.argument("query", type=TEXT)
 @group_option
 @_context_options
-def context(call: Call, query: str, group: str, **given: Any) -> int:  # noqa: ANN401
+def context(call: Call, query: str, group: str, **given: Any) -> None:  # noqa: ANN401
     """Print what the memory holds on a question as a text for a prompt, within a budget of tokens.
 
     Facts ([1]) and messages (2) have numbers; --json lists the episodes that each stands for.
@@ -171,12 +167,9 @@ def context(call: Call, query: str, group: str, **given: Any) -> int:  # noqa: A
     with call.reader(group) as memory:
         built = finished(memory.context(text, group=group, **asked))
         _say_unmet(memory, group, asked["filters"], built.hits)
-
-    def people() -> None:
+    if not call.emitted(built.as_dict()):
         click.echo(built.text.encode())
         printing.note(printing.counted(built.tokens, "token"))
-
-    return call.answer(built.as_dict(), people)
 
 
 @command("An answer with citations; needs a model.")
@@ -187,7 +180,7 @@ def context(call: Call, query: str, group: str, **given: Any) -> int:  # noqa: A
 @click.option("--suggest", is_flag=True, help="Print questions about QUESTION that the memory can answer.")
 @click.option("--max-calls", type=int, metavar="N", help="Make no more model calls.")
 @click.option("--max-tokens", type=int, metavar="N", help="Spend no more tokens: prompts and answers.")
-def ask(call: Call, question: str, group: str, suggest: bool, **given: Any) -> int:  # noqa: ANN401
+def ask(call: Call, question: str, group: str, suggest: bool, **given: Any) -> None:  # noqa: ANN401
     """Answer a question from the memory alone. Behind each statement stand the numbers of its sources.
 
     What the memory does not hold is not guessed: the answer is "Not in memory.", and "found" is false. --mode
@@ -203,13 +196,12 @@ def ask(call: Call, question: str, group: str, suggest: bool, **given: Any) -> i
         with call.reader(group) as memory:
             found = finished(memory.suggest(text, group=group, **asked))
         nothing = "No questions: nothing in this group is about it."
-        return call.listed("questions", found, [[one] for one in found], nothing=nothing)
+        call.listed("questions", found, [[one] for one in found], nothing=nothing)
+        return
     streams = not call.as_json and sys.stdout.isatty()
     with call.reader(group) as memory:
         answered = finished(memory.ask(text, group=group, on_text=_show if streams else None, **asked))
-    if call.as_json:
-        printing.emit_json(answered.as_dict())
-    else:
+    if not call.emitted(answered.as_dict()):
         if not streams:
             _show(answered.text)
         click.echo()
@@ -221,7 +213,6 @@ def ask(call: Call, question: str, group: str, suggest: bool, **given: Any) -> i
     cost = answered.cost
     tokens = printing.counted(cost.prompt_tokens + cost.completion_tokens, "token")
     printing.note(f"{printing.counted(cost.calls, 'call')}, {tokens}")
-    return 0
 
 
 def _show(piece: str) -> None:
@@ -251,7 +242,7 @@ def _sources(answered: Answered) -> None:
 @group_option
 @known_at_option
 @click.option("--hash", "hashed", is_flag=True, help="Its SHA-256 in hex, alone on the line.")
-def dump(call: Call, group: str, known_at: datetime | None, hashed: bool) -> int:
+def dump(call: Call, group: str, known_at: datetime | None, hashed: bool) -> None:
     """Print the whole graph of a group as sorted JSON lines: the same graph gives the same bytes.
 
     kgray dump --group team --hash
@@ -259,37 +250,41 @@ def dump(call: Call, group: str, known_at: datetime | None, hashed: bool) -> int
     with call.reader(group) as memory:
         if hashed:
             click.echo(finished(memory.dump_hash(group=group, known_at=known_at)))
-            return 0
+            return
         for line in finished(memory.dump(group=group, known_at=known_at)):
             click.echo(line.encode())
-    return 0
 
 
 @command("Entities, by name or with most facts.")
 @click.argument("query", type=TEXT, default="")
 @group_option
 @click.option("--limit", type=click.IntRange(min=1), default=20, metavar="N", help="Length. Default: 20.")
-def entities(call: Call, query: str, group: str, limit: int) -> int:
+def entities(call: Call, query: str, group: str, limit: int) -> None:
     """List the entities whose name or alias is like QUERY; without one, those with most facts.
 
     kgray entities alice --group team
     """
     with call.reader(group) as memory:
         found = finished(memory.entities(query, group=group, limit=limit))
+    listed = [entity.as_dict() for entity in found]
     rows = [
-        [printing.short(one.id), one.name, ", ".join(one.labels), row.facts, ", ".join(one.aliases)]
-        for row in found
-        for one in [row.entity]
+        [
+            printing.short(one["id"]),
+            one["name"],
+            ", ".join(one["labels"]),
+            one["facts"],
+            ", ".join(one["aliases"]),
+        ]
+        for one in listed
     ]
     head = ("id", "name", "type", "facts", "also known as")
-    listed = [entity.as_dict() for entity in found]
-    return call.listed("entities", listed, rows, head=head, nothing="No entities.")
+    call.listed("entities", listed, rows, head=head, nothing="No entities.")
 
 
 @command("Entities that may be one.")
 @group_option
 @click.option("--limit", type=click.IntRange(min=1), default=50, metavar="N", help="Length. Default: 50.")
-def duplicates(call: Call, group: str, limit: int) -> int:
+def duplicates(call: Call, group: str, limit: int) -> None:
     """List pairs of entities that may be one, the likeliest first: `kgray merge` makes one of a pair.
 
     `kgray distinct` takes it off the list.
@@ -304,7 +299,7 @@ def duplicates(call: Call, group: str, limit: int) -> int:
     ]
     head = ("score", "id", "name", "id", "name", "why")
     pairs = [pair.as_dict() for pair in found]
-    return call.listed("pairs", pairs, rows, head=head, nothing="No likely duplicates.")
+    call.listed("pairs", pairs, rows, head=head, nothing="No likely duplicates.")
 
 
 @command("Every span of an entity's facts.")
@@ -312,7 +307,7 @@ def duplicates(call: Call, group: str, limit: int) -> int:
 @group_option
 @click.option("--as-of", type=MOMENT, metavar="T", help="Only facts that held then. Default: all.")
 @known_at_option
-def history(call: Call, name_or_id: str, group: str, **moments: Any) -> int:  # noqa: ANN401
+def history(call: Call, name_or_id: str, group: str, **moments: Any) -> None:  # noqa: ANN401
     """Show every span of an entity's facts, ended ones too, with who said so and what ended them.
 
     NAME_OR_ID: a name or alias as it was known at --known-at, an id, or the beginning of one. With --as-of
@@ -323,10 +318,8 @@ def history(call: Call, name_or_id: str, group: str, **moments: Any) -> int:  # 
     """
     with call.reader(group) as memory:
         found = finished(memory.history(name_or_id, group=group, **moments))
-    return call.answer(found.as_dict(), lambda: _print_history(found))
-
-
-def _print_history(found: History) -> None:
+    if call.emitted(found.as_dict()):
+        return
     _print_entity(found.entity, found.profile)
     rows = [
         [when, fact.source or "?", fact.relation, fact.target or "", *others]
@@ -340,7 +333,7 @@ def _print_history(found: History) -> None:
 @command("One episode, entity or fact.")
 @click.argument("identifier", type=TEXT, metavar="ID_OR_NAME")
 @group_option
-def show(call: Call, identifier: str, group: str) -> int:
+def show(call: Call, identifier: str, group: str) -> None:
     """Show one episode, entity or fact with all that belongs to it, and the words that facts were read from.
 
     ID_OR_NAME: an id or the beginning of one, an episode's client id, or an entity's name.
@@ -349,11 +342,8 @@ def show(call: Call, identifier: str, group: str) -> int:
     """
     with call.reader(group) as memory:
         found = finished(memory.describe(identifier, group=group))
-    document = {"records": found.records, "profile": found.profile}
-    return call.answer(document, lambda: _print_shown(found))
-
-
-def _print_shown(found: Shown) -> None:
+    if call.emitted({"records": found.records, "profile": found.profile}):
+        return
     numbers = {fact.id: number for number, fact in enumerate(found.facts, 1)}
     asked = [entity for entity in found.entities if entity.id == found.id]
     for entity in asked:
@@ -368,7 +358,13 @@ def _print_shown(found: Shown) -> None:
     ]:
         click.echo(click.style("facts", bold=True))
         printing.table(rows, styles=(*_FACT_STYLES, None, None, None, None, printing.DIM))
-    _print_rest(found)
+    # Mentions, evidence, relations, verdicts and merges, with names beside ids.
+    for kind in dict.fromkeys(row["type"] for row in found.records if row["type"] not in _SAID_ABOVE):
+        click.echo(click.style(kind, bold=True))
+        for row in [row for row in found.records if row["type"] == kind]:
+            told = {key: value for key, value in row.items() if key not in _LEFT_OUT}
+            cells = (f"{key} {_named(of, found)}" for key, of in told.items() if of not in (None, [], False))
+            printing.table([[f"  {', '.join(cells)}"]])
 
 
 def _print_entity(entity: Entity, profile: str = "") -> None:
@@ -392,26 +388,16 @@ def _print_episode(episode: ToldEpisode, facts: Sequence[FactSpan], numbers: Map
     told: dict[tuple[int, int], set[str]] = {}  # statements by the words that they were read from
     for mark in episode.marks:
         told.setdefault((mark.start, mark.end), set()).add(mark.statement)
-    marks = {
-        at: ",".join(str(numbers[fact.id]) for fact in facts if fact.statement in statements)
-        for at, statements in told.items()
-    }
-    for line in _marked(episode.text, marks).splitlines():
-        click.echo(f"  | {line}")
-
-
-def _marked(text: str, marks: Mapping[tuple[int, int], str]) -> str:
-    """Return a text with the words of its facts in brackets, each followed by the facts' numbers.
-
-    On a terminal they are underlined too. Of words that overlap, the first are marked.
-    """
+    # Words of facts in brackets, each with the facts' numbers; of words that overlap, the first are marked.
     parts, at = list[str](), 0
-    for (start, end), numbers in sorted(marks.items()):
+    for (start, end), statements in sorted(told.items()):
         if start >= at:
-            words = click.style(f"[{_lines(text[start:end])}]", underline=True)
-            parts += [_lines(text[at:start]), words, click.style(numbers, dim=True)]
+            marked = ",".join(str(numbers[fact.id]) for fact in facts if fact.statement in statements)
+            words = click.style(f"[{_lines(episode.text[start:end])}]", underline=True)
+            parts += [_lines(episode.text[at:start]), words, click.style(marked, dim=True)]
             at = end
-    return "".join([*parts, _lines(text[at:])])
+    for line in "".join([*parts, _lines(episode.text[at:])]).splitlines():
+        click.echo(f"  | {line}")
 
 
 def _cells(fact: FactSpan, found: History | Shown) -> list[str]:
@@ -426,17 +412,6 @@ def _cells(fact: FactSpan, found: History | Shown) -> list[str]:
     learned = f"learned {printing.moment(fact.created_at)}{end}"
     when = printing.span(fact.valid_at, fact.invalid_at, event=fact.event)
     return [when, said, ended, learned, printing.short(fact.id)]
-
-
-def _print_rest(found: Shown) -> None:
-    """Print mentions, evidence, relations, verdicts and merges, with names beside ids."""
-    kinds = dict.fromkeys(row["type"] for row in found.records if row["type"] not in _SAID_ABOVE)
-    for kind in kinds:
-        click.echo(click.style(kind, bold=True))
-        for row in [row for row in found.records if row["type"] == kind]:
-            told = {key: value for key, value in row.items() if key not in _LEFT_OUT}
-            cells = (f"{key} {_named(of, found)}" for key, of in told.items() if of not in (None, [], False))
-            printing.table([[f"  {', '.join(cells)}"]])
 
 
 def _named(value: object, found: Shown) -> str:

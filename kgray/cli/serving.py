@@ -9,22 +9,14 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from kgray import times
 from kgray.cli import printing
 from kgray.cli.frame import MOMENT, Call, Signals, command, finished, group_of, group_option, number, several
 from kgray.errors import SettingsError
-
-if TYPE_CHECKING:
-    import uvicorn
-    from fastapi import FastAPI
-
-# Beside three busy threads an answer took 4.6 ms (median), 30 ms with Python's own 5 ms; they did as much.
-_TURN_S = 0.0005
-_SERVERS = frozenset({"neo4j", "openai", "http"})  # backends that a read waits for
-_GRACE_S = 10  # for requests in flight, after SIGTERM
 
 
 @command("Serve HTTP and MCP from one port.")
@@ -57,18 +49,22 @@ def serve(
 
     with needed_by("this", "serve"):
         from kgray.http import Bounds, create_app
+        from kgray.http.protocol import server_of
     settings = call.settings()
     asked = {settings.store.backend, settings.embedder.backend, settings.reranker.backend}
-    how = {} if asked.isdisjoint(_SERVERS) else {"readers": 8}
+    how = {} if asked.isdisjoint(("neo4j", "openai", "http")) else {"readers": 8}  # a read waits for these
     limits = Bounds(max_pending=bounds["max_pending"], max_age_s=bounds["max_age"], **how)
-    key = None if webhooks is None else _key_in(webhooks)
-    posts: dict[str, Any] = {"webhook_key": key, "private_webhooks": private_webhooks}
+    posts: dict[str, Any] = {
+        "webhook_key": webhooks and _key_in(webhooks),
+        "private_webhooks": private_webhooks,
+    }
     with call.memory(create=True) as memory:
         # Before a signal is kept for the server, which looks for none that came while this was made.
         app = create_app(memory, host=host, names=names, bounds=limits, ingests=not accept_only, **posts)
         with Signals.gentle():
-            sys.setswitchinterval(_TURN_S)
-            server = _server(app, host, port)
+            # Beside three busy threads an answer took 4.6 ms, 30 with Python's own 5; they did as much.
+            sys.setswitchinterval(0.0005)
+            server = server_of(app, host, port, lambda address: click.echo(f"kgray serves {address}"))
             server.run()
     return 0 if server.started else 1
 
@@ -86,34 +82,10 @@ def _key_in(path: Path) -> bytes:
     return found
 
 
-def _server(app: FastAPI, host: str, port: int) -> uvicorn.Server:
-    """Return a server that prints its address when it is ready, and ends streams when it is to stop."""
-    import uvicorn
-
-    from kgray.http.protocol import Bounded
-
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: Any = None) -> None:  # noqa: ANN401 - uvicorn's own
-            await super().startup(sockets)
-            if self.started:
-                bound = self.servers[0].sockets[0].getsockname()[1]
-                shown = f"[{host}]" if ":" in host else host
-                click.echo(f"kgray serves http://{shown}:{bound}")
-
-        async def shutdown(self, sockets: Any = None) -> None:  # noqa: ANN401 - uvicorn's own
-            app.state.door.ending = True
-            await super().shutdown(sockets)
-
-    # Without proxy_headers: nothing asks for a client's address.
-    quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
-    how: dict[str, Any] = {"http": Bounded, "proxy_headers": False, "timeout_keep_alive": 75}
-    return Server(uvicorn.Config(app, host, port, timeout_graceful_shutdown=_GRACE_S, **quiet, **how))
-
-
 @command("An MCP server on stdin and stdout.")
 @group_option
 @click.option("--read-only", is_flag=True, help="Without the tools that add and forget.")
-def mcp(call: Call, group: str, read_only: bool) -> int:
+def mcp(call: Call, group: str, read_only: bool) -> None:
     """Serve one group to an agent by the Model Context Protocol, on standard input and output.
 
     docs/mcp.md has the settings of the usual clients.
@@ -123,10 +95,9 @@ def mcp(call: Call, group: str, read_only: bool) -> int:
     from kgray.wiring import needed_by
 
     with needed_by("this", "mcp"):
-        from kgray.mcp.server import serve_stdio
+        from kgray.mcp import serve_stdio
     with call.memory(create=True) as memory, Signals.gentle():
         finished(serve_stdio(memory, group, read_only=read_only))
-    return 0
 
 
 keys = group_of(
@@ -142,26 +113,22 @@ keys = group_of(
 @click.option("--scopes", required=True, metavar="S,...", help="Of read, add, correct, remove, admin.")
 @click.option("--expires", type=MOMENT, metavar="T", help="Default: never.")
 @click.option("--rate", type=int, metavar="N", help="At most so many requests a second.")
-def add(call: Call, groups: str, scopes: str, expires: datetime | None, rate: int | None) -> int:
+def add(call: Call, groups: str, scopes: str, expires: datetime | None, rate: int | None) -> None:
     """Make a key for groups and scopes. Once there is one, every request to the server needs one.
 
     kgray keys add --groups team,project-/* --scopes read,add --expires 2027-01-01
     """
-    from kgray.times import from_datetime
-
     with call.memory(create=True) as memory:
-        until = None if expires is None else from_datetime(expires)
+        until = None if expires is None else times.from_datetime(expires)
         id_, key = memory.access.add(_listed(groups), _listed(scopes), expires=until, rate=rate)
 
-    def people() -> None:
+    if not call.emitted({"id": id_, "key": key}):
         click.echo(key)
         printing.note(f"key {id_}; it is not shown again")
 
-    return call.answer({"id": id_, "key": key}, people)
-
 
 @command("The keys, without their secrets.", name="list", of=keys)
-def list_keys(call: Call) -> int:
+def list_keys(call: Call) -> None:
     """List the keys with their groups, scopes and ends.
 
     kgray keys list
@@ -174,19 +141,20 @@ def list_keys(call: Call) -> int:
         for end in [f"revoked {key['revoked_at']}" if key["revoked_at"] else key["expires_at"] or ""]
     ]
     head = ("id", "groups", "scopes", "rate", "ends")
-    return call.listed("keys", found, rows, head=head, nothing="No keys.")
+    call.listed("keys", found, rows, head=head, nothing="No keys.")
 
 
 @command("Revoke a key.", of=keys)
 @click.argument("identifier", metavar="ID")
-def revoke(call: Call, identifier: str) -> int:
+def revoke(call: Call, identifier: str) -> None:
     """Revoke a key, for good; a server that runs knows of it within a second.
 
     kgray keys revoke 0f3a9c21b7de
     """
     with call.memory() as memory:
         memory.access.revoke(identifier)
-    return call.answer({"id": identifier, "revoked": True}, lambda: click.echo(f"{identifier} is revoked."))
+    if not call.emitted({"id": identifier, "revoked": True}):
+        click.echo(f"{identifier} is revoked.")
 
 
 def _listed(text: str) -> list[str]:

@@ -1,54 +1,119 @@
-"""The app factory: middleware in front of the routes, health, metrics, MCP at /mcp."""
+"""The app: the table of routes, middleware in front of them, health, metrics, MCP at /mcp."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from inspect import cleandoc
+from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse
-from starlette.routing import Route
+from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kgray import __version__
+from kgray.client import VERBS
 from kgray.errors import KgrayError, Unavailable
-from kgray.http.door import Bounds, Door
-from kgray.http.guard import OPEN
-from kgray.http.handlers import append
-from kgray.http.models import SHAPES, schema
+from kgray.http import handlers, managing, models
+from kgray.http.door import OPEN, Door, needs
+from kgray.http.handlers import CORRECTIONS, TAGGED, append, corrects, reads
 from kgray.http.problems import ON_ERROR, TooLarge, answer, id_of
-from kgray.http.routes import router
 from kgray.memory import Memory
 
-_APPEND = "/v1/groups/{group}/episodes"
 _ROOT = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/mcp"})
 _BODY_S = 60.0  # for a whole body to arrive; of a backfill, between two pieces
 _READY_S = 2.0
 
+_ROW = {"text": "I work at Acme now", "speaker": "Alice", "at": "2026-03-01T09:00:00Z", "id": "chat-17"}
+_OBJECT = {"type": "object", "additionalProperties": True}
+_TEXT = {"type": "string"}
+_LINES = {"schema": _TEXT, "example": f'{{"text": "{_ROW["text"]}"}}\n'}
+_ARRAY = {"anyOf": [_OBJECT, {"type": "array", "items": _OBJECT}]}
+_ROWS = {
+    "parameters": [
+        {"in": "path", "name": "group", "required": True, "schema": _TEXT, "example": "team"},
+        *({"in": "header", "name": name, "schema": _TEXT} for name in ("Prefer", "Idempotency-Key")),
+        *(
+            {"in": "query", "name": name, "schema": schema}
+            for name, schema in models.Appending.model_json_schema()["properties"].items()
+        ),
+    ],
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": _ARRAY, "example": [_ROW]},
+            "application/x-ndjson": _LINES,
+        },
+    },
+}
+_STREAM = {"requestBody": {"required": True, "content": {"application/x-ndjson": _LINES}}}
 
-def create_app(
-    memory: Memory, *, host: str = "127.0.0.1", names: Collection[str] = (), bounds: Bounds | None = None,
-    ingests: bool = True, webhook_key: bytes | None = None, private_webhooks: bool = False,
-) -> FastAPI:  # fmt: skip
+
+class Route(NamedTuple):
+    """One route. gives: the shape or the media type of its answer; more: statuses besides 200 and 304."""
+
+    method: str
+    path: str
+    scope: str
+    does: Callable[..., Any]
+    gives: str = ""
+    more: tuple[int, ...] = ()
+    body: dict[str, Any] | None = None
+
+
+_G = "/groups/{group}"
+_NAMED = re.compile(r"\{(identifier|name_or_id)\}")  # what users name may hold a slash, sent as %2F
+_SHAPES = {"entities": "Entities", "history": "History", "neighbourhood": "Neighbourhood"}
+ROUTES = (
+    Route("POST", f"{_G}/episodes", "add", append, "Accepted", (202,), _ROWS),
+    Route("POST", f"{_G}/backfill", "add", handlers.backfill, more=(202,), body=_STREAM),
+    Route("POST", f"{_G}/search", "read", handlers.search, "Hits"),
+    Route("POST", f"{_G}/context", "read", handlers.context, "Context"),
+    Route("GET", f"{_G}/search", "read", reads("search", gives="hits")),
+    Route("GET", f"{_G}/context", "read", reads("context"), "Context"),
+    *(
+        Route("GET", f"{_G}/{path}", "read", reads(verb, gives=gives), _SHAPES.get(verb, ""))
+        for verb, (method, path, gives) in VERBS.items()
+        if method == "GET" and verb not in ("dump", "status")
+    ),
+    Route("GET", f"{_G}/status", "read", handlers.status),
+    Route("GET", f"{_G}/events", "read", handlers.events, "text/event-stream"),
+    Route("GET", f"{_G}/dump", "read", handlers.dump, "application/x-ndjson"),
+    Route("POST", f"{_G}/retry", "add", handlers.retry, more=(202,)),
+    *(Route("POST", f"{_G}/{kind}", "correct", corrects(kind), more=(202,)) for kind in CORRECTIONS),
+    Route("POST", f"{_G}/retract", "correct", handlers.retract),
+    Route("POST", f"{_G}/remove", "remove", handlers.remove),
+    Route("DELETE", f"{_G}/episodes/{{identifier}}", "remove", handlers.remove_episode),
+    Route("DELETE", _G, "remove", handlers.remove_group),
+    Route("GET", "/groups", "read", handlers.groups),
+    Route("GET", "/audit", "admin", managing.audit),
+    Route("GET", "/keys", "admin", managing.keys),
+    Route("POST", "/keys", "admin", managing.add_key),
+    Route("DELETE", "/keys/{name}", "admin", managing.revoke_key),
+    Route("GET", f"{_G}/webhooks", "admin", managing.webhooks),
+    Route("POST", f"{_G}/webhooks", "admin", managing.add_webhook),
+    Route("DELETE", f"{_G}/webhooks/{{name}}", "admin", managing.drop_webhook),
+    Route("GET", f"{_G}/webhooks/{{name}}/deliveries", "admin", managing.deliveries),
+    Route("POST", f"{_G}/webhooks/{{name}}/resend", "admin", managing.resend, more=(202,)),
+)
+
+
+def create_app(memory: Memory, **how: Any) -> FastAPI:  # noqa: ANN401 - of `Door`
     """Return the ASGI app of a memory, which its owner closes after the app has shut down.
 
-    host, names     see `Guard`: the address that is served, further names of the server
-    ingests         False: another process ingests what is added here
-    webhook_key     secrets of webhooks are derived with it; None: there are none
+    how     of `Door`: host, names, bounds, ingests, webhook_key, private_webhooks
     `app.state.door.ending = True` ends the open streams, before a server waits for its connections.
     """
-    door = Door(
-        memory, host=host, names=names, bounds=bounds or Bounds(), ingests=ingests,
-        webhook_key=webhook_key, private_webhooks=private_webhooks,
-    )  # fmt: skip
+    door = Door(memory, **how)
     mounted: Any = import_module("kgray.http.mounted").Mounted(door) if find_spec("mcp") else None
 
     @asynccontextmanager
@@ -65,14 +130,45 @@ def create_app(
     )  # fmt: skip
     app.state.door = door
     # In front of the same route of the document: FastAPI's way to it costs half of an append.
-    app.router.routes.append(Route(_APPEND, append, methods=["POST"]))
-    app.include_router(router())
+    app.router.routes.append(StarletteRoute(f"/v1{_G}/episodes", append, methods=["POST"]))
+    for route in ROUTES:
+        _add(app, route)
     _add_health(app, door)
     if mounted is not None:
         app.add_route("/mcp", mounted)  # an ASGI app is an endpoint too
         app.mount("/mcp", mounted)
     app.add_middleware(Front, door=door)
     return app
+
+
+def _add(app: FastAPI, route: Route) -> None:
+    """Add a route under /v1, and to the document."""
+    said = cleandoc(route.does.__doc__ or "")
+    shape = models.ref(route.gives) if route.gives else {"type": "object"}
+    shaped: dict[str, Any] = {"content": {"application/json": {"schema": shape}}}
+    if "/" in route.gives:
+        shaped = {"content": {route.gives: {"schema": _TEXT}}}
+    problem = {"content": {"application/problem+json": {"schema": models.ref("Problem")}}}
+    app.add_api_route(
+        "/v1" + _NAMED.sub(r"{\1:path}", route.path),
+        route.does,
+        methods=[route.method],
+        dependencies=[needs(route.scope)],
+        response_model=None,
+        response_class=Response,
+        summary=said.splitlines()[0].partition(";")[0].rstrip("."),
+        description=f"{said}\n\nScope of the key: `{route.scope}`.",
+        openapi_extra=route.body,
+        responses={
+            200: {"description": "Done", **shaped},
+            **{
+                n: {"description": "See the page on serving", **(shaped if n < 300 else {})}
+                for n in (*route.more, *[304] * (route.does.__name__ in TAGGED))
+            },
+            "4XX": {"description": "The request is at fault", **problem},
+            "5XX": {"description": "Try again, or the server is at fault", **problem},
+        },
+    )
 
 
 def _add_health(app: FastAPI, door: Door) -> None:
@@ -86,30 +182,24 @@ def _add_health(app: FastAPI, door: Door) -> None:
             async with asyncio.timeout(_READY_S):
                 await door.call(door.access.changes)
         except TimeoutError:
-            return answer(request, Unavailable(f"the store gave no answer within {_READY_S:.0f} s"))
+            return await answer(request, Unavailable(f"the store gave no answer within {_READY_S:.0f} s"))
         return JSONResponse({"ready": True, "ingesting": door.ingesting.fault or None})
 
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(door.metrics.registry), media_type="text/plain; version=0.0.4")
 
     async def document(_: Request) -> Response:
-        return JSONResponse(openapi(app))
+        if app.openapi_schema is None:
+            made = get_openapi(title=app.title, version=app.version, routes=app.routes)
+            parts = made.setdefault("components", {})
+            parts["schemas"] |= {shape: models.schema(shape) for shape in models.SHAPES}
+            parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+            app.openapi_schema = made | {"security": [{"key": []}, {}]}
+        return JSONResponse(app.openapi_schema)
 
     found = {"healthz": healthz, "readyz": readyz, "metrics": metrics, "openapi.json": document}
     for name, does in found.items():
         app.add_route(f"/{name}", does)
-
-
-def openapi(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document, made once."""
-    if app.openapi_schema is None:
-        made = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        parts = made.setdefault("components", {})
-        parts["schemas"] |= {shape: schema(shape) for shape in SHAPES}
-        parts["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        made["security"] = [{"key": []}, {}]
-        app.openapi_schema = made
-    return app.openapi_schema
 
 
 class Front:
@@ -129,8 +219,12 @@ class Front:
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], (b"x-request-id", id_of(request).encode())]
+                path = "/mcp" if scope["path"].startswith("/mcp") else scope["path"]
+                known = path if path in _ROOT else "none"
+                route = getattr(scope.get("route"), "path_format", None) or known  # its template
+                route = f"/v1{_G}/episodes" if scope.get("endpoint") is append else route
                 seconds = time.perf_counter() - began
-                self._door.metrics.answered(_route_of(scope), scope["method"], message["status"], seconds)
+                self._door.metrics.answered(route, scope["method"], message["status"], seconds)
             await send(message)
 
         guard, headers = self._door.guard, request.headers
@@ -143,7 +237,7 @@ class Front:
             if most is not None and declared.isdecimal() and int(declared) > most:
                 raise TooLarge(f"the body has {declared} bytes: at most {most}")
         except KgrayError as error:
-            await answer(request, error)(scope, receive, sent)
+            await (await answer(request, error))(scope, receive, sent)
             return
         await self._app(scope, _bounded(receive, most), sent)
 
@@ -171,11 +265,3 @@ def _bounded(receive: Receive, most: int | None) -> Receive:
         return message
 
     return bounded
-
-
-def _route_of(scope: Scope) -> str:
-    """Return the template of the route that a request has met."""
-    if scope.get("endpoint") is append:
-        return _APPEND
-    path = "/mcp" if scope["path"].startswith("/mcp") else scope["path"]
-    return getattr(scope.get("route"), "path_format", None) or (path if path in _ROOT else "none")

@@ -1,16 +1,18 @@
-"""What a server holds: the memory, threads and bounds, group commit, the ingest loop, what it counts."""
+"""What a server holds: the memory, threads and bounds, who may ask, group commit, ingestion, metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import ipaddress
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any, TypeVar
+from functools import lru_cache, partial
+from typing import Annotated, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Request, Response
@@ -19,13 +21,12 @@ from opentelemetry.context import Context
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from kgray import __version__, times
-from kgray.errors import Cost
-from kgray.http.guard import REFRESH_S, Guard, check_scope
-from kgray.http.problems import Malformed, Overloaded
+from kgray.errors import Cost, Denied
+from kgray.http.problems import Forbidden, Malformed, Misdirected, Overloaded, TooMany
 from kgray.http.webhooks import Posts
 from kgray.ledger import Acceptance, accept
 from kgray.memory import Memory
-from kgray.memory.access import AccessKey
+from kgray.memory.access import Access, AccessKey, presented
 from kgray.memory.background import Background
 from kgray.ports import GroupHead, Store
 from kgray.records import Draft, check_group
@@ -38,8 +39,6 @@ MAX_WAITING = 256  # requests that wait for one of these
 LONGEST_S = 60.0  # of a read; of `Prefer: wait`
 _LONG = frozenset("diff dump duplicates neighbourhood".split())  # reads that may pass over a group
 _SEARCHES = frozenset("search explain context".split())
-# While reads are in flight, ingestion rests so many times as long as an entry took: it keeps a quarter.
-_GIVES_WAY, _LONGEST_PAUSE_S = 3.0, 0.1
 _HEADS = 1000  # that are held, before those that are old are dropped
 _HEAD_S = 0.25  # a group's head is read again after this time, for all streams together
 GATHER_S, GATHER_ROWS = 0.005, 200  # what one transaction waits for, and holds
@@ -47,6 +46,8 @@ _ANSWERED = 8  # requests in one pass of the event loop, whose answers would hol
 MAX_HELD = 20_000  # rows that wait for a transaction
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _ROWS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+OPEN = frozenset({"/healthz", "/readyz", "/openapi.json"})  # paths that need no key
+_REFRESH_S = 1.0  # within this time the server knows of a key that was added or revoked
 
 
 class Metrics:
@@ -91,8 +92,7 @@ class Metrics:
         self.tokens.labels("completion").inc(cost.completion_tokens)
 
 
-@dataclass(slots=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     drafts: Sequence[Draft]
     how: tuple[tuple[str, bool], ...]
     answered: asyncio.Future[list[Acceptance]]
@@ -124,20 +124,16 @@ class Appends:
 
     async def run(self) -> None:
         """Append until `close`."""
-        going, loop = True, asyncio.get_running_loop()
-        while going:
-            together, rows = list[_Waiting](), 0
-            with suppress(TimeoutError):
-                async with asyncio.timeout(None) as until:
-                    while rows < GATHER_ROWS:
-                        one = await self._waiting.get()
-                        if one is None:
-                            going = False
-                            break
-                        if not together:
-                            until.reschedule(loop.time() + GATHER_S)
-                        together.append(one)
-                        rows += len(one.drafts)
+        while one := await self._waiting.get():
+            if self._held < GATHER_ROWS:
+                await asyncio.sleep(GATHER_S)
+            together, rows = [one], len(one.drafts)
+            while rows < GATHER_ROWS and not self._waiting.empty():
+                if (one := self._waiting.get_nowait()) is None:
+                    self._waiting.put_nowait(None)
+                    break
+                together.append(one)
+                rows += len(one.drafts)
             for how in dict.fromkeys(one.how for one in together):
                 alike = [one for one in together if one.how == how]
                 for part in [[one] for one in alike] if dict(how).get("whole") else [alike]:
@@ -147,7 +143,7 @@ class Appends:
     async def close(self) -> None:
         """Let `run` end when everything that waits is appended."""
         self._closed = True
-        await self._waiting.put(None)
+        self._waiting.put_nowait(None)
 
     async def _append(self, together: Sequence[_Waiting]) -> None:
         drafts = [draft for one in together for draft in one.drafts]
@@ -178,6 +174,83 @@ class Appends:
                 await asyncio.sleep(0)
 
 
+class Guard:
+    """Checks requests. Without any key, a caller on loopback may do what the command line may."""
+
+    def __init__(self, access: Access, *, host: str, names: Collection[str] = ()) -> None:
+        """Read the keys.
+
+        host    the address that is served; a key is demanded unless it is loopback
+        names   further names of this server, for Host and Origin; without any, on another address than
+                loopback, all are taken: a key is needed there, which another site's script does not have
+        """
+        try:
+            is_local = ipaddress.ip_address(host.strip("[]")).is_loopback
+        except ValueError:
+            is_local = host == "localhost"
+        self._access, self._only_keys = access, not is_local
+        local = ("localhost", "127.0.0.1", "::1", "[::1]", host)
+        self._names = {*names, *local} if names or is_local else set()
+        self._keys: dict[str, AccessKey] = {}
+        self._change = -1
+        self._spent: dict[str, tuple[float, float]] = {}  # key -> (requests left, when that was)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the keys where they have changed; blocks."""
+        change = self._access.changes()
+        if change != self._change:
+            self._keys, self._change = {key.id: key for key in self._access.every()}, change
+
+    def check_names(self, host: str | None, origin: str | None) -> None:
+        """Raise Misdirected where Host or Origin is another's (DNS rebinding)."""
+        if not self._names:
+            return
+        if host is None or _name_of(f"//{host}") not in self._names:
+            raise Misdirected("this server has another name: `kgray serve --name NAME` adds one")
+        if origin is not None and _name_of(origin) not in self._names:
+            raise Misdirected("pages of another origin may not ask this server")
+
+    def caller(self, authorization: str | None) -> AccessKey | None:
+        """Return the key that is presented; None = none is needed. Raises Denied, TooMany.
+
+        One is needed once there is one, revoked or not, and for any address but loopback.
+        """
+        if not (self._only_keys or self._keys):
+            return None
+        kind, _, given = (authorization or "").partition(" ")
+        found = presented(self._keys, given.strip(), times.now()) if kind.lower() == "bearer" else None
+        if found is None:
+            said = "a key is needed that stands: Authorization: Bearer KEY (`kgray keys add` makes one)"
+            raise Denied(said)
+        if (rate := found.rate) is not None:  # of these requests each second, what is left over lasts one
+            now = time.monotonic()
+            left, at = self._spent.get(found.id, (rate, now))
+            left = min(rate, left + (now - at) * rate)
+            if left < 1:
+                raise TooMany(rate)
+            self._spent[found.id] = left - 1, now
+        return found
+
+
+def check_scope(key: AccessKey | None, scope: str, group: str | None) -> None:
+    """Raise Forbidden, alike for groups that exist or not, where a key does not allow this."""
+    if key is None:
+        return
+    if group is not None and not key.reaches(group):
+        raise Forbidden("the key does not reach this group")
+    if not key.allows(scope):
+        raise Forbidden(f"the key lacks the scope {scope}")
+
+
+@lru_cache(maxsize=256)
+def _name_of(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """What a server takes on. max_pending: episodes; max_age_s: of the oldest of them; max_body: bytes.
@@ -197,10 +270,17 @@ class Door:
     """The parts of one server; `opened` starts and ends them."""
 
     def __init__(
-        self, memory: Memory, *, host: str, names: Collection[str], bounds: Bounds, ingests: bool,
-        webhook_key: bytes | None = None, private_webhooks: bool = False,
+        self, memory: Memory, *, host: str = "127.0.0.1", names: Collection[str] = (),
+        bounds: Bounds | None = None, ingests: bool = True, webhook_key: bytes | None = None,
+        private_webhooks: bool = False,
     ) -> None:  # fmt: skip
-        self.memory, self.bounds, self._ingests = memory, bounds, ingests
+        """Take over a memory, which its owner closes.
+
+        host, names     see `Guard`: the address that is served, further names of the server
+        ingests         False: another process ingests what is added here
+        webhook_key     secrets of webhooks are derived with it; None: there are none
+        """
+        self.memory, self.bounds, self._ingests = memory, bounds or Bounds(), ingests
         self.metrics = Metrics()
         memory.on_stage, memory.on_call = self.metrics.stage, self.metrics.called
         memory.on_view = self.metrics.views.inc
@@ -241,13 +321,14 @@ class Door:
             await to_thread.run_sync(self.ingesting.look)
             self.metrics.pending.set(self.ingesting.pending)
             self.metrics.oldest.set(self.ingesting.oldest_s)
-            await asyncio.sleep(REFRESH_S)
+            await asyncio.sleep(_REFRESH_S)
 
     def _ended(self, outcome: str) -> None:
         """Count what became of an entry; called in the thread that ingests, which gives way to reads."""
         self.metrics.episodes.labels(outcome).inc()
         if self._readers.borrowed_tokens + self._long.borrowed_tokens:
-            time.sleep(min(_GIVES_WAY * (time.monotonic() - self._ended_at), _LONGEST_PAUSE_S))
+            # Three times as long as the entry took: ingestion keeps a quarter.
+            time.sleep(min(3.0 * (time.monotonic() - self._ended_at), 0.1))
         self._ended_at = time.monotonic()
 
     def check_room(self) -> None:

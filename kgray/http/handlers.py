@@ -13,34 +13,18 @@ from itertools import islice
 from typing import Annotated, Any, Literal
 
 from anyio import to_thread
-from fastapi import Header, Path, Query, Request, Response
+from fastapi import Depends, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from opentelemetry import trace
 from pydantic import ValidationError
 from starlette.responses import JSONResponse, StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from kgray import kinds, times
 from kgray.errors import InputError, KgrayError
-from kgray.http.door import LONGEST_S, At, Door, check_known, holder_of, noted
-from kgray.http.guard import check_scope
-from kgray.http.models import (
-    Appending,
-    ContextOf,
-    Group,
-    Identifier,
-    Limit,
-    Merge,
-    MomentOf,
-    Number,
-    Retry,
-    Search,
-    Split,
-    Undo,
-    Withdrawal,
-)  # fmt: skip
+from kgray.http import models
+from kgray.http.door import LONGEST_S, At, Door, check_known, check_scope, holder_of, noted
+from kgray.http.models import Group, Identifier, Limit, MomentOf, Number, Withdrawal
 from kgray.http.problems import Conflict, Malformed, Overloaded, TooLarge, told
-from kgray.http.problems import answer as answered
 from kgray.intake.drafts import Defaults, Refusal, draft_from, parse_json
 from kgray.intake.files import Submitted
 from kgray.intake.formats import MAX_LINE, json_lines
@@ -68,7 +52,6 @@ _TYPES: Mapping[str, Any] = {
 }
 TAGGED = frozenset("history show neighbourhood diff dump".split())  # without a clock: they have an ETag
 _LINES = 500  # of a dump, at a time
-_BEAT_S, _PAUSE_S = 15.0, 0.5  # of a stream without news; between two looks
 Prefer = Annotated[
     str | None, Header(max_length=200, description="wait=N: answer when it is done, at most N s")
 ]
@@ -76,15 +59,12 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"))  # made once: appends are man
 _WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,4})(?:$|[,;\s])")
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 _NDJSON = ("application/x-ndjson", "application/jsonl", "application/ndjson", "application/x-jsonlines")
-_LOOK_S = 0.5  # between two looks where another process ingests
-_LARGE = 1 << 14  # bytes of a body that is not parsed in the event loop
-MAX_ROWS = 1000  # of one request
-_SHOWN = 100  # refusals of a backfill that are told
-_PORTION = 500  # rows of a backfill that are appended together
+_LOOK_S = 0.5  # between two looks of a stream, and where another process ingests
+_MAX_ROWS = 1000  # of one request
 Row = Submitted | Refusal
 
 
-async def search(door: At, group: Group, body: Search) -> Response:
+async def search(door: At, group: Group, body: models.Search) -> Response:
     """Return ranked hits: facts that hold (now, or as of then), entities, episodes."""
     began = time.perf_counter()
     found = await door.read(door.memory.explain, body.query, group=group, **body.arguments())
@@ -98,7 +78,7 @@ async def search(door: At, group: Group, body: Search) -> Response:
     return JSONResponse(answer)
 
 
-async def context(door: At, group: Group, body: ContextOf) -> Response:
+async def context(door: At, group: Group, body: models.ContextOf) -> Response:
     """Return a text to put into a prompt, within a budget of tokens."""
     found = await door.read(door.memory.context, body.query, group=group, **body.arguments())
     return JSONResponse(found.as_dict())
@@ -162,8 +142,21 @@ async def dump(door: At, request: Request, group: Group, known_at: MomentOf = No
     return StreamingResponse(pieces(), media_type="application/x-ndjson", headers=headers)
 
 
+async def _counted(door: At) -> AsyncIterator[None]:
+    """Hold a place for a stream, if there is one: taken in the same step, because many may come at once."""
+    if door.streams >= door.bounds.max_streams:
+        raise Overloaded(f"{door.streams} streams are open: try again", wait_s=30)
+    door.streams += 1
+    try:
+        with door.metrics.streams.track_inprogress():
+            yield
+    finally:
+        door.streams -= 1
+
+
 async def events(
-    door: At, group: Group, last_event_id: Annotated[str | None, Header(max_length=20)] = None,
+    door: At, group: Group, _: Annotated[None, Depends(_counted)],
+    last_event_id: Annotated[str | None, Header(max_length=20)] = None,
     since: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
 ) -> Response:  # fmt: skip
     """Stream commits as server-sent events; `id` is the commit's number, which `Last-Event-ID` resumes."""
@@ -171,28 +164,7 @@ async def events(
     resumed = int(last_event_id) if last_event_id and last_event_id.isdecimal() else since
     at = (await door.head(group)).last_recorded if resumed is None else resumed
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    made = _Events(_stream(door, group, at), headers=headers, media_type="text/event-stream")
-    made.door = door
-    return made
-
-
-class _Events(StreamingResponse):
-    """A stream, if there is room for it: counted in the same step, because many may come at once."""
-
-    door: Door
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        door = self.door
-        if door.streams >= door.bounds.max_streams:
-            full = Overloaded(f"{door.streams} streams are open: try again", wait_s=30)
-            await answered(Request(scope), full)(scope, receive, send)
-            return
-        door.streams += 1
-        try:
-            with door.metrics.streams.track_inprogress():
-                await super().__call__(scope, receive, send)
-        finally:
-            door.streams -= 1
+    return StreamingResponse(_stream(door, group, at), headers=headers, media_type="text/event-stream")
 
 
 async def _stream(door: Door, group: str, at: int) -> AsyncIterator[str]:
@@ -208,16 +180,16 @@ async def _stream(door: Door, group: str, at: int) -> AsyncIterator[str]:
                     f"id: {one['commit']}\nevent: commit\ndata: {json.dumps(one)}\n\n"
                     for one in found["commits"]
                 )
-            elif time.monotonic() - spoke > _BEAT_S:
+            elif time.monotonic() - spoke > 15.0:
                 spoke = time.monotonic()
                 yield ": nothing new\n\n"
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(_LOOK_S)
     except KgrayError as error:  # the answer has begun: the client comes back with Last-Event-ID
         yield f": ended: {error}\n\n"
 
 
-def wait_of(prefer: str | None) -> float | None:
-    """Return the seconds of `Prefer: wait=N` (RFC 7240); None = not asked for."""
+def _wait_of(prefer: str | None) -> float | None:
+    """Return the seconds of `Prefer: wait=N` (RFC 7240)."""
     found = _WAIT.search(prefer or "")
     return None if found is None else min(float(found[1]), LONGEST_S)
 
@@ -227,37 +199,33 @@ async def append(request: Request) -> Response:
     door: Door = request.app.state.door
     group, headers = request.path_params["group"], request.headers
     check_scope(holder_of(request), "add", group)
-    check_known(request, Appending.model_fields)
+    check_known(request, models.Appending.model_fields)
     check_group(group)
     door.check_room()
     body, kind = await request.body(), headers.get("content-type", "application/json")
-    how = _how(request)
+    try:
+        how = models.Appending.model_validate(dict(request.query_params))
+    except ValidationError as error:
+        faults = [{**one, "loc": ("query", *one["loc"])} for one in error.errors()]
+        raise RequestValidationError(faults) from None
 
     def parsed() -> list[Row]:
-        rows = drafted(_rows_of(body, kind), group, headers.get("idempotency-key"))
-        found = list(islice(rows, MAX_ROWS + 1))
-        if len(found) > MAX_ROWS:
-            raise TooLarge(f"more than {MAX_ROWS} rows: send several requests, or use /backfill")
+        rows = _drafted(_rows_of(body, kind), group, headers.get("idempotency-key"))
+        found = list(islice(rows, _MAX_ROWS + 1))
+        if len(found) > _MAX_ROWS:
+            raise TooLarge(f"more than {_MAX_ROWS} rows: send several requests, or use /backfill")
         if not found:
             raise InputError("the body holds no row")
         return found
 
-    rows = parsed() if len(body) < _LARGE else await to_thread.run_sync(parsed)
+    rows = parsed() if len(body) < 1 << 14 else await to_thread.run_sync(parsed)  # not in the event loop
     pairs, refused = await _appended(
         door, rows, dry_run=how.dry_run, whole=how.on_error == "stop", replace=how.replace, again=how.again
     )
     ended: dict[str, int] | None = {"pending": 0, "dry_run": True} if how.dry_run else None
-    if ended is None and (wait := wait_of(headers.get("prefer"))) is not None:
+    if ended is None and (wait := _wait_of(headers.get("prefer"))) is not None:
         ended = await _ended(door, group, [one for _, one in pairs], wait)
     return _answered(request, pairs, refused, ended)
-
-
-def _how(request: Request) -> Appending:
-    try:
-        return Appending.model_validate(dict(request.query_params))
-    except ValidationError as error:
-        faults = [{**one, "loc": ("query", *one["loc"])} for one in error.errors()]
-        raise RequestValidationError(faults) from None
 
 
 def _rows_of(body: bytes, content_type: str) -> Iterator[tuple[int, object]]:
@@ -275,7 +243,7 @@ def _rows_of(body: bytes, content_type: str) -> Iterator[tuple[int, object]]:
     yield from enumerate(found if isinstance(found, list) else [found], 1)
 
 
-def drafted(rows: Iterable[tuple[int, object]], group: str, key: str | None) -> Iterator[Row]:
+def _drafted(rows: Iterable[tuple[int, object]], group: str, key: str | None) -> Iterator[Row]:
     """Yield what can be accepted into a group, and what not. key: gives rows an id, `KEY#LINE`."""
     if key is not None and not _KEY.fullmatch(key):
         raise InputError("Idempotency-Key must be 1 to 200 printable ASCII characters without blanks")
@@ -367,13 +335,13 @@ async def backfill(door: At, request: Request, group: Group, again: bool = False
     door.check_room()
     counts, refusals = {"accepted": 0, "duplicate": 0, "refused": 0}, list[Refusal]()
     async for first, block in _blocks(request):
-        rows = drafted(((n or 0, row) for n, row in json_lines(io.BytesIO(block), first)), group, None)
-        while portion := list(islice(rows, _PORTION)):
+        rows = _drafted(((n or 0, row) for n, row in json_lines(io.BytesIO(block), first)), group, None)
+        while portion := list(islice(rows, 500)):  # appended together
             pairs, refused = await _appended(door, portion, again=again, bulk=True)
             for status in ("accepted", "duplicate"):
                 counts[status] += sum(one.status == status for _, one in pairs)
             counts["refused"] += len(refused)
-            refusals = [*refusals, *refused][:_SHOWN]
+            refusals = [*refusals, *refused][:100]  # the first are told
     return JSONResponse({**counts, "refusals": [one.as_dict() for one in refusals]}, 202)
 
 
@@ -391,7 +359,7 @@ async def _blocks(request: Request) -> AsyncIterator[tuple[int, bytes]]:
         yield first, held
 
 
-async def retry(door: At, group: Group, body: Retry) -> Response:
+async def retry(door: At, group: Group, body: models.Retry) -> Response:
     """Take failed episodes up again: all, or these."""
     check_group(group)
     count = await door.call(lambda: retried(door.memory.store, group, body.episodes, now=times.now()))
@@ -399,45 +367,44 @@ async def retry(door: At, group: Group, body: Retry) -> Response:
     return JSONResponse({"accepted": count}, 202)
 
 
-async def merge(door: At, request: Request, group: Group, body: Merge, prefer: Prefer = None) -> Response:
-    """Make one entity of two."""
-    return await _correct(door, request, group, prefer, "merge", entities=tuple(body.entities))
+# Of a correction: its body, what that asks of `Memory.request`, what it does.
+CORRECTIONS: Mapping[OperationKind, tuple[type[models.Body], Callable[[Any], dict[str, Any]], str]] = {
+    "merge": (models.Merge, lambda body: {"entities": tuple(body.entities)}, "Make one entity of two."),
+    "distinct": (models.Merge, lambda body: {"entities": tuple(body.entities)}, "Hold two entities apart."),
+    "split": (
+        models.Split, lambda body: {"entities": (body.entity,), "surfaces": tuple(body.surfaces)},
+        "Make the mentions with these names another entity.",
+    ),
+    "undo": (models.Undo, lambda body: {"target": body.sequence}, "Take a merge, split or distinction back."),
+}  # fmt: skip
 
 
-async def distinct(door: At, request: Request, group: Group, body: Merge, prefer: Prefer = None) -> Response:
-    """Hold two entities apart."""
-    return await _correct(door, request, group, prefer, "distinct", entities=tuple(body.entities))
+def corrects(kind: OperationKind) -> Callable[..., Any]:
+    """Return the handler of a correction, which takes its place in the group's order."""
+    body_of, what_of, said = CORRECTIONS[kind]
 
+    async def handle(
+        door: At, request: Request, group: Group, body: Any, prefer: Prefer = None  # noqa: ANN401
+    ) -> Response:  # fmt: skip
+        what = what_of(body)
+        await noted(door, request, kind, check_group(group), what)
+        sequence = await door.change(door.memory.request, kind, group=group, **what)
+        door.ingesting.appended(1)
+        until = time.monotonic() + (_wait_of(prefer) or 0.0)
+        while True:
+            found = await door.read(door.memory.operation, sequence, group=group)
+            if found["state"] == "refused":
+                raise InputError(str(found["result"]["error"]))
+            if found["state"] == "done":
+                return JSONResponse({"sequence": sequence, "state": "done", **found["result"]})
+            if (pause := until - time.monotonic()) <= 0:
+                where = {"location": f"/v1/groups/{group}/operations/{sequence}"}
+                return JSONResponse({"sequence": sequence, "state": "pending"}, 202, where)
+            await door.ingesting.step(min(pause, _LOOK_S))
 
-async def split(door: At, request: Request, group: Group, body: Split, prefer: Prefer = None) -> Response:
-    """Make the mentions with these names another entity."""
-    what = {"entities": (body.entity,), "surfaces": tuple(body.surfaces)}
-    return await _correct(door, request, group, prefer, "split", **what)
-
-
-async def undo(door: At, request: Request, group: Group, body: Undo, prefer: Prefer = None) -> Response:
-    """Take a merge, split or distinction back."""
-    return await _correct(door, request, group, prefer, "undo", target=body.sequence)
-
-
-async def _correct(
-    door: Door, request: Request, group: str, prefer: str | None, kind: OperationKind, **what: Any  # noqa: ANN401
-) -> Response:  # fmt: skip
-    """Request a correction, which has its place in the group's order; 200 = it was waited for."""
-    await noted(door, request, kind, check_group(group), what)
-    sequence = await door.change(door.memory.request, kind, group=group, **what)
-    door.ingesting.appended(1)
-    until = time.monotonic() + (wait_of(prefer) or 0.0)
-    while True:
-        found = await door.read(door.memory.operation, sequence, group=group)
-        if found["state"] == "refused":
-            raise InputError(str(found["result"]["error"]))
-        if found["state"] == "done":
-            return JSONResponse({"sequence": sequence, "state": "done", **found["result"]})
-        if (pause := until - time.monotonic()) <= 0:
-            where = {"location": f"/v1/groups/{group}/operations/{sequence}"}
-            return JSONResponse({"sequence": sequence, "state": "pending"}, 202, where)
-        await door.ingesting.step(min(pause, _LOOK_S))
+    handle.__annotations__["body"] = body_of
+    handle.__name__, handle.__doc__ = kind, said
+    return handle
 
 
 async def retract(door: At, request: Request, group: Group, body: Withdrawal) -> Response:

@@ -12,10 +12,9 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import Receive, Scope, Send
 
 from kgray.errors import InputError
-from kgray.http.door import Door
-from kgray.http.guard import check_scope
+from kgray.http.door import Door, check_scope
 from kgray.ledger import Acceptance
-from kgray.mcp.server import Seat, build
+from kgray.mcp import Seat, build
 from kgray.memory.access import AccessKey
 from kgray.records import Draft, check_group
 
@@ -25,8 +24,13 @@ class Mounted:
 
     def __init__(self, door: Door) -> None:
         self._door = door
+
+        def seat_of(ctx: Context[Any]) -> Any:  # noqa: ANN401 - a Seat
+            request: Any = ctx.request_context.request
+            return request.scope["state"]["seat"]
+
         self._servers = {
-            (adds, forgets): build(_seat_of, adds=adds, forgets=forgets)
+            (adds, forgets): build(seat_of, adds=adds, forgets=forgets)
             for adds, forgets in product((True, False), repeat=2)
         }
         # Host and Origin are checked in front of every route.
@@ -45,37 +49,25 @@ class Mounted:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request at /mcp/GROUP, or at /mcp with a key that is bound to one group."""
         key: AccessKey | None = scope["state"].get("key")
-        group = _group_of(scope["path"], key)
+        if named := scope["path"].removeprefix("/mcp").strip("/"):
+            group = check_group(named)
+        elif key is not None and len(key.groups) == 1 and key.groups[0][-1:] != "*":
+            group = key.groups[0]
+        else:
+            said = "say which group: /mcp/GROUP; only a key that is bound to one group may leave it out"
+            raise InputError(said)
         check_scope(key, "read", group)
-        tools = (key is None or key.allows("add"), key is None or key.allows("remove"))
-        scope["state"]["seat"] = self._seat(group, key)
-        inner = {**scope, "path": "/", "raw_path": b"/", "root_path": ""}
-        await self._apps[tools](inner, receive, send)
-
-    def _seat(self, group: str, key: AccessKey | None) -> Seat:
         door = self._door
 
         async def accept(drafts: list[Draft]) -> list[Acceptance]:
             door.check_room()
             return await door.appends.accept(drafts)
 
-        return Seat(
+        scope["state"]["seat"] = Seat(
             memory=door.memory, group=group, read=door.read, change=door.change, call=door.call,
             background=door.ingesting, accept=accept, key=key.id if key else "",
             count=lambda *labels: door.metrics.mcp_calls.labels(*labels).inc(),
         )  # fmt: skip
-
-
-def _group_of(path: str, key: AccessKey | None) -> str:
-    named = path.removeprefix("/mcp").strip("/")
-    if named:
-        return check_group(named)
-    if key is not None and len(key.groups) == 1 and key.groups[0][-1:] != "*":
-        return key.groups[0]
-    raise InputError("say which group: /mcp/GROUP; only a key that is bound to one group may leave it out")
-
-
-def _seat_of(ctx: Context[Any]) -> Seat:
-    request: Any = ctx.request_context.request
-    seat: Seat = request.scope["state"]["seat"]
-    return seat
+        tools = (key is None or key.allows("add"), key is None or key.allows("remove"))
+        inner = {**scope, "path": "/", "raw_path": b"/", "root_path": ""}
+        await self._apps[tools](inner, receive, send)

@@ -71,7 +71,7 @@ STATUS: Mapping[type[KgrayError], int] = {
 _CODES = {400: "malformed", 408: "too_slow", 413: "too_large"}  # of HTTP's own errors; else the phrase
 
 
-def answer(request: Request, error: KgrayError) -> Response:
+async def answer(request: Request, error: KgrayError) -> Response:
     """Return an error as a response."""
     kind = next(kind for kind in type(error).__mro__ if kind in STATUS)
     status, field = STATUS[kind], getattr(error, "field", None)
@@ -89,25 +89,20 @@ def code_of(kind: type[KgrayError]) -> str:
 
 
 def told(
-    request: Request, kind: type[KgrayError], detail: str, **more: Any  # noqa: ANN401 - of `_problem`
+    request: Request, kind: type[KgrayError], detail: str, *, faults: Sequence[Mapping[str, Any]] = (),
+    headers: Mapping[str, str] | None = None, more: Mapping[str, Any] | None = None,
 ) -> Response:  # fmt: skip
-    """Return the problem of a class in STATUS; more: faults, headers, more, as of `_problem`."""
-    title = re.split(r"[;:.]", kind.__doc__ or "")[0]
-    return _problem(request, STATUS[kind], code_of(kind), title, detail, **more)
+    """Return the problem of a class in STATUS.
 
-
-def _problem(
-    request: Request, status: int, code: str, title: str, detail: str, *,
-    faults: Sequence[Mapping[str, Any]] = (), headers: Mapping[str, str] | None = None,
-    more: Mapping[str, Any] | None = None,
-) -> Response:  # fmt: skip
-    """Return a problem. faults: {"pointer", "detail"} of each fault in the body; more: further members."""
+    faults  {"pointer", "detail"} of each fault in the body; more: further members, which replace others
+    """
+    code, title = code_of(kind), re.split(r"[;:.]", kind.__doc__ or "")[0]
     body = {
-        "type": f"urn:kgray:problem:{code}", "title": title, "status": status, "detail": detail,
+        "type": f"urn:kgray:problem:{code}", "title": title, "status": STATUS[kind], "detail": detail,
         "instance": request.scope["path"], "code": code, "errors": list(faults),
         "request_id": id_of(request), **(more or {}),
     }  # fmt: skip
-    return Response(json.dumps(body), status, dict(headers or {}), "application/problem+json")
+    return Response(json.dumps(body), body["status"], dict(headers or {}), "application/problem+json")
 
 
 def id_of(request: Request) -> str:
@@ -125,13 +120,10 @@ async def _on_invalid(request: Request, error: Any) -> Response:  # noqa: ANN401
 
 
 async def _on_http(request: Request, error: Any) -> Response:  # noqa: ANN401 - an HTTPException
-    phrase = HTTPStatus(error.status_code).phrase
-    code = _CODES.get(error.status_code, phrase.lower().replace(" ", "_"))
-    return _problem(request, error.status_code, code, phrase, str(error.detail), headers=error.headers)
-
-
-async def _on_kgray(request: Request, error: Any) -> Response:  # noqa: ANN401 - a KgrayError
-    return answer(request, error)
+    status, phrase = error.status_code, HTTPStatus(error.status_code).phrase
+    code = _CODES.get(status, phrase.lower().replace(" ", "_"))
+    about = {"type": f"urn:kgray:problem:{code}", "title": phrase, "status": status, "code": code}
+    return told(request, KgrayError, str(error.detail), headers=error.headers, more=about)
 
 
 async def _on_fault(request: Request, error: Exception) -> Response:
@@ -142,7 +134,7 @@ async def _on_fault(request: Request, error: Exception) -> Response:
 
 
 ON_ERROR: Mapping[Any, Any] = {
-    KgrayError: _on_kgray,
+    KgrayError: answer,
     RequestValidationError: _on_invalid,
     HTTPException: _on_http,
     Exception: _on_fault,

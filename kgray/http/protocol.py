@@ -1,61 +1,81 @@
-"""Bounds of what stands around bodies, which uvicorn does not set: its size and its time."""
+"""uvicorn as kgray runs it: with bounds of what stands around bodies, of its size and its time."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
+import uvicorn
+from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_S = 20.0  # also from the connection to the first request
-MAX_HEAD = 64 << 10  # bytes
+_MAX_HEAD = 64 << 10  # bytes
 
 
-class Bounded(HttpToolsProtocol):
-    """One connection."""
+def server_of(
+    app: FastAPI, host: str, port: int, ready: Callable[[str], None] = lambda _: None, grace_s: int = 10
+) -> uvicorn.Server:
+    """Return a server of an app of `create_app`.
 
+    ready   called with its address when it answers
+    grace_s for requests in flight, after SIGTERM; streams end at once
+    """
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:  # noqa: ANN401 - uvicorn's own
+            await super().startup(sockets)
+            if self.started:
+                bound = self.servers[0].sockets[0].getsockname()[1]
+                ready(f"http://{f'[{host}]' if ':' in host else host}:{bound}")
+
+        async def shutdown(self, sockets: Any = None) -> None:  # noqa: ANN401 - uvicorn's own
+            app.state.door.ending = True
+            await super().shutdown(sockets)
+
+    # Without proxy_headers: nothing asks for a client's address.
+    quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
+    how: dict[str, Any] = {"http": _Bounded, "proxy_headers": False, "timeout_keep_alive": 75}
+    return Server(uvicorn.Config(app, host, port, timeout_graceful_shutdown=grace_s, **quiet, **how))
+
+
+class _Bounded(HttpToolsProtocol):
     _late: asyncio.TimerHandle | None = None  # while a head is awaited, or an answered request goes on
     _size = 0  # bytes since the last head or body
 
     def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - uvicorn's own
-        """Await a head."""
         super().connection_made(transport)
         self.on_message_begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Await nothing."""
         self._await(None)
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        """Await the rest of a head; close the connection where it does not come."""
         super().on_message_begin()
         self._await(HEAD_S)
 
     def on_headers_complete(self) -> None:
-        """Await nothing."""
         self._size = 0
         self._await(None)
         super().on_headers_complete()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a field of a head; what follows a body is no part of it."""
-        if self._late is not None:
+        if self._late is not None:  # what follows a body is no part of a head
             super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of a body, whose size is bounded where it is read."""
-        self._size = 0
+        self._size = 0  # its size is bounded where it is read
         super().on_body(body)
 
     def data_received(self, data: bytes) -> None:
-        """Take what has arrived; refuse a head, or what follows a body, that is too long."""
         self._size += len(data)
         super().data_received(data)
         asked: Any = self.cycle  # None before the first request
         if self.transport.is_closing():
             return
-        if self._size > MAX_HEAD:
+        if self._size > _MAX_HEAD:
             self.send_400_response("The head of the request, or what follows its body, is too long.")
         elif self._late is None and asked is not None and asked.response_complete:
             self._await(HEAD_S)  # uvicorn's own bound is for a connection on which nothing comes

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import uvicorn
 
 import kgray
 from kgray.http import create_app
-from kgray.http.protocol import Bounded
+from kgray.http.protocol import server_of
 from kgray.memory import Memory
 from tests.waiting import HANGS_S, wait_for
 
@@ -50,9 +49,7 @@ def serving(folder: Path, **how: Any) -> Iterator[Served]:
     """Serve a folder until the block ends."""
     memory = kgray.open(folder, **how.pop("settings", {}))
     app = create_app(memory, **how)
-    server = uvicorn.Server(
-        uvicorn.Config(app, port=0, http=Bounded, log_level="error", timeout_graceful_shutdown=2)
-    )
+    server = server_of(app, "127.0.0.1", 0, grace_s=2)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     wait_for(lambda: server.started or not thread.is_alive())
@@ -62,7 +59,6 @@ def serving(folder: Path, **how: Any) -> Iterator[Served]:
     finally:
         for client in served.clients:
             client.close()
-        app.state.door.ending = True
         server.should_exit = True
         thread.join(HANGS_S)
         memory.close()

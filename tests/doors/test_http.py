@@ -24,9 +24,9 @@ import kgray.http.app as http_app
 from kgray import errors
 from kgray.cli import cli
 from kgray.http import Bounds
+from kgray.http.app import ROUTES
 from kgray.http.door import Appends, Door, Metrics
 from kgray.http.problems import STATUS, code_of
-from kgray.http.routes import ROUTES
 from kgray.intake.drafts import draft_from
 from tests.doors.chat_server import NOTHING, ChatServer, Say
 from tests.doors.served import serving

@@ -1,4 +1,4 @@
-"""The seven tools, typed; errors say what to do next, because a model reads them."""
+"""The memory for agents by the Model Context Protocol: seven tools, whose errors say what to do next."""
 
 from __future__ import annotations
 
@@ -30,9 +30,6 @@ INSTRUCTIONS = (
     "Long-term memory. Call get_context or search_memory before you answer about the past or about people. "
     "Call add_memory for decisions, preferences, facts and dates that should outlive this conversation."
 )
-_LOOK_S = 0.25
-_MAX_WAIT_S = 30.0
-_MAX_IDS = 100
 Runs = Callable[..., Awaitable[Any]]  # of a verb of the memory and its arguments: in a thread
 
 
@@ -117,7 +114,7 @@ class Forgotten(BaseModel):
 
 # Some clients send a list as one text, or as JSON in a text, which the SDK reads.
 _LISTED = BeforeValidator(lambda given: [given] if isinstance(given, str) else given)
-Ids = Annotated[list[str], _LISTED, Field(max_length=_MAX_IDS)]
+Ids = Annotated[list[str], _LISTED, Field(max_length=100)]
 Kinds = Annotated[list[Literal["fact", "entity", "episode"]], _LISTED]
 When = Annotated[str | None, Field(description="ISO 8601")]
 SeatOf = Callable[[Context[Any]], Seat]
@@ -245,12 +242,12 @@ class _Tools:
             raise InputError(f"{taken.reason}; leave the id out to keep both", field="id")
         if taken.retracted:
             return Added(id=taken.id, state="retracted")
-        until = time.monotonic() + min(max(wait_s, 0.0), _MAX_WAIT_S)
+        until = time.monotonic() + min(max(wait_s, 0.0), 30.0)
         while True:
             state = (await self._read(ctx, "episode", taken.id))["state"]
             if state not in ("accepted", "extracted") or time.monotonic() >= until:
                 return Added(id=taken.id, state="accepted" if state == "extracted" else state)
-            await seat.background.step(_LOOK_S)
+            await seat.background.step(0.25)
 
     async def forget(
         self, ids: Ids, ctx: Context[Any],
