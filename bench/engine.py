@@ -30,7 +30,7 @@ from kgray.memory import Memory
 from kgray.ontology import shipped
 from kgray.opening import open_with
 from kgray.ports import Embedder, Extractor, Judge, Store
-from kgray.ports.ingest import OnStep, OnWait, Totals, ignore, joined, silent
+from kgray.ports.ingest import OnStep, OnWait, Totals, ignore, joined
 from kgray.records import Draft
 from kgray.settings import ModelSettings, PipelineSettings, Settings, load
 from kgray.stores.sqlite import open_sqlite
@@ -230,7 +230,7 @@ def deployed(
     profile: Profile | None = None,
     *,
     detached: bool = True,
-    tell: OnWait = silent,
+    tell: OnWait = ignore,
 ) -> Deployment:
     """Start a store's actors in the Ray that this process has joined, and return them.
 

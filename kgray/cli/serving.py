@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import sys
-from contextlib import suppress
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +12,6 @@ import click
 from kgray import times
 from kgray.cli import printing
 from kgray.cli.frame import MOMENT, Call, Signals, command, finished, group_of, group_option, number, several
-from kgray.errors import SettingsError
 
 
 @command("Serve HTTP and MCP from one port.")
@@ -50,12 +45,13 @@ def serve(
     with needed_by("this", "serve"):
         from kgray.http import Bounds, create_app
         from kgray.http.protocol import server_of
+        from kgray.http.webhooks import key_in
     settings = call.settings()
     asked = {settings.store.backend, settings.embedder.backend, settings.reranker.backend}
     how = {} if asked.isdisjoint(("neo4j", "openai", "http")) else {"readers": 8}  # a read waits for these
     limits = Bounds(max_pending=bounds["max_pending"], max_age_s=bounds["max_age"], **how)
     posts: dict[str, Any] = {
-        "webhook_key": webhooks and _key_in(webhooks),
+        "webhook_key": webhooks and key_in(webhooks),
         "private_webhooks": private_webhooks,
     }
     with call.memory(create=True) as memory:
@@ -67,19 +63,6 @@ def serve(
             server = server_of(app, host, port, lambda address: click.echo(f"kgray serves {address}"))
             server.run()
     return 0 if server.started else 1
-
-
-def _key_in(path: Path) -> bytes:
-    """Return the key in a file that its owner alone can read; makes it where there is none."""
-    try:
-        with suppress(FileExistsError), open(path, "xb", opener=partial(os.open, mode=0o600)) as file:
-            file.write(secrets.token_bytes(32))
-        found = path.read_bytes()
-    except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from None
-    if len(found) < 32:
-        raise SettingsError(f"{path} has {len(found)} bytes: a key of webhooks has 32 random ones")
-    return found
 
 
 @command("An MCP server on stdin and stdout.")

@@ -12,18 +12,22 @@ import hmac
 import ipaddress
 import json
 import logging
+import os
 import re
+import secrets
 import socket
 import ssl
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kgray import times
-from kgray.errors import InputError, Unavailable
+from kgray.errors import InputError, SettingsError, Unavailable
 from kgray.memory.access import Webhook, Webhooks
 
 if TYPE_CHECKING:
@@ -38,6 +42,19 @@ _URL = re.compile(r"https?://[!-~]{1,1000}")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: an IPv4 address behind a gateway
 _UNICAST = ipaddress.ip_network("2000::/3")  # all that is allocated of the global IPv6 addresses
 _log = logging.getLogger("kgray.http")
+
+
+def key_in(path: Path) -> bytes:
+    """Return the key in a file that its owner alone can read; makes it where there is none."""
+    try:
+        with suppress(FileExistsError), open(path, "xb", opener=partial(os.open, mode=0o600)) as file:
+            file.write(secrets.token_bytes(32))
+        found = path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from None
+    if len(found) < 32:
+        raise SettingsError(f"{path} has {len(found)} bytes: a key of webhooks has 32 random ones")
+    return found
 
 
 def checked_url(url: str) -> str:

@@ -11,18 +11,8 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from kgray import times
+from kgray import records, times
 from kgray.errors import InputError
-from kgray.records import (
-    ExtractedEntity,
-    ExtractedFact,
-    Extraction,
-    Value,
-    as_value,
-    canonical,
-    clean_relation,
-    clean_text,
-)
 from kgray.times import Instant
 
 MAX_TRIPLES = 10_000  # of one episode: it is one transaction
@@ -41,13 +31,13 @@ def normalise(items: object, reference_time: Instant | None = None) -> str:
         raise InputError("the list of triples is empty", field="triples")
     if len(items) > MAX_TRIPLES:
         raise InputError(f"{len(items)} triples in one episode: at most {MAX_TRIPLES}", field="triples")
-    return canonical([_item(item, f"triples[{i}]", reference_time) for i, item in enumerate(items)])
+    return records.canonical([_item(item, f"triples[{i}]", reference_time) for i, item in enumerate(items)])
 
 
-def to_extraction(text: str, reference_time: Instant) -> Extraction:
+def to_extraction(text: str, reference_time: Instant) -> records.Extraction:
     """Return what a canonical list says; an item that ends before it starts is a line in `dropped`."""
     ordinals: dict[str, int] = {}  # names in order of first appearance
-    facts: list[ExtractedFact] = []
+    facts: list[records.ExtractedFact] = []
     dropped: list[str] = []
     for number, item in enumerate(json.loads(text)):
         given, ended = item.get("valid_at"), item.get("invalid_at")
@@ -67,15 +57,17 @@ def to_extraction(text: str, reference_time: Instant) -> Extraction:
             # A stated start equal to the reference time counts as inferred (R3).
             known = {"valid_from": start, "from_precision": start_precision}
             span |= known | {"inferred": start == reference_time}
-        value = Value(**item["value"]) if "value" in item else None
+        value = records.Value(**item["value"]) if "value" in item else None
         source = ordinals.setdefault(item["source"], len(ordinals))
         target = None if value is not None else ordinals.setdefault(item["target"], len(ordinals))
         shown, relation = value.shown() if value is not None else item["target"], item["relation"]
         said = item.get("text") or f"{item['source']} {relation.replace('_', ' ').lower()} {shown}"
-        fact = ExtractedFact(source=source, relation=relation, text=said, target=target, value=value, **span)
+        fact = records.ExtractedFact(
+            source=source, relation=relation, text=said, target=target, value=value, **span
+        )
         facts.append(fact)
-    entities = tuple(ExtractedEntity(name=name) for name in ordinals)
-    return Extraction(entities=entities, facts=tuple(facts), dropped=tuple(dropped), model="triples")
+    entities = tuple(records.ExtractedEntity(name=name) for name in ordinals)
+    return records.Extraction(entities=entities, facts=tuple(facts), dropped=tuple(dropped), model="triples")
 
 
 def check_name(value: object, field: str) -> str:
@@ -84,7 +76,7 @@ def check_name(value: object, field: str) -> str:
         raise InputError(f"{field} must be a text", field=field)
     if any(unicodedata.category(c) in {"Cc", "Cs"} for c in value):
         raise InputError(f"{field} contains a control character", field=field)
-    name = clean_text(value)
+    name = records.clean_text(value)
     if not name:
         raise InputError(f"{field} is an empty name", field=field)
     if len(name) > MAX_NAME:
@@ -99,7 +91,7 @@ def _item(item: object, where: str, reference_time: Instant | None) -> dict[str,
     row["source"] = check_name(item.get("source"), f"{where}.source")
     relation = check_name(item.get("relation"), f"{where}.relation")
     try:
-        row["relation"] = clean_relation(relation)
+        row["relation"] = records.clean_relation(relation)
     except ValueError as error:
         raise InputError(f"{where}.relation: {error}", field=f"{where}.relation") from None
     row |= _object(item, where)
@@ -132,7 +124,7 @@ def _object(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     if isinstance(value, dict) and "value" not in value:
         raise InputError(f'{field} is an object without "value"', field=field)
     try:
-        read = as_value(value)
+        read = records.as_value(value)
     except ValueError as error:
         raise InputError(f"{field}: {str(error)[:200]}", field=field) from None
     if any(unicodedata.category(c) in {"Cc", "Cs"} for c in read.shown()):

@@ -26,7 +26,7 @@ from kgray.memory.reads import When
 from kgray.memory.schedules import Schedules
 from kgray.ports import Answerer, Embedder, GraphView, SearchScope, Store, Summarizer
 from kgray.ports import Reranker as RerankingModel
-from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Stop, ignore, never, silent
+from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Stop, ignore, never
 from kgray.prompting.tokens import Counter, count_tokens
 from kgray.records import check_group
 from kgray.search import Context, Filters, Method, Query, Ranking, Recipe, Reranker, Searcher
@@ -85,7 +85,7 @@ class Memory(Corrections, BothWays):
         """
         super().__init__(store, embedder)
         self._searcher = Searcher(store, embedder, reranker)
-        self.on_wait: OnWait = silent  # called with a line when a method waits for another process
+        self.on_wait: OnWait = ignore  # called with a line when a method waits for another process
         # Called with the seconds of each stage of ingestion here, and with what each call of a model came to.
         self.on_stage: OnStage = lambda *_: None
         self.on_call: OnCall = lambda *_: None

@@ -31,7 +31,6 @@ from kgray.ports.ingest import (
     ignore,
     joined,
     never,
-    silent,
 )
 from kgray.records import Draft, Operation
 from kgray.rows import extraction
@@ -239,7 +238,7 @@ class LocalIngest:
     async def carry_out(
         self, queued: Mapping[str, Queued] | None, *, groups: Collection[str] | None = None,
         before: Mapping[str, int] | None = None, more: Stop = never, stop: Stop = never,
-        room: Room = boundless, on_step: OnStep = ignore, on_wait: OnWait = silent,
+        room: Room = boundless, on_step: OnStep = ignore, on_wait: OnWait = ignore,
     ) -> IngestOutcome:  # fmt: skip
         """Carry out all that is pending; see `Ingest`. If the other process ends first, this one goes on."""
         store, announced = self._store, False

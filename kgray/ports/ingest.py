@@ -31,9 +31,6 @@ def ignore(*_: object) -> None:
     """Do nothing: of a step, of a line."""
 
 
-silent = ignore
-
-
 class Sequences:
     """Sequences of one group in ascending order; eight bytes each."""
 
@@ -98,9 +95,7 @@ COUNTS = tuple(field.name for field in fields(Totals) if field.type == "int")
 def joined(first: Totals, then: Totals) -> Totals:
     """Return the totals of two runs together."""
     found = Totals(**{name: getattr(first, name) + getattr(then, name) for name in COUNTS})
-    for part in (first, then):
-        for stage, seconds in part.seconds.items():
-            found.seconds[stage] = found.seconds.get(stage, 0.0) + seconds
+    found.seconds = {stage: first.seconds[stage] + then.seconds[stage] for stage in STAGES}
     found.first_claim = min((t.first_claim for t in (first, then) if t.first_claim is not None), default=None)
     found.last_commit = max((t.last_commit for t in (first, then) if t.last_commit is not None), default=None)
     return found
@@ -135,7 +130,7 @@ class Ingest(Protocol):
         stop: Stop = never,
         room: Room = boundless,
         on_step: OnStep = ignore,
-        on_wait: OnWait = silent,
+        on_wait: OnWait = ignore,
     ) -> IngestOutcome:
         """Return when all that is pending, or at least what is `queued`, has ended, or `stop()` is true.
 

@@ -21,7 +21,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from kgray.errors import SettingsError, Unavailable
-from kgray.ports.ingest import OnWait, silent
+from kgray.ports.ingest import OnWait, ignore
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, actor_of, answer, reached
 from kgray.runtime.pools import Lost, PoolSize
@@ -116,7 +116,7 @@ class Deployment:
                 answer(call, _ENGINE_S)
 
 
-def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait = silent) -> Deployment:
+def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait = ignore) -> Deployment:
     """Return the store's actors; start those that are missing.
 
     detached: start them so that they outlive this process
@@ -141,7 +141,7 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
         tell(f"starting {len(planned)} actors: {', '.join(planned)}")
     found = _start(spec, detached=detached)
     found.fresh, found.ours = fresh, fresh and not detached
-    for row in (rows := _come_up(found, tell if fresh else silent)):
+    for row in (rows := _come_up(found, tell if fresh else ignore)):
         _refuse_mixture(spec, row["spec"], profile=True)
     if fault := next((row["fault"] for row in rows if row["fault"] is not None), None):
         if fresh:

@@ -63,7 +63,7 @@ class RayIngest:
         stop: port.Stop = port.never,
         room: port.Room = port.boundless,  # noqa: ARG002 - the actors serve others too
         on_step: port.OnStep = port.ignore,
-        on_wait: port.OnWait = port.silent,
+        on_wait: port.OnWait = port.ignore,
     ) -> port.IngestOutcome:
         """Have all that is pending carried out; detached actors are left running."""
         before = ingesting.last_sequences(self._store) if before is None else before
@@ -118,7 +118,7 @@ class RayIngest:
             reranker = PooledReranker(OnWorkers(partial(self.pool, "reranker"), reranker), reranker)
         return embedder, reranker
 
-    def _join(self, tell: port.OnWait = port.silent, *, start: bool = False) -> Profile | None:
+    def _join(self, tell: port.OnWait = port.ignore, *, start: bool = False) -> Profile | None:
         """Join the Ray that runs; return its profile. Where none runs: None, unless it is to be started."""
         with self._joining:
             head = rays.read_head(self._data)
@@ -139,7 +139,7 @@ class RayIngest:
         """
         model, reads = self._settings.model, kind == "models"
         if reads and model.backend == "vllm":
-            self._up(port.silent)
+            self._up(port.ignore)
         else:
             try:
                 if (self._session is None and self._join() is None) or not rays.head_listens():

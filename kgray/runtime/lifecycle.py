@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kgray import locks
 from kgray.errors import Unavailable
-from kgray.ports.ingest import OnWait, silent
+from kgray.ports.ingest import OnWait, ignore
 from kgray.runtime import session
 from kgray.runtime.spec import Profile, spec_of
 from kgray.settings import Settings
@@ -43,7 +43,7 @@ def one_at_a_time(data: Path, tell: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def up(settings: Settings, data: Path, tell: OnWait = silent) -> dict[str, Any]:
+def up(settings: Settings, data: Path, tell: OnWait = ignore) -> dict[str, Any]:
     """Make sure a deployment runs that outlives this process, in the Ray that is named, noted or started.
 
     Returns its address, its job server ("" = none known), whether it was started just now, and its actors.
@@ -76,7 +76,7 @@ def up(settings: Settings, data: Path, tell: OnWait = silent) -> dict[str, Any]:
         raise
 
 
-def down(settings: Settings, data: Path, tell: OnWait = silent) -> dict[str, Any]:
+def down(settings: Settings, data: Path, tell: OnWait = ignore) -> dict[str, Any]:
     """Commit what is in flight, end the actors, then the Ray that `up` started; return how many of each."""
     head = session.read_head(data)
     ended = {"actors": 0, "processes": 0}
@@ -127,7 +127,7 @@ def status(settings: Settings, data: Path) -> dict[str, Any]:
 @contextmanager
 def _deployed(settings: Settings, data: Path, head: session.Head | None) -> Iterator[Deployment | None]:
     """Join the Ray, and yield the actors that exist there; None where there are none."""
-    with closing(session.open_session(settings, head, Profile(), silent)):
+    with closing(session.open_session(settings, head, Profile(), ignore)):
         from kgray.runtime.deploy import find
 
         yield find(spec_of(settings, data, {}).namespace)

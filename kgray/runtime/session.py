@@ -29,7 +29,7 @@ from typing import Any
 
 from kgray.errors import SettingsError, Stopped, StoreError, Unavailable
 from kgray.locks import replaced
-from kgray.ports.ingest import OnWait, silent
+from kgray.ports.ingest import OnWait, ignore
 from kgray.runtime.spec import Profile, export_secrets, load_profile, profile_of
 from kgray.settings import Settings
 
@@ -94,7 +94,7 @@ def token_environment(path: Path) -> dict[str, str]:
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
 
 
-def start_head(settings: Settings, profile: Profile, data: Path, tell: OnWait = silent) -> Head:
+def start_head(settings: Settings, profile: Profile, data: Path, tell: OnWait = ignore) -> Head:
     """Start a Ray that stays, note it in the data folder, and wait until it listens.
 
     Its processes get the secrets in their environment. If it does not come up, or the wait is interrupted,
@@ -275,7 +275,7 @@ def join(address: str, *, token: Path | None = None) -> Session:
     return Session(address, joined=True, mortal=token is not None)
 
 
-def start(settings: Settings, profile: Profile, tell: OnWait = silent) -> Session:
+def start(settings: Settings, profile: Profile, tell: OnWait = ignore) -> Session:
     """Start a Ray that lives as long as this process, or stay in the one this process is in already."""
     if (here := _current()) is not None:
         return Session(here)
