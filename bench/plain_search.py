@@ -18,7 +18,7 @@ from snowballstemmer import stemmer
 
 from kgray.evals.retrieval import Message
 from kgray.ports import Matrix, Vector
-from kgray.search.query import Question, languages
+from kgray.search.query import Question, Speakers, languages
 from kgray.search.query import read_question as read
 from kgray.times import from_datetime
 
@@ -91,6 +91,7 @@ class Together:
         stops = languages()["en"].stops
         self._vectors = vectors
         self._speakers = [message.speaker or "" for message in messages]
+        self._known = Speakers(set(self._speakers))
         self._times = [from_datetime(datetime.fromisoformat(message.at or "")) for message in messages]
         sessions: dict[tuple[str, str], list[int]] = defaultdict(list)
         for place, message in enumerate(messages):
@@ -102,7 +103,7 @@ class Together:
 
     def read(self, text: str) -> Question:
         """Return what a question says; `topic` is what its vector is of."""
-        return read(text, speakers=set(self._speakers), now=max(self._times))
+        return read(text, speakers=self._known, now=max(self._times))
 
     def ranked(self, question: Question, vector: Vector) -> list[int]:
         """Return the places of all messages, best first."""

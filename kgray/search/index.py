@@ -30,6 +30,7 @@ from kgray.graph import PROFILE, Community
 from kgray.kinds import COMMITTED, Read, Row
 from kgray.ports import Store, Vector, at_one_moment
 from kgray.rows import as_weights, community, sign_bits
+from kgray.search.query import Speakers
 from kgray.times import SECOND, Instant
 
 Ints = NDArray[np.int64]
@@ -292,7 +293,7 @@ class Messages(_Indexed):
         super().__init__(dimensions)
         self.times: Ints = np.zeros(0, np.int64)  # reference times
         self.speakers, self.sources = _Column(), _Column()
-        self.known: frozenset[str] = frozenset()  # the speakers: the same set until one is added, hashed once
+        self.known = Speakers()
 
     def add(self, found: Sequence[Row]) -> None:
         """Append rows of EPISODE_WORDS."""
@@ -303,10 +304,11 @@ class Messages(_Indexed):
         self.numbers.update((row[0], n) for n, row in enumerate(rows, len(self.numbers)))
         self.sequences = grown(self.sequences, (row[0] for row in rows))
         self.times = grown(self.times, (row[4] for row in rows))
+        before = len(self.speakers.texts)
         self.speakers.add([row[3] or "" for row in rows])
+        for speaker in self.speakers.texts[before:]:
+            self.known.add(speaker)
         self.sources.add([row[2] for row in rows])
-        if len(self.known) != len(self.speakers.texts):
-            self.known = frozenset(self.speakers.texts)
         self.__dict__.pop("sessions", None)
 
     def records(self, rows: Ints) -> list[Any]:

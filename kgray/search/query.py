@@ -7,11 +7,12 @@ left out of another: "die" is what an English question asks about. stopwords.txt
 from __future__ import annotations
 
 import re
+from bisect import insort
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cache, lru_cache
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -277,7 +278,7 @@ class Language(NamedTuple):
     dates: frozenset[str]  # what tells that a date may be mentioned: names of months, "week", "yesterday"
 
 
-_Called = dict[tuple[str, ...], tuple[str, ...]]  # words of names, whole or a first name -> whom they call
+_Words = tuple[str, ...]  # folded
 _Spread = list[tuple[str, int, int]]  # the words of a text, folded and undivided, each with its place
 _CAPITALS = re.compile(r"[^\W\d_]{2,}")
 _POSSESSIVE = re.compile(r"['’´`]s?(?!\w)", re.IGNORECASE)
@@ -294,7 +295,7 @@ _GENITIVES = frozenset({"de", "nl", "sv", "da", "nb"})  # "Annas Hund": names ta
 _ALSO_NAMES = frozenset({"will", "may"})  # stop words of English that are names where they have a capital
 
 
-def read_question(text: str, *, speakers: Collection[str], now: Instant) -> Question:
+def read_question(text: str, *, speakers: Speakers, now: Instant) -> Question:
     """Read a question; any text, never an error.
 
     now     what "yesterday" and "last week" count from: the clock, or the last message's time
@@ -303,7 +304,7 @@ def read_question(text: str, *, speakers: Collection[str], now: Instant) -> Ques
     plain = plain_words(start)
     code = language_of(plain)
     language = languages()[code]
-    found, places, of_somebody = _named(start, *_names(frozenset(speakers)), code)
+    found, places, of_somebody = _named(start, speakers, code)
     capitals: set[str] = set()  # what is written in capitals ("RR-NG", "the WHO"), and "May" within a text
     for match in () if start.isupper() else _CAPITALS.finditer(start):
         inside = match[0].istitle() and start[: match.start()].strip() != ""
@@ -343,24 +344,37 @@ def _has_digit(word: str) -> bool:
     return any(map(str.isdigit, word))
 
 
-@lru_cache(maxsize=64)
-def _names(speakers: frozenset[str]) -> tuple[_Called, tuple[str, ...]]:
-    """Return whom names call, and the speakers whose names stand in writing that has no spaces."""
-    called: _Called = {}
-    firsts: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
-    for speaker in sorted(speakers):
+class Speakers:
+    """Who has spoken, and whom a name calls: a whole name, or the first name of one of them alone."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._whole: dict[_Words, list[str]] = {}  # a name's words -> those who have it, in order
+        self._firsts: dict[_Words, set[_Words]] = {}  # a first name -> the whole names that begin with it
+        self.longest = 0  # words of a name
+        self.unspaced: list[str] = []  # whose names stand in writing that has no spaces, in order
+        for name in names:
+            self.add(name)
+
+    def add(self, speaker: str) -> None:
+        """Take in one who is not there."""
         spread = [_spread(part) for part in _BETWEEN_NAMES.split(speaker)]
         parts = [tuple([word for word, _, _ in part]) for part in spread if part]
         parts = [part for part in parts if part[0] not in _TITLES] or parts
-        name = tuple(chain.from_iterable(parts))
-        if name:
-            called[name] = (*called.get(name, ()), speaker)
-            firsts.setdefault(parts[0], set()).add(name)
-    for first, names in firsts.items():
-        if len(names) == 1 and len(first[0]) > 1 and first[0] not in _ROLES | languages()["en"].stops:
-            called.setdefault(first, called[next(iter(names))])
-    unspaced = tuple(name for name in sorted(speakers) if len(name) > 1 and _UNSPACED.match(name))
-    return dict(sorted(called.items(), key=lambda name: -len(name[0]))), unspaced
+        if name := tuple(chain.from_iterable(parts)):
+            insort(self._whole.setdefault(name, []), speaker)
+            self._firsts.setdefault(parts[0], set()).add(name)
+            self.longest = max(self.longest, len(name))
+        if len(speaker) > 1 and _UNSPACED.match(speaker):
+            insort(self.unspaced, speaker)
+
+    def called(self, words: _Words) -> Sequence[str]:
+        """Return those whom these words call."""
+        if words in self._whole:
+            return self._whole[words]
+        names = self._firsts.get(words, ())
+        if len(names) != 1 or len(words[0]) < 2 or words[0] in _ROLES | languages()["en"].stops:
+            return ()
+        return self._whole[next(iter(names))]
 
 
 def _spread(text: str) -> _Spread:
@@ -371,16 +385,14 @@ def _spread(text: str) -> _Spread:
     return places
 
 
-def _named(
-    text: str, called: _Called, unspaced: tuple[str, ...], code: str
-) -> tuple[tuple[str, ...], list[tuple[int, int]], bool]:
+def _named(text: str, known: Speakers, code: str) -> tuple[tuple[str, ...], list[tuple[int, int]], bool]:
     """Return the speakers that a text names; where, with what makes a name possessive; `of_somebody`."""
     spread = _spread(text)
     found: dict[str, None] = {}
     spans: list[tuple[int, int]] = []
     at, of_somebody = 0, False
     while at < len(spread):
-        size, speakers = _name_at(text, spread, at, called, code)
+        size, speakers = _name_at(text, spread, at, known, code)
         found.update(dict.fromkeys(speakers))
         if speakers and spread[at][0] not in _ROLES:
             start, end = spread[at][1], spread[at + size - 1][2]
@@ -388,7 +400,7 @@ def _named(
             spans.append((start, possessive.end() if possessive else end))
             of_somebody |= text[start].isupper() or not any(name[:1].isupper() for name in speakers)
         at += size
-    for name in unspaced:
+    for name in known.unspaced:
         place = text.find(name)
         if place >= 0 and name not in found:
             found[name] = None
@@ -397,20 +409,20 @@ def _named(
     return tuple(found), sorted(spans), of_somebody
 
 
-def _name_at(text: str, spread: _Spread, at: int, called: _Called, code: str) -> tuple[int, tuple[str, ...]]:
+def _name_at(text: str, spread: _Spread, at: int, known: Speakers, code: str) -> tuple[int, Sequence[str]]:
     """Return how many words the longest name takes that stands here, and whom it calls; 1 and () for none."""
     word, start, _ = spread[at]
     if word in languages()[code].stops and not (text[start].isupper() and start):
         return 1, ()  # "will" and "a" are no names
-    for size in range(min(len(next(iter(called), ())), len(spread) - at), 0, -1):  # the longest is first
+    for size in range(min(known.longest, len(spread) - at), 0, -1):
         words = tuple([folded for folded, _, _ in spread[at : at + size]])
         last, place, _ = spread[at + size - 1]
         calls = [words]
         if code in _GENITIVES and text[place].isupper() and len(last) > 3 and last.endswith("s"):
             calls.append((*words[:-1], last[:-1]))
         for call in calls:
-            if call in called:
-                return size, called[call]
+            if speakers := known.called(call):
+                return size, speakers
     return 1, ()
 
 

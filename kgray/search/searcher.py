@@ -80,10 +80,10 @@ class Searcher:
         text = query.text.encode("utf-8", "replace").decode()
         clock = now()
         with self._indexes.of(group) as index:
-            speakers = index.messages.known
             # "Last week" of a conversation that ended years ago is the week before its end.
             latest = min(clock, int(index.messages.times.max(initial=0))) or clock
-        question = read_question(text, speakers=speakers, now=latest if query.as_of is None else query.as_of)
+            counted_from = latest if query.as_of is None else query.as_of
+            question = read_question(text, speakers=index.messages.known, now=counted_from)
         topic: ports.Embedding | None = None
         if {"cosine", "sparse"} & {*ways.methods} or ways.reranker == "mmr":
             (topic,) = await ports.embedded(self.embedder, [question.topic])
