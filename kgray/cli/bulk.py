@@ -18,13 +18,11 @@ from kgray.cli import printing
 from kgray.cli.changing import defaults_of, nothing_accepted, print_counts, rows_options, say_end, say_quality
 from kgray.cli.frame import TEXT, Call, Signals, command, finished, group_of, group_option, number
 from kgray.errors import STOPPED, InputError, KgrayError
-from kgray.intake.drafts import Refusal
-from kgray.settings import CONFIG_NAME, Settings, config_file, load, public_environ
-from kgray.settings.checks import NEO4J_SCHEMES, Secret, is_address
 
 if TYPE_CHECKING:
     from kgray.backfill.run import RunRequest
     from kgray.memory import Memory
+    from kgray.settings import Settings
 
 _ORDER = "reference-time: sort the rows of all files by it first. Default: file."
 
@@ -146,8 +144,10 @@ def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest
 
 def _as_job(call: Call, settings: Settings, run: str, paths: tuple[str, ...], options: dict[str, Any]) -> int:
     from kgray.backfill.manifest import submitted
+    from kgray.intake.drafts import Refusal
     from kgray.runtime.jobs import Job, follow
     from kgray.runtime.spec import as_environ
+    from kgray.settings import public_environ
 
     if options["dry_run"]:
         raise InputError("--dry-run accepts nothing, so it is run in place: leave --submit out")
@@ -190,6 +190,8 @@ def _job_server(call: Call, settings: Settings, said: str | None) -> tuple[str, 
 
 def _job_options(call: Call, run: str, options: dict[str, Any]) -> Iterator[str]:
     """Yield the job's options: those of this command, with absolute paths, or without paths elsewhere."""
+    from kgray.settings import config_file
+
     yield from ("--json", "--run", run)
     if options["elsewhere"]:
         yield from ("--data", call.data) if call.data else ()
@@ -279,6 +281,7 @@ def graphiti(
 
       NEO4J_PASSWORD=... kgray import graphiti bolt://localhost:7687 --group team --from-group main
     """
+    from kgray.settings.checks import NEO4J_SCHEMES, is_address
     from kgray.wiring import needed_by
 
     with needed_by("kgray import graphiti", "neo4j"):
@@ -336,6 +339,9 @@ def _chosen(there: list[str], asked: str | None) -> str:
 
 def _settings_of_target(config: Path | None, data: str | None) -> Settings:
     """Return the target's settings; of its variables the password alone is used, where its file has none."""
+    from kgray.settings import CONFIG_NAME, load
+    from kgray.settings.checks import Secret
+
     if config is None and data is not None and (found := Path(data, CONFIG_NAME)).is_file():
         config = found
     others = {name: text for name, text in os.environ.items() if not name.startswith("KGRAY_STORE_")}

@@ -27,11 +27,11 @@ from kgray.cli.frame import (
     together,
 )
 from kgray.errors import FAULTY, ContentError, InputError, exit_code_of
-from kgray.intake.drafts import Defaults, Refusal, reasons
-from kgray.intake.files import Submitted, read_file, spooled
 
 if TYPE_CHECKING:
     from kgray.ingest.preview import Preview
+    from kgray.intake.drafts import Defaults, Refusal
+    from kgray.intake.files import Submitted
     from kgray.memory import Report
 
 FIRST = 10  # refusals that are shown one by one
@@ -50,6 +50,8 @@ rows_options = together(
 
 def defaults_of(options: dict[str, Any]) -> Defaults:
     """Return what the options say for rows that do not say it themselves."""
+    from kgray.intake.drafts import Defaults
+
     at = options["at"] and times.from_datetime(options["at"])
     return Defaults(group=options["group"], source=options["source"], kind=options["kind"], at=at)
 
@@ -102,6 +104,8 @@ def retry(call: Call, group: str | None, episodes: tuple[str, ...]) -> int:
 
 def _regular(name: str, stack: ExitStack) -> Path:
     """Return a path that can be read twice: standard input, pipes and the like are copied to a file first."""
+    from kgray.intake.files import spooled
+
     if name == "-":
         return stack.enter_context(spooled())
     path = Path(name)
@@ -118,12 +122,16 @@ def _regular(name: str, stack: ExitStack) -> Path:
 
 
 def _read(paths: list[tuple[str, Path]], defaults: Defaults) -> Iterator[Submitted | Refusal]:
+    from kgray.intake.files import read_file
+
     for name, path in paths:
         yield from read_file(path, defaults, name=name)
 
 
 async def _preview(call: Call, preview: Preview, items: Iterator[Submitted | Refusal]) -> int:
     """Print each change, and why rows would be refused or fail; return the exit code."""
+    from kgray.intake.drafts import Refusal
+
     faults, count = list[str](), 0
     for item in items:
         if isinstance(item, Refusal):
@@ -190,6 +198,7 @@ def print_counts(
         click.echo(_refusal_line(refusal))
     if (hidden := document["refused"] - FIRST) <= 0:
         return
+    from kgray.intake.drafts import reasons
     from kgray.locks import explained, for_owner
     from kgray.memory.correcting import REFUSED
 

@@ -18,10 +18,10 @@ from kgray.cli import printing
 from kgray.cli.frame import Call, any_group_option, command, finished
 from kgray.cli.waiting import last_outage
 from kgray.errors import DONE, FAULTY, INCOMPLETE, KgrayError
-from kgray.settings import Settings, config_file, unbuilt
 
 if TYPE_CHECKING:
     from kgray.memory import Memory
+    from kgray.settings import Settings
 
 
 @command("Make the data folder and its store.")
@@ -274,6 +274,8 @@ def _checks(call: Call) -> Iterator[Check]:
 
 
 def _chosen(call: Call, settings: Settings) -> Iterator[Check]:
+    from kgray.settings import config_file, unbuilt
+
     config = config_file(call.config, call.folder, os.environ)
     lines = list(unbuilt(settings))
     named = {name for name in os.environ if name.startswith("KGRAY_")} - {"KGRAY_DATA", "KGRAY_CONFIG"}
