@@ -7,7 +7,9 @@ by asking (R17).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -286,6 +288,8 @@ class _Slots:
     connected: Connected
     related: Related
     verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
+    # A mate may stand twice among those that are compared: its verdict is made twice, under two numbers.
+    _ordinals: Iterator[int] = field(default_factory=count)
 
     def exclude_mates(self, statement: Statement, fact: ExtractedFact) -> None:
         """Let a statement hold alone in its slot, as a field of a record does; nobody is asked.
@@ -362,7 +366,7 @@ class _Slots:
         a, b = min(one.id, other.id), max(one.id, other.id)
         self.verdicts[a, b] = Verdict(
             sequence=self.case.episode.sequence,
-            ordinal=len(self.verdicts),
+            ordinal=next(self._ordinals),
             a=a,
             b=b,
             exclusive=exclusive,

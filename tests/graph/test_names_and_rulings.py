@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from kgray import kinds
 from kgray.derivation.names import Relations
 from kgray.derivation.repair import differences
 from kgray.derivation.stored import records_of
 from kgray.ontology import shipped
+from kgray.ports import Answer, Question
 from kgray.records import Ruling
-from tests.graph.engine import GROUP, Engine, in_days, reading, triples, works
+from tests.graph.engine import GROUP, Engine, WildJudge, in_days, reading, triples, works
 
 APART = [
     ("C", "C++"),
@@ -268,3 +270,41 @@ def test_an_end_that_names_no_variant_gives_one_graph_in_every_order_of_arrival(
     assert {order: facts for order, facts in found.items() if facts != first} == {}
     many_facts = {"a-denial": 0, "a-denied-event": 0, "an-end": 1, "an-event": 1}
     assert len(first) == many_facts.get(name, 2), first
+
+
+class FoldingJudge(WildJudge):
+    """Says that KNOWS is ADORES, and that what is part-time excludes all else."""
+
+    @staticmethod
+    def _answer(question: Question) -> Answer:
+        if question.kind in {"entity", "variant"}:
+            return {"duplicate_of": None}
+        if question.kind == "relation":
+            return {"same_as": True} if {question.item, *question.candidates} == {"KNOWS", "ADORES"} else {}
+        if question.kind == "cardinality":
+            return {"cardinality": "many"}
+        excluded = "part-time" in question.item
+        return {"contradicts": list(range(len(question.candidates))) if excluded else []}
+
+
+def test_every_verdict_of_an_episode_is_kept_where_a_mate_is_found_in_two_ways(tmp_path: Path) -> None:
+    """R17, R26: by its slot, as its relation folds just now, and by its ends, as its relation is stored."""
+
+    def says(source: str, relation: str, target: str, text: str) -> dict[str, Any]:
+        return {"source": source, "relation": relation, "target": target, "fact": text, "kind": "holds"}
+
+    engine = Engine(tmp_path, judge=FoldingJudge(), judging="statement")
+    ann, bob, carol, dave = "Ann Smith", "Bob Jones", "Carol King", "Dave Hall"
+    engine.add(reading(0, [], [says(ann, "KNOWS", bob, f"{ann} knows {bob}")], client_id="a"))
+    adored = [says(ann, "ADORES", who, f"{ann} adores {who}") for who in (carol, dave)]
+    engine.add(reading(1, [], adored, client_id="b"))
+    ids = {one.name: one.id for one in engine.view().all_entities()}
+    engine.ask("merge", entities=(ids[ann], ids[bob]))  # so no statement of KNOWS is left but a loop
+    engine.add(reading(2, [], [says(ann, "KNOWS", carol, f"{ann} knows {carol} part-time")], client_id="c"))
+
+    ruled = [row[0] for row in engine.store.rows(kinds.ALL["verdicts"], engine.named())]
+    assert [ruled.count(sequence) for sequence in sorted(set(ruled))] == [1, 2], (
+        "of the second and the fourth"
+    )
+    assert differences(engine.store, engine.named()) == []
+    engine.check()
