@@ -60,6 +60,7 @@ VERBS: Mapping[str, tuple[str, str, str]] = {
 }
 _ORDERED = frozenset({"merge", "distinct", "split", "undo"})  # they take their place in a group's order
 _IN_PATH = re.compile(r"{(\w+)}")
+_HERE = frozenset({"stop", "on_step", "count"})  # functions: a server calls none
 
 
 def connect(
@@ -130,6 +131,7 @@ class Remote(BothWays):
             raise AttributeError(f"a remote memory has no {verb!r}")
         method, path, gives = VERBS[verb]
         taken = signature(getattr(Memory, verb))
+        taken = taken.replace(parameters=[one for name, one in taken.parameters.items() if name not in _HERE])
 
         async def ask(*args: Any, group: str, **asked: Any) -> Any:  # noqa: ANN401 - the verb's own
             asked = taken.bind(self, *args, group=group, **asked).arguments

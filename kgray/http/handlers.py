@@ -142,8 +142,15 @@ async def dump(door: At, request: Request, group: Group, known_at: MomentOf = No
     return StreamingResponse(pieces(), media_type="application/x-ndjson", headers=headers)
 
 
-async def _counted(door: At) -> AsyncIterator[None]:
-    """Hold a place for a stream, if there is one: taken in the same step, because many may come at once."""
+_Since = Annotated[int | None, Query(ge=0, le=1 << 62)]
+
+
+async def _counted(door: At, group: Group, since: _Since = None) -> AsyncIterator[None]:  # noqa: ARG001
+    """Hold a place for a stream, if there is one: taken in the same step, because many may come at once.
+
+    A request that is at fault is refused first: to come again would not help it.
+    """
+    check_group(group)
     if door.streams >= door.bounds.max_streams:
         raise Overloaded(f"{door.streams} streams are open: try again", wait_s=30)
     door.streams += 1
@@ -157,10 +164,9 @@ async def _counted(door: At) -> AsyncIterator[None]:
 async def events(
     door: At, group: Group, _: Annotated[None, Depends(_counted)],
     last_event_id: Annotated[str | None, Header(max_length=20)] = None,
-    since: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
+    since: _Since = None,
 ) -> Response:  # fmt: skip
     """Stream commits as server-sent events; `id` is the commit's number, which `Last-Event-ID` resumes."""
-    check_group(group)
     resumed = int(last_event_id) if last_event_id and last_event_id.isdecimal() else since
     at = (await door.head(group)).last_recorded if resumed is None else resumed
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}

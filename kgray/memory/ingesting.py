@@ -253,6 +253,7 @@ class LocalIngest:
         while True:
             try:
                 with store.writing():
+                    ended.clear()
                     ended.update(wait.ended())
                     return await self._run(step, ended, groups, more, stop, room)
             except Locked as error:

@@ -174,7 +174,7 @@ class GroupReads:
 
     @_at_one_moment
     def duplicates(self, *, group: str, limit: int = 50) -> list[LikelyPair]:
-        """Return pairs of entities that may be one, the likeliest first, without those held apart (R16)."""
+        """Return pairs of entities that may be one, the likeliest first, without those held apart."""
         if limit < 1:
             raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
         state = GroupState.load(self.store, group, self.embedder.dimensions)
@@ -344,7 +344,7 @@ class GroupReads:
 
     @_at_one_moment
     def log(self, *, group: str, after: int = 0, state: str | None = None, limit: int = 100) -> Row:
-        """Return a page of the accepted episodes, by sequence; "next": where to go on from, None: the end."""
+        """Return a page of the accepted episodes, by sequence; "next": where to go on, if any are left."""
         _check_limit(limit)
         if not 0 <= after <= 1 << 62:
             raise InputError("after must be a sequence, or 0", field="after")

@@ -94,6 +94,11 @@ def test_an_argument_that_no_verb_has_is_refused_as_by_a_folder(served, tmp_path
                 getattr(memory, verb)(*given, group="team", **how)
 
 
+def test_a_function_is_not_sent(served):
+    with kgray.connect(served.url) as memory, pytest.raises(TypeError, match="stop"):
+        memory.merge("a1", "a2", group="team", stop=bool)
+
+
 def test_it_tells_of_the_groups_that_its_key_reaches(served):
     with kgray.connect(served.url) as memory:
         memory.add("I work at Acme.", group="team", speaker="Alice")

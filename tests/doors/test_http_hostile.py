@@ -148,6 +148,11 @@ def test_streams_are_bounded_and_others_are_served_beside_them(tmp_path, count):
             open_streams(served, stack, count)
             one_more = client.get(f"{TEAM}/events")
             assert (one_more.status_code, one_more.json()["code"]) == (503, "overloaded")
+            at_fault = (
+                client.get(f"{TEAM}/events?since=x").status_code,
+                client.get("/v1/groups/a b/events").status_code,
+            )
+            assert at_fault == (422, 422), "coming again would not help them"
             assert client.post(f"{TEAM}/episodes", json={"text": "Hello"}).status_code == 202
             assert client.get("/healthz").status_code == 200
         wait_for(lambda: served.door.streams == 0)

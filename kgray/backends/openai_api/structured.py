@@ -206,8 +206,10 @@ class Asker:
         A status of 200 is not enough: a server that ignores a field looks like one that supports it.
         """
         at = self.client.endpoint
+        if (at.base_url, at.name) in DIALECTS:
+            return DIALECTS[at.base_url, at.name]
         async with self._probing:
-            dialect, refused = DIALECTS.get((at.base_url, at.name), Dialect()), 0
+            dialect, refused = Dialect(), 0
             while (at.base_url, at.name) not in DIALECTS:
                 prompt = Prompt("probe", "Reply with one JSON object.")
                 body = dialect.body(prompt, "Name a colour and three numbers.", _PROBE, room=256)
