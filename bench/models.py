@@ -27,7 +27,7 @@ from kgray.errors import InputError
 from kgray.ontology import shipped
 from kgray.ports import ExtractionRequest
 from kgray.prompting.prompts import Prompts, extraction_data
-from kgray.prompting.replies import EXTRACTION_TASKS
+from kgray.prompting.reply_schemas import extraction_schemas
 from kgray.records import Draft, Episode
 from kgray.runtime.fit import config_of, parameters
 
@@ -184,7 +184,7 @@ async def extract(folder: Path, shape: Shape) -> Figures:
     def body(text: str, room: int) -> Figures:
         data, schema = (
             extraction_data(ExtractionRequest(episode=_episode(text))),
-            EXTRACTION_TASKS["combined"],
+            extraction_schemas()["combined"],
         )
         return Dialect().body(prompt, data, schema, room=room, temperature=1.0)
 

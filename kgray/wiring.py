@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kgray.ingest.committer import Parts
     from kgray.ontology import Ontology
     from kgray.ports import Answerer, Embedder, Extractor, Judge, Reranker, ResponseCache, Store, Summarizer
-    from kgray.prompting.prompts import Prompts
+    from kgray.prompting.prompts import PromptFiles, Prompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +222,7 @@ def build_answerer(settings: Settings) -> Answerer:
     if settings.model.backend == "openai":
         from kgray.backends.openai_api.writing import OpenAIAnswerer
 
-        return OpenAIAnswerer(build_client(settings, "model"))
+        return OpenAIAnswerer(build_client(settings, "model"), build_prompt_files(settings))
     raise SettingsError(
         f'model.backend = "{settings.model.backend}" writes no answers: set model.backend = "openai" with '
         "model.base_url and model.name (KGRAY_MODEL_BACKEND, ...); kgray context needs no model."
@@ -236,7 +236,7 @@ def build_summarizer(settings: Settings, engine: Client | None = None) -> Summar
     require(settings, "model")
     from kgray.backends.openai_api.writing import OpenAISummarizer
 
-    return OpenAISummarizer(engine or _model_client(settings))
+    return OpenAISummarizer(engine or _model_client(settings), build_prompt_files(settings))
 
 
 def _model_client(settings: Settings) -> Client:
@@ -247,13 +247,20 @@ def _model_client(settings: Settings) -> Client:
     return build_client(settings, "model")
 
 
+def build_prompt_files(settings: Settings) -> PromptFiles:
+    """Return the texts of the prompts. Raises SettingsError for a wrong file in the user's folder."""
+    from kgray.prompting.prompts import PromptFiles
+
+    return PromptFiles(settings.prompts.folder)
+
+
 def build_prompts(settings: Settings, ontology: Ontology) -> Prompts:
     """Return the prompts with these settings filled in: the same for every episode of a run."""
     from kgray.prompting.prompts import Prompts
 
     file = settings.model.instructions_file
     own = (_text_of("model.instructions_file", file) if file else None, settings.model.instructions)
-    return Prompts(ontology, "\n\n".join(filter(None, own)))
+    return Prompts(ontology, "\n\n".join(filter(None, own)), build_prompt_files(settings))
 
 
 def build_embedder(settings: Settings) -> Embedder:

@@ -1,7 +1,7 @@
 """A chat request to its reply: by the text of the episode and the schema asked for, never by hidden ids.
 
-What a request holds: prompts/*.md and kgray/prompting.py. The task is the schema's name; a server
-that is asked in text finds it where the prompt names its reply schema.
+prompts/*.md and kgray/prompting/ define a request. The task is the schema's name; a request for text names
+its reply schema in the prompt.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bench.world.dice import Dice
 from bench.world.models import wild_answer
 from bench.world.oracle import Oracle
 from bench.world.telling import UNKNOWN
-from kgray.records import canonical
+from kgray.records import as_value, canonical
 
 _SECTION = re.compile(r"^<([A-Z]+)>\n(.*?)\n</\1>$", re.MULTILINE | re.DOTALL)
 _NAMED = re.compile(r"Reply schema ([A-Za-z_]+):")
@@ -84,13 +84,13 @@ def _extraction(oracle: Oracle, data: Mapping[str, Any]) -> dict[str, Any]:
     episode = data.get("EPISODE")
     if not isinstance(episode, dict):
         raise UnreadableRequest("the request has no section EPISODE")
-    text = episode.get("text", "")
+    text = episode["record"] if "record" in episode else episode.get("text", "")
     return oracle.extraction(text if isinstance(text, str) else canonical(text))
 
 
 def _combined(oracle: Oracle, data: Mapping[str, Any]) -> dict[str, Any]:
-    found = _extraction(oracle, data)
-    return {"entities": found["entities"], "facts": [wire_fact(fact) for fact in found["facts"]]}
+    reply = _extraction(oracle, data)
+    return {"entities": reply["entities"], "facts": _model_facts(reply)}
 
 
 def _entities(oracle: Oracle, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,48 +98,61 @@ def _entities(oracle: Oracle, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _missing(oracle: Oracle, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entities and facts that the request does not list."""
+    reply = _extraction(oracle, data)
     listed = {str(entity.get("name")) for entity in _list(data, "ENTITIES")}
-    return {"entities": [e for e in _extraction(oracle, data)["entities"] if e["name"] not in listed]}
+    sentences = data.get("FACTS")
+    known = set(map(str, sentences)) if isinstance(sentences, list) else set()
+    return {
+        "entities": [entity for entity in reply["entities"] if entity["name"] not in listed],
+        "facts": [fact for fact in _model_facts(reply) if fact["fact"] not in known],
+    }
 
 
 def _facts(oracle: Oracle, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts between the entities that the request lists, without dates."""
-    found = _extraction(oracle, data)
-    ids = {str(entity.get("name")): entity.get("id") for entity in _list(data, "ENTITIES")}
+    reply = _extraction(oracle, data)
+    listed = {str(entity.get("name")) for entity in _list(data, "ENTITIES")}
     facts = []
-    for fact in found["facts"]:
-        ends = {k: ids.get(found["entities"][fact[k]]["name"]) for k in ("source", "target") if k in fact}
-        if None not in ends.values():
-            whole = wire_fact({**fact, **ends})
-            facts.append({key: whole[key] for key in whole if key not in {"valid_at", "invalid_at"}})
+    for fact, model_fact in zip(reply["facts"], _model_facts(reply), strict=True):
+        ends = {reply["entities"][fact[end]]["name"] for end in ("source", "target") if end in fact}
+        if ends <= listed:
+            facts.append({key: model_fact[key] for key in model_fact if key not in {"start", "end"}})
     return {"facts": facts}
 
 
 def _dates(oracle: Oracle, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the dates of the facts that the request lists; a fact that was not told has none."""
-    told = {(f["fact"], f["kind"]): wire_fact(f) for f in _extraction(oracle, data)["facts"]}
+    known = {(fact["fact"], fact["status"]): fact for fact in _model_facts(_extraction(oracle, data))}
     dated = []
     for row in _list(data, "FACTS"):
-        fact = told.get((row.get("fact"), row.get("kind", "holds")), {})
-        dated.append(
-            {"id": row.get("id"), "valid_at": fact.get("valid_at"), "invalid_at": fact.get("invalid_at")}
-        )
+        fact = known.get((row.get("fact"), row.get("status", "current")), {})
+        dated.append({"id": row.get("id"), "start": fact.get("start"), "end": fact.get("end")})
     return {"facts": dated}
 
 
-def wire_fact(fact: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a fact with every key: null = not stated, "unknown" = an unknown start."""
-    start = fact.get("valid_at")
-    return {
-        "source": fact["source"],
-        "target": fact.get("target"),
-        "relation": fact["relation"],
-        "fact": fact["fact"],
-        "kind": fact["kind"],
-        "valid_at": UNKNOWN if "valid_at" in fact and start is None else start,
-        "invalid_at": fact.get("invalid_at"),
-        "value": fact.get("value"),
-    }
+_STATUSES = {"holds": "current", "ended": "ended", "happened": "event", "denied": "denied"}
+
+
+def _model_facts(reply: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the facts of a reply as a language model writes them: the names of both ends, every field."""
+    names = [entity["name"] for entity in reply["entities"]]
+    facts = []
+    for fact in reply["facts"]:
+        start = fact.get("valid_at")
+        target = as_value(fact["value"]).shown() if "value" in fact else names[fact["target"]]
+        facts.append(
+            {
+                "subject": names[fact["source"]],
+                "relation": fact["relation"],
+                "object": target,
+                "fact": fact["fact"],
+                "status": _STATUSES[fact["kind"]],
+                "start": UNKNOWN if "valid_at" in fact and start is None else start,
+                "end": fact.get("invalid_at"),
+            }
+        )
+    return facts
 
 
 _READING: Mapping[str, Callable[[Oracle, Mapping[str, Any]], dict[str, Any]]] = {

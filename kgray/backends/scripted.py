@@ -26,6 +26,7 @@ from typing import Any, Never
 
 from kgray.errors import ContentError, Cost, InvalidAnswer, KgrayError, Refused, SettingsError, Unavailable
 from kgray.ports import Answer, AnswerRequest, ExtractionRequest, Judged, QuestionRequest
+from kgray.prompting.prompts import load
 from kgray.prompting.replies import parse_answer, parse_extraction
 from kgray.records import Extraction, canonical
 
@@ -124,6 +125,8 @@ class ScriptedJudge(_Scripted):
 
 class ScriptedAnswerer(_Scripted):
     """Answers to users, word by word: {"text": ...} of a question of the task's kind, with it as its item."""
+
+    head = staticmethod(load)
 
     async def answer(self, request: AnswerRequest, on_text: Callable[[str], None]) -> Cost:
         brief = canonical({"kind": request.task, "items": [request.question]})

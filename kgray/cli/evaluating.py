@@ -77,7 +77,7 @@ def _answers(
     from kgray.evals.answers import Examination, Raw, as_asked
     from kgray.opening import open_with
     from kgray.settings import load
-    from kgray.wiring import build_client
+    from kgray.wiring import build_client, build_prompt_files
 
     # The judge's file says all of it: variables that choose the reader must not choose the judge, too.
     chosen = [call.settings(), call.settings() if judge is None else load(judge, environ={})]
@@ -89,7 +89,10 @@ def _answers(
     raw = Raw(place / f"answers-{way}-{_digest(asked_of.encode())}.jsonl")
     printing.note(f"raw answers are kept in {raw.path}")
     reader, grader = map(Asker, clients)
-    exam = Examination(reader=reader, judge=grader, way=cast("Way", way), tokens=tokens, raw=raw)
+    files = build_prompt_files(chosen[0])
+    exam = Examination(
+        reader=reader, judge=grader, way=cast("Way", way), tokens=tokens, raw=raw, files=files
+    )
     if way != "memory":
         rows = finished(exam.answer(None, [(talk.name, talk) for talk in dataset.conversations]))
     else:

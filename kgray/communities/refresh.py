@@ -168,7 +168,8 @@ class _Writer:
 
     def __init__(self, refresh: Refresh, shown: Snapshot, done: Refreshed) -> None:
         self.refresh, self.shown, self.done = refresh, shown, done
-        self.before, self.keeping = {one.id: one for one in shown.listed}, Kept(shown)
+        head = str if refresh.summarizer is None else refresh.summarizer.head
+        self.before, self.keeping = {one.id: one for one in shown.listed}, Kept(shown, head)
         self.known = self._journaled(one.content for one in shown.listed) if refresh.summarizer else {}
 
     async def all(self, found: Sequence[Sequence[Found]]) -> dict[str, Text]:
@@ -207,7 +208,7 @@ class _Writer:
         there = [part for part in parts if part is not None]
         if parts and not there and one.children:
             return None  # all that is in it would be too much for one prompt
-        request = writing.request_of(self.shown, one, texts, there)
+        request = writing.request_of(self.shown, one, texts, there, summarizer.head)
         key = writing.key_of(summarizer.identity, request.task, request.head, request.data)
         known = self.known.get(key) or self._journaled([key]).get(key, ())
         if not known and one.level == PROFILE and not self.refresh.profiles:

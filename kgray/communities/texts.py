@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,7 +19,7 @@ from kgray.communities.found import Found, Snapshot
 from kgray.communities.partition import hash_of
 from kgray.graph import PROFILE, Entity, Fact
 from kgray.ports import SummaryRequest, SummaryTask
-from kgray.prompting.prompts import load, section
+from kgray.prompting.prompts import section
 from kgray.prompting.tokens import count_tokens
 from kgray.search.context import best, safe, told, who
 from kgray.search.query import languages
@@ -136,9 +136,13 @@ def parts_of(one: Found, texts: Mapping[str, Text]) -> list[Found]:
 
 
 def request_of(
-    snapshot: Snapshot, one: Found, texts: Mapping[str, Text], parts: Sequence[Text] = ()
+    snapshot: Snapshot,
+    one: Found,
+    texts: Mapping[str, Text],
+    parts: Sequence[Text],
+    head: Callable[[str], str],
 ) -> SummaryRequest:
-    """Return what a model is asked about a community, a part of one, or one entity.
+    """Return the request about a community, a part of one, or one entity. head: a task's instructions.
 
     What is chosen by rank is listed by id, so that another order of rank is the same request.
     """
@@ -156,7 +160,7 @@ def request_of(
         cards = [card(snapshot.entities[member]) for member in sorted(one.members[:_CARDS])]
         shown = section("MEMBERS", cards) + summed + shown
     ids = tuple(fact.id for fact in facts)
-    return SummaryRequest(task=task, head=load(task), data=shown, room=_ROOM[task], facts=ids)
+    return SummaryRequest(task=task, head=head(task), data=shown, room=_ROOM[task], facts=ids)
 
 
 def best_facts(snapshot: Snapshot, one: Found) -> list[Fact]:
@@ -185,8 +189,9 @@ _GROWN = 0.25  # of its members and facts at most so many have come or gone
 class Kept:
     """What holds in a snapshot of a group, to compare texts of earlier ones with."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
+    def __init__(self, snapshot: Snapshot, head: Callable[[str], str]) -> None:
+        """head: returns a task's instructions."""
+        self._snapshot, self._head = snapshot, head
 
     @cached_property
     def _holding(self) -> Mapping[str, Fact]:
@@ -228,7 +233,7 @@ class Kept:
                 return told(self._holding[id_])
             return card(entities[id_]) if id_ in entities else texts[id_].text if id_ in texts else ""
 
-        return key_of(load("community_report" if one.children else "community"), *map(say, ids))
+        return key_of(self._head("community_report" if one.children else "community"), *map(say, ids))
 
 
 def _inside(one: Found) -> set[str]:

@@ -21,7 +21,7 @@ from kgray.backends.openai_api.structured import Asker, StructuredRequest
 from kgray.errors import ContentError, InvalidAnswer
 from kgray.evals.retrieval import Asked, Conversation, Message, Question, Talks
 from kgray.memory import Memory
-from kgray.prompting.prompts import Prompt, load, section
+from kgray.prompting.prompts import Prompt, PromptFiles, section
 from kgray.search import count_tokens
 
 Way = Literal["memory", "full", "summaries"]
@@ -56,6 +56,7 @@ class Examination:
     way: Way  # the memory is asked for "memory" alone
     tokens: int
     raw: Raw
+    files: PromptFiles = field(default_factory=PromptFiles)
     summarising: dict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     async def answer(self, memory: Memory | None, talks: Talks) -> list[dict[str, Any]]:
@@ -90,7 +91,7 @@ class Examination:
     async def _summary(self, talk: Conversation, name: str, told: Sequence[Message]) -> str:
         key = json.dumps(["summary", talk.name, name])
         if key not in self.raw.rows:
-            text = await _replied(self.reader, "summarise", {"SESSION": _written(told)})
+            text = await self._replied(self.reader, "summarise", {"SESSION": _written(told)})
             self.raw.keep({"id": key, "text": f"{told[0].at or ''} {text}".strip()})
         return str(self.raw.rows[key]["text"])
 
@@ -101,7 +102,7 @@ class Examination:
         started = time.perf_counter()
         try:
             shown = {"CONTEXT": seen, "QUESTION": {"asked": question.at, "question": question.text}}
-            row["answer"] = await _replied(self.reader, "answer", shown)
+            row["answer"] = await self._replied(self.reader, "answer", shown)
         except ContentError as error:  # such as a conversation longer than the reader's window
             return row | {"answer": None, "error": str(error), "correct": False}
         row["seconds"] = time.perf_counter() - started
@@ -111,10 +112,26 @@ class Examination:
             if answer is not None:
                 row[name] = None  # where the judge's reply cannot be read
                 with suppress(InvalidAnswer):
-                    row[name] = await _replied(
+                    row[name] = await self._replied(
                         self.judge, "grade", {"GRADED": about | {"graded_answer": answer}}
                     )
         return row
+
+    async def _replied(self, asker: Asker, task: str, data: Mapping[str, object]) -> Any:  # noqa: ANN401
+        """Return a model's text, or the judge's boolean. Raises Refused, InvalidAnswer, Unavailable."""
+        name, kind, told = ("correct", bool, "boolean") if task == "grade" else ("answer", str, "string")
+        schema: dict[str, Any] = {"type": "object", "properties": {name: {"type": told}}, "required": [name]}
+
+        def accept(reply: Mapping[str, Any]) -> Any:  # noqa: ANN401
+            if not isinstance(reply[name], kind):
+                raise InvalidAnswer(f"{name!r} is no {told}", raw=str(reply)[:200])
+            return reply[name]
+
+        prompt = Prompt(task, self.files.text(f"eval_{task}"))
+        shown = "".join(section(*one) for one in data.items())
+        schema |= {"additionalProperties": False}
+        request = StructuredRequest(prompt=prompt, data=shown, schema=schema, room=_ROOM)
+        return (await asker.ask(request, accept, TokensSpent()))[0]
 
 
 def as_asked(rows: Sequence[Mapping[str, Any]]) -> list[Asked]:
@@ -131,19 +148,3 @@ def as_asked(rows: Sequence[Mapping[str, Any]]) -> list[Asked]:
 
 def _written(told: Sequence[Message]) -> str:
     return "\n".join(f"[{m.at or ''}] {m.speaker or ''}: {m.text}" for m in told)
-
-
-async def _replied(asker: Asker, task: str, data: Mapping[str, object]) -> Any:  # noqa: ANN401
-    """Return a model's text, or the judge's boolean. Raises Refused, InvalidAnswer, Unavailable."""
-    name, kind, told = ("correct", bool, "boolean") if task == "grade" else ("answer", str, "string")
-    schema: dict[str, Any] = {"type": "object", "properties": {name: {"type": told}}, "required": [name]}
-
-    def accept(reply: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        if not isinstance(reply[name], kind):
-            raise InvalidAnswer(f"{name!r} is no {told}", raw=str(reply)[:200])
-        return reply[name]
-
-    prompt, shown = Prompt(task, load(f"eval_{task}")), "".join(section(*one) for one in data.items())
-    schema |= {"additionalProperties": False}
-    request = StructuredRequest(prompt=prompt, data=shown, schema=schema, room=_ROOM)
-    return (await asker.ask(request, accept, TokensSpent()))[0]

@@ -51,7 +51,10 @@ class Spending:
     ) -> None:
         """Ask once, with `kept` calls left for the answer. Raises InputError: the rest pays for no call."""
         calls = None if self.calls is None else self.calls - kept
-        request = request_of(task, question, lines, max_calls=calls, max_tokens=self.tokens)
+        head = self.model.head(task)
+        request = request_of(
+            task, question, lines, head=head, max_calls=calls, max_tokens=self.tokens
+        )
         found = await self.model.answer(request, on_text)
         self.cost = Cost(*map(add, self.cost, found))
         self.calls = None if self.calls is None else self.calls - found.calls
@@ -62,8 +65,8 @@ class Spending:
         """Return what one more call and an answer from so many tokens take, if that is more than is left."""
         if self.calls is not None and self.calls < 2:
             return "2 calls"
-        answer = tokens + prompt_of("answer", question, ()) + LEAST_ROOM
-        least = prompt_of(task, question, lines) + ROOM + answer
+        answer = tokens + prompt_of(self.model.head("answer"), question, ()) + LEAST_ROOM
+        least = prompt_of(self.model.head(task), question, lines) + ROOM + answer
         return f"{least} tokens" if self.tokens is not None and self.tokens < least else ""
 
     async def lines(self, task: str, question: str, lines: Sequence[str], *, kept: int) -> list[str]:

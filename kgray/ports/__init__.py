@@ -103,6 +103,9 @@ class AnswerRequest:
 class Answerer(Protocol):
     """Answers users' questions in plain text."""
 
+    def head(self, task: str) -> str:
+        """Return the instructions of a task: the shipped prompt, or the user's own."""
+
     async def answer(self, request: AnswerRequest, on_text: Callable[[str], None]) -> Cost:
         """Call `on_text` with each piece of the reply; return what it cost. Raises as `Extractor.extract` does."""
 
@@ -213,6 +216,9 @@ class Summarizer(Protocol):
     """Names and summarises communities, and says what is known of an entity."""
 
     identity: str  # model and parameters: part of the key of what it wrote
+
+    def head(self, task: str) -> str:
+        """Return the instructions of a task: the shipped prompt, or the user's own."""
 
     async def write(self, request: SummaryRequest) -> tuple[Mapping[str, Any], Cost]:
         """Return a checked reply and what it cost. Raises as `Extractor.extract` does, with what it cost."""

@@ -1,17 +1,19 @@
-"""Prompts: the files of `prompts/`, extended by the settings, filled with data, and hashed.
+"""Prompts: files of text, extended by the settings, filled with data, and hashed.
 
-A prompt is two texts. The head is the same for every episode of a run: a server's prefix cache serves it. The
-data follows as tagged sections, one JSON document each; no text can close its section:
+A prompt is two texts. The head is the same for every episode of a run, so a server's prefix cache serves it.
+The data follows in tagged sections, one JSON document each; no text can close its section:
 
     <EPISODE>
-    {"kind":"message","time":"2026-03-05T09:00:00Z","speaker":"Qyl","text":"I work at Zemtrax"}
+    {"time":"Thursday 2026-03-05 09:00","speaker":"Leo","text":"I work at Nordwind"}
     </EPISODE>
 
-A prompt holds only text that is fixed when it is made (R21). Answers refer to items by small ids.
+A prompt holds only text that is fixed when it is made (R21). Questions and answers refer to items by small
+ids.
 """
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import re
@@ -22,9 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from kgray import times
-from kgray.errors import KgrayError
+from kgray.errors import KgrayError, SettingsError
 from kgray.ontology import Ontology
 from kgray.ports import ExtractionRequest, Question
+from kgray.prompting.reply_schemas import ENTITY_TYPES
 from kgray.records import Episode, ExtractedEntity
 
 TASKS = tuple(
@@ -32,8 +35,8 @@ TASKS = tuple(
     "contradiction relate".split()
 )
 REPAIR_LINE = "That reply could not be used. Reply again, complete and corrected.\n"
-_NAMES_ENTITIES = frozenset({"combined", "extract_entities", "reflect"})
-_NAMES_RELATIONS = frozenset({"combined", "extract_facts"})
+_TYPED = frozenset({"combined", "extract_entities", "reflect"})  # tasks whose replies list entities
+_RELATING = frozenset({"combined", "extract_facts", "reflect"})  # tasks whose replies list relations
 # Characters that could end a line, a section or a chat turn ("<|im_end|>"), and halves of surrogate pairs.
 _UNSAFE = re.compile("[<\u0085\u2028\u2029\ud800-\udfff]")
 
@@ -51,39 +54,106 @@ class Prompt:
         return hashlib.sha256(self.head.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class Prompts(dict[str, Prompt]):
-    """The prompts of one run, by task: the file's text, then what the settings add."""
+@dataclass(frozen=True, slots=True)
+class PromptFiles:
+    """The texts of the prompts: the shipped files, each replaced by a file of that name in the user's folder.
 
-    def __init__(self, ontology: Ontology | None = None, instructions: str = "") -> None:
-        """Add the ontology's names and the user's instructions to the heads of the extraction tasks."""
+    own: the user's folder (`prompts.folder`), None without one. Raises SettingsError for a folder that cannot
+    be read, a file that is no prompt's, or a text that does not name a field of the reply.
+    """
+
+    own: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.own is None:
+            return
+        names = sorted(path.stem for path in folder().glob("*.md"))
+        try:
+            given = sorted(self.own.iterdir())
+        except OSError as error:
+            raise SettingsError(f"prompts.folder = {str(self.own)!r}: {error.strerror or error}.") from None
+        for path in given:
+            if path.suffix != ".md":
+                continue
+            if path.stem not in names:
+                near = difflib.get_close_matches(path.stem, names, n=1, cutoff=0.0)[0]
+                fault = f"prompts.folder: {path.name} is no prompt. The nearest one is {near}.md."
+                raise SettingsError(fault)
+            self.text(path.stem)
+
+    def text(self, task: str) -> str:
+        """Return the text of a task's prompt, without its front matter."""
+        path = self.own / f"{task}.md" if self.own is not None else None
+        if path is None or not path.exists():
+            return load(task)
+        text = _parsed(path, task)[1]
+        missing = [name for name in _parsed(folder() / f"{task}.md", task)[0] if not _names(text, name)]
+        if missing:
+            raise SettingsError(
+                f"prompts.folder: {path.name} does not name {missing[0]!r}, which a reply needs: add it to "
+                "the text, or remove the file, so that the shipped prompt is used."
+            )
+        return text
+
+
+class Prompts(dict[str, Prompt]):
+    """The prompts of one run, by task: the file's text, then the additions of the settings.
+
+    types: the names that an entity's type may have, the shipped ones first
+    """
+
+    def __init__(
+        self, ontology: Ontology | None = None, instructions: str = "", files: PromptFiles | None = None
+    ) -> None:
+        """Add the user's types, relations and instructions to the heads of the extraction tasks."""
         super().__init__()
+        files = files or PromptFiles()
+        declared = ontology.entities if ontology else {}
+        self.types = tuple(dict.fromkeys((*ENTITY_TYPES, *declared)))
         types, relations = _types_block(ontology), _relations_block(ontology)
         own = f"The user of this memory adds:\n{instructions.strip()}" if instructions.strip() else ""
         for task in TASKS:
             parts = [
-                load(task),
-                types if task in _NAMES_ENTITIES else "",
-                relations if task in _NAMES_RELATIONS else "",
-                own if task in _NAMES_ENTITIES | _NAMES_RELATIONS else "",
+                files.text(task),
+                types if task in _TYPED else "",
+                relations if task in _RELATING else "",
+                own if task in _TYPED | _RELATING else "",
             ]
             self[task] = Prompt(task, "\n\n".join(filter(None, parts)))
 
 
 @cache
 def load(task: str) -> str:
-    """Return the text of `prompts/TASK.md`, without its front matter. Raises KgrayError."""
-    path = folder() / f"{task}.md"
+    """Return the text of the shipped prompt of a task, without its front matter. Raises KgrayError."""
     try:
-        front, _, text = path.read_text(encoding="utf-8").partition("\n---\n")
-    except OSError as error:
-        raise KgrayError(f"The prompt {path.name} cannot be read ({error}): install kgray again.") from None
-    if front.split("\n", 1)[0] != task or not text.strip():
-        raise KgrayError(f"{path} is not the prompt {task!r}: line one names the task, --- ends the front.")
-    return text.strip()
+        return _parsed(folder() / f"{task}.md", task)[1]
+    except SettingsError as error:
+        raise KgrayError(f"{error} Install kgray again.") from None
+
+
+def _parsed(path: Path, task: str) -> tuple[list[str], str]:
+    """Return the words that a reply needs and the text of a prompt's file. Raises SettingsError.
+
+    The front matter is the task's name, a line about it and, in shipped files, a line of these words.
+    """
+    try:
+        front, _, text = path.read_text(encoding="utf-8-sig").partition("\n---\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"The prompt {path} cannot be read: {error}.") from None
+    lines = front.split("\n")
+    if lines[0].strip() != task or not text.strip():
+        raise SettingsError(
+            f"The prompt {path} must begin with the line {task!r} and a line about it, then --- and its text."
+        )
+    return [word for line in lines[2:] for word in line.split()], text.strip()
+
+
+def _names(text: str, field: str) -> bool:
+    return re.search(rf"(?<![A-Za-z_]){re.escape(field)}(?![A-Za-z_])", text) is not None
 
 
 def folder() -> Path:
-    """Return the folder of the prompts: inside the installed package, or beside it in a checkout."""
+    """Return the folder of the shipped prompts: inside the installed package, or beside it in a checkout."""
     here = Path(__file__).parent.parent
     inside = here / "prompts"
     return inside if inside.is_dir() else here.parent / "prompts"
@@ -96,27 +166,37 @@ def section(tag: str, data: object) -> str:
     return f"<{tag}>\n{safe}\n</{tag}>\n"
 
 
-def extraction_data(request: ExtractionRequest, entities: Sequence[ExtractedEntity] | None = None) -> str:
-    """Return the data of combined and extract_entities; with `entities`: of reflect and extract_facts."""
+def extraction_data(
+    request: ExtractionRequest,
+    entities: Sequence[ExtractedEntity] | None = None,
+    facts: Sequence[str] | None = None,
+) -> str:
+    """Return the data of an extraction task.
+
+    entities  those that are known: for extract_facts and reflect
+    facts     the sentences that are known: for reflect
+    """
     parts = []
     if request.previous:
-        parts.append(section("PREVIOUS", [_shown_episode(episode) for episode in request.previous]))
-    parts.append(section("EPISODE", _episode(request.episode)))
+        parts.append(section("PREVIOUS", [_message(episode) for episode in request.previous]))
+    parts.append(section("EPISODE", _message(request.episode)))
     if entities is not None:
-        typed = [{"name": one.name} | ({"type": one.type} if one.type else {}) for one in entities]
-        parts.append(section("ENTITIES", [{"id": place, **one} for place, one in enumerate(typed)]))
+        rows = [{"name": one.name} | ({"type": one.type} if one.type else {}) for one in entities]
+        parts.append(section("ENTITIES", rows))
+    if facts is not None:
+        parts.append(section("FACTS", list(facts)))
     return "".join(parts)
 
 
 def dating_data(episode: Episode, facts: Iterable[Mapping[str, Any]]) -> str:
-    """Return the data of `date_facts`; facts have id, source, target or value, relation, fact and kind."""
-    return section("EPISODE", _episode(episode)) + section("FACTS", [dict(fact) for fact in facts])
+    """Return the data of `date_facts`; facts have id, fact and status."""
+    return section("EPISODE", _message(episode)) + section("FACTS", [dict(fact) for fact in facts])
 
 
 def questions_data(episode: Episode | None, questions: Sequence[Question]) -> str:
     """Return the data of the judging tasks; an id is an index in the list of questions or of candidates."""
     asked = section("QUESTIONS", [_question(place, one) for place, one in enumerate(questions)])
-    return asked if episode is None else section("EPISODE", _episode(episode)) + asked
+    return asked if episode is None else section("EPISODE", _message(episode)) + asked
 
 
 def answer_data(question: str, lines: Sequence[str]) -> str:
@@ -134,14 +214,18 @@ def tokens(text: str) -> int:
     return -(-len(text) // 4)
 
 
-def _episode(episode: Episode) -> dict[str, Any]:
-    return {"kind": episode.kind, **_shown_episode(episode)}
-
-
-def _shown_episode(episode: Episode) -> dict[str, Any]:
-    speaker = {"speaker": episode.speaker} if episode.speaker else {}
-    time = str(times.show(episode.reference_time)).replace(".000000Z", "Z")
-    return {"time": time, **speaker, "text": episode.text}
+def _message(episode: Episode) -> dict[str, Any]:
+    """Return an episode as a prompt shows it; the weekday helps with dates such as "on Monday"."""
+    moment = times.to_datetime(episode.reference_time)
+    shown: dict[str, Any] = {"time": f"{moment:%A} {moment.year:04}-{moment:%m-%d %H:%M}"}
+    if episode.speaker:
+        shown["speaker"] = episode.speaker
+    if episode.kind == "json":
+        try:
+            return shown | {"record": json.loads(episode.text)}
+        except (ValueError, RecursionError):  # a text unit of a long record
+            pass
+    return shown | {"text": episode.text}
 
 
 def _question(place: int, question: Question) -> dict[str, Any]:
@@ -168,33 +252,28 @@ def _question(place: int, question: Question) -> dict[str, Any]:
 
 
 def _types_block(ontology: Ontology | None) -> str:
-    """Return the lines that name the declared entity types; "" where none is declared."""
+    """Return the lines about the entity types that the settings declare; "" where they declare none."""
     lines = []
     for kind in ontology.entities.values() if ontology else ():
         about = f": {kind.description}" if kind.description else ""
-        told = f"; facts about its {', '.join(kind.attributes)} are values" if kind.attributes else ""
-        lines.append(f"- {kind.name}{about}{told}")
-    return "\n".join(["Use these types where they fit:", *lines] if lines else [])
+        names = ", ".join(kind.attributes)
+        valued = f"; facts about its {names} have a value as object" if names else ""
+        lines.append(f"- {kind.name}{about}{valued}")
+    return "\n".join(["These types may be used too:", *lines] if lines else [])
 
 
 def _relations_block(ontology: Ontology | None) -> str:
-    """Return the relations to prefer: the shipped ones by name, those of the settings with a line each.
+    """Return the lines about the relations that the settings declare; "" where they declare none.
 
     A relation that is the same as another one or its inverse is left out: one name for one meaning.
     """
-    if ontology is None:
-        return ""
-    shown = [r for r in ontology if not r.same_as and not r.inverse_of]
-    plain = [r for r in shown if r.name not in ontology.own]
-    entity = [r.name for r in plain if r.object != "value"]
-    value = [r.name for r in plain if r.object == "value"]
-    lines = [f"Relations between entities: {', '.join(entity)}."] if entity else []
-    lines += [f"Relations with a value: {', '.join(value)}."] if value else []
-    for own in shown:
-        if own.name in ontology.own:
-            ends = own.subject_type or own.object_type
-            pair = f" ({own.subject_type or 'any'} to {own.object_type or 'any'})" if ends else ""
-            about = f": {own.description}" if own.description else ""
-            last = "; its object is a value" if own.object == "value" else ""
-            lines.append(f"- {own.name}{pair}{about}{last}")
-    return "\n".join(lines)
+    lines = []
+    for relation in ontology or ():
+        if relation.name not in (ontology.own if ontology else ()) or relation.same_as or relation.inverse_of:
+            continue
+        ends = relation.subject_type or relation.object_type
+        pair = f" ({relation.subject_type or 'any'} to {relation.object_type or 'any'})" if ends else ""
+        about = f": {relation.description}" if relation.description else ""
+        last = "; its object is a value" if relation.object == "value" else ""
+        lines.append(f"- {relation.name}{pair}{about}{last}")
+    return "\n".join(["Use these relation names where they fit:", *lines] if lines else [])

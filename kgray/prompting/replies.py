@@ -1,19 +1,15 @@
-"""Replies of models: their JSON schemas, and what is read in them (R18, R24).
+"""Replies to extractions and questions, validated (R18, R24).
 
-The schemas are in the form that constrained decoders and OpenAI's strict mode accept: all properties are
-required, none additional, no $ref, no bounds: some decoders cannot write an escape in a bounded string, some
-unroll a bounded list and take minutes over it. They are part of a cached reply's key, so their bytes must not
-change (R21). Because every key is required, a start that is not stated is null in a reply, and an unknown one
-the word "unknown"; scripts leave the first out, and the second is null. `plain_fact` makes these of those.
-
-Every extractor's reply goes through here. One of the wrong shape is an InvalidAnswer; inside another each
-item is checked by itself: one that fails is dropped with a line that says why. An empty list is a result.
+Every extractor's reply goes through here, in the form of a script (`model.script`); `model_replies` brings
+the reply of a language model into this form. A reply of the wrong shape is an InvalidAnswer. In a reply of
+the right shape each item is checked by itself: an item that fails is dropped with a line that says why. An
+empty list is a result.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
@@ -46,103 +42,9 @@ from kgray.records import (
 )
 from kgray.times import Instant, Precision
 
-Schema = dict[str, Any]
 MAX_NAME = 256  # characters; longer ones are sentences that a model took for names
 
 _Date = tuple[Instant, Precision]
-
-
-_UNKNOWN = "unknown"
-_ABSENT = frozenset({"", "null", "none", "n/a"})
-
-
-def object_of(**properties: Schema) -> Schema:
-    """Return the schema of an object with exactly these properties."""
-    return {
-        "type": "object",
-        "required": list(properties),
-        "properties": properties,
-        "additionalProperties": False,
-    }
-
-
-def listed_of(items: Schema) -> Schema:
-    """Return the schema of a list."""
-    return {"type": "array", "items": items}
-
-
-TEXT: Schema = {"type": "string"}
-INDEX: Schema = {"type": "integer"}
-_FLAG: Schema = {"type": "boolean"}
-_TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
-_INDEX_OR_NULL: Schema = {"type": ["integer", "null"]}
-_TYPE: Schema = {"type": "string", "enum": ["text", "number", "date", "boolean"]}
-_VALUE = object_of(type=_TYPE, value=TEXT, unit=_TEXT_OR_NULL)
-_DATES = {"valid_at": _TEXT_OR_NULL, "invalid_at": _TEXT_OR_NULL}
-_ENTITY = object_of(name=TEXT, type=TEXT)
-# A fact's ends are indexes only: a model may misspell a name that it writes again.
-_FACT = {
-    "source": INDEX,
-    "target": _INDEX_OR_NULL,
-    "relation": TEXT,
-    "fact": TEXT,
-    "kind": {"type": "string", "enum": ["holds", "ended", "denied", "happened"]},
-}
-_OBJECT = {"value": {"anyOf": [_VALUE, {"type": "null"}]}}
-EXTRACTION_TASKS: Mapping[str, Schema] = {
-    "combined": object_of(
-        entities=listed_of(_ENTITY), facts=listed_of(object_of(**_FACT, **_DATES, **_OBJECT))
-    ),
-    "extract_entities": object_of(entities=listed_of(_ENTITY)),
-    "reflect": object_of(entities=listed_of(_ENTITY)),
-    "extract_facts": object_of(facts=listed_of(object_of(**_FACT, **_OBJECT))),
-    "date_facts": object_of(facts=listed_of(object_of(id=INDEX, **_DATES))),
-}
-_DUPLICATE = object_of(id=INDEX, duplicate_of=_INDEX_OR_NULL)
-_ANSWERS: Mapping[str, Schema] = {
-    "entity": _DUPLICATE,
-    "variant": _DUPLICATE,
-    "relation": object_of(id=INDEX, same_as=_FLAG, inverse_of=_FLAG, excludes=_FLAG),
-    "cardinality": object_of(
-        id=INDEX, cardinality={"enum": ["single", "single_object", "many", "depends"], "type": "string"}
-    ),
-    "verdict": object_of(id=INDEX, reason=TEXT, contradicts=listed_of(INDEX)),
-}
-
-
-def answers_schema(kinds: Iterable[str]) -> Schema:
-    """Return the schema of replies to these kinds of question; one a set, so that servers cache it."""
-    asked = set(kinds)
-    items = [schema for kind, schema in _ANSWERS.items() if kind in asked]
-    distinct = [item for place, item in enumerate(items) if item not in items[:place]]
-    return object_of(answers=listed_of(distinct[0] if len(distinct) == 1 else {"anyOf": distinct}))
-
-
-def plain_fact(item: object) -> object:
-    """Return a fact as `replies` reads it: keys that are null are left out, "unknown" becomes null."""
-    if not isinstance(item, dict):
-        return item
-    dates = {key: item[key].strip().casefold() for key in _DATES if isinstance(item.get(key), str)}
-    absent = {key for key, text in dates.items() if text in _ABSENT}
-    absent |= {"invalid_at"} if dates.get("invalid_at") == _UNKNOWN else set()
-    fact = {key: said for key, said in item.items() if said is not None and key not in absent}
-    value = fact.get("value")
-    if isinstance(value, dict) and value.get("value") is None:
-        del fact["value"]
-    if "target" in fact and "value" in fact and not isinstance(fact["value"], dict):
-        del fact["value"]  # a target spelled out once more
-    if dates.get("valid_at") == _UNKNOWN:
-        fact["valid_at"] = None
-    if fact.get("kind") == "ended" and "valid_at" in fact:
-        if fact["valid_at"] is None:
-            del fact["valid_at"]  # an end with no known start
-        elif "invalid_at" in fact:
-            fact["kind"] = "holds"  # a span with both ends
-    if fact.get("kind") == "happened":  # an event has one date, whichever key it was written to
-        end = fact.pop("invalid_at", None)
-        if fact.get("valid_at") is None and end is not None:
-            fact["valid_at"] = end
-    return fact
 
 
 def parse_extraction(reply: object, episode: Episode) -> Extraction:

@@ -432,6 +432,7 @@ class PooledReader:
         self.extract = self.judge = self.write = calls.ask
         self.identity = local.identity  # and keys cost no call
         self.key: Any = getattr(local, "key", None)
+        self.head: Any = getattr(local, "head", None)  # of a summarizer
 
 
 class PooledEmbedder:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kgray.errors import Cost, InputError
 from kgray.ports import AnswerRequest
-from kgray.prompting.prompts import answer_data, load
+from kgray.prompting.prompts import answer_data
 from kgray.prompting.tokens import count_tokens
 from kgray.search.context import Context
 
@@ -44,15 +44,21 @@ class Answered:
 
 
 def request_of(
-    task: str, question: str, lines: Sequence[str], *, max_calls: int | None, max_tokens: int | None
+    task: str,
+    question: str,
+    lines: Sequence[str],
+    *,
+    head: str,
+    max_calls: int | None,
+    max_tokens: int | None,
 ) -> AnswerRequest:
-    """Return what a model is asked. Raises InputError where a bound does not pay for one call."""
+    """Return the request to a model. Raises InputError where a bound does not pay for one call."""
     if max_calls is not None and max_calls < 1:
         raise InputError(f"max_calls is {max_calls}: an answer needs 1 call", field="max_calls")
-    head, data = load(task), answer_data(question, lines)
+    data = answer_data(question, lines)
     room = ROOM
     if max_tokens is not None:
-        prompt = prompt_of(task, question, lines)
+        prompt = prompt_of(head, question, lines)
         room = min(ROOM, max_tokens - prompt)
         if room < LEAST_ROOM:
             raise InputError(
@@ -63,9 +69,9 @@ def request_of(
     return AnswerRequest(task=task, question=question, head=head, data=data, room=room, max_calls=max_calls)
 
 
-def prompt_of(task: str, question: str, lines: Sequence[str]) -> int:
+def prompt_of(head: str, question: str, lines: Sequence[str]) -> int:
     """Return about how many tokens a prompt takes."""
-    return count_tokens(load(task)) + count_tokens(answer_data(question, lines))
+    return count_tokens(head) + count_tokens(answer_data(question, lines))
 
 
 class Checked:

@@ -113,6 +113,13 @@ class PipelineSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class PromptSettings:
+    """The prompts. folder: files of the user's that replace shipped prompts of the same name."""
+
+    folder: File | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class RecordSettings:
     """How records are told apart. key: fields that identify one, before `id`; several separated by commas."""
 
@@ -149,6 +156,7 @@ class Settings:
     embedder: EmbedderSettings = field(default_factory=EmbedderSettings)
     reranker: RerankerSettings = field(default_factory=RerankerSettings)
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    prompts: PromptSettings = field(default_factory=PromptSettings)
     records: RecordSettings = field(default_factory=RecordSettings)
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
     ontology: OntologySettings = field(default_factory=OntologySettings)
@@ -197,15 +205,14 @@ def unbuilt(settings: Settings) -> Iterator[str]:
             'model.backend = "vllm" runs in actors of Ray, and runtime.backend is '
             f'"{settings.runtime.backend}": use "ray", or vLLM\'s own server with model.backend = "openai".'
         )
-    chosen = settings.pipeline
-    if chosen.extraction == "separate" and settings.model.backend not in {"openai", "vllm"}:
-        yield (
-            f'pipeline.extraction = "separate" is for a language model, and model.backend is '
-            f'"{settings.model.backend}": use "combined".'
-        )
-    if chosen.reflect_rounds and chosen.extraction != "separate":
+    if settings.model.backend in {"openai", "vllm"}:
+        return
+    chosen, model = settings.pipeline, f'model.backend is "{settings.model.backend}"'
+    if chosen.extraction == "separate":
+        yield f'pipeline.extraction = "separate" is for a language model, and {model}: use "combined".'
+    if chosen.reflect_rounds:
         rounds = f"pipeline.reflect_rounds = {chosen.reflect_rounds}"
-        yield f'{rounds} is for pipeline.extraction = "separate": use 0.'
+        yield f"{rounds} is for a language model, and {model}: use 0."
 
 
 def require_built(settings: Settings) -> None:

@@ -60,15 +60,16 @@ def episode(text="I work at Acme since 2018.", *, speaker="Alice", sequence=1, a
 
 ENTITIES = [{"name": "Alice", "type": "Person"}, {"name": "Acme", "type": "Organization"}]
 FACT = {
-    "source": 0,
-    "target": 1,
+    "subject": "Alice",
     "relation": "WORKS_AT",
+    "object": "Acme",
     "fact": "Alice works at Acme",
-    "kind": "holds",
-    "valid_at": "2018",
-    "invalid_at": None,
-    "value": None,
+    "status": "current",
+    "start": "2018",
+    "end": None,
 }
+LIKES = FACT | {"relation": "LIKES", "object": "tea", "fact": "Alice likes tea", "start": None}
+UNDATED = {name: said for name, said in FACT.items() if name not in ("start", "end")}
 GOOD = {"entities": ENTITIES, "facts": [FACT]}
 SAME = Question(
     kind="entity",
@@ -159,13 +160,7 @@ def questions(*asked: Question) -> QuestionRequest:
 
 async def test_one_call_reads_an_episode(serve):
     """The reply's "2018" is a year, the present tense and the end are told apart, values are values."""
-    price = FACT | {
-        "relation": "COSTS",
-        "source": 1,
-        "target": None,
-        "valid_at": None,
-        "value": {"type": "number", "value": "90", "unit": "eur"},
-    }
+    price = FACT | {"relation": "COSTS", "subject": "Acme", "object": "90 euros", "start": None}
     server = serve(lambda _: as_json({"entities": ENTITIES, "facts": [FACT, price]}))
 
     found = await extractor(server).extract(ExtractionRequest(episode=episode()))
@@ -188,24 +183,26 @@ async def test_one_call_reads_an_episode(serve):
 
 
 @pytest.mark.parametrize(
-    ("kind", "start", "end", "expected"),
+    ("status", "start", "end", "expected"),
     [
         pytest.param(
-            "holds", None, None, ("holds", "2026-03-05T09:00:00Z", None, True), id="not-stated-is-now"
+            "current", None, None, ("holds", "2026-03-05T09:00:00Z", None, True), id="not-stated-is-now"
         ),
-        pytest.param("holds", "unknown", None, ("holds", None, None, False), id="unknown-is-always"),
-        pytest.param("holds", "2018-03", "2020", ("holds", "2018-03", "2020", False), id="both-stated"),
+        pytest.param("current", "unknown", None, ("holds", None, None, False), id="unknown-is-always"),
+        pytest.param("current", "2018-03", "2020", ("holds", "2018-03", "2020", False), id="both-stated"),
         pytest.param("ended", None, None, ("ended", None, "2026-03-05T09:00:00Z", True), id="ended-now"),
         pytest.param("ended", None, "2020-01-02", ("ended", None, "2020-01-02", False), id="ended-then"),
         pytest.param("ended", "2018", "2020", ("holds", "2018", "2020", False), id="a-span-told-as-ended"),
         pytest.param("ended", "unknown", "2020", ("ended", None, "2020", False), id="an-end-and-no-start"),
-        pytest.param("holds", "", "null", ("holds", "2026-03-05T09:00:00Z", None, True), id="empty-is-null"),
+        pytest.param(
+            "current", "", "null", ("holds", "2026-03-05T09:00:00Z", None, True), id="empty-is-null"
+        ),
         pytest.param("denied", None, None, ("denied", None, None, False), id="denied"),
     ],
 )
-async def test_the_wire_keeps_not_stated_and_unknown_apart(serve, kind, start, end, expected):
+async def test_the_wire_keeps_not_stated_and_unknown_apart(serve, status, start, end, expected):
     """R3: null is the reference time, inferred; "unknown" is before everything."""
-    fact = FACT | {"kind": kind, "valid_at": start, "invalid_at": end}
+    fact = FACT | {"status": status, "start": start, "end": end}
     server = serve(lambda _: as_json({"entities": ENTITIES, "facts": [fact]}))
 
     found = await extractor(server).extract(ExtractionRequest(episode=episode()))
@@ -228,46 +225,38 @@ async def test_separate_tasks_read_the_same(serve):
             case "extract_entities":
                 return as_json({"entities": ENTITIES[:1]})
             case "reflect":
-                known = [e["name"] for e in asked.sections["ENTITIES"]]
-                return as_json({"entities": [] if "Acme" in known else ENTITIES[1:]})
+                known = asked.sections["FACTS"]
+                missing = [] if "Alice likes tea" in known else [LIKES]
+                return as_json({"entities": ENTITIES[1:], "facts": missing})
             case "extract_facts":
-                return as_json({"facts": [{k: v for k, v in FACT.items() if not k.endswith("_at")}]})
+                return as_json({"facts": [UNDATED]})
             case "date_facts":
-                return as_json({"facts": [{"id": 0, "valid_at": "2018", "invalid_at": None}]})
+                return as_json({"facts": [{"id": 0, "start": "2018", "end": None}]})
         raise AssertionError(asked.task)
 
-    server, packed = serve(answer), serve(lambda _: as_json(GOOD))
+    server, packed = serve(answer), serve(lambda _: as_json(GOOD | {"facts": [FACT, LIKES]}))
     request = ExtractionRequest(episode=episode(), previous=(episode("Hello", sequence=0),))
 
     apart = await extractor(server, separate=True, reflect_rounds=3).extract(request)
     whole = await extractor(packed).extract(request)
 
-    assert server.tasks() == ["extract_entities", "reflect", "reflect", "extract_facts", "date_facts"]
+    assert server.tasks() == ["extract_entities", "extract_facts", "date_facts", "reflect", "reflect"]
     assert (apart.entities, apart.facts, apart.dropped) == (whole.entities, whole.facts, ())
     assert apart.prompts == tuple(
-        PROMPTS[t].sha256 for t in ("extract_entities", "reflect", "extract_facts", "date_facts")
+        PROMPTS[t].sha256 for t in ("extract_entities", "extract_facts", "date_facts", "reflect")
     )
-    assert server.asked[-1].sections["FACTS"] == [
-        {
-            "id": 0,
-            "source": "Alice",
-            "target": "Acme",
-            "relation": "WORKS_AT",
-            "fact": "Alice works at Acme",
-            "kind": "holds",
-        }
+    assert server.asked[2].sections["FACTS"] == [
+        {"id": 0, "fact": "Alice works at Acme", "status": "current"}
     ]
+    assert server.asked[4].sections["FACTS"] == ["Alice works at Acme", "Alice likes tea"]
 
 
 async def test_separate_tasks_keep_unknown_and_not_stated_apart(serve):
     """The same wire form, whichever call brings the date."""
     facts = [
-        {k: v for k, v in FACT.items() if not k.endswith("_at")} | {"relation": r} for r in ("KNOWS", "LIKES")
+        UNDATED | {"relation": relation, "fact": f"Alice {relation} Acme"} for relation in ("KNOWS", "LIKES")
     ]
-    dates = [
-        {"id": 0, "valid_at": "unknown", "invalid_at": None},
-        {"id": 1, "valid_at": None, "invalid_at": None},
-    ]
+    dates = [{"id": 0, "start": "unknown", "end": None}, {"id": 1, "start": None, "end": None}]
     replies = {
         "extract_entities": {"entities": ENTITIES},
         "extract_facts": {"facts": facts},
@@ -352,10 +341,10 @@ async def test_raw_control_characters_and_half_surrogates_are_dropped(serve):
 async def test_items_that_fail_are_dropped_one_by_one(serve):
     """R24: the others are kept, and the extraction says what was dropped."""
     wrong = [
-        FACT | {"target": 9},
-        FACT | {"kind": "maybe"},
-        FACT | {"valid_at": "soon"},
-        FACT | {"relation": ""},
+        FACT | {"object": None},
+        FACT | {"subject": "she"},
+        FACT | {"status": "maybe"},
+        FACT | {"fact": "Alice is at Acme", "relation": ""},
         7,
     ]
     server = serve(
@@ -586,7 +575,7 @@ async def test_a_schema_that_is_refused_is_asked_for_one_form_down(serve):
 
 def test_the_schemas_are_what_constrained_decoders_take():
     """All required, nothing extra, inline, no bounds; order as in the prompt."""
-    from kgray.prompting.replies import EXTRACTION_TASKS, answers_schema
+    from kgray.prompting.reply_schemas import answers_schema, extraction_schemas
 
     def walk(schema):
         bounds = {"minLength", "maxLength", "pattern", "minimum", "maximum", "minItems", "maxItems"}
@@ -601,9 +590,9 @@ def test_the_schemas_are_what_constrained_decoders_take():
         for option in schema.get("anyOf", ()):
             walk(option)
 
-    for schema in (*EXTRACTION_TASKS.values(), answers_schema(q.kind for q in ALL)):
+    for schema in (*extraction_schemas().values(), answers_schema(q.kind for q in ALL)):
         walk(schema)
-    fact = EXTRACTION_TASKS["combined"]["properties"]["facts"]["items"]
+    fact = extraction_schemas()["combined"]["properties"]["facts"]["items"]
     assert list(fact["properties"]) == list(FACT)
 
 

@@ -29,7 +29,7 @@ from kgray.backends.vllm_engine import EngineClient
 from kgray.errors import Unavailable
 from kgray.ontology import shipped
 from kgray.prompting.prompts import Prompts
-from kgray.prompting.replies import EXTRACTION_TASKS, answers_schema
+from kgray.prompting.reply_schemas import answers_schema, extraction_schemas
 from kgray.settings import EngineLimits
 
 if find_spec("vllm") is None:
@@ -37,7 +37,7 @@ if find_spec("vllm") is None:
 pytestmark = pytest.mark.models
 KINDS = ("entity", "relation", "cardinality", "variant", "verdict")
 SCHEMAS = {
-    **EXTRACTION_TASKS,
+    **extraction_schemas(),
     **{kind: answers_schema([kind]) for kind in KINDS},
     "batched": answers_schema(KINDS),
     **WRITTEN,

@@ -1,8 +1,12 @@
-"""Extracts episodes with a language model: in one call, or one call each for entities, facts and dates."""
+"""Extracts episodes with a language model: in one call, or one call each for entities, facts and dates.
+
+With rounds of reflection the model is asked after that for entities and facts that it missed, until it finds
+nothing new.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -10,14 +14,17 @@ from kgray.backends.openai_api.client import Client, TokensSpent
 from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequest
 from kgray.errors import InvalidAnswer
 from kgray.ports import ExtractionRequest, ResponseCache
+from kgray.prompting.model_checks import needed_context, without_previous, without_questions
+from kgray.prompting.model_replies import ScriptForm
 from kgray.prompting.prompts import Prompts, dating_data, extraction_data, tokens
-from kgray.prompting.replies import EXTRACTION_TASKS, parse_extraction, plain_fact
-from kgray.records import Episode, ExtractedEntity, Extraction, as_value
+from kgray.prompting.replies import parse_extraction
+from kgray.prompting.reply_schemas import extraction_schemas
+from kgray.records import ExtractedEntity, Extraction
 
 _T = TypeVar("_T")
 # Tokens for a reply, a bound for one that repeats itself: at most twice what the longest good replies took,
 # and as a text's length allows: a list of names may say a fact with each of its tokens, which takes 50.
-_ROOM = {"extract_entities": 1024, "reflect": 1024, "date_facts": 2048}
+_ROOM = {"extract_entities": 1024, "date_facts": 2048}
 _ROOM_MOST, _ROOM_LEAST, _ROOM_A_TOKEN = 4096, 256, 48
 _Reply = Mapping[str, Any]
 
@@ -29,16 +36,29 @@ def identity_of(name: str) -> str:
 
 @dataclass(slots=True)
 class _EpisodeReading:
-    """The reading of one episode: which prompts were used, what was spent, what to note."""
+    """The reading of one episode: what the replies said, which prompts were used, what was spent."""
 
     request: ExtractionRequest
+    form: ScriptForm
     spent: TokensSpent = field(default_factory=TokensSpent)
     prompts: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def extraction(self) -> Extraction:
+        """Return what all replies say so far. Raises InvalidAnswer."""
+        parsed = parse_extraction(
+            {"entities": self.form.entities, "facts": self.form.facts}, self.request.episode
+        )
+        return without_previous(without_questions(parsed, self.request.episode), self.request.previous)
+
+    def entities(self) -> Sequence[ExtractedEntity]:
+        """Return the entities of the replies so far, the speaker first."""
+        reply: _Reply = {"entities": self.form.entities, "facts": []}
+        return parse_extraction(reply, self.request.episode).entities
+
 
 class OpenAIExtractor:
-    """Extractions by a model behind HTTP; `combined`, or `separate` with rounds of reflection."""
+    """Extractions by a model behind HTTP; `combined` or `separate`, with rounds of reflection."""
 
     def __init__(
         self,
@@ -51,72 +71,80 @@ class OpenAIExtractor:
     ) -> None:
         self._asker = Asker(client, cache=cache)
         self._prompts = prompts
+        self._schemas = extraction_schemas(prompts.types)
         self._separate = separate
         self._rounds = reflect_rounds
         self.identity = identity_of(client.endpoint.name)
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
-        reading, episode = _EpisodeReading(request), request.episode
-
-        def accept(reply: _Reply) -> Extraction:
-            return _parsed(episode, _listed(reply, "entities"), _listed(reply, "facts"))
-
+        request = replace(request, previous=tuple(needed_context(request.episode, request.previous)))
+        reading = _EpisodeReading(request, ScriptForm(request.episode, self._prompts.types))
         with reading.spent.told():
             if self._separate:
-                named = await self._entities(reading, "extract_entities", ())
-                for _ in range(self._rounds):
-                    more = await self._entities(reading, "reflect", named)
-                    if len(more) == len(named):
-                        break
-                    named = more
-                found = _parsed(episode, _shown_entities(named), await self._facts(reading, named))
+                await self._read_in_steps(reading)
             else:
-                found = await self._ask(reading, "combined", extraction_data(request), accept)
+                data = extraction_data(request)
+                self._add(reading, await self._ask(reading, "combined", data, _lists("entities", "facts")))
+            for _ in range(self._rounds):
+                if not await self._reflect(reading):
+                    break
+            found = reading.extraction()
         return replace(
             found,
-            dropped=(*reading.notes, *found.dropped),
+            dropped=(*reading.notes, *reading.form.notes, *found.dropped),
             model=self.identity,
             prompts=tuple(dict.fromkeys(reading.prompts)),
             **reading.spent.cost._asdict(),
         )
 
-    async def _entities(
-        self, reading: _EpisodeReading, task: str, known: tuple[ExtractedEntity, ...]
-    ) -> tuple[ExtractedEntity, ...]:
-        """Return the known entities and those that the reply adds, the speaker first."""
+    def _add(self, reading: _EpisodeReading, reply: Mapping[str, list[object]]) -> None:
+        """Add a reply's entities first, so that the ends of its facts match them."""
+        reading.form.add_entities(reply.get("entities", ()))
+        reading.form.add_facts(reply.get("facts", ()))
 
-        def accept(reply: _Reply) -> Extraction:
-            listed = [*_shown_entities(known), *_listed(reply, "entities")]
-            return _parsed(reading.request.episode, listed, [])
+    async def _read_in_steps(self, reading: _EpisodeReading) -> None:
+        """Ask for the entities, then for the facts between them, then for their dates."""
+        request = reading.request
+        named = await self._ask(reading, "extract_entities", extraction_data(request), _lists("entities"))
+        self._add(reading, named)
+        data = extraction_data(request, reading.entities())
+        facts = (await self._ask(reading, "extract_facts", data, _lists("facts")))["facts"]
+        reading.form.add_facts(await self._dated(reading, facts))
 
-        data = extraction_data(reading.request, known if task == "reflect" else None)
-        found = await self._ask(reading, task, data, accept)
-        reading.notes += found.dropped
-        return found.entities
-
-    async def _facts(self, reading: _EpisodeReading, named: tuple[ExtractedEntity, ...]) -> list[object]:
-        """Return the dated facts in the schema's form; `_parsed` converts them, and may do so only once."""
-        data = extraction_data(reading.request, named)
-        facts = await self._ask(reading, "extract_facts", data, lambda reply: _listed(reply, "facts"))
-        rows = {place: row for place, fact in enumerate(facts) if (row := _shown(fact, named))}
+    async def _dated(self, reading: _EpisodeReading, facts: list[object]) -> list[object]:
+        """Return the facts with the dates that a further call gives them."""
+        shown = {
+            place: {"id": place, "fact": fact["fact"], "status": fact.get("status", "current")}
+            for place, fact in enumerate(facts)
+            if isinstance(fact, dict) and isinstance(fact.get("fact"), str)
+        }
+        if not shown:
+            return facts
 
         def accept(reply: _Reply) -> dict[int, dict[str, Any]]:
-            given: dict[int, dict[str, Any]] = {}
-            for item in _listed(reply, "facts"):
-                if isinstance(item, dict) and type(item.get("id")) is int and item["id"] in rows:
-                    given[item["id"]] = {key: item.get(key) for key in ("valid_at", "invalid_at")}
-            if missing := sorted(rows.keys() - given):
+            given = {
+                item["id"]: {key: item.get(key) for key in ("start", "end")}
+                for item in _lists("facts")(reply)["facts"]
+                if isinstance(item, dict) and type(item.get("id")) is int
+            }
+            if missing := sorted(shown.keys() - given):
                 raise InvalidAnswer(f"facts without dates: {missing}", raw=str(reply)[:RAW_KEPT])
             return given
 
-        if not rows:
-            return facts
-        data = dating_data(reading.request.episode, ({"id": place, **row} for place, row in rows.items()))
-        dates = await self._ask(reading, "date_facts", data, accept)
+        data = dating_data(reading.request.episode, shown.values())
+        given = await self._ask(reading, "date_facts", data, accept)
         return [
-            {**fact, **dates[place]} if isinstance(fact, dict) and place in dates else fact
+            {**fact, **given[place]} if isinstance(fact, dict) and place in shown else fact
             for place, fact in enumerate(facts)
         ]
+
+    async def _reflect(self, reading: _EpisodeReading) -> bool:
+        """Ask once for what is missing; return whether anything new came."""
+        before = reading.extraction()
+        data = extraction_data(reading.request, before.entities, [fact.text for fact in before.facts])
+        self._add(reading, await self._ask(reading, "reflect", data, _lists("entities", "facts")))
+        after = reading.extraction()
+        return len(after.entities) > len(before.entities) or len(after.facts) > len(before.facts)
 
     async def _ask(
         self, reading: _EpisodeReading, task: str, data: str, accept: Callable[[_Reply], _T]
@@ -126,7 +154,7 @@ class OpenAIExtractor:
         request = StructuredRequest(
             prompt=prompt,
             data=data,
-            schema=EXTRACTION_TASKS[task],
+            schema=self._schemas[task],
             room=min(_ROOM.get(task, _ROOM_MOST), _ROOM_LEAST + _ROOM_A_TOKEN * tokens(episode.text)),
             episode=episode,
             context=reading.request.previous,
@@ -137,37 +165,13 @@ class OpenAIExtractor:
         return found
 
 
-def _parsed(episode: Episode, entities: Iterable[object], facts: Iterable[object]) -> Extraction:
-    reply = {"entities": [*entities], "facts": [plain_fact(fact) for fact in facts]}
-    return parse_extraction(reply, episode)
+def _lists(*names: str) -> Callable[[_Reply], dict[str, list[object]]]:
+    """Return a check of a reply that gives its lists of these names, or raises InvalidAnswer."""
 
+    def accept(reply: _Reply) -> dict[str, list[object]]:
+        for name in names:
+            if not isinstance(reply.get(name), list):
+                raise InvalidAnswer(f"{name!r} of the reply is not a list", raw=str(reply)[:RAW_KEPT])
+        return {name: reply[name] for name in names}
 
-def _listed(reply: _Reply, key: str) -> list[object]:
-    found = reply.get(key)
-    if not isinstance(found, list):
-        raise InvalidAnswer(f"{key!r} of the reply is not a list", raw=str(reply)[:RAW_KEPT])
-    return found
-
-
-def _shown_entities(entities: Iterable[ExtractedEntity]) -> list[object]:
-    return [{"name": one.name, "type": one.type} for one in entities]
-
-
-def _shown(fact: object, named: tuple[ExtractedEntity, ...]) -> dict[str, Any] | None:
-    """Return a fact as date_facts shows it; None for one that the parser will refuse anyway."""
-    if not isinstance(fact, dict):
-        return None
-    told = (fact.get("source"), fact.get("target"))
-    ends = [named[end].name if type(end) is int and 0 <= end < len(named) else end for end in told]
-    source, target = (end if isinstance(end, str) else None for end in ends)
-    other: dict[str, Any] = {"target": target} if target else {}
-    if not other:
-        try:
-            other = {"value": as_value(fact.get("value")).shown()}
-        except ValueError:
-            return None
-    if source is None or not isinstance(fact.get("relation"), str):
-        return None
-    text = fact.get("fact") if isinstance(fact.get("fact"), str) else ""
-    kind = fact.get("kind") if isinstance(fact.get("kind"), str) else "holds"
-    return {"source": source, **other, "relation": fact["relation"], "fact": text, "kind": kind}
+    return accept

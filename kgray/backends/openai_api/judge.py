@@ -12,7 +12,8 @@ from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequ
 from kgray.errors import InvalidAnswer
 from kgray.ports import Answer, Judged, Question, QuestionRequest, ResponseCache
 from kgray.prompting.prompts import Prompt, Prompts, questions_data
-from kgray.prompting.replies import answers_schema, parse_answer
+from kgray.prompting.replies import parse_answer
+from kgray.prompting.reply_schemas import answers_schema
 from kgray.records import canonical, clean_text
 
 # The task that answers a kind. The questions of `relate` share a call: names are judged beside each other.

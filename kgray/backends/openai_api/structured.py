@@ -29,7 +29,7 @@ from kgray.backends.openai_api.streaming import ReplyWatch
 from kgray.errors import InvalidAnswer, Refused, SettingsError
 from kgray.ports import ResponseCache
 from kgray.prompting.prompts import Prompt, repair_data
-from kgray.prompting.replies import Schema
+from kgray.prompting.reply_schemas import Schema
 from kgray.records import Episode, canonical
 
 _T = TypeVar("_T")

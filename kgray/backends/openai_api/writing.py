@@ -10,8 +10,8 @@ from kgray.backends.openai_api.extractor import identity_of
 from kgray.backends.openai_api.structured import Asker, Dialect, StructuredRequest
 from kgray.errors import Cost, InvalidAnswer, Refused
 from kgray.ports import AnswerRequest, SummaryRequest, SummaryTask
-from kgray.prompting.prompts import Prompt
-from kgray.prompting.replies import INDEX, TEXT, Schema, listed_of, object_of
+from kgray.prompting.prompts import Prompt, PromptFiles
+from kgray.prompting.reply_schemas import INDEX, TEXT, Schema, listed_of, object_of
 from kgray.records import canonical, clean_text
 
 _NAME, _SUMMARY, _REASON, _FINDINGS = 160, 2000, 400, 7  # characters, characters, characters, items
@@ -28,8 +28,9 @@ SCHEMAS: Mapping[SummaryTask, Schema] = {
 class OpenAIAnswerer:
     """Answers behind HTTP. Nothing is probed: a question is one call, more where a parameter is refused."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, files: PromptFiles | None = None) -> None:
         self._client = client
+        self.head = (files or PromptFiles()).text
 
     async def answer(self, request: AnswerRequest, on_text: Callable[[str], None]) -> Cost:
         spent, dialect = TokensSpent(most_calls=request.max_calls), Dialect(mode="text")
@@ -57,8 +58,9 @@ class OpenAIAnswerer:
 class OpenAISummarizer:
     """A summarizer behind HTTP; what it wrote is kept by its caller."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, files: PromptFiles | None = None) -> None:
         self._asker = Asker(client)
+        self.head = (files or PromptFiles()).text
         self.identity = identity_of(client.endpoint.name)
 
     async def write(self, request: SummaryRequest) -> tuple[Mapping[str, Any], Cost]:

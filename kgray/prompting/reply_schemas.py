@@ -1,0 +1,92 @@
+"""JSON schemas of the replies that language models give.
+
+They are in the form that constrained decoders and OpenAI's strict mode accept: every property is required,
+no other is allowed, no $ref, no bounds. Some decoders cannot write an escape in a bounded string, others
+unroll a bounded list and take minutes over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Schema = dict[str, Any]
+ENTITY_TYPES = ("Person", "Organization", "Place", "Product", "Event", "Other")
+STATUSES = ("current", "ended", "event", "denied")
+
+
+def object_of(**properties: Schema) -> Schema:
+    """Return the schema of an object with exactly these properties."""
+    return {
+        "type": "object",
+        "required": list(properties),
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+def listed_of(items: Schema) -> Schema:
+    """Return the schema of a list."""
+    return {"type": "array", "items": items}
+
+
+def choice_of(names: Sequence[str]) -> Schema:
+    """Return the schema of a text that is one of these names."""
+    return {"type": "string", "enum": list(names)}
+
+
+TEXT: Schema = {"type": "string"}
+INDEX: Schema = {"type": "integer"}
+_FLAG: Schema = {"type": "boolean"}
+_TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
+_INDEX_OR_NULL: Schema = {"type": ["integer", "null"]}
+_DATES = {"start": _TEXT_OR_NULL, "end": _TEXT_OR_NULL}
+_FACT = {"subject": TEXT, "relation": TEXT, "object": TEXT, "fact": TEXT, "status": choice_of(STATUSES)}
+
+
+def extraction_schemas(types: Sequence[str] = ENTITY_TYPES) -> Mapping[str, Schema]:
+    """Return the schema of each extraction task. types: the names that an entity's type may have."""
+    entities = listed_of(object_of(name=TEXT, type=choice_of(types)))
+    whole = object_of(entities=entities, facts=listed_of(object_of(**_FACT, **_DATES)))
+    return {
+        "combined": whole,
+        "reflect": whole,
+        "extract_entities": object_of(entities=entities),
+        "extract_facts": object_of(facts=listed_of(object_of(**_FACT))),
+        "date_facts": object_of(facts=listed_of(object_of(id=INDEX, **_DATES))),
+    }
+
+
+_DUPLICATE = object_of(id=INDEX, duplicate_of=_INDEX_OR_NULL)
+_ANSWERS: Mapping[str, Schema] = {
+    "entity": _DUPLICATE,
+    "variant": _DUPLICATE,
+    "relation": object_of(id=INDEX, same_as=_FLAG, inverse_of=_FLAG, excludes=_FLAG),
+    "cardinality": object_of(
+        id=INDEX, cardinality=choice_of(("single", "single_object", "many", "depends"))
+    ),
+    "verdict": object_of(id=INDEX, reason=TEXT, contradicts=listed_of(INDEX)),
+}
+
+
+def answers_schema(kinds: Iterable[str]) -> Schema:
+    """Return the schema of replies to these kinds of question.
+
+    Equal sets of kinds have equal schemas, which servers cache.
+    """
+    requested = set(kinds)
+    items = [schema for kind, schema in _ANSWERS.items() if kind in requested]
+    distinct = [item for place, item in enumerate(items) if item not in items[:place]]
+    return object_of(answers=listed_of(distinct[0] if len(distinct) == 1 else {"anyOf": distinct}))
+
+
+def reply_fields(schema: Schema) -> list[str]:
+    """Return the names of all fields that a reply with this schema has, each once, in order."""
+    names: dict[str, None] = {}
+    for name, inner in schema.get("properties", {}).items():
+        names[name] = None
+        names |= dict.fromkeys(reply_fields(inner))
+    names |= dict.fromkeys(name for inner in schema.get("anyOf", ()) for name in reply_fields(inner))
+    if "items" in schema:
+        names |= dict.fromkeys(reply_fields(schema["items"]))
+    return list(names)
