@@ -17,30 +17,38 @@ _WORDS = re.compile(r"[^\W_]+")
 _CLAUSES = re.compile(r"[^.!?;:,\n\u3002\uff1f\uff01]+[.!?;:,\n\u3002\uff1f\uff01]*")
 _QUESTION = re.compile(r"[?\uff1f][.!?]*\s*$")
 _SHARED = 4  # letters that two forms of one word share at least: "owe", "owes"; "repair", "repaired"
-# A message needs its previous context where it leaves open who or what it speaks of.
-_OPEN_REFERENCE = re.compile(
-    r"\b(?:he|him|his|she|her|hers|they|them|their|theirs|it|its|there|those|these|both|same|your)\b",
+# Words that stand for somebody or something else, in the languages of the word list below.
+_REFERENCE = re.compile(
+    r"\b(?:he|him|his|she|her|hers|they|them|their|theirs|it|its|there|those|these|both|same"
+    r"|er|ihn|ihm|sein|seine|seiner|sie|ihr|ihre|ihren|dort|él|ella|ellos|ellas|su|sus|allí|il|elle|lui|leur|leurs"
+    r"|son|sa|ses)\b",
     re.IGNORECASE,
 )
-_ENGLISH = re.compile(
-    r"\b(?:the|a|an|is|are|was|i|i'm|my|to|and|of|in|on|at|for|we|you|have|has|with)\b", re.IGNORECASE
+_COMMON = re.compile(
+    r"\b(?:the|a|an|is|are|was|i|i'm|my|we|you|to|in|on|at|with|for|not|and|of|have|has|der|die|das|und|ist|ich|ein|eine|el|los|las|una|es|que|y"
+    r"|le|les|une|est|et|je)\b",
+    re.IGNORECASE,
 )
+_NAME = re.compile(r"(?<![.!?:]\s)(?<!^)\b[A-Z\u00c0-\u00de][\w'’-]+|\b[A-Z][\w'’-]+ [A-Z][\w'’-]+")
 
 
 def needed_context(episode: Episode, previous: Sequence[Episode]) -> Sequence[Episode]:
     """Return the previous episodes that a prompt shows: all of them or, where the text explains itself, none.
 
-    They are shown with texts that hold a word such as "she" or "there", with answers (the message before is
-    another speaker's question), and with all texts that are not English. Records explain themselves.
-    Of 16 messages of the labelled set read by a model of 1.5 billion parameters, F1 of facts was .35 with the
-    context always shown and .44 without.
+    They are shown where a word such as "she" or "there" stands before the first name of the text, where the
+    text names nothing and answers a question of another speaker, and with texts in a language that is not
+    listed here. Records explain themselves.
+    Read by a model of 1.5 billion parameters, ten messages with such words had an F1 of facts of .46 without
+    context, of .30 with one message of it and of .37 with four: it copies the facts of the context.
     """
     if episode.kind == "json" or not previous:
         return ()
     last = previous[-1]
-    is_answer = _QUESTION.search(last.text) is not None and last.speaker != episode.speaker
-    is_open = _OPEN_REFERENCE.search(episode.text) is not None or not _ENGLISH.search(episode.text)
-    return previous if is_answer or is_open else ()
+    name = _NAME.search(episode.text)
+    reference = _REFERENCE.search(episode.text)
+    is_open = reference is not None and (name is None or reference.start() < name.start())
+    is_answer = name is None and last.speaker != episode.speaker and _QUESTION.search(last.text) is not None
+    return previous if is_open or is_answer or not _COMMON.search(episode.text) else ()
 
 
 def without_previous(extraction: Extraction, previous: Sequence[Episode]) -> Extraction:

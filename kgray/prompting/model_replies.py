@@ -170,22 +170,25 @@ class ScriptForm:
     def _dates(self, kind: str, item: Mapping[str, Any]) -> dict[str, str | None]:
         """Return valid_at and invalid_at as the parser takes them."""
         start, end = self._date(item, "start"), self._date(item, "end")
+        known = None if start == _UNKNOWN else start
         if kind == "denied":
             return {}
         if kind == "happened":  # an event has one date, whichever field it stands in
-            moment = next((date for date in (start, end) if date not in (None, _UNKNOWN)), None)
-            return {} if moment is None else {"valid_at": moment}
-        if kind == "ended" and end is None and not _SINCE.search(self.episode.text):
-            start, end = None, None if start == _UNKNOWN else start  # the date of the change
-        if start and end and start != _UNKNOWN and times.parse_iso(end)[0] <= times.parse_iso(start)[0]:
-            start, end = (None, end) if kind == "ended" else (start, None)
+            moment = known or end
+            return {"valid_at": moment} if moment else {}
+        if known and end and times.parse_iso(end)[0] <= times.parse_iso(known)[0]:
+            known, end = (None, end) if kind == "ended" else (known, None)
         if kind == "ended":
-            if start in (None, _UNKNOWN):
+            if known and not end and not _SINCE.search(self.episode.text):
+                return {"invalid_at": known}  # the date of the change
+            if not known:
                 return {"invalid_at": end} if end else {}
             now = times.show_as(self.episode.reference_time, "instant")
-            return {"kind": "holds", "valid_at": start, "invalid_at": end or now}
-        dates_read: dict[str, str | None] = {"invalid_at": end} if end else {}
-        return dates_read | ({"valid_at": None if start == _UNKNOWN else start} if start else {})
+            return {"kind": "holds", "valid_at": known, "invalid_at": end or now}
+        dated: dict[str, str | None] = {"invalid_at": end} if end else {}
+        if start == _UNKNOWN or known:
+            dated["valid_at"] = known
+        return dated
 
     def _date(self, item: Mapping[str, Any], key: str) -> str | None:
         """Return a date as ISO 8601, "unknown" for a start that is known not to be known, None for none."""

@@ -145,7 +145,7 @@ def _parsed(path: Path, task: str) -> tuple[list[str], str]:
         raise SettingsError(
             f"The prompt {path} must begin with the line {task!r} and a line about it, then --- and its text."
         )
-    return [word for line in lines[2:] for word in line.split()], text.strip()
+    return [word for line in lines[2:] for word in line.split(", ")], text.strip()
 
 
 def _names(text: str, field: str) -> bool:
