@@ -51,7 +51,7 @@ _POSSESSIVE = re.compile(r"(?:['’]s|(?<=s)['’])$")
 _OUTER = " \t\"'‘’“”„«»,;:.!?()[]{}"
 _NUMBER = re.compile(
     r"(?P<sign>[-+−]?)(?P<before>[€£$¥]?)\s?(?P<digits>\d+(?:[.,' \u00a0\u202f]\d+)*)"
-    r"(?:\s(?P<scale>thousand|million|billion))?\s?(?P<unit>[€£$¥%°]|[^\W\d_][^\d,;:]{0,23})?"
+    r"(?:\s(?P<scale>thousand|million|billion))?\s?(?P<unit>[€£$¥%]|°?[^\W\d_][^\d,;:]{0,23})?"
 )
 _SCALES = {"thousand": 3, "million": 6, "billion": 9}
 _UNITS = {
@@ -159,13 +159,11 @@ class ScriptForm:
             return {"value": raw}
         if not isinstance(raw, str):
             return {"target": raw} if raw is not None else {}
-        text = clean_text(raw)
-        if name_key(text) in self._names:
-            return {"target": self.end(text)}
-        if (value := value_of(text)) is not None:
-            return {"value": value}
-        end = self.end(text)
-        return {} if end is None else {"target": end}
+        text, end = clean_text(raw), self.end(raw)
+        if end is None or name_key(text) in self._names:
+            return {} if end is None else {"target": end}
+        value = value_of(text)
+        return {"target": end} if value is None else {"value": value}
 
     def _dates(self, kind: str, item: Mapping[str, Any]) -> dict[str, str | None]:
         """Return valid_at and invalid_at as the parser takes them."""
@@ -235,11 +233,10 @@ def _number(text: str) -> dict[str, str | None] | None:
     match = _NUMBER.fullmatch(text)
     if match is None:
         return None
-    unit = (match["unit"] or match["before"] or "").strip()
-    if len(unit.split()) > _UNIT_WORDS:
+    words = f"{match['before']} {match['unit'] or ''}".split()
+    if len(words) > _UNIT_WORDS:
         return None
-    first, *others = unit.split() or [""]
-    unit = " ".join([_UNITS.get(first.casefold(), first), *others])
+    unit = " ".join([_UNITS.get(word.casefold(), word) for word in words[:1]] + words[1:])
     digits = _plain_digits(match["digits"])
     if match["scale"]:
         digits += f"e{_SCALES[match['scale']]}"

@@ -1,0 +1,197 @@
+"""Replies of language models: ends by name, values, types, statuses and dates (R3, R18)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgray import times
+from kgray.prompting.model_checks import needed_context, without_previous, without_questions
+from kgray.prompting.model_replies import ScriptForm, name_key, value_of
+from kgray.prompting.replies import parse_extraction
+from kgray.records import Episode, Extraction, Value
+
+T0 = times.parse("2026-03-05T09:00:00Z")[0]
+
+
+def episode(text: str, *, speaker: str | None = "Marta Ruiz", kind: str | None = None) -> Episode:
+    return Episode(
+        group="g", sequence=1, id="e", source="s", kind=kind or ("message" if speaker else "text"), text=text,
+        reference_time=T0, content_sha256="", speaker=speaker,
+    )  # fmt: skip
+
+
+def fact(subject="Leo", relation="WORKS_AT", target="Nordwind", **more) -> dict:
+    plain = {"fact": f"{subject} {relation} {target}", "status": "current", "start": None, "end": None}
+    return {"subject": subject, "relation": relation, "object": target, **plain, **more}
+
+
+def read(text: str, *facts: dict, entities=("Leo", "Nordwind"), speaker="Marta Ruiz") -> Extraction:
+    about = episode(text, speaker=speaker)
+    form = ScriptForm(about)
+    form.add_entities([{"name": name, "type": "Person"} for name in entities])
+    form.add_facts(facts)
+    return parse_extraction({"entities": form.entities, "facts": form.facts}, about)
+
+
+def ends(extraction: Extraction) -> list[tuple[str, str]]:
+    names = [entity.name for entity in extraction.entities]
+    return [
+        (names[f.source], f.value.shown() if f.value else names[f.target or 0]) for f in extraction.facts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("subject", "target", "expected"),
+    [
+        pytest.param("leo", "the Nordwind", ("Leo", "Nordwind"), id="case-and-article"),
+        pytest.param("Leo's", "NORDWIND.", ("Leo", "Nordwind"), id="possessive-and-outer-signs"),
+        pytest.param("my Leo", "der Nordwind", ("Leo", "Nordwind"), id="pronoun-and-foreign-article"),
+        pytest.param("I", "Nordwind", ("Marta Ruiz", "Nordwind"), id="first-person-is-the-speaker"),
+        pytest.param("marta ruiz", "Nordwind", ("Marta Ruiz", "Nordwind"), id="the-speaker-by-name"),
+        pytest.param("Aker Quartet", "Oslo", ("Aker Quartet", "Oslo"), id="unlisted-ends-become-mentions"),
+        pytest.param("The printer", "Oslo", ("printer", "Oslo"), id="an-unlisted-end-without-its-article"),
+        pytest.param("Leo", "90 EUR", ("Leo", "90 EUR"), id="a-price-is-a-value"),
+        pytest.param("Leo", "engineer", ("Leo", "engineer"), id="a-lower-case-phrase-is-a-value"),
+    ],
+)
+def test_ends_match_the_listed_entities_by_name(subject, target, expected):
+    assert ends(read("Leo, Nordwind", fact(subject, target=target))) == [expected]
+
+
+def test_an_end_that_is_a_pronoun_drops_the_fact_alone():
+    found = read("Leo", fact("she"), fact(target="her"), fact())
+
+    assert ends(found) == [("Leo", "Nordwind")]
+    assert len(found.dropped) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("90 EUR", Value("number", "90", "EUR")),
+        ("€85", Value("number", "85", "EUR")),
+        ("£85 a year", Value("number", "85", "GBP A YEAR")),
+        ("1,500.50 dollars", Value("number", "1500.5", "USD")),
+        ("1.500,50 €", Value("number", "1500.5", "EUR")),
+        ("1.2 million euros", Value("number", "1200000", "EUR")),
+        ("3.2 kg", Value("number", "3.2", "KG")),
+        ("-5 °C", Value("number", "-5", "°C")),
+        ("1,5", Value("number", "1.5", None)),
+        ("12,000", Value("number", "12000", None)),
+        ("2026-03", Value("date", "2026-03")),
+        ("true", Value("boolean", "true")),
+        ("on track", Value("text", "on track")),
+    ],
+)
+def test_values_are_read_from_the_words_of_an_object(text, value):
+    (found,) = read("x", fact(target=text)).facts
+    assert found.value == value
+
+
+@pytest.mark.parametrize("name", ["Nordwind", "plot 14", "M28", "Straße 5", "東京", "Q3 report"])
+def test_names_are_no_values(name):
+    assert value_of(name) is None
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_name_or_a_value_that_parses(text):
+    """One strange end never fails a reply (R24)."""
+    found = read("x", fact(target=text), fact("Leo", target="Oslo"))
+    assert ("Leo", "Oslo") in ends(found) or name_key(text) == "leo"
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [("Person", "Person"), ("person", "Person"), ("Company", "Organization"), ("cities", "Place"),
+     ("Pet", "Other"), ("Vessel", "Vessel"), ("Gizmo", "")],
+)  # fmt: skip
+def test_types_map_by_a_table_and_unknown_ones_count_as_unknown(raw, kind):
+    known = {"cities": ""}.get(raw, kind)  # a plural that is not regular is not in the table
+    assert ScriptForm(episode("x"), types=("Person", "Vessel")).type_of(raw) == known
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "start", "end", "expected"),
+    [
+        pytest.param("x", "current", "last May", None, ("holds", "2025-05", None), id="words-are-resolved"),
+        pytest.param("x", "current", "2025-5", None, ("holds", "2025-05", None), id="a-month-of-one-digit"),
+        pytest.param("x", "current", "soon", None, ("holds", None, None), id="no-date-is-left-out-alone"),
+        pytest.param("x", "current", "2026-03-05", None, ("holds", None, None), id="the-day-of-the-message"),
+        pytest.param("I met Leo today", "event", "2026-03-05", None, ("happened", "2026-03-05", None),
+                     id="the-day-of-the-message-that-is-named"),
+        pytest.param("x", "current", "unknown", None, ("holds", None, None), id="unknown-that-is-not-said"),
+        pytest.param("Leo left on Monday", "ended", "2026-03-02", None, ("ended", None, "2026-03-02"),
+                     id="the-date-of-a-change-in-the-wrong-field"),
+        pytest.param("there since 2018, and left", "ended", "2018", None, ("holds", "2018", "now"),
+                     id="an-ended-span-with-its-start"),
+        pytest.param("x", "current", "2025", "2024", ("holds", "2025", None), id="an-end-before-the-start"),
+        pytest.param("x", "event", None, "2025-04-01", ("happened", "2025-04-01", None), id="one-date"),
+        pytest.param("x", "denied", "2025", "2026", ("denied", None, None), id="a-denial-has-no-dates"),
+    ],
+)  # fmt: skip
+def test_statuses_and_dates(text, status, start, end, expected):
+    (found,) = read(text, fact(status=status, start=start, end=end)).facts
+    kind, since, until = expected
+    known = {None: None, "now": T0}
+    assert found.kind == kind
+    assert found.valid_to == (known[until] if until in known else times.parse(until)[0])
+    if since is not None:
+        assert found.valid_from == times.parse(since)[0]
+    elif kind == "holds":
+        assert (found.valid_from, found.inferred) == (T0, True)
+
+
+def test_a_start_long_ago_is_unknown_where_the_text_says_so():
+    (found,) = read("Leo has always worked there", fact(start="unknown")).facts
+    assert (found.kind, found.valid_from, found.inferred) == ("holds", None, False)
+
+
+def test_the_same_fact_twice_counts_once_and_is_noted():
+    form = ScriptForm(episode("x"))
+    form.add_facts([fact(), fact(), fact(relation="WORKED_AT", fact="another sentence")])
+
+    assert len(form.facts) == 2
+    assert form.notes == ["facts: 'Leo WORKS_AT Nordwind' is listed twice"]
+
+
+def test_entities_of_the_previous_context_alone_are_left_out():
+    before = episode("Ines moved to Leeds.", speaker="Priya")
+    found = read("Leo likes it", fact(target="tea"), entities=("Leo", "Ines", "Leeds", "Bo"))
+
+    left = without_previous(found, [before])
+
+    assert [entity.name for entity in left.entities] == ["Marta Ruiz", "Leo", "Bo"]
+
+
+def test_facts_that_stand_in_a_question_are_left_out_with_a_line():
+    text = "I still owe Leo 40 euros, could somebody send me his address? Has anyone seen my mug?"
+    facts = [
+        fact("Marta Ruiz", "OWES", "Leo", fact="Marta Ruiz owes Leo 40 euros"),
+        fact("Marta Ruiz", "HAS", "mug", fact="Marta Ruiz has a mug"),
+    ]
+    found = without_questions(read(text, *facts), episode(text))
+
+    assert [f.relation for f in found.facts] == ["OWES"]
+    assert found.dropped == ("facts: 'Marta Ruiz has a mug' stands in a question",)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_shown"),
+    [
+        ("I work at Nordwind.", False),
+        ("She lives in Oslo now.", True),
+        ("My friend Tomas gave up his half. He lives in Sheffield now.", False),
+        ("I still owe him forty euros.", True),
+        ("since May", True),
+        ("この会社で働いています", True),
+    ],
+)
+def test_the_previous_context_is_shown_to_texts_that_need_it(text, is_shown):
+    asked = episode("Since when have you been there?", speaker="Priya")
+    assert needed_context(episode(text), [asked]) == ([asked] if is_shown else ())
+
+
+def test_a_record_needs_no_context():
+    assert needed_context(episode('{"his": 1}', speaker=None, kind="json"), [episode("x")]) == ()
