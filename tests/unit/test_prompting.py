@@ -17,6 +17,7 @@ from kgray.backends.openai_api.judge import OpenAIJudge
 from kgray.errors import SettingsError
 from kgray.ontology import Ontology, shipped
 from kgray.ports import ExtractionRequest, Question, QuestionRequest
+from kgray.prompting.model_replies import ScriptForm
 from kgray.prompting.prompts import (
     TASKS,
     PromptFiles,
@@ -29,7 +30,6 @@ from kgray.prompting.prompts import (
     section,
     tokens,
 )
-from kgray.prompting.model_replies import ScriptForm
 from kgray.prompting.replies import parse_answer, parse_extraction
 from kgray.prompting.reply_schemas import answers_schema, extraction_schemas, reply_fields
 from kgray.records import Episode, ExtractedEntity
