@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from kgray.backends.openai_api.client import Client, TokensSpent
 from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequest
 from kgray.errors import InvalidAnswer
-from kgray.ports import ExtractionRequest, ResponseCache
+from kgray.ports import ExtractionRequest
 from kgray.prompting.prompts import Prompts, dating_data, extraction_data, tokens
 from kgray.prompting.replies import EXTRACTION_TASKS, parse_extraction, plain_fact
 from kgray.records import Episode, ExtractedEntity, Extraction, as_value
@@ -47,9 +47,8 @@ class OpenAIExtractor:
         *,
         separate: bool = False,
         reflect_rounds: int = 0,
-        cache: ResponseCache | None = None,
     ) -> None:
-        self._asker = Asker(client, cache=cache)
+        self._asker = Asker(client)
         self._prompts = prompts
         self._separate = separate
         self._rounds = reflect_rounds
@@ -128,8 +127,6 @@ class OpenAIExtractor:
             data=data,
             schema=EXTRACTION_TASKS[task],
             room=min(_ROOM.get(task, _ROOM_MOST), _ROOM_LEAST + _ROOM_A_TOKEN * tokens(episode.text)),
-            episode=episode,
-            context=reading.request.previous,
         )
         found, cut = await self._asker.ask(request, accept, reading.spent)
         if cut:

@@ -5,19 +5,17 @@
             where it was cut before its first complete item
     call 3  the prompt one form down
 
-The reply cache is looked up first, and replies that were accepted complete are stored there. Requests that
-do not get through are retried by the client, not here.
+A request that does not get through is sent again by the client, not here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -27,10 +25,8 @@ from typing import Any, Literal, Never, TypeVar
 from kgray.backends.openai_api.client import Client, Rejected, TokensSpent
 from kgray.backends.openai_api.streaming import ReplyWatch
 from kgray.errors import InvalidAnswer, Refused, SettingsError
-from kgray.ports import ResponseCache
 from kgray.prompting.prompts import Prompt, repair_data
 from kgray.prompting.replies import Schema
-from kgray.records import Episode, canonical
 
 _T = TypeVar("_T")
 MAX_CALLS = 3
@@ -113,14 +109,12 @@ DIALECTS: dict[tuple[str, str], Dialect] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredRequest:
-    """A request. Without an episode the reply is not kept in the cache: a removal could not find it there."""
+    """A request for a reply that follows a schema."""
 
     prompt: Prompt
     data: str
     schema: Schema
     room: int  # most tokens of the reply
-    episode: Episode | None = None  # whose text is in the data
-    context: Sequence[Episode] = ()  # the same
 
 
 @dataclass(slots=True)
@@ -128,7 +122,6 @@ class Asker:
     """Asks one endpoint for structured replies; its dialect is probed once per address and model."""
 
     client: Client
-    cache: ResponseCache | None = None
     _probing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ask(
@@ -136,34 +129,12 @@ class Asker:
         request: StructuredRequest,
         accept: Callable[[Mapping[str, Any]], _T],
         spent: TokensSpent,
-        *,
-        kept: Callable[[], Mapping[str, Any]] | None = None,
     ) -> tuple[_T, bool]:
-        """Return what `accept` makes of the reply, and whether the reply was cut.
+        """Return the result of `accept` on the reply, and whether the reply was cut.
 
-        accept   raises InvalidAnswer, whose words the repair quotes
-        kept     what to keep of what was accepted, in the form of a reply; None = the reply itself.
-                 Nothing is kept of a reply that was cut
+        accept: raises InvalidAnswer, whose words the repair quotes
         Raises InvalidAnswer, Refused, SettingsError, Unavailable.
         """
-        if self.cache is None or request.episode is None:
-            said, _, cut = await self._answered(request, accept, spent)
-            return said, cut
-        head, data = (request.prompt.task, request.prompt.head), request.data
-        content = [self.client.endpoint.name, 0.0, *head, request.schema, request.room, data]
-        key = hashlib.sha256(canonical(content).encode("utf-8", "surrogatepass")).hexdigest()
-        known = self.cache.recall(key, request.episode, request.context)
-        if known is not None:
-            with suppress(InvalidAnswer):  # accepted by another version than this one: it is asked again
-                return accept(json.loads(known)), False
-        said, reply, cut = await self._answered(request, accept, spent)
-        if not cut:
-            self.cache.keep(key, canonical(kept() if kept else reply), request.episode, request.context)
-        return said, cut
-
-    async def _answered(
-        self, request: StructuredRequest, accept: Callable[[Mapping[str, Any]], _T], spent: TokensSpent
-    ) -> tuple[_T, Mapping[str, Any], bool]:
         dialect = await self._dialect(spent)
         wanted = tuple(request.schema["required"])
         data, temperature, room = request.data, 0.0, request.room
@@ -186,7 +157,7 @@ class Asker:
                 continue
             try:
                 found, cut = _readable(text, wanted, cut=was_cut, last=call == MAX_CALLS)
-                return accept(found), found, cut
+                return accept(found), cut
             except InvalidAnswer as error:
                 fault = error
             data, temperature = request.data, 0.0
