@@ -52,8 +52,8 @@ class OpenAIEmbedder:
             if (rows := self._units(body["data"])) is not None:
                 return rows
         raise Garbled(
-            f"{self._client.where} sent vectors that are none, {_TRIES} times: look at its log; if it is one "
-            "text alone, remove the episode that `kgray failures` names"
+            f"{self._client.server} sent vectors that are none, {_TRIES} times: look at its log; if it is "
+            "one text alone, remove the episode that `kgray failures` names"
         )
 
     def _units(self, data: list[Any]) -> Matrix | None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterable, Callable
+from typing import Any
 
 from kgray.outages import OUTAGES
-
-if TYPE_CHECKING:
-    from aiohttp import ClientResponse
 
 _PASSAGE = 48  # characters that are searched for in what stands before them
 # What an item says, where it is long enough to be a sentence. Many may have one date, or one reason.
@@ -23,33 +19,26 @@ class Repeats(Exception):
     """A reply says one passage over and over. Never leaves this package."""
 
 
-async def whole(
-    answer: ClientResponse, pieces: list[str], on_text: Callable[[str], None], sent: int
+async def completion(
+    events: AsyncIterable[Any], pieces: list[str], on_text: Callable[[str], None], sent: int
 ) -> dict[str, Any]:
-    """Return the body of a completion that comes as events. Raises ValueError for an error or a missing end.
+    """Return the body of a completion that comes as events. Raises ValueError where the end is missing.
 
-    pieces: of its text, as they come; each is passed on. sent: tokens of the request, for what Repeats ends
+    pieces: of its text, as they come; each is passed on. sent: tokens of the request, for a reply that
+    Repeats ends
     """
     usage = finish = None
-    ended = False
     try:
-        async for line in answer.content:
-            what, _, told = line.partition(b":")
-            if what != b"data" or (ended := told.strip() == b"[DONE]"):
-                continue
-            chunk: Any = json.loads(told)
-            if chunk.get("error"):
-                raise ValueError(chunk["error"])
-            usage = chunk.get("usage") or usage
-            for choice in chunk.get("choices") or ():
+        async for event in events:
+            usage = event.get("usage") or usage
+            for choice in event.get("choices") or ():
                 finish = choice.get("finish_reason") or finish
                 if piece := (choice.get("delta") or {}).get("content"):
                     pieces.append(piece)
                     on_text(piece)
-        if not (ended or finish):
+        if not (finish or usage):
             raise ValueError("the stream ends in the middle")
     except Repeats:
-        answer.close()  # a server ends what nobody reads
         finish, usage = "length", {"prompt_tokens": sent, "completion_tokens": len(pieces)}
     choice = {"message": {"content": "".join(pieces)}, "finish_reason": finish}
     return {"choices": [choice], "usage": usage}

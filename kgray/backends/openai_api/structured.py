@@ -204,7 +204,7 @@ class Asker:
     async def _send(self, body: dict[str, Any], spent: TokensSpent) -> tuple[str, bool]:
         """Return a reply's text, and whether it was cut."""
         room = body.get("max_tokens") or body.get("max_completion_tokens", 0)
-        got = await self.client.chat(body, spent, if_slow=lambda: ReplyWatch(self.client.where, room))
+        got = await self.client.chat(body, spent, if_slow=lambda: ReplyWatch(self.client.server, room))
         choices = got["choices"]
         choice = _as_object(choices[0] if isinstance(choices, list) else None)
         message = _as_object(choice.get("message"))
