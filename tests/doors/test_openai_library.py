@@ -133,6 +133,28 @@ async def test_a_query_of_an_address_is_sent_with_each_request(serve):
     assert server.asked[0].path == "/v1/chat/completions?tenant=a"
 
 
+@pytest.mark.parametrize("proxy", ["foo:bar", "ftp://x", "http://[::1"])
+async def test_a_proxy_that_is_none_is_one_line_about_it(serve, monkeypatch, proxy):
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with pytest.raises(SettingsError, match=r"cannot be asked \(.*\): check model\.base_url and the proxies"):
+        await read(serve(lambda _: as_json(GOOD)))
+
+
+async def test_a_host_that_is_none_is_one_line_about_it(serve):
+    with pytest.raises(SettingsError, match=r"^The server at http://a\.\.b/v1 cannot be asked \(.*\): check"):
+        await read(serve(lambda _: as_json(GOOD)), "http://a..b/v1")
+
+
+async def test_a_request_that_is_no_text_is_not_waited_for(serve):
+    server = serve(lambda _: as_json(GOOD))
+    body = {"messages": [{"role": "user", "content": "half of a pair: \ud83d"}]}
+    with pytest.raises(SettingsError, match=r"cannot be asked \(.*surrogates not allowed\)"):
+        await Client(endpoint(server)).chat(body, TokensSpent())
+    assert server.asked == []
+
+
 async def test_two_models_of_one_server_are_asked_by_their_own_names(serve):
     """They share connections and the limiter."""
     server = serve(lambda asked: embedding(asked) if "input" in asked.body else as_json(GOOD))

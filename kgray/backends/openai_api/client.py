@@ -107,6 +107,10 @@ class Endpoint:
         """Return the server's name in messages."""
         return f"the {self.setting}'s server at {self.base_url}"
 
+    def line(self, words: object, most: int) -> str:
+        """Return a server's words as one line with the key masked. most: characters."""
+        return self.masked(" ".join(str(words).split()))[:most]
+
     def masked(self, text: str) -> str:
         """Return the text with the key masked: servers' messages are stored, and may repeat the request.
 

@@ -40,10 +40,12 @@ _AZURE_HOSTS = (".openai.azure.com", ".cognitiveservices.azure.com")
 _AZURE_VERSION = "2024-10-21"  # of Azure's interface, where an address names none
 # The library wraps most errors of the layers below it; a head that is no HTTP comes as aiohttp's own.
 _FAULTS = (APIError, httpx2.RequestError, ClientError, TimeoutError)
+# Of an address or a proxy that is none, and of a request that cannot be written as UTF-8.
+_UNSENDABLE = (ValueError, httpx2.InvalidURL)
 
 
 class Connection:
-    """A server and key, for all requests of one event loop: those of several models, too."""
+    """A server and key, for all requests of one event loop, also to several models."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._api = _library_client(endpoint)
@@ -136,11 +138,13 @@ class Connection:
         except _FAULTS as error:
             cause = _cause(error)
             is_sent = not isinstance(cause, ClientConnectorError | ConnectionTimeoutError)
-            reason = f"cannot be reached ({post.at.masked(' '.join(str(cause).split()))[:120]})"
+            reason = f"cannot be reached ({post.at.line(cause, 120)})"
             if is_sent and isinstance(cause, TimeoutError):
                 self._is_slow = True
                 reason = f"gives no answer within {post.at.timeout_s:g} s"
             raise TryLater(reason, worked=is_sent) from None
+        except _UNSENDABLE as error:
+            raise _unsendable(post.at, error) from None
 
     def _meaning(self, at: Endpoint, error: APIStatusError, sent_at: float) -> Exception:
         limiter, status = self.limiter, error.status_code
@@ -154,7 +158,7 @@ class Connection:
             what = _SETTINGS[status].format(setting=at.setting, SETTING=at.setting.upper())
             return SettingsError(f"The server at {at.base_url} (model {at.name!r}) {what}.")
         message: Any = error.body.get("message") if isinstance(error.body, dict) else None
-        return Rejected(f"{status}: {at.masked(' '.join(str(message or error.body).split()))[:300]}")
+        return Rejected(f"{status}: {at.line(message or error.body, 300)}")
 
 
 def _library_client(at: Endpoint) -> AsyncOpenAI:
@@ -195,6 +199,13 @@ def _certificates() -> SSLContext:
     return httpx2.create_ssl_context()
 
 
+def _unsendable(at: Endpoint, error: Exception) -> SettingsError:
+    return SettingsError(
+        f"The server at {at.base_url} cannot be asked ({at.line(error, 120)}): check "
+        f"{at.setting}.base_url and the proxies in the environment (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY)."
+    )
+
+
 def _cause(error: BaseException) -> BaseException:
     """Return aiohttp's error behind the library's, which calls every broken connection a timeout."""
     while error.__cause__ is not None and not isinstance(error, ClientError):
@@ -212,6 +223,9 @@ async def connection(endpoint: Endpoint) -> Connection:
     connections = CONNECTIONS.setdefault(asyncio.get_running_loop(), {})
     name = endpoint.base_url, endpoint.key
     if name not in connections:
-        connections[name] = Connection(endpoint)
+        try:
+            connections[name] = Connection(endpoint)
+        except _UNSENDABLE as error:
+            raise _unsendable(endpoint, error) from None
         await anext(connections[name].closing)
     return connections[name]

@@ -10,8 +10,8 @@ from typing import Any
 
 from kgray.outages import OUTAGES
 
-_PASSAGE = 48  # characters that are searched for in what stands before them
-# What an item says, where it is long enough to be a sentence. Many may have one date, or one reason.
+_PASSAGE = 48  # characters, searched for in the text before them
+# The text of an item, if it is long enough for a sentence. Many items may have the same date or reason.
 _SENTENCE = re.compile(r'"(?:fact|name)"\s*:\s*"([^"\\]{20,})"')
 
 
@@ -47,31 +47,31 @@ async def completion(
 class ReplyWatch:
     """Takes the pieces of a reply; says how fast they come."""
 
-    def __init__(self, where: str, room: int) -> None:
-        """where: the server, as outages name it; room: most tokens of the reply."""
-        self._where, self._room = where, room
-        self._text, self._count, self._since = "", 0, 0.0
+    def __init__(self, server: str, room: int) -> None:
+        """server: its name among outages; room: most tokens of the reply."""
+        self._server, self._room = server, room
+        self._text, self._count, self._start = "", 0, 0.0
 
     def __call__(self, piece: str) -> None:
         """Take a piece, of about one token. Raises Repeats."""
         now = time.monotonic()
-        self._since = self._since or now
+        self._start = self._start or now
         self._text += piece
         self._count += 1
         if self._count % 16:
             return
         if repeats(self._text):
             raise Repeats
-        rate = self._count / max(now - self._since, 0.001)
+        rate = self._count / max(now - self._start, 0.001)
         words = f"writes {rate:.3g} tokens a second, {self._count} so far of at most {self._room}"
-        OUTAGES.writes(self._where, words, left_s=(self._room - self._count) / rate)
+        OUTAGES.writes(self._server, words, left_s=(self._room - self._count) / rate)
 
 
 def repeats(text: str) -> bool:
-    """Whether a JSON reply only repeats itself: one sentence 5 times, or one passage 3 times at its end."""
-    if max(Counter(_SENTENCE.findall(text)).values(), default=0) >= 5:  # so often it stands in no good reply
+    """Return whether a JSON reply only repeats itself: a sentence 5 times or its end 3 times."""
+    if max(Counter(_SENTENCE.findall(text)).values(), default=0) >= 5:  # in no good reply
         return True
-    before = text.rfind(text[-_PASSAGE:], 0, -1)
-    period = len(text) - _PASSAGE - before
+    place = text.rfind(text[-_PASSAGE:], 0, -1)
+    period = len(text) - _PASSAGE - place
     span = max(240, 3 * period)
-    return before >= 0 and span <= len(text) and text[period - span :] == text[-span:-period]
+    return place >= 0 and span <= len(text) and text[period - span :] == text[-span:-period]
