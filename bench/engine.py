@@ -95,7 +95,6 @@ def given_of(way: Way, place: EmptyStore, base_url: str, **more: object) -> dict
         "model_backend": "openai",
         "model_base_url": base_url,
         "model_name": MODEL,
-        "model_cache_mb": 0,
         "runtime_backend": "ray" if way.runtime == "ray" else "local",
         "runtime_window": way.window,
         "pipeline_resolution": way.resolution,

@@ -108,7 +108,7 @@ def _base(plan: SearchPlan, folder: Path, stack: ExitStack) -> Store:
 
 @contextmanager
 def _opened(place: EmptyStore, *, create: bool = False) -> Iterator[Store]:
-    store, _ = open_store(settings_of(place.settings), place.data, HashingEmbedder(), create=create)
+    store = open_store(settings_of(place.settings), place.data, HashingEmbedder(), create=create)
     try:
         yield store
     finally:

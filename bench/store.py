@@ -142,7 +142,7 @@ def _opened(kind: StoreKind, settings: Settings) -> Iterator[tuple[GrowingStore,
         if not (kind == "neo4j" and settings.store.backend == "neo4j"):
             place = stack.enter_context(empty_store(kind, data))
             settings = settings_of(place.settings)
-        store, _ = open_store(settings, data, embedder, create=True)
+        store = open_store(settings, data, embedder, create=True)
         stack.callback(store.close)
         if taken := {GROUP, SLOTS, BESIDE} & set(store.heads()):
             raise InputError(f"the server has a group {min(taken)!r} already: measure in an empty database")

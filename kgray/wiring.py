@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kgray.backends.vllm_engine import EngineClient
     from kgray.ingest.committer import Parts
     from kgray.ontology import Ontology
-    from kgray.ports import Answerer, Embedder, Extractor, Judge, Reranker, ResponseCache, Store, Summarizer
+    from kgray.ports import Answerer, Embedder, Extractor, Judge, Reranker, Store, Summarizer
     from kgray.prompting.prompts import PromptFiles, Prompts
 
 
@@ -32,7 +32,6 @@ class OpenStore:
     folder: Path
     store: Store
     embedder: Embedder
-    cache: ResponseCache | None = None  # of a language model's replies, beside an embedded store
 
     @property
     def shown(self) -> str:
@@ -56,15 +55,15 @@ def open_reader(
     embedder = build_embedder(settings)
     try:
         known = embedder.dimensions > 0  # else a store that is there knows
-        store, cache = open_store(settings, data, embedder, create=create and known, cache_mb=cache_mb)
+        store = open_store(settings, data, embedder, create=create and known, cache_mb=cache_mb)
     except NoStore:
         if known or not create:
             raise
         with ThreadPoolExecutor(1) as other:  # this thread may have an event loop that runs
             other.submit(asyncio.run, embedder.embed(["a text"])).result()
-        store, cache = open_store(settings, data, embedder, create=True, cache_mb=cache_mb)
+        store = open_store(settings, data, embedder, create=True, cache_mb=cache_mb)
     embedder.dimensions = store.dimensions
-    return OpenStore(settings=settings, folder=data, store=store, embedder=embedder, cache=cache)
+    return OpenStore(settings=settings, folder=data, store=store, embedder=embedder)
 
 
 def ingesting(opened: OpenStore) -> Parts:
@@ -73,7 +72,7 @@ def ingesting(opened: OpenStore) -> Parts:
 
     settings = opened.settings
     ontology = build_ontology(settings)
-    extractor, judge = build_models(settings, ontology, opened.cache)
+    extractor, judge = build_models(settings, ontology)
     return Parts(
         store=opened.store,
         extractor=extractor,
@@ -90,20 +89,18 @@ def ingesting(opened: OpenStore) -> Parts:
 
 def open_store(
     settings: Settings, data: Path, embedder: Embedder, *, create: bool, cache_mb: int | None = None
-) -> tuple[Store, ResponseCache | None]:
-    """Open the store; return it and its reply cache, which only the embedded store has."""
+) -> Store:
+    """Open the store."""
     if settings.store.backend == "sqlite":
         from kgray.stores.sqlite import CACHE_MB, open_sqlite
 
-        file = open_sqlite(
+        return open_sqlite(
             data,
             embedder=embedder.identity,
             dimensions=embedder.dimensions,
             create=create,
             cache_mb=CACHE_MB if cache_mb is None else cache_mb,
         )
-        bound = settings.model.cache_mb << 20
-        return file, file.responses(max_bytes=bound) if bound else None
     with needed_by('store.backend = "neo4j"', "neo4j"):
         from kgray.stores.neo4j import open_neo4j
     require(settings, "store")
@@ -133,7 +130,7 @@ def open_store(
         except OSError as error:
             store.close()
             raise StoreError(f"{error.filename or data}: {error.strerror}") from None
-    return store, None
+    return store
 
 
 @contextmanager
@@ -158,12 +155,11 @@ def build_ontology(settings: Settings) -> Ontology:
 
 
 def build_models(
-    settings: Settings, ontology: Ontology, cache: ResponseCache | None = None, engine: Client | None = None
+    settings: Settings, ontology: Ontology, engine: Client | None = None
 ) -> tuple[Extractor, Judge]:
     """Return the extractor and the judge.
 
-    cache   keeps a language model's replies
-    engine  of `model.backend = "vllm"`, in an actor that has one; elsewhere such a model only names itself
+    engine: of `model.backend = "vllm"`, in an actor that has an engine; elsewhere the model has but a name
     """
     require(settings, "model")
     if settings.model.backend == "scripted":
@@ -178,8 +174,8 @@ def build_models(
         chosen, prompts = settings.pipeline, build_prompts(settings, ontology)
         client = engine or _model_client(settings)
         separate, rounds = chosen.extraction == "separate", chosen.reflect_rounds
-        extractor = OpenAIExtractor(client, prompts, separate=separate, reflect_rounds=rounds, cache=cache)
-        return extractor, OpenAIJudge(client, prompts, apart=chosen.resolution == "per_node", cache=cache)
+        extractor = OpenAIExtractor(client, prompts, separate=separate, reflect_rounds=rounds)
+        return extractor, OpenAIJudge(client, prompts, apart=chosen.resolution == "per_node")
     from kgray.backends.rules import RulesJudge
     from kgray.backends.rules.extractor import RulesExtractor
 

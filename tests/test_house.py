@@ -89,7 +89,7 @@ def test_every_module_has_a_layer():
         ("neo4j", "stores"),
         ("ray", "runtime"),
         ("dateparser", "dates"),
-        ("aiohttp", "backends"),
+        ("openai", "backends"),
         ("models", "backends"),
         ("agents", "adapters"),
     ],

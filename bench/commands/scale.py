@@ -1,4 +1,4 @@
-"""bench groups, lag: what many groups cost, and what one large group costs the others."""
+"""bench groups, lag, calls: the costs of many groups, of a large group to others, of a call to a model."""
 
 from __future__ import annotations
 
@@ -50,4 +50,21 @@ def lag(call: Call, facts: int, episodes: int, store: StoreKind, ray: bool, out:
     return 0
 
 
-COMMANDS = (groups, lag)
+@command("CPU of the client for a call of a model's server.")
+@count("--calls", 2_000, "In each round.")
+@count("--concurrency", 32)
+@count("--rounds", 5)
+@out_option
+def calls(call: Call, calls: int, concurrency: int, rounds: int, out: Path | None) -> int:
+    """Ask a server of fixed replies, which runs in a process of its own, and measure this process alone.
+
+    python -m bench calls --calls 500
+    """
+    from bench import calls as measured
+
+    figures = measured.run(calls, concurrency, rounds)
+    show(call, asdict(figures), out, lambda: measured.table(figures))
+    return 0
+
+
+COMMANDS = (groups, lag, calls)

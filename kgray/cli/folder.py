@@ -172,7 +172,9 @@ def groups(call: Call) -> None:
     call.listed("groups", rows, [[*row.values()] for row in rows], head=head, nothing="No groups.")
 
 
-_PACKAGES = "aiohttp apsw click cronsim dateparser networkx numpy pyarrow pydantic snowballstemmer".split()
+_PACKAGES = (
+    "aiohttp apsw click cronsim dateparser httpx2 networkx numpy openai pyarrow pydantic snowballstemmer"
+).split()
 _ENGINE = ("settings", "data", "store", "fit")  # a fault here is exit 2: nothing can run
 _ANSWER_S = 5.0  # for each server that is asked
 Check = tuple[str, bool, str]

@@ -184,20 +184,6 @@ class Reranker(Protocol):
         """Return (len(texts),): each in [0, 1], 1 = the text answers the query. Raises Unavailable."""
 
 
-class ResponseCache(Protocol):
-    """Accepted replies by request and group, for backfills; bounded: what is evicted is asked again.
-
-    key: model, parameters and the bytes of the prompt. An entry goes with the first episode that is removed of
-    those whose text it was asked or used with (context: previous ones in the prompt; R25).
-    """
-
-    def recall(self, key: str, asking: Episode, context: Sequence[Episode] = ()) -> str | None:
-        """Return the reply that was kept; None where there is none."""
-
-    def keep(self, key: str, reply: str, asking: Episode, context: Sequence[Episode] = ()) -> None:
-        """Keep a reply that was found valid; of an episode that the store does not hold, nothing is kept."""
-
-
 SummaryTask = Literal["community", "community_report", "profile"]
 
 

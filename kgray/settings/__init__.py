@@ -49,7 +49,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class ModelSettings:
-    """The extractor and judge. cache_mb: size of the reply cache that backfills use; 0 = no cache."""
+    """The extractor and judge."""
 
     backend: Literal["rules", "scripted", "openai", "vllm"] = "rules"
     script: File | None = None
@@ -60,7 +60,6 @@ class ModelSettings:
     timeout_s: Seconds = 120.0
     max_concurrency: Whole = 32
     patience_s: Seconds = 600.0
-    cache_mb: Annotated[int, within(0)] = 256
     instructions: FilledText | None = None
     instructions_file: File | None = None
 

@@ -48,6 +48,7 @@ class Asked:
     path: str
     key: str
     body: dict[str, Any]
+    headers: dict[str, str] = field(default_factory=dict)  # by names in lower case
     at: float = field(default_factory=time.monotonic)
 
     @property
@@ -180,8 +181,9 @@ class ChatServer:
 
             def do_POST(self) -> None:
                 raw = self.rfile.read(int(self.headers["content-length"]))
-                key = (self.headers["authorization"] or "").removeprefix("Bearer ")
-                say = door._say(Asked(self.path, key, json.loads(raw)))
+                lowered = {name.lower(): text for name, text in self.headers.items()}
+                key = lowered.get("authorization", "").removeprefix("Bearer ")
+                say = door._say(Asked(self.path, key, json.loads(raw), lowered))
                 if say.cut_connection:
                     self.close_connection = True
                     self.connection.close()
@@ -219,7 +221,8 @@ class ChatServer:
         return Handler
 
     def _say(self, asked: Asked) -> Say:
-        is_probe = asked.path.endswith("/chat/completions") and asked.task == "probe"
+        chats = asked.path.partition("?")[0].endswith("/chat/completions")
+        is_probe = chats and asked.task == "probe"
         with self._lock:
             (self.probes if is_probe else self.asked).append(asked)
             self._now += 1

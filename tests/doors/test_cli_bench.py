@@ -18,7 +18,7 @@ from tests.waiting import HANGS_S
 
 COMMANDS = (
     "world", "model-server", "quality", "ingest", "store", "searches", "serve", "communities", "models",
-    "retrieval", "equality", "chaos", "soak", "groups", "lag",
+    "retrieval", "equality", "chaos", "soak", "groups", "lag", "calls",
 )  # fmt: skip
 
 
@@ -49,6 +49,12 @@ def test_retrieval_measures_kgray_beside_plain_searches_and_ingests_once(bench, 
     assert len((bench.folder / "rows.jsonl").read_text("utf-8").splitlines()) > 6 * 65
     assert list((tmp_path / "kgray-retrieval").iterdir()) == stores
     assert "== handmade: 60 questions, overall" in again.out
+
+
+def test_a_call_of_a_models_server_is_measured_by_the_cpu_of_its_client(bench):
+    found = bench("calls", "--calls", "20", "--concurrency", "4", "--rounds", "1", "--json").json
+    assert (found["calls"], found["concurrency"]) == (20, 4)
+    assert all(0 < ms < 1000 for ms in [*found["whole"], *found["streamed"]])
 
 
 def test_communities_are_measured_beside_networkx(bench):

@@ -86,7 +86,7 @@ try:
     cli(["search", "Ann", "--group", "team", "--json"])
 except SystemExit as end:
     print(end.code, file=sys.stderr)
-heavy = {"dateparser", "aiohttp", "ray", "kgray.backends.rules.extractor", "kgray.ingest.runner"}
+heavy = {"dateparser", "aiohttp", "openai", "ray", "kgray.backends.rules.extractor", "kgray.ingest.runner"}
 print(*sorted(heavy & set(sys.modules)), file=sys.stderr)
 """
     done = subprocess.run(

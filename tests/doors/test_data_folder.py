@@ -8,15 +8,11 @@ import re
 import stat
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import kgray
-from kgray import kinds, rows
-from kgray.backends.hashing import HashingEmbedder
-from kgray.stores.sqlite import open_sqlite
 
 LINES = [
     '{"id": "a", "text": "I work at Acme.", "speaker": "Al Ng", "at": "2026-03-01"}',
@@ -32,7 +28,7 @@ def modes(folder: Path) -> dict[str, str]:
 
 
 def test_only_the_owner_can_read_what_is_kept(tmp_path):
-    """The store, its log and index while it is open, the reply cache, the lock, and a run's reports.
+    """The store, its log and index while it is open, the lock, and a run's reports.
 
     With a umask that lets everybody read: any other takes more rights away, and of an owner none.
     """
@@ -45,16 +41,13 @@ def test_only_the_owner_can_read_what_is_kept(tmp_path):
             assert subprocess.run(run, check=False).returncode == ("init" not in command)
         with kgray.open(data) as memory:
             memory.add("I live in Bonn.", group="g", speaker="Al Ng", at="2026-05-01")
-            with closing(open_sqlite(data, embedder=HashingEmbedder().identity, dimensions=1024)) as store:
-                (row,) = store.rows(kinds.EPISODES_AT, "g", [1])
-                store.responses(max_bytes=1 << 20).keep("key", "reply", rows.episode("g", row))
-                found = modes(data)
+            found = modes(data)
     finally:
         os.umask(before)
 
     assert {mode for name, mode in found.items() if (data / name).is_dir()} == {"0o700"}
     assert {mode for name, mode in found.items() if not (data / name).is_dir()} == {"0o600"}
-    files = {"kgray.sqlite3", "kgray.sqlite3-wal", "kgray.sqlite3-shm", "cache.sqlite3", "ingest.lock"}
+    files = {"kgray.sqlite3", "kgray.sqlite3-wal", "kgray.sqlite3-shm", "ingest.lock"}
     assert files <= set(found)
     assert {Path(name).name for name in found if name.startswith("runs/")} >= {"report.json", "refused.jsonl"}
 

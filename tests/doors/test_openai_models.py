@@ -16,8 +16,8 @@ from email.utils import format_datetime
 import pytest
 
 from kgray import times
-from kgray.backends.openai_api import client as client_module
-from kgray.backends.openai_api.client import Client, Endpoint, _retry_after
+from kgray.backends.openai_api.client import Client, Endpoint
+from kgray.backends.openai_api.connection import CONNECTIONS
 from kgray.backends.openai_api.extractor import OpenAIExtractor
 from kgray.backends.openai_api.judge import OpenAIJudge
 from kgray.backends.openai_api.retrieval import OpenAIEmbedder
@@ -707,11 +707,22 @@ async def test_a_slow_answer_counts_as_none(serve):
     assert len(server.asked) >= 2, "more than twice where this machine is slow"
 
 
-def test_retry_after_may_be_a_date():
-    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
+async def test_retry_after_may_be_a_date(serve):
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=3600), usegmt=True)
+    server = serve(lambda _: Say(status=429, headers={"retry-after": soon}))
 
-    assert 80 < _retry_after({"retry-after": soon}) <= 90
-    assert _retry_after({"retry-after": "when it suits"}) == 0
+    with pytest.raises(Unavailable, match=r"answers 429 and asks for 3[56]\d\d s; waited 0 s"):
+        await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+
+@pytest.mark.parametrize("words", ["when it suits", "-5", "nan", ""])
+async def test_a_retry_after_that_says_nothing_is_no_reason_to_wait(serve, words):
+    refused = Say(status=503, headers={"retry-after": words})
+    server = serve(one_after_the_other(refused, as_json(GOOD)))
+
+    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+
+    assert [f.relation for f in found.facts] == ["WORKS_AT"]
 
 
 @pytest.mark.parametrize("header", [{"retry-after": "1"}, {"retry-after-ms": "900"}], ids=str)
@@ -843,7 +854,7 @@ def test_each_event_loop_has_connections_of_its_own(serve):
     assert server.tasks() == ["combined"] * 3
     assert len(server.probes) == 1
     gc.collect()
-    assert not [loop for loop in client_module._SESSIONS if loop.is_closed()], "a loop that is over stays"
+    assert not [loop for loop in CONNECTIONS if loop.is_closed()], "a loop that is over stays"
 
 
 # ------------------------------------------------------------------------------------ embeddings

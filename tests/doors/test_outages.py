@@ -150,7 +150,6 @@ async def test_through_ray_the_driver_knows_what_the_workers_wait_for_and_the_le
         "model_backend": "openai",
         "model_name": "m",
         "model_base_url": url(taken),
-        "model_cache_mb": 0,
     }
     with over_ray(tmp_path, **settings) as memory:
         known = [{"source": "Ann Lee", "relation": "WORKS_AT", "target": "Acme"}]

@@ -11,7 +11,7 @@ from itertools import islice
 
 import pytest
 
-from kgray.backends.openai_api import client
+from kgray.backends.openai_api import connection
 from kgray.backends.openai_api.streaming import Repeats, ReplyWatch, repeats
 from kgray.errors import Refused
 from kgray.outages import OUTAGES
@@ -31,7 +31,7 @@ RAMBLING = '{"entities":[{"name":"Alice","type":"Person"},' + '{"name":"Acme","t
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     """Have a reply of one token in a tenth of a second count as slow."""
-    monkeypatch.setattr(client, "_SLOW_S", 0.05)
+    monkeypatch.setattr(connection, "_SLOW_S", 0.05)
     OUTAGES.forget()
 
 
@@ -175,12 +175,24 @@ async def test_requests_that_were_under_way_when_the_first_stream_was_refused_ar
     assert await asyncio.gather(*(relations(server) for _ in range(3))) == [["WORKS_AT"]] * 3
 
 
-async def test_a_stream_without_its_end_is_asked_for_again(serve):
+@pytest.mark.parametrize(
+    "event",
+    [
+        pytest.param(None, id="nothing"),
+        pytest.param(b'data: {"error": {"message": "overloaded"}}\n\n', id="an error"),
+        pytest.param(b"data: {no JSON\n\n", id="no JSON"),
+        pytest.param(b"data: 7\n\n", id="another form"),
+        pytest.param(b'data: {"choices": [7]}\n\n', id="choices of another form"),
+    ],
+)
+async def test_a_stream_without_its_end_is_asked_for_again(serve, event: bytes | None):
     """A connection may be closed in order in the middle of a reply, by a server that is ended."""
 
     class Ended(Say):
         def events(self) -> Iterator[bytes]:
-            return islice(super().events(), len(REPLY) // 8)
+            yield from islice(super().events(), len(REPLY) // 8)
+            if event:
+                yield event
 
     server = serve(
         one_after_the_other(Ended(pieces=written(REPLY)), Say(pieces=written(REPLY))), probe=slow_probe

@@ -23,7 +23,6 @@ def model(server: ChatServer, **more: str) -> dict[str, str]:
         "KGRAY_MODEL_BACKEND": "openai",
         "KGRAY_MODEL_NAME": "m",
         "KGRAY_MODEL_BASE_URL": server.url,
-        "KGRAY_MODEL_CACHE_MB": "0",
         **more,
     }
 

@@ -106,6 +106,42 @@ def test_a_damaged_file_takes_nothing_more(tmp_path, place):
     assert path.read_bytes() == before
 
 
+def replies_of_an_older_version(folder: Path, application_id: int, *, killed: bool) -> apsw.Connection:
+    """Write replies as kgray 0.1 kept them; killed: the process ended before its log was in the file."""
+    connection = apsw.Connection(str(folder / "cache.sqlite3"))
+    connection.pragma("journal_mode", "wal")
+    connection.execute("CREATE TABLE entries (reply BLOB NOT NULL) STRICT")
+    connection.execute("INSERT INTO entries VALUES (?)", (b"Alice works at zqalpha",))
+    connection.pragma("application_id", application_id)
+    if not killed:
+        connection.close()
+    return connection
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_replies_that_an_older_version_kept_are_deleted(tmp_path, killed):
+    """They quote episodes, and no removal would reach them."""
+    small(tmp_path).close()
+    before = sorted(files(tmp_path))
+    connection = replies_of_an_older_version(tmp_path, 0x6B677263, killed=killed)
+    assert b"zqalpha" in b"".join(files(tmp_path).values())
+    small(tmp_path).close()
+    connection.close()
+    assert sorted(files(tmp_path)) == before
+
+
+@pytest.mark.parametrize("content", ["another program's", "a text", "nothing"])
+def test_a_foreign_file_of_the_same_name_is_not_deleted(tmp_path, content):
+    small(tmp_path).close()
+    if content == "another program's":
+        replies_of_an_older_version(tmp_path, 7, killed=False).close()
+    else:
+        (tmp_path / "cache.sqlite3").write_text("" if content == "nothing" else "zqalpha " * 99)
+    before = files(tmp_path)
+    small(tmp_path).close()
+    assert {name: body for name, body in files(tmp_path).items() if name in before} == before
+
+
 OPENS = """
 import contextlib, json, sys
 opened = []

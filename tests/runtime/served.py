@@ -66,7 +66,6 @@ def settings(base_url: str) -> dict[str, str]:
         "KGRAY_MODEL_NAME": "world",
         "KGRAY_MODEL_BASE_URL": base_url,
         "KGRAY_MODEL_MAX_CONCURRENCY": str(STREAMS),
-        "KGRAY_MODEL_CACHE_MB": "0",
     }
 
 

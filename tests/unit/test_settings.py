@@ -48,7 +48,6 @@ def test_the_keys_are_those_of_the_interface():
         "model.timeout_s",
         "model.max_concurrency",
         "model.patience_s",
-        "model.cache_mb",
         "model.instructions",
         "model.instructions_file",
         "embedder.backend",
@@ -165,12 +164,17 @@ def test_a_file_that_is_no_toml_is_one_line(tmp_path, text):
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_variable_names_the_nearest_known_one():
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("KGRAY_MODEL_BASEURL", "KGRAY_MODEL_BASE_URL"),
+        ("KGRAY_MODEL_CACHE_MB", "KGRAY_MODEL_NAME"),  # a setting of older versions
+    ],
+)
+def test_an_unknown_variable_names_the_nearest_known_one(name, nearest):
     with pytest.raises(SettingsError) as caught:
-        load(None, environ={"KGRAY_MODEL_BASEURL": "x"})
-    assert str(caught.value) == (
-        "KGRAY_MODEL_BASEURL in the environment is not a setting. The nearest one is KGRAY_MODEL_BASE_URL."
-    )
+        load(None, environ={name: "1"})
+    assert str(caught.value) == f"{name} in the environment is not a setting. The nearest one is {nearest}."
 
 
 def test_data_config_and_test_variables_are_not_settings():

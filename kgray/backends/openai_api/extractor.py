@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from kgray.backends.openai_api.client import Client, TokensSpent
 from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequest
 from kgray.errors import InvalidAnswer
-from kgray.ports import ExtractionRequest, ResponseCache
+from kgray.ports import ExtractionRequest
 from kgray.prompting.model_checks import needed_context, without_previous, without_questions
 from kgray.prompting.model_replies import ScriptForm
 from kgray.prompting.prompts import Prompts, dating_data, extraction_data, tokens
@@ -67,9 +67,8 @@ class OpenAIExtractor:
         *,
         separate: bool = False,
         reflect_rounds: int = 0,
-        cache: ResponseCache | None = None,
     ) -> None:
-        self._asker = Asker(client, cache=cache)
+        self._asker = Asker(client)
         self._prompts = prompts
         self._schemas = extraction_schemas(prompts.types)
         self._separate = separate
@@ -156,8 +155,6 @@ class OpenAIExtractor:
             data=data,
             schema=self._schemas[task],
             room=min(_ROOM.get(task, _ROOM_MOST), _ROOM_LEAST + _ROOM_A_TOKEN * tokens(episode.text)),
-            episode=episode,
-            context=reading.request.previous,
         )
         found, cut = await self._asker.ask(request, accept, reading.spent)
         if cut:

@@ -10,7 +10,7 @@ from kgray.backends.openai_api.client import Client, TokensSpent
 from kgray.backends.openai_api.extractor import identity_of
 from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequest
 from kgray.errors import InvalidAnswer
-from kgray.ports import Answer, Judged, Question, QuestionRequest, ResponseCache
+from kgray.ports import Answer, Judged, Question, QuestionRequest
 from kgray.prompting.prompts import Prompt, Prompts, questions_data
 from kgray.prompting.replies import parse_answer
 from kgray.prompting.reply_schemas import answers_schema
@@ -32,10 +32,8 @@ _REASON = 240  # characters of a reason that are kept
 class OpenAIJudge:
     """A judge behind HTTP. apart: a call for all relations, and one for each other question."""
 
-    def __init__(
-        self, client: Client, prompts: Prompts, *, apart: bool = False, cache: ResponseCache | None = None
-    ) -> None:
-        self._asker = Asker(client, cache=cache)
+    def __init__(self, client: Client, prompts: Prompts, *, apart: bool = False) -> None:
+        self._asker = Asker(client)
         self._prompts = prompts
         self._apart = apart
         self.identity = identity_of(client.endpoint.name)
@@ -74,13 +72,8 @@ class OpenAIJudge:
             data=data,
             schema=answers_schema(question.kind for question in questions),
             room=_ROOM[0] + _ROOM[1] * len(questions),
-            episode=request.episode,
         )
-
-        def kept() -> dict[str, Any]:
-            return {"answers": [{"id": place, **said[place]} for place in sorted(said)]}
-
-        answers, _ = await self._asker.ask(asked, accept, spent, kept=kept)
+        answers, _ = await self._asker.ask(asked, accept, spent)
         return answers
 
     def _calls(self, request: QuestionRequest) -> Iterator[tuple[Prompt, str, Sequence[int]]]:

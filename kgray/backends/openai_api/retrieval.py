@@ -1,6 +1,6 @@
 """Vectors from a server that speaks `/v1/embeddings`, scores from one with a rerank interface.
 
-That of reranking is Cohere's, which vLLM and others have too, or TEI's.
+The interface of reranking is Cohere's, which vLLM and others have too, or TEI's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BATCH = 64  # texts a request: small servers take no more, and the limiter keeps
 RERANKED = 32  # the same of a reranker: TEI takes no more by default
 # Characters of a text that are read at once, about 500 tokens of English: within the length of every model.
 PIECE = 2000
-_KEYS = ("documents", "texts")  # what Cohere and vLLM call the texts, and what TEI calls them
+_KEYS = ("documents", "texts")  # the names of the texts with Cohere and vLLM, and with TEI
 
 
 class OpenAIEmbedder:
@@ -52,8 +52,8 @@ class OpenAIEmbedder:
             if (rows := self._units(body["data"])) is not None:
                 return rows
         raise Garbled(
-            f"{self._client.where} sent vectors that are none, {_TRIES} times: look at its log; if it is one "
-            "text alone, remove the episode that `kgray failures` names"
+            f"{self._client.server} sent vectors that are none, {_TRIES} times: look at its log; if it is "
+            "one text alone, remove the episode that `kgray failures` names"
         )
 
     def _units(self, data: list[Any]) -> Matrix | None:

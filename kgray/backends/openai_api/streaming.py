@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterable, Callable
+from typing import Any
 
 from kgray.outages import OUTAGES
 
-if TYPE_CHECKING:
-    from aiohttp import ClientResponse
-
-_PASSAGE = 48  # characters that are searched for in what stands before them
-# What an item says, where it is long enough to be a sentence. Many may have one date, or one reason.
+_PASSAGE = 48  # characters, searched for in the text before them
+# The text of an item, if it is long enough for a sentence. Many items may have the same date or reason.
 _SENTENCE = re.compile(r'"(?:fact|name)"\s*:\s*"([^"\\]{20,})"')
 
 
@@ -23,33 +19,26 @@ class Repeats(Exception):
     """A reply says one passage over and over. Never leaves this package."""
 
 
-async def whole(
-    answer: ClientResponse, pieces: list[str], on_text: Callable[[str], None], sent: int
+async def completion(
+    events: AsyncIterable[Any], pieces: list[str], on_text: Callable[[str], None], sent: int
 ) -> dict[str, Any]:
-    """Return the body of a completion that comes as events. Raises ValueError for an error or a missing end.
+    """Return the body of a completion that comes as events. Raises ValueError where the end is missing.
 
-    pieces: of its text, as they come; each is passed on. sent: tokens of the request, for what Repeats ends
+    pieces: of its text, as they come; each is passed on. sent: tokens of the request, for a reply that
+    Repeats ends
     """
     usage = finish = None
-    ended = False
     try:
-        async for line in answer.content:
-            what, _, told = line.partition(b":")
-            if what != b"data" or (ended := told.strip() == b"[DONE]"):
-                continue
-            chunk: Any = json.loads(told)
-            if chunk.get("error"):
-                raise ValueError(chunk["error"])
-            usage = chunk.get("usage") or usage
-            for choice in chunk.get("choices") or ():
+        async for event in events:
+            usage = event.get("usage") or usage
+            for choice in event.get("choices") or ():
                 finish = choice.get("finish_reason") or finish
                 if piece := (choice.get("delta") or {}).get("content"):
                     pieces.append(piece)
                     on_text(piece)
-        if not (ended or finish):
+        if not (finish or usage):
             raise ValueError("the stream ends in the middle")
     except Repeats:
-        answer.close()  # a server ends what nobody reads
         finish, usage = "length", {"prompt_tokens": sent, "completion_tokens": len(pieces)}
     choice = {"message": {"content": "".join(pieces)}, "finish_reason": finish}
     return {"choices": [choice], "usage": usage}
@@ -58,31 +47,31 @@ async def whole(
 class ReplyWatch:
     """Takes the pieces of a reply; says how fast they come."""
 
-    def __init__(self, where: str, room: int) -> None:
-        """where: the server, as outages name it; room: most tokens of the reply."""
-        self._where, self._room = where, room
-        self._text, self._count, self._since = "", 0, 0.0
+    def __init__(self, server: str, room: int) -> None:
+        """server: its name among outages; room: most tokens of the reply."""
+        self._server, self._room = server, room
+        self._text, self._count, self._start = "", 0, 0.0
 
     def __call__(self, piece: str) -> None:
         """Take a piece, of about one token. Raises Repeats."""
         now = time.monotonic()
-        self._since = self._since or now
+        self._start = self._start or now
         self._text += piece
         self._count += 1
         if self._count % 16:
             return
         if repeats(self._text):
             raise Repeats
-        rate = self._count / max(now - self._since, 0.001)
+        rate = self._count / max(now - self._start, 0.001)
         words = f"writes {rate:.3g} tokens a second, {self._count} so far of at most {self._room}"
-        OUTAGES.writes(self._where, words, left_s=(self._room - self._count) / rate)
+        OUTAGES.writes(self._server, words, left_s=(self._room - self._count) / rate)
 
 
 def repeats(text: str) -> bool:
-    """Whether a JSON reply only repeats itself: one sentence 5 times, or one passage 3 times at its end."""
-    if max(Counter(_SENTENCE.findall(text)).values(), default=0) >= 5:  # so often it stands in no good reply
+    """Return whether a JSON reply only repeats itself: a sentence 5 times or its end 3 times."""
+    if max(Counter(_SENTENCE.findall(text)).values(), default=0) >= 5:  # in no good reply
         return True
-    before = text.rfind(text[-_PASSAGE:], 0, -1)
-    period = len(text) - _PASSAGE - before
+    place = text.rfind(text[-_PASSAGE:], 0, -1)
+    period = len(text) - _PASSAGE - place
     span = max(240, 3 * period)
-    return before >= 0 and span <= len(text) and text[period - span :] == text[-span:-period]
+    return place >= 0 and span <= len(text) and text[period - span :] == text[-span:-period]

@@ -1,23 +1,21 @@
 """One request for a JSON reply: sent in the form that the server obeys, parsed leniently, repaired once.
 
     call 1  the prompt, in the strongest form that the server obeys: json_schema, json_object, text
-    call 2  the same with what was wrong at its end, where the reply could not be used; or with more room,
-            where it was cut before its first complete item
+    call 2  where the reply could not be used: the same with its faults at the end; or with more room, where
+            it was cut before its first complete item
     call 3  the prompt one form down
 
-The reply cache is looked up first, and replies that were accepted complete are stored there. Requests that
-do not get through are retried by the client, not here.
+A request that does not get through is sent again by the client, not here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -27,10 +25,8 @@ from typing import Any, Literal, Never, TypeVar
 from kgray.backends.openai_api.client import Client, Rejected, TokensSpent
 from kgray.backends.openai_api.streaming import ReplyWatch
 from kgray.errors import InvalidAnswer, Refused, SettingsError
-from kgray.ports import ResponseCache
 from kgray.prompting.prompts import Prompt, repair_data
 from kgray.prompting.reply_schemas import Schema
-from kgray.records import Episode, canonical
 
 _T = TypeVar("_T")
 MAX_CALLS = 3
@@ -53,7 +49,7 @@ _PROBE: Schema = {
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What one server supports. bound: the name of the parameter that limits a reply's tokens."""
+    """The form of request that a server supports. bound: the parameter that limits a reply's tokens."""
 
     mode: Literal["json_schema", "json_object", "text"] = "json_schema"  # the strongest first
     bound: str = "max_tokens"
@@ -65,8 +61,8 @@ class Dialect:
         """Return the body of a request. room: most tokens of the reply."""
         head = prompt.head
         if self.mode != "json_schema":
-            told = json.dumps(schema, separators=(",", ":"))
-            head += f"\n\nReply with one JSON object and nothing else.\nReply schema {prompt.task}: {told}"
+            form = json.dumps(schema, separators=(",", ":"))
+            head += f"\n\nReply with one JSON object and nothing else.\nReply schema {prompt.task}: {form}"
         body = self.chat(head, data, room=room, temperature=temperature)
         if self.mode == "json_schema":
             named = {"name": prompt.task, "schema": schema, "strict": True}
@@ -94,17 +90,17 @@ class Dialect:
         return self.down()
 
     def is_obeyed(self, text: str) -> bool:
-        """Whether the reply to a probe shows that the server enforces this form."""
+        """Return whether the reply to a probe shows that the server enforces this form."""
         if self.mode == "text":
             return True  # nothing is enforced: whether the model replies with JSON shows with each reply
         try:
-            found = json.loads(text)
+            reply = json.loads(text)
         except ValueError:
             return False
-        if self.mode == "json_object" or not isinstance(found, dict):
-            return isinstance(found, dict)
-        numbers = found.pop("numbers", None)
-        return found == {"probe": _MARK} and isinstance(numbers, list)
+        if self.mode == "json_object" or not isinstance(reply, dict):
+            return isinstance(reply, dict)
+        numbers = reply.pop("numbers", None)
+        return reply == {"probe": _MARK} and isinstance(numbers, list)
 
 
 # The dialects found by probing, by address and model: for the life of the process.
@@ -113,14 +109,12 @@ DIALECTS: dict[tuple[str, str], Dialect] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredRequest:
-    """A request. Without an episode the reply is not kept in the cache: a removal could not find it there."""
+    """A request for a reply that follows a schema."""
 
     prompt: Prompt
     data: str
     schema: Schema
     room: int  # most tokens of the reply
-    episode: Episode | None = None  # whose text is in the data
-    context: Sequence[Episode] = ()  # the same
 
 
 @dataclass(slots=True)
@@ -128,7 +122,6 @@ class Asker:
     """Asks one endpoint for structured replies; its dialect is probed once per address and model."""
 
     client: Client
-    cache: ResponseCache | None = None
     _probing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def ask(
@@ -136,36 +129,14 @@ class Asker:
         request: StructuredRequest,
         accept: Callable[[Mapping[str, Any]], _T],
         spent: TokensSpent,
-        *,
-        kept: Callable[[], Mapping[str, Any]] | None = None,
     ) -> tuple[_T, bool]:
-        """Return what `accept` makes of the reply, and whether the reply was cut.
+        """Return the result of `accept` on the reply, and whether the reply was cut.
 
-        accept   raises InvalidAnswer, whose words the repair quotes
-        kept     what to keep of what was accepted, in the form of a reply; None = the reply itself.
-                 Nothing is kept of a reply that was cut
+        accept: raises InvalidAnswer, whose words the repair quotes
         Raises InvalidAnswer, Refused, SettingsError, Unavailable.
         """
-        if self.cache is None or request.episode is None:
-            said, _, cut = await self._answered(request, accept, spent)
-            return said, cut
-        head, data = (request.prompt.task, request.prompt.head), request.data
-        content = [self.client.endpoint.name, 0.0, *head, request.schema, request.room, data]
-        key = hashlib.sha256(canonical(content).encode("utf-8", "surrogatepass")).hexdigest()
-        known = self.cache.recall(key, request.episode, request.context)
-        if known is not None:
-            with suppress(InvalidAnswer):  # accepted by another version than this one: it is asked again
-                return accept(json.loads(known)), False
-        said, reply, cut = await self._answered(request, accept, spent)
-        if not cut:
-            self.cache.keep(key, canonical(kept() if kept else reply), request.episode, request.context)
-        return said, cut
-
-    async def _answered(
-        self, request: StructuredRequest, accept: Callable[[Mapping[str, Any]], _T], spent: TokensSpent
-    ) -> tuple[_T, Mapping[str, Any], bool]:
         dialect = await self._dialect(spent)
-        wanted = tuple(request.schema["required"])
+        keys = tuple(request.schema["required"])
         data, temperature, room = request.data, 0.0, request.room
         shrunk = False
         fault = InvalidAnswer("")
@@ -175,7 +146,7 @@ class Asker:
                 text, was_cut = await self._send(body, spent)
             except Rejected as rejection:
                 words = str(rejection).casefold()
-                # Of the tokens reserved for the reply, not of the text.
+                # The tokens reserved for the reply are too many, not those of the text.
                 about_room = "too large" in words and re.search("max_(completion_)?tokens", words)
                 if call < MAX_CALLS and dialect.mode != "text" and any(word in words for word in _ABOUT_FORM):
                     dialect = dialect.down()
@@ -185,12 +156,12 @@ class Asker:
                     raise Refused(f"the server refused the text ({rejection})") from None
                 continue
             try:
-                found, cut = _readable(text, wanted, cut=was_cut, last=call == MAX_CALLS)
-                return accept(found), found, cut
+                reply, cut = _readable(text, keys, cut=was_cut, last=call == MAX_CALLS)
+                return accept(reply), cut
             except InvalidAnswer as error:
                 fault = error
             data, temperature = request.data, 0.0
-            if was_cut and salvage(text, wanted) is None:
+            if was_cut and salvage(text, keys) is None:
                 room = room if shrunk else max(2 * room, _MORE_ROOM)
             elif call == 1:
                 # At the end: all before it is the server's cached prefix.
@@ -203,7 +174,7 @@ class Asker:
     async def _dialect(self, spent: TokensSpent) -> Dialect:
         """Return the strongest form that the server obeys; the first request probes, the others wait.
 
-        A status of 200 is not enough: a server that ignores a field looks like one that supports it.
+        A status of 200 is not enough: servers that ignore a field answer as servers that support it.
         """
         at = self.client.endpoint
         if (at.base_url, at.name) in DIALECTS:
@@ -233,13 +204,13 @@ class Asker:
     async def _send(self, body: dict[str, Any], spent: TokensSpent) -> tuple[str, bool]:
         """Return a reply's text, and whether it was cut."""
         room = body.get("max_tokens") or body.get("max_completion_tokens", 0)
-        got = await self.client.chat(body, spent, if_slow=lambda: ReplyWatch(self.client.where, room))
-        choices = got["choices"]
+        answer = await self.client.chat(body, spent, if_slow=lambda: ReplyWatch(self.client.server, room))
+        choices = answer["choices"]
         choice = _as_object(choices[0] if isinstance(choices, list) else None)
         message = _as_object(choice.get("message"))
         text = message.get("content") or ""
         text = self.client.masked(text if isinstance(text, str) else json.dumps(text))
-        if spent.count(got.get("usage"), body, text):
+        if spent.count(answer.get("usage"), body, text):
             _warn_of_estimates()
         if choice.get("finish_reason") == "content_filter" or (message.get("refusal") and not text):
             words = self.client.masked(str(message.get("refusal") or "its content filter"))[:300]
@@ -251,22 +222,22 @@ def _as_object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _readable(text: str, wanted: tuple[str, ...], *, cut: bool, last: bool) -> tuple[Mapping[str, Any], bool]:
+def _readable(text: str, keys: tuple[str, ...], *, cut: bool, last: bool) -> tuple[Mapping[str, Any], bool]:
     """Return the reply's object and whether it was cut. Raises InvalidAnswer.
 
     A reply that broke off though the server does not say so is asked for again; only the last is salvaged.
     """
-    found = read_object(text, wanted)
-    if found is not None and all(key in found for key in wanted):
-        return found, False
+    reply = read_object(text, keys)
+    if reply is not None and all(key in reply for key in keys):
+        return reply, False
     if cut or (last and breaks_off(text)):
-        complete = salvage(text, wanted)
+        complete = salvage(text, keys)
         if complete is not None:
             return complete, True
     if cut:
         why = "the reply was cut before its first complete item"
-    elif found is not None:
-        why = f"the reply has no {', '.join(repr(key) for key in wanted if key not in found)}"
+    elif reply is not None:
+        why = f"the reply has no {', '.join(repr(key) for key in keys if key not in reply)}"
     else:
         why = "the reply holds no JSON object" if text.strip() else "the reply is empty"
     raise InvalidAnswer(why, raw=text[:RAW_KEPT])
@@ -281,29 +252,29 @@ _REASONING = re.compile(r"<(think|thinking|reasoning)>.*?</\1>", re.DOTALL)
 _REASONED = re.compile(r"^.*</(?:think|thinking|reasoning)>", re.DOTALL)  # its start was in the chat template
 
 
-def read_object(text: str, wanted: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return the last outermost object that has the wanted keys, else the first object; None for none.
+def read_object(text: str, keys: tuple[str, ...]) -> dict[str, Any] | None:
+    """Return the last outermost object that has these keys, else the first object; None for none.
 
     The last, because a model that drafts ends with its answer.
     """
-    found: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
     bare, end = _bare(text), 0
     for _ in range(16):  # a text of brackets must not cost quadratic time
         if (start := bare.find("{", end)) < 0:
             break
         try:
             value, end = _DECODER.raw_decode(bare, start)
-            found.append(_clean(value))
+            objects.append(_clean(value))
         except (ValueError, RecursionError):
             end = start + 1
-    whole = [value for value in found if all(key in value for key in wanted)]
-    return whole[-1] if whole else found[0] if found else None
+    complete = [value for value in objects if all(key in value for key in keys)]
+    return complete[-1] if complete else objects[0] if objects else None
 
 
-def salvage(text: str, wanted: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return what a cut text holds in complete list items; None where not even one is complete.
+def salvage(text: str, keys: tuple[str, ...]) -> dict[str, Any] | None:
+    """Return the complete list items of a cut text; None where not even the first is complete.
 
-    A wanted list that the cut left out is empty.
+    A list of these keys that the cut left out is empty.
     """
     bare = _bare(text)
     ends = [match.end() for match in re.finditer(r"[]}]", bare)]
@@ -311,12 +282,12 @@ def salvage(text: str, wanted: tuple[str, ...]) -> dict[str, Any] | None:
         with suppress(ValueError, RecursionError):
             value = _clean(_DECODER.decode(bare[:end] + closing))
             if isinstance(value, dict) and any(value.values()):
-                return {key: [] for key in wanted} | value
+                return {key: [] for key in keys} | value
     return None
 
 
 def breaks_off(text: str) -> bool:
-    """Whether the text ends inside its first object."""
+    """Return whether the text ends inside its first object."""
     bare = _bare(text)
     try:
         _DECODER.raw_decode(bare)

@@ -1,4 +1,4 @@
-"""What a language model writes for people: answers, as their text arrives, and summaries of communities."""
+"""Texts that a language model writes for people: answers, as they arrive, and summaries of communities."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class OpenAIAnswerer:
 
 
 class OpenAISummarizer:
-    """A summarizer behind HTTP; what it wrote is kept by its caller."""
+    """A summarizer behind HTTP; its caller keeps the summaries."""
 
     def __init__(self, client: Client, files: PromptFiles | None = None) -> None:
         self._asker = Asker(client)
@@ -79,7 +79,7 @@ class OpenAISummarizer:
 
 
 def parse_summary(reply: Mapping[str, Any], task: SummaryTask, facts: int) -> dict[str, Any]:
-    """Return what a reply says, cleaned and cut; facts: how many were shown, a citation of others goes.
+    """Return a reply's texts, cleaned and cut. facts: the number shown; a citation of any other is left out.
 
     Raises InvalidAnswer for a text that is missing or empty, and for a rating outside 0 to 10.
     """

@@ -18,6 +18,8 @@ from kgray.stores.sqlite import schema
 from kgray.stores.sqlite.database import connect, explained
 
 _HEADER = 100  # bytes; https://www.sqlite.org/fileformat.html section 1.3
+_REPLIES = "cache.sqlite3"  # a file of older versions, which kept replies of models in it
+_REPLIES_ID = 0x6B677263  # "kgrc": its application_id
 
 
 def opened(
@@ -37,11 +39,30 @@ def opened(
             check_version(path, version, schema.VERSION, empty="data folder")
             rows: list[Any] = connection.execute("SELECT key, value FROM meta").fetchall()
         width = check_embedder(folder, dict(rows), embedder, dimensions, empty="data folder")
+        _delete_replies(folder)
         # A note that there is a store: without its file the folder must not pass for a new one. It may be
         # there; a folder that can only be read goes without.
         with suppress(OSError), open(path.with_name(schema.MARKER), "x", opener=locks.for_owner) as file:
             file.write(f"{path.name} is a store of kgray. If it is gone, restore it from a copy.\n")
     return path, width
+
+
+def _delete_replies(folder: Path) -> None:
+    """Delete the replies of models that an older version kept in the folder.
+
+    They quote episodes. Nothing reads them any more, and no removal of an episode would reach them (R25). A
+    folder that can only be read keeps them, as it keeps its episodes.
+    """
+    path = folder / _REPLIES
+    if not path.is_file():
+        return
+    with suppress(OSError, apsw.Error):
+        # By SQLite, for the name of the program may be in the log alone.
+        with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+            is_ours = connection.pragma("application_id") == _REPLIES_ID
+        for file in (path, path.with_name(f"{_REPLIES}-wal"), path.with_name(f"{_REPLIES}-shm")):
+            if is_ours:
+                file.unlink(missing_ok=True)
 
 
 def _there(path: Path) -> bool:

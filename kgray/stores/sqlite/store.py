@@ -15,8 +15,8 @@ import apsw
 from kgray import kinds, locks, times
 from kgray.errors import StoreError
 from kgray.graph import Fact
-from kgray.kinds import EPISODE_HEADS_AT, EPISODES, EPISODES_AT, FACTS_OF, TAKEN_IDS, Kind, Read, Row
-from kgray.ports import Appending, GroupCounts, GroupHead, ResponseCache, RowChanges, Store, T
+from kgray.kinds import EPISODES_AT, FACTS_OF, Kind, Read, Row
+from kgray.ports import Appending, GroupCounts, GroupHead, RowChanges, Store, T
 from kgray.records import Episode
 from kgray.rows import computed
 from kgray.rows import episode as episode_of
@@ -25,7 +25,6 @@ from kgray.stores import alike
 from kgray.stores.alike import EVERY_SEQUENCE, FoldedBatch, States, Transaction
 from kgray.stores.sqlite import folder, schema
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.cache import SqliteResponses
 from kgray.stores.sqlite.database import Database, KnownGroup, array, digest, many, read_rows, restored
 from kgray.times import Instant
 
@@ -71,13 +70,8 @@ class SqliteStore(Store):
 
     def __init__(self, db: Database) -> None:
         self._db, self.folder, self.dimensions = db, db.path.parent, db.dimensions
-        self._responses = SqliteResponses(self.folder, patience_s=db.patience_s, standing=self._held_episodes)
         self._folder_lock = ExitStack()
         self._holding, self._holders = Lock(), 0
-
-    def responses(self, *, max_bytes: int) -> ResponseCache:
-        self._responses.max_bytes = max_bytes
-        return self._responses
 
     def append(self, groups: Collection[str], work: Callable[[Appending], T]) -> T:
         with self._db.transaction(durable=True) as connection:
@@ -110,15 +104,7 @@ class SqliteStore(Store):
         with self._db.transaction(durable=any(change.durable for change in changes)) as connection:
             groups = [change.group for change in changes]
             self._db.check_epoch(connection, groups)
-            running = RowWriter(self._db, connection, groups)
-            for change in changes:
-                # Cached replies go before the rows that name their episodes, so that a kill leaves none.
-                if change.clear:
-                    self._responses.erase(change.group)
-                elif gone := change.drops.get(EPISODES):
-                    heads = running.rows(EPISODE_HEADS_AT, change.group, [sequence for (sequence,) in gone])
-                    self._responses.erase(change.group, [head[1] for head in heads])
-            running.carry_out(changes)
+            RowWriter(self._db, connection, groups).carry_out(changes)
 
     def adopt(
         self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
@@ -167,11 +153,9 @@ class SqliteStore(Store):
             yield RowWriter(self._db, connection, [stage], new=True)
 
     def compact(self) -> bool:
-        cut = self._responses.compact()
-        return self._db.compact() and cut
+        return self._db.compact()
 
     def close(self) -> None:
-        self._responses.close()
         self._db.close()
 
     def reading(self) -> AbstractContextManager[None]:
@@ -260,10 +244,6 @@ class SqliteStore(Store):
             return {group: next(iter(found.values()))}
         found.pop(kinds.OWN, None)
         return found
-
-    def _held_episodes(self, group: str, ids: Sequence[str]) -> dict[str, str]:
-        newest = {row[1]: (row[4], row[5]) for row in self.rows(TAKEN_IDS, group, ids)}
-        return {id_: digest for id_, (digest, retired_at) in newest.items() if retired_at is None}
 
 
 class RowWriter(Transaction[KnownGroup]):
