@@ -69,6 +69,7 @@ def estimate_work(drafts: Iterable[Draft], prompts: Prompts, pipeline: PipelineS
     heads = {task: tokens(prompts[task].head) for task in calls}
     previous: dict[tuple[str, str], deque[int]] = {}  # by source: tokens of the last episodes
     episodes, triples, prompt, completion = 0, 0, 0.0, 0.0
+    totals = dict.fromkeys(calls, 0.0)  # calls, by task
     for draft in drafts:
         episodes += 1
         if draft.kind == "triples":
@@ -76,20 +77,31 @@ def estimate_work(drafts: Iterable[Draft], prompts: Prompts, pipeline: PipelineS
             continue
         length = tokens(draft.text)
         before = previous.setdefault((draft.group, draft.source), deque(maxlen=pipeline.previous_episodes))
-        texts = sum(before) + length + (1 + len(before)) * _EPISODE
-        facts = max(1.0, length / FACT_TEXT_TOKENS)
+        units = _units(draft.kind, length, pipeline)
+        context = sum(before) if not pipeline.unit_tokens else min(sum(before), pipeline.unit_tokens)
+        text = length + (units - 1) * pipeline.unit_overlap
+        facts = max(1.0, text / FACT_TEXT_TOKENS)
         for task, times in calls.items():
             around, reply, shown = _TASKS.get(task, _ANSWER)
+            count = times if task in asked else times * units  # questions are about the whole episode
+            texts = text + count / times * (context + (1 + len(before)) * _EPISODE) if times else 0
             data = facts * shown + (0 if task == "contradiction" else texts) + (task in asked) * _QUESTION
-            prompt += times * (heads[task] + data)
-            completion += times * (around + facts * reply)
+            prompt += times * data + count * heads[task]
+            completion += count * around + times * facts * reply
+            totals[task] += count
         before.append(length)
-    read = episodes - triples
     return WorkEstimate(
         episodes=episodes,
         triples=triples,
-        calls=round(read * sum(calls.values())),
+        calls=round(sum(totals.values())),
         prompt_tokens=round(prompt),
-        fixed_tokens=round(read * sum(times * heads[task] for task, times in calls.items())),
+        fixed_tokens=round(sum(count * heads[task] for task, count in totals.items())),
         completion_tokens=round(completion),
     )
+
+
+def _units(kind: str, length: int, pipeline: PipelineSettings) -> int:
+    """Return how many text units a text of `length` tokens has if all of them are full."""
+    if kind == "json" or not pipeline.unit_tokens or length <= pipeline.unit_tokens:
+        return 1
+    return -(-(length - pipeline.unit_overlap) // (pipeline.unit_tokens - pipeline.unit_overlap))
