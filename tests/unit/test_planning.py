@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.model_server.tasks import wire_fact
+from bench.model_server.tasks import model_facts
 from bench.world import Oracle, World, WorldPlan
 from kgray.ontology import shipped
 from kgray.prompting.estimate import estimate_work
@@ -16,7 +16,7 @@ from kgray.records import Draft
 from kgray.settings import PipelineSettings
 
 EPISODES = 200
-DATES = ("valid_at", "invalid_at")
+DATES = ("start", "end")
 
 
 def size(reply: object) -> int:
@@ -30,7 +30,7 @@ def test_replies_are_as_long_as_planned(extraction):
     written = 0
     for episode in oracle.world:
         reply = oracle.extraction(episode.draft.text)
-        facts = [wire_fact(fact) for fact in reply["facts"]]
+        facts = model_facts(reply)
         if extraction == "combined":
             written += size({"entities": reply["entities"], "facts": facts})
             continue
@@ -81,7 +81,7 @@ def test_a_long_text_is_planned_by_its_units(extraction):
     calls = {"combined": 1, "separate": 3}[extraction]
     assert round(whole.calls) == round(2 * (calls + 0.1))
     assert round(units.calls) == round(2 * (9 * calls + 0.1))
-    assert units.fixed_tokens == pytest.approx(9 * whole.fixed_tokens, rel=0.06)  # questions are asked once
+    assert units.fixed_tokens == pytest.approx(9 * whole.fixed_tokens, rel=0.1)  # questions are asked once
     # Per unit at most 1,200 tokens of its text, and as many of the text before it.
     shown = (units.prompt_tokens - units.fixed_tokens) / units.calls
     assert shown < 2 * 1200 + 1500
