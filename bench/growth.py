@@ -18,6 +18,7 @@ from bench.world import WorldEpisode
 from kgray import times
 from kgray.backends.rules import RulesJudge
 from kgray.derivation.change import EpisodeChange
+from kgray.ingest.calls import EpisodeReading
 from kgray.ingest.changes import committed
 from kgray.ingest.committer import Direct, Outbox, Parts
 from kgray.ingest.state import GroupState, ReadEpisode
@@ -123,7 +124,8 @@ class GrowingStore:
         if state is None:
             state = GroupState.load(self.store, episode.group, self.embedder.dimensions)
             self._states[episode.group] = state
-        extraction = await extract(self._parts, self._outbox, episode)
+        reading = EpisodeReading(self._parts, episode)
+        extraction = await extract(self._parts, self._outbox, episode, reading)
         embedded, start = self._clock.models_s, time.process_time()
         change = await decided_change(
             self._parts, ReadEpisode(episode=episode, extraction=extraction), state, self._outbox

@@ -7,7 +7,7 @@ from functools import partial
 
 from kgray.derivation.change import EpisodeChange
 from kgray.errors import ContentError, Outrun
-from kgray.ingest.calls import journaled, keep, patiently, read_episode, settle, stored_extraction
+from kgray.ingest.calls import EpisodeReading, journaled, keep, patiently, settle, stored_extraction
 from kgray.ingest.committer import Committer, Outbox, Parts
 from kgray.ingest.decide import decide
 from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode
@@ -86,7 +86,8 @@ class Loop:
             return await self.committer.correct(entry)
         parts, outbox = self._parts, self.committer.outbox
         try:
-            extraction = await patiently(lambda: extract(parts, outbox, entry), parts, stop)
+            reading = EpisodeReading(parts, entry)
+            extraction = await patiently(lambda: extract(parts, outbox, entry, reading), parts, stop)
             read = ReadEpisode(episode=entry, extraction=extraction)
             change = await patiently(lambda: self._decided(read), parts, stop)
         except ContentError as error:
@@ -104,7 +105,7 @@ class Loop:
         self._parts.watch(stage, seconds, episode)
 
 
-async def extract(parts: Parts, outbox: Outbox, episode: Episode) -> Extraction:
+async def extract(parts: Parts, outbox: Outbox, episode: Episode, reading: EpisodeReading) -> Extraction:
     """Return the episode's extraction: the stored one, else the model's, which is posted to the journal.
 
     Raises Refused, InvalidAnswer or Unavailable as the extractor does.
@@ -112,7 +113,7 @@ async def extract(parts: Parts, outbox: Outbox, episode: Episode) -> Extraction:
     if (stored := await stored_extraction(parts, episode)) is not None:
         return stored
     with outbox.accounted(episode, partial(parts.on_call, "extract")):
-        return keep(outbox, episode, await read_episode(parts, episode))
+        return keep(outbox, episode, await reading.read())
 
 
 async def decided_change(parts: Parts, read: ReadEpisode, state: GroupState, outbox: Outbox) -> EpisodeChange:
@@ -124,5 +125,5 @@ async def decided_change(parts: Parts, read: ReadEpisode, state: GroupState, out
     async def ask(request: QuestionRequest) -> tuple[Answer, ...]:
         return (await journaled(parts, outbox, request, parts.judge.key(request)))[0]
 
-    resolution, embed = parts.pipeline.resolution, partial(embedded, parts.embedder)
-    return (await settle(read, resolution, attempt=attempt, embed=embed, ask=ask))[0]
+    embed = partial(embedded, parts.embedder)
+    return (await settle(read, parts, attempt=attempt, embed=embed, ask=ask))[0]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kgray.backends.openai_api.client import Client
     from kgray.backends.vllm_engine import EngineClient
     from kgray.ingest.committer import Parts
+    from kgray.ingest.units import UnitSize
     from kgray.ontology import Ontology
     from kgray.ports import Answerer, Embedder, Extractor, Judge, Reranker, Store, Summarizer
     from kgray.prompting.prompts import PromptFiles, Prompts
@@ -80,11 +81,22 @@ def ingesting(opened: OpenStore) -> Parts:
         embedder=opened.embedder,
         ontology=ontology,
         pipeline=settings.pipeline,
+        units=_unit_size(settings),
         state_bytes=settings.runtime.state_mb << 20,
         patience_s=settings.model.patience_s,
         window=settings.runtime.window,
         streams=settings.model.max_concurrency,
     )
+
+
+def _unit_size(settings: Settings) -> UnitSize | None:
+    """Return the size of text units; None for models that read texts of any length as well as short ones."""
+    from kgray.ingest.units import UnitSize
+
+    chosen = settings.pipeline
+    if settings.model.backend not in {"openai", "vllm"} or not chosen.unit_tokens:
+        return None
+    return UnitSize(chosen.unit_tokens, chosen.unit_overlap)
 
 
 def open_store(

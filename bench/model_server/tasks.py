@@ -90,7 +90,7 @@ def _extraction(oracle: Oracle, data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _combined(oracle: Oracle, data: Mapping[str, Any]) -> dict[str, Any]:
     reply = _extraction(oracle, data)
-    return {"entities": reply["entities"], "facts": _model_facts(reply)}
+    return {"entities": reply["entities"], "facts": model_facts(reply)}
 
 
 def _entities(oracle: Oracle, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _missing(oracle: Oracle, data: Mapping[str, Any]) -> dict[str, Any]:
     known = set(map(str, sentences)) if isinstance(sentences, list) else set()
     return {
         "entities": [entity for entity in reply["entities"] if entity["name"] not in listed],
-        "facts": [fact for fact in _model_facts(reply) if fact["fact"] not in known],
+        "facts": [fact for fact in model_facts(reply) if fact["fact"] not in known],
     }
 
 
@@ -114,7 +114,7 @@ def _facts(oracle: Oracle, data: Mapping[str, Any]) -> dict[str, Any]:
     reply = _extraction(oracle, data)
     listed = {str(entity.get("name")) for entity in _list(data, "ENTITIES")}
     facts = []
-    for fact, model_fact in zip(reply["facts"], _model_facts(reply), strict=True):
+    for fact, model_fact in zip(reply["facts"], model_facts(reply), strict=True):
         ends = {reply["entities"][fact[end]]["name"] for end in ("source", "target") if end in fact}
         if ends <= listed:
             facts.append({key: model_fact[key] for key in model_fact if key not in {"start", "end"}})
@@ -123,7 +123,7 @@ def _facts(oracle: Oracle, data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _dates(oracle: Oracle, data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the dates of the facts that the request lists; a fact that was not told has none."""
-    known = {(fact["fact"], fact["status"]): fact for fact in _model_facts(_extraction(oracle, data))}
+    known = {(fact["fact"], fact["status"]): fact for fact in model_facts(_extraction(oracle, data))}
     dated = []
     for row in _list(data, "FACTS"):
         fact = known.get((row.get("fact"), row.get("status", "current")), {})
@@ -134,7 +134,7 @@ def _dates(oracle: Oracle, data: Mapping[str, Any]) -> dict[str, Any]:
 _STATUSES = {"holds": "current", "ended": "ended", "happened": "event", "denied": "denied"}
 
 
-def _model_facts(reply: Mapping[str, Any]) -> list[dict[str, Any]]:
+def model_facts(reply: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the facts of a reply as a language model writes them: the names of both ends, every field."""
     names = [entity["name"] for entity in reply["entities"]]
     facts = []

@@ -1,4 +1,7 @@
-"""Calls to the model: how many at once and in which order, waiting out an outage, and the journal."""
+"""Calls to the model: how many at once and in which order, waiting out an outage, and the journal.
+
+`EpisodeReading` makes the calls that one episode's extraction needs.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,27 @@ import asyncio
 import heapq
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import NamedTuple, TypeVar
 
 from kgray import rows
 from kgray.derivation.change import EpisodeChange
-from kgray.errors import Unavailable
+from kgray.errors import ContentError, Cost, KgrayError, Unavailable
 from kgray.ingest import changes
-from kgray.ingest.committer import Outbox, Parts, off_the_loop, rows_of
+from kgray.ingest.committer import Outbox, Parts, at_length, off_the_loop, rows_of
 from kgray.ingest.extract import ground
+from kgray.ingest.repeats import without_repeats
 from kgray.ingest.state import Answers, Decision, Questions, ReadEpisode
+from kgray.ingest.union import joined
+from kgray.ingest.units import TextUnit, excerpt, unit_requests
 from kgray.intake import triples
 from kgray.kinds import ANSWERS_TO, EXTRACTIONS_AT
 from kgray.ledger import previous
 from kgray.outages import OUTAGES
-from kgray.ports import Answer, Embedding, ExtractionRequest, Question, QuestionRequest
+from kgray.ports import Answer, Embedding, ExtractionRequest, QuestionRequest
 from kgray.ports.ingest import Stop
 from kgray.prompting.replies import speaker_first
 from kgray.records import Episode, Extraction
@@ -90,18 +97,26 @@ class Gate:
 _T = TypeVar("_T")
 _FIRST_DELAY_S = 0.2
 _LONGEST_DELAY_S = 30.0
+_LONG_TEXT = 20_000  # characters, which take 25 ms of the processor to cut: longer texts are cut in a thread
 
 
-def requests_of(questions: Questions, resolution: str) -> list[tuple[Question, ...]]:
-    """Return the open questions by request: one for all; "per_node": one an entity question, and the rest."""
-    alone = [q for q in questions.open if resolution == "per_node" and q.kind == "entity"]
+def requests_of(episode: Episode, questions: Questions, parts: Parts) -> list[QuestionRequest]:
+    """Return the requests for the open questions: a single one, or with "per_node" one for each entity too.
+
+    A request about a long episode shows the text unit that has most of the names in question.
+    """
+    per_node = parts.pipeline.resolution == "per_node"
+    alone = [q for q in questions.open if per_node and q.kind == "entity"]
     rest = tuple(q for q in questions.open if q not in alone)
-    return [*((q,) for q in alone), *([rest] if rest else [])]
+    return [
+        QuestionRequest(episode=excerpt(episode, parts.units, [q.item for q in asked]), questions=asked)
+        for asked in [*((q,) for q in alone), *([rest] if rest else [])]
+    ]
 
 
 async def settle(
     read: ReadEpisode,
-    resolution: str,
+    parts: Parts,
     *,
     attempt: Callable[[Answers], Awaitable[Decision]],
     embed: Callable[[list[str]], Awaitable[Iterable[Embedding]]],
@@ -118,9 +133,8 @@ async def settle(
             return decision.change, decision
         if texts := decision.asked.texts:
             answers.vectors.update(zip(texts, await embed(texts), strict=True))
-        for questions in requests_of(decision.asked, resolution):
-            said = await ask(QuestionRequest(episode=read.episode, questions=questions))
-            answers.said.update(zip(questions, said, strict=True))
+        for request in requests_of(read.episode, decision.asked, parts):
+            answers.said.update(zip(request.questions, await ask(request), strict=True))
 
 
 async def journaled(
@@ -192,12 +206,102 @@ def keep(outbox: Outbox, episode: Episode, found: Extraction) -> Extraction:
     return rows.extraction(row) if "?" in row[-1] else found
 
 
-async def read_episode(parts: Parts, episode: Episode) -> Extraction:
-    """Return what the episode says, the speaker first, without what does not stand in it; stores nothing."""
-    if episode.kind == "triples":
-        # Triples are never sent to a model.
-        return triples.to_extraction(episode.text, episode.reference_time)
-    limit = parts.pipeline.previous_episodes
-    said = await off_the_loop(parts.store, lambda: previous(parts.store, episode, limit))
-    request = ExtractionRequest(episode=episode, previous=tuple(said))
-    return ground(speaker_first(await parts.extractor.extract(request), episode), request)
+class EpisodeReading:
+    """The reading of one episode; a long text is read in several units (`units`), all at the same time.
+
+    `read` may be called again, after an outage, or while an earlier call is late: it asks only for the units
+    without an extraction. The cost of every call is counted once, in the next result or error.
+    """
+
+    def __init__(self, parts: Parts, episode: Episode) -> None:
+        """Prepare to read an episode; nothing is read from the store yet."""
+        self._parts, self._episode = parts, episode
+        self._units: list[tuple[TextUnit, ExtractionRequest]] = []
+        self._extractions: dict[int, Extraction] = {}  # by the number of the unit
+        self._cost = Cost()  # of calls that no result or error has reported yet
+
+    async def read(
+        self, place: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
+    ) -> Extraction:
+        """Return the extraction, the speaker first, without what does not stand in the text; stores nothing.
+
+        place   the context of a single call of the model, entered as soon as the call may begin
+
+        Raises as `Extractor.extract` does. If a unit fails by its content, so does the episode: a committed
+        episode must not lack a part of its text (R24).
+        """
+        if self._episode.kind == "triples":
+            # Triples are never sent to a model.
+            return triples.to_extraction(self._episode.text, self._episode.reference_time)
+        if not self._units:
+            await self._prepare()
+        try:
+            await self._ask(place)
+        except (KgrayError, asyncio.CancelledError) as error:
+            error.spent = self._take_cost()  # type: ignore[union-attr]
+            raise
+        parts = [(unit, self._extractions[number]) for number, (unit, _) in enumerate(self._units)]
+        request = replace(self._units[0][1], episode=self._episode)
+        extraction = ground(speaker_first(joined(parts), self._episode), request)
+        extraction = without_repeats(extraction, request, self._parts.ontology)
+        return replace(extraction, **self._take_cost()._asdict())
+
+    async def _prepare(self) -> None:
+        """Read the previous context, and cut the text."""
+        parts, episode = self._parts, self._episode
+        limit = parts.pipeline.previous_episodes
+        context = await off_the_loop(parts.store, lambda: previous(parts.store, episode, limit))
+        request = ExtractionRequest(episode=episode, previous=tuple(context))
+        characters = sum(len(each.text) for each in (episode, *context))
+        cut = partial(unit_requests, request, parts.units)
+        self._units = await at_length(cut) if parts.units and characters > _LONG_TEXT else cut()
+
+    async def _ask(self, place: Callable[[], AbstractAsyncContextManager[object]]) -> None:
+        """Have all missing units read; an error of the content ends the calls for the other units."""
+        missing = [number for number in range(len(self._units)) if number not in self._extractions]
+        if len(self._units) == 1:
+            if missing:
+                await self._ask_for(0, place)
+            return
+        tasks = [asyncio.create_task(self._ask_for(number, place)) for number in missing]
+        try:
+            waiting = set(tasks)
+            while waiting:
+                complete, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)
+                if any(
+                    not task.cancelled() and isinstance(task.exception(), ContentError) for task in complete
+                ):
+                    break
+        finally:
+            for task in tasks:
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        errors = [error for error in outcomes if isinstance(error, Exception)]
+        # An error of the content counts first: after an outage the episode would be read again.
+        for error in sorted(errors, key=lambda error: not isinstance(error, ContentError)):
+            raise error
+
+    async def _ask_for(self, number: int, place: Callable[[], AbstractAsyncContextManager[object]]) -> None:
+        """Have one unit read, unless another call was faster."""
+        unit, request = self._units[number]
+        async with place():
+            if number in self._extractions:
+                return
+            try:
+                extraction = await self._parts.extractor.extract(request)
+            except (KgrayError, asyncio.CancelledError) as error:
+                self._add_cost(getattr(error, "spent", Cost()))
+                if isinstance(error, ContentError) and len(self._units) > 1:
+                    count, span = len(self._units), f"{unit.start} to {unit.end}"
+                    unit_name = f"text unit {number + 1} of {count}, characters {span}"
+                    raise type(error)(f"{unit_name}: {error}", raw=error.raw) from error
+                raise
+        self._add_cost(extraction.cost)
+        self._extractions.setdefault(number, extraction)
+
+    def _add_cost(self, cost: Cost) -> None:
+        self._cost = Cost(*map(sum, zip(self._cost, cost, strict=True)))
+
+    def _take_cost(self) -> Cost:
+        cost, self._cost = self._cost, Cost()
+        return cost

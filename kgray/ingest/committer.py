@@ -33,6 +33,7 @@ from kgray.errors import ContentError, Cost, Garbled, InputError, KgrayError, No
 from kgray.ingest import changes
 from kgray.ingest.correct import EMBEDDER_S, correct, embed_missing
 from kgray.ingest.state import GroupState, Rules
+from kgray.ingest.units import UnitSize
 from kgray.kinds import Read, Row
 from kgray.ledger import is_groups_own, removals
 from kgray.ontology import Ontology
@@ -97,6 +98,7 @@ async def tell_lag(observe: Callable[[float], None]) -> None:
 class Parts:
     """What a run works with.
 
+    units       how long a text is read at once; None: however long it is
     window      most episodes in flight (runtime.window); streams: most model calls in flight
     patience_s  how long the run waits out an outage before it stops with exit 75 (R24)
     late_s      how long the next entry to commit waits for its extraction before it is sent once more
@@ -111,6 +113,7 @@ class Parts:
     embedder: Embedder
     ontology: Ontology
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
+    units: UnitSize | None = None
     state_bytes: int = 1 << 30
     patience_s: float = 600.0
     window: int = 128

@@ -69,7 +69,7 @@ _NUMBER_WORDS, _TIME_WORDS = (
 )
 
 
-class _Texts:
+class ReadTexts:
     """What was read, prepared for looking things up; what is rarely needed is prepared when it is."""
 
     def __init__(self, request: ExtractionRequest) -> None:
@@ -80,6 +80,7 @@ class _Texts:
 
     @cached_property
     def codes(self) -> list[str]:
+        """Words that may be codes: "TH-ER", "K8s"."""
         return [word for word in re.findall(r"[^\s,;:!?()\"]+", self.text) if code(word)]
 
     @cached_property
@@ -90,10 +91,12 @@ class _Texts:
 
     @cached_property
     def scripts(self) -> frozenset[str]:
+        """The scripts of its letters."""
         return _scripts(self.text)
 
     @cached_property
     def is_known_language(self) -> bool:
+        """Whether it has a common word of a language with known words for numbers and times."""
         return not self.words.isdisjoint(_COMMON)
 
     def has_name(self, name: str) -> bool:
@@ -106,7 +109,7 @@ class _Texts:
         alone = rf"(?<![^\W_]){re.escape(key)}(?![^\W_])"  # not as a part of a word, where words have spaces
         if key in self.folded and (scripts & _WITHOUT_SPACES or re.search(alone, f" {self.folded} ")):
             return True
-        if any(_is_form(token, word) for token in tokens for word in self.words) or self.scripts - scripts:
+        if any(is_form(token, word) for token in tokens for word in self.words) or self.scripts - scripts:
             return True
         if any(not self.words.isdisjoint(_PLACES.get(token, ())) for token in tokens):
             return True
@@ -154,7 +157,7 @@ class _Texts:
 
 def ground(extraction: Extraction, request: ExtractionRequest) -> Extraction:
     """Return the extraction without what does not stand in what was read; `dropped` tells of each."""
-    read = _Texts(request)
+    read = ReadTexts(request)
     dropped: list[str] = []
     kept = []
     for place, entity in enumerate(extraction.entities):
@@ -180,7 +183,7 @@ def ground(extraction: Extraction, request: ExtractionRequest) -> Extraction:
     return with_entities(whole, kept)
 
 
-def _dated(fact: ExtractedFact, read: _Texts, said_at: Instant) -> ExtractedFact:
+def _dated(fact: ExtractedFact, read: ReadTexts, said_at: Instant) -> ExtractedFact:
     """Return the fact without the dates that nothing leads to, as if they had not been stated (R3)."""
     start, end = fact.valid_from, fact.valid_to
     no_start = start is not None and start != said_at and not read.has_date(start)
@@ -195,7 +198,7 @@ def _dated(fact: ExtractedFact, read: _Texts, said_at: Instant) -> ExtractedFact
 
 
 @lru_cache(maxsize=65_536)
-def _is_form(name: str, word: str) -> bool:
+def is_form(name: str, word: str) -> bool:
     """Whether a word of a text is an inflection, a misspelling or a compound of a name's token."""
     short, long = sorted((name, word), key=len)
     if len(short) >= 4 and short in long:

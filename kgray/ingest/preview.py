@@ -10,7 +10,7 @@ from kgray.derivation import dump
 from kgray.derivation.change import retracted, with_change
 from kgray.derivation.stored import View, records_of
 from kgray.errors import InputError
-from kgray.ingest.calls import read_episode, settle
+from kgray.ingest.calls import EpisodeReading, settle
 from kgray.ingest.committer import Committer, Parts
 from kgray.ingest.decide import decide
 from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode
@@ -47,7 +47,7 @@ class Preview:
             return []
         replaced = find(store, group, draft.id).episodes
         episode = draft.episode(answer.sequence, now=self._now, state="committed")
-        read = ReadEpisode(episode=episode, extraction=await read_episode(self._parts, episode))
+        read = ReadEpisode(episode=episode, extraction=await EpisodeReading(self._parts, episode).read())
         recorded_at = await self._committer.record_time(group)
         if group not in self._views:
             view = View(records_of(store, group), lambda _: [])
@@ -68,8 +68,8 @@ class Preview:
         async def ask(request: QuestionRequest) -> tuple[Answer, ...]:
             return (await parts.judge.judge(request)).answers  # which are not journaled
 
-        resolution, embed = parts.pipeline.resolution, partial(embedded, parts.embedder)
-        change, _ = await settle(read, resolution, attempt=attempt, embed=embed, ask=ask)
+        embed = partial(embedded, parts.embedder)
+        change, _ = await settle(read, parts, attempt=attempt, embed=embed, ask=ask)
         after = View(with_change(left, change, recorded_at), lambda _: [])
         return difference([*map(dump.episode_row, gone), *rows_before], list(dump.rows(after, [episode])))
 

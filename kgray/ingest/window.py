@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -18,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from kgray.errors import ContentError
 from kgray.ingest.calls import (
+    EpisodeReading,
     Urgency,
     journaled,
     keep,
     patiently,
-    read_episode,
     requests_of,
     settle,
     stored_extraction,
@@ -65,8 +66,9 @@ class InFlight:
     read: asyncio.Future[ReadEpisode] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-    # When the extraction call began, on the monotonic clock.
+    # When its first call of the extractor began, on the monotonic clock.
     sent: asyncio.Future[float] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    reading: EpisodeReading | None = None  # of an episode whose extraction has begun
     preparing: asyncio.Task[None] | None = None  # extracts it and decides it ahead
     tried: bool = False  # decided ahead at least once, or never to be
     until: float = 0.0  # how long it waits for others: before its first try, then before it asks
@@ -219,9 +221,8 @@ class GroupWindow:
                 continue
             keys |= view.read_keys
             waits = attempt.asked.early and not (item.tried and time.monotonic() >= item.until)
-            found = [] if waits else requests_of(attempt.asked, self._parts.pipeline.resolution)
-            asked = (QuestionRequest(episode=read.episode, questions=questions) for questions in found)
-            calls = {request.questions: self._call(item, request, stalled=False) for request in asked}
+            requests = [] if waits else requests_of(read.episode, attempt.asked, self._parts)
+            calls = {request.questions: self._call(item, request, stalled=False) for request in requests}
             if calls and all(call.done() and call.exception() is None for call in calls.values()):
                 for questions, call in calls.items():
                     answers.said.update(zip(questions, call.result(), strict=True))
@@ -275,21 +276,28 @@ class GroupWindow:
 
     async def _extract(self, item: InFlight, episode: Episode, urgency: Urgency) -> None:
         """Set what the episode says, or why nobody can tell; of two calls the first counts."""
+        reading = item.reading = item.reading or EpisodeReading(self._parts, episode)
 
         async def once() -> Extraction:
-            async with self._run.gate.pass_through(urgency):
-                sent_at = time.monotonic()
-                if not item.sent.done():
-                    item.sent.set_result(sent_at)
-                told = partial(self._parts.on_call, "extract")
-                with self._committer.outbox.accounted(episode, told):
-                    found = await read_episode(self._parts, episode)
-                told("ok", found.cost)
-                took = time.monotonic() - sent_at
-                if episode.kind != "triples":  # no model reads these
-                    self._run.took.append(took)
-                self._run.watch("extract", took, episode)
-                return found
+            sent_at: list[float] = []  # one time for each call of the model
+
+            @asynccontextmanager
+            async def place() -> AsyncIterator[None]:
+                async with self._run.gate.pass_through(urgency):
+                    sent_at.append(time.monotonic())
+                    if not item.sent.done():
+                        item.sent.set_result(sent_at[0])
+                    yield
+
+            began, told = time.monotonic(), partial(self._parts.on_call, "extract")
+            with self._committer.outbox.accounted(episode, told):
+                found = await reading.read(place)
+            told("ok", found.cost)
+            took = time.monotonic() - (sent_at[0] if sent_at else began)
+            if sent_at:
+                self._run.took.append(took)
+            self._run.watch("extract", took, episode)
+            return found
 
         try:
             stored = await stored_extraction(self._parts, episode)
@@ -356,8 +364,7 @@ class GroupWindow:
             await self._head_extraction(item, episode)
             read = await asyncio.shield(item.read)
             embed, ask = partial(self._embed_for, item), partial(self._call, item, stalled=True)
-            resolution = self._parts.pipeline.resolution
-            change, last = await settle(read, resolution, attempt=attempt, embed=embed, ask=ask)
+            change, last = await settle(read, self._parts, attempt=attempt, embed=embed, ask=ask)
             self._run.watch("decide", item.deciding_s, episode)
         except ContentError as error:
             self._show(episode.sequence, None)

@@ -237,11 +237,19 @@ def dumped(store: Store, group: str, known_at: Instant | None) -> list[DumpRow]:
 
 
 def shown(store: Store, group: str, identifier: str) -> list[DumpRow]:
-    """Return `matches` of what has an id and, of an episode that failed, why (R24); inside a snapshot."""
+    """Return `matches` of an id, and of an episode what its extraction left out, or why it failed (R24).
+
+    To be called inside `Store.reading`.
+    """
     found = find(store, group, identifier)
     view = view_around(store, group, identifier, found)
     told = sorted({*found.episodes, *(head.sequence for head in view.records.heads)})
-    kept = matches(identifier, found, view, episodes_at(store, group, told))
+    said = episodes_at(store, group, told)
+    kept = matches(identifier, found, view, said)
+    ids = {episode.sequence: episode.id for episode in said}
+    for stored in store.rows(kinds.EXTRACTIONS_AT, group, found.episodes):
+        for line in rows.extraction(stored).dropped:
+            kept.append({"type": "left_out", "episode": ids.get(stored[0]), "reason": line})
     for failed in failures(store, group):
         if failed.episode.sequence in found.episodes:
             why = failed.failure

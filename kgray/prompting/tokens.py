@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 Counter = Callable[[str], int]
-_UNIT = 20  # costs below are in twentieths of a token
+SHARE = 20  # costs are in twentieths of a token
 _PIECES = re.compile(
     r"(?P<word>[A-Z]?[a-z\u00df-\u024f]+|[A-Z\u00c0-\u00de]+)"
     r"|(?P<digits>\d+)"
@@ -42,7 +42,15 @@ def count_tokens(text: str) -> int:
 
     Texts joined by a newline cost their sum and one each, or less, if none begins or ends with a space.
     """
-    return -(-sum(map(_cost, _PIECES.finditer(text))) // _UNIT)
+    return -(-cost_of(text) // SHARE)
+
+
+def cost_of(text: str) -> int:
+    """Return what `count_tokens` counts, before rounding, in units of 1/SHARE token.
+
+    Parts of a text that is cut cost at least as much together as the whole.
+    """
+    return sum(map(_cost, _PIECES.finditer(text)))
 
 
 def _cost(piece: re.Match[str]) -> int:

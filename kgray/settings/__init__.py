@@ -102,13 +102,20 @@ class RerankerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class PipelineSettings:
-    """How ingestion is divided into model calls (docs/models.md), and how much context these get."""
+    """How ingestion is divided into model calls (docs/models.md), and how much context these get.
+
+    unit_tokens     the most tokens of a text that a language model reads in a single call; 0 = no limit. The
+                    reply of a call has at most 4,096 tokens: enough for the facts of 1,600 tokens of text
+    unit_overlap    the tokens of a text unit that the next unit shows again: four or five sentences
+    """
 
     extraction: Literal["combined", "separate"] = "combined"
     resolution: Literal["batched", "per_node"] = "batched"
     judging: Literal["relation", "statement"] = "relation"
     reflect_rounds: Annotated[int, within(0, 10)] = 0
     previous_episodes: Annotated[int, within(0, 1000)] = 4
+    unit_tokens: Annotated[int, within(0)] = 1200
+    unit_overlap: Annotated[int, within(0)] = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -299,7 +306,14 @@ def load(
         default = getattr(getattr(Settings(), section), name)
         found.setdefault(section, {})[name] = default if value is None else value
     _check(found, _ARGUMENTS, "_".join)
-    return _SETTINGS.validate_python(_merged(values, found), context=True)
+    settings = _SETTINGS.validate_python(_merged(values, found), context=True)
+    pipeline = settings.pipeline
+    if pipeline.unit_tokens and pipeline.unit_overlap >= pipeline.unit_tokens:
+        raise SettingsError(
+            f"pipeline.unit_overlap = {pipeline.unit_overlap} is as long as a text unit "
+            f"(pipeline.unit_tokens = {pipeline.unit_tokens}): set a smaller overlap."
+        )
+    return settings
 
 
 def _check(found: _Tree, source: str, spelled: Callable[[Sequence[str]], str]) -> None:

@@ -60,6 +60,22 @@ def test_where_the_sentence_is_not_in_the_message_the_names_are_marked(chat):
     assert "  | [Ann Lee]1 lives in [Oslo]1.\n" in chat("show", "m2", "--group", "g").out
 
 
+def test_show_of_an_episode_says_what_was_left_out(kgray):
+    """`add` counts it, too."""
+    loop = {"source": 0, "target": "ACME", "relation": "KNOWS", "fact": "Acme knows ACME"}
+    kgray.script({"episode": "m1", "extraction": {"entities": [ACME], "facts": [loop]}})
+    added = kgray("add", kgray.write("a.jsonl", {**CHAT[0], "text": "Acme is ACME."}))
+    line = "facts[0]: it connects 'Acme' with itself"
+
+    assert added.code == 0
+    assert f"left out: {line}" in added.err
+    assert f"reason {line}" in kgray("show", "m1", "--group", "g").out
+    records = kgray("show", "m1", "--group", "g", "--json").json["records"]
+    (left_out,) = (row for row in records if row["type"] == "left_out")
+    (episode,) = (row for row in records if row["type"] == "episode")
+    assert left_out == {"type": "left_out", "episode": episode["id"], "reason": line}
+
+
 def test_show_of_an_entity_begins_with_it_and_numbers_its_facts(chat):
     people = chat("show", "ann lee", "--group", "g").out
     profile = "Ann Lee lives in Oslo (2026-04-01 - present). Ann Lee works at Acme (2026-03-01 - present)."

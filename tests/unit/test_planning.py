@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from bench.model_server.tasks import wire_fact
+from bench.model_server.tasks import model_facts
 from bench.world import Oracle, World, WorldPlan
 from kgray.ontology import shipped
 from kgray.prompting.estimate import estimate_work
 from kgray.prompting.prompts import Prompts, tokens
+from kgray.records import Draft
 from kgray.settings import PipelineSettings
 
 EPISODES = 200
-DATES = ("valid_at", "invalid_at")
+DATES = ("start", "end")
 
 
 def size(reply: object) -> int:
@@ -28,7 +30,7 @@ def test_replies_are_as_long_as_planned(extraction):
     written = 0
     for episode in oracle.world:
         reply = oracle.extraction(episode.draft.text)
-        facts = [wire_fact(fact) for fact in reply["facts"]]
+        facts = model_facts(reply)
         if extraction == "combined":
             written += size({"entities": reply["entities"], "facts": facts})
             continue
@@ -62,3 +64,25 @@ def test_questions_take_the_calls_that_were_measured(resolution, judging, calls)
     )
 
     assert found.calls == round(calls * EPISODES)
+
+
+@pytest.mark.parametrize("extraction", ["combined", "separate"])
+def test_a_long_text_is_planned_by_its_units(extraction):
+    """10,000 tokens are 9 units of 1,200 that share 100; each has a prompt's head and the previous text."""
+    text = ("Alice works at Acme since 2019, and Bob too. " * 1000)[:40_000]
+    draft = Draft(group="g", source="s", kind="text", text=text, reference_time=0)
+    prompts = Prompts(shipped())
+
+    def planned(kind, **keys):
+        drafts = [draft, replace(draft, kind=kind, text=f"{text[:-1]}!")]
+        return estimate_work(drafts, prompts, PipelineSettings(extraction=extraction, **keys))
+
+    units, whole = planned("text"), planned("text", unit_tokens=0)
+    calls = {"combined": 1, "separate": 3}[extraction]
+    assert round(whole.calls) == round(2 * (calls + 0.1))
+    assert round(units.calls) == round(2 * (9 * calls + 0.1))
+    assert units.fixed_tokens == pytest.approx(9 * whole.fixed_tokens, rel=0.1)  # questions are asked once
+    # Per unit at most 1,200 tokens of its text, and as many of the text before it.
+    shown = (units.prompt_tokens - units.fixed_tokens) / units.calls
+    assert shown < 2 * 1200 + 1500
+    assert planned("json").calls == round(calls * 10 + 0.2)

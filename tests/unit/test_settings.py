@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import traceback
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
@@ -65,6 +66,8 @@ def test_the_keys_are_those_of_the_interface():
         "pipeline.judging",
         "pipeline.reflect_rounds",
         "pipeline.previous_episodes",
+        "pipeline.unit_tokens",
+        "pipeline.unit_overlap",
         "records.key",
         "runtime.backend",
         "runtime.address",
@@ -93,6 +96,7 @@ def test_the_defaults_are_those_of_the_interface():
     pipeline = settings.pipeline
     assert (pipeline.extraction, pipeline.resolution, pipeline.judging) == ("combined", "batched", "relation")
     assert (pipeline.reflect_rounds, pipeline.previous_episodes) == (0, 4)
+    assert (pipeline.unit_tokens, pipeline.unit_overlap) == (1200, 100)
     assert (settings.runtime.window, settings.runtime.state_mb) == (128, 1024)
 
 
@@ -335,6 +339,17 @@ def test_relations_come_from_tables_and_variables(tmp_path):
 )
 def test_what_a_pipeline_setting_needs_is_said(settings, line):
     assert list(unbuilt(load(None, environ={}, overrides=settings))) == ([line] if line else [])
+
+
+def test_an_overlap_is_shorter_than_a_unit():
+    line = (
+        "pipeline.unit_overlap = 200 is as long as a text unit (pipeline.unit_tokens = 200): "
+        "set a smaller overlap."
+    )
+    with pytest.raises(SettingsError, match=f"^{re.escape(line)}$"):
+        load(None, environ={"KGRAY_PIPELINE_UNIT_TOKENS": "200"}, overrides={"pipeline_unit_overlap": 200})
+    whole = load(None, environ={}, overrides={"pipeline_unit_tokens": 0})
+    assert (whole.pipeline.unit_tokens, whole.pipeline.unit_overlap) == (0, 100)
 
 
 def test_entity_types_are_read_like_relations(tmp_path):

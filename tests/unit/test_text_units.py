@@ -1,0 +1,297 @@
+"""Where a long text is cut, and that nothing is lost: its units, and their extractions as one."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kgray import times
+from kgray.ingest.union import joined
+from kgray.ingest.units import TextUnit, UnitSize, excerpt, text_units, unit_requests
+from kgray.ports import ExtractionRequest
+from kgray.prompting.replies import parse_extraction
+from kgray.prompting.tokens import cost_of, count_tokens
+from kgray.records import Episode, Extraction, canonical
+from tests.tries import tries
+
+NOW = times.parse("2026-03-05T09:00:00Z")[0]
+WORDS = st.sampled_from(
+    "Anna Boris works at Acme, the desk. costs 1,200 EUR! 我住在柏林。 かな Straße привет "
+    "naïveté https://example.org/a/b?c=d&e=f ... (see) Dr. U.S. end? x 2026-03-05T09:00:00Z".split(" ")
+)
+BLANKS = st.sampled_from([" ", " ", " ", " ", "  ", "\n", "\n\n", "\r\n\r\n", "\t", "", "\u00a0"])
+PROSE = st.lists(st.tuples(WORDS, BLANKS), max_size=120).map(lambda pairs: "".join(a + b for a, b in pairs))
+TEXTS = st.one_of(PROSE, st.text(max_size=300))
+SIZES = st.integers(1, 40).flatmap(lambda n: st.builds(UnitSize, st.just(n), st.integers(0, n - 1)))
+
+
+def episode(text: str, kind: Any = "text", sequence: int = 1) -> Episode:
+    return Episode(
+        group="g",
+        sequence=sequence,
+        id=f"e{sequence}",
+        source="s",
+        kind=kind,
+        text=text,
+        reference_time=NOW,
+        content_sha256="0",
+    )
+
+
+def cut(text: str, tokens: int, overlap: int = 0, kind: Any = "text") -> list[str]:
+    """Return the texts of the units."""
+    return [unit.text for unit in text_units(episode(text, kind), UnitSize(tokens, overlap))]
+
+
+@settings(max_examples=tries(300), deadline=None)
+@given(text=TEXTS, size=SIZES)
+def test_units_are_stretches_of_the_text_and_hold_all_of_it(text, size):
+    units = text_units(episode(text), size)
+
+    assert [unit.text for unit in units] == [text[unit.start : unit.end] for unit in units]
+    covered = set().union(*(range(unit.start, unit.end) for unit in units))
+    assert [c for place, c in enumerate(text) if place not in covered and not c.isspace()] == []
+    places = [(unit.start, unit.end) for unit in units]
+    assert places == sorted(places)
+    assert len({unit.end for unit in units}) == len(units)
+
+
+@settings(max_examples=tries(300), deadline=None)
+@given(text=TEXTS, size=SIZES)
+def test_no_unit_exceeds_its_size_unless_a_word_does(text, size):
+    units = text_units(episode(text), size)
+
+    large = [unit.text for unit in units if count_tokens(unit.text) > size.tokens]
+    assert [unit for unit in large if len(unit.split()) > 1] == []
+    for before, after in pairwise(units):
+        assert count_tokens(text[after.start : before.end].strip()) <= size.overlap
+
+
+@settings(max_examples=tries(200), deadline=None)
+@given(text=TEXTS, place=st.integers(0, 300))
+def test_parts_of_a_text_cost_at_least_as_much_as_the_whole(text, place):
+    """Else a unit could exceed its size, which is the sum of what its words cost."""
+    words = re.findall(r"\S+|\s+", text)
+    assert sum(map(cost_of, words)) >= cost_of(text)
+    assert cost_of(text[:place]) + cost_of(text[place:]) >= cost_of(text)
+
+
+@settings(max_examples=tries(100), deadline=None)
+@given(
+    items=st.lists(
+        st.recursive(
+            st.none() | st.integers() | st.text(max_size=20),
+            lambda inner: (
+                st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+            ),
+            max_leaves=5,
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+    indent=st.sampled_from([None, 2]),
+    tokens=st.integers(5, 60),
+)
+def test_a_json_list_is_cut_into_lists_of_whole_items(items, indent, tokens):
+    text = json.dumps(items, ensure_ascii=False, indent=indent)
+    units = text_units(episode(text, "json"), UnitSize(tokens, tokens - 1))
+    parts = [json.loads(unit.text) for unit in units]
+
+    assert [item for part in parts for item in part] == items
+    assert [
+        part
+        for part, unit in zip(parts, units, strict=True)
+        if count_tokens(unit.text) > tokens and len(part) > 1
+    ] == []
+    if len(units) > 1:  # between its own brackets, a unit is a stretch of the text
+        assert [unit.text[1:-1] for unit in units] == [text[unit.start + 1 : unit.end - 1] for unit in units]
+
+
+SENTENCES = [f"Sentence number {n} is here." for n in range(1, 9)]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "overlap", "units"),
+    [
+        pytest.param("Short.", 8, 4, ["Short."], id="a short text is one unit"),
+        pytest.param(
+            " ".join(SENTENCES[:3]) + "\n\n" + " ".join(SENTENCES[3:5]),
+            26,
+            0,
+            [" ".join(SENTENCES[:3]), " ".join(SENTENCES[3:5])],
+            id="a paragraph ends a unit before a later sentence does",
+        ),
+        pytest.param(
+            " ".join(SENTENCES[:4]),
+            16,
+            0,
+            [" ".join(SENTENCES[:2]), " ".join(SENTENCES[2:4])],
+            id="a sentence ends a unit before a later word does",
+        ),
+        pytest.param(
+            " ".join(SENTENCES[:4]),
+            18,
+            9,
+            [" ".join(SENTENCES[:2]), " ".join(SENTENCES[1:3]), " ".join(SENTENCES[2:4])],
+            id="a unit begins with the last sentence of the one before it",
+        ),
+        pytest.param(
+            "one two three four five six", 3, 1, ["one two three", "three four five", "five six"], id="words"
+        ),
+        pytest.param("我住在柏林" * 3, 6, 0, ["我住在柏林我住", "在柏林我住在柏", "林"], id="no spaces"),
+        pytest.param("a " + "https://example.org/" + "x" * 200 + " b", 10, 2, None, id="a word is never cut"),
+    ],
+)
+def test_where_a_text_is_cut(text, tokens, overlap, units):
+    assert cut(text, tokens, overlap) == (units or text.split())
+
+
+def test_a_record_that_is_no_list_is_read_whole():
+    text = canonical({"name": "Desk", "notes": ["a long note " * 50]})
+
+    assert cut(text, 20, 0, "json") == [text]
+    assert cut("[1, 2", 1, 0, "json") == ["[1, 2"]
+    assert cut("[]", 1, 0, "json") == ["[]"]
+    assert cut(canonical([{"source": "A"}] * 50), 20, 0, "triples") == [canonical([{"source": "A"}] * 50)]
+
+
+def test_each_unit_has_the_newest_previous_texts_as_long_as_one_unit():
+    before = [episode(f"Old text {n}. " + "It goes on and on. " * 3, sequence=n) for n in (1, 2, 3)]
+    size = UnitSize(30, 0)
+    request = ExtractionRequest(episode=episode(" ".join(SENTENCES)), previous=tuple(before))
+
+    requests = [request for _, request in unit_requests(request, size)]
+
+    shown = [[each.text for each in request.previous] for request in requests]
+    assert len(requests) > 1
+    assert shown == [["It goes on and on.", before[2].text]] * len(requests)
+    assert [each.id for each in requests[0].previous] == ["e2", "e3"]
+    assert unit_requests(request, None) == [(TextUnit(request.episode.text, 0), request)]
+
+
+def test_a_question_shows_the_unit_that_names_what_it_asks_about():
+    long = episode(" ".join(f"Here {name} works. Nothing else is said." for name in ("Ann", "Bob", "Cid")))
+    size = UnitSize(10, 0)
+
+    assert excerpt(long, size, ["Bob"]).text == "Here Bob works. Nothing else is said."
+    assert excerpt(long, size, ["nobody"]).text == "Here Ann works. Nothing else is said."
+    assert excerpt(long, None, ["Bob"]) is long
+    assert excerpt(long, UnitSize(1000, 0), ["Bob"]) is long
+
+
+# ------------------------------------------------------------------- extractions of units as one
+
+NAMES = [f"{first} {last}" for first in ("Ann", "Bob", "Cid", "Dana") for last in ("Lee", "Fox", "Ray")]
+TOLD = re.compile(r"(?<=\[)([A-Z]\w+ [A-Z]\w+) knows ([A-Z]\w+ [A-Z]\w+) well, as item (\d+) says(?=\])")
+
+
+def perfect(read: Episode, cost: int = 1) -> Extraction:
+    """Return what a reader says that reads each whole sentence, and nothing else."""
+    facts = [
+        {"source": a, "target": b, "relation": "KNOWS", "fact": f"{a} knows {b} by item {n}"}
+        for a, b, n in TOLD.findall(read.text)
+    ]
+    listed = list(dict.fromkeys(name for fact in facts for name in (fact["source"], fact["target"])))
+    reply = {"entities": [{"name": name, "type": "Person"} for name in listed], "facts": facts}
+    extraction = parse_extraction(reply, read)
+    return Extraction(
+        entities=extraction.entities,
+        facts=extraction.facts,
+        model="perfect",
+        prompts=("p",),
+        calls=cost,
+        prompt_tokens=7,
+    )
+
+
+STORY = st.lists(
+    st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)).filter(lambda pair: pair[0] != pair[1]),
+    min_size=2,
+    max_size=40,
+).map(lambda pairs: [f"[{a} knows {b} well, as item {n} says]." for n, (a, b) in enumerate(pairs)])
+
+
+@settings(max_examples=tries(150), deadline=None)
+@given(sentences=STORY, tokens=st.integers(45, 90), overlap=st.integers(0, 44), lines=st.booleans())
+def test_units_of_a_perfect_reader_say_what_the_text_says_at_once(sentences, tokens, overlap, lines):
+    whole = episode(("\n\n" if lines else " ").join(sentences))
+    units = text_units(whole, UnitSize(tokens, overlap))
+    extraction = joined([(unit, perfect(episode(unit.text))) for unit in units])
+    at_once = perfect(whole)
+
+    assert (extraction.entities, extraction.facts) == (at_once.entities, at_once.facts)
+    assert (extraction.calls, extraction.prompt_tokens, extraction.prompts) == (
+        len(units),
+        7 * len(units),
+        ("p",),
+    )
+
+
+def reading(text: str, facts: list[dict[str, Any]], dropped: tuple[str, ...] = ()) -> Extraction:
+    extraction = parse_extraction({"entities": [], "facts": facts}, episode(text))
+    return Extraction(entities=extraction.entities, facts=extraction.facts, dropped=dropped)
+
+
+def test_a_fact_of_the_overlap_counts_once_in_whatever_words():
+    first, second = TextUnit("Ann plays. Ann leads Rex.", 0), TextUnit("Ann leads Rex. Rex sings.", 11)
+    leads = {"source": "Ann", "relation": "LEADS", "target": "Rex"}
+
+    extraction = joined(
+        [
+            (first, reading(first.text, [{**leads, "fact": "Ann leads Rex"}], ("facts[1]: bad",))),
+            (
+                second,
+                reading(second.text, [{**leads, "fact": "ann is the leader of rex"}], ("facts[0]: bad",)),
+            ),
+        ]
+    )
+
+    assert [fact.text for fact in extraction.facts] == ["Ann leads Rex"]
+    assert [(entity.name, entity.span) for entity in extraction.entities] == [
+        ("Ann", (0, 3)),
+        ("Rex", (21, 24)),
+    ]
+    assert extraction.dropped == ("unit 1 of 2: facts[1]: bad", "unit 2 of 2: facts[0]: bad")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"fact": "Ann leads Rex part-time"}, id="another variant"),
+        pytest.param({"kind": "denied"}, id="another kind"),
+        pytest.param({"valid_at": "2020"}, id="another date"),
+        pytest.param({"relation": "KNOWS"}, id="another relation"),
+        pytest.param({"source": "Rex", "target": "Ann"}, id="the other direction"),
+        pytest.param({"source": "Bob"}, id="another subject"),
+    ],
+)
+def test_a_fact_that_says_something_else_stays(change):
+    text = "Ann leads Rex. Bob too."
+    leads = {"source": "Ann", "relation": "LEADS", "target": "Rex", "fact": "Ann leads Rex"}
+    units = [TextUnit(text, 0), TextUnit(text, 0)]
+
+    extraction = joined(
+        [(units[0], reading(text, [leads])), (units[1], reading(text, [{**leads, **change}]))]
+    )
+
+    assert len(extraction.facts) == 2
+
+
+def test_two_sentences_that_say_the_same_outside_of_the_overlap_both_stay():
+    first, second = TextUnit("Ann leads Rex.", 0), TextUnit("It is Ann who leads Rex.", 20)
+    leads = {"source": "Ann", "relation": "LEADS", "target": "Rex"}
+
+    extraction = joined(
+        [
+            (first, reading(first.text, [{**leads, "fact": "Ann leads Rex"}])),
+            (second, reading(second.text, [{**leads, "fact": "It is Ann who leads Rex"}])),
+        ]
+    )
+
+    assert len(extraction.facts) == 2
