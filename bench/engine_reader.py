@@ -1,0 +1,188 @@
+"""kgray as a reader of labelled messages: `Memory.add` message by message, then its stored results."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from bench.engine import opened, settings_of
+from bench.labelled import Conversation, LabelledMessage
+from bench.reading import ShownGraph, graph_of
+from bench.reading_scores import GraphFact, Identities, ReadFact, ResolvedMention, end_name, identities
+from bench.spelling import normal_name
+from kgray import times
+from kgray.errors import Cost, KgrayError
+from kgray.kinds import ALL, EXTRACTIONS
+from kgray.ledger import dumped_episodes, failures
+from kgray.ports import GroupCounts
+from kgray.records import ExtractedFact, Extraction
+from kgray.rows import extraction
+
+_STATUSES = {"holds": "current", "ended": "ended", "denied": "denied", "happened": "event"}
+_TIMEOUT_S = 600  # a small model on a busy processor takes minutes for a long reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCost:
+    """What one message cost: extraction and questions apart.
+
+    Without a stored extraction, all calls were the extraction's.
+    """
+
+    extraction: Cost
+    questions: Cost
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineReading:
+    """What kgray stored of one conversation.
+
+    facts      by message id, as extracted; a failed message has none
+    notes      by message id, the parts of a reply that were not used
+    faults     by message id, why it failed
+    """
+
+    facts: Mapping[str, Sequence[ReadFact]]
+    notes: Mapping[str, Sequence[str]]
+    faults: Mapping[str, str]
+    graph: Sequence[GraphFact]
+    identities: Identities
+
+
+class EngineReader:
+    """kgray with the backend `openai` and a store in a folder; each conversation is a group."""
+
+    def __init__(self, folder: Path, base_url: str, model: str, pipeline: Mapping[str, str]) -> None:
+        """pipeline: settings by key, such as extraction and resolution. Raises SettingsError."""
+        given: dict[str, Any] = {
+            "model_backend": "openai",
+            "model_base_url": base_url,
+            "model_name": model,
+            "model_timeout_s": _TIMEOUT_S,
+            "embedder_backend": "hashing",
+            **{f"pipeline_{name}": value for name, value in pipeline.items()},
+        }
+        if key := os.environ.get("KGRAY_MODEL_API_KEY"):
+            given["model_api_key"] = key
+        self._memory = opened(settings_of(given), folder)
+        self._verbs = self._memory.__enter__()
+
+    def close(self) -> None:
+        """Close the memory."""
+        self._memory.__exit__(None, None, None)
+
+    def add(self, group: str, message: LabelledMessage) -> EngineCost:
+        """Ingest one message, and return its cost. Raises KgrayError where the model is out of reach."""
+        before, since = self._spent(group), time.perf_counter()
+        report = self._verbs.add(
+            message.text,
+            group=group,
+            speaker=message.speaker,
+            at=message.at,
+            kind=message.kind,
+            id=message.id,
+        )
+        seconds = time.perf_counter() - since
+        if report.stopped or report.held:
+            raise KgrayError(f"{message.id} was not ingested: {report.reason or dict(report.held)}")
+        total = self._spent(group)
+        read = self._extractions(group).get(message.id)
+        spent = Cost(*(now - then for now, then in zip(total, before, strict=True)))
+        extracted = spent if read is None else read.cost
+        asked = Cost(*(all_ - part for all_, part in zip(spent, extracted, strict=True)))
+        return EngineCost(extraction=extracted, questions=asked, seconds=seconds)
+
+    def result(self, conversation: Conversation) -> EngineReading:
+        """Return what the store holds of a conversation that was ingested."""
+        store, group = self._memory.store, conversation.id
+        found = self._extractions(group)
+        graph = graph_of(store, group)
+        return EngineReading(
+            facts={
+                message.id: read_facts(found[message.id], message.speaker)
+                for message in conversation.messages
+                if message.id in found
+            },
+            notes={name: read.dropped for name, read in found.items() if read.dropped},
+            faults={row.episode.client_id or "": row.failure.message for row in failures(store, group)},
+            graph=graph_facts(graph, conversation.messages[-1].at),
+            identities=resolved_identities(conversation, graph),
+        )
+
+    def _spent(self, group: str) -> Cost:
+        counts = self._memory.store.counts().get(group, GroupCounts())
+        return Cost(counts.calls, counts.prompt_tokens, counts.completion_tokens)
+
+    def _extractions(self, group: str) -> dict[str, Extraction]:
+        store = self._memory.store
+        clients = {episode.sequence: episode.client_id or "" for episode in dumped_episodes(store, group)}
+        rows = store.rows(ALL[EXTRACTIONS.name], group)
+        return {clients[row[0]]: extraction(row) for row in rows if row[0] in clients}
+
+
+def read_facts(read: Extraction, speaker: str | None) -> list[ReadFact]:
+    """Return the facts of a stored extraction."""
+
+    def shown(fact: ExtractedFact) -> ReadFact:
+        value = fact.value.shown() if fact.value is not None else ""
+        target = value if fact.target is None else read.entities[fact.target].name
+        start = fact.valid_from and times.show_as(fact.valid_from, fact.from_precision or "instant")
+        end = fact.valid_to and times.show_as(fact.valid_to, fact.to_precision or "instant")
+        return ReadFact(
+            subject=end_name(read.entities[fact.source].name, speaker),
+            object=end_name(target, speaker),
+            relation=fact.relation,
+            text=fact.text,
+            status=_STATUSES[fact.kind],
+            start=start or None,
+            end=end or None,
+        )
+
+    return [shown(fact) for fact in read.facts]
+
+
+def graph_facts(graph: ShownGraph, at: str) -> list[GraphFact]:
+    """Return the spans of a graph as they stand at an instant in ISO form."""
+    now = times.from_datetime(datetime.fromisoformat(at))
+
+    def shown(entity: str) -> tuple[str, ...]:
+        return tuple(graph.names.get(entity, ()))
+
+    found = []
+    for fact in graph.facts:
+        has_ended = fact.invalid_at is not None and fact.invalid_at <= now
+        value = (fact.value.shown(),) if fact.value is not None else ()
+        found.append(
+            GraphFact(
+                subject=shown(fact.source),
+                object=value if fact.target is None else shown(fact.target),
+                relation=fact.relation,
+                text=fact.text,
+                state="event" if fact.event else "ended" if has_ended else "holds",
+            )
+        )
+    return found
+
+
+def resolved_identities(conversation: Conversation, graph: ShownGraph) -> Identities:
+    """Compare the entities that a graph's mentions were resolved to with the labels."""
+    names = {
+        message.id: {id_: conversation.entities[id_].accepted for id_ in message.mentions}
+        for message in conversation.messages
+    }
+    matched: list[ResolvedMention] = []
+    covered = set()
+    for client, surface, entity in graph.mentions:
+        name = normal_name(surface)
+        for id_, accepted in names.get(client, {}).items():
+            if name in accepted:
+                matched.append(ResolvedMention(name, id_, entity))
+                covered.add((client, id_))
+                break
+    return identities(matched, sum(map(len, names.values())), len(covered))
