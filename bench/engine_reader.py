@@ -29,7 +29,7 @@ _TIMEOUT_S = 600  # a small model on a busy processor takes minutes for a long r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCost:
-    """What one message cost: extraction and questions apart.
+    """The cost of one message: extraction and questions apart.
 
     Without a stored extraction, all calls were the extraction's.
     """
@@ -41,7 +41,7 @@ class EngineCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReading:
-    """What kgray stored of one conversation.
+    """The stored results of one conversation.
 
     facts      by message id, as extracted; a failed message has none
     notes      by message id, the parts of a reply that were not used
@@ -60,7 +60,7 @@ class EngineReader:
 
     def __init__(self, folder: Path, base_url: str, model: str, pipeline: Mapping[str, str]) -> None:
         """pipeline: settings by key, such as extraction and resolution. Raises SettingsError."""
-        given: dict[str, Any] = {
+        values: dict[str, Any] = {
             "model_backend": "openai",
             "model_base_url": base_url,
             "model_name": model,
@@ -69,8 +69,8 @@ class EngineReader:
             **{f"pipeline_{name}": value for name, value in pipeline.items()},
         }
         if key := os.environ.get("KGRAY_MODEL_API_KEY"):
-            given["model_api_key"] = key
-        self._memory = opened(settings_of(given), folder)
+            values["model_api_key"] = key
+        self._memory = opened(settings_of(values), folder)
         self._verbs = self._memory.__enter__()
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class EngineReader:
 
     def add(self, group: str, message: LabelledMessage) -> EngineCost:
         """Ingest one message, and return its cost. Raises KgrayError where the model is out of reach."""
-        before, since = self._spent(group), time.perf_counter()
+        before, start = self._spent(group), time.perf_counter()
         report = self._verbs.add(
             message.text,
             group=group,
@@ -88,28 +88,28 @@ class EngineReader:
             kind=message.kind,
             id=message.id,
         )
-        seconds = time.perf_counter() - since
+        seconds = time.perf_counter() - start
         if report.stopped or report.held:
             raise KgrayError(f"{message.id} was not ingested: {report.reason or dict(report.held)}")
         total = self._spent(group)
         read = self._extractions(group).get(message.id)
-        spent = Cost(*(now - then for now, then in zip(total, before, strict=True)))
+        spent = _difference(total, before)
         extracted = spent if read is None else read.cost
-        asked = Cost(*(all_ - part for all_, part in zip(spent, extracted, strict=True)))
-        return EngineCost(extraction=extracted, questions=asked, seconds=seconds)
+        questions = _difference(spent, extracted)
+        return EngineCost(extraction=extracted, questions=questions, seconds=seconds)
 
     def result(self, conversation: Conversation) -> EngineReading:
-        """Return what the store holds of a conversation that was ingested."""
+        """Return the stored results of a conversation that was ingested."""
         store, group = self._memory.store, conversation.id
-        found = self._extractions(group)
+        extractions = self._extractions(group)
         graph = graph_of(store, group)
         return EngineReading(
             facts={
-                message.id: read_facts(found[message.id], message.speaker)
+                message.id: read_facts(extractions[message.id], message.speaker)
                 for message in conversation.messages
-                if message.id in found
+                if message.id in extractions
             },
-            notes={name: read.dropped for name, read in found.items() if read.dropped},
+            notes={name: read.dropped for name, read in extractions.items() if read.dropped},
             faults={row.episode.client_id or "": row.failure.message for row in failures(store, group)},
             graph=graph_facts(graph, conversation.messages[-1].at),
             identities=resolved_identities(conversation, graph),
@@ -126,10 +126,14 @@ class EngineReader:
         return {clients[row[0]]: extraction(row) for row in rows if row[0] in clients}
 
 
+def _difference(total: Cost, part: Cost) -> Cost:
+    return Cost(*(count - share for count, share in zip(total, part, strict=True)))
+
+
 def read_facts(read: Extraction, speaker: str | None) -> list[ReadFact]:
     """Return the facts of a stored extraction."""
 
-    def shown(fact: ExtractedFact) -> ReadFact:
+    def converted(fact: ExtractedFact) -> ReadFact:
         value = fact.value.shown() if fact.value is not None else ""
         target = value if fact.target is None else read.entities[fact.target].name
         start = fact.valid_from and times.show_as(fact.valid_from, fact.from_precision or "instant")
@@ -144,30 +148,30 @@ def read_facts(read: Extraction, speaker: str | None) -> list[ReadFact]:
             end=end or None,
         )
 
-    return [shown(fact) for fact in read.facts]
+    return [converted(fact) for fact in read.facts]
 
 
 def graph_facts(graph: ShownGraph, at: str) -> list[GraphFact]:
     """Return the spans of a graph as they stand at an instant in ISO form."""
-    now = times.from_datetime(datetime.fromisoformat(at))
+    moment = times.from_datetime(datetime.fromisoformat(at))
 
-    def shown(entity: str) -> tuple[str, ...]:
+    def names_of(entity: str) -> tuple[str, ...]:
         return tuple(graph.names.get(entity, ()))
 
-    found = []
+    spans = []
     for fact in graph.facts:
-        has_ended = fact.invalid_at is not None and fact.invalid_at <= now
+        has_ended = fact.invalid_at is not None and fact.invalid_at <= moment
         value = (fact.value.shown(),) if fact.value is not None else ()
-        found.append(
+        spans.append(
             GraphFact(
-                subject=shown(fact.source),
-                object=value if fact.target is None else shown(fact.target),
+                subject=names_of(fact.source),
+                object=value if fact.target is None else names_of(fact.target),
                 relation=fact.relation,
                 text=fact.text,
                 state="event" if fact.event else "ended" if has_ended else "holds",
             )
         )
-    return found
+    return spans
 
 
 def resolved_identities(conversation: Conversation, graph: ShownGraph) -> Identities:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -20,7 +20,7 @@ from kgray.errors import InputError
 Part = Literal["development", "kept"]
 MessageKind = Literal["message", "text", "json"]
 FactStatus = Literal["current", "ended", "event", "denied"]
-EndKind = Literal["ended", "denied"]
+Ending = Literal["ended", "denied"]
 SHIPPED_SET = Path(__file__).parent / "data" / "reading.jsonl"
 CONTEXT = 4  # messages before a message, whose names its facts may use
 _DATE = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?")
@@ -28,7 +28,11 @@ _DATE = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?")
 
 @dataclass(frozen=True, slots=True)
 class LabelledEntity:
-    """An entity of one conversation. names: those that occur there; spellings: further accepted names."""
+    """An entity of one conversation.
+
+    names      the names that occur in the conversation
+    spellings  further names that a reader may use
+    """
 
     id: str
     type: str
@@ -46,8 +50,8 @@ class FactEnd:
     """One end of a labelled fact.
 
     entities  ids of the entities that are accepted here
-    names     the normalised names of these entities; a reader's name must equal one of them
-    values    accepted spellings of a value; a reader's text must resemble one of them
+    names     their normalised names; a reader's name must be equal to an element
+    values    accepted spellings of a value; a reader's text must resemble an element
     """
 
     entities: tuple[str, ...]
@@ -55,16 +59,16 @@ class FactEnd:
     values: tuple[str, ...]
 
     def accepts(self, text: str) -> bool:
-        """Whether a reader's name or value is one of the accepted ones."""
+        """Return whether a reader's name or value is accepted here."""
         return normal_name(text) in self.names or any(resembles(value, text) for value in self.values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledFact:
-    """A fact that a message states, or (`how` is set) an earlier fact that it ends.
+    """A fact that a message states, or (`ending` is set) an earlier fact that it ends.
 
-    cues      words or stems; the relation's name or the sentence of a reader must contain one of them
-    statuses  the accepted statuses; empty beside `how`
+    cues      words or stems; a reader's relation name or sentence must contain a cue
+    statuses  the accepted statuses; empty beside `ending`
     start, end  ISO dates at the precision that the text states ("2018", "2018-03"); None = not stated
     optional  a reader may list the fact or not
     """
@@ -76,12 +80,12 @@ class LabelledFact:
     start: str | None = None
     end: str | None = None
     optional: bool = False
-    how: EndKind | None = None
+    ending: Ending | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledMessage:
-    """One message. text: for the kind json the record. mentions: ids of the entities that it names."""
+    """One message. text: a record for the kind json. mentions: ids of the entities that it names."""
 
     id: str
     kind: MessageKind
@@ -93,8 +97,8 @@ class LabelledMessage:
     ends: tuple[LabelledFact, ...]
 
     @property
-    def shown(self) -> str:
-        """The text as a reader sees it; a record is compact JSON."""
+    def rendered(self) -> str:
+        """The text as a reader gets it; a record is JSON."""
         return self.text if isinstance(self.text, str) else json.dumps(self.text, ensure_ascii=False)
 
 
@@ -117,20 +121,13 @@ def load_set(path: Path, part: str = "all", limit: int | None = None) -> list[Co
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
-    conversations = [one for one in _conversations(path, lines) if part in ("all", one.part)]
+    conversations = [item for item in _conversations(path, lines) if part in ("all", item.part)]
     chosen: list[Conversation] = []
-    left = sum(len(one.messages) for one in conversations) if limit is None else limit
+    budget = sum(len(item.messages) for item in conversations) if limit is None else limit
     for conversation in conversations:
-        if messages := conversation.messages[:left]:
-            left -= len(messages)
-            chosen.append(
-                Conversation(
-                    id=conversation.id,
-                    part=conversation.part,
-                    entities=conversation.entities,
-                    messages=messages,
-                )
-            )
+        if messages := conversation.messages[:budget]:
+            budget -= len(messages)
+            chosen.append(replace(conversation, messages=messages))
     if not chosen:
         raise InputError(f"{path} holds no message of the part {part!r}")
     return chosen
@@ -176,7 +173,7 @@ def _header(row: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"the entity {nameless[0]!r} has no name")
     return {
         "id": row["conversation"],
-        "part": _one_of(row["part"], Part, "part"),
+        "part": _choice(row["part"], Part, "part"),
         "entities": entities,
     }
 
@@ -185,15 +182,17 @@ def _message(row: Mapping[str, Any], entities: Mapping[str, LabelledEntity]) -> 
     datetime.fromisoformat(row["at"])
     for id_ in row.get("mentions", ()):
         _entity(id_, entities)
-    kind = _one_of(row["kind"], MessageKind, "kind")
-    if kind != "json" and not isinstance(row["text"], str):
+    kind, text = _choice(row["kind"], MessageKind, "kind"), row["text"]
+    if kind == "json" and isinstance(text, str):
+        text = json.loads(text)
+    elif kind != "json" and not isinstance(text, str):
         raise ValueError(f"the text of the kind {kind} is not a string")
     return LabelledMessage(
         id=row["id"],
         kind=kind,
         at=row["at"],
         speaker=row.get("speaker"),
-        text=row["text"],
+        text=text,
         mentions=tuple(row.get("mentions", ())),
         facts=tuple(_fact(fact, entities, ends=False) for fact in row.get("facts", ())),
         ends=tuple(_fact(fact, entities, ends=True) for fact in row.get("ends", ())),
@@ -208,7 +207,7 @@ def _fact(row: Mapping[str, Any], entities: Mapping[str, LabelledEntity], *, end
             datetime.fromisoformat(f"{date}-01-01"[:10])
     if not row["cues"]:
         raise ValueError("a fact needs at least one cue")
-    statuses = () if ends else tuple(_one_of(one, FactStatus, "status") for one in row["status"])
+    statuses = () if ends else tuple(_choice(status, FactStatus, "status") for status in row["status"])
     if not (statuses or ends):
         raise ValueError("a fact needs at least one status")
     return LabelledFact(
@@ -219,7 +218,7 @@ def _fact(row: Mapping[str, Any], entities: Mapping[str, LabelledEntity], *, end
         start=row.get("start"),
         end=row.get("end"),
         optional=bool(row.get("optional", False)),
-        how=_one_of(row["how"], EndKind, "how") if ends else None,
+        ending=_choice(row["ending"], Ending, "ending") if ends else None,
     )
 
 
@@ -240,7 +239,7 @@ def _entity(id_: str, entities: Mapping[str, LabelledEntity]) -> LabelledEntity:
     return entities[id_]
 
 
-def _one_of(value: Any, kind: Any, field: str) -> Any:  # noqa: ANN401 - a literal of `kind`
+def _choice(value: Any, kind: Any, field: str) -> Any:  # noqa: ANN401 - a literal of `kind`
     if value not in get_args(kind):
         raise ValueError(f"{field} {value!r} is none of {', '.join(get_args(kind))}")
     return value

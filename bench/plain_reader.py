@@ -53,13 +53,13 @@ _SCHEMA = _object_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainReading:
-    """What the plain prompt gave for one message, and what it cost. whole: the reply was complete JSON."""
+    """The plain prompt's facts of one message, and their cost. complete: the reply was not cut off."""
 
     facts: tuple[ReadFact, ...]
     prompt_tokens: int
     completion_tokens: int
     seconds: float
-    whole: bool
+    complete: bool
 
 
 class PlainReader:
@@ -75,7 +75,7 @@ class PlainReader:
 
     def read(self, message: LabelledMessage, previous: Sequence[LabelledMessage]) -> PlainReading:
         """Return the facts of one message. previous: the messages before it. Raises Unavailable."""
-        since = time.perf_counter()
+        start = time.perf_counter()
         body = self._send(
             {
                 "model": self._model,
@@ -93,13 +93,13 @@ class PlainReader:
         )
         usage = body.get("usage") or {}
         content = body["choices"][0]["message"]["content"] or ""
-        rows, whole = listed_facts(content)
+        rows, complete = listed_facts(content)
         return PlainReading(
             facts=tuple(read_fact(row, message.speaker) for row in rows),
             prompt_tokens=int(usage.get("prompt_tokens", 0)),
             completion_tokens=int(usage.get("completion_tokens", 0)),
-            seconds=time.perf_counter() - since,
-            whole=whole,
+            seconds=time.perf_counter() - start,
+            complete=complete,
         )
 
     def _send(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,30 +108,30 @@ class PlainReader:
         )
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
-                found: dict[str, Any] = json.load(answer)
+                reply: dict[str, Any] = json.load(answer)
         except urllib.error.HTTPError as error:
             reason = error.read(300).decode(errors="replace")
             raise Unavailable(f"{self._url} answered the plain prompt with {error.code}: {reason}") from None
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise Unavailable(f"{self._url} gave no answer to the plain prompt: {error}") from None
-        if not found.get("choices"):
+        if not reply.get("choices"):
             raise Unavailable(f"{self._url} answered the plain prompt without choices")
-        return found
+        return reply
 
 
 def shown_message(message: LabelledMessage, previous: Sequence[LabelledMessage]) -> str:
     """Return the user's part of the prompt: previous messages, then the message with time and speaker."""
     lines = []
     if previous:
-        lines += ["Previous messages:", *(_told(earlier) for earlier in previous), ""]
+        lines += ["Previous messages:", *(_quoted(earlier) for earlier in previous), ""]
     day = datetime.fromisoformat(message.at)
     speaker = f", speaker {message.speaker}" if message.speaker else ""
     kind = {"message": "Message", "text": "Note", "json": "JSON record"}[message.kind]
-    return "\n".join([*lines, f"{kind} of {day:%Y-%m-%d} ({day:%A}){speaker}:", message.shown])
+    return "\n".join([*lines, f"{kind} of {day:%Y-%m-%d} ({day:%A}){speaker}:", message.rendered])
 
 
-def _told(message: LabelledMessage) -> str:
-    return f"{message.speaker}: {message.shown}" if message.speaker else message.shown
+def _quoted(message: LabelledMessage) -> str:
+    return f"{message.speaker}: {message.rendered}" if message.speaker else message.rendered
 
 
 def listed_facts(content: str) -> tuple[list[Mapping[str, Any]], bool]:
@@ -152,7 +152,7 @@ def _rows(reply: Any) -> list[Mapping[str, Any]]:  # noqa: ANN401 - any JSON val
 
 
 def read_fact(row: Mapping[str, Any], speaker: str | None) -> ReadFact:
-    """Return one row of a reply as a fact; what is missing is an empty text."""
+    """Return one row of a reply as a fact; a missing field is an empty text."""
 
     def text(name: str) -> str:
         value = row.get(name)

@@ -109,18 +109,18 @@ class PartScores:
     def take(self, reading: ConversationReading) -> list[dict[str, Any]]:
         """Add a conversation; return a row for each message, with labels and predictions."""
         engine = reading.engine
-        rows = [self._take_message(one, engine) for one in reading.messages]
+        rows = [self._take_message(message, engine) for message in reading.messages]
         self.identities += engine.identities
         self.ends += ends_in_graph(
-            [label for one in reading.messages for label in one.message.ends],
-            [label for one in reading.messages for label in one.message.facts],
+            [label for item in reading.messages for label in item.message.ends],
+            [label for item in reading.messages for label in item.message.facts],
             engine.graph,
             [fact for facts in engine.facts.values() for fact in facts],
         )
         return rows
 
-    def _take_message(self, one: MessageReading, engine: EngineReading) -> dict[str, Any]:
-        message, cost, plain = one.message, one.cost, one.plain
+    def _take_message(self, reading: MessageReading, engine: EngineReading) -> dict[str, Any]:
+        message, cost, plain = reading.message, reading.cost, reading.plain
         facts, failed = engine.facts.get(message.id, ()), message.id not in engine.facts
         scored, details = _scored(message, facts)
         self.engine.add(scored, details, seconds=cost.seconds, failed=failed)
@@ -129,7 +129,7 @@ class PartScores:
         self.engine.prompt_tokens += cost.extraction.prompt_tokens + cost.questions.prompt_tokens
         self.engine.completion_tokens += cost.extraction.completion_tokens + cost.questions.completion_tokens
         plain_scored, plain_details = _scored(message, plain.facts)
-        self.plain.add(plain_scored, plain_details, seconds=plain.seconds, failed=not plain.whole)
+        self.plain.add(plain_scored, plain_details, seconds=plain.seconds, failed=not plain.complete)
         self.plain.extraction_calls += 1
         self.plain.prompt_tokens += plain.prompt_tokens
         self.plain.completion_tokens += plain.completion_tokens
@@ -198,19 +198,19 @@ def _explained(
     """Return a reader's facts as right, optional and wrong, and the missed labels, for a person to read."""
     partner = {fact: label for label, fact in scored.pairs}
     met = set(partner.values())
-    found: dict[str, list[Any]] = {"right": [], "optional": [], "wrong": [], "missed": []}
+    groups: dict[str, list[Any]] = {"right": [], "optional": [], "wrong": [], "missed": []}
     for index, fact in enumerate(facts):
         if index not in partner:
-            found["wrong"].append(asdict(fact))
+            groups["wrong"].append(asdict(fact))
         else:
             label = labels[partner[index]]
             stated = {"statuses": label.statuses, "start": label.start, "end": label.end}
-            found["optional" if label.optional else "right"].append({**asdict(fact), "label": stated})
+            groups["optional" if label.optional else "right"].append({**asdict(fact), "label": stated})
     for index, label in enumerate(labels):
         if index not in met and not label.optional:
-            subject, object_ = ([*one.entities, *one.values] for one in (label.subject, label.object))
-            found["missed"].append({"subject": subject, "object": object_, "cues": label.cues})
-    return found
+            subject, object_ = ([*end.entities, *end.values] for end in (label.subject, label.object))
+            groups["missed"].append({"subject": subject, "object": object_, "cues": label.cues})
+    return groups
 
 
 def run(
@@ -227,7 +227,7 @@ def run(
     Which reader goes first changes from message to message, so that both meet the same load.
     """
     plain = PlainReader(base_url, model, api_key)
-    total, done = sum(len(one.messages) for one in conversations), 0
+    total, number = sum(len(item.messages) for item in conversations), 0
     readings = []
     with (
         tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder,
@@ -237,16 +237,16 @@ def run(
             messages = []
             for index, message in enumerate(conversation.messages):
                 previous = conversation.messages[:index]
-                if done % 2:
+                if number % 2:
                     read = plain.read(message, previous)
                     cost = engine.add(conversation.id, message)
                 else:
                     cost = engine.add(conversation.id, message)
                     read = plain.read(message, previous)
                 messages.append(MessageReading(message=message, cost=cost, plain=read))
-                done += 1
+                number += 1
                 seconds = f"kgray {cost.seconds:.1f} s, plain {read.seconds:.1f} s"
-                progress(f"{done}/{total} {message.id}: {seconds}")
+                progress(f"{number}/{total} {message.id}: {seconds}")
             result = engine.result(conversation)
             readings.append(ConversationReading(conversation=conversation, messages=messages, engine=result))
     return readings
@@ -255,13 +255,13 @@ def run(
 def report(readings: Sequence[ConversationReading]) -> tuple[list[PartScores], list[dict[str, Any]]]:
     """Return the scores of each part and, where there are several, of all; and a row for each message."""
     parts: dict[str, PartScores] = {}
-    whole = PartScores("all")
+    both = PartScores("all")
     rows = []
     for reading in readings:
         part = reading.conversation.part
         rows += parts.setdefault(part, PartScores(part)).take(reading)
-        whole.take(reading)
-    return [*parts.values(), *([whole] if len(parts) > 1 else [])], rows
+        both.take(reading)
+    return [*parts.values(), *([both] if len(parts) > 1 else [])], rows
 
 
 _COLUMNS = (

@@ -34,7 +34,7 @@ def end_name(name: str, speaker: str | None) -> str:
 
 
 def is_match(gold: LabelledFact, fact: ReadFact) -> bool:
-    """Whether a reader's fact is the labelled fact: both ends, in either order, and a cue."""
+    """Return whether a reader's fact has both ends of the label, in either order, and a cue."""
     straight = gold.subject.accepts(fact.subject) and gold.object.accepts(fact.object)
     exchanged = gold.subject.accepts(fact.object) and gold.object.accepts(fact.subject)
     return (straight or exchanged) and has_cue(gold.cues, fact.relation, fact.text)
@@ -48,8 +48,8 @@ class Counts:
     wrong: int = 0
     missed: int = 0
 
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(self.right + other.right, self.wrong + other.wrong, self.missed + other.missed)
+    def __add__(self, summand: Counts) -> Counts:
+        return Counts(self.right + summand.right, self.wrong + summand.wrong, self.missed + summand.missed)
 
     @property
     def precision(self) -> float:
@@ -67,8 +67,8 @@ class Counts:
         return _share(2 * self.right, 2 * self.right + self.wrong + self.missed)
 
 
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 1.0
+def _share(part: int, total: int) -> float:
+    return part / total if total else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +126,13 @@ class Details:
     dates_right: int = 0
     false_dates: int = 0  # that a reader gave although the texts state none
 
-    def __add__(self, other: Details) -> Details:
+    def __add__(self, summand: Details) -> Details:
         return Details(
-            self.facts + other.facts,
-            self.status_right + other.status_right,
-            self.dates + other.dates,
-            self.dates_right + other.dates_right,
-            self.false_dates + other.false_dates,
+            self.facts + summand.facts,
+            self.status_right + summand.status_right,
+            self.dates + summand.dates,
+            self.dates_right + summand.dates_right,
+            self.false_dates + summand.false_dates,
         )
 
     @property
@@ -151,23 +151,24 @@ def compared_details(label: LabelledFact, fact: ReadFact, at: str) -> Details:
 
     The day of the message counts as no date, unless the label has it: engines need a date where the text
     states none. A state whose end lies before the message counts as ended. Where the label accepts
-    `event` or `ended`, its date may stand in either field: events have one date only.
+    `event` or `ended`, its date may be in either field: events have one date only.
     """
     free = not {"event", "ended"}.isdisjoint(label.statuses)
-    given = {name: date for name, date in (("start", fact.start), ("end", fact.end)) if date}
-    if "start" in given and given.get("end") == given["start"] and label.end is None:
-        del given["end"]
+    dates = {name: date for name, date in (("start", fact.start), ("end", fact.end)) if date}
+    if "start" in dates and dates.get("end") == dates["start"] and label.end is None:
+        del dates["end"]
     stated = {name: date for name, date in (("start", label.start), ("end", label.end)) if date}
-    right, used = 0, set()
+    right = 0
+    used: set[str] = set()
     for name, date in stated.items():
         fields = [name, *(field for field in ("start", "end") if free and field != name)]
         for field in fields:
-            if field not in used and given.get(field, "").startswith(date):
+            if field not in used and dates.get(field, "").startswith(date):
                 right += 1
                 used.add(field)
                 break
     false = sum(
-        name not in used and name not in stated and date[:10] != at[:10] for name, date in given.items()
+        name not in used and name not in stated and date[:10] != at[:10] for name, date in dates.items()
     )
     status = fact.status
     if status == "current" and fact.end and fact.end[:10] < at[: len(fact.end[:10])]:
@@ -202,10 +203,10 @@ def bootstrap(
 
 def _f1_of(counts: Sequence[Counts], drawn: np.ndarray) -> np.ndarray:
     """Return (resamples,): the F1 of each row of drawn messages."""
-    right = np.array([one.right for one in counts])[drawn].sum(axis=1)
-    errors = np.array([one.wrong + one.missed for one in counts])[drawn].sum(axis=1)
-    whole = 2 * right + errors
-    return np.where(whole > 0, 2 * right / np.maximum(whole, 1), 1.0)
+    right = np.array([count.right for count in counts])[drawn].sum(axis=1)
+    errors = np.array([count.wrong + count.missed for count in counts])[drawn].sum(axis=1)
+    total = 2 * right + errors
+    return np.where(total > 0, 2 * right / np.maximum(total, 1), 1.0)
 
 
 # ----------------------------------------------------------------------------- identities, ends
@@ -227,7 +228,7 @@ class ResolvedMention:
 class Identities:
     """Pairs of mentions in the graph against the labels; `aliases` are the pairs of different names.
 
-    mentions: labelled; matched: those that the graph has
+    mentions: number of labels; matched: number of labels that the graph has
     """
 
     pairs: Counts = Counts()
@@ -235,23 +236,23 @@ class Identities:
     mentions: int = 0
     matched: int = 0
 
-    def __add__(self, other: Identities) -> Identities:
+    def __add__(self, summand: Identities) -> Identities:
         return Identities(
-            self.pairs + other.pairs,
-            self.aliases + other.aliases,
-            self.mentions + other.mentions,
-            self.matched + other.matched,
+            self.pairs + summand.pairs,
+            self.aliases + summand.aliases,
+            self.mentions + summand.mentions,
+            self.matched + summand.matched,
         )
 
 
 def identities(mentions: Iterable[ResolvedMention], labelled: int, matched: int) -> Identities:
     """Return the pairs of one conversation's mentions. labelled, matched: as the fields of `Identities`."""
     pairs = aliases = Counts()
-    for one, other in combinations(mentions, 2):
-        same, joined = one.expected == other.expected, one.resolved == other.resolved
+    for first, second in combinations(mentions, 2):
+        same, joined = first.expected == second.expected, first.resolved == second.resolved
         pair = Counts(int(same and joined), int(joined and not same), int(same and not joined))
         pairs += pair
-        if one.surface != other.surface:
+        if first.surface != second.surface:
             aliases += pair
     return Identities(pairs, aliases, labelled, matched)
 
@@ -280,12 +281,12 @@ class Ends:
     counts: Counts = Counts()
     unknown: int = 0
 
-    def __add__(self, other: Ends) -> Ends:
-        return Ends(self.counts + other.counts, self.unknown + other.unknown)
+    def __add__(self, summand: Ends) -> Ends:
+        return Ends(self.counts + summand.counts, self.unknown + summand.unknown)
 
 
 def _in_graph(label: LabelledFact, fact: GraphFact) -> bool:
-    """Whether a span of the graph is the labelled fact, by any name of its ends."""
+    """Return whether a span of the graph is the labelled fact, by any name of its ends."""
     return any(
         is_match(
             label,
@@ -304,8 +305,8 @@ def ends_in_graph(
 ) -> Ends:
     """Score the ends of one conversation.
 
-    ended   labels of facts that no longer hold (`how`)
-    stated  all other labels; a span that ended is wrong if it is one of these and the label is current
+    ended   labels of facts that no longer hold (`ending`)
+    stated  all other labels; an ended span is wrong if it matches a label that is current
     read    facts that the engine extracted from the conversation
 
     An end is right if no matching span holds and a matching span has ended. A denied fact may be absent
@@ -315,7 +316,7 @@ def ends_in_graph(
     for label in ended:
         states = {fact.state for fact in graph if _in_graph(label, fact)}
         was_read = any(fact.status == "current" and is_match(label, fact) for fact in read)
-        right += "holds" not in states and ("ended" in states or (label.how == "denied" and was_read))
+        right += "holds" not in states and ("ended" in states or (label.ending == "denied" and was_read))
     wrong = unknown = 0
     for fact in graph:
         if fact.state == "ended" and not any(_in_graph(label, fact) for label in ended):

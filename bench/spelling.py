@@ -26,8 +26,8 @@ _POSSESSIVE = re.compile(r"(?<=\w)['’](?:s\b|(?!\w))")
 _TOKEN = re.compile(r"\d+(?:\.\d+)?|[€$£]|[^\W\d_]+")
 _WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _INFLECTIONS = ("", "s", "es", "d", "ed", "ing")
-_STEM = 4  # letters from which a cue is the beginning of a word, and not a whole word
-_MORE_TOKENS = 4  # tokens that a reader's value may have beside an accepted spelling
+_STEM_LETTERS = 4  # a shorter cue must be the whole word: "own" is not "owner"
+_FURTHER_WORDS = 4  # words that a reader's value may have beside an accepted spelling
 
 
 @lru_cache(maxsize=100_000)
@@ -49,21 +49,21 @@ def _number(token: str) -> str:
 
 @lru_cache(maxsize=100_000)
 def normal_name(name: str) -> str:
-    """Return the form in which two spellings of a name are equal; "" only for a text without words."""
+    """Return a form that is equal for all spellings of a name; "" for a text without words."""
     tokens = tokens_of(name)
     return " ".join([token for token in tokens if token not in _ARTICLES] or tokens)
 
 
 def resembles(value: str, text: str) -> bool:
-    """Whether a text gives an accepted value: its words side by side, with at most 4 further words."""
-    wanted, words = normal_name(value).split(), normal_name(text).split()
-    if not wanted or len(words) > len(wanted) + _MORE_TOKENS:
+    """Return whether a text gives an accepted value: its words side by side, and at most 4 further words."""
+    accepted, words = normal_name(value).split(), normal_name(text).split()
+    if not accepted or len(words) > len(accepted) + _FURTHER_WORDS:
         return False
-    return any(words[at : at + len(wanted)] == wanted for at in range(len(words) - len(wanted) + 1))
+    return any(words[at : at + len(accepted)] == accepted for at in range(len(words) - len(accepted) + 1))
 
 
 def has_cue(cues: tuple[str, ...], relation: str, sentence: str) -> bool:
-    """Whether a relation's name or a sentence contains one of the cues.
+    """Return whether a relation's name or a sentence contains a cue.
 
     A cue of four letters or more matches words that begin with it, a shorter cue the word itself and its
     inflections in -s, -ed, -ing. A cue of several words matches them side by side.
@@ -78,6 +78,6 @@ def has_cue(cues: tuple[str, ...], relation: str, sentence: str) -> bool:
 
 
 def _begins(word: str, stem: str) -> bool:
-    if len(stem) >= _STEM:
+    if len(stem) >= _STEM_LETTERS:
         return word.startswith(stem)
     return any(word == stem + ending for ending in _INFLECTIONS)

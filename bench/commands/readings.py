@@ -29,7 +29,7 @@ def reading(
     part: str,
     limit: int | None,
     out: Path | None,
-    **given: Any,  # noqa: ANN401
+    **pipeline: Any,  # noqa: ANN401
 ) -> None:
     """Read labelled messages with a real model, through kgray and with a plain prompt, and score both.
 
@@ -41,23 +41,23 @@ def reading(
     from bench import reading_run as measured
     from bench.labelled import SHIPPED_SET, load_set
 
-    path = given.pop("set") or SHIPPED_SET
+    path = pipeline.pop("set") or SHIPPED_SET
     readings = measured.run(
         load_set(path, part, limit),
         base_url=url,
         model=model,
         api_key=os.environ.get("KGRAY_MODEL_API_KEY"),
-        pipeline=given,
+        pipeline=pipeline,
         progress=progress,
     )
     parts, rows = measured.report(readings)
     document = {
         "set": path.name,
         "model": model,
-        **given,
-        "parts": [one.document() for one in parts],
+        **pipeline,
+        "parts": [scores.document() for scores in parts],
         "messages": rows,
-        "graphs": {one.conversation.id: [asdict(fact) for fact in one.engine.graph] for one in readings},
+        "graphs": {item.conversation.id: [asdict(fact) for fact in item.engine.graph] for item in readings},
     }
     show(call, document, out, lambda: measured.table(parts))
 
