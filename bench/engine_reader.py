@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import add, sub
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from kgray import times
 from kgray.errors import Cost, KgrayError
 from kgray.kinds import ALL, EXTRACTIONS
 from kgray.ledger import dumped_episodes, failures
-from kgray.ports import GroupCounts
 from kgray.records import ExtractedFact, Extraction
 from kgray.rows import extraction
 
@@ -29,13 +29,16 @@ _TIMEOUT_S = 600  # a small model on a busy processor takes minutes for a long r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCost:
-    """The cost of one message: extraction and questions apart.
+    """The cost of one message.
 
-    Without a stored extraction, all calls were the extraction's.
+    extraction  the calls of the extraction that is stored; of a failed message, all its extraction calls
+    questions   the calls that answered questions about entities, relations and contradictions
+    repeated    further extraction calls: the engine sends a late extraction a second time
     """
 
     extraction: Cost
     questions: Cost
+    repeated: Cost
     seconds: float
 
 
@@ -71,6 +74,7 @@ class EngineReader:
         if key := os.environ.get("KGRAY_MODEL_API_KEY"):
             values["model_api_key"] = key
         self._memory = opened(settings_of(values), folder)
+        self._memory.on_call = self._note
         self._verbs = self._memory.__enter__()
 
     def close(self) -> None:
@@ -79,7 +83,8 @@ class EngineReader:
 
     def add(self, group: str, message: LabelledMessage) -> EngineCost:
         """Ingest one message, and return its cost. Raises KgrayError where the model is out of reach."""
-        before, start = self._spent(group), time.perf_counter()
+        self._spent = {"extract": Cost(), "judge": Cost()}
+        start = time.perf_counter()
         report = self._verbs.add(
             message.text,
             group=group,
@@ -91,12 +96,15 @@ class EngineReader:
         seconds = time.perf_counter() - start
         if report.stopped or report.held:
             raise KgrayError(f"{message.id} was not ingested: {report.reason or dict(report.held)}")
-        total = self._spent(group)
-        read = self._extractions(group).get(message.id)
-        spent = _difference(total, before)
-        extracted = spent if read is None else read.cost
-        questions = _difference(spent, extracted)
-        return EngineCost(extraction=extracted, questions=questions, seconds=seconds)
+        stored = self._extractions(group).get(message.id)
+        total = self._spent["extract"]
+        extraction = total if stored is None else stored.cost
+        return EngineCost(
+            extraction=extraction,
+            questions=self._spent["judge"],
+            repeated=Cost(*map(sub, total, extraction)),
+            seconds=seconds,
+        )
 
     def result(self, conversation: Conversation) -> EngineReading:
         """Return the stored results of a conversation that was ingested."""
@@ -115,19 +123,15 @@ class EngineReader:
             identities=resolved_identities(conversation, graph),
         )
 
-    def _spent(self, group: str) -> Cost:
-        counts = self._memory.store.counts().get(group, GroupCounts())
-        return Cost(counts.calls, counts.prompt_tokens, counts.completion_tokens)
+    def _note(self, task: str, outcome: str, cost: Cost) -> None:  # noqa: ARG002 - the engine's callback
+        """Add the cost of one request; task: extract or judge."""
+        self._spent[task] = Cost(*map(add, self._spent[task], cost))
 
     def _extractions(self, group: str) -> dict[str, Extraction]:
         store = self._memory.store
         clients = {episode.sequence: episode.client_id or "" for episode in dumped_episodes(store, group)}
         rows = store.rows(ALL[EXTRACTIONS.name], group)
         return {clients[row[0]]: extraction(row) for row in rows if row[0] in clients}
-
-
-def _difference(total: Cost, part: Cost) -> Cost:
-    return Cost(*(count - share for count, share in zip(total, part, strict=True)))
 
 
 def read_facts(read: Extraction, speaker: str | None) -> list[ReadFact]:

@@ -205,8 +205,8 @@ def _fact(row: Mapping[str, Any], entities: Mapping[str, LabelledEntity], *, end
             if not _DATE.fullmatch(date):
                 raise ValueError(f"{name} {date!r} is not a date such as 2018, 2018-03 or 2018-03-01")
             datetime.fromisoformat(f"{date}-01-01"[:10])
-    if not row["cues"]:
-        raise ValueError("a fact needs at least one cue")
+    if not row["cues"] or not all(map(tokens_of, row["cues"])):
+        raise ValueError("a fact needs at least one cue, and each cue a word")
     statuses = () if ends else tuple(_choice(status, FactStatus, "status") for status in row["status"])
     if not (statuses or ends):
         raise ValueError("a fact needs at least one status")

@@ -32,7 +32,10 @@ ENGINE, PLAIN = "kgray", "plain prompt"
 
 @dataclass(slots=True)
 class ReaderScores:
-    """Sums of one reader over messages. calls and tokens: the extraction's, the questions' apart."""
+    """Sums of one reader over messages.
+
+    repeated_calls: late extractions that were sent again; the tokens are those of the other calls
+    """
 
     counts: Counts = field(default_factory=Counts)
     details: Details = field(default_factory=Details)
@@ -40,6 +43,7 @@ class ReaderScores:
     failed: int = 0  # messages without a usable reply
     extraction_calls: int = 0
     question_calls: int = 0
+    repeated_calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     seconds: float = 0.0
@@ -70,6 +74,7 @@ class ReaderScores:
             "extraction_calls": self.extraction_calls / messages,
             "question_calls": self.question_calls / messages,
             "calls": calls / messages,
+            "repeated_calls": self.repeated_calls / messages,
             "prompt_tokens_a_call": self.prompt_tokens / max(1, calls),
             "completion_tokens_a_call": self.completion_tokens / max(1, calls),
             "seconds": self.seconds / messages,
@@ -126,6 +131,7 @@ class PartScores:
         self.engine.add(scored, details, seconds=cost.seconds, failed=failed)
         self.engine.extraction_calls += cost.extraction.calls
         self.engine.question_calls += cost.questions.calls
+        self.engine.repeated_calls += cost.repeated.calls
         self.engine.prompt_tokens += cost.extraction.prompt_tokens + cost.questions.prompt_tokens
         self.engine.completion_tokens += cost.extraction.completion_tokens + cost.questions.completion_tokens
         plain_scored, plain_details = _scored(message, plain.facts)
@@ -141,6 +147,7 @@ class PartScores:
             "cost": {
                 "extraction": cost.extraction._asdict(),
                 "questions": cost.questions._asdict(),
+                "repeated": cost.repeated._asdict(),
                 "seconds": cost.seconds,
                 "plain_seconds": plain.seconds,
             },
@@ -277,6 +284,7 @@ _COLUMNS = (
     ("extraction_calls", "extract", ".2f"),
     ("question_calls", "asked", ".2f"),
     ("calls", "calls", ".2f"),
+    ("repeated_calls", "again", ".2f"),
     ("prompt_tokens_a_call", "prompt", ".0f"),
     ("completion_tokens_a_call", "reply", ".0f"),
     ("seconds", "s", ".1f"),

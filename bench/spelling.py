@@ -68,13 +68,13 @@ def has_cue(cues: tuple[str, ...], relation: str, sentence: str) -> bool:
     A cue of four letters or more matches words that begin with it, a shorter cue the word itself and its
     inflections in -s, -ed, -ing. A cue of several words matches them side by side.
     """
-    words = tokens_of(f"{_WORD_BORDER.sub(' ', relation)} . {sentence}".replace("_", " "))
-    for cue in cues:
-        stems = tokens_of(cue)
-        for at in range(len(words) - len(stems) + 1):
-            if all(map(_begins, words[at:], stems)):
-                return True
-    return False
+    name = _WORD_BORDER.sub(" ", relation).replace("_", " ")
+    return any(_has(tokens_of(cue), tokens_of(text)) for cue in cues for text in (name, sentence))
+
+
+def _has(stems: tuple[str, ...], words: tuple[str, ...]) -> bool:
+    """Return whether the words contain the stems, side by side."""
+    return any(all(map(_begins, words[at:], stems)) for at in range(len(words) - len(stems) + 1))
 
 
 def _begins(word: str, stem: str) -> bool:
