@@ -38,8 +38,10 @@ def reading(
 
       python -m bench reading --url http://127.0.0.1:8080/v1 --part development --out reading.json
     """
-    from bench import reading_run as measured
-    from bench.labelled import SHIPPED_SET, load_set
+    from bench.labelled_set import run as measured
+    from bench.labelled_set.files import SHIPPED_SET, load_set
+    from bench.labelled_set.scores import report
+    from bench.labelled_set.tables import table
 
     path = pipeline.pop("set") or SHIPPED_SET
     readings = measured.run(
@@ -50,7 +52,7 @@ def reading(
         pipeline=pipeline,
         progress=progress,
     )
-    parts, rows = measured.report(readings)
+    parts, rows = report(readings)
     document = {
         "set": path.name,
         "model": model,
@@ -59,7 +61,7 @@ def reading(
         "messages": rows,
         "graphs": {item.conversation.id: [asdict(fact) for fact in item.engine.graph] for item in readings},
     }
-    show(call, document, out, lambda: measured.table(parts))
+    show(call, document, out, lambda: table(parts))
 
 
 COMMANDS = (reading,)

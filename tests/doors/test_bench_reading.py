@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.labelled import SHIPPED_SET
+from bench.labelled_set.files import SHIPPED_SET
 from tests.doors.chat_server import NOTHING, Asked, ChatServer, Say, as_json
 
 CELLO = {

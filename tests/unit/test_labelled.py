@@ -8,9 +8,13 @@ from datetime import date, timedelta
 
 import pytest
 
-from bench.labelled import CONTEXT, SHIPPED_SET, Conversation, LabelledFact, load_set
-from bench.reading_scores import Counts, ReadFact, compared_details, paired
-from bench.spelling import normal_name
+from bench.labelled_set.details import compared_details
+from bench.labelled_set.facts import ReadFact
+from bench.labelled_set.files import SHIPPED_SET, load_set
+from bench.labelled_set.labels import CONTEXT, Conversation, LabelledFact
+from bench.labelled_set.pairing import paired
+from bench.labelled_set.shares import Counts
+from bench.labelled_set.spelling import normal_name
 from kgray.errors import InputError
 
 HEADER = {

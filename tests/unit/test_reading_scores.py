@@ -7,25 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.labelled import FactEnd, LabelledFact
-from bench.plain_reader import listed_facts, read_fact, shown_message
-from bench.reading_scores import (
-    Counts,
-    Details,
+from bench.labelled_set.bootstrap import bootstrap
+from bench.labelled_set.details import Details, compared_details
+from bench.labelled_set.facts import ReadFact, end_name, is_match
+from bench.labelled_set.graphs import (
     Ends,
     GraphFact,
     Identities,
-    ReadFact,
     ResolvedMention,
-    bootstrap,
-    compared_details,
-    end_name,
     ends_in_graph,
     identities,
-    is_match,
-    paired,
 )
-from bench.spelling import has_cue, normal_name, resembles
+from bench.labelled_set.labels import FactEnd, LabelledFact, LabelledMessage
+from bench.labelled_set.pairing import paired
+from bench.labelled_set.plain import listed_facts, read_fact, shown_message
+from bench.labelled_set.shares import Counts
+from bench.labelled_set.spelling import has_cue, normal_name, resembles
 
 AT = "2026-03-05T09:00:00Z"
 
@@ -368,8 +365,6 @@ def test_a_row_of_a_reply_becomes_a_fact():
 
 
 def test_the_prompt_shows_previous_messages_the_day_and_the_speaker(tmp_path):
-    from bench.labelled import LabelledMessage
-
     def message(text, speaker="Ada", kind="message"):
         return LabelledMessage(
             id="1", kind=kind, at=AT, speaker=speaker, text=text, mentions=(), facts=(), ends=()

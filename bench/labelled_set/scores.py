@@ -1,31 +1,20 @@
-"""`python -m bench reading`: a real model reads labelled messages, through kgray and with a plain prompt."""
+"""The scores of both readers on a part of a labelled set, and every message as they read it."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from bench.engine_reader import EngineCost, EngineReader, EngineReading
-from bench.labelled import Conversation, LabelledFact, LabelledMessage
-from bench.plain_reader import PlainReader, PlainReading
-from bench.reading_scores import (
-    Counts,
-    Details,
-    Ends,
-    Identities,
-    Interval,
-    Pairing,
-    ReadFact,
-    bootstrap,
-    compared_details,
-    ends_in_graph,
-    paired,
-)
-from bench.tables import aligned
+from bench.labelled_set.bootstrap import Interval, bootstrap
+from bench.labelled_set.details import Details, compared_details
+from bench.labelled_set.engine import EngineCost, EngineReading
+from bench.labelled_set.facts import ReadFact
+from bench.labelled_set.graphs import Ends, Identities, ends_in_graph
+from bench.labelled_set.labels import Conversation, LabelledFact, LabelledMessage
+from bench.labelled_set.pairing import Pairing, paired
+from bench.labelled_set.plain import PlainReading
+from bench.labelled_set.shares import Counts
 
 ENGINE, PLAIN = "kgray", "plain prompt"
 
@@ -220,45 +209,6 @@ def _explained(
     return groups
 
 
-def run(
-    conversations: Sequence[Conversation],
-    *,
-    base_url: str,
-    model: str,
-    api_key: str | None,
-    pipeline: Mapping[str, str],
-    progress: Callable[[str], None] = lambda _: None,
-) -> list[ConversationReading]:
-    """Read every message twice, in turns: with kgray and with the plain prompt. Raises KgrayError.
-
-    Which reader goes first changes from message to message, so that both meet the same load.
-    """
-    plain = PlainReader(base_url, model, api_key)
-    total, number = sum(len(item.messages) for item in conversations), 0
-    readings = []
-    with (
-        tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder,
-        closing(EngineReader(Path(folder), base_url, model, pipeline)) as engine,
-    ):
-        for conversation in conversations:
-            messages = []
-            for index, message in enumerate(conversation.messages):
-                previous = conversation.messages[:index]
-                if number % 2:
-                    read = plain.read(message, previous)
-                    cost = engine.add(conversation.id, message)
-                else:
-                    cost = engine.add(conversation.id, message)
-                    read = plain.read(message, previous)
-                messages.append(MessageReading(message=message, cost=cost, plain=read))
-                number += 1
-                seconds = f"kgray {cost.seconds:.1f} s, plain {read.seconds:.1f} s"
-                progress(f"{number}/{total} {message.id}: {seconds}")
-            result = engine.result(conversation)
-            readings.append(ConversationReading(conversation=conversation, messages=messages, engine=result))
-    return readings
-
-
 def report(readings: Sequence[ConversationReading]) -> tuple[list[PartScores], list[dict[str, Any]]]:
     """Return the scores of each part and, where there are several, of all; and a row for each message."""
     parts: dict[str, PartScores] = {}
@@ -269,68 +219,3 @@ def report(readings: Sequence[ConversationReading]) -> tuple[list[PartScores], l
         rows += parts.setdefault(part, PartScores(part)).take(reading)
         both.take(reading)
     return [*parts.values(), *([both] if len(parts) > 1 else [])], rows
-
-
-_COLUMNS = (
-    ("part", "part", "s"),
-    ("reader", "reader", "s"),
-    ("facts", "facts", "d"),
-    ("precision", "P", ".3f"),
-    ("recall", "R", ".3f"),
-    ("f1", "F1", ".3f"),
-    ("status_accuracy", "status", ".3f"),
-    ("date_accuracy", "dates", ".3f"),
-    ("false_dates", "false", "d"),
-    ("extraction_calls", "extract", ".2f"),
-    ("question_calls", "asked", ".2f"),
-    ("calls", "calls", ".2f"),
-    ("repeated_calls", "again", ".2f"),
-    ("prompt_tokens_a_call", "prompt", ".0f"),
-    ("completion_tokens_a_call", "reply", ".0f"),
-    ("seconds", "s", ".1f"),
-    ("failed", "failed", "d"),
-)
-
-
-class _Row:
-    """One line of the table."""
-
-    def __init__(self, part: str, reader: str, figures: Mapping[str, Any]) -> None:
-        self.__dict__.update(figures, part=part, reader=reader)
-
-
-def table(parts: Sequence[PartScores]) -> str:
-    """Return the figures for people: shares of 1, calls and seconds a message, tokens a call."""
-    rows = []
-    for part in parts:
-        rows += [
-            _Row(part.part, ENGINE, part.engine.figures()),
-            _Row(part.part, PLAIN, part.plain.figures()),
-        ]
-    lines = aligned(_COLUMNS, rows)
-    for part in parts:
-        lines += ["", *_sentences(part)]
-    return "\n".join(lines)
-
-
-def _sentences(part: PartScores) -> Iterator[str]:
-    """Yield the lines on a part that stand below the table."""
-    facts, bounds, ends = part.engine.counts, part.interval(), part.ends.counts
-    pairs, aliases = part.identities.pairs, part.identities.aliases
-    yield f"{part.part}: {part.engine.messages} messages, {facts.right + facts.missed} labelled facts"
-    yield (
-        f"  F1 of kgray - plain prompt: {bounds.mean:+.3f}, 90 % interval {bounds.low:+.3f} to "
-        f"{bounds.high:+.3f} (bootstrap over messages)"
-    )
-    yield (
-        f"  same entity, pairs of mentions: P {pairs.precision:.3f}, R {pairs.recall:.3f}, "
-        f"F1 {pairs.f1:.3f} ({part.identities.matched} of {part.identities.mentions} mentions)"
-    )
-    yield (
-        f"  the same, pairs of different names: P {aliases.precision:.3f}, R {aliases.recall:.3f}, "
-        f"F1 {aliases.f1:.3f} ({aliases.right + aliases.missed} pairs)"
-    )
-    yield (
-        f"  ended facts: recall {ends.recall:.3f} ({ends.right} of {ends.right + ends.missed}), "
-        f"precision {ends.precision:.3f} ({ends.wrong} wrong, {part.ends.unknown} without a label)"
-    )

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.engine import opened, settings_of
-from bench.labelled import Conversation, LabelledMessage
+from bench.labelled_set.facts import ReadFact, end_name
+from bench.labelled_set.graphs import GraphFact, Identities, ResolvedMention, identities
+from bench.labelled_set.labels import Conversation, LabelledMessage
+from bench.labelled_set.spelling import normal_name
 from bench.reading import ShownGraph, graph_of
-from bench.reading_scores import GraphFact, Identities, ReadFact, ResolvedMention, end_name, identities
-from bench.spelling import normal_name
 from kgray import times
 from kgray.errors import Cost, KgrayError
 from kgray.kinds import ALL, EXTRACTIONS

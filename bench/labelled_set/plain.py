@@ -16,11 +16,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from bench.labelled import CONTEXT, LabelledMessage
-from bench.reading_scores import ReadFact, end_name
+from bench.labelled_set.facts import ReadFact, end_name
+from bench.labelled_set.labels import CONTEXT, LabelledMessage
 from kgray.errors import Unavailable
 
-_PROMPT = Path(__file__).parent / "data" / "plain_prompt.md"
+_PROMPT = Path(__file__).parents[1] / "data" / "plain_prompt.md"
 _ROOM = 2048  # tokens of a reply; the longest good replies took a quarter of it
 _TIMEOUT_S = 600
 _NAME = {"type": "string", "minLength": 1}
