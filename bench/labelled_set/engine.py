@@ -74,6 +74,7 @@ class EngineReader:
         }
         if key := os.environ.get("KGRAY_MODEL_API_KEY"):
             values["model_api_key"] = key
+        self._spent: dict[str, Cost] = {}
         self._memory = opened(settings_of(values), folder)
         self._memory.on_call = self._note
         self._verbs = self._memory.__enter__()

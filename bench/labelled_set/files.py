@@ -27,6 +27,7 @@ from bench.labelled_set.labels import (
 )
 from bench.labelled_set.spelling import tokens_of
 from kgray.errors import InputError
+from kgray.records import check_group
 
 SHIPPED_SET = Path(__file__).parents[1] / "data" / "reading.jsonl"
 _DATE = re.compile(r"\d{4}(-\d{2}(-\d{2})?)?")
@@ -78,7 +79,7 @@ def _conversations(path: Path, lines: Iterable[str]) -> Iterator[Conversation]:
             ids.add(name)
         except KeyError as error:
             raise InputError(f"{path}, line {number}: the field {error} is missing") from None
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, InputError) as error:
             raise InputError(f"{path}, line {number}: {error}") from None
     if header is not None:
         yield Conversation(**header, messages=tuple(messages))
@@ -92,7 +93,7 @@ def _header(row: Mapping[str, Any]) -> dict[str, Any]:
     if nameless := [id_ for id_, entity in entities.items() if not entity.names]:
         raise ValueError(f"the entity {nameless[0]!r} has no name")
     return {
-        "id": row["conversation"],
+        "id": check_group(row["conversation"]),
         "part": _choice(row["part"], Part, "part"),
         "entities": entities,
     }

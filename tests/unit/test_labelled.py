@@ -103,6 +103,11 @@ def test_an_error_names_the_line_and_the_field(tmp_path, row, reason):
     assert reason in str(caught.value)
 
 
+def test_a_conversation_is_named_as_a_group_is(tmp_path):
+    with pytest.raises(InputError, match="line 1: group 'a b' is not a name"):
+        load_set(written(tmp_path, {**HEADER, "conversation": "a b"}))
+
+
 def test_a_message_before_any_conversation_and_an_empty_part_are_errors(tmp_path):
     with pytest.raises(InputError, match="before the first message"):
         load_set(written(tmp_path, MESSAGE))
