@@ -105,7 +105,7 @@ test-vllm: $(VENV)/vllm/.stamp
 	@$(VENV)/vllm/bin/python -m pytest tests/models/test_vllm.py -rs -m models
 
 test-small: $(DEV) $(SMALL)
-	@$(BIN)/python -m pytest tests/models/test_small.py -rs -s -m small
+	@$(BIN)/python -m pytest tests/models/test_small.py tests/models/test_reading.py -rs -s -m small
 
 $(VENV)/adapters/.stamp $(VENV)/embed/.stamp $(VENV)/vllm/.stamp: $(VENV)/%/.stamp: pyproject.toml constraints.txt cluster/constraints-gpu.txt .ci/models-env
 	@./.ci/models-env $* $(VENV)/$* "$$(./.ci/find-python "$(PYTHON)")"

@@ -18,7 +18,7 @@ from tests.waiting import HANGS_S
 
 COMMANDS = (
     "world", "model-server", "quality", "ingest", "store", "searches", "serve", "communities", "models",
-    "retrieval", "equality", "chaos", "soak", "groups", "lag", "calls",
+    "reading", "retrieval", "equality", "chaos", "soak", "groups", "lag", "calls",
 )  # fmt: skip
 
 

@@ -1,0 +1,67 @@
+"""bench reading: how well a real model reads labelled messages."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.commands.options import choice, count, file, out_option, progress, show
+from kgray.cli.frame import Call, command
+
+
+@command("How well a real model reads labelled messages.")
+@click.option("--url", required=True, help="A server with OpenAI's interface, mostly ending in /v1.")
+@click.option("--model", default="default", show_default=True, help="The model's name at the server.")
+@file("--set", "Labelled messages, JSON lines. Default: the project's own.")
+@choice("--part", "all", "development", "kept")
+@choice("--extraction", "combined", "separate")
+@choice("--resolution", "batched", "per_node")
+@count("--limit", None, "Only the first N messages.")
+@out_option
+def reading(
+    call: Call,
+    url: str,
+    model: str,
+    part: str,
+    limit: int | None,
+    out: Path | None,
+    **pipeline: Any,  # noqa: ANN401
+) -> None:
+    """Read labelled messages with a real model, through kgray and with a plain prompt, and score both.
+
+    A key of the server is taken from KGRAY_MODEL_API_KEY. The JSON document lists the facts of each message
+    as right, optional, wrong and missed.
+
+      python -m bench reading --url http://127.0.0.1:8080/v1 --part development --out reading.json
+    """
+    from bench.labelled_set import run as measured
+    from bench.labelled_set.files import SHIPPED_SET, load_set
+    from bench.labelled_set.scores import report
+    from bench.labelled_set.tables import table
+
+    path = pipeline.pop("set") or SHIPPED_SET
+    readings = measured.run(
+        load_set(path, part, limit),
+        base_url=url,
+        model=model,
+        api_key=os.environ.get("KGRAY_MODEL_API_KEY"),
+        pipeline=pipeline,
+        progress=progress,
+    )
+    parts, rows = report(readings)
+    document = {
+        "set": path.name,
+        "model": model,
+        **pipeline,
+        "parts": [scores.document() for scores in parts],
+        "messages": rows,
+        "graphs": {item.conversation.id: [asdict(fact) for fact in item.engine.graph] for item in readings},
+    }
+    show(call, document, out, lambda: table(parts))
+
+
+COMMANDS = (reading,)
