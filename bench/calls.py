@@ -12,7 +12,7 @@ from kgray.backends.openai_api.client import Client, Endpoint, TokensSpent
 from kgray.backends.openai_api.structured import Dialect
 from kgray.ontology import shipped
 from kgray.prompting.prompts import Prompts
-from kgray.prompting.replies import EXTRACTION_TASKS
+from kgray.prompting.reply_schemas import extraction_schemas
 
 _TEXT = "I work at Acme since 2018, and I live in Bonn with Mia, who plays chess. " * 4
 
@@ -33,7 +33,7 @@ class CallFigures:
 def run(calls: int, concurrency: int, rounds: int) -> CallFigures:
     """Measure calls of the prompt `combined`: their replies whole, then as streams."""
     prompt = Prompts(shipped())["combined"]
-    body = Dialect().body(prompt, _TEXT, EXTRACTION_TASKS["combined"], room=1024)
+    body = Dialect().body(prompt, _TEXT, extraction_schemas()["combined"], room=1024)
 
     async def measured(client: Client, *, streams: bool) -> float:
         count = -(-calls // 10) if streams else calls

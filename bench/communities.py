@@ -25,6 +25,7 @@ from kgray.communities.texts import Kept, Text, request_of
 from kgray.errors import Cost
 from kgray.graph import Community, Entity, Fact
 from kgray.ports import SummaryRequest
+from kgray.prompting.prompts import load
 from kgray.settings import Settings
 from kgray.times import Instant
 
@@ -192,9 +193,9 @@ def grow(nodes: int, mu: float, seed: int, share: float) -> Grown:
     before = _snapshot(whole, late, _FIRST)
     found = communities(before, cold=True)
     texts = _texts(found)
-    keeping = Kept(before)
+    keeping = Kept(before, load)
     notes = {one.id: keeping.note(one, texts) for level in found for one in level}
-    inputs = {one.id: request_of(before, one, texts).data for level in found for one in level}
+    inputs = {one.id: request_of(before, one, texts, (), load).data for level in found for one in level}
     same = {one.id: set(one.members) for level in found for one in level}
     listed = [_listed(one) for level in found for one in level]
     parent = Run(1, 1, _FIRST, _FIRST, True, nodes, nodes, "")
@@ -202,12 +203,12 @@ def grow(nodes: int, mu: float, seed: int, share: float) -> Grown:
     started = time.process_time()
     now = communities(after, cold=False)
     spent = time.process_time() - started
-    keeping = Kept(after)
+    keeping = Kept(after, load)
     everyone = [one for level in now for one in level]
     kept, shown = [], []
     for one in everyone:  # level by level: above a text that is written anew another one is shown
         texts.setdefault(one.id, _text(one))
-        shown.append(inputs.get(one.id) == request_of(after, one, texts).data)
+        shown.append(inputs.get(one.id) == request_of(after, one, texts, (), load).data)
         kept.append(one.id in notes and keeping.since(notes[one.id], one, texts) is not None)
         if not kept[-1]:
             texts[one.id] = replace(texts[one.id], name="Another")
@@ -283,6 +284,7 @@ _MANY = tuple(
 
 class _AtOnce:
     identity = "bench 1"
+    head = staticmethod(load)
 
     async def write(self, request: SummaryRequest) -> tuple[Mapping[str, Any], Cost]:
         summary: Mapping[str, Any] = {"name": request.data[:60], "summary": request.data[:400]}

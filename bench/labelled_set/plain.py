@@ -21,7 +21,7 @@ from bench.labelled_set.labels import CONTEXT, LabelledMessage
 from kgray.errors import Unavailable
 
 _PROMPT = Path(__file__).parents[1] / "data" / "plain_prompt.md"
-_ROOM = 2048  # tokens of a reply; the longest good replies took a quarter of it
+_ROOM = 1024  # tokens of a reply; the longest good replies took half of it
 _TIMEOUT_S = 600
 _NAME = {"type": "string", "minLength": 1}
 _DATE = {"anyOf": [{"type": "string"}, {"type": "null"}]}
