@@ -42,7 +42,7 @@ def test_what_the_image_installs_is_declared_and_pinned():
 def test_what_is_installed_without_an_extra_has_no_model_and_no_ray():
     whole = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
     names = {re.match(r"[A-Za-z0-9_-]+", line)[0].casefold() for line in whole}
-    assert names & {"torch", "transformers", "flagembedding", "vllm", "ray", "openai"} == set()
+    assert names & {"torch", "transformers", "flagembedding", "vllm", "ray"} == set()
 
 
 def test_the_image_is_pinned_without_root_and_without_a_secret():
