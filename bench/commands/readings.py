@@ -21,6 +21,7 @@ from kgray.cli.frame import Call, command
 @choice("--extraction", "combined", "separate")
 @choice("--resolution", "batched", "per_node")
 @count("--limit", None, "Only the first N messages.")
+@file("--replies", "Replies to the plain prompt, which are kept there and not asked for again.")
 @out_option
 def reading(
     call: Call,
@@ -28,6 +29,7 @@ def reading(
     model: str,
     part: str,
     limit: int | None,
+    replies: Path | None,
     out: Path | None,
     **pipeline: Any,  # noqa: ANN401
 ) -> None:
@@ -50,6 +52,7 @@ def reading(
         model=model,
         api_key=os.environ.get("KGRAY_MODEL_API_KEY"),
         pipeline=pipeline,
+        replies=replies,
         progress=progress,
     )
     parts, rows = report(readings)

@@ -5,6 +5,7 @@ The prompt is bench/data/plain_prompt.md. The reply is constrained by a JSON sch
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import time
@@ -65,8 +66,18 @@ class PlainReading:
 class PlainReader:
     """Reads messages with the plain prompt, from a server with OpenAI's interface."""
 
-    def __init__(self, base_url: str, model: str, api_key: str | None = None) -> None:
-        """base_url: mostly ends in /v1; api_key: None = the server needs none."""
+    def __init__(
+        self, base_url: str, model: str, api_key: str | None = None, replies: Path | None = None
+    ) -> None:
+        """Read the replies of earlier runs.
+
+        base_url  mostly ends in /v1
+        api_key   None = the server needs none
+        replies   a file of replies by the hash of their request, which is extended; None = ask for each
+        """
+        self._file = replies
+        lines = replies.read_text(encoding="utf-8").splitlines() if replies and replies.exists() else []
+        self._replies: dict[str, dict[str, Any]] = dict(map(json.loads, lines))
         self._url, self._model = base_url.rstrip("/"), model
         self._headers = {"Content-Type": "application/json"}
         if api_key:
@@ -103,6 +114,16 @@ class PlainReader:
         )
 
     def _send(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the server's reply, or that of an earlier run to the same request."""
+        key = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        if key not in self._replies:
+            self._replies[key] = self._requested(body)
+            if self._file:
+                with self._file.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([key, self._replies[key]]) + "\n")
+        return self._replies[key]
+
+    def _requested(self, body: Mapping[str, Any]) -> dict[str, Any]:
         request = urllib.request.Request(  # noqa: S310 - the user's own address
             f"{self._url}/chat/completions", json.dumps(body).encode(), self._headers
         )

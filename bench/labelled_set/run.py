@@ -20,13 +20,15 @@ def run(
     model: str,
     api_key: str | None,
     pipeline: Mapping[str, str],
+    replies: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[ConversationReading]:
     """Read every message twice, in turns: with kgray and with the plain prompt. Raises KgrayError.
 
     Which reader goes first changes from message to message, so that both meet the same load.
+    replies: the file of the plain prompt's replies in earlier runs.
     """
-    plain = PlainReader(base_url, model, api_key)
+    plain = PlainReader(base_url, model, api_key, replies)
     total, number = sum(len(item.messages) for item in conversations), 0
     readings = []
     with (
