@@ -18,9 +18,9 @@ In a text without a common word of a language whose words of numbers and times a
 relation takes a value     a named object becomes a text value
 relation takes an entity   a text value becomes a name; a number, date or boolean stays a value
 
-Once the settings declare a type of entity, a type that is not declared (ignoring case) becomes unknown. A
-relation that they declare with subject_type and object_type allows that pair only, a symmetric one either way
-round: a fact with an end of another known type is dropped; unknown types and values pass.
+Once the settings declare a type of entity, a type that is neither shipped nor declared (ignoring case)
+becomes unknown. A relation that they declare with subject_type and object_type allows that pair only, a
+symmetric one either way round: a fact with an end of another known type is dropped; unknown types and values pass.
 
 A dropped fact leaves no evidence; it stays in the stored extraction, which is what the model said.
 
@@ -48,6 +48,7 @@ from kgray.ingest.candidates import code, code_match
 from kgray.ontology import Ontology
 from kgray.ports import ExtractionRequest
 from kgray.prompting.replies import with_entities
+from kgray.prompting.reply_schemas import ENTITY_TYPES
 from kgray.records import Episode, ExtractedEntity, ExtractedFact, Extraction, Value, clean_text
 from kgray.times import Instant
 
@@ -240,9 +241,9 @@ def shape(extraction: Extraction, episode: Episode, ontology: Ontology) -> Extra
     A name that only served as an object and became a value is dropped.
     """
     entities = extraction.entities
-    if ontology.entities:  # a type that is not declared is unknown
-        declared = {name.casefold(): name for name in ontology.entities}
-        entities = tuple(replace(one, type=declared.get(one.type.casefold(), "")) for one in entities)
+    if ontology.entities:  # a type that is neither shipped nor declared is unknown
+        known = {name.casefold(): name for name in (*ENTITY_TYPES, *ontology.entities)}
+        entities = tuple(replace(one, type=known.get(one.type.casefold(), "")) for one in entities)
     # Records with different keys are different, whatever their names.
     keys = {one.key_of: names.key(one.name) for one in entities if one.key_of is not None}
     own = [(names.key(one.name), keys.get(place)) for place, one in enumerate(entities)]

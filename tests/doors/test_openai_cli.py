@@ -27,16 +27,16 @@ def read(asked: Asked) -> Say:
     _, verb, _, other = told["text"].rstrip(".").split()
     relation = {"work": "WORKS_AT", "live": "LIVES_IN"}[verb]
     fact = {
-        "source": 0,
-        "target": 1,
+        "subject": "I",
         "relation": relation,
+        "object": other,
         "fact": f"Alice {relation} {other}",
-        "kind": "holds",
+        "status": "current",
+        "start": None,
+        "end": None,
     }
     entities = [{"name": told["speaker"], "type": "Person"}, {"name": other, "type": ""}]
-    return as_json(
-        {"entities": entities, "facts": [fact | {"valid_at": None, "invalid_at": None, "value": None}]}
-    )
+    return as_json({"entities": entities, "facts": [fact]})
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_a_wrong_key_or_model_ends_the_run_with_one_line_and_without_the_key(kgr
         ({"KGRAY_EMBEDDER_BACKEND": "openai"}, "needs embedder.base_url"),
         ({"KGRAY_RERANKER_BACKEND": "http"}, "needs reranker.base_url"),
         ({"KGRAY_EMBEDDER_BACKEND": "minilm", "KGRAY_EMBEDDER_DIMENSIONS": "16"}, "gives 384"),
-        ({"KGRAY_PIPELINE_REFLECT_ROUNDS": "1"}, 'is for pipeline.extraction = "separate"'),
+        ({"KGRAY_PIPELINE_REFLECT_ROUNDS": "1", "KGRAY_MODEL_BACKEND": "rules"}, "is for a language model"),
         (
             {"KGRAY_MODEL_BACKEND": "rules", "KGRAY_PIPELINE_EXTRACTION": "separate"},
             "is for a language model",

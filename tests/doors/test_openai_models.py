@@ -205,7 +205,7 @@ async def test_the_wire_keeps_not_stated_and_unknown_apart(serve, status, start,
     fact = FACT | {"status": status, "start": start, "end": end}
     server = serve(lambda _: as_json({"entities": ENTITIES, "facts": [fact]}))
 
-    found = await extractor(server).extract(ExtractionRequest(episode=episode()))
+    found = await extractor(server).extract(ExtractionRequest(episode=episode("I have always been at Acme")))
 
     (read,) = found.facts
     since, until = (times.parse(t)[0] if t else None for t in expected[1:3])
@@ -264,7 +264,9 @@ async def test_separate_tasks_keep_unknown_and_not_stated_apart(serve):
     }
     server = serve(lambda asked: as_json(replies[asked.task]))
 
-    found = await extractor(server, separate=True).extract(ExtractionRequest(episode=episode()))
+    found = await extractor(server, separate=True).extract(
+        ExtractionRequest(episode=episode("I have always been at Acme"))
+    )
 
     assert [(f.valid_from, f.inferred) for f in found.facts] == [(None, False), (T0, True)]
 

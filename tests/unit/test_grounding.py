@@ -11,6 +11,7 @@ import pytest
 from kgray import times
 from kgray.ingest.extract import ground
 from kgray.ports import ExtractionRequest
+from kgray.prompting.model_replies import ScriptForm
 from kgray.prompting.prompts import load
 from kgray.prompting.replies import parse_extraction
 from kgray.records import Episode, Extraction
@@ -129,9 +130,13 @@ def test_a_name_stays_that_the_speaker_or_the_previous_context_gives() -> None:
 
 def test_what_a_model_copies_from_the_prompts_example_is_dropped_and_told() -> None:
     """The example's reply, given to a message about other people."""
-    shown = re.search(r"^Example\. .*\n(\{.*\})$", load("combined"), re.MULTILINE)
+    shown = re.search(r"^Example\n.*^(\{\"entities.*\})$", load("combined"), re.MULTILINE | re.DOTALL)
     assert shown is not None
-    copied = json.loads(shown[1])
+    example = json.loads(shown[1])
+    form = ScriptForm(episode("The new printer has arrived, and Bob has set it up.", "Carol Dunn"))
+    form.add_entities(example["entities"])
+    form.add_facts(example["facts"])
+    copied = {"entities": form.entities, "facts": form.facts}
     found = read("The new printer has arrived, and Bob has set it up.", copied, speaker="Carol Dunn")
 
     assert [entity.name for entity in found.entities] == ["Carol Dunn"]

@@ -68,6 +68,7 @@ def test_the_keys_are_those_of_the_interface():
         "pipeline.previous_episodes",
         "pipeline.unit_tokens",
         "pipeline.unit_overlap",
+        "prompts.folder",
         "records.key",
         "runtime.backend",
         "runtime.address",
@@ -331,9 +332,10 @@ def test_relations_come_from_tables_and_variables(tmp_path):
             ),
         ),
         (
-            {"pipeline_reflect_rounds": 2, "model_backend": "openai"},
-            'pipeline.reflect_rounds = 2 is for pipeline.extraction = "separate": use 0.',
+            {"pipeline_reflect_rounds": 2},
+            'pipeline.reflect_rounds = 2 is for a language model, and model.backend is "rules": use 0.',
         ),
+        ({"pipeline_reflect_rounds": 2, "model_backend": "openai"}, None),
         ({"pipeline_reflect_rounds": 2, "pipeline_extraction": "separate", "model_backend": "openai"}, None),
     ],
 )
