@@ -20,7 +20,8 @@ relation takes an entity   a text value becomes a name; a number, date or boolea
 
 Once the settings declare a type of entity, a type that is neither shipped nor declared (ignoring case)
 becomes unknown. A relation that they declare with subject_type and object_type allows that pair only, a
-symmetric one either way round: a fact with an end of another known type is dropped; unknown types and values pass.
+symmetric one either way round: a fact with an end of another known type is dropped; unknown types and values
+pass.
 
 A dropped fact leaves no evidence; it stays in the stored extraction, which is what the model said.
 

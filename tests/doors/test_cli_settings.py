@@ -153,7 +153,7 @@ def test_declared_types_and_pairs_decide_what_is_kept(kgray):
     kgray.write("kgray.toml", "[ontology.entities.Ship]\n[ontology.entities.Person]\n"
                 '[ontology.relations.COMMANDS]\nsubject_type = "Person"\n')  # fmt: skip
     kgray.env["KGRAY_ONTOLOGY_RELATIONS_COMMANDS_OBJECT_TYPE"] = "Ship"
-    names = [("Ann Bell", "person"), ("Titanic", "Ship"), ("Kiel Harbour", "Place")]
+    names = [("Ann Bell", "person"), ("Titanic", "Ship"), ("Kiel Harbour", "Quay")]
     pairs = [(0, 1), (1, 0), (0, 2)]
     facts = [
         {"source": a, "target": b, "relation": "COMMANDS", "fact": f"{names[a][0]} commands {names[b][0]}"}

@@ -18,6 +18,7 @@ from kgray.communities import refresh as refreshing
 from kgray.communities.found import Found, Snapshot, clustered
 from kgray.communities.refresh import Refresh
 from kgray.errors import Cost, InvalidAnswer, NotFound, Unavailable
+from kgray.prompting.prompts import load
 
 CONTEXT = import_module("kgray.search.context")  # the package has a function of that name
 TEAM = Path(__file__).resolve().parents[2] / "examples" / "team.jsonl"
@@ -28,6 +29,7 @@ class CountingSummarizer:
     """A summarizer that names what it was shown; `says` may make it fail."""
 
     identity = "counting 1"
+    head = staticmethod(load)
 
     def __init__(self, says=None):
         self.asked, self.says, self.cost = [], says, Cost(1, 100, 10)

@@ -44,7 +44,8 @@ def test_what_is_shown_is_what_the_whole_group_derives(stores, history, judging)
     view, episodes = engine.view(), list(dumped_episodes(store, group))
 
     for id_ in sorted(ids_of(engine)):
-        assert shown(store, group, id_) == matches(id_, find(store, group, id_), view, episodes), id_
+        rows = [row for row in shown(store, group, id_) if row["type"] != "left_out"]
+        assert rows == matches(id_, find(store, group, id_), view, episodes), id_
     stores.close()
 
 
