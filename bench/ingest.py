@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,17 @@ class Throughput:
     stages: dict[str, float] = field(default_factory=dict)  # seconds, summed over what ran side by side
     digest: str = ""
     refreshes: int = 0  # of groups with news, meanwhile
+    calls_by_task: dict[str, float] = field(
+        default_factory=dict
+    )  # an episode, answers that were not used too
+    questions: dict[str, float] = field(
+        default_factory=dict
+    )  # an episode, by kind: a call has one or several
+
+
+def cold(plan: WorldPlan) -> WorldPlan:
+    """Return the plan of 32 groups of 50 episodes and 20 entities: each group has hardly begun."""
+    return replace(plan, groups=32, episodes=1_600, entities=640)
 
 
 def run(
@@ -199,7 +210,14 @@ def _note_models(result: Throughput, memory: Memory, served: Mapping[str, Any], 
         result.ceiling_per_s = latency.streams * result.episodes / seconds
         result.share = result.episodes_per_s / result.ceiling_per_s
     result.prefix_share = float(served["prefix_share"])
+    result.calls_by_task = _an_episode(served["by_task"], result.episodes)
+    result.questions = _an_episode(served["questions"], result.episodes)
     result.waste_share /= max(1, served["prompt_tokens"] + served["completion_tokens"])
+
+
+def _an_episode(counts: Mapping[str, int], episodes: int) -> dict[str, float]:
+    """Return counts divided by the number of episodes, the largest first."""
+    return {name: counts[name] / episodes for name in sorted(counts, key=lambda name: (-counts[name], name))}
 
 
 _COLUMNS: Sequence[Column] = (
@@ -233,5 +251,12 @@ def table(results: Sequence[Throughput]) -> str:
         cores = sum(r.cpu_by_role.values()) / max(r.wall_s, 1e-9)
         lines.append(
             f"seed {r.seed}: CPU seconds by role: {spent} ({cores:.2f} cores busy over {r.wall_s:.1f} s)"
+        )
+        tasks, kinds = (
+            ", ".join(f"{name} {share:.3f}" for name, share in counts.items())
+            for counts in (r.calls_by_task, r.questions)
+        )
+        lines.append(
+            f"seed {r.seed}: calls an episode by task: {tasks}; questions by kind: {kinds or 'none'}"
         )
     return "\n".join(lines)

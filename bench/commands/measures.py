@@ -71,12 +71,14 @@ def quality(call: Call, seeds: tuple[int, ...], http: bool, out: Path | None, **
 @choice("--resolution", "batched", "per_node")
 @file("--profile", "The cluster profile of the actors.")
 @click.option("--refreshing", is_flag=True, help="Find communities meanwhile, in another process.")
+@click.option("--cold", is_flag=True, help="After each world: one of 32 groups of 50 episodes.")
 @out_option
-def ingest(call: Call, seeds: tuple[int, ...], out: Path | None, **given: Any) -> None:  # noqa: ANN401
+def ingest(call: Call, seeds: tuple[int, ...], cold: bool, out: Path | None, **given: Any) -> None:  # noqa: ANN401
     """Ingest generated worlds through a simulated model server, against the ceiling of one call an episode.
 
     python -m bench ingest --episodes 1000 --window 128 --seed 1 --seed 2
     python -m bench ingest --runtime ray --streams 64 --window 256
+    python -m bench ingest --runtime ray --episodes 1500 --cold
     """
     from bench import ingest as measured
     from bench.engine import Way, one_ray
@@ -86,7 +88,9 @@ def ingest(call: Call, seeds: tuple[int, ...], out: Path | None, **given: Any) -
     more = {name: given.pop(name) for name in ("profile", "refreshing")}
     way = Way(**{name: given.pop(name) for name in ("runtime", "window", "chunk", "resolution")})
     with one_ray() if way.runtime == "ray" else nullcontext():
-        results = [measured.run(plan_of(seed, given), way, latency=latency, **more) for seed in seeds]
+        plans = [plan_of(seed, given) for seed in seeds]
+        plans = [one for plan in plans for one in ((plan, measured.cold(plan)) if cold else (plan,))]
+        results = [measured.run(plan, way, latency=latency, **more) for plan in plans]
     document = {"results": [asdict(result) for result in results]}
     show(call, document, out, lambda: measured.table(results))
 

@@ -1,8 +1,8 @@
 """What an episode changes in the graph, or what must be asked first: resolve, relate, connect, compare.
 
-`resolve.py` has the first two. `connect` finds the statement of each fact, a new variant of it, or makes a
-new one (R18). `compare_statements` rules on a slot's cardinality and gives verdicts on pairs of statements,
-by asking (R17).
+`resolve.py` has the first step, `relate.py` the second. `connect` finds the statement of each fact, a new
+variant of it, or makes a new statement (R18). `compare_statements` rules on a slot's cardinality and gives
+verdicts on pairs of statements, by asking (R17).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from kgray.derivation.statements import (
 )
 from kgray.ingest.candidates import quantised
 from kgray.ingest.extract import shape, told_names
-from kgray.ingest.resolve import Related, Resolved, relate, resolve_entities
+from kgray.ingest.relate import Related, relate
+from kgray.ingest.resolve import Resolved, resolve_entities
 from kgray.ingest.state import Answers, Case, Decision, KnownState, Questions, ReadEpisode, Rules
 from kgray.ports import Question
 from kgray.records import Evidence, ExtractedFact, Place, Value, Verdict, statement_id
@@ -58,14 +59,14 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
     verdicts = compare_statements(case, connected, related)
     known, vectors = state.graph.entities, answers.vectors
     # The mentions whose surface the stored entity that they show as does not bear; with its id.
-    shown = zip(resolved.mentions, resolved.shown, strict=True)
+    shown = zip(resolved.mentions, resolved.entity_ids, strict=True)
     fresh = [(m, one) for m, one in shown if one not in known or m.surface not in known[one].surfaces]
     made = [(statement.id, statement.wording) for statement in connected.made.values()]
     said = (read.episode.text, *(m.surface for m, _ in fresh), *(wording for _, wording in made))
     case.asked.texts = list(dict.fromkeys(one for one in said if one not in vectors))
     change = EpisodeChange(
         episode=read.episode,
-        entity_births=tuple(sorted((note.id, note.born) for note in resolved.made.values())),
+        entity_births=tuple(sorted((note.id, note.born) for note in resolved.new_entities.values())),
         statement_births=tuple(sorted(connected.births.items())),
         mentions=tuple(resolved.mentions),
         evidence=tuple(connected.evidence),
@@ -78,8 +79,8 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
     return Decision(
         asked=asked,
         change=change,
-        entities=tuple(resolved.made.values()),
-        guessed=frozenset(resolved.guessed),
+        entities=tuple(resolved.new_entities.values()),
+        guessed=frozenset(resolved.guesses),
         statements=tuple(connected.made.values()),
         aliases=tuple((entity, m.surface) for m, entity in fresh if entity in known),
     )
@@ -124,14 +125,14 @@ def connect(case: Case, resolved: Resolved, related: Related) -> Connected:
     stored = case.state.graph.entities
 
     def born_of(entity: str) -> Place:
-        return (resolved.made.get(entity) or stored[entity]).born
+        return (resolved.new_entities.get(entity) or stored[entity]).born
 
     sharing: dict[str, list[int]] = {}  # the ordinals of the facts by their text (R18)
     for ordinal, fact in enumerate(facts):
         sharing.setdefault(fact.text, []).append(ordinal)
     for ordinal, fact in enumerate(facts):
-        subject = resolved.shown[fact.source]
-        target = fact.value if fact.target is None else resolved.shown[fact.target]
+        subject = resolved.entity_ids[fact.source]
+        target = fact.value if fact.target is None else resolved.entity_ids[fact.target]
         key, _ = fold_key(related.relations, born_of, fact.relation, subject, target)
         place = (case.episode.sequence, ordinal)
         names = [case.extraction.entities[i].name for i in (fact.source, fact.target) if i is not None]

@@ -195,6 +195,11 @@ class GroupState:
         """Return False: only a view has guesses."""
         return False
 
+    def mention_count(self, entity: str) -> int:
+        """Return the number of mentions of an entity so far."""
+        note = self.graph.entities.get(entity)
+        return 0 if note is None else note.count
+
     def near_scored(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, str]]:
         """Return (cosine, shown entity) of at most `limit` near names, nearest first."""
         found = []
@@ -316,6 +321,7 @@ def _rows_of(attempt: Decision) -> Iterator[tuple[ReadKey, object]]:
     for note in attempt.entities:
         yield ("entity", note.id), note
     yield from ((("guess", guessed), True) for guessed in attempt.guessed)
+    yield from ((("mention", mention.entity), True) for mention in change.mentions)
     borne = [(note.id, surface) for note in attempt.entities for surface in note.surfaces]
     for entity, surface in (*borne, *attempt.aliases):
         yield from ((("name", key), entity) for key in blocking_keys(surface))
@@ -367,6 +373,10 @@ class AheadState:
     def is_guess(self, entity: str) -> bool:
         """Whether an uncommitted episode made the entity while a question about it is open."""
         return bool(self.below("guess", entity))
+
+    def mention_count(self, entity: str) -> int:
+        """Return the number of mentions of an entity so far, with those in uncommitted episodes."""
+        return self._base.mention_count(entity) + len(self.below("mention", entity))
 
     def near_scored(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, str]]:
         """Return (cosine, shown entity) of near names, nearest first, uncommitted ones included."""

@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 import pytest
 
-from bench import commands
+from bench import commands, ingest
+from bench.ingest import Throughput
 from bench.model_server import record
 from bench.processes import ServerProcess
 from tests.waiting import HANGS_S
@@ -244,6 +245,27 @@ def test_the_fill_of_a_runtime_is_measured_with_the_processor_time_of_each_role(
     assert 0 < result["share"] <= 1
     assert 0 <= result["waste_share"] < 0.5
     assert len(result["digest"]) == 64
+    assert result["calls_by_task"]["combined"] == 1
+    assert sum(result["calls_by_task"].values()) >= result["calls"]
+    assert set(result["questions"]) <= {"entity", "relation", "cardinality", "variant", "verdict"}
+
+
+def test_cold_groups_are_measured_after_each_world(monkeypatch, bench):
+    """The second world has 32 groups, each too short for much to be known of it."""
+    plans = []
+
+    def run(plan, way, **_):
+        plans.append(plan)
+        return Throughput(plan.seed, plan.episodes, plan.groups, way.runtime, way.window, way.chunk, 1)
+
+    monkeypatch.setattr(ingest, "run", run)
+    answer = bench("ingest", "--episodes", "30", "--seed", "7", "--cold")
+
+    assert [(p.seed, p.groups, p.episodes, p.entities) for p in plans] == [
+        (7, 1, 30, 120),
+        (7, 32, 1600, 640),
+    ]
+    assert "questions by kind: none" in answer.out
 
 
 @pytest.mark.parametrize(
