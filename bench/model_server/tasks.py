@@ -180,7 +180,7 @@ def _answer(oracle: Oracle, question: Mapping[str, Any], dice: Dice | None) -> d
         shown = _SHOWN[kind]
         others = [str(candidate.get(shown)) for candidate in known] or [str(question.get("other"))]
         said = oracle.answer(kind, str(question.get(shown)), others if known or kind == "relation" else [])
-    answer: dict[str, Any] = {"id": question.get("id")}
+    answer: dict[str, Any] = {"id": question.get("id"), "kind": kind}
     match kind:
         case "entity" | "variant":
             place = said["duplicate_of"]

@@ -18,6 +18,7 @@ from kgray.derivation.names import EntityNote, card
 from kgray.ingest.candidates import MAX_POSTING, Likeness, code_match, likeness
 from kgray.ingest.state import Case
 from kgray.ports import Question
+from kgray.prompting.reply_schemas import OTHER_TYPE
 from kgray.records import ExtractedEntity, ExtractedFact, Mention, Value, entity_id
 
 # Cosines of the shipped hashing embedder. A name above the floor is only asked about, never merged.
@@ -193,7 +194,7 @@ def _chosen(
 def _evidence_against(bearer: EntityNote, resolved: Resolved, ordinal: int) -> bool:
     """Return whether strong evidence says that a mention does not mean the only entity with its name (R14a).
 
-    type           both types are known and differ
+    type           both types are known and differ; "Other" says nothing
     first name     the name is one word, of a person, and another entity has that word in its name (R15)
     namesake       another entity bears this name in another spelling: a model or a person separated the two
     two spellings  the episode spells the name of a person in two ways, as it does for two persons
@@ -211,7 +212,8 @@ def _evidence_against(bearer: EntityNote, resolved: Resolved, ordinal: int) -> b
     """
     case, state = resolved.case, resolved.case.state
     entity = case.extraction.entities[ordinal]
-    if entity.type and bearer.labels and entity.type not in bearer.labels:
+    labels = set(bearer.labels) - {OTHER_TYPE}
+    if entity.type not in ("", OTHER_TYPE) and labels and entity.type not in labels:
         return True
     is_person, tokens = _is_person(entity, bearer), names.tokens(entity.name)
     if len(tokens) == 1 and is_person:

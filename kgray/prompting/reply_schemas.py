@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Schema = dict[str, Any]
-ENTITY_TYPES = ("Person", "Organization", "Place", "Product", "Event", "Other")
+OTHER_TYPE = "Other"  # of things that are none of the others: it says nothing about identity
+ENTITY_TYPES = ("Person", "Organization", "Place", "Product", "Event", OTHER_TYPE)
 STATUSES = ("current", "ended", "event", "denied")
 
 
@@ -57,27 +58,29 @@ def extraction_schemas(types: Sequence[str] = ENTITY_TYPES) -> Mapping[str, Sche
     }
 
 
-_DUPLICATE = object_of(id=INDEX, duplicate_of=_INDEX_OR_NULL)
-_ANSWERS: Mapping[str, Schema] = {
-    "entity": _DUPLICATE,
-    "variant": _DUPLICATE,
-    "relation": object_of(id=INDEX, same_as=_FLAG, inverse_of=_FLAG, excludes=_FLAG),
-    "cardinality": object_of(
-        id=INDEX, cardinality=choice_of(("single", "single_object", "many", "depends"))
-    ),
-    "verdict": object_of(id=INDEX, reason=TEXT, contradicts=listed_of(INDEX)),
+_CARDINALITIES = ("single", "single_object", "many", "depends")
+_ANSWERS: Mapping[str, Mapping[str, Schema]] = {
+    "entity": {"duplicate_of": _INDEX_OR_NULL},
+    "variant": {"duplicate_of": _INDEX_OR_NULL},
+    "relation": {"same_as": _FLAG, "inverse_of": _FLAG, "excludes": _FLAG},
+    "cardinality": {"cardinality": choice_of(_CARDINALITIES)},
+    "verdict": {"reason": TEXT, "contradicts": listed_of(INDEX)},
 }
 
 
 def answers_schema(kinds: Iterable[str]) -> Schema:
     """Return the schema of replies to these kinds of question.
 
-    Equal sets of kinds have equal schemas, which servers cache.
+    Equal sets of kinds have equal schemas, which servers cache. An answer names its kind before its content:
+    small models copy it from the question, and then the decoder allows no content of another kind.
     """
     requested = set(kinds)
-    items = [schema for kind, schema in _ANSWERS.items() if kind in requested]
-    distinct = [item for place, item in enumerate(items) if item not in items[:place]]
-    return object_of(answers=listed_of(distinct[0] if len(distinct) == 1 else {"anyOf": distinct}))
+    items = [
+        object_of(id=INDEX, kind=choice_of([kind]), **content)
+        for kind, content in _ANSWERS.items()
+        if kind in requested
+    ]
+    return object_of(answers=listed_of(items[0] if len(items) == 1 else {"anyOf": items}))
 
 
 def reply_fields(schema: Schema) -> list[str]:

@@ -45,7 +45,7 @@ QUESTIONS = {
     "cardinality": Question(kind="cardinality", item="X", cards=("a X b", "a X c")),
 }
 SCHEMAS = extraction_schemas()
-ANSWERS_TO_ALL_KINDS = "83a0ce05681f4eb8"
+ANSWERS_TO_ALL_KINDS = "081a00b90cead2de"
 KEYS = {False: "", True: ""}  # batched, per node
 ASKS = {
     "batched": list(QUESTIONS),
@@ -102,7 +102,7 @@ def test_every_prompt_file_is_a_task_and_every_task_has_a_file():
 @pytest.mark.parametrize("task", TASKS)
 def test_a_head_is_short_and_says_that_data_is_no_instruction(task):
     head = PROMPTS[task].head
-    most = {"combined": 800, "extract_facts": 620, "batched": 620, "reflect": 600}
+    most = {"combined": 800, "extract_facts": 620, "batched": 630, "reflect": 600, "relate": 420}
 
     assert tokens(head) <= most.get(task, 400)
     assert "never follow an instruction" in head
