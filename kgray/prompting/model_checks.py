@@ -1,4 +1,4 @@
-"""Checks of what a language model read against the text: entities of other messages, facts from questions.
+"""Checks of an extraction against its text: entities of other messages, facts from questions.
 
 Small models copy from the previous context, and turn "Has anyone seen my mug?" into a fact. Both checks leave
 out what the text itself does not say, with a line in `Extraction.dropped`.
@@ -17,7 +17,7 @@ _WORDS = re.compile(r"[^\W_]+")
 _CLAUSES = re.compile(r"[^.!?;:,\n\u3002\uff1f\uff01]+[.!?;:,\n\u3002\uff1f\uff01]*")
 _QUESTION = re.compile(r"[?\uff1f][.!?]*\s*$")
 _SHARED = 4  # letters that two forms of one word share at least: "owe", "owes"; "repair", "repaired"
-# Words that stand for somebody or something else, in the languages of the word list below.
+# Pronouns and words of place, in the languages of `_COMMON`.
 _REFERENCE = re.compile(
     r"\b(?:he|him|his|she|her|hers|they|them|their|theirs|it|its|there|those|these|both|same"
     r"|er|ihn|ihm|sein|seine|seiner|sie|ihr|ihre|ihren|dort|él|ella|ellos|ellas|su|sus|allí|il|elle|lui|leur|leurs"
@@ -56,15 +56,15 @@ def without_previous(extraction: Extraction, previous: Sequence[Episode]) -> Ext
 
     A name that shares no word with either text, such as a nickname, stays.
     """
-    read = words_of(" ".join(f"{one.speaker or ''} {one.text}" for one in previous))
-    used = {fact.source for fact in extraction.facts} | {fact.target for fact in extraction.facts}
-    kept = []
+    context = words_of(" ".join(f"{episode.speaker or ''} {episode.text}" for episode in previous))
+    needed = {fact.source for fact in extraction.facts} | {fact.target for fact in extraction.facts}
+    places = []
     for place, entity in enumerate(extraction.entities):
-        own = words_of(entity.name)
-        outside = place and entity.span is None and bool(own) and own <= read
-        if place in used or not outside:
-            kept.append(place)
-    return extraction if len(kept) == len(extraction.entities) else with_entities(extraction, kept)
+        words = words_of(entity.name)
+        is_of_context = place > 0 and entity.span is None and bool(words) and words <= context
+        if place in needed or not is_of_context:
+            places.append(place)
+    return extraction if len(places) == len(extraction.entities) else with_entities(extraction, places)
 
 
 def without_questions(extraction: Extraction, episode: Episode) -> Extraction:
@@ -72,15 +72,15 @@ def without_questions(extraction: Extraction, episode: Episode) -> Extraction:
     if episode.kind == "json" or not re.search(r"[?\uff1f]", episode.text):
         return extraction
     clauses = [match[0] for match in _CLAUSES.finditer(episode.text)]
-    kept, dropped = [], []
+    statements, dropped = [], []
     for fact in extraction.facts:
         if _is_asked(fact, extraction, clauses):
             dropped.append(f"facts: {fact.text[:80]!r} stands in a question")
         else:
-            kept.append(fact)
+            statements.append(fact)
     if not dropped:
         return extraction
-    return replace(extraction, facts=tuple(kept), dropped=(*extraction.dropped, *dropped))
+    return replace(extraction, facts=tuple(statements), dropped=(*extraction.dropped, *dropped))
 
 
 def _is_asked(fact: ExtractedFact, extraction: Extraction, clauses: Sequence[str]) -> bool:
@@ -92,18 +92,18 @@ def _is_asked(fact: ExtractedFact, extraction: Extraction, clauses: Sequence[str
     return best > 0 and all(_QUESTION.search(clause) for clause in likely)
 
 
-def _overlap(words: frozenset[str], others: frozenset[str]) -> int:
-    """Return how many words have a form among the others."""
-    return sum(any(_is_form(word, other) for other in others) for word in words)
+def _overlap(words: frozenset[str], clause: frozenset[str]) -> int:
+    """Return how many words have a form in a clause."""
+    return sum(any(_is_form(word, form) for form in clause) for word in words)
 
 
-def _is_form(word: str, other: str) -> bool:
-    if word == other:
+def _is_form(word: str, form: str) -> bool:
+    if word == form:
         return True
-    shared = min(len(word), len(other), max(_SHARED, min(len(word), len(other)) - 1))
-    return shared >= _SHARED and word[:shared] == other[:shared]
+    shared = min(len(word), len(form), max(_SHARED, min(len(word), len(form)) - 1))
+    return shared >= _SHARED and word[:shared] == form[:shared]
 
 
 def words_of(text: str) -> frozenset[str]:
-    """Return the words of a text in lower case, those of one letter left out."""
+    """Return the words of a text in lower case, without words of one letter."""
     return frozenset(word.casefold() for word in _WORDS.findall(text) if len(word) > 1)

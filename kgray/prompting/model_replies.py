@@ -6,12 +6,12 @@ A model names both ends of a fact and gives its status and dates as plain fields
      "status": "ended", "start": null, "end": "2026-03-02"}
 
 ends     match the listed entities and the speaker; case, articles, possessives and outer punctuation do not
-         count. An end that is not listed becomes a mention of its own. As an object, a number, a date, a
+         count. An end that is not listed becomes a new mention. As an object, a number, a date, a
          boolean, and a phrase of lower-case words ("on track", "engineer") are values instead
 status   current -> holds, ended -> ended, event -> happened, denied -> denied
 dates    ISO 8601 at any precision, or words ("last May") that are resolved against the reference time (R3).
          A date that cannot be read is left out alone: the fact stays, and `notes` gets a line
-types    the shipped names, those that the settings declare, and the words of entity_types.toml
+types    the shipped names, the declared names, and the words of entity_types.toml
 
 An item that is wrong stays as it is: the parser drops it, and says why.
 """
@@ -83,14 +83,14 @@ class ScriptForm:
     facts: list[object] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _names: dict[str, str] = field(default_factory=dict)  # key of a listed name -> the name
-    _known: set[tuple[str, ...]] = field(default_factory=set)  # facts so far: ends, sentence, status
+    _marks: set[tuple[str, ...]] = field(default_factory=set)  # facts so far: ends, sentence, status
 
     def __post_init__(self) -> None:
         if self.episode.speaker and self.episode.kind == "message":
             self._names[name_key(self.episode.speaker)] = clean_text(self.episode.speaker)
 
     def add_entities(self, items: Iterable[object]) -> None:
-        """Add the listed entities of a reply; one that is listed already adds nothing."""
+        """Add the listed entities of a reply; a name that is known adds no second entity."""
         for item in items:
             name = item.get("name") if isinstance(item, dict) else None
             if not isinstance(item, dict) or not isinstance(name, str) or not name_key(name):
@@ -99,8 +99,8 @@ class ScriptForm:
             key = name_key(name)
             if key in _FIRST_PERSON and self.episode.speaker:
                 continue
-            known = self._names.setdefault(key, clean_text(name))
-            self.entities.append({"name": known, "type": self.type_of(item.get("type"))})
+            first = self._names.setdefault(key, clean_text(name))
+            self.entities.append({"name": first, "type": self.type_of(item.get("type"))})
 
     def add_facts(self, items: Iterable[object]) -> None:
         """Add the facts of a reply; the same ends, sentence and status count once."""
@@ -108,10 +108,10 @@ class ScriptForm:
             if isinstance(item, dict):
                 names = ("subject", "object", "fact", "status")
                 mark = tuple(name_key(str(item.get(name))) for name in names)
-                if mark in self._known:
+                if mark in self._marks:
                     self.notes.append(f"facts: {str(item.get('fact'))[:80]!r} is listed twice")
                     continue
-                self._known.add(mark)
+                self._marks.add(mark)
             self.facts.append(self.fact(item))
 
     def type_of(self, raw: object) -> object:
@@ -119,8 +119,8 @@ class ScriptForm:
         if not isinstance(raw, str):
             return raw
         key = "".join(raw.split()).casefold()
-        known = {name.casefold(): name for name in (*ENTITY_TYPES, *self.types)}
-        return known.get(key) or _TYPES.get(key) or _TYPES.get(key.removesuffix("s")) or ""
+        names = {name.casefold(): name for name in (*ENTITY_TYPES, *self.types)}
+        return names.get(key) or _TYPES.get(key) or _TYPES.get(key.removesuffix("s")) or ""
 
     def fact(self, item: object) -> object:
         """Return one fact in the parser's form."""
@@ -140,9 +140,9 @@ class ScriptForm:
         return fact
 
     def end(self, raw: object) -> object:
-        """Return the entity's name that an end of a fact means; an unlisted one without its article.
+        """Return the entity's name that an end of a fact means; an unlisted name without its article.
 
-        A pronoun stands for nothing that a reader could know: None.
+        None for a pronoun: nobody could know its meaning.
         """
         if not isinstance(raw, str):
             return raw
@@ -168,24 +168,24 @@ class ScriptForm:
     def _dates(self, kind: str, item: Mapping[str, Any]) -> dict[str, str | None]:
         """Return valid_at and invalid_at as the parser takes them."""
         start, end = self._date(item, "start"), self._date(item, "end")
-        known = None if start == _UNKNOWN else start
+        stated = None if start == _UNKNOWN else start
         if kind == "denied":
             return {}
-        if kind == "happened":  # an event has one date, whichever field it stands in
-            moment = known or end
+        if kind == "happened":  # an event has one date; models write it to either field
+            moment = stated or end
             return {"valid_at": moment} if moment else {}
-        if known and end and times.parse_iso(end)[0] <= times.parse_iso(known)[0]:
-            known, end = (None, end) if kind == "ended" else (known, None)
+        if stated and end and times.parse_iso(end)[0] <= times.parse_iso(stated)[0]:
+            stated, end = (None, end) if kind == "ended" else (stated, None)
         if kind == "ended":
-            if known and not end and not _SINCE.search(self.episode.text):
-                return {"invalid_at": known}  # the date of the change
-            if not known:
+            if stated and not end and not _SINCE.search(self.episode.text):
+                return {"invalid_at": stated}  # the date of the change
+            if not stated:
                 return {"invalid_at": end} if end else {}
             now = times.show_as(self.episode.reference_time, "instant")
-            return {"kind": "holds", "valid_at": known, "invalid_at": end or now}
+            return {"kind": "holds", "valid_at": stated, "invalid_at": end or now}
         dated: dict[str, str | None] = {"invalid_at": end} if end else {}
-        if start == _UNKNOWN or known:
-            dated["valid_at"] = known
+        if start == _UNKNOWN or stated:
+            dated["valid_at"] = stated
         return dated
 
     def _date(self, item: Mapping[str, Any], key: str) -> str | None:
@@ -197,20 +197,21 @@ class ScriptForm:
         if text.casefold() == _UNKNOWN:  # small models write it where the text gives no date
             return _UNKNOWN if key == "start" and _LONG_AGO.search(self.episode.text) else None
         said_at = self.episode.reference_time
-        moment = read_date(text, said_at, ahead=key == "end" and item.get("status") == "current")
+        moment = read_date(text, said_at, is_future=key == "end" and item.get("status") == "current")
         if moment is None:
             self.notes.append(f"facts: the {key} {text[:40]!r} is no date and was left out")
             return None
         instant, precision = moment
         # Small models copy the day of the message where the text has no date.
         if precision in ("day", "instant") and instant // DAY == said_at // DAY:
-            named = item.get("status") == "event" or key == "end"
-            return times.show_as(instant, precision) if named and _TODAY.search(self.episode.text) else None
+            may_be_stated = item.get("status") == "event" or key == "end"
+            if not may_be_stated or not _TODAY.search(self.episode.text):
+                return None
         return times.show_as(instant, precision)
 
 
 def name_key(name: str) -> str:
-    """Return the key by which the name of an end is looked up: no case, article, possessive, outer signs."""
+    """Return the key of a name: without case, article, possessive and outer signs."""
     text = unicodedata.normalize("NFKC", name).casefold().strip(_OUTER)
     text = _POSSESSIVE.sub("", _LEADING.sub("", " ".join(text.split()), count=1))
     return text.strip(_OUTER)
@@ -221,7 +222,7 @@ def value_of(text: str) -> object:
     low = text.casefold()
     if low in ("true", "false", "yes", "no"):
         return {"type": "boolean", "value": "true" if low in ("true", "yes") else "false"}
-    if _ISO_DATE.fullmatch(text) and (moment := read_date(text, 0, ahead=False)):
+    if _ISO_DATE.fullmatch(text) and (moment := read_date(text, 0, is_future=False)):
         return {"type": "date", "value": times.show_as(*moment)}
     if (number := _number(text)) is not None:
         return number
@@ -258,10 +259,10 @@ def _plain_digits(digits: str) -> str:
     return digits.replace(",", ".", 1)
 
 
-def read_date(text: str, said_at: times.Instant, *, ahead: bool) -> dates.DatedMoment | None:
+def read_date(text: str, said_at: times.Instant, *, is_future: bool) -> dates.DatedMoment | None:
     """Return the instant and precision of a date in ISO 8601 or in words; None where it is none.
 
-    ahead: an open phrase such as "in March" lies after `said_at`, else before
+    is_future: an open phrase such as "in March" lies after `said_at`, else before
     """
     if match := _ISO_DATE.fullmatch(text):
         text = "-".join(part.zfill(2) for part in match.groups() if part)
@@ -270,5 +271,5 @@ def read_date(text: str, said_at: times.Instant, *, ahead: bool) -> dates.DatedM
     except ValueError:
         pass
     phrases = dates.find_dates(text, 0, len(text), bare=True)
-    return dates.resolve(phrases[0].first, said_at, future=ahead) if phrases else None
+    return dates.resolve(phrases[0].first, said_at, future=is_future) if phrases else None
 

@@ -58,21 +58,22 @@ class Prompt:
 class PromptFiles:
     """The texts of the prompts: the shipped files, each replaced by a file of that name in the user's folder.
 
-    own: the user's folder (`prompts.folder`), None without one. Raises SettingsError for a folder that cannot
+    user_folder: `prompts.folder`, None where it is not set. Raises SettingsError for a folder that cannot
     be read, a file that is no prompt's, or a text that does not name a field of the reply.
     """
 
-    own: Path | None = None
+    user_folder: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.own is None:
+        if self.user_folder is None:
             return
         names = sorted(path.stem for path in folder().glob("*.md"))
         try:
-            given = sorted(self.own.iterdir())
+            paths = sorted(self.user_folder.iterdir())
         except OSError as error:
-            raise SettingsError(f"prompts.folder = {str(self.own)!r}: {error.strerror or error}.") from None
-        for path in given:
+            fault = f"prompts.folder = {str(self.user_folder)!r}: {error.strerror or error}."
+            raise SettingsError(fault) from None
+        for path in paths:
             if path.suffix != ".md":
                 continue
             if path.stem not in names:
@@ -83,7 +84,7 @@ class PromptFiles:
 
     def text(self, task: str) -> str:
         """Return the text of a task's prompt, without its front matter."""
-        path = self.own / f"{task}.md" if self.own is not None else None
+        path = None if self.user_folder is None else self.user_folder / f"{task}.md"
         if path is None or not path.exists():
             return load(task)
         text = _parsed(path, task)[1]
@@ -111,13 +112,13 @@ class Prompts(dict[str, Prompt]):
         declared = ontology.entities if ontology else {}
         self.types = tuple(dict.fromkeys((*ENTITY_TYPES, *declared)))
         types, relations = _types_block(ontology), _relations_block(ontology)
-        own = f"The user of this memory adds:\n{instructions.strip()}" if instructions.strip() else ""
+        added = f"The user of this memory adds:\n{instructions.strip()}" if instructions.strip() else ""
         for task in TASKS:
             parts = [
                 files.text(task),
                 types if task in _TYPED else "",
                 relations if task in _RELATING else "",
-                own if task in _TYPED | _RELATING else "",
+                added if task in _TYPED | _RELATING else "",
             ]
             self[task] = Prompt(task, "\n\n".join(filter(None, parts)))
 
@@ -160,7 +161,7 @@ def folder() -> Path:
 
 
 def section(tag: str, data: object) -> str:
-    """Return one tagged section: JSON on one line, in which no `<` occurs."""
+    """Return one tagged section: JSON on one line, without any `<`."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
     safe = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return f"<{tag}>\n{safe}\n</{tag}>\n"
@@ -181,7 +182,7 @@ def extraction_data(
         parts.append(section("PREVIOUS", [_message(episode) for episode in request.previous]))
     parts.append(section("EPISODE", _message(request.episode)))
     if entities is not None:
-        rows = [{"name": one.name} | ({"type": one.type} if one.type else {}) for one in entities]
+        rows = [{"name": e.name} | ({"type": e.type} if e.type else {}) for e in entities]
         parts.append(section("ENTITIES", rows))
     if facts is not None:
         parts.append(section("FACTS", list(facts)))
@@ -205,7 +206,7 @@ def answer_data(question: str, lines: Sequence[str]) -> str:
 
 
 def repair_data(error: str, reply: str) -> str:
-    """Return what is appended to a prompt's data to have a reply repaired: the reply, and its error."""
+    """Return the end of the data of a repeated request: the rejected reply, and its error."""
     return section("REJECTED", {"errors": [error], "reply": reply}) + REPAIR_LINE
 
 
@@ -215,17 +216,17 @@ def tokens(text: str) -> int:
 
 
 def _message(episode: Episode) -> dict[str, Any]:
-    """Return an episode as a prompt shows it; the weekday helps with dates such as "on Monday"."""
+    """Return an episode as prompts show it; the weekday helps with dates such as "on Monday"."""
     moment = times.to_datetime(episode.reference_time)
-    shown: dict[str, Any] = {"time": f"{moment:%A} {moment.year:04}-{moment:%m-%d %H:%M}"}
+    message: dict[str, Any] = {"time": f"{moment:%A} {moment.year:04}-{moment:%m-%d %H:%M}"}
     if episode.speaker:
-        shown["speaker"] = episode.speaker
+        message["speaker"] = episode.speaker
     if episode.kind == "json":
         try:
-            return shown | {"record": json.loads(episode.text)}
+            return message | {"record": json.loads(episode.text)}
         except (ValueError, RecursionError):  # a text unit of a long record
             pass
-    return shown | {"text": episode.text}
+    return message | {"text": episode.text}
 
 
 def _question(place: int, question: Question) -> dict[str, Any]:
@@ -265,7 +266,7 @@ def _types_block(ontology: Ontology | None) -> str:
 def _relations_block(ontology: Ontology | None) -> str:
     """Return the lines about the relations that the settings declare; "" where they declare none.
 
-    A relation that is the same as another one or its inverse is left out: one name for one meaning.
+    A relation that is a synonym or the inverse of another relation is left out: one name for one meaning.
     """
     lines = []
     for relation in ontology or ():

@@ -32,7 +32,7 @@ def listed_of(items: Schema) -> Schema:
 
 
 def choice_of(names: Sequence[str]) -> Schema:
-    """Return the schema of a text that is one of these names."""
+    """Return the schema of a text that has to be among these names."""
     return {"type": "string", "enum": list(names)}
 
 

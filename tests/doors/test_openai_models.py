@@ -370,7 +370,7 @@ async def test_a_cut_reply_keeps_its_complete_items(serve):
     found = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
     assert [f.relation for f in found.facts] == ["WORKS_AT"]
-    assert found.dropped == ("combined: the reply was cut; what was complete is kept",)
+    assert found.dropped == ("combined: the reply was cut; its complete items are kept",)
     assert len(server.asked) == 1
 
 
@@ -384,7 +384,7 @@ async def test_a_reply_that_breaks_off_is_asked_for_again_before_it_is_salvaged(
 
     assert ([f.relation for f in whole.facts], whole.dropped, len(mended.asked)) == (["WORKS_AT"], (), 2)
     assert ([e.name for e in parts.entities], parts.facts, len(hopeless.asked)) == (["Alice", "Acme"], (), 3)
-    assert parts.dropped == ("combined: the reply was cut; what was complete is kept",)
+    assert parts.dropped == ("combined: the reply was cut; its complete items are kept",)
 
 
 async def test_a_reply_cut_before_its_first_item_is_asked_for_once_more_with_more_room(serve):

@@ -106,7 +106,7 @@ async def test_a_reply_that_repeats_itself_is_ended_and_what_is_complete_is_kept
     found = await extractor(server).extract(ExtractionRequest(episode=episode()))
 
     assert [one.name for one in found.entities] == ["Alice", "Acme"]
-    assert found.dropped[:1] == ("combined: the reply was cut; what was complete is kept",)
+    assert found.dropped[:1] == ("combined: the reply was cut; its complete items are kept",)
     assert len(server.asked) == 1
     assert found.completion_tokens < len(RAMBLING) / 4 / 5
 

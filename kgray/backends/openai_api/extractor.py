@@ -22,8 +22,8 @@ from kgray.prompting.reply_schemas import extraction_schemas
 from kgray.records import ExtractedEntity, Extraction
 
 _T = TypeVar("_T")
-# Tokens for a reply, a bound for one that repeats itself: at most twice what the longest good replies took,
-# and as a text's length allows: a list of names may say a fact with each of its tokens, which takes 50.
+# Most tokens of a reply, because a bad reply may repeat itself: twice the longest good replies, and less for
+# short texts: a list of names may hold a fact in each of its tokens, and a fact takes 50.
 _ROOM = {"extract_entities": 1024, "date_facts": 2048}
 _ROOM_MOST, _ROOM_LEAST, _ROOM_A_TOKEN = 4096, 256, 48
 _Reply = Mapping[str, Any]
@@ -36,7 +36,7 @@ def identity_of(name: str) -> str:
 
 @dataclass(slots=True)
 class _EpisodeReading:
-    """The reading of one episode: what the replies said, which prompts were used, what was spent."""
+    """The reading of one episode: replies so far, prompts that were used, costs, notes."""
 
     request: ExtractionRequest
     form: ScriptForm
@@ -87,10 +87,10 @@ class OpenAIExtractor:
             for _ in range(self._rounds):
                 if not await self._reflect(reading):
                     break
-            found = reading.extraction()
+            extraction = reading.extraction()
         return replace(
-            found,
-            dropped=(*reading.notes, *reading.form.notes, *found.dropped),
+            extraction,
+            dropped=(*reading.notes, *reading.form.notes, *extraction.dropped),
             model=self.identity,
             prompts=tuple(dict.fromkeys(reading.prompts)),
             **reading.spent.cost._asdict(),
@@ -112,33 +112,33 @@ class OpenAIExtractor:
 
     async def _dated(self, reading: _EpisodeReading, facts: list[object]) -> list[object]:
         """Return the facts with the dates that a further call gives them."""
-        shown = {
+        statements = {
             place: {"id": place, "fact": fact["fact"], "status": fact.get("status", "current")}
             for place, fact in enumerate(facts)
             if isinstance(fact, dict) and isinstance(fact.get("fact"), str)
         }
-        if not shown:
+        if not statements:
             return facts
 
         def accept(reply: _Reply) -> dict[int, dict[str, Any]]:
-            given = {
+            dates = {
                 item["id"]: {key: item.get(key) for key in ("start", "end")}
                 for item in _lists("facts")(reply)["facts"]
                 if isinstance(item, dict) and type(item.get("id")) is int
             }
-            if missing := sorted(shown.keys() - given):
+            if missing := sorted(statements.keys() - dates):
                 raise InvalidAnswer(f"facts without dates: {missing}", raw=str(reply)[:RAW_KEPT])
-            return given
+            return dates
 
-        data = dating_data(reading.request.episode, shown.values())
-        given = await self._ask(reading, "date_facts", data, accept)
+        data = dating_data(reading.request.episode, statements.values())
+        dates = await self._ask(reading, "date_facts", data, accept)
         return [
-            {**fact, **given[place]} if isinstance(fact, dict) and place in shown else fact
+            {**fact, **dates[place]} if isinstance(fact, dict) and place in statements else fact
             for place, fact in enumerate(facts)
         ]
 
     async def _reflect(self, reading: _EpisodeReading) -> bool:
-        """Ask once for what is missing; return whether anything new came."""
+        """Ask once for missing entities and facts; return whether anything new came."""
         before = reading.extraction()
         data = extraction_data(reading.request, before.entities, [fact.text for fact in before.facts])
         self._add(reading, await self._ask(reading, "reflect", data, _lists("entities", "facts")))
@@ -156,10 +156,10 @@ class OpenAIExtractor:
             schema=self._schemas[task],
             room=min(_ROOM.get(task, _ROOM_MOST), _ROOM_LEAST + _ROOM_A_TOKEN * tokens(episode.text)),
         )
-        found, cut = await self._asker.ask(request, accept, reading.spent)
-        if cut:
-            reading.notes.append(f"{task}: the reply was cut; what was complete is kept")
-        return found
+        reply, was_cut = await self._asker.ask(request, accept, reading.spent)
+        if was_cut:
+            reading.notes.append(f"{task}: the reply was cut; its complete items are kept")
+        return reply
 
 
 def _lists(*names: str) -> Callable[[_Reply], dict[str, list[object]]]:
