@@ -147,6 +147,7 @@ def test_a_wrong_key_or_model_ends_the_run_with_one_line_and_without_the_key(kgr
             "model.api_key_file = 'nowhere' cannot be read",
         ),
         ({"KGRAY_MODEL_INSTRUCTIONS_FILE": "nowhere"}, "model.instructions_file = 'nowhere' cannot be read"),
+        ({"KGRAY_PROMPTS_FOLDER": "nowhere"}, "prompts.folder = 'nowhere'"),
         ({"KGRAY_EMBEDDER_BACKEND": "openai"}, "needs embedder.base_url"),
         ({"KGRAY_RERANKER_BACKEND": "http"}, "needs reranker.base_url"),
         ({"KGRAY_EMBEDDER_BACKEND": "minilm", "KGRAY_EMBEDDER_DIMENSIONS": "16"}, "gives 384"),
