@@ -16,6 +16,11 @@ from kgray.records import Episode, ExtractedFact, Extraction
 _WORDS = re.compile(r"[^\W_]+")
 _CLAUSES = re.compile(r"[^.!?;:,\n\u3002\uff1f\uff01]+[.!?;:,\n\u3002\uff1f\uff01]*")
 _QUESTION = re.compile(r"[?\uff1f][.!?]*\s*$")
+# Words of a sentence that say nothing by themselves.
+_EMPTY = frozenset(
+    """the an is are was were be been has have had do does did of to in on at for and or not with by from as
+    that this it its his her their new role""".split()
+)
 _SHARED = 4  # letters that two forms of one word share at least: "owe", "owes"; "repair", "repaired"
 # Pronouns and words of place, in the languages of `_COMMON`.
 _REFERENCE = re.compile(
@@ -43,12 +48,17 @@ def needed_context(episode: Episode, previous: Sequence[Episode]) -> Sequence[Ep
     """
     if episode.kind == "json" or not previous:
         return ()
-    last = previous[-1]
     name = _NAME.search(episode.text)
     reference = _REFERENCE.search(episode.text)
     is_open = reference is not None and (name is None or reference.start() < name.start())
-    is_answer = name is None and last.speaker != episode.speaker and _QUESTION.search(last.text) is not None
+    is_answer = name is None and _answers(episode, previous)
     return previous if is_open or is_answer or not _COMMON.search(episode.text) else ()
+
+
+def _answers(episode: Episode, previous: Sequence[Episode]) -> bool:
+    """Return whether the message before is a question of another speaker."""
+    last = previous[-1]
+    return last.speaker != episode.speaker and _QUESTION.search(last.text) is not None
 
 
 def without_previous(extraction: Extraction, previous: Sequence[Episode]) -> Extraction:
@@ -65,6 +75,32 @@ def without_previous(extraction: Extraction, previous: Sequence[Episode]) -> Ext
         if place in needed or not is_of_context:
             places.append(place)
     return extraction if len(places) == len(extraction.entities) else with_entities(extraction, places)
+
+
+def without_foreign_facts(
+    extraction: Extraction, episode: Episode, previous: Sequence[Episode]
+) -> Extraction:
+    """Leave out facts of which the text has no word: no name but the speaker's, no value, no other word.
+
+    Only where a prompt shows previous episodes, from which small models copy. Answers ("Yes.") stay, and so
+    do facts of texts in a language that is not listed here.
+    """
+    if not previous or _answers(episode, previous) or not _COMMON.search(episode.text):
+        return extraction
+    text = words_of(episode.text)
+    statements, dropped = [], []
+    for fact in extraction.facts:
+        ends = [extraction.entities[end].name for end in (fact.source, fact.target) if end is not None]
+        foreign = words_of(" ".join((*ends, episode.speaker or "")))
+        named = words_of(" ".join(name for name in ends if name != episode.speaker))
+        words = named | (words_of(f"{fact.text} {fact.relation.replace('_', ' ')}") - foreign - _EMPTY)
+        if words and not _overlap(words, text):
+            dropped.append(f"facts: {fact.text[:80]!r} has no word of the text")
+        else:
+            statements.append(fact)
+    if not dropped:
+        return extraction
+    return replace(extraction, facts=tuple(statements), dropped=(*extraction.dropped, *dropped))
 
 
 def without_questions(extraction: Extraction, episode: Episode) -> Extraction:

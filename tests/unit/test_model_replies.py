@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgray import times
-from kgray.prompting.model_checks import needed_context, without_previous, without_questions
+from kgray.prompting.model_checks import (
+    needed_context,
+    without_foreign_facts,
+    without_previous,
+    without_questions,
+)
 from kgray.prompting.model_replies import ScriptForm, name_key, value_of
 from kgray.prompting.replies import parse_extraction
 from kgray.records import Episode, Extraction, Value
@@ -175,6 +180,24 @@ def test_facts_that_stand_in_a_question_are_left_out_with_a_line():
 
     assert [f.relation for f in found.facts] == ["OWES"]
     assert found.dropped == ("facts: 'Marta Ruiz has a mug' stands in a question",)
+
+
+def test_facts_without_any_word_of_the_text_are_left_out_where_the_context_was_shown():
+    text = "If it happens again, I would move there too. I work there."
+    before = [episode("Sluice runs in Frankfurt, at Nordwind.", speaker="Priya")]
+    facts = [
+        fact("Leo", "RUNS_IN", "Frankfurt", fact="Leo runs in Frankfurt"),
+        fact("Marta Ruiz", "WORKS_AT", "Nordwind", fact="Marta Ruiz works at Nordwind"),
+    ]
+    found = read(text, *facts)
+
+    left = without_foreign_facts(found, episode(text), before)
+
+    assert [f.relation for f in left.facts] == ["WORKS_AT"]
+    assert left.dropped == ("facts: 'Leo runs in Frankfurt' has no word of the text",)
+    asked = [episode("Where does Leo run?", speaker="Priya")]
+    assert without_foreign_facts(found, episode(text), asked) == found
+    assert without_foreign_facts(found, episode(text), []) == found
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,12 @@ from kgray.backends.openai_api.client import Client, TokensSpent
 from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequest
 from kgray.errors import InvalidAnswer
 from kgray.ports import ExtractionRequest
-from kgray.prompting.model_checks import needed_context, without_previous, without_questions
+from kgray.prompting.model_checks import (
+    needed_context,
+    without_foreign_facts,
+    without_previous,
+    without_questions,
+)
 from kgray.prompting.model_replies import ScriptForm
 from kgray.prompting.prompts import Prompts, dating_data, extraction_data, tokens
 from kgray.prompting.replies import parse_extraction
@@ -49,7 +54,9 @@ class _EpisodeReading:
         parsed = parse_extraction(
             {"entities": self.form.entities, "facts": self.form.facts}, self.request.episode
         )
-        return without_previous(without_questions(parsed, self.request.episode), self.request.previous)
+        episode, previous = self.request.episode, self.request.previous
+        checked = without_foreign_facts(without_questions(parsed, episode), episode, previous)
+        return without_previous(checked, previous)
 
     def entities(self) -> Sequence[ExtractedEntity]:
         """Return the entities of the replies so far, the speaker first."""
