@@ -251,6 +251,26 @@ async def test_separate_tasks_read_the_same(serve):
     assert server.asked[4].sections["FACTS"] == ["Alice works at Acme", "Alice likes tea"]
 
 
+async def test_rounds_of_reflection_add_entities_and_facts_to_a_combined_reading(serve):
+    """They end with the first round that brings nothing new, and every call is paid."""
+
+    def answer(asked: Asked) -> Say:
+        if asked.task == "combined":
+            return as_json({"entities": ENTITIES[:1], "facts": [FACT]})
+        missing = [] if "Alice likes tea" in asked.sections["FACTS"] else [LIKES]
+        return as_json({"entities": ENTITIES[1:], "facts": missing})
+
+    server = serve(answer)
+
+    found = await extractor(server, reflect_rounds=5).extract(ExtractionRequest(episode=episode()))
+
+    assert server.tasks() == ["combined", "reflect", "reflect"]
+    assert [entity.name for entity in found.entities] == ["Alice", "Acme"]
+    assert [fact.relation for fact in found.facts] == ["WORKS_AT", "LIKES"]
+    assert found.prompts == (PROMPTS["combined"].sha256, PROMPTS["reflect"].sha256)
+    assert found.calls == 4, "the probe too"
+
+
 async def test_separate_tasks_keep_unknown_and_not_stated_apart(serve):
     """The same wire form, whichever call brings the date."""
     facts = [
