@@ -320,7 +320,9 @@ def parse_answer(question: Question, reply: object) -> Answer:
                 for place, word in enumerate(words)
             ]
         }
-    raise InvalidAnswer(f"the answer to a question of kind {question.kind!r} is wrong: {fault}", raw=_raw(reply))
+    raise InvalidAnswer(
+        f"the answer to a question of kind {question.kind!r} is wrong: {fault}", raw=_raw(reply)
+    )
 
 
 def _listed_words(lists: Mapping[str, Sequence[int]], count: int) -> list[str]:

@@ -60,7 +60,12 @@ def extraction_schemas(types: Sequence[str] = ENTITY_TYPES) -> Mapping[str, Sche
 _ANSWERS: Mapping[str, Mapping[str, Schema]] = {
     "entity": {"duplicate_of": _INDEX_OR_NULL},
     # The reason comes first: a small model decides while it writes it. A candidate in none is independent.
-    "compare": {"reason": TEXT, "same": _INDEX_OR_NULL, "contradicts": listed_of(INDEX), "ends": listed_of(INDEX)},
+    "compare": {
+        "reason": TEXT,
+        "same": _INDEX_OR_NULL,
+        "contradicts": listed_of(INDEX),
+        "ends": listed_of(INDEX),
+    },
 }
 
 
