@@ -95,7 +95,7 @@ WORD = st.sampled_from("Alice Bob Acme left works at sold owns is no longer not 
 
 @given(st.lists(WORD, max_size=6), st.lists(WORD, max_size=6))
 def test_any_two_sentences_have_a_word(first, second):
-    """Equality and contradiction have no direction; an end has one."""
+    """Equality has no direction, and every sentence equals itself."""
     here, there = (
         compare_sentences(" ".join(first), " ".join(second)),
         compare_sentences(" ".join(second), " ".join(first)),

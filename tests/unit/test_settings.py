@@ -126,6 +126,10 @@ def test_a_relative_path_in_a_file_is_beside_that_file(tmp_path):
             '[model]\nbackedn = "rules"',
             "model.backedn in {f} is not a setting. The nearest one is model.backend.",
         ),
+        (
+            '[pipeline]\njudging = "statement"',
+            "pipeline.judging in {f} is not a setting. The nearest one is pipeline.resolution.",
+        ),
         ('model = "rules"', "model in {f} is not a table: write [model] and its keys below it."),
         ('[model]\ntimeout_s = "1"', 'model.timeout_s = "1" in {f}: a number from 1 to 1000000 is needed.'),
         (
