@@ -70,7 +70,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
 @given(HISTORIES)
 def test_every_row_belongs_to_a_stored_episode_or_is_named_by_one(fresh: Fresh, history: list[Any]) -> None:
     """R25: whatever was merged, split, retracted and removed, in whatever order."""
-    engine = fresh(judging="statement")
+    engine = fresh()
     for number, step in enumerate(history):
         one(engine, number, step)
         assert loose(stored(engine), engine.view().records.operations) == {}, step
@@ -92,7 +92,7 @@ def test_a_merge_is_read_though_one_of_its_entities_is_gone(tmp_path: Path) -> N
 
 def test_what_was_retracted_leaves_nothing_once_it_is_removed(tmp_path: Path) -> None:
     """R25: its rulings, births, names and vectors go, though no live row named them any more."""
-    engine = Engine(tmp_path, judge=WildJudge(), judging="statement")
+    engine = Engine(tmp_path, judge=WildJudge())
     facts = [{"source": 0, "target": 1, "relation": "ZQRELATION", "text": "Zqsurface zqwords"}]
     engine.add(triples(0, works("Acme")), reading(1, ["Zqsurface", "Acme"], facts, client_id="gone"))
     engine.ask("retract", episodes=("gone",))
