@@ -117,7 +117,7 @@ def test_a_copy_is_the_same_in_every_row_and_goes_on_the_same(ways, tmp_path):
     group = ours.named()
     kinds = {
         "group", "episodes", "corrections", "extractions", "answers", "uses of answers", "births", "mentions",
-        "evidence", "rulings", "verdicts", "names", "vectors", "entities", "shown entities", "facts",
+        "evidence", "declarations", "verdicts", "names", "vectors", "entities", "shown entities", "facts",
     }  # fmt: skip
     before = summed(source.store, group)
     assert set(before.counts) == kinds
