@@ -37,7 +37,7 @@ _TASKS: Mapping[str, tuple[int, int, int, bool]] = {
     "extract_facts": (4, 37, 19, True),
     "date_facts": (4, 8, 20, False),
 }
-# By resolution and task: calls with questions an episode; those of them that show its text; the tokens of a reply.
+# By resolution and task: calls with questions an episode, those of them that show its text, tokens of a reply.
 QUESTION_CALLS: Mapping[str, Mapping[str, tuple[float, float, int]]] = {
     "batched": {"batched": (0.73, 0.1, 40)},
     "per_node": {"resolve_entity": (0.1, 0.1, 16), "compare": (1.1, 0.0, 40)},
