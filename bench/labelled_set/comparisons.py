@@ -303,7 +303,8 @@ _COLUMNS: Sequence[Column] = (
     ("form", "form", ""), ("questions", "questions", "d"), ("failed", "failed", "d"),
     ("best_share", "best", ".3f"), ("accepted_share", "accepted", ".3f"), ("false_share", "false", ".3f"),
     ("same", "same", ".2f"), ("contradicts", "contradicts", ".2f"), ("ends", "ends", ".2f"),
-    ("calls", "calls", "d"), ("prompt_tokens", "prompt", "d"), ("completion_tokens", "reply", "d"), ("seconds", "s", ".0f"),
+    ("calls", "calls", "d"), ("prompt_tokens", "prompt", "d"), ("completion_tokens", "reply", "d"),
+    ("seconds", "s", ".0f"),
 )  # fmt: skip
 
 
