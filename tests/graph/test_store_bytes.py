@@ -145,7 +145,7 @@ def test_no_word_of_a_removed_source_is_left(store, tmp_path):
 
 
 def test_of_a_removed_group_only_a_nameless_row_is_left(store, tmp_path):
-    """R27; semantics 1: its last sequence and record time stay, so neither is ever used again."""
+    """R27: its last sequence and record time stay, so neither is ever used again."""
     dice = random.Random(9)
     with store.writing():
         lost = set().union(*(marked_episode(store, dice, n, group="zqgroup")[1] for n in range(20)))

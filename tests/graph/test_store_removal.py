@@ -68,7 +68,7 @@ def test_what_was_dropped_is_found_by_no_read(store, group):
 
 
 def test_a_cleared_group_leaves_its_place_in_the_order_alone(store, group, other, mine):
-    """R27; semantics 1: no sequence and no record time of it is used again; no other group changes."""
+    """R27: no sequence and no record time of it is used again; no other group changes."""
     with store.writing():
         for each in (group, other):
             tell(store, "Al", "one", group=each, client_id="c")
