@@ -73,6 +73,7 @@ class Compared:
     contradicts: tuple[Statement, ...] = ()
     ends: tuple[Statement, ...] = ()
     independent: tuple[Statement, ...] = ()
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -80,14 +81,14 @@ class EpisodeStatements:
     """The statements that the facts so far have made, by id and by what they share, oldest first."""
 
     made: dict[str, Statement] = field(default_factory=dict)
-    # By key, by ("s", subject, relation) and by both ends: an episode may make 10,000.
+    # By key, ("s", subject, relation), ("o", object, relation) and both ends: an episode may make 10,000.
     by: dict[tuple[object, ...], list[Statement]] = field(default_factory=dict)
 
     def add(self, statement: Statement) -> None:
         """Add a new statement."""
         self.made[statement.id] = statement
         subject, relation, target = statement.key
-        for key in (statement.key, ("s", subject, relation), (subject, target)):
+        for key in (statement.key, ("s", subject, relation), ("o", target, relation), (subject, target)):
             self.by.setdefault(key, []).append(statement)
 
 
@@ -109,7 +110,7 @@ class Comparer:
                 that it
                 was never compared with, and whose spans met none of its spans before
         """
-        candidates = self._candidates(new, known, own)
+        candidates = self._candidates(new, known, own) if self._is_asked_about(new) else []
         if self.case.asked.statement_vectors:
             return None
         if not candidates:
@@ -127,7 +128,13 @@ class Comparer:
         same, *others = sorted_out.get("same", [None])
         rest = [*sorted_out.get("independent", ()), *(s for s in others if s is not None)]
         contradicts, ends = (tuple(sorted_out.get(word, ())) for word in ("contradicts", "ends"))
-        return Compared(same, contradicts, ends, tuple(rest))
+        return Compared(same, contradicts, ends, tuple(rest), str(answer.get("reason", "")))
+
+    def _is_asked_about(self, new: NewFact) -> bool:
+        """Whether a fact is compared at all: triples only where people declared that it depends on the pair."""
+        if self.case.episode.kind != "triples":
+            return True
+        return self.relations.traits(new.key[1]).cardinality == "depends"
 
     def sentence(self, statement: Statement) -> str:
         """Return the sentence that stands for a statement in questions (R17a, R21)."""
@@ -188,7 +195,7 @@ class Comparer:
         if new.fact.only:
             return []
         made = self.new.by.get(("s", subject, relation), ())
-        return [*stored, *(s for s in made if not (_is_present(s.first) and _is_present(new.fact)))]
+        return [*stored, *(s for s in made[-NEWEST:] if not (_is_present(s.first) and _is_present(new.fact)))]
 
     def _around(self, new: NewFact) -> list[Statement]:
         """Return the stored statements with one of its ends."""
@@ -223,10 +230,7 @@ class Comparer:
         """Whether the ontology leaves open what two statements of different keys are to each other."""
         relation = new.key[1]
         if relation == statement.relation:
-            cardinality = self.relations.traits(relation).cardinality
-            if self.case.episode.kind == "triples":
-                return cardinality == "depends"
-            return cardinality not in _DECLARED
+            return self.relations.traits(relation).cardinality not in _DECLARED
         if self.case.episode.kind == "triples":
             return False
         return not self.case.rules.ontology.are_independent(new.fact.relation, statement.relation)

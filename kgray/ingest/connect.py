@@ -273,11 +273,11 @@ class _Connector:
 
     def _judge(self, statement: Statement, compared: Compared) -> None:
         """Record a verdict on each compared pair that contradicts or is independent."""
-        judge = self.case.rules.judge
+        judge, reason = self.case.rules.judge, compared.reason
         for others, is_exclusive in ((compared.contradicts, True), (compared.independent, False)):
             for other in others:
                 if other.id != statement.id and not statement.is_event and not other.is_event:
-                    self._add_verdict(statement, other, is_exclusive, judge)
+                    self._add_verdict(statement, other, is_exclusive, judge, reason)
 
     def _exclude_fields(self, new: NewFact, statement: Statement) -> None:
         """Let a field of a record exclude the former values of the same field of the same record (R17)."""
@@ -289,7 +289,8 @@ class _Connector:
             return  # the slot says it
         record = statement.object if is_flipped else statement.subject
         stored = [graph.statements[id_] for id_ in (graph.about.get(record or "") or ())[-NEWEST:]]
-        for other in (*stored, *self.comparer.new.made.values()):
+        made = self.comparer.new.by.get(("o" if is_flipped else "s", record, relation), ())
+        for other in (*stored, *made):
             end = other.object if is_flipped else other.subject
             if (other.relation, end, other.in_field) == (
                 relation,
@@ -298,7 +299,9 @@ class _Connector:
             ) and other.key != statement.key:
                 self._add_verdict(statement, other, True, RECORD)
 
-    def _add_verdict(self, one: Statement, other: Statement, is_exclusive: bool, judge: str) -> None:
+    def _add_verdict(
+        self, one: Statement, other: Statement, is_exclusive: bool, judge: str, reason: str = ""
+    ) -> None:
         a, b = min(one.id, other.id), max(one.id, other.id)
         if (a, b) in self.result.verdicts or self.case.state.graph.verdict(a, b) is not None:
             return
@@ -309,6 +312,7 @@ class _Connector:
             b=b,
             exclusive=is_exclusive,
             judge=judge,
+            reason=reason,
         )
 
 
