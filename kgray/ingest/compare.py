@@ -131,7 +131,7 @@ class Comparer:
         return Compared(same, contradicts, ends, tuple(rest), str(answer.get("reason", "")))
 
     def _is_asked_about(self, new: NewFact) -> bool:
-        """Whether a fact is compared at all: triples only where people declared that it depends on the pair."""
+        """Whether a fact is compared at all: a triple only where people declared `depends`."""
         if self.case.episode.kind != "triples":
             return True
         return self.relations.traits(new.key[1]).cardinality == "depends"

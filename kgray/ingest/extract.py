@@ -189,7 +189,7 @@ def ground(extraction: Extraction, request: ExtractionRequest) -> Extraction:
 def _in_context(
     entities: tuple[ExtractedEntity, ...], request: ExtractionRequest
 ) -> tuple[ExtractedEntity, ...]:
-    """Return the entities, marked where a previous episode has the name in its text or as its speaker (R14a)."""
+    """Return the entities, marked where the text or the speaker of a previous episode has the name (R14a)."""
     texts = (f"{episode.text}\n{episode.speaker or ''}" for episode in request.previous)
     previous = "|".join(map(_plain_words, texts))
     if not previous:
