@@ -131,7 +131,7 @@ class _Connector:
             self._end(new, compared.ends)
 
     def _known(self, key: StatementKey) -> list[Statement]:
-        """Return the statements with a key, by birth; attached evidence may have it instead of the statement."""
+        """Return the statements with a key, by birth; it may be the key of attached evidence."""
         graph = self.case.state.graph
         ids = dict.fromkeys((*(graph.buckets.get(key) or ()), *(graph.attached.get(key) or ())))
         found = [graph.statements[id_] for id_ in ids]
@@ -231,7 +231,8 @@ class _Connector:
         if at is None and kind == "ended":
             at, precision = self.case.episode.reference_time, "instant"
         for statement in ended:
-            dates: dict[str, Any] = dict.fromkeys(("valid_from", "from_precision", "valid_to", "to_precision"))
+            names = ("valid_from", "from_precision", "valid_to", "to_precision")
+            dates: dict[str, Any] = dict.fromkeys(names)
             if kind == "ended":
                 dates |= {"valid_to": at, "to_precision": precision}
             self._record(
