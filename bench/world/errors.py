@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from bench.world.dice import Dice
 from bench.world.history import Act
-from bench.world.schema import RELATIONS, values_of
+from bench.world.schema import COMMON_RELATIONS, values_of
 from bench.world.telling import UNKNOWN, ToldFact, WorldEpisode, said_of
 from bench.world.things import Thing
 from kgray import times
@@ -112,7 +112,7 @@ def _invented(
     """Return a fact about something that the episode mentions, and the mentions that it adds."""
     surface, entity, _ = dice.pick(episode.mentions)
     subject = things[entity]
-    fitting = [r for r in RELATIONS.values() if r.subject == subject.kind]
+    fitting = [r for r in COMMON_RELATIONS.values() if r.subject == subject.kind]
     if not fitting:
         return None
     relation = dice.pick(fitting)
