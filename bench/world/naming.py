@@ -93,7 +93,7 @@ _FREE = """
 """
 _END_RATE = 0.75  # of the ends that have a name of their own: by that name, not by "no longer works at"
 # What language models report a named end as.
-_END_KINDS: Mapping[EvidenceKind, float] = {"happened": 0.5, "ended": 0.35, "holds": 0.15}
+_END_KINDS: Mapping[EvidenceKind | None, float] = {"happened": 0.5, "ended": 0.35, "holds": 0.15}
 
 
 def _free(row: str) -> RelationName:

@@ -8,7 +8,6 @@ from typing import Literal, get_args
 from kgray import times
 from kgray.times import Instant
 
-
 RelationNames = Literal["listed", "free"]
 
 
