@@ -122,22 +122,18 @@ class Oracle:
 
     def compare(self, sentence: str, candidates: Sequence[str]) -> list[ComparisonWord]:
         """Return how a new sentence is related to each candidate, which is a known sentence."""
-        meanings = self._meanings_of(sentence)
-        known = [self._meanings_of(candidate) for candidate in candidates]
+        item = self._meanings_of(sentence)
+        meanings = [self._meanings_of(candidate) for candidate in candidates]
         words: list[ComparisonWord] = []
-        for others in known:
-            word = _relation_of(meanings, others)
+        for states in meanings:
+            word = _relation_of(item, states)
             words.append("independent" if word == "same" and "same" in words else word)
-        if candidates and self.errors.wrong(self.errors.wrong_comparison, "compare", sentence, [*candidates]):
-            chosen = min(
-                range(len(candidates)),
-                key=lambda place: Dice(
-                    "error", self.errors.seed, "pair", sentence, candidates[place]
-                ).number(),
-            )
-            allowed = _allowed_words(meanings, known[chosen], words, chosen)
-            dice = Dice("error", self.errors.seed, "word", sentence, candidates[chosen])
-            words[chosen] = dice.pick(allowed)
+        rate, seed = self.errors.wrong_comparison, self.errors.seed
+        if candidates and self.errors.wrong(rate, "compare", sentence, [*candidates]):
+            draws = [Dice("error", seed, "pair", sentence, candidate).number() for candidate in candidates]
+            place = draws.index(min(draws))
+            dice = Dice("error", seed, "word", sentence, candidates[place])
+            words[place] = dice.pick(_wrong_words(item, meanings[place], words, place))
         return words
 
     # ------------------------------------------------------------------------------ its parts
@@ -159,20 +155,20 @@ class Oracle:
             self._meanings.setdefault(plain(fact.text), set()).add(SentenceMeaning(key_of(fact), says))
 
     def _meanings_of(self, sentence: str) -> set[SentenceMeaning]:
-        found = self._meanings.get(plain(sentence))
-        if found is None:
+        meanings = self._meanings.get(plain(sentence))
+        if meanings is None:
             self.counts.unrecognised += 1
             return set()
-        return found
+        return meanings
 
 
-def _relation_of(meanings: set[SentenceMeaning], others: set[SentenceMeaning]) -> ComparisonWord:
-    """Return how a new sentence is related to a known one; a sentence may have been told of several things.
+def _relation_of(item: set[SentenceMeaning], states: set[SentenceMeaning]) -> ComparisonWord:
+    """Return how a new sentence is related to a known one; one sentence may have been said of several things.
 
-    A known sentence stands for its state, also where it says that the state is over: what was first heard
-    of as over may come back. A named end is nothing that could hold, be over or be told again.
+    A known sentence stands for its state, even if it says that the state is over: a state that was first
+    reported at its end may come back. A named end is no state: nothing says the same, or ends it.
     """
-    words = {_word(meaning, other) for meaning in meanings for other in others if other.says != "end"}
+    words = {_word(meaning, state) for meaning in item for state in states if state.says != "end"}
     return next((word for word in COMPARISONS if word in words), "independent")
 
 
@@ -188,19 +184,21 @@ def _excludes(a: TrueKey, b: TrueKey) -> bool:
     return a[:2] == b[:2] and a[2] != b[2] and RELATIONS[a[1]].shape == "single"
 
 
-def _allowed_words(
-    meanings: set[SentenceMeaning],
-    others: set[SentenceMeaning],
+def _wrong_words(
+    item: set[SentenceMeaning],
+    states: set[SentenceMeaning],
     words: Sequence[ComparisonWord],
     place: int,
 ) -> list[ComparisonWord]:
-    """Return the wrong words that a reader could say of the pair at this place.
+    """Return the wrong words that a reader could answer for the pair at this place of `words`.
 
     Only facts between the same two ends can be the same, or can end each other. At most one candidate can
     be the same.
     """
-    ends = [{frozenset((key[0], key[2])) for key, _ in said} for said in (meanings, others)]
-    allowed = set(COMPARISONS) if ends[0] & ends[1] else {"contradicts", "independent"}
+    item_ends, state_ends = (
+        {frozenset((meaning.key[0], meaning.key[2])) for meaning in meanings} for meanings in (item, states)
+    )
+    allowed = set(COMPARISONS) if item_ends & state_ends else {"contradicts", "independent"}
     if "same" in words:
         allowed.discard("same")
     return [word for word in COMPARISONS if word in allowed and word != words[place]]

@@ -30,7 +30,7 @@ class ToldFact:
 
     since, until  "" = not given · "unknown" (since only) · ISO 8601 at its own precision
     source, target  surfaces in the order of the reader's relation name; target "" beside a value
-    name, told_as   the reader's name of the relation and kind of evidence; "" = relation and kind
+    name, reported_as   the reader's name of the relation and kind of evidence; "" = relation and kind
     """
 
     subject: str
@@ -45,7 +45,7 @@ class ToldFact:
     until: str = ""
     why: str = "fresh"
     name: str = ""
-    told_as: EvidenceKind | Literal[""] = ""
+    reported_as: EvidenceKind | Literal[""] = ""
 
     @property
     def is_named_end(self) -> bool:
@@ -77,7 +77,7 @@ def reply(mentions: Iterable[tuple[str, str, str]], said: Iterable[ToldFact]) ->
     at = {entity["name"]: place for place, entity in enumerate(entities)}
     facts = []
     for fact in said:
-        kind = fact.told_as or fact.kind
+        kind = fact.reported_as or fact.kind
         item = {
             "source": at[fact.source],
             "relation": fact.name or fact.relation,
@@ -115,7 +115,7 @@ def said_of(act: Act, subject: str, target: str, naming: Naming | None = None) -
         until=act.until.iso if act.until else "",
         why=act.why,
         name="" if naming.name.name == act.relation.name else naming.name.name,
-        told_as=naming.kind or "",
+        reported_as=naming.kind or "",
     )
 
 

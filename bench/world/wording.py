@@ -66,8 +66,9 @@ def sentence(
     """
     base, third, past, participle = act.relation.words if name is None else name.words
     date = act.until if act.form == "ended" else act.since
-    told = "event" if name is not None and name.ends else act.form
-    form = f"{told} on" if date is not None and f"{told} on" in _PATTERNS else told
+    form: str = "event" if name is not None and name.ends else act.form
+    if date is not None and f"{form} on" in _PATTERNS:
+        form = f"{form} on"
     counted = date is not None and date.relative and f"{form}!" in _PATTERNS
     return _PATTERNS[f"{form}!" if counted else form].format(
         who="I" if first_person else source,

@@ -178,7 +178,7 @@ def test_a_reader_that_errs_still_replies_what_can_be_read():
 
 
 async def test_the_ports_of_this_process_give_the_answers_of_the_oracle():
-    told = EPISODES[5]
+    told = EPISODES[6]
     model = WorldModel(ORACLE)
     episode = as_episode(told.draft)
     shown, _ = cards_of(5)[0]

@@ -135,10 +135,10 @@ def test_relations_are_named_freely_and_the_same_each_time():
 
     assert set(names) == set(NAMES)
     assert 0.2 < sum(names[name] for name in unlisted) / names.total() < 0.9
-    assert {s.told_as for s in ends} == {"happened", "ended", "holds"}
+    assert {s.reported_as for s in ends} == {"happened", "ended", "holds"}
     assert {s.name for s in ends} >= {"LEFT", "QUIT", "SOLD", "MOVED_FROM", "DIVORCED", "RETIRED_FROM"}
     assert list(World(plan=FREE.plan)) == TOLD_FREELY
-    assert all(not s.name and not s.told_as for e in EPISODES for s in e.said)
+    assert all(not s.name and not s.reported_as for e in EPISODES for s in e.said)
 
 
 def test_an_end_has_a_name_of_its_own_only_where_its_state_was_told():
@@ -166,7 +166,7 @@ def test_a_free_reply_reads_as_what_was_told(told):
         assert ends == (expected[::-1] if name.reversed else expected) or (
             RELATIONS[said.relation].symmetric and ends == expected[::-1]
         )
-        assert fact.kind == (said.told_as or said.kind)
+        assert fact.kind == (said.reported_as or said.kind)
         if said.is_named_end:
             instant = fact.valid_to if fact.kind == "ended" else fact.valid_from
             assert (instant, fact.inferred) == (end_of(said, at), not said.until)

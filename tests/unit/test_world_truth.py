@@ -85,7 +85,7 @@ def test_an_end_without_a_start_begins_nobody_knows_when():
 
 
 def test_an_end_of_its_own_name_is_an_end_of_the_state():
-    left = (replace(told(90, "acme", "ended", until=iso(31))[1][0], name="LEFT", told_as="happened"),)
+    left = (replace(told(90, "acme", "ended", until=iso(31))[1][0], name="LEFT", reported_as="happened"),)
     episode = told(90, "acme")[0]
     truth = Truth.of([], (told(0, "acme"), (episode, left)))
 
