@@ -117,6 +117,7 @@ class RelationType:
     object: ObjectKind | None = None
     symmetric: StrictBool = False
     excludes: tuple[_Name, ...] = ()
+    independent: tuple[_Name, ...] = ()  # names that a statement of this one is never compared with
     same_as: _Name | None = None
     inverse_of: _Name | None = None
     subject_type: _Label = ""  # CamelCase label; "" = any
@@ -154,6 +155,41 @@ class Ontology:
     def get(self, name: str) -> RelationType | None:
         """Return the declaration of a relation, None where there is none."""
         return self.relations.get(name)
+
+    def lists(self, name: str) -> bool:
+        """Whether this ontology declares the relation."""
+        return name in self.relations
+
+    def main_name(self, name: str) -> str:
+        """Return the name that a relation folds to: the end of its same_as and inverse_of, else itself."""
+        relation = self.relations.get(name)
+        while relation is not None and (target := relation.same_as or relation.inverse_of):
+            name, relation = target, self.relations.get(target)
+        return name
+
+    def are_independent(self, a: str, b: str) -> bool:
+        """Whether no model compares statements of these two names, because the ontology answers.
+
+        It answers for two listed names that fold to different main names (what excludes what is declared
+        too), and where one of the names, or the main name of one, declares the other `independent`. Names
+        that fold to one main name are never independent.
+        """
+        mains = self.main_name(a), self.main_name(b)
+        if mains[0] == mains[1]:
+            return False
+        if self.lists(a) and self.lists(b):
+            return True
+        return self._names_independent(a, mains[0], mains[1]) or self._names_independent(b, *mains[::-1])
+
+    def _names_independent(self, name: str, main: str, other: str) -> bool:
+        """Whether `name`, or its main name, declares a name independent that folds to `other`."""
+        declared = (self.relations.get(each) for each in {name, main})
+        return any(
+            self.main_name(each) == other
+            for relation in declared
+            if relation is not None
+            for each in relation.independent
+        )
 
     def __iter__(self) -> Iterator[RelationType]:
         return iter(self.relations.values())
@@ -230,10 +266,11 @@ def _read(cls: type[_T], kind: str, name: str, table: object, known: Mapping[str
 
 
 def _check_cycles(relations: Mapping[str, RelationType]) -> None:
-    """Refuse names that lead to themselves by same_as and inverse_of, or exclude themselves."""
+    """Refuse names that lead to themselves by same_as and inverse_of, or exclude themselves and the like."""
     for name, relation in relations.items():
-        if name in relation.excludes:
-            raise SettingsError(f"ontology.relations.{name}.excludes names itself: take it out.")
+        for key in ("excludes", "independent"):
+            if name in getattr(relation, key):
+                raise SettingsError(f"ontology.relations.{name}.{key} names itself: take it out.")
         seen = {name}
         step = relation.same_as or relation.inverse_of
         while step is not None:

@@ -179,10 +179,29 @@ def ground(extraction: Extraction, request: ExtractionRequest) -> Extraction:
             dated = _dated(fact, read, request.episode.reference_time)
             dropped += [f"facts[{place}]: a date of it is not in the text"] * (dated != fact)
             facts.append(dated)
+    extraction = replace(extraction, entities=_in_context(extraction.entities, request))
     if not dropped:
         return extraction
     whole = replace(extraction, facts=tuple(facts), dropped=(*extraction.dropped, *dropped))
     return with_entities(whole, kept)
+
+
+def _in_context(
+    entities: tuple[ExtractedEntity, ...], request: ExtractionRequest
+) -> tuple[ExtractedEntity, ...]:
+    """Return the entities, marked where a previous episode has the name as words of its text or as speaker (R14a)."""
+    previous = " ".join(
+        f" {' '.join(_WORDS.findall(names.folded(f'{episode.text} {episode.speaker or str()}')))} "
+        for episode in request.previous
+    )
+    if not previous:
+        return entities
+    return tuple(
+        replace(entity, in_context=True)
+        if f" {' '.join(_WORDS.findall(names.folded(entity.name)))} " in previous
+        else entity
+        for entity in entities
+    )
 
 
 def _dated(fact: ExtractedFact, read: ReadTexts, said_at: Instant) -> ExtractedFact:

@@ -50,6 +50,40 @@ def test_an_unknown_relation_is_none():
     assert shipped().get("FEEDS") is None
 
 
+def test_two_listed_names_are_never_compared():
+    ontology = shipped().extended({"FEEDS": {}})
+    assert ontology.lists("FEEDS")
+    assert not ontology.lists("PAINTED")
+    assert ontology.are_independent("FEEDS", "LIKES")
+    assert not ontology.are_independent("PAINTED", "LIKES")
+
+
+def test_independence_holds_in_both_directions_and_for_names_that_nothing_else_lists():
+    ontology = shipped().extended({"FEEDS": {"independent": ["PAINTED"]}})
+    assert ontology.are_independent("FEEDS", "PAINTED")
+    assert ontology.are_independent("PAINTED", "FEEDS")
+    assert not ontology.are_independent("FEEDS", "SKETCHED")
+    assert not ontology.are_independent("PAINTED", "SKETCHED")
+
+
+def test_independence_is_that_of_the_names_that_names_fold_to():
+    ontology = shipped().extended(
+        {
+            "FEEDS": {"independent": ["SKETCHED"]},
+            "NOURISHES": {"same_as": "FEEDS"},
+            "FED_BY": {"inverse_of": "NOURISHES"},
+        }
+    )
+    assert ontology.main_name("FED_BY") == "FEEDS"
+    assert ontology.are_independent("FED_BY", "SKETCHED")
+    assert not ontology.are_independent("FED_BY", "NOURISHES")
+
+
+def test_a_name_is_not_independent_of_itself():
+    assert not shipped().are_independent("LIKES", "LIKES")
+    assert not shipped().are_independent("PAINTED", "PAINTED")
+
+
 def test_settings_add_a_relation_and_override_one_key():
     extended = shipped().extended(
         {
@@ -85,6 +119,9 @@ def test_settings_add_a_relation_and_override_one_key():
             {"OWNS": {"excludes": ["likes"]}}, "a relation name is needed", id="a-wrong-name-in-a-list"
         ),
         pytest.param({"OWNS": {"excludes": ["OWNS"]}}, "names itself", id="it-excludes-itself"),
+        pytest.param(
+            {"OWNS": {"independent": ["OWNS"]}}, "independent names itself", id="it-is-independent-of-itself"
+        ),
         pytest.param({"OWNS": {"description": 3}}, "a text in quotes is needed", id="a-number-for-a-text"),
         pytest.param(
             {"OWNS": {"subject_type": "a person"}}, "a label such as Person is needed", id="a-wrong-label"
