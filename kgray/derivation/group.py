@@ -261,7 +261,7 @@ class GroupGraph:
                 self._linked.update(self.slot_keys(partner))
 
     def needed(self, opened: Claim, ended: Claim) -> Instant:
-        """Return the record time of the last declaration, verdict or move that lets a claim end another (R17)."""
+        """Return the record time of the last record that lets a claim end another (R17)."""
         moved, moved_too = self.moved.get(opened.said[1:], 0), self.moved.get(ended.said[1:], 0)
         since = max(moved, moved_too) if moved != moved_too else 0
         if opened.statement == ended.statement:

@@ -1,5 +1,4 @@
-"""Names and their bearers: entities through merges and splits (R14a-R16, R21), relations by declarations
-(R17).
+"""Names and their bearers: entities through merges and splits, relations by declarations (R14a-R17, R21).
 
 An operation names entities as they showed when it was recorded. A mention keeps the id that it was resolved
 to; the entity it shows as follows by applying the operations in force, in order. So undoing one gives its
@@ -296,7 +295,7 @@ class Traits:
 
 
 class Relations:
-    """The relation names of a group: which of them live evidence uses, and what the ontology declares (R17)."""
+    """The relation names that a group's live evidence uses, and the declarations about names (R17)."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()
@@ -408,8 +407,20 @@ class Relations:
 
     def traits(self, shown: str) -> Traits:
         """Return what is declared of the class of names that shows as `shown`."""
-        if shown in self._traits:
-            return self._traits[shown]
+        if shown not in self._traits:
+            members = self._members(shown)
+            cardinality, since = self._cardinality(members)
+            latest = [
+                ((d.sequence, d.ordinal), d.value == "yes")
+                for member in members
+                for d, _ in self._aspects.get((member, "symmetric"), ())[-1:]
+            ]
+            is_symmetric = max(latest)[1] if latest else False
+            self._traits[shown] = Traits(cardinality, since, is_symmetric, self._excluded(shown, members))
+        return self._traits[shown]
+
+    def _members(self, shown: str) -> dict[str, Folded]:
+        """Return the names that fold to one, itself included."""
         members = {shown: self.folded(shown)}
         waiting = [shown]
         for member in waiting:  # which grows
@@ -417,33 +428,33 @@ class Relations:
                 if partner not in members and self.folded(partner).name == shown:
                     members[partner] = self.folded(partner)
                     waiting.append(partner)
-        declared: list[tuple[Place, str, Instant]] = []
-        symmetric: tuple[Place, bool] | None = None
+        return members
+
+    def _cardinality(self, members: Mapping[str, Folded]) -> tuple[str | None, Instant]:
+        """Return the newest declared cardinality, and since when it is declared without a break."""
+        declared = sorted(
+            ((d.sequence, d.ordinal), as_flipped(d.value) if flipped else d.value, recorded)
+            for member, (_, flipped, _) in members.items()
+            for d, recorded in self._aspects.get((member, "cardinality"), ())
+        )
+        if not declared or declared[-1][1] == UNKNOWN:
+            return None, 0
+        # A repetition of the one in force changes nothing, so the earlier one counts as needed (R2).
+        newest = declared[-1][1]
+        same = itertools.takewhile(lambda item: item[1] == newest, reversed(declared))
+        return newest, min(recorded for _, _, recorded in same)
+
+    def _excluded(self, shown: str, members: Mapping[str, Folded]) -> dict[str, Instant]:
+        """Return the names that exclude a class, with the record time of the last declaration needed."""
         excluded: dict[str, Instant] = {}
-        for member, (_, flipped, member_since) in sorted(members.items()):
-            for d, recorded in self._aspects.get((member, "cardinality"), ()):
-                value = as_flipped(d.value) if flipped else d.value
-                declared.append(((d.sequence, d.ordinal), value, recorded))
-            for d, _ in self._aspects.get((member, "symmetric"), ())[-1:]:
-                latest = ((d.sequence, d.ordinal), d.value == "yes")
-                symmetric = max(symmetric, latest) if symmetric else latest
+        for member, (_, _, member_since) in members.items():
             for partner in self._partners.get(member, ()):
-                d, recorded = self._pairs[frozenset((member, partner))]
+                declaration, recorded = self._pairs[frozenset((member, partner))]
                 rival, _, rival_since = self.folded(partner)
-                if d.value == "excludes" and rival != shown:
+                if declaration.value == "excludes" and rival != shown:
                     needed = max(recorded, rival_since, member_since)
                     excluded[rival] = min(needed, excluded.get(rival, needed))
-        newest: str | None = None
-        since = 0
-        declared.sort()
-        if declared and declared[-1][1] != UNKNOWN:
-            # A repetition of the one in force changes nothing, so the earlier one counts as needed (R2).
-            newest = declared[-1][1]
-            same = itertools.takewhile(lambda item: item[1] == newest, reversed(declared))
-            since = min(recorded for _, _, recorded in same)
-        traits = Traits(newest, since, bool(symmetric and symmetric[1]), excluded)
-        self._traits[shown] = traits
-        return traits
+        return excluded
 
 
 def as_flipped(cardinality: str) -> str:

@@ -36,7 +36,7 @@ Span = tuple[Instant | None, Instant | None]
 
 
 def statement_floor(embedder: str) -> float:
-    """Return the cosine from which statements about one thing are compared. embedder: its identity"""
+    """Return the cosine from which statements about one thing are compared, by the embedder's identity."""
     return next((floor for start, floor in _FLOORS if embedder.startswith(start)), _OTHER_FLOOR)
 
 
@@ -126,11 +126,11 @@ class Comparer:
             sorted_out.setdefault(allowed, []).append(statement)
         same, *others = sorted_out.get("same", [None])
         rest = [*sorted_out.get("independent", ()), *(s for s in others if s is not None)]
-        lists = (tuple(sorted_out.get(word, ())) for word in ("contradicts", "ends"))
-        return Compared(same, *lists, tuple(rest))
+        contradicts, ends = (tuple(sorted_out.get(word, ())) for word in ("contradicts", "ends"))
+        return Compared(same, contradicts, ends, tuple(rest))
 
     def sentence(self, statement: Statement) -> str:
-        """Return the sentence of a statement's earliest evidence that it held or happened, which is fixed (R21)."""
+        """Return the sentence that stands for a statement in questions (R17a, R21)."""
         return self.case.state.graph.sentence(statement)
 
     def _allows(self, new: NewFact, statement: Statement, word: str, own: Statement | None) -> bool:
@@ -158,32 +158,33 @@ class Comparer:
         # Nothing but its nearness speaks for a statement of the last class.
         classes.append([s for cosine, s in near if cosine >= floor])
         chosen: list[Statement] = []
-        for members in classes:
+        for each in classes:
             room = MAX_COMPARED - len(chosen)
-            if len(members) > room:  # the most alike, then the oldest
-                alike = {s.id: self._cosine(vector, s) for s in members}
-                members = sorted(members, key=lambda s: (-alike[s.id], s.born, s.id))[:room]
-            chosen += members
+            if len(each) > room:  # the most alike, then the oldest
+                alike = {s.id: self._cosine(vector, s) for s in each}
+                each.sort(key=lambda s: (-alike[s.id], s.born, s.id))
+            chosen += each[:room]
         return sorted(chosen, key=lambda s: (s.born, s.id))
 
     def _between(self, new: NewFact) -> list[Statement]:
         """Return the statements between the same two ends, in either direction."""
-        ends: list[tuple[object, ...]] = [(new.subject, new.target)]
+        ends: list[tuple[str, str | Value]] = [(new.subject, new.target)]
         if isinstance(new.target, str):
             ends.append((new.target, new.subject))
         graph = self.case.state.graph
-        stored = [graph.statements[id_] for pair in ends for id_ in graph.by_ends.get(pair) or ()]  # type:
-        ignore[call - overload]
+        stored = [graph.statements[id_] for pair in ends for id_ in graph.by_ends.get(pair) or ()]
         if new.fact.only:  # two fields of one record are independent
             return stored
         return [*stored, *(s for pair in ends for s in self.new.by.get(pair, ()))]
 
     def _beside(self, new: NewFact) -> list[Statement]:
-        """Return the statements of the same subject and relation; two of one message in the present hold together."""
+        """Return the statements of the same subject and relation.
+
+        Not those of the same message, if both are in the present tense: such two hold together.
+        """
         graph, (subject, relation, _) = self.case.state.graph, new.key
-        stored = [
-            graph.statements[id_] for id_ in (graph.slots.get(("s", subject, relation)) or ())[-NEWEST:]
-        ]
+        slot = graph.slots.get(("s", subject, relation)) or ()
+        stored = [graph.statements[id_] for id_ in slot[-NEWEST:]]
         if new.fact.only:
             return []
         made = self.new.by.get(("s", subject, relation), ())
@@ -240,7 +241,7 @@ class Comparer:
         return None if embedding is None else quantised(embedding.vector)
 
     def _cosine(self, vector: Quantised | None, statement: Statement) -> float:
-        """Return the cosine with a statement's vector; notes a vector that must be read first, and returns -1."""
+        """Return the cosine with a statement's vector; -1 for one that is missing, or must be read first."""
         case = self.case
         other = case.state.statement_vector(statement.id)
         if other is None and (said := case.answers.vectors.get(statement.wording)) is not None:
@@ -270,7 +271,7 @@ def _claim(fact: ExtractedFact) -> Span:
 
 
 def _meet(some: Iterable[Span], others: Iterable[Span]) -> bool:
-    """Whether one of some spans and one of the others have an instant in common; one without length lies in it."""
+    """Whether one of some spans and one of the others, which has a length, have an instant in common."""
     spans = [span for span in others if span[0] is None or span[0] != span[1]]
     return any(_overlap(a, b) for a in some for b in spans)
 

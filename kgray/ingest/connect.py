@@ -66,7 +66,7 @@ class Connected:
 
 
 def connect(case: Case, resolved: Resolved, relations: Relations) -> Connected:
-    """Return the evidence of all facts, in their order; while its question is open, a fact makes a new statement."""
+    """Return the evidence of all facts; while its question is open, a fact makes a new statement."""
     return _Connector(case, resolved, relations).connect()
 
 
@@ -236,7 +236,7 @@ class _Connector:
         if at is None and kind == "ended":
             at, precision = self.case.episode.reference_time, "instant"
         for statement in ended:
-            dates = {"valid_from": None, "from_precision": None, "valid_to": None, "to_precision": None}
+            dates: dict[str, Any] = {"valid_from": None, "from_precision": None, "valid_to": None, "to_precision": None}
             if kind == "ended":
                 dates |= {"valid_to": at, "to_precision": precision}
             self._record(
@@ -256,7 +256,7 @@ class _Connector:
         is_reversed: bool = False,
         changed: Mapping[str, Any] | None = None,
     ) -> Evidence:
-        """Add the evidence of a fact about a statement. born: None = this evidence founds it"""
+        """Add the evidence of a fact about a statement; without `born` it founds the statement."""
         # After a split a part may have an id that is not recorded yet: this evidence records it (R16).
         self.result.births.setdefault(statement, born or place)
         same, closes = self._sharing[fact.text], fact.kind in _CLOSING
@@ -277,7 +277,7 @@ class _Connector:
         return evidence
 
     def _judge(self, statement: Statement, compared: Compared) -> None:
-        """Record a verdict on each pair that was compared, but for those with which the fact was found the same."""
+        """Record a verdict on each compared pair that contradicts or is independent."""
         judge = self.case.rules.judge
         for others, is_exclusive in ((compared.contradicts, True), (compared.independent, False)):
             for other in others:
@@ -307,8 +307,14 @@ class _Connector:
         a, b = min(one.id, other.id), max(one.id, other.id)
         if (a, b) in self.result.verdicts or self.case.state.graph.verdict(a, b) is not None:
             return
-        place = {"sequence": self.case.episode.sequence, "ordinal": next(self._verdicts)}
-        self.result.verdicts[a, b] = Verdict(**place, a=a, b=b, exclusive=is_exclusive, judge=judge)
+        self.result.verdicts[a, b] = Verdict(
+            sequence=self.case.episode.sequence,
+            ordinal=next(self._verdicts),
+            a=a,
+            b=b,
+            exclusive=is_exclusive,
+            judge=judge,
+        )
 
 
 def _relation_words(name: str, ontology: Ontology) -> Iterator[str]:
@@ -322,7 +328,7 @@ def _relation_words(name: str, ontology: Ontology) -> Iterator[str]:
 
 
 def _within(marks: Marks, known: Marks) -> bool:
-    """Whether a sentence names no number or qualifier that a known one lacks, and is negated as that one is."""
+    """Whether a known sentence has all numbers and qualifiers of another, and the same negation."""
     return marks[0] <= known[0] and marks[1] == known[1] and marks[2] <= known[2]
 
 

@@ -189,19 +189,20 @@ def ground(extraction: Extraction, request: ExtractionRequest) -> Extraction:
 def _in_context(
     entities: tuple[ExtractedEntity, ...], request: ExtractionRequest
 ) -> tuple[ExtractedEntity, ...]:
-    """Return the entities, marked where a previous episode has the name as words of its text or as speaker (R14a)."""
-    previous = " ".join(
-        f" {' '.join(_WORDS.findall(names.folded(f'{episode.text} {episode.speaker or str()}')))} "
-        for episode in request.previous
-    )
+    """Return the entities, marked where a previous episode has the name in its text or as its speaker (R14a)."""
+    texts = (f"{episode.text}\n{episode.speaker or ''}" for episode in request.previous)
+    previous = "|".join(map(_plain_words, texts))
     if not previous:
         return entities
     return tuple(
-        replace(entity, in_context=True)
-        if f" {' '.join(_WORDS.findall(names.folded(entity.name)))} " in previous
-        else entity
+        replace(entity, in_context=True) if _plain_words(entity.name) in previous else entity
         for entity in entities
     )
+
+
+def _plain_words(text: str) -> str:
+    """Return the words of a text without case and accents, each between spaces."""
+    return f" {' '.join(_WORDS.findall(names.folded(text)))} "
 
 
 def _dated(fact: ExtractedFact, read: ReadTexts, said_at: Instant) -> ExtractedFact:
