@@ -21,7 +21,7 @@ from bench.timed import ModelClock, TimedModels
 from bench.world import Errors, Oracle, TrueFact, World, WorldModel, WorldPlan
 from bench.world.questions import TrueObjects, WorldQuestion, rounds, true_answers
 from kgray.backends.hashing import HashingEmbedder
-from kgray.ports import Extractor, Judge, Store
+from kgray.ports import Embedder, Extractor, Judge, Store
 from kgray.settings import PipelineSettings
 
 
@@ -38,6 +38,7 @@ class QualityResult:
     seed: int
     episodes: int
     relations: str
+    embedder: str
     pipeline: str
     errors: Errors
     committed: int = 0
@@ -90,17 +91,21 @@ def run(
     *,
     errors: Errors,
     models: MakeModels = in_process,
+    embedder: Embedder | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> QualityResult:
     """Ingest a world into a store of its own and score its first group.
 
-    pipeline: extraction and resolution, as the settings of these names.
+    pipeline: extraction and resolution, as the settings of these names. embedder: None = hashing
     """
+    embedder = embedder or HashingEmbedder()
     oracle = Oracle(World(plan=plan), errors)
-    result = QualityResult(plan.seed, plan.episodes, plan.relations, " ".join(pipeline.values()), errors)
+    result = QualityResult(
+        plan.seed, plan.episodes, plan.relations, embedder.identity, " ".join(pipeline.values()), errors
+    )
     clock = ModelClock()
     with tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder, models(oracle, pipeline) as asked:
-        timed = TimedModels(asked.extractor, asked.judge, HashingEmbedder(), clock)
+        timed = TimedModels(asked.extractor, asked.judge, embedder, clock)
         shape = PipelineSettings(**pipeline)  # type: ignore[arg-type]
         with plain_parts(timed, timed, timed, Path(folder), shape) as parts:
             accept(parts.store, [episode.draft for episode in oracle.world])
