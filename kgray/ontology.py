@@ -118,6 +118,7 @@ class RelationType:
     symmetric: StrictBool = False
     excludes: tuple[_Name, ...] = ()
     independent: tuple[_Name, ...] = ()  # names that a statement of this one is never compared with
+    may_end: tuple[_Name, ...] = ()  # states that an event of this name may have ended: those are compared
     same_as: _Name | None = None
     inverse_of: _Name | None = None
     subject_type: _Label = ""  # CamelCase label; "" = any
@@ -167,29 +168,32 @@ class Ontology:
             name, relation = target, self.relations.get(target)
         return name
 
+    def object_kind(self, name: str) -> ObjectKind | None:
+        """Return the kind of a relation's objects: its own, else that of the relation it is the same as."""
+        relation = self.relations.get(name)
+        while relation is not None and relation.object is None and relation.same_as:
+            relation = self.relations.get(relation.same_as)
+        return None if relation is None else relation.object
+
     def are_independent(self, a: str, b: str) -> bool:
         """Whether no model compares statements of these two names, because the ontology answers.
 
         It answers for two listed names that fold to different main names (what excludes what is declared
-        too), and where one of the names, or the main name of one, declares the other `independent`. Names
-        that fold to one main name are never independent.
+        too), unless one may end the other; and where one of the names, or its main name, declares the other
+        `independent`. Names that fold to one main name are never independent.
         """
-        mains = self.main_name(a), self.main_name(b)
-        if mains[0] == mains[1]:
+        if self.main_name(a) == self.main_name(b):
             return False
-        if self.lists(a) and self.lists(b):
+        if self._declares("independent", a, b) or self._declares("independent", b, a):
             return True
-        return self._names_independent(a, mains[0], mains[1]) or self._names_independent(b, *mains[::-1])
+        both_listed = self.lists(a) and self.lists(b)
+        return both_listed and not (self._declares("may_end", a, b) or self._declares("may_end", b, a))
 
-    def _names_independent(self, name: str, main: str, other: str) -> bool:
-        """Whether `name`, or its main name, declares a name independent that folds to `other`."""
-        declared = (self.relations.get(each) for each in {name, main})
-        return any(
-            self.main_name(each) == other
-            for relation in declared
-            if relation is not None
-            for each in relation.independent
-        )
+    def _declares(self, key: Literal["independent", "may_end"], name: str, other: str) -> bool:
+        """Whether `name`, or its main name, names under this key a relation with the main name of `other`."""
+        declared = (self.relations.get(each) for each in {name, self.main_name(name)})
+        named = (each for relation in declared if relation is not None for each in getattr(relation, key))
+        return self.main_name(other) in map(self.main_name, named)
 
     def __iter__(self) -> Iterator[RelationType]:
         return iter(self.relations.values())
@@ -268,7 +272,7 @@ def _read(cls: type[_T], kind: str, name: str, table: object, known: Mapping[str
 def _check_cycles(relations: Mapping[str, RelationType]) -> None:
     """Refuse names that lead to themselves by same_as and inverse_of, or exclude themselves and the like."""
     for name, relation in relations.items():
-        for key in ("excludes", "independent"):
+        for key in ("excludes", "independent", "may_end"):
             if name in getattr(relation, key):
                 raise SettingsError(f"ontology.relations.{name}.{key} names itself: take it out.")
         seen = {name}

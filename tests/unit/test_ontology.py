@@ -84,6 +84,24 @@ def test_a_name_is_not_independent_of_itself():
     assert not shipped().are_independent("PAINTED", "PAINTED")
 
 
+def test_an_event_that_may_end_a_state_is_compared_with_it_although_both_are_listed():
+    ontology = shipped().extended({"EMPTIED": {"may_end": ["OWNS"]}, "HAS_OWNER": {"same_as": "OWNED_BY"}})
+    assert not shipped().are_independent("SOLD", "OWNS")
+    assert not ontology.are_independent("OWNS", "EMPTIED")
+    assert not ontology.are_independent("EMPTIED", "HAS_OWNER")
+    assert ontology.are_independent("EMPTIED", "LIKES")
+
+
+def test_a_synonym_has_the_objects_of_its_main_name_and_an_inverse_has_not():
+    ontology = shipped().extended({"TONNAGE": {"same_as": "COSTS"}, "FED": {"inverse_of": "LIVES_IN"}})
+    assert [ontology.object_kind(name) for name in ("COSTS", "TONNAGE", "FED", "PAINTED")] == [
+        "value",
+        "value",
+        None,
+        None,
+    ]
+
+
 def test_settings_add_a_relation_and_override_one_key():
     extended = shipped().extended(
         {
