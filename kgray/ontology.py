@@ -32,6 +32,7 @@ from kgray.settings.checks import CLOSED, fault, one_line, unknown
 
 Cardinality = Literal["single", "single_object", "many", "depends"]
 ObjectKind = Literal["entity", "value"]
+PairKey = Literal["excludes", "independent", "may_end"]  # keys of a relation that name others
 
 _LABEL = re.compile(r"[A-Z][A-Za-z0-9]*")
 # The slots that a phrase may end in; backends/rules gives them their meaning.
@@ -158,15 +159,26 @@ class Ontology:
         return self.relations.get(name)
 
     def lists(self, name: str) -> bool:
-        """Whether this ontology declares the relation."""
-        return name in self.relations
+        """Whether a table says what the relation is; one that names nothing but `independent` does not."""
+        relation = self.relations.get(name)
+        return relation is not None and not (
+            relation.independent and relation == RelationType(name=name, independent=relation.independent)
+        )
+
+    def folded(self, name: str) -> tuple[str, bool]:
+        """Return the name at the end of a relation's same_as and inverse_of, and whether ends are exchanged.
+
+        A name that has neither is returned as it is.
+        """
+        is_turned, relation = False, self.relations.get(name)
+        while relation is not None and (target := relation.same_as or relation.inverse_of):
+            is_turned ^= relation.inverse_of is not None
+            name, relation = target, self.relations.get(target)
+        return name, is_turned
 
     def main_name(self, name: str) -> str:
-        """Return the name that a relation folds to: the end of its same_as and inverse_of, else itself."""
-        relation = self.relations.get(name)
-        while relation is not None and (target := relation.same_as or relation.inverse_of):
-            name, relation = target, self.relations.get(target)
-        return name
+        """Return the name that a relation folds to."""
+        return self.folded(name)[0]
 
     def object_kind(self, name: str) -> ObjectKind | None:
         """Return the kind of a relation's objects: its own, else that of the relation it is the same as."""
@@ -184,12 +196,12 @@ class Ontology:
         """
         if self.main_name(a) == self.main_name(b):
             return False
-        if self._declares("independent", a, b) or self._declares("independent", b, a):
+        if self.declares("independent", a, b) or self.declares("independent", b, a):
             return True
         both_listed = self.lists(a) and self.lists(b)
-        return both_listed and not (self._declares("may_end", a, b) or self._declares("may_end", b, a))
+        return both_listed and not (self.declares("may_end", a, b) or self.declares("may_end", b, a))
 
-    def _declares(self, key: Literal["independent", "may_end"], name: str, other: str) -> bool:
+    def declares(self, key: PairKey, name: str, other: str) -> bool:
         """Whether `name`, or its main name, names under this key a relation with the main name of `other`."""
         declared = (self.relations.get(each) for each in {name, self.main_name(name)})
         named = (each for relation in declared if relation is not None for each in getattr(relation, key))
@@ -272,7 +284,7 @@ def _read(cls: type[_T], kind: str, name: str, table: object, known: Mapping[str
 def _check_cycles(relations: Mapping[str, RelationType]) -> None:
     """Refuse names that lead to themselves by same_as and inverse_of, or exclude themselves and the like."""
     for name, relation in relations.items():
-        for key in ("excludes", "independent", "may_end"):
+        for key in get_args(PairKey):
             if name in getattr(relation, key):
                 raise SettingsError(f"ontology.relations.{name}.{key} names itself: take it out.")
         seen = {name}

@@ -132,6 +132,22 @@ def test_a_name_is_not_independent_of_itself():
     assert not shipped().are_independent("PAINTED", "PAINTED")
 
 
+def test_a_table_of_independent_names_alone_does_not_list_its_name():
+    ontology = shipped().extended({"PAINTED": {"independent": ["SKETCHED"]}})
+    assert not ontology.lists("PAINTED")
+    assert ontology.are_independent("PAINTED", "SKETCHED")
+    assert not ontology.are_independent("PAINTED", "LIKES")
+
+
+def test_folding_says_whether_the_ends_are_exchanged():
+    ontology = shipped().extended({"FED_BY": {"inverse_of": "FEEDS"}, "FEEDER_OF": {"inverse_of": "FED_BY"}})
+    assert [ontology.folded(name) for name in ("FEEDS", "FED_BY", "FEEDER_OF")] == [
+        ("FEEDS", False),
+        ("FEEDS", True),
+        ("FEEDS", False),
+    ]
+
+
 def test_an_event_that_may_end_a_state_is_compared_with_it_although_both_are_listed():
     ontology = shipped().extended({"EMPTIED": {"may_end": ["OWNS"]}, "HAS_OWNER": {"same_as": "OWNED_BY"}})
     assert not shipped().are_independent("SOLD", "OWNS")
