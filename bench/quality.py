@@ -92,7 +92,7 @@ def run(
 ) -> QualityResult:
     """Ingest a world into a store of its own and score its first group.
 
-    pipeline: extraction, resolution and judging, as the settings of these names.
+    pipeline: extraction and resolution, as the settings of these names.
     """
     oracle = Oracle(World(plan=plan), errors)
     result = QualityResult(plan.seed, plan.episodes, " ".join(pipeline.values()), errors)
@@ -244,7 +244,7 @@ def misses(result: QualityResult) -> list[str]:
     for name, bound in TARGETS.items():
         if (figure := float(getattr(_Figures(result), name))) < bound:
             found.append(f"seed {result.seed}: {name} is {figure:.4f}, below {bound}")
-    cheapest = result.pipeline == "combined batched relation"
+    cheapest = result.pipeline == "combined batched"
     for name, bound in LIMITS.items() if cheapest else ():
         if (figure := float(getattr(_Figures(result), name))) > bound:
             found.append(f"seed {result.seed}: {name} is {figure:.4f}, above {bound}")

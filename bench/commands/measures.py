@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 @error_options
 @choice("--extraction", "combined", "separate")
 @choice("--resolution", "batched", "per_node")
-@choice("--judging", "relation", "statement")
 @click.option("--http", is_flag=True, help="Through a model server and the openai backend.")
 @file("--out", "The figures and the first faults, as JSON.")
 def quality(call: Call, seeds: tuple[int, ...], http: bool, out: Path | None, **given: Any) -> None:  # noqa: ANN401
@@ -50,7 +49,7 @@ def quality(call: Call, seeds: tuple[int, ...], http: bool, out: Path | None, **
     """
     from bench import quality as measured
 
-    pipeline = {name: given.pop(name) for name in ("extraction", "resolution", "judging")}
+    pipeline = {name: given.pop(name) for name in ("extraction", "resolution")}
     errors = errors_of(given)
     models = measured.over_http if http else measured.in_process
     results = [

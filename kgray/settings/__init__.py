@@ -111,7 +111,6 @@ class PipelineSettings:
 
     extraction: Literal["combined", "separate"] = "combined"
     resolution: Literal["batched", "per_node"] = "batched"
-    judging: Literal["relation", "statement"] = "relation"
     reflect_rounds: Annotated[int, within(0, 10)] = 0
     previous_episodes: Annotated[int, within(0, 1000)] = 4
     unit_tokens: Annotated[int, within(0)] = 1200

@@ -31,7 +31,7 @@ from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection
 from kgray.stores.neo4j.mapping import STORED
 
-VERSION = 8  # of the stored data; a database of another version is refused
+VERSION = 9  # of the stored data; a database of another version is refused
 _OLDEST = (5, 23)  # relationship uniqueness, `CALL (x) {}`
 _AWAIT_S = 600
 _UNIQUE = "CREATE CONSTRAINT {name} IF NOT EXISTS FOR {of} REQUIRE ({named}) IS UNIQUE"

@@ -15,7 +15,7 @@ from kgray.kinds import Kind
 APPLICATION_ID = 0x6B677279  # "kgry", in the header of the file
 FILE = "kgray.sqlite3"
 MARKER = f"{FILE}.made"  # beside the file: without it, a folder whose file is gone would pass for a new one
-VERSION = 9
+VERSION = 10
 
 # A vector of 1024 float32 and its names need 4.3 KB:
 #     page     bytes a vector, measured
