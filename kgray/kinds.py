@@ -382,7 +382,9 @@ STATEMENTS_BY_PLACE = Read("statements by place", EVIDENCE, (*_PLACE, "statement
 _WORDING = ("statement", "sequence", "text")
 EVIDENCE_OF = Read("evidence of statements", EVIDENCE, _WORDING, by="statement")
 STATEMENTS_SHOWN = Read("shown by statements", EVIDENCE, ("statement", "shown", "sequence"), by="statement")
-RELATIONS_BY_PLACE = Read("relations by place", EVIDENCE, (*_PLACE, "statement", "relation", "shown"))
+RELATIONS_BY_PLACE = Read(
+    "relations by place", EVIDENCE, (*_PLACE, "statement", "relation", "is_reversed", "shown")
+)
 WORDINGS_OF = Read(
     "wordings of statements", EVIDENCE, (*_PLACE, "statement", "relation", "text"), by="statement"
 )

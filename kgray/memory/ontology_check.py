@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import get_args
 
-from kgray.ontology import Ontology, PairKey, RelationType, shipped
+from kgray.ontology import PAIR_KEYS, Ontology, PairKey, RelationType, shipped
 
 _FLIPPED = {"single": "single_object", "single_object": "single"}
 _SMALL_WORDS = frozenset("A AN ARE IS THE WAS".split())
 _ENDING = re.compile(
     r"(?<=..)(?:INGS?|EDS?|ES?|S|YS?|IES|IED)$"
 )  # of FEEDS as of FEED, of STUDIES as of STUDY
-_PAIRS: tuple[PairKey, ...] = get_args(PairKey)
 _RIVALS: tuple[PairKey, ...] = ("excludes", "may_end")  # they say the contrary of `independent`
 
 
@@ -45,7 +43,7 @@ class _Check:
             target = relation.same_as or relation.inverse_of
             if target:
                 yield from self._of_fold(relation, target)
-            for key in _PAIRS:
+            for key in PAIR_KEYS:
                 for other in getattr(relation, key):
                     yield from self._of_pair(relation, key, other)
         yield from self._of_types()
@@ -185,7 +183,7 @@ class _Check:
         if self.ontology.main_name(name) == self.ontology.main_name(other):
             return True
         pairs = ((name, other), (other, name))
-        return any(self.ontology.declares(key, one, another) for key in _PAIRS for one, another in pairs)
+        return any(self.ontology.declares(key, one, another) for key in PAIR_KEYS for one, another in pairs)
 
 
 def _fault(name: str, key: str, message: str, *, is_note: bool = False) -> OntologyFault:

@@ -10,10 +10,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from kgray import kinds
-from kgray.ontology import Ontology, PairKey
+from kgray.ontology import PAIR_KEYS, Ontology
 from kgray.ports import Store
 
 LEAST = 3  # answers that agree
@@ -21,7 +21,6 @@ _NEARLY_ALL = 0.9
 _BY_CODE = frozenset({"record", "ontology", "person", "upgrade"})  # judges of verdicts that are no models
 _BARE = re.compile(r"[A-Z0-9_]+")  # TOML needs quotes around any other key
 _END = {"subject": 2, "target": 6, "value": 8}  # columns of a fact
-_PAIRS: tuple[PairKey, ...] = get_args(PairKey)
 _COUNTED = ("independent", "exclusive", "same", "reversed")
 Pair = tuple[str, str]
 Table = dict[str, str | list[str]]  # the keys of [ontology.relations.NAME]
@@ -146,10 +145,11 @@ class _Answers:
         statements: dict[str, _Said] = {}
         counted = set[tuple[str, str]]()
         found = self._store.rows(kinds.RELATIONS_BY_PLACE, self._group)
-        for sequence, _, statement, relation, shown in found:
+        for sequence, _, statement, relation, is_reversed, shown in found:
             if sequence not in self._live:
                 continue
             name, is_turned = self._ontology.folded(relation)
+            is_turned ^= is_reversed
             self._uses[name] += 1
             first = statements.setdefault(statement, _Said(name, is_turned, shown))
             if name == first.name or (statement, name) in counted:
@@ -226,7 +226,7 @@ class _Answers:
 
     def _is_answered(self, a: str, b: str) -> bool:
         """Whether the ontology says what two names are to each other."""
-        declared = any(self._ontology.declares(key, *pair) for key in _PAIRS for pair in ((a, b), (b, a)))
+        declared = any(self._ontology.declares(key, *pair) for key in PAIR_KEYS for pair in ((a, b), (b, a)))
         return declared or (self._ontology.lists(a) and self._ontology.lists(b))
 
     def _suggested(
