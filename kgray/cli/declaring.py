@@ -1,4 +1,4 @@
-"""ontology suggest, check: what a person may declare of relation names, and what contradicts itself."""
+"""ontology suggest, check: declarations that a person may add, and contradictions between declarations."""
 
 from __future__ import annotations
 
@@ -34,34 +34,36 @@ def suggest(call: Call, group: str, limit: int) -> None:
     """List names of which models answered alike at least three times, with the lines for your settings.
 
     Two names: independent (their statements were never exclusive), same_as, inverse_of (one statement under
-    both names). One name: the cardinality single or many. What you declare is not asked again.
+    both names). One name: the cardinality single or many. No model is asked about declared names again.
 
       kgray ontology suggest --group team
     """
     from kgray.memory.ontology_suggest import settings_of
 
     with call.reader(group) as memory:
-        found = finished(memory.relation_suggestions(group=group, limit=limit))
-    if call.emitted({"pairs": [one.as_dict() for one in found]}):
+        suggestions = finished(memory.relation_suggestions(group=group, limit=limit))
+    if call.emitted({"pairs": [suggestion.as_dict() for suggestion in suggestions]}):
         return
-    if not found:
+    if not suggestions:
         click.echo("No suggestions: no three answers about the same names agree.")
-    for one in found:
-        click.echo(click.style(_headline(one), bold=True).encode())
-        for sentence in one.examples:
+        return
+    for suggestion in suggestions:
+        click.echo(click.style(_headline(suggestion), bold=True).encode())
+        for sentence in suggestion.examples:
             click.echo(f"  {printing.fitted(printing.plain(sentence), _SENTENCE)}".encode())
-    if found:
-        printing.note("these lines declare all of them; take those that you agree with, into your settings:")
-        click.echo()
-        click.echo(settings_of(found).rstrip().encode())
+    printing.note(
+        "the lines below declare all of them: copy the lines that you agree with into your settings"
+    )
+    click.echo()
+    click.echo(settings_of(suggestions).rstrip().encode())
 
 
-def _headline(one: RelationSuggestion) -> str:
-    name, counts = one.names[0], one.counts
-    pairs = ", ".join(f"{counts[answer]} {answer}" for answer in counts if counts[answer])
-    if one.kind == "cardinality":
-        return f'{name}: cardinality "{one.value}" ({pairs})'
-    return f"{name}: {one.kind} {one.names[1]} ({pairs})"
+def _headline(suggestion: RelationSuggestion) -> str:
+    name = suggestion.names[0]
+    counts = ", ".join(f"{count} {answer}" for answer, count in suggestion.counts.items() if count)
+    if suggestion.kind == "cardinality":
+        return f'{name}: cardinality "{suggestion.value}" ({counts})'
+    return f"{name}: {suggestion.kind} {suggestion.names[1]} ({counts})"
 
 
 @command("Contradictions in your ontology.", of=ontology)
@@ -78,13 +80,14 @@ def check(call: Call) -> int:
 
     settings = call.settings()
     file = config_file(call.config, call.folder, os.environ)
-    found = faults_of(wiring.build_ontology(settings))
-    rows = [(_place(one.key, file, os.environ) | {"message": one.message}, one.is_note) for one in found]
-    faults, notes = ([row for row, is_note in rows if is_note is wanted] for wanted in (False, True))
+    rows: dict[bool, list[dict[str, Any]]] = {False: [], True: []}  # of faults, of notes
+    for fault in faults_of(wiring.build_ontology(settings)):
+        rows[fault.is_note].append(_place(fault.key, file, os.environ) | {"message": fault.message})
+    faults, notes = rows[False], rows[True]
     if not call.emitted({"faults": faults, "notes": notes}):
-        for row, is_note in rows:
-            what = "note" if is_note else "fault"
-            click.echo(printing.plain(f"{what}: {row['file']}: {row['key']}: {row['message']}").encode())
+        lines = [("fault", row) for row in faults] + [("note", row) for row in notes]
+        for word, row in lines:
+            click.echo(printing.plain(f"{word}: {row['file']}: {row['key']}: {row['message']}").encode())
         if not faults:
             click.echo("No faults.")
     if faults:
@@ -93,7 +96,7 @@ def check(call: Call) -> int:
 
 
 def _place(key: str, file: Path | None, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the file and the key that a fault is about; a variable where that says it."""
+    """Return the file and the key of a fault; of a key that a variable sets, the variable."""
     variable = f"KGRAY_{key.upper().replace('.', '_')}"
     if environ.get(variable):
         return {"file": "the environment", "key": variable}

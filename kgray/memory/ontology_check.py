@@ -1,4 +1,4 @@
-"""Contradictions inside an ontology that people extended: what `kgray ontology check` reports."""
+"""Contradictions inside an ontology that people extended: the report of `kgray ontology check`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RIVALS: tuple[PairKey, ...] = ("excludes", "may_end")  # they say the contrary 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OntologyFault:
-    """One contradiction. key: ontology.relations.NAME.KEY; message: what and why, then what to do."""
+    """One contradiction. key: ontology.relations.NAME.KEY; message: the contradiction, then the remedy."""
 
     key: str
     message: str
@@ -27,30 +27,30 @@ class OntologyFault:
 
 def faults_of(ontology: Ontology) -> list[OntologyFault]:
     """Return the contradictions that the settings brought into an ontology, by key; the notes last."""
-    found = _Check(ontology, shipped()).faults()
-    return sorted(dict.fromkeys(found), key=lambda one: (one.is_note, one.key, one.message))
+    faults = dict.fromkeys(_Check(ontology, shipped()).faults())
+    return sorted(faults, key=lambda fault: (fault.is_note, fault.key, fault.message))
 
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """An ontology beside the one that it extends."""
+    """An ontology, and the ontology that it extends."""
 
     ontology: Ontology
-    known: Ontology
+    base: Ontology
 
     def faults(self) -> Iterator[OntologyFault]:
         for relation in self.ontology:
             target = relation.same_as or relation.inverse_of
             if target:
-                yield from self._of_fold(relation, target)
+                yield from self._fold_faults(relation, target)
             for key in PAIR_KEYS:
-                for other in getattr(relation, key):
-                    yield from self._of_pair(relation, key, other)
-        yield from self._of_types()
-        yield from self._of_likeness()
+                for partner in getattr(relation, key):
+                    yield from self._pair_faults(relation, key, partner)
+        yield from self._type_faults()
+        yield from self._likeness_faults()
         for name in sorted(self.ontology.own):
-            before, now = self.known.get(name), self.ontology.relations[name]
-            if before is not None and (before.cardinality, now.cardinality) == ("many", "single"):
+            old, new = self.base.get(name), self.ontology.relations[name]
+            if old is not None and (old.cardinality, new.cardinality) == ("many", "single"):
                 yield _fault(
                     name,
                     "cardinality",
@@ -61,14 +61,14 @@ class _Check:
 
     def _is_own(self, name: str, key: str) -> bool:
         """Whether the settings gave this key its value."""
-        now, before = self.ontology.get(name), self.known.get(name) or RelationType(name=name)
-        return now is not None and getattr(now, key) != getattr(before, key)
+        new, old = self.ontology.get(name), self.base.get(name) or RelationType(name=name)
+        return new is not None and getattr(new, key) != getattr(old, key)
 
-    def _blamed(self, *places: tuple[str, str]) -> tuple[str, str] | None:
+    def _first_own(self, *places: tuple[str, str]) -> tuple[str, str] | None:
         """Return the first of these places that the settings wrote, as (relation, key)."""
         return next((place for place in places if self._is_own(*place)), None)
 
-    def _of_fold(self, relation: RelationType, target: str) -> Iterator[OntologyFault]:
+    def _fold_faults(self, relation: RelationType, target: str) -> Iterator[OntologyFault]:
         name, key = relation.name, "same_as" if relation.same_as else "inverse_of"
         if self.ontology.get(target) is None:
             if self._is_own(name, key):
@@ -78,13 +78,13 @@ class _Check:
                     f"{target} is not listed: add [ontology.relations.{target}], or name a relation that is.",
                 )
             return
-        yield from self._of_cardinalities(relation, key, target)
+        yield from self._cardinality_faults(relation, key, target)
         main = self.ontology.relations[target]
         if relation.inverse_of and (relation.symmetric or main.symmetric):
             both = ((name, "symmetric"), (name, key), (target, "symmetric"))
-            if (place := self._blamed(*both)) is not None:
-                which = name if relation.symmetric else target
-                words = f"{which} is symmetric, so it is its own inverse: use same_as for {name}."
+            if (place := self._first_own(*both)) is not None:
+                symmetric = name if relation.symmetric else target
+                words = f"{symmetric} is symmetric, so it is its own inverse: use same_as for {name}."
                 yield _fault(*place, words)
         elif relation.symmetric != main.symmetric and relation.symmetric and self._is_own(name, "symmetric"):
             yield _fault(
@@ -93,67 +93,65 @@ class _Check:
                 f"{name} is the same as {target}, which is not symmetric: declare it of {target}.",
             )
 
-    def _of_cardinalities(self, relation: RelationType, key: str, target: str) -> Iterator[OntologyFault]:
-        """Report a cardinality that differs from that of the relation which the name folds to."""
+    def _cardinality_faults(self, relation: RelationType, key: str, target: str) -> Iterator[OntologyFault]:
+        """Report a cardinality that differs from the cardinality of the main name."""
         bound = next(((r, turned) for r, turned in self._chain(target) if r.cardinality is not None), None)
         if relation.cardinality is None or bound is None:
             return
         main, is_turned = bound
         is_turned ^= key == "inverse_of"
-        wanted = _FLIPPED.get(str(main.cardinality), main.cardinality) if is_turned else main.cardinality
+        expected = _FLIPPED.get(str(main.cardinality), main.cardinality) if is_turned else main.cardinality
         leaves_open = is_turned and "many" in (relation.cardinality, main.cardinality)
-        if relation.cardinality == wanted or leaves_open:
+        if relation.cardinality == expected or leaves_open:
             return
         places = ((relation.name, "cardinality"), (relation.name, key), (main.name, "cardinality"))
-        if (place := self._blamed(*places)) is not None:
-            how = "the inverse of" if is_turned else "the same as"
+        if (place := self._first_own(*places)) is not None:
+            tie = "the inverse of" if is_turned else "the same as"
             yield _fault(
                 *place,
-                f'{relation.name} is "{relation.cardinality}" and {how} {main.name}, which is '
-                f'"{main.cardinality}": {relation.name} would be "{wanted}"; leave one of the two out.',
+                f'{relation.name} is "{relation.cardinality}" and {tie} {main.name}, which is '
+                f'"{main.cardinality}": {relation.name} would be "{expected}"; leave one of the two out.',
             )
 
     def _chain(self, name: str) -> Iterator[tuple[RelationType, bool]]:
-        """Yield a relation and those it folds to, each with whether its ends are exchanged."""
+        """Yield a relation and the relations that it folds to, each with whether its ends are exchanged."""
         is_turned, relation = False, self.ontology.get(name)
         while relation is not None:
             yield relation, is_turned
             is_turned ^= relation.inverse_of is not None
             relation = self.ontology.get(relation.same_as or relation.inverse_of or "")
 
-    def _of_pair(self, relation: RelationType, key: PairKey, other: str) -> Iterator[OntologyFault]:
-        """Report what else is declared of a pair that `key` names."""
+    def _pair_faults(self, relation: RelationType, key: PairKey, partner: str) -> Iterator[OntologyFault]:
+        """Report contrary declarations of a pair that `key` names."""
         name = relation.name
-        if self.ontology.main_name(name) == self.ontology.main_name(other):
+        if self.ontology.main_name(name) == self.ontology.main_name(partner):
             places = (
                 (name, key),
-                *((one, fold) for one in (name, other) for fold in ("same_as", "inverse_of")),
+                *((each, fold) for each in (name, partner) for fold in ("same_as", "inverse_of")),
             )
-            if (place := self._blamed(*places)) is not None:
-                words = f"{name} and {other} fold to one relation, so {key} has no meaning: take one out."
+            if (place := self._first_own(*places)) is not None:
+                words = f"{name} and {partner} fold to one relation, so {key} has no meaning: take one out."
                 yield _fault(*place, words)
         if key != "independent":
             return
         for rival in _RIVALS:
-            for one, another in ((name, other), (other, name)):
+            for first, second in ((name, partner), (partner, name)):
                 if (
-                    self.ontology.declares(rival, one, another)
-                    and (place := self._blamed((name, key), (one, rival))) is not None
+                    self.ontology.declares(rival, first, second)
+                    and (place := self._first_own((name, key), (first, rival))) is not None
                 ):
                     yield _fault(
                         *place,
-                        f"{name} and {other} are independent, and {rival} of {one} names {another} or its "
+                        f"{name} and {partner} are independent, and {rival} of {first} names {second} or its "
                         "main name: keep one.",
                     )
 
-    def _of_types(self) -> Iterator[OntologyFault]:
+    def _type_faults(self) -> Iterator[OntologyFault]:
         """Report types that no relation takes, where all that the settings declare have both ends."""
-        own = [self.ontology.relations[name] for name in sorted(self.ontology.own)]
-        own = [one for one in own if not (one.same_as or one.inverse_of) and self.ontology.lists(one.name)]
-        ends = {end for one in own for end in (one.subject_type, one.object_type)}
-        if not own or any(
-            not one.subject_type or not (one.object_type or one.object == "value") for one in own
-        ):
+        names = sorted(name for name in self.ontology.own if self.ontology.lists(name))
+        relations = [self.ontology.relations[name] for name in names if self.ontology.main_name(name) == name]
+        ends = {end for relation in relations for end in (relation.subject_type, relation.object_type)}
+        if not relations or any(not _has_both_ends(relation) for relation in relations):
             return
         for name, kind in self.ontology.entities.items():
             if name not in ends:
@@ -162,28 +160,32 @@ class _Check:
                 )
                 yield OntologyFault(key=f"ontology.entities.{kind.name}", message=words)
 
-    def _of_likeness(self) -> Iterator[OntologyFault]:
-        """Report names of the settings that differ from another listed one in an ending or a small word."""
+    def _likeness_faults(self) -> Iterator[OntologyFault]:
+        """Report names of the settings that differ from a listed name in an ending or a small word."""
         alike: dict[tuple[str, ...], list[str]] = {}
         for name in self.ontology.relations:
             alike.setdefault(_stems(name), []).append(name)
         for name in sorted(self.ontology.own):
-            for other in alike[_stems(name)]:
-                both_own = other in self.ontology.own
-                if other == name or (both_own and other < name) or self._is_settled(name, other):
+            for partner in alike[_stems(name)]:
+                is_reported = partner in self.ontology.own and partner < name
+                if partner == name or is_reported or self._is_settled(name, partner):
                     continue
                 yield OntologyFault(
                     key=f"ontology.relations.{name}",
-                    message=f'it looks like {other}: if it is, write same_as = "{other}"; if not, '
-                    f'independent = ["{other}"].',
+                    message=f'it looks like {partner}: if it is, write same_as = "{partner}"; if not, '
+                    f'independent = ["{partner}"].',
                 )
 
-    def _is_settled(self, name: str, other: str) -> bool:
-        """Whether somebody said what these two names are to each other."""
-        if self.ontology.main_name(name) == self.ontology.main_name(other):
+    def _is_settled(self, name: str, partner: str) -> bool:
+        """Whether the ontology declares how these two names are related."""
+        if self.ontology.main_name(name) == self.ontology.main_name(partner):
             return True
-        pairs = ((name, other), (other, name))
-        return any(self.ontology.declares(key, one, another) for key in PAIR_KEYS for one, another in pairs)
+        pairs = ((name, partner), (partner, name))
+        return any(self.ontology.declares(key, *pair) for key in PAIR_KEYS for pair in pairs)
+
+
+def _has_both_ends(relation: RelationType) -> bool:
+    return bool(relation.subject_type and (relation.object_type or relation.object == "value"))
 
 
 def _fault(name: str, key: str, message: str, *, is_note: bool = False) -> OntologyFault:

@@ -1,26 +1,28 @@
-"""Declarations of relation names that the answers of models speak for: `kgray ontology suggest`.
+"""Declarations of relation names that agree with the answers of models: `kgray ontology suggest`.
 
-A model answers what two statements are to each other, one pair at a time, and no answer says anything of a
-name. Where the answers about a pair of names agree, a person may declare it: then nobody is asked again.
+A model answers how two statements are related, one pair at a time, and no answer decides about a name. Where
+the answers about a pair of names agree, a person may declare it: then no model is asked again.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from kgray import kinds
 from kgray.ontology import PAIR_KEYS, Ontology
 from kgray.ports import Store
 
-LEAST = 3  # answers that agree
+SuggestionKind = Literal["independent", "same_as", "inverse_of", "cardinality"]
+MIN_ANSWERS = 3  # answers that agree
 _NEARLY_ALL = 0.9
 _BY_CODE = frozenset({"record", "ontology", "person", "upgrade"})  # judges of verdicts that are no models
 _BARE = re.compile(r"[A-Z0-9_]+")  # TOML needs quotes around any other key
-_END = {"subject": 2, "target": 6, "value": 8}  # columns of a fact
+_SOURCE, _TARGET, _VALUE = map(kinds.FACTS.names.index, ("source", "target", "value"))
+_FOLDS: Mapping[str, SuggestionKind] = {"same": "same_as", "reversed": "inverse_of"}
 _COUNTED = ("independent", "exclusive", "same", "reversed")
 Pair = tuple[str, str]
 Table = dict[str, str | list[str]]  # the keys of [ontology.relations.NAME]
@@ -28,27 +30,29 @@ Table = dict[str, str | list[str]]  # the keys of [ontology.relations.NAME]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationSuggestion:
-    """What a person may declare of one relation name, or of two.
+    """A declaration of one relation name or of two names, for a person to accept.
 
-    kind        independent, same_as, inverse_of: of two names; cardinality: of one
-    names       the name that the table is of, then the other one
-    value       single or many, of a cardinality
-    counts      how often models answered so: independent, exclusive (of two statements that they compared),
-                same, reversed (one statement under both names, in one direction or in both)
-    examples    the sentences of two statements that were compared, or of one under both names
+    kind        with two names independent, same_as or inverse_of; with one name cardinality
+    names       the name of the settings table, then the second name
+    value       single or many for a cardinality, else empty
+    counts      the number of answers of each kind: independent and exclusive for two compared statements;
+                same and reversed for a statement that both names express, reversed with exchanged ends
+    examples    two sentences: of two compared statements, or of one statement under both names
     table       the keys of [ontology.relations.NAME]
+    unlisted    a main name without a table: it needs one, maybe an empty one
     """
 
-    kind: Literal["independent", "same_as", "inverse_of", "cardinality"]
+    kind: SuggestionKind
     names: tuple[str, ...]
     value: str = ""
     counts: Mapping[str, int]
     examples: tuple[str, ...]
     table: Table
+    unlisted: str = ""
 
     @property
     def settings(self) -> str:
-        """The lines to paste into the settings; where the table is there, only the keys."""
+        """The lines for the settings. Only the keys, where the settings have the table."""
         return settings_of([self])
 
     def as_dict(self) -> dict[str, Any]:
@@ -60,22 +64,24 @@ class RelationSuggestion:
 
 
 def settings_of(suggestions: Iterable[RelationSuggestion]) -> str:
-    """Return one table a name with the keys of all these suggestions, as TOML."""
+    """Return one TOML table for each name, with the keys of all suggestions about it."""
     tables: dict[str, Table] = defaultdict(dict)
-    for one in suggestions:
-        table = tables[one.names[0]]
-        for key, value in one.table.items():
-            before = table.get(key)
-            if isinstance(before, list) and isinstance(value, list):
-                table[key] = [*dict.fromkeys((*before, *value))]
+    for suggestion in suggestions:
+        if suggestion.unlisted:
+            tables.setdefault(suggestion.unlisted, {})
+        table = tables[suggestion.names[0]]
+        for key, value in suggestion.table.items():
+            names = table.get(key)
+            if isinstance(names, list) and isinstance(value, list):
+                table[key] = [*dict.fromkeys((*names, *value))]
             else:
                 table.setdefault(key, value)
-    return "\n".join(
-        "\n".join(
-            (f"[ontology.relations.{_quoted(name)}]", *(f"{k} = {_toml(v)}" for k, v in table.items()), "")
-        )
-        for name, table in sorted(tables.items())
-    )
+    return "\n".join(_table_lines(name, table) for name, table in sorted(tables.items()))
+
+
+def _table_lines(name: str, table: Table) -> str:
+    head = f"[ontology.relations.{_quoted(name)}]"
+    return "\n".join((head, *(f"{key} = {_toml(value)}" for key, value in table.items()), ""))
 
 
 def _quoted(name: str) -> str:
@@ -90,45 +96,58 @@ def _toml(value: str | list[str]) -> str:
 
 @dataclass(slots=True)
 class _Tally:
-    """Answers about one pair of names, or one name; example: where two of its sentences are."""
+    """Answers about one pair of names, or about one name.
+
+    examples    answer -> the first two statements with this answer, each as (statement, name)
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
-    examples: dict[str, tuple[Pair, Pair]] = field(default_factory=dict)  # answer -> (statement, name) twice
+    examples: dict[str, tuple[Pair, Pair]] = field(default_factory=dict)
 
-    def add(self, answer: str, one: Pair, other: Pair) -> None:
+    def add(self, answer: str, first: Pair, second: Pair) -> None:
+        """Count an answer about two statements, or about one statement under two names."""
         self.counts[answer] += 1
-        self.examples.setdefault(answer, (one, other))
+        self.examples.setdefault(answer, (first, second))
 
     def is_agreed(self, answer: str) -> bool:
-        """Whether this is nearly every answer, and given often enough."""
-        return self.counts[answer] >= max(LEAST, _NEARLY_ALL * self.counts.total())
+        """Whether nearly every answer is this answer, and often enough."""
+        return self.counts[answer] >= max(MIN_ANSWERS, _NEARLY_ALL * self.counts.total())
 
 
 @dataclass(slots=True)
-class _Said:
-    """A recorded statement: the name and the direction of its earliest evidence, and what it is shown as."""
+class _Naming:
+    """The relation name of a recorded statement's earliest evidence.
+
+    is_turned   the ends of the main name are exchanged, compared with the evidence that founded the statement
+    derived     the id of the derived statement; None for a loop
+    """
 
     name: str
     is_turned: bool
-    shown: str | None
+    derived: str | None
 
 
 def suggestions(store: Store, group: str, ontology: Ontology, *, limit: int) -> list[RelationSuggestion]:
-    """Return what may be declared, that which most answers speak for first.
+    """Return declarations that agree with the answers of models; most answers first.
 
-    It passes once over the verdicts and the evidence of the group, without their texts, and holds one entry a
-    statement; then it looks up the facts of compared statements of one name, and the examples.
+    Cost: one pass over the verdicts and the evidence of the group, without their texts, with one entry in
+    memory for each statement; then look-ups of the facts of compared statements of one name, and of the
+    examples.
     """
-    found = _Answers(store, group, ontology)
-    folds = list(found.folds())
-    folded = {one.names[0] for one in folds}
-    every = [*folds, *found.independents(), *found.cardinalities(folded)]
-    every.sort(key=lambda one: (-sum(one.counts.values()), one.names, one.kind))
-    return every[:limit]
+    answers = _Answers(store, group, ontology)
+    folds: dict[str, RelationSuggestion] = {}
+    for fold in sorted(answers.folds(), key=_rank):
+        folds.setdefault(fold.names[0], fold)  # a name folds to one relation
+    every = [*folds.values(), *answers.independents(), *answers.cardinalities(folds.keys())]
+    return sorted(every, key=_rank)[:limit]
+
+
+def _rank(suggestion: RelationSuggestion) -> tuple[int, tuple[str, ...], str]:
+    return -sum(suggestion.counts.values()), suggestion.names, suggestion.kind
 
 
 class _Answers:
-    """The answers of models about statements of a group, counted by the names of those."""
+    """The answers of models about the statements of a group, counted by relation name."""
 
     def __init__(self, store: Store, group: str, ontology: Ontology) -> None:
         self._store, self._group, self._ontology = store, group, ontology
@@ -136,102 +155,118 @@ class _Answers:
         self._live = {row[0] for row in heads if row[5] == kinds.COMMITTED and row[7] is None}
         self._uses: Counter[str] = Counter()
         self._between: dict[Pair, _Tally] = defaultdict(_Tally)  # two names, sorted
-        self._within: dict[str, _Tally] = defaultdict(_Tally)  # statements of one name and subject
+        self._one_name: dict[str, _Tally] = defaultdict(_Tally)  # statements of one name and subject
         statements = self._read_evidence()
         self._count_verdicts(statements)
 
-    def _read_evidence(self) -> dict[str, _Said]:
-        """Return the recorded statements; count those that are said under two names."""
-        statements: dict[str, _Said] = {}
-        counted = set[tuple[str, str]]()
-        found = self._store.rows(kinds.RELATIONS_BY_PLACE, self._group)
-        for sequence, _, statement, relation, is_reversed, shown in found:
+    def _read_evidence(self) -> dict[str, _Naming]:
+        """Return the recorded statements, and count the statements with evidence of two names."""
+        statements: dict[str, _Naming] = {}
+        counted = set[Pair]()
+        evidence = self._store.rows(kinds.RELATIONS_BY_PLACE, self._group)
+        for sequence, _, statement, relation, is_reversed, derived in evidence:
             if sequence not in self._live:
                 continue
             name, is_turned = self._ontology.folded(relation)
             is_turned ^= is_reversed
             self._uses[name] += 1
-            first = statements.setdefault(statement, _Said(name, is_turned, shown))
+            first = statements.setdefault(statement, _Naming(name, is_turned, derived))
             if name == first.name or (statement, name) in counted:
                 continue
             counted.add((statement, name))
             answer = "reversed" if first.is_turned != is_turned else "same"
-            ends = sorted(((statement, first.name), (statement, name)), key=lambda end: end[1])
-            self._between[ends[0][1], ends[1][1]].add(answer, *ends)
+            self._add(answer, (statement, first.name), (statement, name))
         return statements
 
-    def _count_verdicts(self, statements: Mapping[str, _Said]) -> None:
-        verdicts = dict[Pair, bool]()  # the newest holds
-        for _, _, a, b, exclusive, judge, _, _, retired_at in self._store.rows(
-            kinds.ALL["verdicts"], self._group
-        ):
+    def _add(self, answer: str, *ends: Pair) -> None:
+        """Count an answer about two statements, each as (statement, name), or about one under two names."""
+        first, second = sorted(ends, key=lambda end: end[1])
+        self._between[first[1], second[1]].add(answer, first, second)
+
+    def _count_verdicts(self, statements: Mapping[str, _Naming]) -> None:
+        verdicts = dict[Pair, bool]()  # a newer verdict on a pair replaces an older verdict
+        rows = self._store.rows(kinds.ALL["verdicts"], self._group)
+        for _, _, a, b, exclusive, judge, _, _, retired_at in rows:
             if retired_at is None and judge not in _BY_CODE and a in statements and b in statements:
                 verdicts[a, b] = exclusive
-        alike = list[tuple[str, str, bool]]()
+        of_one_name = list[tuple[str, str, str]]()
         for (a, b), exclusive in verdicts.items():
-            one, other = statements[a].name, statements[b].name
-            if one == other:
-                alike.append((a, b, exclusive))
-                continue
-            ends = sorted(((a, one), (b, other)), key=lambda end: end[1])
             answer = "exclusive" if exclusive else "independent"
-            self._between[ends[0][1], ends[1][1]].add(answer, *ends)
-        self._count_within(alike, statements)
+            if statements[a].name == statements[b].name:
+                of_one_name.append((a, b, answer))
+            else:
+                self._add(answer, (a, statements[a].name), (b, statements[b].name))
+        self._count_alike(of_one_name, statements)
 
-    def _count_within(self, alike: Sequence[tuple[str, str, bool]], statements: Mapping[str, _Said]) -> None:
-        """Count verdicts on statements of one name and one subject with different objects."""
-        shown = {said.shown for a, b, _ in alike for said in (statements[a], statements[b])} - {None}
-        facts = self._store.rows(kinds.FACTS_OF_STATEMENTS, self._group, sorted(map(str, shown)))
-        ends = {row[1]: (row[_END["subject"]], row[_END["target"]] or row[_END["value"]]) for row in facts}
-        for a, b, exclusive in alike:
-            one, other = (ends.get(str(statements[id_].shown)) for id_ in (a, b))
-            if one is not None and other is not None and one[0] == other[0] and one[1] != other[1]:
+    def _count_alike(
+        self, answers: Sequence[tuple[str, str, str]], statements: Mapping[str, _Naming]
+    ) -> None:
+        """Count the answers about two statements of one name and one subject with different objects."""
+        derived = {statements[id_].derived for *pair, _ in answers for id_ in pair} - {None}
+        facts = self._store.rows(kinds.FACTS_OF_STATEMENTS, self._group, sorted(map(str, derived)))
+        ends = {row[1]: (row[_SOURCE], row[_TARGET] or row[_VALUE]) for row in facts}
+        for a, b, answer in answers:
+            first, second = (ends.get(str(statements[id_].derived)) for id_ in (a, b))
+            if first is not None and second is not None and first[0] == second[0] and first[1] != second[1]:
                 name = statements[a].name
-                answer = "exclusive" if exclusive else "independent"
-                self._within[name].add(answer, (a, name), (b, name))
+                self._one_name[name].add(answer, (a, name), (b, name))
 
     def folds(self) -> Iterator[RelationSuggestion]:
-        """Yield names whose statements were answered to be the same."""
+        """Yield the synonyms and inverses: pairs of names that express the same statements."""
         for names, tally in self._between.items():
-            for answer, kind in (("same", "same_as"), ("reversed", "inverse_of")):
-                if tally.is_agreed(answer) and not self._is_answered(*names):
-                    main, other = sorted(
-                        names, key=lambda n: (not self._ontology.lists(n), -self._uses[n], n)
-                    )
-                    yield self._suggested(kind, (other, main), tally, answer, {kind: main})
+            if self._is_answered(*names):
+                continue
+            for answer, kind in _FOLDS.items():
+                if tally.is_agreed(answer):
+                    main, synonym = sorted(names, key=self._preference)
+                    fold = self._suggested(kind, (synonym, main), tally, answer, {kind: main})
+                    yield replace(fold, unlisted="" if self._ontology.get(main) else main)
+
+    def _preference(self, name: str) -> tuple[bool, int, str]:
+        """Return the order of names as main names: listed ones, then those with most evidence."""
+        return not self._ontology.lists(name), -self._uses[name], name
 
     def independents(self) -> Iterator[RelationSuggestion]:
-        """Yield names whose statements were never exclusive, and never the same."""
+        """Yield the pairs of names with no answer but independent."""
         for (a, b), tally in self._between.items():
-            if tally.counts["independent"] < LEAST or tally.counts["independent"] < tally.counts.total():
+            count = tally.counts["independent"]
+            if count < MIN_ANSWERS or count < tally.counts.total() or self._is_answered(a, b):
                 continue
-            if self._is_answered(a, b):
-                continue
-            name, other = (b, a) if self._ontology.lists(b) else (a, b)
+            name, partner = (b, a) if self._ontology.lists(b) else (a, b)
             declared = self._ontology.get(name) if name in self._ontology.own else None
-            listed = [*(declared.independent if declared else ()), other]
-            yield self._suggested("independent", (name, other), tally, "independent", {"independent": listed})
+            partners = [*(declared.independent if declared else ()), partner]
+            table: Table = {"independent": partners}
+            yield self._suggested("independent", (name, partner), tally, "independent", table)
 
-    def cardinalities(self, folded: set[str]) -> Iterator[RelationSuggestion]:
-        """Yield names whose objects always, or never, exclude each other; folded: suggested to be another."""
-        declared = {self._ontology.main_name(one.name) for one in self._ontology if one.cardinality}
-        for name, tally in self._within.items():
-            if name in declared or name in folded:
+    def cardinalities(self, synonyms: Collection[str]) -> Iterator[RelationSuggestion]:
+        """Yield the names whose objects always, or never, exclude each other, without these synonyms."""
+        ontology = self._ontology
+        declared = {ontology.main_name(relation.name) for relation in ontology if relation.cardinality}
+        for name, tally in self._one_name.items():
+            if name in declared or name in synonyms:
                 continue
-            for answer, value in (("exclusive", "single"), ("independent", "many")):
-                never = value == "many" and tally.counts["exclusive"]
-                if tally.is_agreed(answer) and not never:
-                    table: Table = {"cardinality": value}
-                    yield self._suggested("cardinality", (name,), tally, answer, table, value)
+            if tally.is_agreed("exclusive"):
+                yield self._cardinality(name, "single", tally, "exclusive")
+            elif tally.is_agreed("independent") and not tally.counts["exclusive"]:
+                yield self._cardinality(name, "many", tally, "independent")
+
+    def _cardinality(self, name: str, value: str, tally: _Tally, answer: str) -> RelationSuggestion:
+        return self._suggested("cardinality", (name,), tally, answer, {"cardinality": value}, value)
 
     def _is_answered(self, a: str, b: str) -> bool:
-        """Whether the ontology says what two names are to each other."""
+        """Whether the ontology declares how two names are related."""
         declared = any(self._ontology.declares(key, *pair) for key in PAIR_KEYS for pair in ((a, b), (b, a)))
         return declared or (self._ontology.lists(a) and self._ontology.lists(b))
 
     def _suggested(
-        self, kind: Any, names: tuple[str, ...], tally: _Tally, answer: str, table: Table, value: str = ""  # noqa: ANN401
-    ) -> RelationSuggestion:  # fmt: skip
+        self,
+        kind: SuggestionKind,
+        names: tuple[str, ...],
+        tally: _Tally,
+        answer: str,
+        table: Table,
+        value: str = "",
+    ) -> RelationSuggestion:
         counts = {name: tally.counts[name] for name in _COUNTED}
         examples = tuple(map(self._sentence, tally.examples[answer]))
         return RelationSuggestion(
@@ -239,10 +274,10 @@ class _Answers:
         )
 
     def _sentence(self, place: Pair) -> str:
-        """Return the earliest sentence of a statement under a name; any name where that has none left."""
+        """Return the earliest live sentence of a statement under a name."""
         statement, name = place
         wordings = self._store.rows(kinds.WORDINGS_OF, self._group, [statement])
-        texts = [
-            (self._ontology.main_name(row[3]) != name, row[4]) for row in wordings if row[0] in self._live
-        ]
-        return min(texts, key=lambda one: one[0])[1] if texts else ""
+        texts = (
+            row[4] for row in wordings if row[0] in self._live and self._ontology.main_name(row[3]) == name
+        )
+        return next(texts, "")

@@ -13,7 +13,8 @@ from kgray import kinds, rows
 from kgray.errors import InputError
 from kgray.graph import Entity, Fact
 from kgray.memory import Memory
-from kgray.memory.ontology_suggest import suggestions
+from kgray.memory.ontology_check import faults_of
+from kgray.memory.ontology_suggest import settings_of, suggestions
 from kgray.ontology import Ontology, shipped
 from kgray.ports import Store
 from kgray.records import Evidence, Mention, Value, Verdict
@@ -162,7 +163,9 @@ def test_names_that_say_one_statement_are_suggested_as_one(hand, is_reversed, ki
     (one,) = suggestions(hand.store, hand.name, shipped(), limit=50)
     assert (one.kind, one.names) == (kind, ("SUPERVISED", "OVERSAW"))
     assert set(one.examples) == {"Ann0 supervised Bob", "Ann0 oversaw Bob"}
-    assert one.settings == f'[ontology.relations.SUPERVISED]\n{kind} = "OVERSAW"\n'
+    assert one.settings == (
+        f'[ontology.relations.OVERSAW]\n\n[ontology.relations.SUPERVISED]\n{kind} = "OVERSAW"\n'
+    )
 
 
 def test_an_inverse_in_the_ontology_and_an_exchange_of_ends_make_a_synonym(hand):
@@ -223,6 +226,30 @@ def test_most_answers_come_first_and_the_limit_cuts(hand):
         ("independent", ("PAINTED", "SKETCHED"), ""),
     ]
     assert hand.found(limit=1) == [("cardinality", ("STEERS",), "single")]
+
+
+def test_a_name_folds_to_one_relation_so_that_the_lines_together_can_be_loaded(hand):
+    for number in range(4):
+        hand.say(f"s{number}", "OVERSAW", f"Ann{number}", "Bob")
+        hand.say(f"s{number}", "STEERED", f"Ann{number}", "Bob")
+    for number in range(3):
+        hand.say(f"t{number}", "GUIDED", f"Zoe{number}", "Cid")
+        hand.say(f"t{number}", "STEERED", f"Zoe{number}", "Cid", is_reversed=True)
+        hand.say(f"u{number}", "OVERSAW", "Eve", f"Dan{number}")
+    for number in range(5):
+        hand.say(f"v{number}", "GUIDED", "Eve", f"Dan{number}")
+    hand.compare("PAINTED", "ЛЮБИТ", False, False, False)
+    hand.compare("PAINTED", "CARVED", False, False, False)
+    found = suggestions(hand.store, hand.name, shipped(), limit=50)
+    assert [(one.kind, one.names) for one in found] == [
+        ("same_as", ("STEERED", "OVERSAW")),
+        ("independent", ("CARVED", "PAINTED")),
+        ("independent", ("PAINTED", "ЛЮБИТ")),
+    ]
+    declared = tomllib.loads(settings_of(found))["ontology"]["relations"]
+    ontology = shipped().extended(declared)
+    assert faults_of(ontology) == []
+    assert hand.found(ontology) == [("inverse_of", ("GUIDED", "OVERSAW"), "")], "the next step"
 
 
 def test_another_group_and_one_that_is_not_there_have_none(hand, other):
