@@ -3,8 +3,8 @@ r"""Models that answer from a file: for tests, demos, and as an extractor that m
 `model.script` names a file of JSON lines, in any order:
 
     {"episode": client id, "extraction": {"entities": [...], "facts": [...]}}
-    {"question": {"kind": "entity", "items": [name, [candidate, ...]]}, "answer": {"duplicate_of": i or null}}
-    {"question": {"kind": "compare", "items": [sentence, [candidate, ...]]}, "answer": {"answers": [word, ...]}}
+    {"question": {"kind": "entity", "items": [name, [candidate, ...]]}, "answer": {"duplicate_of": i}}
+    {"question": {"kind": "compare", "items": [sentence, [candidate, ...]]}, "answer": {"answers": [...]}}
     {"question": {"kind": "answer", "items": [a user's question]}, "answer": {"text": "... [1]"}}
     {"episode": client id, "error": "refused" | "invalid" | "unavailable", "times": n}
 

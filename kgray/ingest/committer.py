@@ -96,6 +96,16 @@ async def tell_lag(observe: Callable[[float], None]) -> None:
         observe(max(0.0, time.monotonic() - due))
 
 
+async def statement_vectors(store: Store, group: str, ids: Sequence[str]) -> dict[str, Quantised | None]:
+    """Return the quantised vectors of stored statements; None where the store has none.
+
+    A group's state keeps the vectors of the statements that it made, so none of these is still on its way.
+    """
+    found = await rows_of(store, kinds.STATEMENT_VECTORS_OF, group, list(ids))
+    vectors = {row[0]: quantised(rows.as_vector(row[-1])) for row in found}
+    return {id_: vectors.get(id_) for id_ in ids}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What a run works with.
@@ -334,16 +344,11 @@ class Committer:
         await self.outbox.flush()
 
     async def statement_vectors(self, group: str, ids: Sequence[str]) -> dict[str, Quantised | None]:
-        """Return the quantised vectors of stored statements; None where the store has none.
-
-        A state keeps the vectors of the statements that it made itself, so that the outbox cannot hold one of
-        these.
-        """
-        found = await rows_of(self._parts.store, kinds.STATEMENT_VECTORS_OF, group, list(ids))
-        vectors = {row[0]: quantised(rows.as_vector(row[-1])) for row in found}
+        """Return the quantised vectors of stored statements, and keep them with the group's state."""
+        vectors = await statement_vectors(self._parts.store, group, ids)
         if (state := self._states.get(group)) is not None:
-            state.statement_vectors.update(vectors)
-        return {id_: vectors.get(id_) for id_ in ids}
+            state.statement_vectors.update((id_, v) for id_, v in vectors.items() if v is not None)
+        return vectors
 
     def kept(self, group: str) -> GroupState | None:
         """Return the group's state if it is in memory."""

@@ -17,7 +17,6 @@ from typing import Any
 from kgray.derivation.names import Relations
 from kgray.derivation.statements import (
     NAMELESS,
-    Marks,
     Statement,
     StatementKey,
     fold_key,
@@ -155,7 +154,7 @@ class _Connector:
         return self._repeated(new, known)
 
     def _repeated(self, new: NewFact, known: Sequence[Statement]) -> Statement | None:
-        """Return the statement whose sentence says all that the new sentence says, with the same negation."""
+        """Return the statement whose sentence has the same marks and all content words of the new sentence."""
         fact = new.fact
         # The default sentence of a triple adds nothing to it. It says again the variant that names none, else
         # the first that was said before it: that one may hold still.
@@ -165,11 +164,7 @@ class _Connector:
             before = (s for s in known if not s.claims or min(c.said for c in s.claims) < own)
             return next(plain, None) or next(before, None)
         marks = marks_of(fact)
-        if (
-            equal := next((s for s in known if s.marks == marks and not self._exceeds(new, s)), None)
-        ) is not None:
-            return equal
-        return next((s for s in known if _within(marks, s.marks) and not self._exceeds(new, s)), None)
+        return next((s for s in known if s.marks == marks and not self._exceeds(new, s)), None)
 
     def _exceeds(self, new: NewFact, statement: Statement) -> bool:
         """Whether the new sentence has a content word that the statement's sentence lacks."""
@@ -325,11 +320,6 @@ def _relation_words(name: str, ontology: Ontology) -> Iterator[str]:
             yield kind.text
             for phrases in (kind.phrases, kind.starts, kind.ends, kind.events, kind.nouns):
                 yield from phrases
-
-
-def _within(marks: Marks, known: Marks) -> bool:
-    """Whether a known sentence has all numbers and qualifiers of another, and the same negation."""
-    return marks[0] <= known[0] and marks[1] == known[1] and marks[2] <= known[2]
 
 
 @lru_cache(maxsize=16_384)

@@ -6,7 +6,7 @@ with one fact in 105 characters. Other texts may hold several times as many fact
 to 120 tokens an episode with "combined", 123 to 127 with "separate".
 
 An episode costs one call with "combined", three with "separate", and 0.1 calls about names that are alike.
-Comparisons are counted as if every new statement were compared with those that are near it: 0.63 further
+Comparisons are counted as if every new statement were compared with its neighbours: 0.63 further
 calls with "batched", where they share the call about names, and 1.1 with "per_node". They cost less where the
 ontology declares the relations, because it then answers, and more in a group with many facts about the same
 people.
@@ -28,8 +28,8 @@ from kgray.records import Draft, EpisodeKind
 from kgray.settings import PipelineSettings
 
 FACT_TEXT_TOKENS = 26  # about 100 characters of a text hold one fact, and name two entities
-# By task: the tokens of a reply around its lists, and for each fact, as JSON without spaces; those for each
-# fact that the data shows beside the texts; whether the data shows the previous context.
+# By task: the tokens of a reply around its lists, and for each fact, as JSON without spaces; the tokens of a
+# fact that the data lists beside the texts; whether the data shows the previous context.
 _TASKS: Mapping[str, tuple[int, int, int, bool]] = {
     "combined": (8, 65, 0, True),
     "extract_entities": (4, 21, 0, True),
@@ -37,7 +37,7 @@ _TASKS: Mapping[str, tuple[int, int, int, bool]] = {
     "extract_facts": (4, 37, 19, True),
     "date_facts": (4, 8, 20, False),
 }
-# By resolution and task: calls with questions an episode; those of them that show its text; the tokens of a reply.
+# By resolution and task: calls with questions an episode, calls that show its text, tokens of a reply.
 QUESTION_CALLS: Mapping[str, Mapping[str, tuple[float, float, int]]] = {
     "batched": {"batched": (0.73, 0.1, 40)},
     "per_node": {"resolve_entity": (0.1, 0.1, 16), "compare": (1.1, 0.0, 40)},
@@ -69,7 +69,7 @@ class WorkEstimate:
 
 
 def estimate_work(drafts: Iterable[Draft], prompts: Prompts, pipeline: PipelineSettings) -> WorkEstimate:
-    """Return what a language model would have to do for these drafts, if none had been ingested before."""
+    """Return the work of a language model for these drafts, if none of them had been ingested earlier."""
     questions = QUESTION_CALLS[pipeline.resolution]
     steps = ["combined"]
     if pipeline.extraction == "separate":
@@ -113,11 +113,11 @@ def estimate_work(drafts: Iterable[Draft], prompts: Prompts, pipeline: PipelineS
     )
 
 
-def _context(draft: Draft, before: Sequence[_Previous], pipeline: PipelineSettings) -> int:
+def _context(draft: Draft, previous: Sequence[_Previous], pipeline: PipelineSettings) -> int:
     """Return the tokens of the previous context that the prompt of a text shows."""
-    shown = needed_context(draft, tuple(before))
-    total = sum(episode.tokens for episode in shown)
-    return (min(total, pipeline.unit_tokens) if pipeline.unit_tokens else total) + len(shown) * _EPISODE
+    context = needed_context(draft, tuple(previous))
+    total = sum(episode.tokens for episode in context)
+    return (min(total, pipeline.unit_tokens) if pipeline.unit_tokens else total) + len(context) * _EPISODE
 
 
 def _units(kind: str, length: int, pipeline: PipelineSettings) -> int:

@@ -42,13 +42,16 @@ class Message(Protocol):
     """The part of an episode that decides whether it needs its context."""
 
     @property
-    def kind(self) -> EpisodeKind: ...
+    def kind(self) -> EpisodeKind:
+        """Its kind."""
 
     @property
-    def text(self) -> str: ...
+    def text(self) -> str:
+        """Its text; of a previous message at least the end."""
 
     @property
-    def speaker(self) -> str | None: ...
+    def speaker(self) -> str | None:
+        """Its speaker, None where it has none."""
 
 
 _M = TypeVar("_M", bound=Message)

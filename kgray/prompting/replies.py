@@ -293,7 +293,7 @@ def parse_answer(question: Question, reply: object) -> Answer:
 
         {"same": i or [i], "contradicts": [i, ...], "ends": [i, ...], "independent": [i, ...]}
 
-    Of several candidates that are the same as the item only the oldest counts: the others are independent.
+    If several candidates are the same as the item, the oldest counts, and the others are independent.
     Raises InvalidAnswer where the reply does not answer the question.
     """
     count = len(question.candidates)

@@ -19,7 +19,7 @@ from tests.waiting import HANGS_S
 
 COMMANDS = (
     "world", "model-server", "quality", "ingest", "store", "searches", "serve", "communities", "models",
-    "reading", "retrieval", "equality", "chaos", "soak", "groups", "lag", "calls",
+    "reading", "comparisons", "retrieval", "equality", "chaos", "soak", "groups", "lag", "calls",
 )  # fmt: skip
 
 

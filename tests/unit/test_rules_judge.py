@@ -56,6 +56,9 @@ async def test_answers_stand_in_the_order_of_the_questions():
         ("The desk costs 90 EUR", "The desk costs 80 EUR", "independent"),
         ("Alice left Acme", "Alice works at Acme", "ends"),
         ("Alice left Acme in May", "Alice works for Acme", "ends"),
+        ("Alice has just left Acme", "Alice works for Acme", "ends"),
+        ("Alice never left Acme", "Alice works for Acme", "independent"),
+        ("Alice left Acme", "Alice never works for Acme", "independent"),
         ("Alice quit the rowing club", "Alice trains with the rowing club", "ends"),
         ("Alice sold her van", "Alice owns a van", "ends"),
         ("Alice moved from Oslo to Bergen", "Alice lives in Oslo", "ends"),
@@ -76,6 +79,8 @@ async def test_answers_stand_in_the_order_of_the_questions():
         ("Alice never drinks coffee", "Alice drinks coffee", "contradicts"),
         ("Alice never drinks coffee", "Alice does not drink coffee", "independent"),
         ("Alice doesn't like tea", "Alice likes coffee", "independent"),
+        ("I don't like tea", "I like tea", "independent"),  # maybe said by two speakers
+        ("She left Acme", "She works at Acme", "independent"),
         ("Alice lives in Oslo", "Alice lives in Bergen", "independent"),
         ("", "", "same"),
     ],

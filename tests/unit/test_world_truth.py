@@ -1,4 +1,4 @@
-"""Stated truth: the timeline over what was told, with true identities (semantics section 3)."""
+"""Stated truth: the timeline over what was told, with true identities (R6-R12)."""
 
 from __future__ import annotations
 

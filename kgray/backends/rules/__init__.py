@@ -1,8 +1,8 @@
 """The offline models. `extractor` reads English by phrases and JSON by its structure; `RulesJudge` answers.
 
-The judge says "same", "contradicts" or "ends" only where the words of two sentences show it (`comparing`). What
-the ontology declares is decided before a judge is asked (R17). A command that needs only the judge does not
-import the extractor.
+The judge says "same", "contradicts" or "ends" only where the words of two sentences show it (`comparing`).
+What the ontology declares is decided before a judge is asked (R17). A command that needs only the judge does
+not import the extractor.
 """
 
 from __future__ import annotations

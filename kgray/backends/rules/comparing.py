@@ -2,10 +2,11 @@
 
     same         "Alice is a member of the choir", "Alice is member of choir"
     contradicts  "Alice does not like tea", "Alice likes tea"
-    ends         "Alice left Acme in May", "Alice works at Acme"; the verbs stand in endings.toml
+    ends         "Alice left Acme in May", "Alice works at Acme"; endings.toml lists the verbs
 
 Only sentences of the form subject, verb, object are understood. Any other pair is independent: a wrong "same"
-or "ends" costs more than a missing one (R15).
+or "ends" costs more than a missing one (R15). Sentences with "I" or "she" are independent unless their words
+are equal, because two speakers may have said them.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _SHORT_NOT = re.compile(r"n['’]t\b", re.IGNORECASE)
 _NO_LONGER = re.compile(r"\bno longer\b|\bnot any ?more\b", re.IGNORECASE)
 _FULL = {"ca": "can", "wo": "will"}  # the verb that is left of "can't" and "won't"
 _BEFORE_OBJECT = frozenset("a an the his her their its".split())
+_BEFORE_VERB = frozenset("has have had just recently finally already".split())
+_PRONOUNS = frozenset("i we you he she it they me us him them my our".split())
 
 
 class Ending(NamedTuple):
@@ -38,12 +41,14 @@ class Ending(NamedTuple):
 
 def compare_sentences(sentence: str, candidate: str) -> str:
     """Return the word that answers the comparison: same, contradicts, ends or independent."""
-    words, known = _content(sentence), _content(candidate)
-    if words == known:
+    words, candidate_words = _content(sentence), _content(candidate)
+    if words == candidate_words:
         return "same"
+    if not _PRONOUNS.isdisjoint([*words, *candidate_words]):
+        return "independent"
     if not _NO_LONGER.search(candidate) and _is_former(sentence, candidate):
         return "ends"
-    if _negations(words) != _negations(known) and _without_negation(words) == _without_negation(known):
+    if _is_negation(words, candidate_words):
         return "contradicts"
     return "ends" if _is_ended(sentence, candidate) else "independent"
 
@@ -54,8 +59,10 @@ def _content(sentence: str) -> list[str]:
     return [word for word in words if word not in _EMPTY]
 
 
-def _negations(words: Iterable[str]) -> int:
-    return sum(word in _NEGATIONS for word in words)
+def _is_negation(first: Sequence[str], second: Sequence[str]) -> bool:
+    """Return whether exactly one of two sentences is negated, and they are equal otherwise."""
+    is_negated = [not _NEGATIONS.isdisjoint(words) for words in (first, second)]
+    return is_negated[0] != is_negated[1] and _without_negation(first) == _without_negation(second)
 
 
 def _without_negation(words: Iterable[str]) -> list[str]:
@@ -70,12 +77,15 @@ def _is_former(sentence: str, candidate: str) -> bool:
 
 def _is_ended(sentence: str, candidate: str) -> bool:
     """Return whether a sentence tells the end of a candidate with the same subject and object."""
-    told, known = sentence.split(), candidate.split()
+    words, state_words = sentence.split(), candidate.split()
     for ending in _ENDINGS:
-        for (subject, rest), state in product(_parts(told, ending.phrase), ending.states):
-            for first, last in _parts(known, state):
+        for (subject, target), state in product(_parts(words, ending.phrase), ending.states):
+            for first, last in _parts(state_words, state):
                 ends = [(first, last), (last, first)] if ending.symmetric else [(first, last)]
-                if any(_key(subject) == _key(a) and _begins_with(rest, b) for a, b in ends):
+                if any(
+                    _key(_without_auxiliaries(subject)) == _key(a) and _begins_with(target, b)
+                    for a, b in ends
+                ):
                     return True
     return False
 
@@ -97,6 +107,14 @@ def _begins_with(words: Sequence[str], name: Sequence[str]) -> bool:
     head, tail = words[: len(name)], words[len(name) :]
     goes_on = tail and not tail[0].islower() and head[-1:] and head[-1][-1].isalnum()
     return bool(name) and _key(head) == _key(name) and not goes_on
+
+
+def _without_auxiliaries(words: Sequence[str]) -> Sequence[str]:
+    """Return the words of a subject without the auxiliaries and adverbs that follow it: "Alice has just"."""
+    size = len(words)
+    while size and words[size - 1].casefold() in _BEFORE_VERB:
+        size -= 1
+    return words[:size]
 
 
 def _bare(words: Sequence[str]) -> Sequence[str]:
