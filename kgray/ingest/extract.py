@@ -306,13 +306,11 @@ def _objects(
 
     May append a name to `entities`; adds the index of a name that became a value to `turned`.
     """
-    declared = ontology.get(fact.relation)
-    if declared is None or declared.object is None:
-        return fact
-    if declared.object == "value" and fact.target is not None:
+    declared = ontology.object_kind(fact.relation)
+    if declared == "value" and fact.target is not None:
         turned.add(fact.target)
         return replace(fact, target=None, value=Value("text", entities[fact.target].name))
-    if declared.object == "entity" and fact.value is not None and fact.value.type == "text":
+    if declared == "entity" and fact.value is not None and fact.value.type == "text":
         key = names.key(fact.value.value)
         for place, entity in enumerate(entities):
             if names.key(entity.name) == key:
