@@ -6,7 +6,9 @@ import pytest
 
 from kgray import times
 from kgray.derivation.names import EntityNote, Relations
-from kgray.derivation.statements import Statement, statement_text, verb_phrase
+from kgray.derivation.statements import Statement
+from kgray.derivation.texts import composed_text
+from kgray.derivation.verbs import verb_phrase
 from kgray.ontology import shipped
 from kgray.records import Evidence, Ruling, Value, as_value
 
@@ -78,7 +80,7 @@ def told(relation: str, text: str, target: str | Value = "Acme", words: str = ""
         object=None if value else 1, value=value, **({"kind": "holds"} | said),
     )  # fmt: skip
     notes = {name: EntityNote(name, (1, 0), name) for name in ("Tom", entity) if name}
-    return statement_text(Statement("s", (1, 0), "Tom", relation, entity, value, 0, first), notes, relations)
+    return composed_text(Statement("s", (1, 0), "Tom", relation, entity, value, 0, first), notes, relations)
 
 
 MARCH_5 = times.parse("2026-03-05T09:30:00Z")[0]
