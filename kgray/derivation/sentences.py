@@ -50,7 +50,7 @@ def _listed() -> tuple[dict[str, int], dict[tuple[str, str], int]]:
                 words[first] = words.get(first, 0) | _PAIRED
         for word in table["first"].split():
             words[word] = words.get(word, 0) | _FIRST
-    for verb in PRESENT_VERBS:
+    for verb in PRESENT_VERBS | PAST_TENSES:
         words[verb] = words.get(verb, 0) | _KNOWN
     return words, pairs
 
@@ -78,7 +78,8 @@ _PHRASE = re.compile(
 )
 _MARK = "\0"  # stands for an end in the rest of a sentence
 _TOKEN = re.compile(r"\0|[^\W\d_]+")
-_BREAK = re.compile(r"\?|[.!;]\s|\n")
+# The end of a sentence before another one, but not the full stop of "Dr." or "J."; any question.
+_BREAK = re.compile(r"\?|\n|(?<!\b[A-Z])(?<!\b[A-Z][a-z])(?<!\b[A-Z][a-z]{2})[.!;]\s")
 _NUMBER = re.compile(r"\d(?:[\d.,'\u00a0\u202f]*\d)?")
 
 
@@ -93,10 +94,10 @@ def reads_true(sentence: str, subject: str, target: str | Value, event: bool) ->
 
     subject, target     the surfaces of the mentions that its evidence names, or the value
     """
-    if len(sentence) > MAX_SENTENCE or _BREAK.search(sentence):
+    if len(sentence) > MAX_SENTENCE:
         return False
     rest = without_ends(sentence, subject, target)
-    if rest is None:
+    if rest is None or _BREAK.search(rest):
         return False
     tokens = _TOKEN.findall(rest)
     words, flags, counts = _read(tokens)

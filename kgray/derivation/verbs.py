@@ -79,4 +79,9 @@ PRESENT_VERBS = frozenset(
 )
 # Pasts that are not also the present ("put", "cost").
 PAST_TENSES = frozenset(past for third, past in _THIRD_TO_PAST.items() if third != f"{past}s")
+PAST_TENSES |= {_past(_third_person(base)) for base in _BASES} - {
+    "put",
+    "cost",
+    "read",
+} | _PAST_TO_STATE.keys()
 PARTICIPLES = _PARTICIPLES
