@@ -308,7 +308,7 @@ class GroupGraph:
         if span.ended is not None:
             expired = max(created, span.ended.recorded, self.needed(span.opened, span.ended))
             place = span.ended.said[1:]
-            ended_by = (self.texts[place].episode, place[1])
+            ended_by = (self.texts[place][1], place[1])
         return Fact(
             id=fact_id(statement.id, span.opened.said[1:], span.point),
             statement=statement.id,
@@ -321,7 +321,7 @@ class GroupGraph:
             invalid_at=span.end,
             created_at=created,
             expired_at=expired,
-            episodes=tuple(sorted({self.texts[claim.said[1:]].episode for claim in span.support})),
+            episodes=tuple(sorted({self.texts[claim.said[1:]][1] for claim in span.support})),
             event=statement.is_event,
             ended_by=ended_by,
         )
@@ -474,4 +474,4 @@ def _sentence(said: Evidence, mentions: Mapping[Place, Mention], episode: str) -
     """Return the sentence of a piece of evidence with the surfaces that it connects."""
     subject = mentions[said.sequence, said.subject].surface
     target = None if said.object is None else mentions[said.sequence, said.object].surface
-    return Sentence(said.text, episode, intern(subject), None if target is None else intern(target))
+    return said.text, episode, intern(subject), None if target is None else intern(target)

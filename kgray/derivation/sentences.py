@@ -78,8 +78,8 @@ _PHRASE = re.compile(
 )
 _MARK = "\0"  # stands for an end in the rest of a sentence
 _TOKEN = re.compile(r"\0|[^\W\d_]+")
-# The end of a sentence before another one, but not the full stop of "Dr." or "J."; any question.
-_BREAK = re.compile(r"\?|\n|(?<!\b[A-Z])(?<!\b[A-Z][a-z])(?<!\b[A-Z][a-z]{2})[.!;]\s")
+# The end of a sentence before another one, but not the full stop of "Dr." or "J.".
+_BREAK = re.compile(r"(?<!\b[A-Z])(?<!\b[A-Z][a-z])(?<!\b[A-Z][a-z]{2})[.!;]\s")
 _NUMBER = re.compile(r"\d(?:[\d.,'\u00a0\u202f]*\d)?")
 
 
@@ -97,21 +97,26 @@ def reads_true(sentence: str, subject: str, target: str | Value, event: bool) ->
     if len(sentence) > MAX_SENTENCE:
         return False
     rest = without_ends(sentence, subject, target)
-    if rest is None or _BREAK.search(rest):
+    if rest is None or "?" in rest or "\n" in rest:
+        return False
+    if (". " in rest or "; " in rest or "! " in rest) and _BREAK.search(rest):
         return False
     tokens = _TOKEN.findall(rest)
     words, flags, counts = _read(tokens)
     if flags & _FIRST or not flags & _ALL or _has_date(rest, tokens):
         return False
     languages = flags & _ALL
-    if languages & languages - 1:
-        of_each = counts.to_bytes(len(_LANGUAGES), "little")  # the languages with the most known words
-        most = max(of_each)
-        languages = sum(1 << number for number, count in enumerate(of_each) if count == most)
-    wrong = flags >> 4 & _ALL if event else (flags >> 4 | flags >> 8) & _ALL
+    if languages & languages - 1:  # more than one: those with the most known words
+        english, german, spanish, french = counts.to_bytes(len(_LANGUAGES), "little")
+        most = max(english, german, spanish, french)
+        languages = (english == most) | (german == most) << 1 | (spanish == most) << 2 | (french == most) << 3
+    wrong = flags >> 4 if event else flags >> 4 | flags >> 8
     if wrong & languages:
         return False
-    return not any(is_wrong(words, event) for n, is_wrong in enumerate(_TENSES) if languages >> n & 1)
+    for number, is_wrong in enumerate(_TENSES):
+        if languages >> number & 1 and is_wrong(words, event):
+            return False
+    return True
 
 
 def _read(tokens: Sequence[str]) -> tuple[list[str], int, int]:
@@ -155,22 +160,25 @@ def without_each(sentence: str, names: Sequence[str]) -> str:
 def _without_name(text: str, name: str) -> str | None:
     """Return the text with a mark for each occurrence of a name as whole words, in any case."""
     folded, wanted = text, name
-    if name not in text:
+    at = text.find(name)
+    if at < 0:
         folded, wanted = text.lower(), name.lower()
-        if len(folded) != len(text) or wanted not in folded:
-            return None
-    parts, since, at = [], 0, folded.find(wanted)
+        at = folded.find(wanted) if len(folded) == len(text) else -1
+    length = len(wanted)
+    parts: list[str] = []
+    since = 0
     while at >= 0:
-        end = at + len(wanted)
+        end = at + length
         # A genitive may follow: "Annas Hund", "Anna's dog".
-        after = folded[end : end + 1]
-        if after == "s":
-            after = folded[end + 1 : end + 2]
-        if not (folded[at - 1 : at].isalnum() if at else False) and not after.isalnum():
-            parts += [text[since:at], _MARK]
+        after = folded[end + 1 : end + 2] if folded[end : end + 1] == "s" else folded[end : end + 1]
+        if not after.isalnum() and not (at and folded[at - 1].isalnum()):
+            parts += (text[since:at], _MARK)
             since = end
         at = folded.find(wanted, end)
-    return "".join((*parts, text[since:])) if parts else None
+    if not parts:
+        return None
+    parts.append(text[since:])
+    return "".join(parts)
 
 
 def _without_value(text: str, value: Value) -> str | None:

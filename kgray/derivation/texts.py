@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from kgray.derivation.names import EntityNote, Relations
 from kgray.derivation.sentences import reads_true
@@ -32,16 +31,9 @@ _SAYS_NOT = re.compile(
 )
 
 
-class Sentence(NamedTuple):
-    """The sentence of a piece of evidence; a group of 100,000 facts keeps one for each.
-
-    subject, object     the surfaces of the mentions that it connects; object is None beside a value
-    """
-
-    text: str
-    episode: str  # id
-    subject: str
-    object: str | None
+# Text, id of the episode, and the surfaces of the mentions that are subject and object (None beside a value).
+# A plain tuple, because a group of 100,000 facts has one for each piece of evidence.
+Sentence = tuple[str, str, str, str | None]
 
 
 def fact_text(
@@ -59,10 +51,10 @@ def fact_text(
     kind: EvidenceKind = "happened" if statement.is_event else "holds"
     for claim in _by_points(span):
         if claim.kind == kind:
-            sentence = sentences[claim.said[1:]]
-            target = sentence.object if statement.value is None else statement.value
-            if target is not None and reads_true(sentence.text, sentence.subject, target, statement.is_event):
-                return sentence.text
+            sentence, _, subject, surface = sentences[claim.said[1:]]
+            target = surface if statement.value is None else statement.value
+            if target is not None and reads_true(sentence, subject, target, kind == "happened"):
+                return sentence
     return composed_text(statement, entities, relations)
 
 
