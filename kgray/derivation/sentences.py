@@ -76,7 +76,7 @@ _PHRASE = re.compile(
     r"\bvor \w+ (?:Tag|Woche|Monat|Jahr)|\bil y a\b"
     r"|\b(?:letzt|nächst|vorig|kommend)\w* (?:Tag|Woche|Monat|Jahr|Sommer|Winter|Herbst|Frühling)"
 )
-_MARK = "\0"  # stands for an end in the rest of a sentence
+_MARK = "\0"  # stands for an end in what remains of a sentence
 _TOKEN = re.compile(r"\0|[^\W\d_]+")
 # The end of a sentence before another one, but not the full stop of "Dr." or "J.".
 _BREAK = re.compile(r"(?<!\b[A-Z])(?<!\b[A-Z][a-z])(?<!\b[A-Z][a-z]{2})[.!;]\s")
@@ -84,7 +84,7 @@ _NUMBER = re.compile(r"\d(?:[\d.,'\u00a0\u202f]*\d)?")
 
 
 def is_plain_word(word: str) -> bool:
-    """Whether a word in lower case is a listed word of some language, which is no name."""
+    """Return whether a word in lower case is in a word list or an adverb, and so cannot be a name."""
     return word in _FLAGS or word.endswith("ly")
 
 
@@ -96,14 +96,14 @@ def reads_true(sentence: str, subject: str, target: str | Value, event: bool) ->
     """
     if len(sentence) > MAX_SENTENCE:
         return False
-    rest = without_ends(sentence, subject, target)
-    if rest is None or "?" in rest or "\n" in rest:
+    remainder = without_ends(sentence, subject, target)
+    if remainder is None or "?" in remainder or "\n" in remainder:
         return False
-    if (". " in rest or "; " in rest or "! " in rest) and _BREAK.search(rest):
+    if (". " in remainder or "; " in remainder or "! " in remainder) and _BREAK.search(remainder):
         return False
-    tokens = _TOKEN.findall(rest)
+    tokens = _TOKEN.findall(remainder)
     words, flags, counts = _read(tokens)
-    if flags & _FIRST or not flags & _ALL or _has_date(rest, tokens):
+    if flags & _FIRST or not flags & _ALL or _has_date(remainder, tokens):
         return False
     languages = flags & _ALL
     if languages & languages - 1:  # more than one: those with the most known words
@@ -142,8 +142,8 @@ def _read(tokens: Sequence[str]) -> tuple[list[str], int, int]:
 def without_ends(sentence: str, subject: str, target: str | Value) -> str | None:
     """Return the sentence with a mark for each end; None where it does not name one of them."""
     if isinstance(target, Value):
-        rest = _without_value(sentence, target)
-        return None if rest is None else _without_name(rest, subject)
+        remainder = _without_value(sentence, target)
+        return None if remainder is None else _without_name(remainder, subject)
     # The longer name first: "Anna works at Anna Weber GmbH".
     longer, shorter = (target, subject) if len(target) > len(subject) else (subject, target)
     between = _without_name(sentence, longer)
@@ -159,25 +159,27 @@ def without_each(sentence: str, names: Sequence[str]) -> str:
 
 def _without_name(text: str, name: str) -> str | None:
     """Return the text with a mark for each occurrence of a name as whole words, in any case."""
-    folded, wanted = text, name
+    if not name:
+        return None
+    folded, needle = text, name
     at = text.find(name)
     if at < 0:
-        folded, wanted = text.lower(), name.lower()
-        at = folded.find(wanted) if len(folded) == len(text) else -1
-    length = len(wanted)
+        folded, needle = text.lower(), name.lower()
+        at = folded.find(needle) if len(folded) == len(text) else -1
+    length = len(needle)
     parts: list[str] = []
-    since = 0
+    copied = 0
     while at >= 0:
         end = at + length
         # A genitive may follow: "Annas Hund", "Anna's dog".
         after = folded[end + 1 : end + 2] if folded[end : end + 1] == "s" else folded[end : end + 1]
         if not after.isalnum() and not (at and folded[at - 1].isalnum()):
-            parts += (text[since:at], _MARK)
-            since = end
-        at = folded.find(wanted, end)
+            parts += (text[copied:at], _MARK)
+            copied = end
+        at = folded.find(needle, end)
     if not parts:
         return None
-    parts.append(text[since:])
+    parts.append(text[copied:])
     return "".join(parts)
 
 
@@ -188,8 +190,8 @@ def _without_value(text: str, value: Value) -> str | None:
                 around = f"{text[: number.start()]}{_MARK}{text[number.end() :]}"
                 return around if _has_unit(around, value.unit) else None
         return None
-    rest = _without_name(text, value.value)
-    return rest if rest is not None and _has_unit(rest, value.unit) else None
+    remainder = _without_name(text, value.value)
+    return remainder if remainder is not None and _has_unit(remainder, value.unit) else None
 
 
 def _readings(number: str) -> Iterator[str]:
@@ -207,12 +209,12 @@ def _has_unit(text: str, unit: str | None) -> bool:
     return unit is None or any(word in folded for word in (unit.lower(), *_UNITS.get(unit, ())))
 
 
-def _has_date(rest: str, tokens: Sequence[str]) -> bool:
-    if not _DATES.isdisjoint(tokens) or (_DIGIT.search(rest) and _CALENDAR.search(rest)):
+def _has_date(remainder: str, tokens: Sequence[str]) -> bool:
+    if not _DATES.isdisjoint(tokens) or (_DIGIT.search(remainder) and _CALENDAR.search(remainder)):
         return True
-    if not _LEADING.isdisjoint(tokens) and _PHRASE.search(rest):
+    if not _LEADING.isdisjoint(tokens) and _PHRASE.search(remainder):
         return True
-    return not _TIME_UNITS.isdisjoint(tokens) and bool(find_dates(rest, 0, len(rest), bare=True))
+    return not _TIME_UNITS.isdisjoint(tokens) and bool(find_dates(remainder, 0, len(remainder), bare=True))
 
 
 _CLAUSES = frozenset("and but or who which that while because where whose".split())

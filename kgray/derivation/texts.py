@@ -61,20 +61,20 @@ def fact_text(
 def _by_points(span: Span) -> Iterator[Claim]:
     """Yield the supporters in the order of the first point by which each supports the span (R7).
 
-    That of the opener is the first. The start of another counts if it is not before that point, else the
-    moment at which it was said confirms the span.
+    The opener comes first. Another claim is placed by its start, or, if it starts before the opener's point,
+    by its reference time, at which it confirms the span.
     """
-    opened = span.opened
-    yield opened
+    opener = span.opened
+    yield opener
     if len(span.support) == 1:
         return
-    since = opened.said[0] if span.point == "confirmation" else _start_of(opened)
+    opening = opener.said[0] if span.point == "confirmation" else _start_of(opener)
 
     def point(claim: Claim) -> tuple[Instant, bool, tuple[Instant, int, int]]:
         start = _start_of(claim)
-        return (start, True, claim.said) if start >= since else (claim.said[0], False, claim.said)
+        return (start, True, claim.said) if start >= opening else (claim.said[0], False, claim.said)
 
-    yield from sorted((claim for claim in span.support if claim is not opened), key=point)
+    yield from sorted((claim for claim in span.support if claim is not opener), key=point)
 
 
 def _start_of(claim: Claim) -> Instant:
@@ -101,7 +101,7 @@ def default_sentence(fact: ExtractedFact, subject: str, target: str) -> str:
     return f"{sentence} ({words})" if words else sentence
 
 
-def _distinguishing(said: Evidence | ExtractedFact, relation: str, marks: Marks) -> str:
+def _distinguishing(source: Evidence | ExtractedFact, relation: str, marks: Marks) -> str:
     """Return these marks in the words of a sentence. A number comes with the word that it counts.
 
     Events are set apart by their dates, so their numbers are left out; so is "always", which says when.
@@ -110,17 +110,17 @@ def _distinguishing(said: Evidence | ExtractedFact, relation: str, marks: Marks)
     negated = negated and not _SAYS_NOT.search(relation)
     if not (numbers or negated or qualifiers):
         return ""
-    words = WORD.findall(WHEN.sub(" ", said.text))
-    shown: dict[str, None] = {}
+    words = WORD.findall(WHEN.sub(" ", source.text))
+    distinct: dict[str, None] = {}
     for word, following in zip(words, (*words[1:], ""), strict=True):
         folded = word.casefold()
         if folded in qualifiers and folded != "always":
-            shown[folded] = None
-        elif folded in numbers and said.kind != "happened":
-            shown[f"{word} {following}" if following.islower() else word] = None
+            distinct[folded] = None
+        elif folded in numbers and source.kind != "happened":
+            distinct[f"{word} {following}" if following.islower() else word] = None
         elif negated and word != words[0] and (folded in NEGATIONS or folded.endswith(NOT_ENDINGS)):
-            shown["not" if folded.endswith("t") else folded] = None
-    return ", ".join(shown)
+            distinct["not" if folded.endswith("t") else folded] = None
+    return ", ".join(distinct)
 
 
 def composed_text(statement: Statement, entities: Mapping[str, EntityNote], relations: Relations) -> str:

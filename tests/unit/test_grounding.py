@@ -235,9 +235,7 @@ def test_records_are_read_as_any_text_is() -> None:
         pytest.param("I play in the band.", "Alice says Bob plays in band", "Bob plays in band", id="first"),
         pytest.param("I play in the band.", "Currently Bob plays in band", None, id="word at the start"),
         pytest.param("I play in the band.", "Bob plays 7 songs in band", "Bob plays in band", id="number"),
-        pytest.param(
-            "I play 7 songs in the band.", "Bob plays 7 songs in band", None, id="its number"
-        ),
+        pytest.param("I play 7 songs in the band.", "Bob plays 7 songs in band", None, id="its number"),
         pytest.param(
             "I don't play in the band.",
             "Bob does not play in band of Berlin",
