@@ -78,7 +78,8 @@ def test_show_of_an_episode_says_what_was_left_out(kgray):
 
 def test_show_of_an_entity_begins_with_it_and_numbers_its_facts(chat):
     people = chat("show", "ann lee", "--group", "g").out
-    profile = "Ann Lee lives in Oslo (2026-04-01 - present). Ann Lee works at Acme (2026-03-01 - present)."
+    profile = "Ann Lee has her home in Oslo (2026-04-01 - present). "
+    profile += "Ann Lee works at Acme (2026-03-01 - present)."
     assert re.match(rf"Ann Lee  [0-9a-f]{{8}}\n  Person\n  {re.escape(profile)}\nm1  [0-9a-f]{{8}}\n", people)
     assert "[I work at Acme now]1. The" in people
     assert "[Ann Lee]2 lives in [Oslo]2." in people
@@ -101,9 +102,9 @@ def test_a_terminal_gets_colours_and_lines_that_fit_and_none_where_they_are_not_
     ("options", "found"),
     [
         pytest.param(["--source", "chat"], {"m1", "Ann Lee works at Acme"}, id="source"),
-        pytest.param(["--speaker", "bob"], {"m2", "Ann Lee lives in Oslo"}, id="speaker"),
-        pytest.param(["--relation", "lives in"], {"Ann Lee lives in Oslo"}, id="relation"),
-        pytest.param(["--type", "Place"], {"Oslo", "Ann Lee lives in Oslo"}, id="type"),
+        pytest.param(["--speaker", "bob"], {"m2", "Ann Lee has her home in Oslo"}, id="speaker"),
+        pytest.param(["--relation", "lives in"], {"Ann Lee has her home in Oslo"}, id="relation"),
+        pytest.param(["--type", "Place"], {"Oslo", "Ann Lee has her home in Oslo"}, id="type"),
         pytest.param(["--scope", "episode", "--said-after", "2026-04-01"], {"m2"}, id="said-after"),
         pytest.param(["--scope", "episode", "--said-before", "2026-04-01"], {"m1"}, id="said-before"),
         pytest.param(["--scope", "episode", "--as-of", "2020-01-01"], {"m1", "m2"}, id="as-of-hides-none"),
