@@ -1,4 +1,4 @@
-"""What a removal leaves of merges, splits, declarations and verdicts: what names what is left, nothing else."""
+"""Merges, splits, declarations and verdicts after a removal: a record stays if all that it names is there."""
 
 from __future__ import annotations
 
