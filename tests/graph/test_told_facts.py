@@ -60,10 +60,10 @@ def test_a_merge_and_its_undo_tell_the_facts_anew(tmp_path: Path) -> None:
 
 
 def test_a_relation_reads_by_the_name_it_is_folded_to(tmp_path: Path) -> None:
-    """R17: the name used first; the ends stand as that name has them."""
+    """R17: the ontology's name, not the one used first; the ends stand as that name has them."""
     engine = Engine(tmp_path)
     engine.add(reading(0, [], [{"source": "Acme", "target": "Ann", "relation": "EMPLOYS"}]), works(1, "Bob"))
-    assert texts(engine) == ["Acme employs Ann", "Acme employs Bob"]
+    assert texts(engine) == ["Ann works at Acme", "Bob works at Acme"]
 
 
 def test_changed_words_of_the_ontology_are_told_from_the_next_commit_on(tmp_path: Path) -> None:
