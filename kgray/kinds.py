@@ -382,6 +382,12 @@ STATEMENTS_BY_PLACE = Read("statements by place", EVIDENCE, (*_PLACE, "statement
 _WORDING = ("statement", "sequence", "text")
 EVIDENCE_OF = Read("evidence of statements", EVIDENCE, _WORDING, by="statement")
 STATEMENTS_SHOWN = Read("shown by statements", EVIDENCE, ("statement", "shown", "sequence"), by="statement")
+RELATIONS_BY_PLACE = Read(
+    "relations by place", EVIDENCE, (*_PLACE, "statement", "relation", "is_reversed", "shown")
+)
+WORDINGS_OF = Read(
+    "wordings of statements", EVIDENCE, (*_PLACE, "statement", "relation", "text"), by="statement"
+)
 NAMED = Read("entities of a folded name", NAMES, ("folded", "entity"), by="folded")
 STATEMENT_VECTORS_OF = Read("vectors of statements", STATEMENT_VECTORS, by="id")
 ENTITY_IDS = Read("ids of entities", ENTITIES, ("id",), by="id")

@@ -18,7 +18,7 @@ from kgray.derivation.statements import NAMELESS, Statement, StatementKey
 from kgray.ingest.candidates import quantised
 from kgray.ingest.state import Case, Quantised, span_of
 from kgray.ports import Question
-from kgray.records import ExtractedFact, Place, Value
+from kgray.records import Evidence, ExtractedFact, Place, Value
 from kgray.times import Instant
 
 MAX_COMPARED = 15
@@ -131,7 +131,7 @@ class Comparer:
         return Compared(same, contradicts, ends, tuple(rest), str(answer.get("reason", "")))
 
     def _is_asked_about(self, new: NewFact) -> bool:
-        """Whether a fact is compared at all: triples only where people declared that it depends on the pair."""
+        """Whether a fact is compared at all: a triple only where people declared `depends`."""
         if self.case.episode.kind != "triples":
             return True
         return self.relations.traits(new.key[1]).cardinality == "depends"
@@ -174,7 +174,10 @@ class Comparer:
         return sorted(chosen, key=lambda s: (s.born, s.id))
 
     def _between(self, new: NewFact) -> list[Statement]:
-        """Return the statements between the same two ends, in either direction."""
+        """Return the statements between the same two ends, in either direction.
+
+        Of the same message only those that `_may_clash`.
+        """
         ends: list[tuple[str, str | Value]] = [(new.subject, new.target)]
         if isinstance(new.target, str):
             ends.append((new.target, new.subject))
@@ -182,20 +185,18 @@ class Comparer:
         stored = [graph.statements[id_] for pair in ends for id_ in graph.by_ends.get(pair) or ()]
         if new.fact.only:  # two fields of one record are independent
             return stored
-        return [*stored, *(s for pair in ends for s in self.new.by.get(pair, ()))]
+        made = (s for pair in ends for s in self.new.by.get(pair, ()))
+        return [*stored, *(s for s in made if _may_clash(s.first, new.fact))]
 
     def _beside(self, new: NewFact) -> list[Statement]:
-        """Return the statements of the same subject and relation.
-
-        Not those of the same message, if both are in the present tense: such two hold together.
-        """
+        """Return the statements of the same subject and relation, of the same message as in `_between`."""
         graph, (subject, relation, _) = self.case.state.graph, new.key
         slot = graph.slots.get(("s", subject, relation)) or ()
         stored = [graph.statements[id_] for id_ in slot[-NEWEST:]]
         if new.fact.only:
             return []
         made = self.new.by.get(("s", subject, relation), ())
-        return [*stored, *(s for s in made[-NEWEST:] if not (_is_present(s.first) and _is_present(new.fact)))]
+        return [*stored, *(s for s in made[-NEWEST:] if _may_clash(s.first, new.fact))]
 
     def _around(self, new: NewFact) -> list[Statement]:
         """Return the stored statements with one of its ends."""
@@ -262,9 +263,18 @@ class Comparer:
         return float(a @ b) / math.sqrt(float(a @ a) * float(b @ b) or 1.0)
 
 
-def _is_present(said: object) -> bool:
-    kind, inferred, end = (getattr(said, name) for name in ("kind", "inferred", "valid_to"))
-    return kind == "holds" and inferred and end is None
+def _may_clash(one: Evidence | ExtractedFact, other: Evidence | ExtractedFact) -> bool:
+    """Whether two facts of one message may exclude or end each other.
+
+    Two in the present tense hold together, and two events took place: a speaker seldom contradicts himself.
+    """
+    if one.kind == "happened" and other.kind == "happened":
+        return False
+    return not (_is_present(one) and _is_present(other))
+
+
+def _is_present(said: Evidence | ExtractedFact) -> bool:
+    return said.kind == "holds" and said.inferred and said.valid_to is None
 
 
 def _claim(fact: ExtractedFact) -> Span:

@@ -131,7 +131,7 @@ class _Connector:
             self._end(new, compared.ends)
 
     def _known(self, key: StatementKey) -> list[Statement]:
-        """Return the statements that bear a key, by birth: by their own name, or by one of their evidence's."""
+        """Return the statements with a key, by birth; it may be the key of attached evidence."""
         graph = self.case.state.graph
         ids = dict.fromkeys((*(graph.buckets.get(key) or ()), *(graph.attached.get(key) or ())))
         found = [graph.statements[id_] for id_ in ids]
@@ -154,7 +154,7 @@ class _Connector:
         return self._repeated(new, known)
 
     def _repeated(self, new: NewFact, known: Sequence[Statement]) -> Statement | None:
-        """Return the statement whose sentence has the same marks and all content words of the new sentence."""
+        """Return the statement whose sentence has the marks and all content words of the new sentence."""
         fact = new.fact
         # The default sentence of a triple adds nothing to it. It says again the variant that names none, else
         # the first that was said before it: that one may hold still.
@@ -231,7 +231,8 @@ class _Connector:
         if at is None and kind == "ended":
             at, precision = self.case.episode.reference_time, "instant"
         for statement in ended:
-            dates: dict[str, Any] = {"valid_from": None, "from_precision": None, "valid_to": None, "to_precision": None}
+            names = ("valid_from", "from_precision", "valid_to", "to_precision")
+            dates: dict[str, Any] = dict.fromkeys(names)
             if kind == "ended":
                 dates |= {"valid_to": at, "to_precision": precision}
             self._record(

@@ -1,7 +1,7 @@
 """Decide how an episode changes the graph, or which questions must be answered first.
 
-`declare.py` records the ontology's declarations, `resolve.py` resolves the mentions, `connect.py` finds or makes
-the statement of each fact, and `compare.py` finds the statements with which a model must compare it.
+`declare.py` records the ontology's declarations, `resolve.py` resolves the mentions, `connect.py` finds or
+makes the statement of each fact, and `compare.py` finds the statements with which a model must compare it.
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ def ground(extraction: Extraction, request: ExtractionRequest) -> Extraction:
 def _in_context(
     entities: tuple[ExtractedEntity, ...], request: ExtractionRequest
 ) -> tuple[ExtractedEntity, ...]:
-    """Return the entities, marked where a previous episode has the name in its text or as its speaker (R14a)."""
+    """Return the entities, marked where the text or the speaker of a previous episode has the name (R14a)."""
     texts = (f"{episode.text}\n{episode.speaker or ''}" for episode in request.previous)
     previous = "|".join(map(_plain_words, texts))
     if not previous:
@@ -306,13 +306,11 @@ def _objects(
 
     May append a name to `entities`; adds the index of a name that became a value to `turned`.
     """
-    declared = ontology.get(fact.relation)
-    if declared is None or declared.object is None:
-        return fact
-    if declared.object == "value" and fact.target is not None:
+    declared = ontology.object_kind(fact.relation)
+    if declared == "value" and fact.target is not None:
         turned.add(fact.target)
         return replace(fact, target=None, value=Value("text", entities[fact.target].name))
-    if declared.object == "entity" and fact.value is not None and fact.value.type == "text":
+    if declared == "entity" and fact.value is not None and fact.value.type == "text":
         key = names.key(fact.value.value)
         for place, entity in enumerate(entities):
             if names.key(entity.name) == key:
