@@ -68,7 +68,7 @@ HISTORIES = st.lists(EPISODES, min_size=4, max_size=9)
 def draft_of(number: int, episode: Any) -> Draft:
     """Return an episode of a history as a text that reads itself; its conversation is its source."""
     at, source, facts = episode
-    told = [_fact(*fact) for fact in facts]
+    told = list({fact["fact"]: fact for fact in (_fact(*each) for each in facts)}.values())
     names = dict.fromkeys(n for f in told for n in (f["source"], f.get("target")) if n is not None)
     listed = [{"name": n, "type": "Person" if n in PEOPLE else "Organization"} for n in names]
     text = canonical({"entities": listed, "facts": told, "n": f"e{number}"})
@@ -179,23 +179,18 @@ class Told(NamedTuple):
 
 
 class Stated(NamedTuple):
-    """A statement; its ends are entities, or a value as its second end."""
+    """A statement without the number of its variant; its second end is an entity or a value."""
 
     subject: Place
     relation: str
     object: object
-    variant: int
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """What it says, without its variant."""
-        return self[:3]
 
 
 @dataclass
 class Observed:
     """A group's graph after a run, with places in the stead of ids, and the questions that were put.
 
+    variants    the numbers of the statements among those of equal ends and relation
     facts       by statement, each as (opening evidence, point, start, end, supporting episodes, ended by)
     texts       of these facts, in the same order
     verdicts    of pairs of statements
@@ -208,6 +203,7 @@ class Observed:
     entities: dict[Place, tuple[object, ...]]
     evidence: dict[Place, Told]
     statements: dict[Place, Stated]
+    variants: dict[Place, int]
     facts: dict[Place, list[tuple[object, ...]]]
     texts: dict[Place, list[str]]
     verdicts: dict[frozenset[Place], bool]
@@ -232,12 +228,12 @@ def observed(engine: Engine, judge: FixedAnswers) -> Observed:
             statement=None if shown is None else at[shown],
             ends=tuple((said.sequence, end) for end in ends if end is not None),
             text=said.text,
-            rest=(*rest, said.every_variant, said.inferred, said.variant),
+            rest=(*rest, said.every_variant, said.inferred),
         )
     statements = {}
     for id_, s in graph.statements.items():
         target = at[s.object] if s.object is not None else s.value
-        statements[at[id_]] = Stated(at[s.subject], s.relation, target, s.variant)
+        statements[at[id_]] = Stated(at[s.subject], s.relation, target)
     spans = graph.spans_of(graph.statements)
     questions: dict[tuple[int, str, str], set[tuple[str, ...]]] = {}
     for sequence, question in judge.answers:
@@ -258,6 +254,7 @@ def observed(engine: Engine, judge: FixedAnswers) -> Observed:
         entities={at[e.id]: (e.name, e.aliases, e.labels) for e in view.all_entities()},
         evidence=evidence,
         statements=statements,
+        variants={at[id_]: s.variant for id_, s in graph.statements.items()},
         facts={at[s]: [_span(span) for span in found] for s, found in spans.items()},
         texts={at[s]: [graph.fact(span).text for span in found] for s, found in spans.items()},
         verdicts={frozenset((at[v.a], at[v.b])): v.exclusive for v in records.verdicts},
@@ -317,7 +314,8 @@ class Promise:
             self.mentions |= {p for p, m in mentions if p[0] == sequence and m.surface == question.item}
             return
         for run in self.runs:
-            self.evidence |= {p for p, e in run.evidence.items() if (p[0], e.text) == (sequence, question.item)}
+            own = [p for p, e in run.evidence.items() if (p[0], e.text) == (sequence, question.item)]
+            self.evidence.add(min(own))  # the others say that statements are over
         told = self.before.evidence.items()
         sentence = question.candidates[position]
         named = {e.statement for p, e in told if e.text == sentence and p[0] <= sequence and e.statement}
@@ -363,9 +361,7 @@ class Promise:
             return False
         text = pieces[0].text
         changed = self.statements | set(self._differing("facts"))
-        sentences = {
-            e.text for run in self.runs for e in run.evidence.values() if e.statement in changed
-        }
+        sentences = {e.text for run in self.runs for e in run.evidence.values() if e.statement in changed}
         item = (place[0], "compare", text)
         before, after = (set().union(*run.questions.get(item, ())) for run in self.runs)
         return self._asks_otherwise(item) and bool((before | after) & sentences)
@@ -384,6 +380,7 @@ class Promise:
             ("entities", touched),
             ("evidence", self.evidence),
             ("statements", self.statements),
+            ("variants", self._numbered()),
             ("facts", self.statements | rivals),
             ("texts", self.statements | rivals | self._told_with(touched)),
             ("verdicts", {pair for pair in pairs if pair & self.statements}),
@@ -391,6 +388,14 @@ class Promise:
             for place in set(self._differing(kind)) - allowed:
                 was, now = (getattr(run, kind).get(place) for run in self.runs)
                 yield f"{kind} {place}: {was} -> {now}"
+
+    def _numbered(self) -> set[Place]:
+        """Return the statements between the ends of a named one: their variants are counted."""
+        told = [
+            (s, {stated.subject, stated.object}) for run in self.runs for s, stated in run.statements.items()
+        ]
+        named = [ends for s, ends in told if s in self.statements]
+        return {s for s, ends in told if ends in named}
 
     def _told_with(self, entities: set[Place]) -> set[Place]:
         """Return the statements with an entity as an end whose name differs: their texts name it."""
@@ -410,7 +415,8 @@ class Promise:
 def rivals_of(run: Observed, statements: Iterable[Place], shipped: Ontology | None = None) -> set[Place]:
     """Return the statements that cannot hold beside one of these, by the ontology or by a verdict."""
     told = shipped or ontology.shipped()
-    found = {p for pair, exclusive in run.verdicts.items() if exclusive and pair & {*statements} for p in pair}
+    exclusive = (pair for pair, verdict in run.verdicts.items() if verdict)
+    found = {place for pair in exclusive if pair & {*statements} for place in pair}
     for one in statements:
         if (stated := run.statements.get(one)) is not None:
             found |= {p for p, other in run.statements.items() if _are_rivals(stated, other, told)}
@@ -462,6 +468,7 @@ def _in_context(
     sequence: int, surface: str, episodes: Mapping[int, tuple[str, int, str]], limit: int
 ) -> bool:
     source, said_at, _ = episodes[sequence]
-    before = [(at, s) for s, (of, at, _) in episodes.items() if s < sequence and of == source and at <= said_at]
+    same_source = ((at, s) for s, (of, at, _) in episodes.items() if of == source and s < sequence)
+    before = [(at, s) for at, s in same_source if at <= said_at]
     texts = [episodes[s][2] for _, s in sorted(before)[-limit:]]
     return any(re.search(rf"\b{re.escape(surface)}\b", text, re.IGNORECASE) for text in texts)
