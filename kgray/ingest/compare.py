@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kgray.derivation.names import Relations
-from kgray.derivation.statements import NAMELESS, Statement, StatementKey
+from kgray.derivation.statements import CLOSING, NAMELESS, Statement, StatementKey
 from kgray.ingest.candidates import quantised
 from kgray.ingest.state import Case, Quantised, span_of
 from kgray.ports import Question
@@ -25,7 +25,6 @@ MAX_COMPARED = 15
 # Of an entity with more statements the newest are looked at, so that a long history costs no more.
 NEWEST = 128
 _DECLARED = frozenset({"single", "single_object", "many"})
-_CLOSING = frozenset({"ended", "denied"})
 # Cosines from which two statements about one thing are compared although nothing but that thing ties them, by
 # the beginning of the embedder's identity. Measured for the hashing embedder only (docs/quality.md); the
 # others are estimates, as their weights were not at hand.
@@ -68,11 +67,14 @@ class NewFact:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The statements with which a fact was compared, by answer; each by birth."""
+    """The statements with which a fact was compared, by answer; each by birth.
+
+    ends    with the number of each among all candidates
+    """
 
     same: Statement | None = None
     contradicts: tuple[Statement, ...] = ()
-    ends: tuple[Statement, ...] = ()
+    ends: tuple[tuple[int, Statement], ...] = ()
     independent: tuple[Statement, ...] = ()
     reason: str = ""
 
@@ -129,7 +131,8 @@ class Comparer:
         same, *others = sorted_out.get("same", [None])
         rest = [*sorted_out.get("independent", ()), *(s for s in others if s is not None)]
         contradicts, ends = (tuple(sorted_out.get(word, ())) for word in ("contradicts", "ends"))
-        return Compared(same, contradicts, ends, tuple(rest), str(answer.get("reason", "")))
+        numbered = tuple((candidates.index(statement), statement) for statement in ends)
+        return Compared(same, contradicts, numbered, tuple(rest), str(answer.get("reason", "")))
 
     def _is_asked_about(self, new: NewFact) -> bool:
         """Whether a fact is compared at all: a triple only where people declared `depends`."""
@@ -145,7 +148,7 @@ class Comparer:
         is_event = new.fact.kind == "happened"
         match word:
             case "same":
-                alike = is_event == statement.is_event and new.fact.kind not in _CLOSING
+                alike = is_event == statement.is_event and new.fact.kind not in CLOSING
                 return alike and own is None and new.connects(statement)
             case "contradicts":
                 return not statement.is_event and new.fact.kind == "holds"
