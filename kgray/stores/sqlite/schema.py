@@ -15,7 +15,7 @@ from kgray.kinds import Kind
 APPLICATION_ID = 0x6B677279  # "kgry", in the header of the file
 FILE = "kgray.sqlite3"
 MARKER = f"{FILE}.made"  # beside the file: without it, a folder whose file is gone would pass for a new one
-VERSION = 9
+VERSION = 10
 
 # A vector of 1024 float32 and its names need 4.3 KB:
 #     page     bytes a vector, measured
@@ -29,8 +29,7 @@ PAGE_BYTES = 4096
 # Without rowid, a table would hold these rows in its inner pages too, few to a page.
 _LONG = {
     kinds.EPISODES, kinds.EXTRACTIONS, kinds.ANSWERS, kinds.EVIDENCE, kinds.NAME_VECTORS,
-    kinds.STATEMENT_VECTORS, kinds.EPISODE_VECTORS, kinds.FACTS,
-    kinds.COMMUNITIES,
+    kinds.STATEMENT_VECTORS, kinds.EPISODE_VECTORS, kinds.ENTITIES, kinds.FACTS, kinds.COMMUNITIES,
 }  # fmt: skip
 _TYPES = {
     "int": "INTEGER", "bool": "INTEGER", "text": "TEXT", "texts": "TEXT", "vector": "BLOB", "bytes": "BLOB",
