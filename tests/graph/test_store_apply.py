@@ -93,7 +93,7 @@ def test_what_goes_goes_first_then_rows_come_then_they_change(store, group):
     assert all_of(store, EVIDENCE, group) == [(*row[:6], "other words", *row[7:17], 3, *row[18:19], "S7")]
     assert all_of(store, SHOWN_ENTITIES, group) == [("E1", "new")]
     assert all_of(store, FACTS, group) == []
-    assert all_of(store, ENTITIES, group) == [("E1", "Al", ("Bo", "Cy"), (), 1, 0, "Al is one.")]
+    assert all_of(store, ENTITIES, group) == [("E1", "Al", ("Bo", "Cy"), (), 1, 0, "")]
 
 
 def test_a_put_replaces_a_row_and_its_words_but_what_comes_first_stays(store, group):
