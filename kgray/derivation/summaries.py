@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 NEWEST = 5  # facts of a summary
 LENGTH = 500  # characters of a summary, at most
-_SPARE = 2 * NEWEST  # sentences that are kept in memory, so that facts that end seldom need a new look
+_SPARE = 2 * NEWEST  # kept in memory of an entity whose facts ended, so that it seldom needs another look
 _FULL = 4 * NEWEST  # above this the older ones are let go
 _ENDLESS = 1 << 62  # an instant after all others: what holds then has no known end
 _STOPS = (".", "!", "?", "\u2026", "\u3002")
@@ -48,10 +48,13 @@ class Newest:
 
     sentences: list[Sentence]
     is_all: bool
+    _text: str | None = None
 
     def text(self) -> str:
         """Return the summary."""
-        return _joined(self.sentences)
+        if self._text is None:
+            self._text = _joined(self.sentences)
+        return self._text
 
     def change(self, gone: Collection[str], fresh: Iterable[Sentence]) -> bool:
         """Take facts out, then others in; return whether the newest are still known."""
@@ -62,6 +65,8 @@ class Newest:
         if len(kept) > _FULL:
             del kept[_SPARE:]
             self.is_all = False
+        if kept[:NEWEST] != self.sentences[:NEWEST]:
+            self._text = None
         self.sentences = kept
         return self.is_all or len(kept) >= NEWEST
 
@@ -109,19 +114,23 @@ def summarised(view: GraphView, entities: Iterable[Entity], as_of: Instant | Non
     ]
 
 
-def newest_of(graph: GroupGraph, entity: str, earlier: Mapping[str, Sequence[Span]] | None = None) -> Newest:
+def newest_of(
+    graph: GroupGraph, entity: str, earlier: Mapping[str, Sequence[Span]] | None = None, most: int = 0
+) -> Newest:
     """Return the newest open facts of an entity, from as few of its statements as possible.
 
     earlier: the spans of some statements to be taken in place of the current ones.
+    most: about how many facts; 0: those of a summary.
     """
+    most = most or NEWEST
     found: list[Sentence] = []
     is_all, swept = True, dict[str, Sweep]()
     statements = [graph.statements[id_] for id_ in dict.fromkeys(graph.about.get(entity, ()))]
     # No fact of a statement is newer than its newest claim: so those behind need not be swept.
     last = {one.id: max((claim.recorded for claim in one.claims), default=0) for one in statements}
     for id_ in sorted(last, key=lambda one: (-last[one], one)):
-        if len(found) > _FULL or (len(found) >= _SPARE and -last[id_] > max(found).age):
-            found, is_all = nsmallest(_SPARE, found), False
+        if len(found) > _FULL or (len(found) >= most and -last[id_] > max(found).age):
+            found, is_all = nsmallest(most, found), False
             if -last[id_] > found[-1].age:
                 break
         if earlier is not None and id_ in earlier:
@@ -172,7 +181,7 @@ def after_changes(
         if newest.change(others, (_sentence(fact) for fact in now if fact.invalid_at is None)):
             graph.newest[entity] = newest
         else:
-            newest = graph.newest[entity] = newest_of(graph, entity)
+            newest = graph.newest[entity] = newest_of(graph, entity, most=_SPARE)
         # Of one that was not kept, the former text is not known where facts were told otherwise.
         if newest.text() != was or (known is None and any(fact.statement in again for fact in now)):
             found.add(entity)
