@@ -21,7 +21,7 @@ from kgray.derivation.statements import (
     spoken,
     statement_text,
 )
-from kgray.derivation.summaries import Newest, after_changes, summary_in
+from kgray.derivation.summaries import NewestFacts, summary_in, update_summaries
 from kgray.errors import damaged
 from kgray.graph import Entity, Fact
 from kgray.records import EpisodeHead, Evidence, GroupRecords, Mention, Place, Value, fact_id
@@ -58,7 +58,7 @@ class GroupGraph:
         self.parts: dict[str, list[str]] = {}  # recorded statement -> shown ones, unless it is just itself
         self.verdicts: dict[str, dict[str, tuple[bool, Instant]]] = {}  # (exclusive, record time)
         self.moved: dict[Place, Instant] = {}  # evidence -> when an operation or ruling last moved it
-        self.newest: dict[str, Newest] = {}  # entity -> what its summary is made of, once it was asked for
+        self.newest: dict[str, NewestFacts] = {}  # by entity, of the entities whose summary was needed
         self._linked: set[SlotKey] = set()  # slots with a member that also has rivals outside the slot
         self._sweeps: dict[Hashable, Sweep] = {}
 
@@ -403,11 +403,11 @@ class GroupGraph:
         if retold:
             told = {fact.id: fact for fact in (*facts, *self.facts_of(retold))}
             facts = tuple(told[id_] for id_ in sorted(told))
-        summed = after_changes(self, changes, facts, gone, retold)
+        summarised = update_summaries(self, changes, facts, gone, retold)
         spoken = {c.said[1:]: s for s, taken in claims.items() for c in taken if not c.other_variant}
         places = [(e.sequence, e.ordinal) for e in change.evidence]
         return Difference(
-            entities=tuple(map(self.entity, sorted({*shown, *summed}))),
+            entities=tuple(map(self.entity, sorted({*shown, *summarised}))),
             facts=facts,
             gone_facts=gone,
             shown=tuple((i, i) for i, _ in sorted(change.entity_births)),

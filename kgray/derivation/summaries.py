@@ -1,12 +1,12 @@
-"""The summary of an entity: its newest facts without a known end, as one short text without a model.
+"""The summary of an entity: the sentences of its newest open facts as one short text. No model writes it.
 
-`NEWEST` facts at most, the newest `created_at` first, then by id; equal sentences once. A fact counts while
-no record names its end: a stored text cannot change because time passes, so an end that lies ahead takes the
-fact out at once, and a start that lies ahead is told with its date. A text for a past moment has the newest
-facts that held then (`summary_of`).
+A summary has at most `NEWEST` facts, the newest `created_at` first, then by id, and each sentence once. A
+fact is open while no record names its end. A stored text cannot change because time passes. Therefore a fact
+with a future end is left out at once, and a fact with a future start is written with its date. The summary
+for a past moment has the newest facts that held at that moment (`summary_of`).
 
-`after_changes` keeps the texts of a graph current at the cost of the facts that changed. `after_correction`
-does so from the stored facts, because a correction derives a part of the group only.
+`update_summaries` keeps the summaries of a graph current at the cost of the facts that changed.
+`corrected_entities` reads the newest facts from the store: a correction derives only a part of a group.
 """
 
 from __future__ import annotations
@@ -26,28 +26,32 @@ if TYPE_CHECKING:
     from kgray.derivation.change import Difference
     from kgray.derivation.group import GroupGraph, SpanChanges
 
-NEWEST = 5  # facts of a summary
-LENGTH = 500  # characters of a summary, at most
-_SPARE = 2 * NEWEST  # kept in memory of an entity whose facts ended, so that it seldom needs another look
-_FULL = 4 * NEWEST  # above this the older ones are let go
-_ENDLESS = 1 << 62  # an instant after all others: what holds then has no known end
+NEWEST = 5  # facts in a summary
+LENGTH = 500  # maximal number of characters in a summary
+# So many sentences are read after facts of a summary have ended, and the next end needs no new reading.
+_SPARE = 2 * NEWEST
+_FULL = 4 * NEWEST  # a longer list is cut to _SPARE
+_FAR_FUTURE = 1 << 62  # an instant after all others: a fact that holds at it has no end
 _STOPS = (".", "!", "?", "\u2026", "\u3002")
 
 
 class Sentence(NamedTuple):
-    """What a summary says of one fact; sentences sort as their facts do, the newest first."""
+    """The sentence of one fact in a summary. Sentences sort as their facts do, the newest first."""
 
     age: int  # minus the record time of the fact
-    fact: str
+    fact_id: str
     text: str
 
 
 @dataclass(slots=True)
-class Newest:
-    """The newest open facts of an entity, sorted; is_all: the entity has no others."""
+class NewestFacts:
+    """The sentences of the newest open facts of an entity, sorted.
+
+    The list has every open fact that is at least as new as its last one; complete: it has all open facts.
+    """
 
     sentences: list[Sentence]
-    is_all: bool
+    complete: bool
     _text: str | None = None
 
     def text(self) -> str:
@@ -56,26 +60,28 @@ class Newest:
             self._text = _joined(self.sentences)
         return self._text
 
-    def change(self, gone: Collection[str], fresh: Iterable[Sentence]) -> bool:
-        """Take facts out, then others in; return whether the newest are still known."""
-        floor = None if self.is_all or not self.sentences else self.sentences[-1]
-        kept = [one for one in self.sentences if one.fact not in gone]
-        kept += [one for one in fresh if self.is_all or (floor is not None and one[:2] <= floor[:2])]
-        kept.sort()
-        if len(kept) > _FULL:
-            del kept[_SPARE:]
-            self.is_all = False
-        if kept[:NEWEST] != self.sentences[:NEWEST]:
+    def replace(self, changed: Collection[str], sentences: Iterable[Sentence]) -> bool:
+        """Remove the changed facts, add their new sentences; return whether a summary can still be made."""
+        last = self.sentences[-1][:2] if self.sentences else None
+        result = [sentence for sentence in self.sentences if sentence.fact_id not in changed]
+        for sentence in sentences:
+            if self.complete or (last is not None and sentence[:2] <= last):
+                result.append(sentence)
+        result.sort()
+        if len(result) > _FULL:
+            del result[_SPARE:]
+            self.complete = False
+        if result[:NEWEST] != self.sentences[:NEWEST]:
             self._text = None
-        self.sentences = kept
-        return self.is_all or len(kept) >= NEWEST
+        self.sentences = result
+        return self.complete or len(result) >= NEWEST
 
 
 def _joined(sentences: Iterable[Sentence]) -> str:
-    """Return the text of sorted sentences; one that is longer than a whole summary is cut."""
-    found = dict.fromkeys(one.text for one in list(sentences)[:NEWEST])
+    """Return the text of sorted sentences. A first sentence that is too long for a summary is cut."""
+    distinct = dict.fromkeys(sentence.text for sentence in list(sentences)[:NEWEST])
     text = ""
-    for sentence in found:
+    for sentence in distinct:
         longer = f"{text} {sentence}" if text else sentence
         if len(longer) > LENGTH:
             return text or f"{sentence[: LENGTH - 1]}\u2026"
@@ -83,132 +89,151 @@ def _joined(sentences: Iterable[Sentence]) -> str:
     return text
 
 
-def _sentence(fact: Fact, *, is_past: bool = False) -> Sentence:
+def _sentence(fact: Fact, *, dated: bool = True) -> Sentence:
+    """Return the sentence of a fact; dated: with the date of its start, if that was then in the future."""
     text = fact.text.strip()
-    if not fact.event and not is_past and fact.valid_at is not None and fact.valid_at > fact.created_at:
+    if dated and not fact.event and fact.valid_at is not None and fact.valid_at > fact.created_at:
         text = f"{text.rstrip('.')} (from {str(show(fact.valid_at))[:10]})"
     return Sentence(-fact.created_at, fact.id, text if text.endswith(_STOPS) else f"{text}.")
 
 
 def summary_of(facts: Iterable[Fact], as_of: Instant | None = None) -> str:
-    """Return the summary of an entity with these facts: of those that held then, else of the open ones."""
-    chosen = (f for f in facts if (f.invalid_at is None if as_of is None else f.holds_at(as_of)))
-    return _joined(nsmallest(NEWEST, {_sentence(fact, is_past=as_of is not None) for fact in chosen}))
+    """Return the summary of an entity with these facts: at a past moment, or (None) of its open facts."""
+    if as_of is None:
+        sentences = {_sentence(fact) for fact in facts if fact.invalid_at is None}
+    else:
+        sentences = {_sentence(fact, dated=False) for fact in facts if fact.holds_at(as_of)}
+    return _joined(nsmallest(NEWEST, sentences))
 
 
 def summaries_of(facts: Iterable[Fact]) -> dict[str, str]:
-    """Return entity id -> its summary, of all facts of a graph; an entity without an open fact is missing."""
-    of: dict[str, list[Fact]] = {}
+    """Return the summaries by entity id, from all facts of a graph; none for an entity without open facts."""
+    by_entity: dict[str, list[Fact]] = {}
     for fact in facts:
-        for end in set(fact.ends) if fact.invalid_at is None else ():
-            of.setdefault(end, []).append(fact)
-    return {entity: summary_of(those) for entity, those in of.items()}
+        if fact.invalid_at is None:
+            for entity in set(fact.ends):
+                by_entity.setdefault(entity, []).append(fact)
+    return {entity: summary_of(facts) for entity, facts in by_entity.items()}
 
 
 def summarised(view: GraphView, entities: Iterable[Entity], as_of: Instant | None) -> list[Entity]:
-    """Return entities with their summaries as of a moment, a read for each; None: as the view has them."""
+    """Return entities with their summaries at a past moment, by one read for each; None: as they are."""
     if as_of is None:
         return list(entities)
-    return [
-        replace(one, summary=summary_of(view.facts_at([one.id], as_of, NEWEST), as_of)) for one in entities
-    ]
+    result = []
+    for entity in entities:
+        facts = view.facts_at([entity.id], as_of, NEWEST)
+        result.append(replace(entity, summary=summary_of(facts, as_of)))
+    return result
 
 
-def newest_of(
-    graph: GroupGraph, entity: str, earlier: Mapping[str, Sequence[Span]] | None = None, most: int = 0
-) -> Newest:
-    """Return the newest open facts of an entity, from as few of its statements as possible.
+def newest_facts(
+    graph: GroupGraph,
+    entity: str,
+    former_spans: Mapping[str, Sequence[Span]] | None = None,
+    count: int = 0,
+) -> NewestFacts:
+    """Return the newest open facts of an entity. As few statements as possible are swept.
 
-    earlier: the spans of some statements to be taken in place of the current ones.
-    most: about how many facts; 0: those of a summary.
+    former_spans    spans of some statements that replace their present ones
+    count           the least number of facts, where the entity has so many; 0: the number of a summary
     """
-    most = most or NEWEST
-    found: list[Sentence] = []
-    is_all, swept = True, dict[str, Sweep]()
-    statements = [graph.statements[id_] for id_ in dict.fromkeys(graph.about.get(entity, ()))]
-    # No fact of a statement is newer than its newest claim: so those behind need not be swept.
-    last = {one.id: max((claim.recorded for claim in one.claims), default=0) for one in statements}
-    for id_ in sorted(last, key=lambda one: (-last[one], one)):
-        if len(found) > _FULL or (len(found) >= most and -last[id_] > max(found).age):
-            found, is_all = nsmallest(most, found), False
-            if -last[id_] > found[-1].age:
+    count = count or NEWEST
+    sentences: list[Sentence] = []
+    complete = True
+    sweeps: dict[str, Sweep] = {}
+    # No fact of a statement is newer than its newest claim, so the statements are taken in that order.
+    statements = (graph.statements[id_] for id_ in dict.fromkeys(graph.about.get(entity, ())))
+    recorded = {it.id: max((claim.recorded for claim in it.claims), default=0) for it in statements}
+    for statement in sorted(recorded, key=lambda id_: (-recorded[id_], id_)):
+        is_enough = len(sentences) >= count and -recorded[statement] > max(sentences).age
+        if is_enough or len(sentences) > _FULL:
+            sentences, complete = nsmallest(count, sentences), False
+            if -recorded[statement] > sentences[-1].age:
                 break
-        if earlier is not None and id_ in earlier:
-            spans: Sequence[Span] = earlier[id_]
+        if former_spans is not None and statement in former_spans:
+            spans = former_spans[statement]
         else:
-            if id_ not in swept:
-                sweep, members = graph.sweep_of(id_)
-                swept.update(dict.fromkeys(members, sweep))
-            spans = swept[id_].spans(id_)
-        found += [_sentence(graph.fact(span)) for span in spans if span.end is None]
-    return Newest(sorted(found), is_all)
+            if statement not in sweeps:
+                sweep, members = graph.sweep_of(statement)
+                sweeps.update(dict.fromkeys(members, sweep))
+            spans = sweeps[statement].spans(statement)
+        sentences += [_sentence(graph.fact(span)) for span in spans if span.end is None]
+    return NewestFacts(sorted(sentences), complete)
 
 
 def summary_in(graph: GroupGraph, entity: str) -> str:
-    """Return the summary of an entity of a graph."""
+    """Return the summary of an entity in a graph."""
     if entity not in graph.newest:
-        graph.newest[entity] = newest_of(graph, entity)
+        graph.newest[entity] = newest_facts(graph, entity)
     return graph.newest[entity].text()
 
 
-def after_changes(
+def update_summaries(
     graph: GroupGraph,
     changes: SpanChanges,
     facts: Iterable[Fact],
-    gone: Iterable[str],
-    retold: Iterable[str],
+    removed: Iterable[str],
+    reworded: Iterable[str],
 ) -> set[str]:
-    """Bring the newest facts up to date with a change of the graph; return whose summaries differ now.
+    """Update the newest facts of the entities that a change touched; return the ids with a new summary.
 
-    changes         the spans of statements before and after
-    facts, gone     the facts that differ, as they are now, and the ids of those that are gone
-    retold          other statements whose facts have another text now
+    changes     the former and the present spans by statement
+    facts       the facts that are new or differ; removed: the ids of facts that no longer exist
+    reworded    statements whose facts have a new text with the same spans
     """
-    again = set(retold)
-    fresh: dict[str, list[Fact]] = {}
+    reworded = set(reworded)
+    by_entity: dict[str, list[Fact]] = {}
+    changed_ids = set(removed)
     for fact in facts:
-        for end in set(fact.ends):
-            fresh.setdefault(end, []).append(fact)
-    others = {fact.id for of in fresh.values() for fact in of} | set(gone)
-    earlier = {statement: spans for statement, (spans, _) in changes.items()}
-    statements = (graph.statements[id_] for id_ in {*changes, *again})
-    touched = {end for one in statements for end in (one.subject, one.object) if end is not None}
-    found = set()
-    for entity in touched:
-        known = graph.newest.get(entity)
-        newest = newest_of(graph, entity, earlier) if known is None else known
-        was, now = newest.text(), fresh.get(entity, ())
-        if newest.change(others, (_sentence(fact) for fact in now if fact.invalid_at is None)):
-            graph.newest[entity] = newest
-        else:
-            newest = graph.newest[entity] = newest_of(graph, entity, most=_SPARE)
-        # Of one that was not kept, the former text is not known where facts were told otherwise.
-        if newest.text() != was or (known is None and any(fact.statement in again for fact in now)):
-            found.add(entity)
-    return found
+        changed_ids.add(fact.id)
+        for entity in set(fact.ends):
+            by_entity.setdefault(entity, []).append(fact)
+    former_spans = {statement: spans for statement, (spans, _) in changes.items()}
+    statements = [graph.statements[id_] for id_ in {*changes, *reworded}]
+    entities = {end for it in statements for end in (it.subject, it.object) if end is not None}
+    result = set()
+    for entity in entities:
+        is_new_here = entity not in graph.newest
+        newest = newest_facts(graph, entity, former_spans) if is_new_here else graph.newest[entity]
+        former_text, changed_facts = newest.text(), by_entity.get(entity, ())
+        open_facts = (fact for fact in changed_facts if fact.invalid_at is None)
+        if not newest.replace(changed_ids, map(_sentence, open_facts)):
+            newest = newest_facts(graph, entity, count=_SPARE)
+        graph.newest[entity] = newest
+        # The former words of a reworded fact are not known here, if the entity had no list.
+        is_reworded = is_new_here and any(fact.statement in reworded for fact in changed_facts)
+        if is_reworded or newest.text() != former_text:
+            result.add(entity)
+    return result
 
 
-def after_correction(
+def corrected_entities(
     store: Store, group: str, difference: Difference, changed: Iterable[Entity]
 ) -> tuple[Entity, ...]:
-    """Return the entities of a difference: those that changed, and others whose summary did, by id.
+    """Return the entities that a merge, a split or an undo changes, and those with a new summary, by id.
 
-    The graphs of a merge or a split have all facts of the corrected entities alone. The newest facts of the
-    others are read from the store, which has them as they were: two reads, and one more for each entity.
+    difference  of the graphs before and after the correction; changed: the entities that differ in themselves
+
+    These graphs have all facts of the corrected entities, but only some facts of their neighbours. Therefore
+    the newest facts are read from the store, as they were before: two reads, and one more for each entity.
     """
     facts = {fact.id: fact for fact in difference.facts}
-    others = {*facts, *difference.gone_facts}
-    before = [rows.fact(row) for row in store.rows(kinds.FACTS_OF, group, sorted(others))] if others else []
-    shown = {one.id: one for one in changed}
-    touched = {end for fact in (*before, *facts.values()) for end in fact.ends} | shown.keys()
-    left = sorted(touched - {*difference.gone_entities})
-    stored = {row[0]: rows.entity(row) for row in store.rows(kinds.ENTITIES_OF, group, left)} if left else {}
-    found = []
-    for id_ in left:
-        most = NEWEST + sum(id_ in fact.ends for fact in before)
-        kept = [f for f in store.facts_at(group, [id_], _ENDLESS, most) if f.id not in others]
-        summary = summary_of([*kept, *(fact for fact in facts.values() if id_ in fact.ends)])
-        now = replace(shown.get(id_) or stored[id_], summary=summary)
-        if now != stored.get(id_):
-            found.append(now)
-    return tuple(found)
+    changed_ids = {*facts, *difference.gone_facts}
+    former_rows = store.rows(kinds.FACTS_OF, group, sorted(changed_ids)) if changed_ids else ()
+    former_facts = list(map(rows.fact, former_rows))
+    present = {entity.id: entity for entity in changed}
+    touched = {end for fact in (*former_facts, *facts.values()) for end in fact.ends} | present.keys()
+    ids = sorted(touched - {*difference.gone_entities})
+    entity_rows = store.rows(kinds.ENTITIES_OF, group, ids) if ids else ()
+    stored = {row[0]: rows.entity(row) for row in entity_rows}
+    result = []
+    for id_ in ids:
+        limit = NEWEST + sum(id_ in fact.ends for fact in former_facts)
+        read = store.facts_at(group, [id_], _FAR_FUTURE, limit)
+        unchanged = [fact for fact in read if fact.id not in changed_ids]
+        own = [fact for fact in facts.values() if id_ in fact.ends]
+        entity = replace(present.get(id_) or stored[id_], summary=summary_of([*unchanged, *own]))
+        if entity != stored.get(id_):
+            result.append(entity)
+    return tuple(result)

@@ -42,7 +42,7 @@ from kgray.derivation.change import (
 )
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import let_go, records_of, records_of_entities, stale
-from kgray.derivation.summaries import after_correction
+from kgray.derivation.summaries import corrected_entities
 from kgray.errors import InputError, KgrayError, NotFound, Outrun
 from kgray.ingest import changes
 from kgray.kinds import Key, Kind, Read, Row
@@ -372,7 +372,7 @@ def correct(store: Store, operation: Operation, recorded_at: Instant) -> Iterato
     new = GroupGraph.build(later)
     difference = compare(old, new)
     changed = (one for one in difference.entities if old.entities.get(one.id) != new.entities[one.id])
-    entities = after_correction(store, operation.group, difference, changed)
+    entities = corrected_entities(store, operation.group, difference, changed)
     difference = replace(difference, entities=entities)
     result = {"sequence": operation.sequence, **result}
     yield changes.corrected(operation, result, recorded_at, difference, births=births)

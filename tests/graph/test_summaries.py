@@ -15,7 +15,7 @@ from kgray.derivation import summaries
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.repair import differences, repaired
 from kgray.derivation.stored import StoredView, records_of
-from kgray.derivation.summaries import LENGTH, NEWEST, newest_of, summaries_of, summarised, summary_of
+from kgray.derivation.summaries import LENGTH, NEWEST, newest_facts, summaries_of, summarised, summary_of
 from kgray.graph import Fact
 from kgray.ports import Patch, RowChanges
 from tests.graph.engine import Engine, WildJudge, day, engine_on, iso, reading, triples, works
@@ -85,7 +85,7 @@ def test_a_summary_has_the_newest_open_facts_and_follows_ends_merges_and_removal
 
 
 def test_a_neighbour_keeps_what_a_correction_does_not_touch(engine: Engine) -> None:
-    """A merge derives the facts of the merged entities alone; the others' are those that were stored."""
+    """A merge derives only the facts of the merged entities; the store has the facts of their neighbours."""
     for number in range(NEWEST + 2):
         engine.add(triples(number, {"source": f"P{number}", "relation": "LIKES", "target": "tea"}))
     engine.add(triples(9, likes("tea")))
@@ -161,7 +161,7 @@ def test_an_entity_is_written_again_only_where_its_text_changes(tmp_path: Path) 
         return apply(changes)
 
     engine.store.apply = noting  # type: ignore[method-assign]
-    # Support for an old fact, then an end of one that the summary no longer had.
+    # Support for an old fact, then the end of a fact that the summary had no more.
     engine.add(triples(7, likes("thing 3")))
     engine.loop.committer.forget(engine.named())  # a process that starts has no text in memory
     engine.add(triples(8, likes("thing 4")))
@@ -214,7 +214,7 @@ def test_stored_summaries_are_those_of_a_rebuild(fresh: Callable[..., Engine], h
             patched.setattr(summaries, name, size)
         for number, step in enumerate(history):
             one(engine, number, step)
-            engine.check()  # compares what is stored with what a new graph composes, entity by entity
+            engine.check()  # compares each stored entity with that of a new graph
             assert differences(engine.store, engine.named()) == []
             kept = engine.loop.committer.kept(engine.named())
             built = GroupGraph.build(records_of(engine.store, engine.named()))
@@ -222,7 +222,7 @@ def test_stored_summaries_are_those_of_a_rebuild(fresh: Callable[..., Engine], h
             for entity, newest in (kept.graph.newest if kept else {}).items():
                 is_open = [f for f in every if entity in f.ends and f.invalid_at is None]
                 assert newest.text() == summary_of(is_open)
-                assert newest.text() == newest_of(built, entity).text()
+                assert newest.text() == newest_facts(built, entity).text()
 
 
 def test_a_hub_costs_a_commit_as_much_as_any_entity(tmp_path: Path) -> None:
