@@ -122,7 +122,7 @@ def run(
 
 
 def _errors(model: str) -> Errors:
-    return Errors.of_meaning(_RATE, merges=_RATE, rulings=_RATE) if model == "errors" else Errors()
+    return Errors.of_meaning(_RATE, answers=_RATE) if model == "errors" else Errors()
 
 
 def _meaning(model: str) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 from kgray.derivation.change import EpisodeChange
 from kgray.errors import ContentError, Outrun
 from kgray.ingest.calls import EpisodeReading, journaled, keep, patiently, settle, stored_extraction
-from kgray.ingest.committer import Committer, Outbox, Parts
+from kgray.ingest.committer import Committer, Outbox, Parts, statement_vectors
 from kgray.ingest.decide import decide
 from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode
 from kgray.ledger import pending, pending_groups
@@ -126,4 +126,5 @@ async def decided_change(parts: Parts, read: ReadEpisode, state: GroupState, out
         return (await journaled(parts, outbox, request, parts.judge.key(request)))[0]
 
     embed = partial(embedded, parts.embedder)
-    return (await settle(read, parts, attempt=attempt, embed=embed, ask=ask))[0]
+    look_up = partial(statement_vectors, parts.store, read.episode.group)
+    return (await settle(read, parts, attempt=attempt, embed=embed, look_up=look_up, ask=ask))[0]

@@ -127,15 +127,14 @@ class ServerProcess(ChildProcess):
 def flags_of(oracle: Oracle) -> list[str]:
     """Return the options under which a model server knows this world, with these errors."""
     plan, errors = oracle.world.plan, oracle.errors
+    names = (
+        *("seed", "episodes", "entities", "groups", "alias_rate", "change_rate"),
+        *("homonyms", "tickers", "nicknames", "ends", "relations"),
+    )
     flags = {
-        **{name: getattr(plan, name) for name in ("seed", "episodes", "entities", "groups")},
-        **{
-            name: getattr(plan, name)
-            for name in ("alias_rate", "change_rate", "homonyms", "tickers", "nicknames")
-        },
+        **{name: getattr(plan, name) for name in names},
         "errors": errors.missed_fact,
-        "merge_errors": errors.missed_merge,
-        "ruling_errors": errors.wrong_ruling,
+        "wrong_answers": errors.wrong_comparison,
         "error_seed": errors.seed,
     }
     return options_of(flags)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.reading import ShownGraph
+from bench.world.naming import NAMES, RelationName
 from bench.world.questions import TrueObject, TrueObjects, TrueSlot, WorldQuestion, true_answers
-from bench.world.schema import RELATIONS
+from bench.world.schema import RELATIONS, leads
 from bench.world.truth import TrueFact, TrueKey, Truth
 from kgray import times
 from kgray.graph import Fact
@@ -20,7 +21,11 @@ _NEAR = DAY  # two boundaries are the same where they lie no further apart
 
 @dataclass(slots=True)
 class Scores:
-    """Shares of 1, days, and counts. Accuracy: the whole set of objects of a slot is as it should be."""
+    """Shares of 1, days, and counts. Accuracy: the whole set of objects of a slot is as it should be.
+
+    ended, inv_*   spans that ended, in the truth; their recall and precision, the day of the end included
+    named_*        those of them whose end was told under a name of its own: "left", "sold"
+    """
 
     mentions: int = 0
     mention_recall: float = 0.0
@@ -33,6 +38,8 @@ class Scores:
     fact_precision: float = 0.0
     duplicate_rate: float = 0.0
     ended: int = 0
+    named_ends: int = 0
+    named_end_recall: float = 1.0
     inv_precision: float = 0.0
     inv_recall: float = 0.0
     boundary_error_days: float = 0.0
@@ -110,12 +117,8 @@ def score_facts(graph: ShownGraph, matched: Matched, truth: Truth, scores: Score
     true = _by_key(truth.facts())
     found: dict[TrueKey, list[Fact]] = defaultdict(list)
     statements: dict[TrueKey, set[str]] = defaultdict(set)
-    for fact in graph.facts:
-        key = (
-            matched.true_of.get(fact.source, f"?{fact.source}"),
-            fact.relation,
-            _object(fact, matched),
-        )
+    for fact, name in _states(graph.facts):
+        key = _key(fact, name, matched)
         found[key].append(fact)
         statements[key].add(fact.statement)
     every = sum(map(len, statements.values()))
@@ -137,6 +140,12 @@ def score_facts(graph: ShownGraph, matched: Matched, truth: Truth, scores: Score
     ]
     right = sum(gap <= _NEAR for gap in gaps)
     scores.ended = ended
+    named = [
+        f is not None and _near(t.invalid_at, f.invalid_at)
+        for t, f in pairs
+        if t is not None and t.invalid_at is not None and (t.key, t.invalid_at) in truth.named_ends
+    ]
+    scores.named_ends, scores.named_end_recall = len(named), _share(sum(named), len(named))
     scores.inv_recall, scores.inv_precision = _share(right, ended), _share(right, claimed)
     scores.boundary_error_days = statistics.fmean(gaps) / DAY if gaps else 0.0
     for t, f in pairs:
@@ -172,10 +181,28 @@ def _near(a: Instant | None, b: Instant | None) -> bool:
     return a == b or (a is not None and b is not None and abs(a - b) <= _NEAR)
 
 
-def _object(fact: Fact, matched: Matched) -> TrueObject:
+def _states(facts: Iterable[Fact]) -> Iterator[tuple[Fact, RelationName | None]]:
+    """Yield the facts that stand for a state or an event of the world, with what their relation's name means.
+
+    A fact with a named end ("left") that starts is the record of the end itself, no state. One with an
+    unknown start says until when the state held.
+    """
+    for fact in facts:
+        name = NAMES.get(fact.relation)
+        if name is None or not name.ends or fact.valid_at is None:
+            yield fact, name
+
+
+def _key(fact: Fact, name: RelationName | None, matched: Matched) -> TrueKey:
+    """Return the world's statement that a fact makes, whichever name its relation has."""
+    source = matched.true_of.get(fact.source, f"?{fact.source}")
     if fact.target is None:
-        return fact.value or "?"
-    return matched.true_of.get(fact.target, f"?{fact.target}")
+        return source, name.relation if name else fact.relation, fact.value or "?"
+    target = matched.true_of.get(fact.target, f"?{fact.target}")
+    if name is None:
+        return source, fact.relation, target
+    symmetric = RELATIONS[name.relation].symmetric and not target.startswith("?") and leads(target)
+    return (target, name.relation, source) if name.reversed or symmetric else (source, name.relation, target)
 
 
 def _by_key(facts: Iterable[TrueFact]) -> dict[TrueKey, list[TrueFact]]:
@@ -190,14 +217,22 @@ def _by_key(facts: Iterable[TrueFact]) -> dict[TrueKey, list[TrueFact]]:
 
 def graph_answers(graph: ShownGraph, matched: Matched, asked: Sequence[WorldQuestion]) -> list[TrueObjects]:
     """Return what the graph answers, told in true identities."""
-    by_slot: dict[TrueSlot, list[Fact]] = defaultdict(list)
-    for fact in graph.facts:
-        by_slot[fact.source, fact.relation].append(fact)
+    by_slot: dict[TrueSlot, list[tuple[Fact, TrueObject]]] = defaultdict(list)
+    for fact, name in _states(graph.facts):
+        relation = name.relation if name else fact.relation
+        if fact.target is None:
+            by_slot[fact.source, relation].append((fact, fact.value or "?"))
+            continue
+        ends = [(fact.source, fact.target), (fact.target, fact.source)]
+        if name is None or not RELATIONS[relation].symmetric:
+            ends = ends[1:] if name is not None and name.reversed else ends[:1]
+        for subject, target in ends:
+            by_slot[subject, relation].append((fact, matched.true_of.get(target, f"?{target}")))
     found = []
     for question in asked:
         subject, relation = question.slot
         facts = by_slot.get((matched.best.get(subject, ""), relation), ())
-        found.append(frozenset(_object(f, matched) for f in facts if f.holds_at(question.at)))
+        found.append(frozenset(target for fact, target in facts if fact.holds_at(question.at)))
     return found
 
 

@@ -43,6 +43,7 @@ VERBS: Mapping[str, tuple[str, str, str]] = {
     "communities": ("GET", "communities", "communities"),
     "community": ("GET", "communities/{identifier}", ""),
     "duplicates": ("GET", "duplicates", "pairs"),
+    "relation_suggestions": ("GET", "ontology/suggestions", "pairs"),
     "neighbourhood": ("GET", "graph", ""),
     "diff": ("GET", "diff", ""),
     "changes": ("GET", "changes", ""),

@@ -139,7 +139,7 @@ BIRTHS = _kind("births", "*id text, sequence int, ordinal int", first_wins=True)
 MENTIONS = _kind(
     "mentions",
     "*sequence int, *ordinal int, surface text, entity text, type text, sentence text, key bool, "
-    "span_from int?, span_to int?",
+    "resolved_by text, span_from int?, span_to int?",
     indexes=(("entity",),),
 )
 # shown: the derived statement that it is about now, None for a loop (R16).
@@ -148,15 +148,16 @@ EVIDENCE = _kind(
     "*sequence int, *ordinal int, statement text, variant int, kind text, relation text, text text, "
     "subject int, object int?, value_type text?, value text?, unit text?, valid_from int?, "
     "valid_to int?, from_precision text?, to_precision text?, inferred bool, fact_group int?, "
-    "every_variant bool, shown text?",
+    "every_variant bool, is_reversed bool, is_field bool, shown text?",
     indexes=(("statement",),),
     # The relation's words too: "where does she live" meets "moved to Lyon" in LIVES_IN.
     text=lambda row: f"{row[6]} {row[5].replace('_', ' ')}",
 )
-RULINGS = _kind(
-    "rulings",
-    "*sequence int, *ordinal int, name text, aspect text, value text, judge text, other text, reason text, "
-    "recorded_at int, retired_at int?",
+# What the ontology declared of relation names, by the episode whose commit recorded it (R17).
+DECLARATIONS = _kind(
+    "declarations",
+    "*sequence int, *ordinal int, name text, aspect text, value text, other text, recorded_at int, "
+    "retired_at int?",
 )
 VERDICTS = _kind(
     "verdicts",
@@ -378,10 +379,16 @@ MENTIONED = Read("names by entity", MENTIONS, ("sequence", "entity", "surface"))
 EVIDENCE_IN = Read("evidence in episodes", EVIDENCE, by="sequence")
 _PLACE = ("sequence", "ordinal")
 EVIDENCE_SHOWN = Read("shown by evidence", EVIDENCE, (*_PLACE, "shown"), by=_PLACE)
-SAID = Read("statements by place", EVIDENCE, (*_PLACE, "statement", "relation"))
+STATEMENTS_BY_PLACE = Read("statements by place", EVIDENCE, (*_PLACE, "statement"))
 _WORDING = ("statement", "sequence", "text")
 EVIDENCE_OF = Read("evidence of statements", EVIDENCE, _WORDING, by="statement")
 STATEMENTS_SHOWN = Read("shown by statements", EVIDENCE, ("statement", "shown", "sequence"), by="statement")
+RELATIONS_BY_PLACE = Read(
+    "relations by place", EVIDENCE, (*_PLACE, "statement", "relation", "is_reversed", "shown")
+)
+WORDINGS_OF = Read(
+    "wordings of statements", EVIDENCE, (*_PLACE, "statement", "relation", "text"), by="statement"
+)
 NAMED = Read("entities of a folded name", NAMES, ("folded", "entity"), by="folded")
 STATEMENT_VECTORS_OF = Read("vectors of statements", STATEMENT_VECTORS, by="id")
 ENTITY_IDS = Read("ids of entities", ENTITIES, ("id",), by="id")

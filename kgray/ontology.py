@@ -32,6 +32,8 @@ from kgray.settings.checks import CLOSED, fault, one_line, unknown
 
 Cardinality = Literal["single", "single_object", "many", "depends"]
 ObjectKind = Literal["entity", "value"]
+PairKey = Literal["excludes", "independent", "may_end"]  # keys of a relation that name others
+PAIR_KEYS: tuple[PairKey, ...] = get_args(PairKey)
 
 _LABEL = re.compile(r"[A-Z][A-Za-z0-9]*")
 # The slots that a phrase may end in; backends/rules gives them their meaning.
@@ -117,6 +119,8 @@ class RelationType:
     object: ObjectKind | None = None
     symmetric: StrictBool = False
     excludes: tuple[_Name, ...] = ()
+    independent: tuple[_Name, ...] = ()  # names that a statement of this one is never compared with
+    may_end: tuple[_Name, ...] = ()  # states that an event of this name may have ended: those are compared
     same_as: _Name | None = None
     inverse_of: _Name | None = None
     subject_type: _Label = ""  # CamelCase label; "" = any
@@ -151,9 +155,68 @@ class Ontology:
     own: frozenset[str] = frozenset()
     paired: frozenset[str] = frozenset()
 
+    # Computed, because each pair of statements that may be compared asks for them.
+    _folds: Mapping[str, tuple[str, bool]] = field(init=False, repr=False, compare=False)
+    _listed: frozenset[str] = field(init=False, repr=False, compare=False)
+    _pairs: frozenset[tuple[PairKey, str, str]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Compute where names fold to, which are listed, and the pairs (key, name, main name of another)."""
+        object.__setattr__(self, "_folds", {name: _fold(name, self.relations) for name in self.relations})
+        listed = (one.name for one in self if not _says_only_independent(one))
+        object.__setattr__(self, "_listed", frozenset(listed))
+        pairs = (
+            (key, one.name, self.main_name(other))
+            for one in self
+            for key in PAIR_KEYS
+            for other in getattr(one, key)
+        )
+        object.__setattr__(self, "_pairs", frozenset(pairs))
+
     def get(self, name: str) -> RelationType | None:
         """Return the declaration of a relation, None where there is none."""
         return self.relations.get(name)
+
+    def lists(self, name: str) -> bool:
+        """Whether a table says what the relation is; one that names nothing but `independent` does not."""
+        return name in self._listed
+
+    def folded(self, name: str) -> tuple[str, bool]:
+        """Return the name at the end of a relation's same_as and inverse_of, and whether ends are exchanged.
+
+        A name that has neither is returned as it is.
+        """
+        return self._folds.get(name, (name, False))
+
+    def main_name(self, name: str) -> str:
+        """Return the name that a relation folds to."""
+        return self.folded(name)[0]
+
+    def object_kind(self, name: str) -> ObjectKind | None:
+        """Return the kind of a relation's objects: its own, else that of the relation it is the same as."""
+        relation = self.relations.get(name)
+        while relation is not None and relation.object is None and relation.same_as:
+            relation = self.relations.get(relation.same_as)
+        return None if relation is None else relation.object
+
+    def are_independent(self, a: str, b: str) -> bool:
+        """Whether no model compares statements of these two names, because the ontology answers.
+
+        It answers for two listed names that fold to different main names (what excludes what is declared
+        too), unless one may end the other; and where one of the names, or its main name, declares the other
+        `independent`. Names that fold to one main name are never independent.
+        """
+        if self.main_name(a) == self.main_name(b):
+            return False
+        if self.declares("independent", a, b) or self.declares("independent", b, a):
+            return True
+        both_listed = self.lists(a) and self.lists(b)
+        return both_listed and not (self.declares("may_end", a, b) or self.declares("may_end", b, a))
+
+    def declares(self, key: PairKey, name: str, other: str) -> bool:
+        """Whether `name`, or its main name, names under this key a relation with the main name of `other`."""
+        main = self.main_name(other)
+        return (key, name, main) in self._pairs or (key, self.main_name(name), main) in self._pairs
 
     def __iter__(self) -> Iterator[RelationType]:
         return iter(self.relations.values())
@@ -186,6 +249,20 @@ class Ontology:
         own = self.own | set(overrides)
         paired = self.paired | {name for name, table in overrides.items() if _ENDS & set(table)}
         return Ontology(MappingProxyType(relations), MappingProxyType(types), own, paired)
+
+
+def _fold(name: str, relations: Mapping[str, RelationType]) -> tuple[str, bool]:
+    """Return the name at the end of same_as and inverse_of, and whether that has the other direction."""
+    is_turned, relation = False, relations.get(name)
+    while relation is not None and (target := relation.same_as or relation.inverse_of):
+        is_turned ^= relation.inverse_of is not None
+        name, relation = target, relations.get(target)
+    return name, is_turned
+
+
+def _says_only_independent(relation: RelationType) -> bool:
+    declared = relation.independent
+    return bool(declared) and relation == RelationType(name=relation.name, independent=declared)
 
 
 def _check_ends(overrides: Mapping[str, Mapping[str, Any]], types: set[str]) -> None:
@@ -230,10 +307,11 @@ def _read(cls: type[_T], kind: str, name: str, table: object, known: Mapping[str
 
 
 def _check_cycles(relations: Mapping[str, RelationType]) -> None:
-    """Refuse names that lead to themselves by same_as and inverse_of, or exclude themselves."""
+    """Refuse names that lead to themselves by same_as and inverse_of, or exclude themselves and the like."""
     for name, relation in relations.items():
-        if name in relation.excludes:
-            raise SettingsError(f"ontology.relations.{name}.excludes names itself: take it out.")
+        for key in PAIR_KEYS:
+            if name in getattr(relation, key):
+                raise SettingsError(f"ontology.relations.{name}.{key} names itself: take it out.")
         seen = {name}
         step = relation.same_as or relation.inverse_of
         while step is not None:

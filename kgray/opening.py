@@ -67,6 +67,7 @@ def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
         answerer=partial(wiring.build_answerer, settings),
         summarizer=partial(wiring.build_summarizer, settings) if ingest is None else ingest.summarizer,
         reranker=reranker,
+        ontology=lambda: ontology,
     )
     if ingest is not None:
         memory.clustering, memory.groups_at_once = ingest.cluster, 8  # whose communities are found at once

@@ -214,6 +214,7 @@ class ExtractedEntity:
     # The index of the entity that this name is the key of (its own, where a record has no other name):
     # whatever bears the key is that entity, and what bears another key is not.
     key_of: int | None = None
+    in_context: bool = False  # the previous context names it, too (R14a)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +268,11 @@ class Extraction(Spent):
     prompts: tuple[str, ...] = ()  # hashes of the prompts that were used
 
 
+# How a mention found its entity: by an equal name, by code that compares spellings, or by a model's answer. A
+# merge by a person acts on mentions later, without changing them.
+ResolvedBy = Literal["name", "code", "model"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mention:
     """A surface form in an episode and the entity it was resolved to when it was committed."""
@@ -278,6 +284,7 @@ class Mention:
     type: str = ""
     sentence: str = ""  # where it stood, cut to 240 characters: the entity's card (R21)
     key: bool = False  # the surface is the key of a record: no other record has it
+    resolved_by: ResolvedBy = "name"
     span: tuple[int, int] | None = None
 
 
@@ -302,26 +309,33 @@ class Evidence:
     inferred: bool = False
     fact_group: int | None = None  # ordinal of the first evidence with the same text (R18)
     every_variant: bool = False  # an end or a denial that names no variant: it speaks of all (R6)
+    is_reversed: bool = (
+        False  # its ends stand the other way round than in the statement's founding evidence (R17c)
+    )
+    is_field: bool = False  # it is a field of a JSON record, which holds one value at a time (R17)
+
+
+Aspect = Literal["listed", "cardinality", "symmetric", "pair", "text"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ruling:
-    """One aspect of a relation name in the group; the newest for an aspect holds (R17).
+class Declaration:
+    """One aspect of a relation name, as the ontology declared it; the newest for an aspect holds (R17).
 
-    aspect  "cardinality": value is single | single_object | many | depends, or unknown: declared no longer
+    aspect  "listed":      value is yes | no: whether the ontology lists the name
+            "cardinality": value is single | single_object | many | depends, or unknown: declared no longer
             "symmetric":   value is yes | no
             "text":        value is its words in the text of a fact; "" = those that its name gives
-            "pair":        what `name` is to `other`: same_as | inverse_of | excludes | independent
+            "pair":        what `name` is to `other`: same_as | inverse_of | excludes | none: declared no
+            longer
     """
 
     sequence: int
     ordinal: int
     name: str
-    aspect: Literal["cardinality", "symmetric", "pair", "text"]
+    aspect: Aspect
     value: str
-    judge: str  # "ontology", or the model's id
     other: str = ""
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,20 +403,18 @@ class GroupRecords:
     """The live records of one group, as of now or of an earlier record time; lists in order of place.
 
     Only committed episodes that were not retracted, replaced or retried by then are in `heads`, and only
-    their mentions and evidence are listed; of rulings, verdicts and operations all.
+    their mentions and evidence are listed; of declarations, verdicts and operations all.
     """
 
     group: str
     heads: list[EpisodeHead] = field(default_factory=list)
     mentions: list[Mention] = field(default_factory=list)
     evidence: list[Evidence] = field(default_factory=list)
-    rulings: list[Ruling] = field(default_factory=list)
+    declarations: list[Declaration] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)  # merge, split, undo
-    # Record time of each sequence that rulings, verdicts and operations carry.
+    # Record time of each sequence that declarations, verdicts and operations carry.
     recorded: dict[int, Instant] = field(default_factory=dict)
-    # Relation name -> the place of its first use, which may be in an episode that is not listed.
-    uses: dict[str, Place] = field(default_factory=dict)
     # Shown entity -> its name, where further mentions of it may be in episodes that are not listed.
     names: dict[str, str] = field(default_factory=dict)
     births: dict[str, Place] = field(default_factory=dict)  # recorded id -> the place that made it

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kgray import kinds, records
 from kgray.errors import StoreError
 from kgray.graph import AS_OF, Community, Entity, Fact
-from kgray.kinds import COMMUNITIES, EPISODES, EVIDENCE, FACTS, MENTIONS, RULINGS, VERDICTS, Kind, Row
+from kgray.kinds import COMMUNITIES, DECLARATIONS, EPISODES, EVIDENCE, FACTS, MENTIONS, VERDICTS, Kind, Row
 from kgray.records import Episode, Evidence, Extraction, Mention, Operation, Value
 from kgray.times import Instant
 from kgray.words import packed
@@ -40,9 +40,9 @@ class _Fields:
 
 
 _EPISODE = _Fields(EPISODES.names[:10])
-_MENTION = _Fields(MENTIONS.names[:7])
-_EVIDENCE, _EVIDENCE_DATES = _Fields(EVIDENCE.names[:9]), _Fields(EVIDENCE.names[12:19])
-_RULING = _Fields(RULINGS.names[:8])
+_MENTION = _Fields(MENTIONS.names[:8])
+_EVIDENCE, _EVIDENCE_DATES = _Fields(EVIDENCE.names[:9]), _Fields(EVIDENCE.names[12:21])
+_DECLARATION = _Fields(DECLARATIONS.names[:6])
 _VERDICT = _Fields(VERDICTS.names[:7])
 _FACT, _FACT_DATES = _Fields(FACTS.names[:7]), _Fields(FACTS.names[10:15])
 _EXTRACTED_FACT = _Fields(field.name for field in fields(records.ExtractedFact))
@@ -190,7 +190,7 @@ def operation(group: str, row: Row) -> Operation:
 def extraction_row(sequence: int, extraction: Extraction) -> Row:
     """Return the row of an extraction: what it cost, and the rest as JSON, fields by position."""
     body = {
-        "entities": [(e.name, e.type, e.span, e.key_of) for e in extraction.entities],
+        "entities": [(e.name, e.type, e.span, e.key_of, e.in_context) for e in extraction.entities],
         "facts": [_EXTRACTED_FACT.of(fact_) for fact_ in extraction.facts],
         "dropped": extraction.dropped,
         "model": extraction.model,
@@ -206,8 +206,10 @@ def extraction(row: Row) -> Extraction:
     body = json.loads(text)
     return Extraction(
         entities=tuple(
-            records.ExtractedEntity(name=name, type=type_, span=span and (span[0], span[1]), key_of=key_of)
-            for name, type_, span, key_of in body["entities"]
+            records.ExtractedEntity(
+                name=name, type=type_, span=span and (span[0], span[1]), key_of=key_of, in_context=context
+            )
+            for name, type_, span, key_of, context in body["entities"]
         ),
         facts=tuple(
             records.ExtractedFact(**named | {"value": named["value"] and Value(*named["value"])})
@@ -244,7 +246,7 @@ def mentions(found: Iterable[Row], strings: dict[str, str]) -> list[Mention]:
     """Read rows of `kinds.MENTIONS`; `strings` keeps one object a repeated string (100k of them at load)."""
     made: list[Mention] = []
     for columns in _columns(MENTIONS, found):
-        for name in ("surface", "entity", "type"):
+        for name in ("surface", "entity", "type", "resolved_by"):
             columns[name] = map(strings.setdefault, columns[name], columns[name])
         spans = zip(columns.pop("span_from"), columns.pop("span_to"), strict=True)
         columns["span"] = [None if start is None else (start, end) for start, end in spans]
@@ -295,14 +297,14 @@ def _built(made_as: type[_Built], columns: Mapping[str, Iterable[object]]) -> li
     return made
 
 
-def ruling_row(ruling: records.Ruling, recorded_at: Instant) -> Row:
-    """Return the row of a ruling."""
-    return (*_RULING.of(ruling), recorded_at, None)
+def declaration_row(declaration_: records.Declaration, recorded_at: Instant) -> Row:
+    """Return the row of a declaration of the ontology."""
+    return (*_DECLARATION.of(declaration_), recorded_at, None)
 
 
-def ruling(row: Row) -> records.Ruling:
-    """Read a row of `kinds.RULINGS`."""
-    return records.Ruling(**_RULING.named(row[:8]))
+def declaration(row: Row) -> records.Declaration:
+    """Read a row of `kinds.DECLARATIONS`."""
+    return records.Declaration(**_DECLARATION.named(row[:6]))
 
 
 def verdict_row(verdict: records.Verdict, recorded_at: Instant) -> Row:

@@ -207,7 +207,7 @@ def build_engine(
     prompts, model, chosen = build_prompts(settings, ontology), settings.model, settings.pipeline
     # The prompts of an episode that is read, and judged, in one call each or in several.
     separate = ["extract_entities", "reflect", "extract_facts", "date_facts"]
-    per_node = ["resolve_entity", "resolve_facts", "contradiction", "relate"]
+    per_node = ["resolve_entity", "compare"]
     tasks = ["combined"] if chosen.extraction == "combined" else separate
     tasks += ["batched"] if chosen.resolution == "batched" else per_node
     return EngineClient(

@@ -40,21 +40,37 @@ if TYPE_CHECKING:
 @error_options
 @choice("--extraction", "combined", "separate")
 @choice("--resolution", "batched", "per_node")
-@choice("--judging", "relation", "statement")
+@choice("--embedder", "hashing", "minilm", text="Finds the statements that are compared.")
 @click.option("--http", is_flag=True, help="Through a model server and the openai backend.")
 @file("--out", "The figures and the first faults, as JSON.")
-def quality(call: Call, seeds: tuple[int, ...], http: bool, out: Path | None, **given: Any) -> None:  # noqa: ANN401
+def quality(
+    call: Call,
+    seeds: tuple[int, ...],
+    embedder: str,
+    http: bool,
+    out: Path | None,
+    **given: Any,  # noqa: ANN401
+) -> None:
     """Ingest generated worlds with a reader that knows them, and hold the graphs against their truth.
 
     python -m bench quality --seed 1 --seed 2 --seed 3 --http --out quality.json
     """
     from bench import quality as measured
+    from kgray.backends.hashing import HashingEmbedder
+    from kgray.backends.minilm import MiniLMEmbedder
 
-    pipeline = {name: given.pop(name) for name in ("extraction", "resolution", "judging")}
+    pipeline = {name: given.pop(name) for name in ("extraction", "resolution")}
     errors = errors_of(given)
     models = measured.over_http if http else measured.in_process
     results = [
-        measured.run(plan_of(seed, given), pipeline, errors=errors, models=models, progress=progress)
+        measured.run(
+            plan_of(seed, given),
+            pipeline,
+            errors=errors,
+            models=models,
+            embedder=MiniLMEmbedder() if embedder == "minilm" else HashingEmbedder(),
+            progress=progress,
+        )
         for seed in seeds
     ]
     document = {"results": [asdict(result) for result in results]}

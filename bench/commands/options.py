@@ -64,11 +64,12 @@ world_options = together(
     rate("--homonyms", 0.0, "Persons with another's name."),
     rate("--tickers", 0.0, "Things with a code such as TH-ER."),
     rate("--nicknames", 0.0, "Persons with a name that a text gives."),
+    rate("--ends", 0.04, "Statements that end something."),
+    choice("--relations", "listed", "free", text="Names that the reader gives to relations."),
 )
 error_options = together(
-    rate("--errors", 0.0, "Missed, spurious, misdated facts; wrong verdicts."),
-    rate("--merge-errors", 0.0, "Entity questions answered wrongly."),
-    rate("--ruling-errors", 0.0, "Wrong answers about whole relations."),
+    rate("--errors", 0.0, "Missed, spurious, misdated facts."),
+    rate("--wrong-answers", 0.0, "Questions answered wrongly: who is whom, and comparisons."),
     click.option("--error-seed", type=int, default=0, metavar="N", help="Other errors at the same rates."),
 )
 seed_option = click.option("--seed", type=int, default=1, show_default=True, metavar="N")
@@ -107,10 +108,8 @@ def errors_of(given: dict[str, Any]) -> Errors:
     """Take the options of errors out of those given."""
     from bench.world import Errors
 
-    rate, merges, rulings, seed = (
-        given.pop(name) for name in ("errors", "merge_errors", "ruling_errors", "error_seed")
-    )
-    return Errors.of_meaning(rate, merges=merges, rulings=rulings, seed=seed)
+    rate, answers, seed = (given.pop(name) for name in ("errors", "wrong_answers", "error_seed"))
+    return Errors.of_meaning(rate, answers=answers, seed=seed)
 
 
 def numbers(option: str, text: str, *, apart: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""bench reading: how well a real model reads labelled messages."""
+"""bench reading, comparisons: how well a real model reads labelled messages, and compares sentences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from bench.commands.options import choice, count, file, out_option, progress, show
+from bench.commands.options import choice, count, file, listed, out_option, progress, show
 from kgray.cli.frame import Call, command
 
 
@@ -67,4 +67,48 @@ def reading(
     show(call, document, out, lambda: table(parts))
 
 
-COMMANDS = (reading,)
+@command("How well a real model compares labelled sentences.")
+@click.option("--url", required=True, help="A server with OpenAI's interface, mostly ending in /v1.")
+@click.option("--model", default="default", show_default=True, help="The model's name at the server.")
+@file("--set", "Labelled questions, JSON lines. Default: the project's own.")
+@listed("--forms", "shipped", "Of the reply: shipped, lists, words, rows.", "NAME,...")
+@count("--together", 1, "Questions a request.")
+@count("--limit", None, "Only the first N questions.")
+@out_option
+def comparisons(
+    call: Call,
+    url: str,
+    model: str,
+    forms: str,
+    together: int,
+    limit: int | None,
+    out: Path | None,
+    **files: Path | None,
+) -> None:
+    """Have a model compare labelled sentences, in several forms of the reply, and score its answers.
+
+    A key of the server is taken from KGRAY_MODEL_API_KEY.
+
+      python -m bench comparisons --url http://127.0.0.1:8080/v1 --forms shipped,lists,words,rows
+    """
+    from bench.labelled_set import comparisons as measured
+    from kgray.backends.openai_api.client import Endpoint
+    from kgray.settings.checks import Secret
+
+    chosen = forms.split(",")
+    if unknown := set(chosen) - {"shipped", *measured.FORMS}:
+        raise click.BadParameter(f"{', '.join(sorted(unknown))}: not a form", param_hint="--forms")
+    path = files["set"] or measured.SHIPPED_SET
+    key = os.environ.get("KGRAY_MODEL_API_KEY")
+    results = measured.run_forms(
+        measured.load_comparisons(path)[:limit],
+        chosen,
+        Endpoint(base_url=url, name=model, key=Secret(key) if key else None, timeout_s=measured.TIMEOUT_S),
+        together=together,
+        progress=progress,
+    )
+    document = {"set": path.name, "model": model, "together": together, "forms": list(map(asdict, results))}
+    show(call, document, out, lambda: measured.table(results))
+
+
+COMMANDS = (reading, comparisons)

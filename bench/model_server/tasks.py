@@ -19,10 +19,8 @@ from kgray.records import as_value, canonical
 
 _SECTION = re.compile(r"^<([A-Z]+)>\n(.*?)\n</\1>$", re.MULTILINE | re.DOTALL)
 _NAMED = re.compile(r"Reply schema ([A-Za-z_]+):")
-JUDGING = frozenset({"batched", "resolve_entity", "resolve_facts", "contradiction", "relate"})
-# By kind of question: the key under which it and its candidates are shown.
-_SHOWN = {"entity": "card", "variant": "fact", "verdict": "fact", "relation": "name", "cardinality": "name"}
-_ASPECTS = ("same_as", "inverse_of", "excludes")
+JUDGING = frozenset({"batched", "resolve_entity", "compare"})
+_TEXT_KEYS = {"entity": "card", "compare": "fact"}  # by kind of question: of its text and its candidates'
 
 
 class UnreadableRequest(ValueError):
@@ -170,29 +168,26 @@ _READING: Mapping[str, Callable[[Oracle, Mapping[str, Any]], dict[str, Any]]] = 
 def _answer(oracle: Oracle, question: Mapping[str, Any], dice: Dice | None) -> dict[str, Any]:
     """Return the answer to one question, its candidates named by the ids that the request gives them."""
     kind = str(question.get("kind"))
-    if kind not in _SHOWN:
+    if kind not in _TEXT_KEYS:
         raise UnreadableRequest(f"no question is of the kind {kind[:40]!r}")
-    known = question.get("candidates") or []
-    ids = [candidate.get("id") for candidate in known]
+    text = _TEXT_KEYS[kind]
+    candidates = question.get("candidates") or []
+    ids = [candidate.get("id") for candidate in candidates]
     if dice is not None:
-        said = wild_answer(dice, kind, len(ids))
+        reply = wild_answer(dice, kind, len(ids))
     else:
-        shown = _SHOWN[kind]
-        others = [str(candidate.get(shown)) for candidate in known] or [str(question.get("other"))]
-        said = oracle.answer(kind, str(question.get(shown)), others if known or kind == "relation" else [])
+        texts = [str(candidate.get(text)) for candidate in candidates]
+        reply = oracle.answer(kind, str(question.get(text)), texts)
     answer: dict[str, Any] = {"id": question.get("id"), "kind": kind}
-    match kind:
-        case "entity" | "variant":
-            place = said["duplicate_of"]
-            return answer | {"duplicate_of": None if place is None else ids[place]}
-        case "verdict":
-            return answer | {
-                "reason": "one at a time" if said["contradicts"] else "both can hold",
-                "contradicts": [ids[place] for place in said["contradicts"]],
-            }
-        case "relation":
-            return answer | {aspect: bool(said.get(aspect)) for aspect in _ASPECTS}
-    return answer | said
+    if kind == "entity":
+        place = reply["duplicate_of"]
+        return answer | {"duplicate_of": None if place is None else ids[place]}
+    named = {
+        word: [id_ for id_, other in zip(ids, reply["answers"], strict=True) if other == word]
+        for word in ("same", "contradicts", "ends")
+    }
+    reason = next((f"one of them {word}" for word in named if named[word]), "all are independent")
+    return answer | {"reason": reason} | named | {"same": next(iter(named["same"]), None)}
 
 
 # ------------------------------------------------------------------------- any other schema

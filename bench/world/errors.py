@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from bench.world.dice import Dice
 from bench.world.history import Act
-from bench.world.schema import RELATIONS, values_of
+from bench.world.schema import COMMON_RELATIONS, values_of
 from bench.world.telling import UNKNOWN, ToldFact, WorldEpisode, said_of
 from bench.world.things import Thing
 from kgray import times
@@ -26,8 +26,7 @@ class Errors:
     missed_fact, wrong_date   of the facts told (of the dated ones)
     spurious_fact             of the episodes: one fact that nobody told
     missed_merge, false_merge of entity questions with, without a true candidate among those shown
-    wrong_verdict             of variant and verdict questions
-    wrong_ruling              of relation and cardinality questions: one acts on a whole group (R17)
+    wrong_comparison          of comparisons: the word of one candidate is another one
     """
 
     seed: int = 0
@@ -36,21 +35,19 @@ class Errors:
     wrong_date: float = 0.0
     missed_merge: float = 0.0
     false_merge: float = 0.0
-    wrong_verdict: float = 0.0
-    wrong_ruling: float = 0.0
+    wrong_comparison: float = 0.0
 
     @classmethod
-    def of_meaning(cls, rate: float, *, merges: float = 0.0, rulings: float = 0.0, seed: int = 0) -> Errors:
-        """Return one rate for facts, dates and verdicts, others for who is whom and for whole relations."""
+    def of_meaning(cls, rate: float = 0.0, *, answers: float = 0.0, seed: int = 0) -> Errors:
+        """Return one rate for what is read, and one for the answers to questions of both kinds."""
         return cls(
             seed=seed,
             missed_fact=rate,
             spurious_fact=rate,
             wrong_date=rate,
-            wrong_verdict=rate,
-            wrong_ruling=rulings,
-            missed_merge=merges,
-            false_merge=merges,
+            missed_merge=answers,
+            false_merge=answers,
+            wrong_comparison=answers,
         )
 
     @property
@@ -112,7 +109,7 @@ def _invented(
     """Return a fact about something that the episode mentions, and the mentions that it adds."""
     surface, entity, _ = dice.pick(episode.mentions)
     subject = things[entity]
-    fitting = [r for r in RELATIONS.values() if r.subject == subject.kind]
+    fitting = [r for r in COMMON_RELATIONS.values() if r.subject == subject.kind]
     if not fitting:
         return None
     relation = dice.pick(fitting)

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from bench.world.dates import Date, midnight, told
 from bench.world.dice import Dice
 from bench.world.plan import WorldPlan
-from bench.world.schema import RELATIONS, Relation, ThingKind, values_of
+from bench.world.schema import COMMON_RELATIONS, RELATIONS, Relation, ThingKind, follows, leads, values_of
 from bench.world.things import Thing
 from kgray.errors import InputError
 from kgray.records import Value
@@ -101,6 +101,8 @@ class WorldHistory:
         self._by_kind: dict[ThingKind, list[Thing]] = {}
         for thing in things:
             self._by_kind.setdefault(thing.kind, []).append(thing)
+        spoken_of = RELATIONS if plan.relations == "free" else COMMON_RELATIONS
+        self._weights = {relation: relation.weight for relation in spoken_of.values()}
         self._slots: dict[tuple[str, str], WorldSlot] = {}  # by subject's id and relation's name
         self._singles: list[WorldSlot] = []
         self._others: list[WorldSlot] = []
@@ -151,9 +153,11 @@ class WorldHistory:
         Raises InputError where the group's things have no such slot left.
         """
         for _ in range(_TRIES):
-            relation = dice.weighted({r: r.weight for r in RELATIONS.values()})
+            relation = dice.weighted(self._weights)
             own = speaker is not None and relation.subject == "Person" and dice.flip(0.5)
             subject = speaker if own and speaker is not None else dice.pick(self._by_kind[relation.subject])
+            if relation.symmetric and not leads(subject.id):
+                continue
             slot = self._slots.get((subject.id, relation.name)) or WorldSlot(subject, relation)
             if slot.single and any(s.end is None or s.end > at for s in slot.spans):
                 continue
@@ -283,15 +287,27 @@ class WorldHistory:
 
     def _object(self, dice: Dice, slot: WorldSlot, but: Sequence[WorldObject]) -> WorldObject | None:
         """Return an object of the relation's kind that is none of `but`; None where none was found."""
-        relation = slot.relation
+        relation, circle = slot.relation, self._circle(slot)
         for _ in range(8):
             if relation.object is None:
                 chosen: WorldObject = values_of(relation, dice.below(1000))
+            elif not circle:
+                return None
             else:
-                chosen = dice.pick(self._by_kind[relation.object])
+                chosen = dice.pick(circle)
             if chosen != slot.subject and chosen not in but:
                 return chosen
         return None
+
+    def _circle(self, slot: WorldSlot) -> Sequence[Thing]:
+        """Return the things that the slot can have as objects; none where its objects are values."""
+        relation = slot.relation
+        if relation.object is None:
+            return ()
+        things = self._by_kind[relation.object]
+        if relation.symmetric:
+            return [thing for thing in things if follows(thing.id, slot.subject.id)]
+        return things
 
     def _dated(self, dice: Dice, at: Instant, earliest: Instant) -> Date | None:
         """Return a told day from `earliest` to the day before `at`; None = the text gives no date."""

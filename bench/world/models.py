@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.world.dice import Dice
 from bench.world.latency import tokens
-from bench.world.oracle import Oracle
+from bench.world.oracle import COMPARISONS, Oracle
 from kgray.ports import Answer, ExtractionRequest, Judged, Question, QuestionRequest
 from kgray.prompting.replies import parse_answer, parse_extraction
 from kgray.records import Extraction, canonical
@@ -62,12 +62,9 @@ class WorldModel:
 
 def wild_answer(dice: Dice, kind: str, candidates: int) -> dict[str, Any]:
     """Return an answer of the right form and no sense."""
-    match kind:
-        case "entity" | "variant":
-            pick = dice.below(candidates + 1)
-            return {"duplicate_of": None if pick == candidates else pick}
-        case "relation":
-            return dice.pick(({}, {"same_as": True}, {"inverse_of": True}, {"excludes": True}, {}))
-        case "cardinality":
-            return {"cardinality": dice.pick(("single", "single_object", "many", "depends"))}
-    return {"contradicts": [index for index in range(candidates) if dice.flip(0.5)]}
+    if kind == "entity":
+        pick = dice.below(candidates + 1)
+        return {"duplicate_of": None if pick == candidates else pick}
+    words = [dice.pick(COMPARISONS) for _ in range(candidates)]
+    first = words.index("same") if "same" in words else candidates
+    return {"answers": [*words[: first + 1], *(dice.pick(COMPARISONS[1:]) for _ in words[first + 1 :])]}

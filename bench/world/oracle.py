@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from bench.world.dice import Dice
 from bench.world.errors import Errors
@@ -14,12 +14,21 @@ from bench.world.telling import ToldFact, WorldEpisode, reply
 from bench.world.truth import TrueKey, Truth, key_of
 from bench.world.world import World
 
+ComparisonWord = Literal["same", "contradicts", "ends", "independent"]
+COMPARISONS: tuple[ComparisonWord, ...] = ("same", "contradicts", "ends", "independent")
 _CARD = re.compile(r"(?P<name>.+?)(?: \([A-Za-z0-9]+\))?(?:: (?P<sentence>.*))?", re.DOTALL)
 
 
 def plain(text: str) -> str:
     """Return the text as it is recognised: spaces folded."""
     return " ".join(text.split())
+
+
+class SentenceMeaning(NamedTuple):
+    """What a sentence says of a state of the world: that it holds, that it is over, or a named end of it."""
+
+    key: TrueKey
+    says: Literal["holds", "over", "end"]
 
 
 @dataclass(slots=True)
@@ -38,16 +47,17 @@ class Oracle:
         """Walk through the world once."""
         self.world = world
         self.errors = errors or Errors()
-        self.identity = f"world-{world.plan.seed}-{self.errors.identity}"
+        named = "" if world.plan.relations == "listed" else f"{world.plan.relations}-"
+        self.identity = f"world-{world.plan.seed}-{named}{self.errors.identity}"
         self.counts = OracleCounts()
         self.readings: list[tuple[WorldEpisode, tuple[ToldFact, ...]]] = []
         self._by_text: dict[str, int] = {}
         self._told: dict[str, list[tuple[str, str]]] = {}  # surface -> (episode's text, entity)
-        self._facts: dict[str, set[TrueKey]] = {}
+        self._meanings: dict[str, set[SentenceMeaning]] = {}  # by the sentence of a fact
         self._cards: dict[tuple[str, str], str | None] = {}
         things = {group: {t.id: t for t in world.things(group)} for group in world.groups}
         for episode in world:
-            self._learn(*self.errors.read(episode, things[episode.draft.group]))
+            self.learn(*self.errors.read(episode, things[episode.draft.group]))
 
     def truth(self, group: str | None = None) -> Truth:
         """Return what follows from what this reader read, with true identities."""
@@ -74,21 +84,14 @@ class Oracle:
     # ------------------------------------------------------------------------------- judging
 
     def answer(self, kind: str, item: str, candidates: Sequence[str]) -> dict[str, Any]:
-        """Return the answer to a question, as replies.parse_answer takes it; places are of `candidates`.
+        """Return the answer to a question in the form of `ports.Question`; indexes are of `candidates`.
 
-        item, candidates: cards of entities, texts of facts, or names of relations, as the kind says.
+        item, candidates: cards of entities, or sentences of facts for "compare".
         """
         self.counts.questions[kind] = self.counts.questions.get(kind, 0) + 1
-        match kind:
-            case "entity":
-                return {"duplicate_of": self.entity(item, candidates)}
-            case "variant":
-                return {"duplicate_of": self.variant(item, candidates)}
-            case "verdict":
-                return {"contradicts": self.verdict(item, candidates)}
-            case "relation":
-                return dict(self.relation(item, candidates[0]))
-        return {"cardinality": self.cardinality(item)}
+        if kind == "entity":
+            return {"duplicate_of": self.entity(item, candidates)}
+        return {"answers": self.compare(item, candidates)}
 
     def entity(self, card: str, candidates: Sequence[str]) -> int | None:
         """Return which candidate's card is of the same entity as this card."""
@@ -117,41 +120,26 @@ class Oracle:
             self._cards[name, sentence] = found
         return found
 
-    def variant(self, fact: str, candidates: Sequence[str]) -> int | None:
-        """Return which candidate wording tells the same statement."""
-        keys = self._keys(fact)
-        same = next((i for i, other in enumerate(candidates) if keys & self._keys(other)), None)
-        if self.errors.wrong(self.errors.wrong_verdict, "variant", fact, [*candidates]):
-            return None if same is not None or not candidates else 0
-        return same
-
-    def verdict(self, fact: str, candidates: Sequence[str]) -> list[int]:
-        """Return which candidates cannot hold at one moment with the fact."""
-        keys = self._keys(fact)
-        found = []
-        for index, other in enumerate(candidates):
-            against = any(_excludes(a, b) for a in keys for b in self._keys(other))
-            if against != self.errors.wrong(self.errors.wrong_verdict, "verdict", fact, other):
-                found.append(index)
-        return found
-
-    def relation(self, name: str, other: str) -> dict[str, bool]:
-        """Return what a relation's name is to another: in this world no two names are tied."""
-        if self.errors.wrong(self.errors.wrong_ruling, "relation", *sorted((name, other))):
-            return {"excludes": True}
-        return {}
-
-    def cardinality(self, name: str) -> str:
-        """Return how many objects the relation takes at one moment."""
-        known = RELATIONS.get(name)
-        said = known.cardinality if known else "many"
-        if self.errors.wrong(self.errors.wrong_ruling, "cardinality", name):
-            return "single" if said == "many" else "many"
-        return said
+    def compare(self, sentence: str, candidates: Sequence[str]) -> list[ComparisonWord]:
+        """Return how a new sentence is related to each candidate, which is a known sentence."""
+        item = self._meanings_of(sentence)
+        meanings = [self._meanings_of(candidate) for candidate in candidates]
+        words: list[ComparisonWord] = []
+        for states in meanings:
+            word = _relation_of(item, states)
+            words.append("independent" if word == "same" and "same" in words else word)
+        rate, seed = self.errors.wrong_comparison, self.errors.seed
+        if candidates and self.errors.wrong(rate, "compare", sentence, [*candidates]):
+            draws = [Dice("error", seed, "pair", sentence, candidate).number() for candidate in candidates]
+            place = draws.index(min(draws))
+            dice = Dice("error", seed, "word", sentence, candidates[place])
+            words[place] = dice.pick(_wrong_words(item, meanings[place], words, place))
+        return words
 
     # ------------------------------------------------------------------------------ its parts
 
-    def _learn(self, episode: WorldEpisode, said: Iterable[ToldFact]) -> None:
+    def learn(self, episode: WorldEpisode, said: Iterable[ToldFact]) -> None:
+        """Add an episode to what this reader recognises, with the facts that it reads in it."""
         said = tuple(said)
         text = plain(episode.draft.text)
         self._by_text[text] = len(self.readings)
@@ -161,15 +149,56 @@ class Oracle:
         for surface, entity in episode.given:
             self._told.setdefault(surface, []).append((text, entity))
         for fact in said:
-            self._facts.setdefault(fact.text, set()).add(key_of(fact))
+            says: Literal["holds", "over", "end"] = (
+                "end" if fact.is_named_end else "over" if fact.kind in ("ended", "denied") else "holds"
+            )
+            self._meanings.setdefault(plain(fact.text), set()).add(SentenceMeaning(key_of(fact), says))
 
-    def _keys(self, fact: str) -> set[TrueKey]:
-        found = self._facts.get(fact)
-        if found is None:
+    def _meanings_of(self, sentence: str) -> set[SentenceMeaning]:
+        meanings = self._meanings.get(plain(sentence))
+        if meanings is None:
             self.counts.unrecognised += 1
             return set()
-        return found
+        return meanings
+
+
+def _relation_of(item: set[SentenceMeaning], states: set[SentenceMeaning]) -> ComparisonWord:
+    """Return how a new sentence is related to a known one; one sentence may have been said of several things.
+
+    A known sentence stands for its state, even if it says that the state is over: a state that was first
+    reported at its end may come back. A named end is no state: nothing says the same, or ends it.
+    """
+    words = {_word(meaning, state) for meaning in item for state in states if state.says != "end"}
+    return next((word for word in COMPARISONS if word in words), "independent")
+
+
+def _word(meaning: SentenceMeaning, state: SentenceMeaning) -> ComparisonWord:
+    if meaning.key == state.key:
+        return "same" if meaning.says == "holds" else "ends"
+    if meaning.says != "end" and _excludes(meaning.key, state.key):
+        return "contradicts"
+    return "independent"
 
 
 def _excludes(a: TrueKey, b: TrueKey) -> bool:
     return a[:2] == b[:2] and a[2] != b[2] and RELATIONS[a[1]].shape == "single"
+
+
+def _wrong_words(
+    item: set[SentenceMeaning],
+    states: set[SentenceMeaning],
+    words: Sequence[ComparisonWord],
+    place: int,
+) -> list[ComparisonWord]:
+    """Return the wrong words that a reader could answer for the pair at this place of `words`.
+
+    Only facts between the same two ends can be the same, or can end each other. At most one candidate can
+    be the same.
+    """
+    item_ends, state_ends = (
+        {frozenset((meaning.key[0], meaning.key[2])) for meaning in meanings} for meanings in (item, states)
+    )
+    allowed = set(COMPARISONS) if item_ends & state_ends else {"contradicts", "independent"}
+    if "same" in words:
+        allowed.discard("same")
+    return [word for word in COMPARISONS if word in allowed and word != words[place]]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from kgray import times
 from kgray.times import Instant
+
+RelationNames = Literal["listed", "free"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,8 @@ class WorldPlan:
     filler               episodes with a sentence that says nothing
     step_s               seconds from one episode to the next
     sources              conversations in a group
+    relations            the names that a reader gives to relations: "listed" = one name for each;
+                         "free" = a name of its choice for each fact, ends as events among them (naming.py)
     """
 
     seed: int = 1
@@ -59,6 +64,7 @@ class WorldPlan:
     step_s: int = 6 * 3600
     start: Instant = times.parse("2025-01-06")[0]
     sources: int = 5
+    relations: RelationNames = "listed"
 
     def __post_init__(self) -> None:
         """Refuse what no world can be made of."""
@@ -68,7 +74,9 @@ class WorldPlan:
             raise ValueError(f"{self.entities} entities are too few: each group needs at least 20")
         rates = (
             *(self.alias_rate, self.homonyms, self.tickers, self.nicknames, self.lookalikes),
-            *(self.change_rate, self.delayed, self.filler),
+            *(self.change_rate, self.ends, self.delayed, self.filler),
         )
+        if self.relations not in get_args(RelationNames):
+            raise ValueError(f"relations are listed or free, not {self.relations!r}")
         if not all(0 <= rate <= 1 for rate in rates):
             raise ValueError("a rate lies between 0 and 1")

@@ -21,6 +21,7 @@ class Relation:
     objects  the kind of its objects; () = values
     weight   how often it is spoken of
     words    base, third person, past, participle: "work at", "works at", "worked at", "worked at"
+    symmetric  it can be told from either end; its subject is a person whom `leads` names
     """
 
     name: str
@@ -29,16 +30,12 @@ class Relation:
     object: ThingKind | None
     weight: float
     words: tuple[str, str, str, str]
-
-    @property
-    def cardinality(self) -> str:
-        """What a reader of the world rules on it (R17)."""
-        return "single" if self.shape == "single" else "many"
+    symmetric: bool = False
 
 
 # name, shape, subject, object (- = a value), weight, words.
-# SPONSORED_BY and BOUGHT are in no shipped ontology: what they are must be asked (R17).
-_RELATIONS = """
+# SPONSORED_BY is in no shipped ontology: only comparisons show that a project has one sponsor at a time.
+_COMMON = """
     WORKS_AT      single  Person   Organization  4    work at, works at, worked at, worked at
     LIVES_IN      single  Person   Place         3    live in, lives in, lived in, lived in
     REPORTS_TO    single  Person   Person        2    report to, reports to, reported to, reported to
@@ -52,6 +49,12 @@ _RELATIONS = """
     BOUGHT        event   Person   Product       2    buy, buys, bought, bought
     VISITED       event   Person   Place         2    visit, visits, visited, visited
 """
+# What a world with free relation names adds: "sold" and "divorced" need something that they end.
+_ENDABLE = """
+    OWNS          many    Person   Product       2    own, owns, owned, owned
+    MARRIED_TO    single  Person   Person        2    be married to, is married to, \
+                                                      was married to, been married to
+"""
 
 
 def _relation(row: str) -> Relation:
@@ -64,12 +67,16 @@ def _relation(row: str) -> Relation:
         object=None if target == "-" else target,  # type: ignore[arg-type]
         weight=float(weight),
         words=(base, third, past, participle),
+        symmetric=name == "MARRIED_TO",
     )
 
 
-RELATIONS: Mapping[str, Relation] = MappingProxyType(
-    {relation.name: relation for relation in map(_relation, _RELATIONS.strip().splitlines())}
-)
+def _relations(rows: str) -> dict[str, Relation]:
+    return {relation.name: relation for relation in map(_relation, rows.strip().splitlines())}
+
+
+COMMON_RELATIONS: Mapping[str, Relation] = MappingProxyType(_relations(_COMMON))  # of every world
+RELATIONS: Mapping[str, Relation] = MappingProxyType({**COMMON_RELATIONS, **_relations(_ENDABLE)})
 STATUSES = ("planned", "on track", "delayed", "blocked", "in review", "approved", "cancelled", "complete")
 
 
@@ -78,3 +85,18 @@ def values_of(relation: Relation, number: int) -> Value:
     if relation.name == "COSTS":
         return Value("number", str(20 + 5 * (number % 400)), "EUR")
     return Value("text", STATUSES[number % len(STATUSES)])
+
+
+# Every fourth person is the subject of symmetric relations, with the persons behind it as objects: no
+# person is anybody else's object, so that a marriage never ends another one from the object's side.
+_CIRCLE = 4
+
+
+def leads(person: str) -> bool:
+    """Return whether a person, by id, is the subject of symmetric relations."""
+    return int(person.rpartition("-")[2]) % _CIRCLE == 0
+
+
+def follows(person: str, leader: str) -> bool:
+    """Return whether a person can be the object of a leader's symmetric relations; both by id."""
+    return 0 < int(person.rpartition("-")[2]) - int(leader.rpartition("-")[2]) < _CIRCLE

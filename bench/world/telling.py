@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from bench.world.dice import Dice
 from bench.world.history import Act
+from bench.world.naming import NAMES, Naming
 from bench.world.plan import WorldPlan
 from bench.world.things import Thing
 from bench.world.wording import FILLERS, STATES, closed, opened, sentence
@@ -28,7 +29,8 @@ class ToldFact:
     """One fact that an episode tells, with the true identity of its ends.
 
     since, until  "" = not given · "unknown" (since only) · ISO 8601 at its own precision
-    source, target  surfaces; target "" beside a value
+    source, target  surfaces in the order of the reader's relation name; target "" beside a value
+    name, reported_as   the reader's name of the relation and kind of evidence; "" = relation and kind
     """
 
     subject: str
@@ -42,6 +44,13 @@ class ToldFact:
     since: str = ""
     until: str = ""
     why: str = "fresh"
+    name: str = ""
+    reported_as: EvidenceKind | Literal[""] = ""
+
+    @property
+    def is_named_end(self) -> bool:
+        """Whether its relation name says that the relation is over: LEFT."""
+        return bool(self.name) and NAMES[self.name].ends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +77,12 @@ def reply(mentions: Iterable[tuple[str, str, str]], said: Iterable[ToldFact]) ->
     at = {entity["name"]: place for place, entity in enumerate(entities)}
     facts = []
     for fact in said:
+        kind = fact.reported_as or fact.kind
         item = {
             "source": at[fact.source],
-            "relation": fact.relation,
+            "relation": fact.name or fact.relation,
             "fact": fact.text,
-            "kind": fact.kind,
+            "kind": kind,
         }
         if fact.value is None:
             item["target"] = at[fact.target]
@@ -81,26 +91,31 @@ def reply(mentions: Iterable[tuple[str, str, str]], said: Iterable[ToldFact]) ->
         if fact.since:
             item["valid_at"] = None if fact.since == UNKNOWN else fact.since
         if fact.until:
-            item["invalid_at"] = fact.until
+            # An end that is told as an event, or as a state of its own, has its date as the start.
+            item["invalid_at" if fact.kind == kind else "valid_at"] = fact.until
         facts.append(item)
     return {"entities": entities, "facts": facts}
 
 
-def said_of(act: Act, source: str, target: str) -> ToldFact:
-    """Return the fact that an act is."""
+def said_of(act: Act, subject: str, target: str, naming: Naming | None = None) -> ToldFact:
+    """Return the fact that an act is; subject, target: the surfaces of the act's subject and object."""
     value = act.object if isinstance(act.object, Value) else None
+    naming = naming or Naming(name=NAMES[act.relation.name])
+    source, other = (target, subject) if naming.swapped else (subject, target)
     return ToldFact(
         subject=act.subject.id,
         relation=act.relation.name,
-        text=closed(sentence(act, source, target)),
+        text=closed(sentence(act, source, other, name=naming.name)),
         kind=act.form if act.form in ("ended", "denied") else "holds",
         source=source,
         object=act.object.id if isinstance(act.object, Thing) else None,
         value=value,
-        target="" if value else target,
+        target="" if value else other,
         since=act.since.iso if act.since else UNKNOWN if act.form == "always" else "",
         until=act.until.iso if act.until else "",
         why=act.why,
+        name="" if naming.name.name == act.relation.name else naming.name.name,
+        reported_as=naming.kind or "",
     )
 
 
@@ -145,6 +160,7 @@ class Occasion:
     kind: EpisodeKind
     speaker: Thing | None
     acts: Sequence[Act]
+    namings: Sequence[Naming]  # of the acts
 
     def things(self) -> list[Thing]:
         """Return the entities it mentions, the speaker first."""
@@ -195,7 +211,10 @@ class Teller:
             reference_time=occasion.at,
             client_id=f"{self._group}-{occasion.number:06d}",
         )
-        said = tuple(said_of(act, names[act.subject.id], _target(act, names)) for act in occasion.acts)
+        said = tuple(
+            said_of(act, names[act.subject.id], _target(act, names), naming)
+            for act, naming in zip(occasion.acts, occasion.namings, strict=True)
+        )
         told = tuple((other, thing.id) for thing, _, other in given)
         return WorldEpisode(draft=draft, said=said, mentions=mentions, given=told)
 
@@ -243,9 +262,10 @@ class Teller:
         if occasion.kind == "json":
             return [_as_json(occasion, names)]
         speaker, found = occasion.speaker, []
-        for place, act in enumerate(occasion.acts):
-            own = occasion.kind == "message" and speaker is not None and act.subject.id == speaker.id
-            words = sentence(act, names[act.subject.id], _target(act, names), first_person=own)
+        for place, (act, naming) in enumerate(zip(occasion.acts, occasion.namings, strict=True)):
+            first = act.object if naming.swapped else act.subject
+            own = occasion.kind == "message" and speaker is not None and first == speaker
+            words = sentence(act, *_ends(act, naming, names), name=naming.name, first_person=own)
             found.append(closed(words if own and not every and place else opened(dice, words)))
         if dice.flip(self._plan.filler):
             found.insert(dice.below(len(found) + 1), f"{dice.pick(FILLERS)}.")
@@ -254,12 +274,14 @@ class Teller:
 
 def _as_json(occasion: Occasion, names: dict[str, str]) -> str:
     records = []
-    for act in occasion.acts:
+    for act, naming in zip(occasion.acts, occasion.namings, strict=True):
+        source, target = _ends(act, naming, names)
+        ends = naming.name.ends
         record: dict[str, Any] = {
-            "subject": names[act.subject.id],
-            "what": act.relation.words[1],
-            "object": act.object.as_dict() if isinstance(act.object, Value) else names[act.object.id],
-            "state": STATES[act.form],
+            "subject": source,
+            "what": naming.name.words[2 if ends else 1],
+            "object": act.object.as_dict() if isinstance(act.object, Value) else target,
+            "state": STATES["event" if ends else act.form],
         }
         if act.form == "always":
             record["from"] = UNKNOWN
@@ -283,6 +305,12 @@ def _gives(occasion: Occasion, thing: Thing, how: str, other: str) -> str:
 
 def _target(act: Act, names: dict[str, str]) -> str:
     return act.object.shown() if isinstance(act.object, Value) else names[act.object.id]
+
+
+def _ends(act: Act, naming: Naming, names: dict[str, str]) -> tuple[str, str]:
+    """Return the surfaces of both ends, in the order of the relation's name."""
+    subject, target = names[act.subject.id], _target(act, names)
+    return (target, subject) if naming.swapped else (subject, target)
 
 
 def start_of(said: ToldFact, said_at: Instant) -> tuple[Instant | None, bool]:

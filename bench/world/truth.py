@@ -45,6 +45,8 @@ class Truth:
     claims: list[Claim] = field(default_factory=list)
     keys: dict[str, TrueKey] = field(default_factory=dict)  # canonical key -> key
     names: dict[tuple[int, int], str] = field(default_factory=dict)  # place -> client id
+    # Ends that were told under a name of their own ("left"): statement and instant.
+    named_ends: set[tuple[TrueKey, Instant]] = field(default_factory=set)
 
     @classmethod
     def of(cls, things: Sequence[Thing], readings: Iterable[EpisodeReading]) -> Truth:
@@ -64,11 +66,12 @@ class Truth:
             statement = statement_of(key)
             self.keys[statement] = key
             start, inferred = start_of(fact, at) if fact.kind == "holds" else (None, False)
+            end = end_of(fact, at)
+            if fact.is_named_end and end is not None:
+                self.named_ends.add((key, end))
             self.names[sequence, ordinal] = episode.draft.client_id or ""
             self.claims.append(
-                Claim(
-                    statement, (at, sequence, ordinal), fact.kind, start, end_of(fact, at), inferred, sequence
-                )
+                Claim(statement, (at, sequence, ordinal), fact.kind, start, end, inferred, sequence)
             )
 
     def facts(self, known_at: int | None = None) -> list[TrueFact]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bench.world.dates import Date
 from bench.world.dice import Dice
 from bench.world.history import Act
+from bench.world.naming import RelationName
 
 _OCCASIONS = """
     weekly meeting | morning call | quarterly review | lunch break | training day | board meeting
@@ -55,15 +56,23 @@ _PATTERNS = {
 }
 
 
-def sentence(act: Act, source: str, target: str, *, first_person: bool = False) -> str:
-    """Return what is said, without its full stop; source, target: the names as the text has them."""
-    base, third, past, participle = act.relation.words
+def sentence(
+    act: Act, source: str, target: str, *, name: RelationName | None = None, first_person: bool = False
+) -> str:
+    """Return the sentence of an act, without its full stop.
+
+    source, target: the names of both ends as the text has them, in the order of `name`'s words; without a
+    `name` the words are those of the act's relation
+    """
+    base, third, past, participle = act.relation.words if name is None else name.words
     date = act.until if act.form == "ended" else act.since
-    form = f"{act.form} on" if date is not None and f"{act.form} on" in _PATTERNS else act.form
+    form: str = "event" if name is not None and name.ends else act.form
+    if date is not None and f"{form} on" in _PATTERNS:
+        form = f"{form} on"
     counted = date is not None and date.relative and f"{form}!" in _PATTERNS
     return _PATTERNS[f"{form}!" if counted else form].format(
         who="I" if first_person else source,
-        verb=base if first_person else third,
+        verb=_first_person(base) if first_person else third,
         have="have" if first_person else "has",
         base=base,
         past=past,
@@ -71,8 +80,12 @@ def sentence(act: Act, source: str, target: str, *, first_person: bool = False) 
         what=target,
         since=act.since.words if act.since else "",
         until=act.until.words if act.until else "",
-        on=_on(act.since) if act.since else "",
+        on=_on(date) if date else "",
     )
+
+
+def _first_person(base: str) -> str:
+    return f"am {base[3:]}" if base.startswith("be ") else base
 
 
 def opened(dice: Dice, words: str) -> str:

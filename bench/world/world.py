@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bench.world.dice import Dice
 from bench.world.history import Act, WorldHistory
+from bench.world.naming import Namer
 from bench.world.plan import WorldPlan
 from bench.world.telling import Occasion, Register, Teller, WorldEpisode
 from bench.world.things import Thing, things_of
@@ -28,6 +29,7 @@ class _Group:
     things: list[Thing]
     history: WorldHistory
     teller: Teller
+    namer: Namer
     count: int = 0
 
 
@@ -76,7 +78,8 @@ class World:
     def _group(self, number: int, name: str, register: Register) -> _Group:
         things = things_of(self.plan, number)
         teller = Teller(self.plan, name, things, register)
-        return _Group(name, number, things, WorldHistory(self.plan, things), teller)
+        namer = Namer(self.plan.seed, name, self.plan.relations)
+        return _Group(name, number, things, WorldHistory(self.plan, things), teller, namer)
 
     def _episode(self, group: _Group, number: int) -> WorldEpisode:
         plan, place = self.plan, group.count
@@ -96,5 +99,13 @@ class World:
             if all((a.subject.id, a.relation.name) != (act.subject.id, act.relation.name) for a in acts):
                 acts.append(act)
         return group.teller.tell(
-            Occasion(number=place, at=at, source=source, kind=kind, speaker=speaker, acts=acts)
+            Occasion(
+                number=place,
+                at=at,
+                source=source,
+                kind=kind,
+                speaker=speaker,
+                acts=acts,
+                namings=[group.namer.name(act, place, ordinal) for ordinal, act in enumerate(acts)],
+            )
         )

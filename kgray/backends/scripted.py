@@ -3,14 +3,15 @@ r"""Models that answer from a file: for tests, demos, and as an extractor that m
 `model.script` names a file of JSON lines, in any order:
 
     {"episode": client id, "extraction": {"entities": [...], "facts": [...]}}
-    {"question": {"kind": ..., "items": [item, [candidate, ...]]}, "answer": {...}}
+    {"question": {"kind": "entity", "items": [name, [candidate, ...]]}, "answer": {"duplicate_of": i}}
+    {"question": {"kind": "compare", "items": [sentence, [candidate, ...]]}, "answer": {"answers": [...]}}
     {"question": {"kind": "answer", "items": [a user's question]}, "answer": {"text": "... [1]"}}
     {"episode": client id, "error": "refused" | "invalid" | "unavailable", "times": n}
 
 The first n times that this process reads the episode, the error is raised (without "times" always); several
 errors of one episode follow one another, and its extraction comes last. A question is matched by its kind and
-items, whichever episode asks. What is not in the file is an invalid answer, but for a name that one entity
-alone bears.
+items, whichever episode asks; `parse_answer` names the forms of an answer. What is not in the file is an
+invalid answer, but for a name that one entity alone bears.
 """
 
 from __future__ import annotations

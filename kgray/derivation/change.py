@@ -12,17 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kgray.derivation import names
-from kgray.derivation.names import FOLDS, Fold, Relations, as_flipped, connected
+from kgray.derivation.names import Fold, connected
 from kgray.graph import Entity, Fact
 from kgray.ports import Embedding, Vector
-from kgray.records import Episode, Evidence, GroupRecords, Mention, Operation, Place, Ruling, Verdict
+from kgray.records import Declaration, Episode, Evidence, GroupRecords, Mention, Operation, Place, Verdict
 from kgray.timeline import SpanChange
 from kgray.times import Instant
 
 if TYPE_CHECKING:
     from kgray.derivation.group import GroupGraph
-
-_NEVER: Place = (1 << 62, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +37,7 @@ class EpisodeChange:
     statement_births: tuple[tuple[str, Place], ...] = ()
     mentions: tuple[Mention, ...] = ()
     evidence: tuple[Evidence, ...] = ()
-    rulings: tuple[Ruling, ...] = ()
+    declarations: tuple[Declaration, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     name_vectors: tuple[tuple[Mention, Vector], ...] = ()
     statement_vectors: tuple[tuple[str, Embedding], ...] = ()
@@ -70,7 +68,7 @@ def with_change(records: GroupRecords, change: EpisodeChange, recorded_at: Insta
         heads=[*records.heads, change.episode.head(recorded_at)],
         mentions=[*records.mentions, *change.mentions],
         evidence=[*records.evidence, *change.evidence],
-        rulings=[*records.rulings, *change.rulings],
+        declarations=[*records.declarations, *change.declarations],
         verdicts=[*records.verdicts, *change.verdicts],
         recorded={**records.recorded, change.episode.sequence: recorded_at},
         births={**dict((*change.entity_births, *change.statement_births)), **records.births},
@@ -132,31 +130,31 @@ class Left:
     """What the episodes that are left hold.
 
     episodes    sequences of those that are committed
-    relations   relation name -> place of its first use
     statements  recorded statement -> the last sequence with evidence about it
     mentions    (recorded entity, surface, sequence), in order of place
     erased_from the first sequence that is removed; erased: recorded entities that removed mentions name
     """
 
     episodes: set[int] = field(default_factory=set)
-    relations: dict[str, Place] = field(default_factory=dict)
     statements: dict[str, int] = field(default_factory=dict)
     mentions: list[tuple[str, str, int]] = field(default_factory=list)
     erased_from: int = 0
     erased: set[str] = field(default_factory=set)
 
-    def use(self, place: Place, statement: str, relation: str) -> None:
+    def use(self, sequence: int, statement: str) -> None:
         """Take a piece of evidence that is left; they come in order of place."""
-        self.relations.setdefault(relation, place)
-        self.statements[statement] = place[0]
+        self.statements[statement] = sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawn:
-    """What changes or goes with withdrawn episodes (None = goes), and the live records that are left."""
+    """The changes of records with withdrawn episodes (None = goes), and the live records that are left.
+
+    declarations: the places of those that go
+    """
 
     records: GroupRecords
-    rulings: Mapping[Place, Ruling | None]
+    declarations: Collection[Place]
     verdicts: Mapping[Place, Verdict | None]
     operations: Mapping[int, Operation | None]
 
@@ -166,42 +164,35 @@ def retracted(records: GroupRecords, gone: Collection[int]) -> Withdrawn:
     left = Left(episodes={head.sequence for head in records.heads} - set(gone))
     for said in records.evidence:
         if said.sequence in left.episodes:
-            left.use((said.sequence, said.ordinal), said.statement, said.relation)
-    rulings: dict[Place, Ruling | None] = dict.fromkeys(_rulings_that_go(records.rulings, left))
+            left.use(said.sequence, said.statement)
     verdicts: dict[Place, Verdict | None] = dict.fromkeys(_verdicts_that_go(records.verdicts, left))
-    return _withdrawn(records, left, rulings, verdicts, {})
+    return _withdrawn(records, left, _declarations_that_go(records.declarations, left), verdicts, {})
 
 
 def removed(
-    records: GroupRecords, left: Left, *, rulings: Sequence[Ruling], verdicts: Sequence[Verdict]
+    records: GroupRecords, left: Left, *, declarations: Sequence[Declaration], verdicts: Sequence[Verdict]
 ) -> Withdrawn:
     """Return what removing episodes changes; left: what all stored ones hold without them.
 
-    rulings, verdicts   all stored ones in order of place, retired ones too
+    declarations, verdicts   all stored ones in order of place, retired ones too
     """
-    ruled: dict[Place, Ruling | None] = dict.fromkeys(_rulings_that_go(rulings, left))
-    staying = [r for r in rulings if (r.sequence, r.ordinal) not in ruled]
     # A reason may quote whatever was there when it was given.
-    ruled |= {
-        (r.sequence, r.ordinal): replace(r, reason="") for r in staying if r.sequence >= left.erased_from
-    }
-    ruled |= _restated_rulings(staying, left)
     judged: dict[Place, Verdict | None] = {
         (v.sequence, v.ordinal): replace(v, reason="") for v in verdicts if v.sequence >= left.erased_from
     }
     judged |= dict.fromkeys(_verdicts_that_go(verdicts, left))
     judged |= {(v.sequence, v.ordinal): None for v in verdicts if not left.statements.keys() >= {v.a, v.b}}
-    return _withdrawn(records, left, ruled, judged, _restated_operations(records, left))
+    gone = _declarations_that_go(declarations, left)
+    return _withdrawn(records, left, gone, judged, _restated_operations(records, left))
 
 
 def _withdrawn(
     records: GroupRecords,
     left: Left,
-    rulings: Mapping[Place, Ruling | None],
+    declarations: Collection[Place],
     verdicts: Mapping[Place, Verdict | None],
     operations: Mapping[int, Operation | None],
 ) -> Withdrawn:
-    ruled = (rulings.get((r.sequence, r.ordinal), r) for r in records.rulings)
     judged = (verdicts.get((v.sequence, v.ordinal), v) for v in records.verdicts)
     corrected = (operations.get(o.sequence, o) for o in records.operations)
     live = replace(
@@ -209,11 +200,11 @@ def _withdrawn(
         heads=[h for h in records.heads if h.sequence in left.episodes],
         mentions=[m for m in records.mentions if m.sequence in left.episodes],
         evidence=[e for e in records.evidence if e.sequence in left.episodes],
-        rulings=[r for r in ruled if r is not None],
+        declarations=[d for d in records.declarations if (d.sequence, d.ordinal) not in declarations],
         verdicts=[v for v in judged if v is not None],
         operations=[o for o in corrected if o is not None],
     )
-    return Withdrawn(records=live, rulings=rulings, verdicts=verdicts, operations=operations)
+    return Withdrawn(records=live, declarations=declarations, verdicts=verdicts, operations=operations)
 
 
 def _verdicts_that_go(verdicts: Iterable[Verdict], left: Left) -> set[Place]:
@@ -226,73 +217,13 @@ def _verdicts_that_go(verdicts: Iterable[Verdict], left: Left) -> set[Place]:
     }
 
 
-def _rulings_that_go(rulings: Sequence[Ruling], left: Left) -> set[Place]:
-    """Return the places of the rulings that go with the episodes that raised them (R25).
+def _declarations_that_go(declarations: Iterable[Declaration], left: Left) -> set[Place]:
+    """Return the places of the declarations that go with their episodes: no later episode is left (R26).
 
-    One stays while each of its names, or one folded with it, is in use, and a later episode is left (R26).
+    The others stay: they hold what people wrote in the ontology, nothing of the text that is withdrawn.
     """
-    folds = _folds(rulings, left)
-    used = {folds.folded(name).name for name in left.relations}
     last = max(left.episodes, default=0)
-    return {
-        (r.sequence, r.ordinal)
-        for r in rulings
-        if r.sequence not in left.episodes
-        and (last < r.sequence or not {folds.folded(n).name for n in (r.name, r.other) if n} <= used)
-    }
-
-
-def _restated_rulings(rulings: Sequence[Ruling], left: Left) -> dict[Place, Ruling | None]:
-    """Return the rulings that name what is left no longer, by place: stated of what is left, None = goes.
-
-    rulings: those that stay, in order of place. A name is left that evidence uses, or that the ontology
-    declares. What holds of a name that is gone holds of the names that it was folded with: names that folded
-    through it stay folded, one by another, and the rest is said of the one that was used first.
-    """
-    declared = {name for r in rulings if r.judge == "ontology" for name in (r.name, r.other)}
-    lasting = declared | left.relations.keys()
-    found: dict[Place, Ruling | None] = {}
-    sofar, at_last = (_folds(those, left, lasting) for those in ((), rulings))
-    for number, ruling in enumerate(rulings):
-        is_fold = ruling.value in FOLDS
-        if not lasting.issuperset(filter(None, (ruling.name, ruling.other))):
-            restated = _restated(ruling, sofar if is_fold else at_last, lasting)
-            found[ruling.sequence, ruling.ordinal] = restated
-        if is_fold:
-            sofar.rule(ruling, number)
-    folded = {frozenset((r.name, r.other)) for r in found.values() if r and r.value in FOLDS}
-    # What was ruled on two names directly must not hide that they are folded.
-    for ruling in rulings:
-        if ruling.value not in FOLDS and frozenset((ruling.name, ruling.other)) in folded:
-            found[ruling.sequence, ruling.ordinal] = None
-    return found
-
-
-def _restated(ruling: Ruling, folds: Relations, lasting: Collection[str]) -> Ruling | None:
-    """Return a ruling as one on lasting names, those its names show as; None: it says nothing of them."""
-    shown = [folds.folded(name) for name in (ruling.name, ruling.other) if name]
-    if any(one.name not in lasting for one in shown):
-        return None
-    (name, turned, _), value = shown[0], ruling.value
-    if ruling.aspect != "pair":
-        return replace(ruling, name=name, value=as_flipped(value) if turned else value, reason="")
-    other, turned_too, _ = shown[1]
-    if name == other or value == "independent":
-        return None
-    if value in FOLDS:
-        value = "inverse_of" if (value == "inverse_of") ^ turned ^ turned_too else "same_as"
-    return replace(ruling, name=name, other=other, value=value, reason="")
-
-
-def _folds(rulings: Iterable[Ruling], left: Left, lasting: Iterable[str] = ()) -> Relations:
-    """Return the names that rulings fold into one: those used show first, then others that last."""
-    folds = Relations()
-    for name in {*left.relations, *lasting}:
-        folds.use(name, left.relations.get(name, _NEVER))
-    for number, ruling in enumerate(rulings):
-        if ruling.aspect == "pair":
-            folds.rule(ruling, number)
-    return folds
+    return {(d.sequence, d.ordinal) for d in declarations if d.sequence > last}
 
 
 def _restated_operations(records: GroupRecords, left: Left) -> dict[int, Operation | None]:

@@ -38,15 +38,15 @@ def _relation_row(relations: Relations, name: str) -> DumpRow:
     folded = relations.folded(name)
     traits = relations.traits(folded.name)
     itself = folded.name == name
-    pair = None if itself else relations.pair_ruling(name, folded.name)
+    cardinality = traits.cardinality
     return {
         "type": "relation",
         "name": name,
         "same_as": None if itself or folded.flipped else folded.name,
         "inverse_of": folded.name if folded.flipped else None,
         "excludes": sorted(traits.excludes),
-        "cardinality": traits.cardinality,
-        "judge": traits.cardinality_judge or (pair.judge if pair else None),
+        "cardinality": cardinality,
+        "judge": None if itself and cardinality is None else "ontology",
     }
 
 

@@ -1,7 +1,7 @@
 """The whole graph of one group: built from its records, or kept current commit by commit.
 
 Both ways give the same graph: `absorb` costs what the change touches, whatever the size of the group. Merges,
-splits, removals and rulings that fold stored names may change anything: they use `build`.
+splits, removals and declarations that fold stored names may change anything: they use `build`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kgray.derivation.statements import (
 from kgray.derivation.summaries import NewestFacts, summary_in, update_summaries
 from kgray.errors import damaged
 from kgray.graph import Entity, Fact
-from kgray.records import EpisodeHead, Evidence, GroupRecords, Mention, Place, Value, fact_id
+from kgray.records import EpisodeHead, GroupRecords, Mention, Place, Value, fact_id
 from kgray.timeline import Claim, Span, SpanChange, Sweep
 from kgray.times import Instant
 
@@ -48,6 +48,8 @@ class GroupGraph:
         self.entities: dict[str, EntityNote] = {}
         self.statements: dict[str, Statement] = {}
         self.buckets: dict[StatementKey, list[str]] = {}  # key -> statements with it (variants), by birth
+        # Key of an attached piece of evidence -> the statements with another name that have it (R17c).
+        self.attached: dict[StatementKey, dict[str, None]] = {}
         self.general: dict[StatementKey, list[Claim]] = {}  # key -> ends and denials of every variant (R6)
         self.slots: dict[SlotKey, list[str]] = {}
         self.by_relation: dict[str, list[str]] = {}
@@ -57,7 +59,9 @@ class GroupGraph:
         self.shows: dict[str, set[str]] = {}  # recorded entity -> shown ones, unless it is just itself
         self.parts: dict[str, list[str]] = {}  # recorded statement -> shown ones, unless it is just itself
         self.verdicts: dict[str, dict[str, tuple[bool, Instant]]] = {}  # (exclusive, record time)
-        self.moved: dict[Place, Instant] = {}  # evidence -> when an operation or ruling last moved it
+        self.moved: dict[
+            Place, Instant
+        ] = {}  # evidence -> when a correction, declaration or later evidence last moved it
         self.newest: dict[str, NewestFacts] = {}  # by entity, of the entities whose summary was needed
         self._linked: set[SlotKey] = set()  # slots with a member that also has rivals outside the slot
         self._sweeps: dict[Hashable, Sweep] = {}
@@ -78,14 +82,10 @@ class GroupGraph:
             self.take_mention(mention)
         for entity in self.entities.keys() & records.names.keys():
             self.entities[entity].name = records.names[entity]
-        newest_first = records.evidence[::-1]
-        first = dict(zip(map(attrgetter("relation"), newest_first), newest_first, strict=True))
-        for name, evidence in first.items():
-            self.relations.use(name, (evidence.sequence, evidence.ordinal))
-        for name, place in records.uses.items():
-            self.relations.use(name, place)
-        for ruling in records.rulings:
-            self.relations.rule(ruling, records.recorded[ruling.sequence])
+        for name in set(map(attrgetter("relation"), records.evidence)):
+            self.relations.use(name)
+        for declaration in records.declarations:
+            self.relations.declare(declaration, records.recorded[declaration.sequence])
         self._take_said(records)
         for verdict in records.verdicts:
             self.take_verdict(verdict.a, verdict.b, verdict.exclusive, records.recorded[verdict.sequence])
@@ -98,7 +98,8 @@ class GroupGraph:
     def _take_said(self, records: GroupRecords) -> None:
         heads = {head.sequence: head for head in records.heads}
         mentions = {(m.sequence, m.ordinal): m for m in records.mentions}
-        said = spoken(records.evidence, mentions, self.fold, self.relations, self.births)
+        recorded_at = {sequence: head.recorded_at for sequence, head in heads.items()}
+        said = spoken(records.evidence, mentions, self.fold, self.relations, self.births, recorded_at)
         named = name_statements(records.group, said, mentions, self.births)
         # Statements of which more is said than that every variant of them ended or was not so.
         own = [(item, name) for item, name in zip(said, named, strict=True) if name is not None]
@@ -106,7 +107,7 @@ class GroupGraph:
         # Ends that came before what they bear on: that has its own first wording.
         late: list[tuple[Spoken, tuple[StatementKey, str, int]]] = []
         for item, (key, statement, variant) in chain(own, late):
-            evidence, _, moved_at = item
+            evidence, moved_at = item.evidence, item.moved_at
             head, recorded = heads[evidence.sequence], evidence.statement
             moved = evidence.every_variant and statement != recorded
             if moved and statement in worded and statement not in self.statements:
@@ -116,7 +117,7 @@ class GroupGraph:
                 known = self.parts.setdefault(recorded, [recorded] if recorded in self.statements else [])
                 if statement not in known:
                     known.append(statement)
-            for claim in self._claims(evidence, key, statement, variant, head):
+            for claim in self._claims(item, key, statement, variant, head):
                 self.statements[claim.statement].claims.append(claim)
             place = (evidence.sequence, evidence.ordinal)
             self.texts[place] = (evidence.text, head.id)
@@ -141,13 +142,17 @@ class GroupGraph:
         return note, note.take(mention), name
 
     def _claims(
-        self, said: Evidence, key: StatementKey, statement: str, variant: int, head: EpisodeHead
+        self, item: Spoken, key: StatementKey, statement: str, variant: int, head: EpisodeHead
     ) -> list[Claim]:
         """Return the claims that evidence adds; a general end is one about each variant, also later (R6)."""
         claims: list[Claim] = []
+        said = item.evidence
         if statement not in self.statements:
-            self._add_statement(said, key, statement, variant)
+            self._add_statement(item, key, statement, variant)
             claims += self._elsewhere(self.general.get(key, ()), [statement])
+        self.statements[statement].in_field |= said.is_field
+        if item.own_key is not None and item.own_key != key:
+            self.attached.setdefault(item.own_key, {})[statement] = None
         at, dates = (head.reference_time, said.sequence, said.ordinal), (said.valid_from, said.valid_to)
         claim = Claim(statement, at, said.kind, *dates, said.inferred, head.recorded_at, said.every_variant)
         if claim.kind != "ended" or self._bears_on(claim, statement):
@@ -166,11 +171,11 @@ class GroupGraph:
         """Whether an end or a denial of every variant speaks of this one: an event has no end (R18)."""
         return general.kind == "denied" or not self.statements[statement].is_event
 
-    def _add_statement(self, first: Evidence, key: StatementKey, id_: str, variant: int) -> None:
-        subject, relation, target = key
+    def _add_statement(self, item: Spoken, key: StatementKey, id_: str, variant: int) -> None:
+        first, (subject, relation, target) = item.evidence, key
         entity, value = (None, target) if isinstance(target, Value) else (target, None)
         born = self.births.setdefault(id_, (first.sequence, first.ordinal))
-        statement = Statement(id_, born, subject, relation, entity, value, variant, first)
+        statement = Statement(id_, born, subject, relation, entity, value, variant, first, item.turned)
         self.statements[id_] = statement
         self.buckets.setdefault(key, []).append(id_)
         self.by_relation.setdefault(relation, []).append(id_)
@@ -200,11 +205,7 @@ class GroupGraph:
         found = []
         for pair in product(*([p for p in self.parts.get(s, (s,)) if p in self.statements] for s in (a, b))):
             one, other = (self.statements[part] for part in pair)
-            ends, others = (
-                {it.subject, (it.object if self._is_symmetric(it) else None) or it.subject}
-                for it in (one, other)
-            )
-            if one is not other and (ends & others or one.key[::2] == other.key[::-2]):
+            if one is not other and {one.subject, one.key[2]} & {other.subject, other.key[2]}:
                 found.append((one.id, other.id))
         return found
 
@@ -235,6 +236,16 @@ class GroupGraph:
             found += [other for other in same_ends if self.statements[other].relation in excludes]
         return tuple(s for s in found if not self.statements[s].is_event)
 
+    def sentence(self, statement: Statement) -> str:
+        """Return the sentence of a statement's earliest evidence that it held or happened (R17a).
+
+        It is fixed until that evidence is removed; without such evidence it is the first sentence of all.
+        """
+        for claim in statement.claims:
+            if claim.kind in ("holds", "happened") and not claim.other_variant:
+                return self.texts[claim.said[1:]][0]
+        return statement.wording
+
     def verdict(self, a: str, b: str) -> bool | None:
         """Return whether two statements were found exclusive; None = never judged."""
         held = self.verdicts.get(a, {}).get(b)
@@ -253,7 +264,7 @@ class GroupGraph:
                 self._linked.update(self.slot_keys(partner))
 
     def needed(self, opened: Claim, ended: Claim) -> Instant:
-        """Return the record time of the last ruling, verdict or merge that lets a claim end another (R17)."""
+        """Return the record time of the last record that lets a claim end another (R17)."""
         moved, moved_too = self.moved.get(opened.said[1:], 0), self.moved.get(ended.said[1:], 0)
         since = max(moved, moved_too) if moved != moved_too else 0
         if opened.statement == ended.statement:
@@ -295,6 +306,12 @@ class GroupGraph:
                 sweep = self._swept(members)
                 found.update((member, sweep.spans(member)) for member in members)
         return found
+
+    def spans_now(self, statement: str) -> tuple[Span, ...]:
+        """Return the spans of one statement, from its component's sweep where that is kept."""
+        key, members = self.component(statement)
+        sweep = self._sweeps.get(key) if key is not None else None
+        return (sweep or self._swept(members)).spans(statement)
 
     def facts_of(self, statements: Iterable[str]) -> list[Fact]:
         """Return all facts of these statements, in the order given, then by start."""
@@ -376,10 +393,10 @@ class GroupGraph:
         before = self.spans_of(self._rivalry_changes(change))
         self.births.update((*change.entity_births, *change.statement_births))
         for evidence in change.evidence:
-            self.relations.use(evidence.relation, (evidence.sequence, evidence.ordinal))
-        for ruling in change.rulings:
-            self.relations.rule(ruling, recorded_at)
-        for name in dict.fromkeys(self.relations.folded(r.name).name for r in change.rulings):
+            self.relations.use(evidence.relation)
+        for declaration in change.declarations:
+            self.relations.declare(declaration, recorded_at)
+        for name in dict.fromkeys(self.relations.folded(d.name).name for d in change.declarations):
             self._reindex(name)
         shown: dict[str, EntityNote] = {}
         names: dict[str, str] = {}
@@ -391,7 +408,9 @@ class GroupGraph:
         # Stored statements whose words this episode changes (R18): they cost their components.
         renamed = (i for i, name in names.items() if name and name != shown[i].name)
         retold = [statement for entity in renamed for statement in self.about.get(entity, ())]
-        retold += [s for r in change.rulings if r.aspect == "text" for s in self.by_relation.get(r.name, ())]
+        retold += [
+            s for d in change.declarations if d.aspect == "text" for s in self.by_relation.get(d.name, ())
+        ]
         claims = self._take_evidence(change, recorded_at)
         for verdict in change.verdicts:
             self.take_verdict(verdict.a, verdict.b, verdict.exclusive, recorded_at)
@@ -415,7 +434,7 @@ class GroupGraph:
         )
 
     def _reindex(self, relation: str) -> None:
-        """Add a relation's statements to the slots that its current rulings give them."""
+        """Add a relation's statements to the slots that its current declarations give them."""
         added: dict[SlotKey, dict[str, None]] = {}
         for statement in self.by_relation.get(relation, ()):
             for key in self.slot_keys(statement):
@@ -425,16 +444,16 @@ class GroupGraph:
             self.link(statement)
 
     def _rivalry_changes(self, change: EpisodeChange) -> list[str]:
-        """Return the stored statements whose rivals this episode's rulings or verdicts may change."""
+        """Return the stored statements whose rivals this episode's declarations or verdicts may change."""
         touched: list[str] = []
-        for ruling in change.rulings:
-            shown, flipped, _ = self.relations.folded(ruling.name)
-            if ruling.aspect == "cardinality":
-                value = as_flipped(ruling.value) if flipped else ruling.value
+        for declaration in change.declarations:
+            shown, flipped, _ = self.relations.folded(declaration.name)
+            if declaration.aspect == "cardinality":
+                value = as_flipped(declaration.value) if flipped else declaration.value
                 if self.relations.traits(shown).cardinality != value:
                     touched += self.by_relation.get(shown, ())
-            elif ruling.aspect == "pair" and ruling.value != "independent":
-                for name in (shown, self.relations.folded(ruling.other).name):
+            elif declaration.aspect == "pair":
+                for name in (shown, self.relations.folded(declaration.other).name):
                     touched += self.by_relation.get(name, ())
         for verdict in change.verdicts:
             parts = (p for s in (verdict.a, verdict.b) for p in self.parts.get(s, (s,)))
@@ -446,13 +465,29 @@ class GroupGraph:
         mentions = {(m.sequence, m.ordinal): m for m in change.mentions}
         claims: dict[str, list[Claim]] = {}
         head = change.episode.head(recorded_at)
-        for item in spoken(change.evidence, mentions, self.fold, self.relations, self.births):
+        stored = {e.statement for e in change.evidence if e.statement in self.statements}
+        pieces = spoken(change.evidence, mentions, self.fold, self.relations, self.births, {})
+        for item in pieces:
             said = item.evidence
             self.texts[said.sequence, said.ordinal] = (said.text, head.id)
             if item.key is not None:
-                for claim in self._claims(said, item.key, said.statement, said.variant, head):
+                key = self.statements[said.statement].key if said.statement in stored else item.key
+                for claim in self._claims(item, key, said.statement, said.variant, head):
                     claims.setdefault(claim.statement, []).append(claim)
         return claims
+
+    def renames(self, change: EpisodeChange, relations: Relations) -> bool:
+        """Whether evidence of this episode gives a stored statement another relation name (R17c).
+
+        relations: with the episode's declarations
+        """
+        return any(
+            (statement := self.statements.get(evidence.statement)) is not None
+            and relations.folded(evidence.relation).name != statement.relation
+            and relations.is_listed(evidence.relation)
+            and not relations.is_listed(statement.relation)
+            for evidence in change.evidence
+        )
 
     def _sweep_on(self, claims: dict[str, list[Claim]]) -> SpanChanges:
         """Add the claims, where the rivalry between stored statements is unchanged."""

@@ -1,14 +1,13 @@
-"""Names, and what bears them: entities through merges and splits (R15, R16, R21), relations by rulings (R17).
+"""Names and their bearers: entities through merges and splits, relations by declarations (R14a-R17, R21).
 
 An operation names entities as they showed when it was recorded. A mention keeps the id that it was resolved
 to; the entity it shows as follows by applying the operations in force, in order. So undoing one gives its
-mentions back, later ones of the same surface included, and no id ever changes. A relation keeps the name it
-was said by, and shows as the one of its class that was used first.
+mentions back, later ones of the same surface included, and no id ever changes. Evidence keeps the relation
+name of the extractor; declared synonyms and inverses show as the main name of the ontology.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import re
 import unicodedata
@@ -19,11 +18,12 @@ from typing import NamedTuple
 
 from kgray.errors import InputError
 from kgray.graph import Entity
-from kgray.records import Mention, Operation, Place, Ruling
+from kgray.records import Declaration, Mention, Operation, Place
 from kgray.times import Instant
 
 UNKNOWN = "unknown"  # a cardinality that the ontology declared once and no longer does
-FOLDS = frozenset({"same_as", "inverse_of"})  # rulings on two names that show them as one
+FOLDS = frozenset({"same_as", "inverse_of"})  # pairs of names that show as one
+CONFIRMING_ANSWERS = 2  # of a model, in as many episodes, confirm an alias (R14a)
 _FLIPPED = {"single": "single_object", "single_object": "single"}
 
 # A word with signs that belong to the name: C++, C#, A+, A- at its end, a sign before a number.
@@ -126,10 +126,15 @@ class EntityNote:
     card: str = ""
     keys: tuple[str, ...] = ()  # the surfaces that are keys of records
     count: int = 0  # of its mentions
+    # Key of a name that no code found alike -> the episodes in which a model resolved it to this entity, two
+    # at most: so many confirm an alias (R14a).
+    answered: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    certain: set[str] = field(default_factory=set)  # keys of names that need no confirmation
 
     def take(self, mention: Mention) -> bool:
         """Add the next mention; return whether the entity shows differently after it."""
         self.count += 1
+        self._take_resolution(mention)
         fresh = mention.surface not in self.surfaces
         changed = fresh
         if fresh:
@@ -146,6 +151,22 @@ class EntityNote:
             self.labels = tuple(sorted((*self.labels, mention.type)))
             changed = True
         return changed
+
+    def _take_resolution(self, mention: Mention) -> None:
+        name = key(mention.surface)
+        if name in self.certain:
+            return
+        if not self.surfaces or mention.resolved_by == "code" or mention.entity != self.id:
+            self.certain.add(name)  # its first name, one that code found, or one that a person merged
+        elif mention.resolved_by == "model":
+            episodes = self.answered.get(name, ())
+            if mention.sequence not in episodes and len(episodes) < CONFIRMING_ANSWERS:
+                self.answered[name] = (*episodes, mention.sequence)
+
+    def is_confirmed(self, surface: str) -> bool:
+        """Whether a name needs no further answer: not an alias that rests on a single answer (R14a)."""
+        name = key(surface)
+        return name in self.certain or len(self.answered.get(name, ())) != 1
 
     def shown(self) -> Entity:
         """Return the entity as it shows."""
@@ -255,179 +276,185 @@ class Fold:
 
 
 class Folded(NamedTuple):
-    """What a name shows as: the name of its class that was used first, its ends swapped or not."""
+    """The name that a relation name shows as, and whether its ends are swapped."""
 
     name: str
     flipped: bool
-    since: Instant  # record time of the last ruling needed to fold it; 0 = it shows as itself
+    since: Instant  # record time of the last declaration needed to fold it; 0 = it shows as itself
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What the rulings say of a class of names, with subject and object as in the shown name."""
+    """What the ontology declares of a class of names, with subject and object as in the shown name."""
 
-    cardinality: str | None  # None = no ruling: counts as many-valued
+    cardinality: str | None  # None = not declared: counts as many-valued
     cardinality_since: Instant
-    cardinality_judge: str | None
     symmetric: bool
-    # shown name -> record time of the last ruling needed for it; of several ways, by the one known first
+    # shown name -> record time of the last declaration needed for it; of several, of the one recorded first
     excludes: dict[str, Instant]
 
 
 class Relations:
-    """The relation names of a group, with their uses and the rulings on them."""
+    """The relation names that a group's live evidence uses, and the declarations about names (R17)."""
 
     def __init__(self) -> None:
-        self._uses: dict[str, Place] = {}
-        self._aspects: dict[tuple[str, str], list[tuple[Ruling, Instant]]] = {}  # all, by place
-        self._pairs: dict[frozenset[str], tuple[Ruling, Instant]] = {}
-        self._links: dict[str, dict[str, tuple[str, Instant]]] = {}  # name -> other -> (ruling, recorded)
+        self._used: set[str] = set()
+        self._aspects: dict[tuple[str, str], list[tuple[Declaration, Instant]]] = {}  # all, by place
+        self._pairs: dict[frozenset[str], tuple[Declaration, Instant]] = {}
+        self._partners: dict[str, set[str]] = {}  # name -> names with which it stands in a declared pair
         self._folded: dict[str, Folded] = {}
         self._traits: dict[str, Traits] = {}
 
-    def use(self, name: str, place: Place) -> None:
-        """Note that the evidence at `place` uses `name`; in any order."""
-        known = self._uses.get(name)
-        if known is None or place < known:
-            self._uses[name] = place
-            self._forget(name)
+    def use(self, name: str) -> None:
+        """Note that live evidence uses a name."""
+        self._used.add(name)
 
-    def rule(self, ruling: Ruling, recorded: Instant) -> None:
-        """Take a ruling; the newest by place holds, for each aspect and each pair of names."""
-        place = (ruling.sequence, ruling.ordinal)
-        if ruling.aspect != "pair":
-            history = self._aspects.setdefault((ruling.name, ruling.aspect), [])
-            history.append((ruling, recorded))
+    def declare(self, declaration: Declaration, recorded: Instant) -> None:
+        """Take a declaration; the newest by place holds, for each aspect and each pair of names."""
+        place = (declaration.sequence, declaration.ordinal)
+        self._folded.clear()
+        self._traits.clear()
+        if declaration.aspect != "pair":
+            history = self._aspects.setdefault((declaration.name, declaration.aspect), [])
+            history.append((declaration, recorded))
             history.sort(key=lambda item: (item[0].sequence, item[0].ordinal))
-            self._forget(ruling.name)
             return
-        pair = frozenset((ruling.name, ruling.other))
-        held = self._pairs.get(pair)
-        if held is not None and (held[0].sequence, held[0].ordinal) > place:
+        pair = frozenset((declaration.name, declaration.other))
+        current = self._pairs.get(pair)
+        if current is not None and (current[0].sequence, current[0].ordinal) > place:
             return
-        if held is not None and held[0].value == ruling.value:
-            recorded = held[1]  # one that repeats the one in force changes nothing (R2)
-        self._pairs[pair] = (ruling, recorded)
-        self._links.setdefault(ruling.name, {})[ruling.other] = (ruling.value, recorded)
-        self._links.setdefault(ruling.other, {})[ruling.name] = (ruling.value, recorded)
-        if held is not None or ruling.value != "independent":
-            self._folded.clear()
-            self._traits.clear()
+        if current is not None and (current[0].value, current[0].name) == (
+            declaration.value,
+            declaration.name,
+        ):
+            recorded = current[1]  # a repetition changes nothing (R2)
+        self._pairs[pair] = (declaration, recorded)
+        self._partners.setdefault(declaration.name, set()).add(declaration.other)
+        self._partners.setdefault(declaration.other, set()).add(declaration.name)
 
     def copy(self) -> Relations:
-        """Return an independent copy, to try rulings on."""
+        """Return an independent copy, to try declarations on."""
         twin = Relations()
-        twin._uses = dict(self._uses)
+        twin._used = set(self._used)
         twin._aspects = {key: list(history) for key, history in self._aspects.items()}
         twin._pairs = dict(self._pairs)
-        twin._links = {name: dict(ties) for name, ties in self._links.items()}
+        twin._partners = {name: set(partners) for name, partners in self._partners.items()}
         return twin
 
     def names(self) -> list[str]:
-        """Return the names in use, oldest first."""
-        return sorted(self._uses, key=lambda name: (self._uses[name], name))
+        """Return the names in use, sorted."""
+        return sorted(self._used)
 
     def in_use(self, name: str) -> bool:
         """Whether live evidence uses the name."""
-        return name in self._uses
+        return name in self._used
 
-    def pair_ruling(self, a: str, b: str) -> Ruling | None:
-        """Return the ruling on two names, in either order."""
-        held = self._pairs.get(frozenset((a, b)))
-        return held[0] if held else None
+    def is_listed(self, name: str) -> bool:
+        """Whether the ontology lists the name, as far as it is recorded."""
+        declared = self.aspect(name, "listed")
+        return declared is not None and declared.value == "yes"
 
-    def aspect(self, name: str, aspect: str) -> Ruling | None:
-        """Return the ruling in force on one name's "cardinality" or "symmetric"."""
+    def pair(self, a: str, b: str) -> Declaration | None:
+        """Return the declaration on two names, in either order."""
+        current = self._pairs.get(frozenset((a, b)))
+        return current[0] if current else None
+
+    def aspect(self, name: str, aspect: str) -> Declaration | None:
+        """Return the declaration in force on one aspect of a name."""
         history = self._aspects.get((name, aspect))
         return history[-1][0] if history else None
 
-    def refolded(self, rulings: Sequence[Ruling], recorded: Instant) -> bool:
-        """Whether these rulings would change how the names in use fold."""
-        if not any(r.aspect == "symmetric" or r.value in FOLDS for r in rulings):
+    def refolded(self, declarations: Sequence[Declaration], recorded: Instant) -> bool:
+        """Whether these declarations would change the statements of the names in use."""
+        if not any(d.aspect in ("symmetric", "listed", "pair") for d in declarations):
             return False
         trial = self.copy()
-        for ruling in rulings:
-            trial.rule(ruling, recorded)
-        for name in self.names():
+        for declaration in declarations:
+            trial.declare(declaration, recorded)
+        for name in self._used:
             old, new = self.folded(name), trial.folded(name)
-            if old[:2] != new[:2] or self.traits(old.name).symmetric != trial.traits(new.name).symmetric:
+            if old[:2] != new[:2] or self.is_listed(name) != trial.is_listed(name):
+                return True
+            if self.traits(old.name).symmetric != trial.traits(new.name).symmetric:
                 return True
         return False
 
-    def declared(self) -> list[Ruling]:
-        """Return the rulings in force that the ontology declared, oldest first."""
+    def in_force(self) -> list[Declaration]:
+        """Return the declarations in force, oldest first."""
         newest = [history[-1][0] for history in self._aspects.values()]
-        newest += [ruling for ruling, _ in self._pairs.values()]
-        return sorted((r for r in newest if r.judge == "ontology"), key=lambda r: (r.sequence, r.ordinal))
+        newest += [declaration for declaration, _ in self._pairs.values()]
+        return sorted(newest, key=lambda d: (d.sequence, d.ordinal))
 
     def folded(self, name: str) -> Folded:
-        """Return what a name shows as: of those tied to it by same_as or inverse_of the one used first."""
-        if name in self._folded:
-            return self._folded[name]
-        members = {name}
-        waiting = [name]
-        for known in waiting:  # which grows
-            tied = (other for other, (value, _) in self._links.get(known, {}).items() if value in FOLDS)
-            fresh = [other for other in tied if other not in members]
-            members.update(fresh)
-            waiting.extend(fresh)
-        used = [n for n in members if n in self._uses]
-        shown = min(used, key=lambda n: (self._uses[n], n), default=name)
-        # Shortest paths from the shown name, by the latest record time on a path: so `since` is the last
-        # ruling that a member needs to be folded, whichever name was asked about.
-        paths: list[tuple[Instant, str, bool]] = [(0, shown, False)]
-        while paths:
-            since, member, flipped = heapq.heappop(paths)
-            if member in self._folded and self._folded[member].name == shown:
-                continue
-            self._folded[member] = Folded(shown, flipped, since)
-            for other, (value, recorded) in self._links.get(member, {}).items():
-                if value in FOLDS:
-                    heapq.heappush(paths, (max(since, recorded), other, flipped != (value == "inverse_of")))
+        """Return the main name that declared synonyms and inverses lead to; an undeclared name stays."""
+        if name not in self._folded:
+            shown, flipped, since, seen = name, False, 0, {name}
+            while (step := self._step(shown)) is not None and step[0] not in seen:
+                shown, is_inverse, recorded = step
+                seen.add(shown)
+                flipped, since = flipped != is_inverse, max(since, recorded)
+            self._folded[name] = Folded(shown, flipped, since)
         return self._folded[name]
 
-    def traits(self, shown: str) -> Traits:
-        """Return what holds of the class of names that shows as `shown`."""
-        if shown in self._traits:
-            return self._traits[shown]
-        self.folded(shown)
-        members = {n: f for n, f in sorted(self._folded.items()) if f.name == shown}
-        said: list[tuple[Place, str, Instant, str]] = []
-        symmetric: tuple[Place, bool] | None = None
-        excluded: dict[str, Instant] = {}
-        for member, (_, flipped, member_since) in members.items():
-            for ruling, recorded in self._aspects.get((member, "cardinality"), ()):
-                value = as_flipped(ruling.value) if flipped else ruling.value
-                said.append(((ruling.sequence, ruling.ordinal), value, recorded, ruling.judge))
-            for ruling, _ in self._aspects.get((member, "symmetric"), ())[-1:]:
-                saying = ((ruling.sequence, ruling.ordinal), ruling.value == "yes")
-                symmetric = max(symmetric, saying) if symmetric else saying
-            for other, (value, recorded) in self._links.get(member, {}).items():
-                rival, _, folded = self.folded(other)
-                if value == "excludes" and rival != shown:
-                    needed = max(recorded, folded, member_since)
-                    excluded[rival] = min(needed, excluded.get(rival, needed))
-        newest: str | None = None
-        judge: str | None = None
-        since = 0
-        said.sort()
-        if said and said[-1][1] != UNKNOWN:
-            # One that repeats the one in force changes nothing, so the earlier counts as needed (R2).
-            _, newest, _, judge = said[-1]
-            same = itertools.takewhile(lambda one: one[1] == newest, reversed(said))
-            since = min(recorded for _, _, recorded, _ in same)
-        traits = Traits(newest, since, judge, bool(symmetric and symmetric[1]), excluded)
-        self._traits[shown] = traits
-        return traits
+    def _step(self, name: str) -> tuple[str, bool, Instant] | None:
+        """Return (the name that this one is declared to mean, whether as its inverse, record time)."""
+        pairs = [self._pairs[frozenset((name, other))] for other in self._partners.get(name, ())]
+        folds = [(d, recorded) for d, recorded in pairs if d.name == name and d.value in FOLDS]
+        if not folds:
+            return None
+        declaration, recorded = max(folds, key=lambda item: (item[0].sequence, item[0].ordinal))
+        return declaration.other, declaration.value == "inverse_of", recorded
 
-    def _forget(self, name: str) -> None:
-        """Drop the cached results of `name`; all of them where it is tied to other names."""
-        if any(value != "independent" for value, _ in self._links.get(name, {}).values()):
-            self._folded.clear()
-            self._traits.clear()
-        else:
-            self._folded.pop(name, None)
-            self._traits.pop(name, None)
+    def traits(self, shown: str) -> Traits:
+        """Return what is declared of the class of names that shows as `shown`."""
+        if shown not in self._traits:
+            members = self._members(shown)
+            cardinality, since = self._cardinality(members)
+            latest = [
+                ((d.sequence, d.ordinal), d.value == "yes")
+                for member in members
+                for d, _ in self._aspects.get((member, "symmetric"), ())[-1:]
+            ]
+            is_symmetric = max(latest)[1] if latest else False
+            self._traits[shown] = Traits(cardinality, since, is_symmetric, self._excluded(shown, members))
+        return self._traits[shown]
+
+    def _members(self, shown: str) -> dict[str, Folded]:
+        """Return the names that fold to one, itself included."""
+        members = {shown: self.folded(shown)}
+        waiting = [shown]
+        for member in waiting:  # which grows
+            for partner in self._partners.get(member, ()):
+                if partner not in members and self.folded(partner).name == shown:
+                    members[partner] = self.folded(partner)
+                    waiting.append(partner)
+        return members
+
+    def _cardinality(self, members: Mapping[str, Folded]) -> tuple[str | None, Instant]:
+        """Return the newest declared cardinality, and since when it is declared without a break."""
+        declared = sorted(
+            ((d.sequence, d.ordinal), as_flipped(d.value) if flipped else d.value, recorded)
+            for member, (_, flipped, _) in members.items()
+            for d, recorded in self._aspects.get((member, "cardinality"), ())
+        )
+        if not declared or declared[-1][1] == UNKNOWN:
+            return None, 0
+        # A repetition of the one in force changes nothing, so the earlier one counts as needed (R2).
+        newest = declared[-1][1]
+        same = itertools.takewhile(lambda item: item[1] == newest, reversed(declared))
+        return newest, min(recorded for _, _, recorded in same)
+
+    def _excluded(self, shown: str, members: Mapping[str, Folded]) -> dict[str, Instant]:
+        """Return the names that exclude a class, with the record time of the last declaration needed."""
+        excluded: dict[str, Instant] = {}
+        for member, (_, _, member_since) in members.items():
+            for partner in self._partners.get(member, ()):
+                declaration, recorded = self._pairs[frozenset((member, partner))]
+                rival, _, rival_since = self.folded(partner)
+                if declaration.value == "excludes" and rival != shown:
+                    needed = max(recorded, rival_since, member_since)
+                    excluded[rival] = min(needed, excluded.get(rival, needed))
+        return excluded
 
 
 def as_flipped(cardinality: str) -> str:

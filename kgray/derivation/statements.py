@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, combinations
 from pathlib import Path
 from typing import NamedTuple
 
-from kgray.derivation.names import EntityNote, Fold, Folded, Relations
+from kgray.derivation.names import EntityNote, Fold, Relations
 from kgray.records import Evidence, EvidenceKind, ExtractedFact, Mention, Place, Value, statement_id
 from kgray.timeline import Claim
 from kgray.times import Instant, show, to_datetime
@@ -93,7 +93,9 @@ class Statement:
     object: str | None
     value: Value | None
     variant: int
-    first: Evidence  # its first evidence, whose wording is its card (R21)
+    first: Evidence  # its earliest evidence
+    turned: bool = False  # its key has the ends of the founding evidence the other way round
+    in_field: bool = False  # a field of a record says it (R17)
     claims: list[Claim] = field(default_factory=list)
     _marks: Marks | None = None
 
@@ -242,12 +244,19 @@ def _past(verb: str) -> str:
 
 
 class Spoken(NamedTuple):
-    """A piece of evidence and its folded key; None = a loop (subject = object), which derives nothing."""
+    """A piece of evidence and its key; None = a loop (subject = object), which derives nothing.
+
+    own_key   the key that its own relation name gives; it differs where the statement has another name (R17c)
+    moved_at  record time of the last merge, split, declaration or evidence that gave it another key than the
+              recorded one; 0 = none
+    turned    as of its statement: whether the key has the ends of the founding evidence the other way round
+    """
 
     evidence: Evidence
     key: StatementKey | None
-    # Record time of the last merge, split or ruling that gave it a key other than the recorded one; 0 = none.
     moved_at: Instant
+    own_key: StatementKey | None = None
+    turned: bool = False
 
 
 def marks_of(said: Evidence | ExtractedFact) -> Marks:
@@ -286,48 +295,120 @@ def _besides(names: Iterable[str], marks: Marks) -> Marks:
     return numbers, negated, qualifiers
 
 
+class FoldedKey(NamedTuple):
+    """A key, None for a loop; whether its ends are swapped; and when the relation was last folded."""
+
+    key: StatementKey | None
+    swapped: bool
+    since: Instant
+
+
 def fold_key(
     relations: Relations,
     born: Callable[[str], Place],
     relation: str,
     subject: str,
     target: str | Value | None,
-) -> tuple[StatementKey | None, Folded]:
-    """Return the key that these fold to, None for a loop, and the folded relation; or raise ValueError."""
+) -> FoldedKey:
+    """Return the key that these ends and this relation name fold to. Raises ValueError without a target."""
     if target is None:
         raise ValueError(f"evidence of {relation} has neither object nor value")
     folded = relations.folded(relation)
     if isinstance(target, Value):
-        return (subject, folded.name, target), folded
+        return FoldedKey((subject, folded.name, target), False, folded.since)
     if subject == target:
-        return None, folded
-    if folded.flipped:
+        return FoldedKey(None, False, folded.since)
+    swapped = folded.flipped
+    if swapped:
         subject, target = target, subject
     if relations.traits(folded.name).symmetric and born(target) < born(subject):
-        subject, target = target, subject
-    return (subject, folded.name, target), folded
+        subject, target, swapped = target, subject, not swapped
+    return FoldedKey((subject, folded.name, target), swapped, folded.since)
+
+
+class _Ends(NamedTuple):
+    """The ends of a piece of evidence as they show, and when a merge or split last moved one of them."""
+
+    subject: str
+    target: str | Value
+    moved: Instant
+
+    def oriented(self, is_reversed: bool) -> tuple[str | Value, str | Value]:
+        """Return the ends in the direction of the statement's founding evidence."""
+        return (self.target, self.subject) if is_reversed else (self.subject, self.target)
 
 
 def spoken(
-    evidence: Iterable[Evidence],
+    evidence: Sequence[Evidence],
     mentions: Mapping[Place, Mention],
     fold: Fold,
     relations: Relations,
     births: Mapping[str, Place],
+    recorded: Mapping[int, Instant],
 ) -> list[Spoken]:
-    """Return the evidence in the order given, each with its key as the graph shows it now."""
-    found = []
+    """Return the evidence in the order given, which is that of places, each with its key as it shows now.
+
+    A statement has one relation name: of its pieces of evidence between the same ends, the earliest whose
+    name the ontology lists, else the earliest, gives it (R17c). recorded: record times by sequence
+    """
+    ends = [_ends_of(item, mentions, fold) for item in evidence]
+    naming = _naming_evidence(evidence, ends, relations)
+    born = births.__getitem__
+    pieces = []
+    for item, its in zip(evidence, ends, strict=True):
+        own = fold_key(relations, born, item.relation, its.subject, its.target)
+        moved = max(its.moved, own.since)
+        namer = naming.get((item.statement, *its.oriented(item.is_reversed))) if naming else None
+        if namer is None or namer is item:
+            pieces.append(Spoken(item, own.key, moved, own.key, own.swapped != item.is_reversed))
+            continue
+        subject, target = its.subject, its.target
+        turns = item.is_reversed != namer.is_reversed and isinstance(target, str)
+        if turns:
+            subject, target = str(target), subject
+        key = fold_key(relations, born, namer.relation, subject, target)
+        named_at = recorded.get(namer.sequence, 0) if namer.sequence > item.sequence else 0
+        swapped = key.swapped != turns
+        moved = max(its.moved, key.since, named_at)
+        pieces.append(Spoken(item, key.key, moved, own.key, swapped != item.is_reversed))
+    return pieces
+
+
+def _ends_of(item: Evidence, mentions: Mapping[Place, Mention], fold: Fold) -> _Ends:
+    subject = mentions[item.sequence, item.subject]
+    shown, moved = fold.shown(subject.entity, subject.surface, item.sequence)
+    if item.object is None:
+        if item.value is None:
+            raise ValueError(f"evidence of {item.relation} has neither object nor value")
+        return _Ends(shown, item.value, moved)
+    other = mentions[item.sequence, item.object]
+    target, moved_too = fold.shown(other.entity, other.surface, item.sequence)
+    return _Ends(shown, target, max(moved, moved_too))
+
+
+def _naming_evidence(
+    evidence: Sequence[Evidence], ends: Sequence[_Ends], relations: Relations
+) -> dict[tuple[str, str | Value, str | Value], Evidence]:
+    """Return the evidence that names a statement, by (recorded statement, oriented ends).
+
+    Only of the recorded statements whose evidence has several relation names or directions: of the others
+    every piece gives the same name.
+    """
+    first: dict[str, Evidence] = {}
+    mixed: set[str] = set()
     for item in evidence:
-        subject = mentions[item.sequence, item.subject]
-        shown, moved = fold.shown(subject.entity, subject.surface, item.sequence)
-        target: str | Value | None = item.value
-        if item.object is not None:
-            other = mentions[item.sequence, item.object]
-            target, moved_too = fold.shown(other.entity, other.surface, item.sequence)
-            moved = max(moved, moved_too)
-        key, folded = fold_key(relations, births.__getitem__, item.relation, shown, target)
-        found.append(Spoken(item, key, max(moved, folded.since)))
-    return found
+        other = first.setdefault(item.statement, item)
+        if other.relation != item.relation or other.is_reversed != item.is_reversed:
+            mixed.add(item.statement)
+    naming: dict[tuple[str, str | Value, str | Value], Evidence] = {}
+    for item, its in zip(evidence, ends, strict=True) if mixed else ():
+        if item.statement not in mixed:
+            continue
+        key = (item.statement, *its.oriented(item.is_reversed))
+        current = naming.setdefault(key, item)
+        if relations.is_listed(item.relation) and not relations.is_listed(current.relation):
+            naming[key] = item
+    return naming
 
 
 def name_statements(
@@ -347,9 +428,9 @@ def name_statements(
         other = shown.get(part)
         if one != other and item.key is not None and owner[one] == part:
             shown[part] = one if other is None else min(one, other, key=lambda s: (births[s], s))
-    for (evidence, _, _), part in zip(said, parts, strict=True):
+    for item, part in zip(said, parts, strict=True):
         if part not in shown:
-            shown[part] = statement_id(group, (evidence.sequence, evidence.ordinal))
+            shown[part] = statement_id(group, (item.evidence.sequence, item.evidence.ordinal))
     return [None if part[0] is None else (part[0], shown[part], part[1]) for part in parts]
 
 
@@ -379,26 +460,28 @@ def _variants(
     variants = [item.evidence.variant for item in said]
     earliest: dict[StatementKey, Evidence] = {}
     meeting: dict[StatementKey, dict[str, Evidence]] = {}  # key -> recorded statement -> earliest evidence
-    for evidence, key, _ in said:
+    for evidence, key, *_ in said:
         if key is not None and (first := earliest.setdefault(key, evidence)).statement != evidence.statement:
             meeting.setdefault(key, {first.statement: first}).setdefault(evidence.statement, evidence)
     if not meeting:
         return variants
     ends: dict[str, tuple[object, ...]] = {}  # recorded statement -> its recorded ends and relation
-    for e, key, _ in said:
+    for e, key, *_ in said:
         if key is not None and e.statement not in ends:
             target = e.value if e.object is None else mentions[e.sequence, e.object].entity
-            ends[e.statement] = (mentions[e.sequence, e.subject].entity, e.relation, target)
+            ends[e.statement] = (e.relation, mentions[e.sequence, e.subject].entity, target)
     renumbered: dict[StatementKey, dict[str, int]] = {}
     for key, those in meeting.items():
         # Recorded variants that tell them apart keep their numbers: a removal may leave a gap in them, and
-        # what is decided after it counts on from the numbers that are left.
-        apart = len({e.variant for e in those.values()}) == len(those) and not any(
-            says_same(one, other) for one, other in combinations(those.values(), 2)
+        # what is decided after it counts on from the numbers that are left. Statements between the same
+        # recorded ends were told apart when they were decided, by their content words, too (R17a).
+        apart = len({e.variant for e in those.values()}) == len(those) and (
+            len({frozenset(ends[s][1:]) for s in those}) == 1
+            or not any(says_same(one, other) for one, other in combinations(those.values(), 2))
         )
         if len({ends[s] for s in those}) > 1 and not apart:
             renumbered[key] = _match_by_wording(those, ends, births)
-    for at, (e, key, _) in enumerate(said):
+    for at, (e, key, *_) in enumerate(said):
         if key in renumbered:
             variants[at] = renumbered[key][e.statement]
     return variants

@@ -12,7 +12,7 @@ from typing import Any
 
 from kgray import kinds, rows
 from kgray.derivation.group import GroupGraph
-from kgray.derivation.names import FOLDS, connected
+from kgray.derivation.names import connected
 from kgray.derivation.summaries import summaries_of
 from kgray.errors import damaged
 from kgray.graph import Entity, Fact
@@ -75,7 +75,7 @@ def _records(
         return known and (retired_at is None or (known_at is not None and retired_at > known_at))
 
     def timed(name: str, *, at: int) -> list[Row]:
-        """Return the rulings or verdicts that stand; at: the column of their record time."""
+        """Return the declarations or verdicts that stand; at: the column of their record time."""
         found = [row for row in store.rows(kinds.ALL[name], group) if stands(row[at], row[at + 1])]
         recorded.update((row[0], row[at]) for row in found)
         return found
@@ -90,7 +90,7 @@ def _records(
         mentioned = (row for row in told(kinds.ALL["mentions"], kinds.MENTIONS_IN) if row[0] in live)
         spoken = (row for row in told(kinds.ALL["evidence"], kinds.EVIDENCE_IN) if row[0] in live)
         mentions, evidence = rows.mentions(mentioned, strings), rows.evidence(spoken, strings)
-        rulings, verdicts = timed("rulings", at=8), timed("verdicts", at=7)
+        declared, verdicts = timed("declarations", at=6), timed("verdicts", at=7)
         asked = store.rows(kinds.ALL["operations"], group)
         operations = [r for r in asked if r[3] == kinds.DONE and r[1] in TIMED and stands(r[4], None)]
         recorded.update((row[0], row[4]) for row in operations)
@@ -105,7 +105,7 @@ def _records(
             heads=heads,
             mentions=mentions,
             evidence=evidence,
-            rulings=[rows.ruling(row) for row in rulings],
+            declarations=[rows.declaration(row) for row in declared],
             verdicts=[rows.verdict(row) for row in verdicts],
             operations=corrections,
             recorded=recorded,
@@ -135,7 +135,7 @@ def records_around(
     complete = connected(none.operations, entities)
     within = set(episodes) | _mentioning(store, none, complete)
     while len(within) <= _MANY or _PART * len(within) <= last:
-        records = _with_uses(store, records_of(store, group, within=sorted(within)))
+        records = records_of(store, group, within=sorted(within))
         needed = _needed(store, records, wanted) - within
         if not needed:
             # Facts tell the names of entities (R18): the stored ones, where mentions of them may be missing.
@@ -162,20 +162,6 @@ def records_of_entities(store: Store, group: str, ids: Iterable[str], *, undone:
         return records_around(store, group, wanted, entities=entities)
 
     return at_one_moment(store, read)
-
-
-def _with_uses(store: Store, records: GroupRecords) -> GroupRecords:
-    """Return the records with all names' first uses, where rulings fold names to the one used first."""
-    group = records.group
-    if not any(ruling.aspect == "pair" and ruling.value in FOLDS for ruling in records.rulings):
-        return records
-    heads = store.rows(kinds.EPISODE_HEADS, group)
-    live = {row[0] for row in heads if row[5] == kinds.COMMITTED and row[7] is None}
-    uses: dict[str, Place] = {}
-    for sequence, ordinal, _, relation in store.rows(kinds.SAID, group):
-        if sequence in live:
-            uses.setdefault(relation, (sequence, ordinal))  # scanned in the order of places
-    return replace(records, uses=uses)
 
 
 def _needed(store: Store, records: GroupRecords, wanted: Wanted) -> set[int]:

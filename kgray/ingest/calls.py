@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ from kgray.ingest import changes
 from kgray.ingest.committer import Outbox, Parts, at_length, off_the_loop, rows_of
 from kgray.ingest.extract import ground
 from kgray.ingest.repeats import without_repeats
-from kgray.ingest.state import Answers, Decision, Questions, ReadEpisode
+from kgray.ingest.state import Answers, Decision, Quantised, Questions, ReadEpisode
 from kgray.ingest.union import joined
 from kgray.ingest.units import TextUnit, excerpt, unit_requests
 from kgray.intake import triples
@@ -101,16 +101,18 @@ _LONG_TEXT = 20_000  # characters, which take 25 ms of the processor to cut: lon
 
 
 def requests_of(episode: Episode, questions: Questions, parts: Parts) -> list[QuestionRequest]:
-    """Return the requests for the open questions: a single one, or with "per_node" one for each entity too.
+    """Return the requests for the open questions: a single one, or with "per_node" one for each question.
 
-    A request about a long episode shows the text unit that has most of the names in question.
+    A request about a long episode shows the text unit that has most of the names in question. None while
+    vectors are missing: the questions may still change.
     """
-    per_node = parts.pipeline.resolution == "per_node"
-    alone = [q for q in questions.open if per_node and q.kind == "entity"]
-    rest = tuple(q for q in questions.open if q not in alone)
+    if questions.statement_vectors:
+        return []
+    is_split = parts.pipeline.resolution == "per_node"
+    shares = [(q,) for q in questions.open] if is_split else [tuple(questions.open)] if questions.open else []
     return [
-        QuestionRequest(episode=excerpt(episode, parts.units, [q.item for q in asked]), questions=asked)
-        for asked in [*((q,) for q in alone), *([rest] if rest else [])]
+        QuestionRequest(episode=excerpt(episode, parts.units, [q.item for q in share]), questions=share)
+        for share in shares
     ]
 
 
@@ -120,9 +122,12 @@ async def settle(
     *,
     attempt: Callable[[Answers], Awaitable[Decision]],
     embed: Callable[[list[str]], Awaitable[Iterable[Embedding]]],
+    look_up: Callable[[list[str]], Awaitable[Mapping[str, Quantised | None]]],
     ask: Callable[[QuestionRequest], Awaitable[tuple[Answer, ...]]],
 ) -> tuple[EpisodeChange, Decision]:
     """Decide, ask what is open, decide again, until the episode's change is final (R21).
+
+    look_up     returns the vectors of stored statements
 
     Both runners and the preview settle episodes with this loop, so their results are equal (R20).
     """
@@ -133,8 +138,24 @@ async def settle(
             return decision.change, decision
         if texts := decision.asked.texts:
             answers.vectors.update(zip(texts, await embed(texts), strict=True))
-        for request in requests_of(read.episode, decision.asked, parts):
-            answers.said.update(zip(request.questions, await ask(request), strict=True))
+        if ids := decision.asked.statement_vectors:
+            answers.statement_vectors.update(await look_up(ids))
+            continue
+        requests = requests_of(read.episode, decision.asked, parts)
+        replies = await gathered([ask(request) for request in requests])
+        for request, reply in zip(requests, replies, strict=True):
+            answers.said.update(zip(request.questions, reply, strict=True))
+
+
+async def gathered(calls: Sequence[Awaitable[_T]]) -> list[_T]:
+    """Return the results of concurrent calls, in order; after all have ended the first error is raised."""
+    if len(calls) == 1:
+        return [await calls[0]]
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
 
 
 async def journaled(

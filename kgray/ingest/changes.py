@@ -64,7 +64,7 @@ def committed(change: EpisodeChange, difference: Difference, recorded_at: Instan
         kinds.BIRTHS: [(id_, *place) for id_, place in births.items()],
         kinds.MENTIONS: [rows.mention_row(mention) for mention in change.mentions],
         kinds.EVIDENCE: [rows.evidence_row(e, spoken.get((e.sequence, e.ordinal))) for e in change.evidence],
-        kinds.RULINGS: [rows.ruling_row(ruling, recorded_at) for ruling in change.rulings],
+        kinds.DECLARATIONS: [rows.declaration_row(one, recorded_at) for one in change.declarations],
         kinds.VERDICTS: [rows.verdict_row(verdict, recorded_at) for verdict in change.verdicts],
         kinds.NAMES: [rows.name_row(mention) for mention in bearers.values()],
         kinds.NAME_VECTORS: list(vectors.values()),

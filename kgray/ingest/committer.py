@@ -25,14 +25,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from kgray import kinds, times
+from kgray import kinds, rows, times
 from kgray.derivation.change import Difference, EpisodeChange, compare, with_change
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import garbage_not_collected, let_go, records_of
 from kgray.errors import ContentError, Cost, Garbled, InputError, KgrayError, NotFound, Refused, Unwritable
 from kgray.ingest import changes
+from kgray.ingest.candidates import quantised
+from kgray.ingest.compare import statement_floor
 from kgray.ingest.correct import EMBEDDER_S, correct, embed_missing
-from kgray.ingest.state import GroupState, Rules
+from kgray.ingest.state import GroupState, Quantised, Rules
 from kgray.ingest.units import UnitSize
 from kgray.kinds import Read, Row
 from kgray.ledger import is_groups_own, removals
@@ -94,6 +96,16 @@ async def tell_lag(observe: Callable[[float], None]) -> None:
         observe(max(0.0, time.monotonic() - due))
 
 
+async def statement_vectors(store: Store, group: str, ids: Sequence[str]) -> dict[str, Quantised | None]:
+    """Return the quantised vectors of stored statements; None where the store has none.
+
+    A group's state keeps the vectors of the statements that it made, so none of these is still on its way.
+    """
+    found = await rows_of(store, kinds.STATEMENT_VECTORS_OF, group, list(ids))
+    vectors = {row[0]: quantised(rows.as_vector(row[-1])) for row in found}
+    return {id_: vectors.get(id_) for id_ in ids}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What a run works with.
@@ -126,7 +138,8 @@ class Parts:
     @property
     def rules(self) -> Rules:
         """The settings that deciding depends on."""
-        return Rules(ontology=self.ontology, judge=self.judge.identity, judging=self.pipeline.judging)
+        floor = statement_floor(self.embedder.identity)
+        return Rules(ontology=self.ontology, judge=self.judge.identity, statement_floor=floor)
 
 
 class Direct:
@@ -294,11 +307,9 @@ class Committer:
         while True:
             state = self._states.get(group)
             if state is not None:
-                await self.with_vectors(state)
-                if self._states.get(group) is state:  # not forgotten meanwhile
-                    self._states.move_to_end(group)
-                    return state
-            elif self.outbox.moves(group):
+                self._states.move_to_end(group)
+                return state
+            if self.outbox.moves(group):
                 await self.outbox.flush()
             elif self._writes and group not in self._embedded:  # a removal may not have computed vectors
                 await self._embed_missing(group)
@@ -332,17 +343,12 @@ class Committer:
             self.outbox.post(change)
         await self.outbox.flush()
 
-    async def with_vectors(self, state: GroupState) -> None:
-        """Read the vectors of statements that deciding on this state needs, and that it does not have."""
-        store, judging = self._parts.store, self._parts.pipeline.judging
-        while (wanted := state.wanted_vectors(judging)) is not None:
-            if self.outbox.moves(state.group):
-                await self.outbox.flush()  # so that the store has the vectors that were posted
-                if self._states.get(state.group) is not state:
-                    return  # dropped meanwhile: a thread may be emptying it
-                continue
-            found = await rows_of(store, kinds.STATEMENT_VECTORS_OF, state.group, wanted[1])
-            state.take_wanted(wanted, judging, found)
+    async def statement_vectors(self, group: str, ids: Sequence[str]) -> dict[str, Quantised | None]:
+        """Return the quantised vectors of stored statements, and keep them with the group's state."""
+        vectors = await statement_vectors(self._parts.store, group, ids)
+        if (state := self._states.get(group)) is not None:
+            state.statement_vectors.update((id_, v) for id_, v in vectors.items() if v is not None)
+        return vectors
 
     def kept(self, group: str) -> GroupState | None:
         """Return the group's state if it is in memory."""

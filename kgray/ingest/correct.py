@@ -91,7 +91,7 @@ def withdraw(store: Store, operation: Operation, recorded_at: Instant) -> Iterat
         if whole.clear or sum(map(len, changed)) <= AT_ONCE:
             yield whole
             return
-        kept = (kinds.OPERATIONS, kinds.RULINGS, kinds.VERDICTS, kinds.COMMUNITIES)
+        kept = (kinds.OPERATIONS, kinds.DECLARATIONS, kinds.VERDICTS, kinds.COMMUNITIES)
         (ended,) = whole.puts[kinds.OPERATIONS]
         at = whole.recorded_at
         # From now on none of the removed episodes was ever committed.
@@ -182,7 +182,7 @@ def _whole(store: Store, operation: Operation, recorded_at: Instant) -> tuple[Ro
     drops, waiting = _rows_of(store, group, gone, changed.records.operations)
     drops[kinds.COMMUNITIES] = rests
     drops[kinds.OPERATIONS] = [(at,) for at, left in sorted(changed.operations.items()) if left is None]
-    drops[kinds.RULINGS] = [place for place, left in sorted(changed.rulings.items()) if left is None]
+    drops[kinds.DECLARATIONS] = sorted(changed.declarations)
     drops[kinds.VERDICTS] = [place for place, left in sorted(changed.verdicts.items()) if left is None]
     result |= {_UNEMBEDDED: waiting} if waiting else {}
     patches = _restated(changed)
@@ -198,9 +198,9 @@ def _removed(store: Store, records: GroupRecords, gone: set[int]) -> Withdrawn:
     heads = store.rows(kinds.EPISODE_HEADS, group)
     there = {row[0] for row in heads if row[5] == kinds.COMMITTED and row[0] not in gone}
     left = Left(episodes=there, erased_from=min(gone, default=0))
-    for sequence, ordinal, statement, relation in store.rows(kinds.SAID, group):
+    for sequence, _, statement in store.rows(kinds.STATEMENTS_BY_PLACE, group):
         if sequence in left.episodes:
-            left.use((sequence, ordinal), statement, relation)
+            left.use(sequence, statement)
     for sequence, entity, surface in store.rows(kinds.MENTIONED, group):
         if sequence in left.episodes:
             left.mentions.append((entity, surface, sequence))
@@ -209,18 +209,16 @@ def _removed(store: Store, records: GroupRecords, gone: set[int]) -> Withdrawn:
     return removed(
         records,
         left,
-        rulings=[rows.ruling(row) for row in store.rows(kinds.ALL["rulings"], group)],
+        declarations=[rows.declaration(row) for row in store.rows(kinds.ALL["declarations"], group)],
         verdicts=[rows.verdict(row) for row in store.rows(kinds.ALL["verdicts"], group)],
     )
 
 
 def _restated(changed: Withdrawn) -> list[Patch]:
-    """Return the patches of rulings, verdicts, merges and splits that stay, without what is erased."""
-    ruled = ((*at, r.name, r.other, r.value, r.reason) for at, r in sorted(changed.rulings.items()) if r)
+    """Return the patches of verdicts, merges and splits that stay, without what is erased."""
     judged = ((*place, v.reason) for place, v in sorted(changed.verdicts.items()) if v)
     corrected = ((at, rows.operation_payload(o)) for at, o in sorted(changed.operations.items()) if o)
     return [
-        *changes.patched(kinds.RULINGS, ("name", "other", "value", "reason"), ruled),
         *changes.patched(kinds.VERDICTS, ("reason",), judged),
         *changes.patched(kinds.OPERATIONS, ("payload",), corrected),
     ]
@@ -233,7 +231,9 @@ def _retired(live: Iterable[Row], changed: Withdrawn, at: Instant) -> list[Patch
     return [
         *changes.patched(kinds.EPISODES, ("retired_at",), ended),
         *changes.patched(kinds.EPISODES, ("state", "ended_at", "retired_at"), pending),
-        *changes.patched(kinds.RULINGS, ("retired_at",), ((*key, at) for key in sorted(changed.rulings))),
+        *changes.patched(
+            kinds.DECLARATIONS, ("retired_at",), ((*key, at) for key in sorted(changed.declarations))
+        ),
         *changes.patched(kinds.VERDICTS, ("retired_at",), ((*key, at) for key in sorted(changed.verdicts))),
     ]
 

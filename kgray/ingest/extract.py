@@ -179,10 +179,30 @@ def ground(extraction: Extraction, request: ExtractionRequest) -> Extraction:
             dated = _dated(fact, read, request.episode.reference_time)
             dropped += [f"facts[{place}]: a date of it is not in the text"] * (dated != fact)
             facts.append(dated)
+    extraction = replace(extraction, entities=_in_context(extraction.entities, request))
     if not dropped:
         return extraction
     whole = replace(extraction, facts=tuple(facts), dropped=(*extraction.dropped, *dropped))
     return with_entities(whole, kept)
+
+
+def _in_context(
+    entities: tuple[ExtractedEntity, ...], request: ExtractionRequest
+) -> tuple[ExtractedEntity, ...]:
+    """Return the entities, marked where the text or the speaker of a previous episode has the name (R14a)."""
+    texts = (f"{episode.text}\n{episode.speaker or ''}" for episode in request.previous)
+    previous = "|".join(map(_plain_words, texts))
+    if not previous:
+        return entities
+    return tuple(
+        replace(entity, in_context=True) if _plain_words(entity.name) in previous else entity
+        for entity in entities
+    )
+
+
+def _plain_words(text: str) -> str:
+    """Return the words of a text without case and accents, each between spaces."""
+    return f" {' '.join(_WORDS.findall(names.folded(text)))} "
 
 
 def _dated(fact: ExtractedFact, read: ReadTexts, said_at: Instant) -> ExtractedFact:
@@ -286,13 +306,11 @@ def _objects(
 
     May append a name to `entities`; adds the index of a name that became a value to `turned`.
     """
-    declared = ontology.get(fact.relation)
-    if declared is None or declared.object is None:
-        return fact
-    if declared.object == "value" and fact.target is not None:
+    declared = ontology.object_kind(fact.relation)
+    if declared == "value" and fact.target is not None:
         turned.add(fact.target)
         return replace(fact, target=None, value=Value("text", entities[fact.target].name))
-    if declared.object == "entity" and fact.value is not None and fact.value.type == "text":
+    if declared == "entity" and fact.value is not None and fact.value.type == "text":
         key = names.key(fact.value.value)
         for place, entity in enumerate(entities):
             if names.key(entity.name) == key:

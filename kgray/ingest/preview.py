@@ -59,7 +59,6 @@ class Preview:
             left = retracted(before.records, replaced).records
             gone = [e for e in dumped_episodes(store, group) if e.sequence in replaced]
             state = GroupState(left, store.rows(ALL["name_vectors"], group), self._parts.embedder.dimensions)
-            await self._committer.with_vectors(state)
         parts = self._parts
 
         async def attempt(answers: Answers) -> Decision:
@@ -69,7 +68,8 @@ class Preview:
             return (await parts.judge.judge(request)).answers  # which are not journaled
 
         embed = partial(embedded, parts.embedder)
-        change, _ = await settle(read, parts, attempt=attempt, embed=embed, ask=ask)
+        look_up = partial(self._committer.statement_vectors, group)
+        change, _ = await settle(read, parts, attempt=attempt, embed=embed, look_up=look_up, ask=ask)
         after = View(with_change(left, change, recorded_at), lambda _: [])
         return difference([*map(dump.episode_row, gone), *rows_before], list(dump.rows(after, [episode])))
 

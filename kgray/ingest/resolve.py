@@ -1,9 +1,10 @@
 """Resolve the names of an episode to entities, known or new (R14, R15).
 
-A name is resolved in three steps; the first that decides, decides. Exactly one entity bears this name, and no
-strong evidence speaks against it (`_evidence_against`). Exactly one entity's name is surely the same name in
-another spelling. The model answers, and sees the candidates' cards in order of birth. Nothing is merged by
-cosine alone, and names with different digits are never the same.
+A name is resolved in three steps; the first that decides, decides. Exactly one entity bears this name, no
+strong evidence speaks against it (`_evidence_against`), and an alias is confirmed, or the previous context
+has it (R14a). Exactly one entity's name is surely the same name in another spelling. The model answers, and
+sees the candidates' cards in order of birth. Nothing is merged by cosine alone, and names with different
+digits are never the same.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from kgray.ingest.candidates import MAX_POSTING, Likeness, code_match, likeness
 from kgray.ingest.state import Case
 from kgray.ports import Question
 from kgray.prompting.reply_schemas import OTHER_TYPE
-from kgray.records import ExtractedEntity, ExtractedFact, Mention, Value, entity_id
+from kgray.records import ExtractedEntity, ExtractedFact, Mention, ResolvedBy, Value, entity_id
 
 # Cosines of the shipped hashing embedder. A name above the floor is only asked about, never merged.
 #   pairs of some 500 made-up names       below 0.43
@@ -83,10 +84,11 @@ def resolve_entities(case: Case) -> Resolved:
     keys = {entity.key_of: entity.name for entity in listed if entity.key_of is not None}
     for ordinal, entity in enumerate(listed):
         place, sentence = (case.episode.sequence, ordinal), sentence_of(case.episode.text, entity.span)
+        resolved_by: ResolvedBy = "name"
         note = _record(resolved, keys.get(ordinal), entity)
         resolved.has_key = ordinal in keys
         if note is None:
-            note = _entity_for(resolved, ordinal, sentence)
+            note, resolved_by = _entity_for(resolved, ordinal, sentence)
         if note is None:
             note = EntityNote(entity_id(case.episode.group, place), place)
             resolved.new_entities[note.id] = note
@@ -103,6 +105,7 @@ def resolve_entities(case: Case) -> Resolved:
             type=entity.type,
             sentence=sentence,
             key=entity.key_of is not None,
+            resolved_by=resolved_by,
             span=entity.span,
         )
         if note.id in resolved.new_entities:
@@ -126,23 +129,28 @@ def _record(resolved: Resolved, key: str | None, entity: ExtractedEntity) -> Ent
     return min((n for n in notes if key in n.keys), key=lambda n: (n.born, n.id), default=None)
 
 
-def _entity_for(resolved: Resolved, ordinal: int, sentence: str) -> EntityNote | None:
-    """Return the entity that the mention means; None = a new entity."""
+def _entity_for(resolved: Resolved, ordinal: int, sentence: str) -> tuple[EntityNote | None, ResolvedBy]:
+    """Return the entity that the mention means, None for a new one, and how it was resolved."""
     case, state = resolved.case, resolved.case.state
     entity = case.extraction.entities[ordinal]
     bearers = resolved.stored(state.names.bearers(entity.name))
     bearers += resolved.possible(resolved.new_named(entity.name))
     if case.episode.kind == "triples":
         # Names of triples resolve by exact name alone; if several entities have it, to the oldest.
-        return min(bearers, key=lambda n: (n.born, n.id), default=None)
+        return min(bearers, key=lambda n: (n.born, n.id), default=None), "name"
     ids = [id_ for alias in case.others.get(ordinal, ()) for id_ in _possible_ids(resolved, alias)]
     new = [resolved.new_entities[id_] for id_ in dict.fromkeys(ids) if id_ in resolved.new_entities]
     introduced = [*resolved.stored(ids), *new]  # the text itself says that they bear the name
     alike = _alike(entity, resolved)
     sure = [] if bearers or introduced else _sure(entity, alike)
     sole = bearers or sure
-    if len(sole) == 1 and introduced in ([], sole) and not _evidence_against(sole[0], resolved, ordinal):
-        return sole[0]
+    if (
+        len(sole) == 1
+        and introduced in ([], sole)
+        and (sole[0].is_confirmed(entity.name) or entity.in_context)
+        and not _evidence_against(sole[0], resolved, ordinal)
+    ):
+        return sole[0], "name" if bearers else "code"
     notes = {note.id: note for note in (*bearers, *introduced, *(note for note, _ in alike))}
     if (embedding := case.answers.vectors.get(entity.name)) is not None:
         near = state.near_scored(embedding.vector, NAME_FLOOR, NEAR_LIMIT)
@@ -156,7 +164,8 @@ def _entity_for(resolved: Resolved, ordinal: int, sentence: str) -> EntityNote |
         if note in bearers or not any(apart(note.id, bearer.id) for bearer in bearers)
     ]
     names_shown = {note.id: entity.name if note in sole else next(iter(note.surfaces)) for note in candidates}
-    return _chosen(resolved, ordinal, sentence, sorted(candidates, key=lambda n: (n.born, n.id)), names_shown)
+    in_order = sorted(candidates, key=lambda n: (n.born, n.id))
+    return _chosen(resolved, ordinal, sentence, in_order, names_shown), "model"
 
 
 def _chosen(
@@ -199,7 +208,8 @@ def _evidence_against(bearer: EntityNote, resolved: Resolved, ordinal: int) -> b
     namesake       another entity bears this name in another spelling: a model or a person separated the two
     two spellings  the episode spells the name of a person in two ways, as it does for two persons
     present tense  a fact contradicts the latest statement about the bearer (`_contradicts`)
-    stranger       the bearer, a person, was mentioned once; no fact ties the two (`_is_stranger`)
+    stranger       the bearer, a person, was mentioned once, and not in the previous context; no fact ties the
+                   two (`_is_stranger`)
 
     R14a asks about types, and about homonyms that are already separated. Alone it seldom separates any,
     because nothing asks about them. Six worlds of 50 persons, 5 % of them homonyms, a reader that is always
@@ -230,7 +240,7 @@ def _evidence_against(bearer: EntityNote, resolved: Resolved, ordinal: int) -> b
         spellings = (e.name for e in case.extraction.entities if names.key(e.name) != names.key(entity.name))
         if any(likeness(entity.name, name) == "equal" for name in spellings):
             return True
-        if _is_stranger(bearer, resolved, ordinal):
+        if not entity.in_context and _is_stranger(bearer, resolved, ordinal):
             return True
     return any(_contradicts(fact, resolved, ordinal, bearer) for fact in case.extraction.facts)
 

@@ -18,18 +18,30 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kgray import rows
 from kgray.derivation.change import Difference, EpisodeChange
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.names import EntityNote
 from kgray.derivation.statements import Statement
 from kgray.derivation.stored import garbage_not_collected, let_go, records_of
-from kgray.ingest.candidates import NameIndex, NameLookUp, Nearest, Prepared, blocking_keys, cosines, prepared
+from kgray.ingest.candidates import (
+    NameIndex,
+    NameLookUp,
+    Nearest,
+    Prepared,
+    blocking_keys,
+    cosines,
+    prepared,
+    quantised,
+)
 from kgray.ingest.extract import ToldNames
 from kgray.kinds import ALL, Row
 from kgray.ontology import Ontology
 from kgray.ports import Answer, Embedding, Question, Store, Vector
-from kgray.records import Episode, Extraction, GroupRecords, Place, Ruling
+from kgray.records import Declaration, Episode, Evidence, ExtractedFact, Extraction, GroupRecords
 from kgray.times import Instant
 
 KnownState: TypeAlias = "GroupState | AheadState"
@@ -37,6 +49,7 @@ KnownState: TypeAlias = "GroupState | AheadState"
 # How that divides between the two is an estimate.
 BYTES_A_STATEMENT = 8_000
 BYTES_A_NAME = 3_500
+BYTES_A_VECTOR = 300  # besides a byte for each dimension
 _LARGE_BYTES = 16 << 20
 # gc.set_threshold: new objects per collection, and collections of one generation per one of the next.
 _RARE = (100_000, 50, 1_000)
@@ -44,6 +57,7 @@ LATER = 1 << 62
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 ReadKey = tuple[str, Hashable]  # (table, key within it)
+Quantised: TypeAlias = NDArray[np.int8]  # (dimensions,), as `candidates.quantised` gives it
 
 
 @contextmanager
@@ -77,22 +91,35 @@ class ReadEpisode:
 
 @dataclass(slots=True)
 class Answers:
-    """What an episode's earlier rounds gave: vectors by text, answers by question (R21)."""
+    """The results of an episode's earlier rounds (R21).
+
+    vectors             by text
+    said                answers by question
+    statement_vectors   quantised vectors of stored statements by id; None: the store has none
+    """
 
     vectors: dict[str, Embedding] = field(default_factory=dict)
     said: dict[Question, Answer] = field(default_factory=dict)
+    statement_vectors: dict[str, Quantised | None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Questions:
-    """What is missing before an episode can be decided: questions, and texts to embed."""
+    """What is missing before an episode can be decided.
+
+    texts               to embed
+    statement_vectors   ids of stored statements whose vectors must be read before the questions are final
+    open                questions to a model
+    early               on a view: they depend on a guess, and may change with its answer
+    """
 
     texts: list[str] = field(default_factory=list)
+    statement_vectors: list[str] = field(default_factory=list)
     open: list[Question] = field(default_factory=list)
-    early: bool = False  # on a view: they depend on a guess, and may change with its answer
+    early: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.texts or self.open)
+        return bool(self.texts or self.statement_vectors or self.open)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +127,8 @@ class Rules:
     """The settings that deciding depends on; fixed for a run."""
 
     ontology: Ontology
-    judge: str  # identity of the judge, recorded with its rulings and verdicts
-    judging: str = "relation"  # or "statement": every compared pair is asked about
+    judge: str  # identity of the judge, recorded with its verdicts
+    statement_floor: float = 1.0  # cosine from which statements of one thing are compared (R17a)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +184,9 @@ class GroupState:
         self.nearest = Nearest(dimensions)
         self.last_recorded = records.last_recorded
         self.ontology_settled = False
-        self.statement_vectors: dict[str, Vector] = {}
+        self.statement_vectors: dict[str, Quantised] = {}  # of statements that were made or compared
         self._owners: list[tuple[str, str]] = []  # row of `nearest` -> (recorded entity, surface)
-        self._rulings = 0  # commits with rulings: each may change which statements are compared
-        self._vectors_for: tuple[str, int] = ("relation", 0 if not records.rulings else -1)
+        self._dimensions = dimensions
         for note in sorted(self.graph.entities.values(), key=lambda n: (n.born, n.id)):
             self.names.add(note.id, note.surfaces, new=True)
         left = iter(vectors)
@@ -184,7 +210,8 @@ class GroupState:
 
     def size(self) -> int:
         """Return about how many bytes the state takes."""
-        return len(self.graph.statements) * BYTES_A_STATEMENT + len(self._owners) * BYTES_A_NAME
+        vectors = len(self.statement_vectors) * (self._dimensions + BYTES_A_VECTOR)
+        return len(self.graph.statements) * BYTES_A_STATEMENT + len(self._owners) * BYTES_A_NAME + vectors
 
     @property
     def is_large(self) -> bool:
@@ -214,11 +241,17 @@ class GroupState:
     def commit(self, change: EpisodeChange, recorded_at: Instant) -> Difference | None:
         """Apply a decided change; None = the state must be built anew.
 
-        Where it folds stored relation names; or where ends of every variant bear on another variant than
-        before (R13), because it began earlier, or is the first that was told of.
+        Where it folds stored relation names, or gives a stored statement the ontology's name (R17c); or where
+        ends of every variant bear on another variant than before (R13), because it began earlier, or is the
+        first that has evidence of its own.
         """
         graph, statements = self.graph, self.graph.statements
-        if graph.relations.refolded(change.rulings, recorded_at):
+        if graph.relations.refolded(change.declarations, recorded_at):
+            return None
+        relations = graph.relations.copy() if change.declarations else graph.relations
+        for declaration in change.declarations:
+            relations.declare(declaration, recorded_at)
+        if graph.renames(change, relations):
             return None
         difference = graph.absorb(change, recorded_at)
         about = (statements[e.statement].key for e in change.evidence if e.statement in statements)
@@ -236,37 +269,30 @@ class GroupState:
                 self._owners.append(owner)
                 self._owned.add(owner)
                 self.nearest.extend(vector[None])
-        for id_, found in change.statement_vectors:
-            if (made := statements.get(id_)) and self._compares(made.relation, self._vectors_for[0]):
-                self.statement_vectors[id_] = found.vector
-        self._rulings += bool(change.rulings)
+        for id_, embedding in change.statement_vectors:
+            self.statement_vectors[id_] = quantised(embedding.vector)
         self.ontology_settled = True
         self.last_recorded = recorded_at
         return difference
 
-    def _compares(self, relation: str, judging: str) -> bool:
-        """Whether statements of a relation are compared by similarity."""
-        return judging == "statement" or self.graph.relations.traits(relation).cardinality == "depends"
+    def statement_vector(self, statement: str) -> Quantised | None:
+        """Return the quantised vector of a statement, if it is in memory."""
+        return self.statement_vectors.get(statement)
 
-    def wanted_vectors(self, judging: str) -> tuple[int, list[str]] | None:
-        """Return which statements' vectors are to be read before deciding; None = nothing new to read.
-
-        judging: as in `Rules`. The number tells `take_wanted` as of which ruling; nothing is read twice.
-        """
-        if self._vectors_for == (judging, self._rulings):
-            return None
-        there = self.graph.by_relation.items()
-        meant = (those for relation, those in there if self._compares(relation, judging))
-        return self._rulings, [id_ for those in meant for id_ in those if id_ not in self.statement_vectors]
-
-    def take_wanted(self, wanted: tuple[int, list[str]], judging: str, found: Iterable[Row]) -> None:
-        """Take the rows of the vectors that `wanted_vectors` asked for."""
-        self.statement_vectors.update((row[0], rows.as_vector(row[-1])) for row in found)
-        self._vectors_for = (judging, wanted[0])
+    def spans(self, statement: str) -> list[tuple[Instant | None, Instant | None]]:
+        """Return the (start, end) of a statement's spans as derived now; None = unknown, or still."""
+        return [(span.start, span.end) for span in self.graph.spans_now(statement)]
 
     def clear(self) -> None:
         """Empty a state that is not used any more."""
         let_go(*vars(self.graph).values(), *vars(self).values(), self.names.postings)
+
+
+def span_of(said: Evidence | ExtractedFact) -> tuple[Instant | None, Instant | None]:
+    """Return the time that a piece of evidence claims alone, (start, end)."""
+    if said.kind in ("ended", "denied"):
+        return said.valid_to, said.valid_to
+    return said.valid_from, said.valid_to
 
 
 class AheadRows:
@@ -306,6 +332,13 @@ class AheadRows:
 
 
 @dataclass(frozen=True, slots=True)
+class _VectorRow:
+    """The vector of a new statement; readers see nothing else of it."""
+
+    vector: Quantised = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class _NameRow:
     """A new name's vector. Two are equal if the entity is the same, because readers see no more of it."""
 
@@ -331,16 +364,17 @@ def _rows_of(attempt: Decision) -> Iterator[tuple[ReadKey, object]]:
         yield ("bucket", statement.key), made
         yield ("slot", ("s", subject, relation)), made
         yield ("ends", (subject, statement.key[2])), made
-        yield ("relation", relation), made
+        yield from ((("about", end), made) for end in {subject, statement.object or subject})
     for mention, vector in change.name_vectors:
         yield ("vectors", ""), _NameRow(mention.entity, prepared(vector))
-    first = {e.relation: (e.sequence, e.ordinal) for e in reversed(change.evidence)}
-    yield from ((("uses", ""), use) for use in reversed(first.items()))
+    for id_, embedding in change.statement_vectors:
+        yield ("vector", id_), _VectorRow(quantised(embedding.vector))
     for verdict in change.verdicts:
         yield ("verdict", (verdict.a, verdict.b)), verdict.exclusive
-    for ruling in change.rulings:
-        yield ("rulings", ""), ruling
-        yield from ((("ruling", name), ruling) for name in (ruling.name, ruling.other) if name)
+    for declaration in change.declarations:
+        yield ("declarations", ""), declaration
+        names = filter(None, (declaration.name, declaration.other))
+        yield from ((("declaration", name), declaration) for name in names)
 
 
 def _as_read(item: object) -> object:
@@ -358,12 +392,9 @@ class AheadState:
         self._base, self._rows, self._sequence = base, rows, sequence
         self.read_keys: set[ReadKey] = set()  # looked up among uncommitted rows so far
         self.names = NameLookUp(_Lists(base.names.postings, self, "name"))
-        # All uses share one key, and all rulings: these are rare, and one may fold any name.
-        self.graph = AheadGraph(
-            base.graph, self, rows.below("uses", "", sequence), rows.below("rulings", "", sequence)
-        )
+        # All declarations share one key: they are rare, and one may fold any name.
+        self.graph = AheadGraph(base.graph, self, rows.below("declarations", "", sequence))
         self.ontology_settled = base.ontology_settled or min(rows.of, default=sequence) < sequence
-        self.statement_vectors = base.statement_vectors
 
     def below(self, table: str, key: Hashable) -> list[Any]:
         """Return the uncommitted items under a key, and note that it was read."""
@@ -377,6 +408,19 @@ class AheadState:
     def mention_count(self, entity: str) -> int:
         """Return the number of mentions of an entity so far, with those in uncommitted episodes."""
         return self._base.mention_count(entity) + len(self.below("mention", entity))
+
+    def statement_vector(self, statement: str) -> Quantised | None:
+        """Return the quantised vector of a statement, if it is in memory, or of an uncommitted one."""
+        stored = self._base.statement_vector(statement)
+        if stored is None and (fresh := self.below("vector", statement)):
+            stored = fresh[0].vector
+        return stored
+
+    def spans(self, statement: str) -> list[tuple[Instant | None, Instant | None]]:
+        """Return the spans of a statement; of an uncommitted one the span of its first evidence alone."""
+        if statement in self._base.graph.statements:
+            return self._base.spans(statement)
+        return [span_of(self.graph.statements[statement].first)]
 
     def near_scored(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, str]]:
         """Return (cosine, shown entity) of near names, nearest first, uncommitted ones included."""
@@ -422,27 +466,28 @@ class _Lists(_Items[K, list[str]]):
 
 
 class AheadGraph:
-    """The group's graph with the statements, names and rulings of uncommitted episodes."""
+    """The group's graph with the statements, names and declarations of uncommitted episodes."""
 
-    def __init__(
-        self, base: GroupGraph, view: AheadState, uses: list[tuple[str, Place]], rulings: list[Ruling]
-    ) -> None:
+    def __init__(self, base: GroupGraph, view: AheadState, declarations: list[Declaration]) -> None:
         self._base, self._view = base, view
         self.fold = base.fold
         self.entities = _Items(base.entities, view, "entity")
         self.statements = _Items(base.statements, view, "statement")
         self.buckets = _Lists(base.buckets, view, "bucket")
+        self.attached = base.attached
         self.slots = _Lists(base.slots, view, "slot")
-        self.by_relation = _Lists(base.by_relation, view, "relation")
+        self.about = _Lists(base.about, view, "about")
         self.by_ends = _Lists(base.by_ends, view, "ends")
+        self.by_relation = base.by_relation
         self.relations = base.relations
-        fresh = [(name, place) for name, place in uses if not base.relations.in_use(name)]
-        if rulings or fresh:
+        if declarations:
             self.relations = base.relations.copy()
-            for name, place in fresh:
-                self.relations.use(name, place)
-            for ruling in rulings:
-                self.relations.rule(ruling, LATER)
+            for declaration in declarations:
+                self.relations.declare(declaration, LATER)
+
+    def sentence(self, statement: Statement) -> str:
+        """Return the sentence under which a statement is compared."""
+        return self._base.sentence(statement)
 
     def verdict(self, a: str, b: str) -> bool | None:
         """Return whether two statements were found exclusive, here or uncommitted; None = never judged."""

@@ -214,12 +214,15 @@ class GroupWindow:
         of 0-10 ms, 242 of 271 answers were wasted. So an answer to the guess is waited for, but only briefly.
         """
         answers, sequence = Answers(vectors=item.vectors), read.episode.sequence
-        keys: set[ReadKey] = {("ruling", fact.relation) for fact in read.extraction.facts}
+        keys: set[ReadKey] = {("declaration", fact.relation) for fact in read.extraction.facts}
         while self.items.get(sequence) is item:  # it may be committed while texts are embedded
             view = AheadState(base, self._rows, sequence)
             attempt = self._attempt(item, read, view, answers)
             if attempt.change is None:
                 await self._embed_for(item, attempt.asked.texts)
+                continue
+            if ids := attempt.asked.statement_vectors:
+                answers.statement_vectors |= await self._committer.statement_vectors(self.group, ids)
                 continue
             keys |= view.read_keys
             waits = attempt.asked.early and not (item.tried and time.monotonic() >= item.until)
@@ -357,7 +360,7 @@ class GroupWindow:
 
         async def attempt(answers: Answers) -> Decision:
             found = self._attempt(item, read, await self._committer.state(self.group), answers)
-            if found.change is not None and found.asked and self._run.is_ahead:
+            if found.change is not None and found.asked.open and self._run.is_ahead:
                 self._show(episode.sequence, found)  # later entries need not wait for its answers
                 self._tried(item)
             return found
@@ -366,7 +369,10 @@ class GroupWindow:
             await self._head_extraction(item, episode)
             read = await asyncio.shield(item.read)
             embed, ask = partial(self._embed_for, item), partial(self._call, item, stalled=True)
-            change, last = await settle(read, self._parts, attempt=attempt, embed=embed, ask=ask)
+            look_up = partial(self._committer.statement_vectors, self.group)
+            change, last = await settle(
+                read, self._parts, attempt=attempt, embed=embed, look_up=look_up, ask=ask
+            )
             self._run.watch("decide", item.deciding_s, episode)
         except ContentError as error:
             self._show(episode.sequence, None)

@@ -24,7 +24,8 @@ from kgray.memory.correcting import Corrections
 from kgray.memory.ingesting import Item, LocalIngest, Report, Submission, foreseen, last_sequences
 from kgray.memory.reads import When
 from kgray.memory.schedules import Schedules
-from kgray.ports import Answerer, Embedder, GraphView, SearchScope, Store, Summarizer
+from kgray.ontology import Ontology, shipped
+from kgray.ports import Answerer, Embedder, GraphView, SearchScope, Store, Summarizer, at_one_moment
 from kgray.ports import Reranker as RerankingModel
 from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Stop, ignore, never
 from kgray.prompting.tokens import Counter, count_tokens
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from kgray.ingest.committer import OnCall, OnStage, Parts
     from kgray.ingest.preview import Preview
     from kgray.memory.asking import Asked, Mode
+    from kgray.memory.ontology_check import OntologyFault
+    from kgray.memory.ontology_suggest import RelationSuggestion
     from kgray.search.answering import Answered, OnText
 
 
@@ -74,6 +77,7 @@ class Memory(Corrections, BothWays):
         previous: int = PipelineSettings().previous_episodes,
         answerer: Callable[[], Answerer] | None = None,
         summarizer: Callable[[], Summarizer | None] | None = None, reranker: RerankingModel | None = None,
+        ontology: Callable[[], Ontology] = shipped,
     ) -> None:  # fmt: skip
         """Take over an open store and the embedder that its vectors are from.
 
@@ -82,6 +86,7 @@ class Memory(Corrections, BothWays):
         data    the data folder: removals also delete texts that backfill runs keep there
         previous    how many episodes are the previous context of another (pipeline.previous_episodes)
         answerer, summarizer    return the model that answers, and that summarises communities; None = none
+        ontology    returns the declared relations: the shipped ones with those of the settings
         """
         super().__init__(store, embedder)
         self._searcher = Searcher(store, embedder, reranker)
@@ -92,6 +97,7 @@ class Memory(Corrections, BothWays):
         self.clustering: Clustering = clustered  # where communities are found: here, or on Ray
         self.groups_at_once = 1
         self._build, self._answerer, self._summarizer = build, answerer, summarizer
+        self._ontology = ontology
         self.runtime: Ingest = ingest or LocalIngest(
             store, lambda: replaced(self.parts, watch=self.on_stage, on_call=self.on_call)
         )
@@ -326,6 +332,26 @@ class Memory(Corrections, BothWays):
             **how,
         )
         return await refresh.groups(chosen, at_once=self.groups_at_once, on_group=on_group)
+
+    async def relation_suggestions(self, *, group: str, limit: int = 50) -> list[RelationSuggestion]:
+        """Return what a person may declare of relation names, because models answered alike of them.
+
+        What most answers speak for comes first; nothing that the ontology answers already. It passes once
+        over the group's evidence and verdicts. Raises InputError for a limit below 1.
+        """
+        from kgray.memory.ontology_suggest import suggestions  # other reads need no ontology
+
+        if limit < 1:
+            raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
+        check_group(group)
+        ontology = self._ontology()
+        return at_one_moment(self.store, lambda: suggestions(self.store, group, ontology, limit=limit))
+
+    async def ontology_faults(self) -> list[OntologyFault]:
+        """Return the contradictions in what the settings declare of relations and types, notes last."""
+        from kgray.memory.ontology_check import faults_of
+
+        return faults_of(self._ontology())
 
     async def repair(self, group: str) -> list[str]:
         """Derive a group anew from its records, and store it; return what was done, in lines."""

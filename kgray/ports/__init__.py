@@ -34,20 +34,25 @@ Matrix = NDArray[np.float32]  # (n, d), rows of unit length
 class Question:
     """One thing that `decide` cannot know by itself; a value, equal by content.
 
-    kind         item                                       answer (`replies` validates it)
-    entity       the mention's name                         {"duplicate_of": i or None}
-    relation     "NAME" (the newer), candidates: ("OTHER",) {"same_as" | "inverse_of" | "excludes": True} or {}
-    cardinality  "NAME"                                     {"cardinality": "single" | "single_object" | "many" | "depends"}
-    variant      the new wording                            {"duplicate_of": i or None}; None = a new variant
-    verdict      the new wording                            {"contradicts": [i, ...]}, indexes into candidates
+    kind     item                candidates                        answer (`replies` validates it)
+    entity   the mention's name  names of entities                 {"duplicate_of": i or None}
+    compare  the new sentence    sentences of known statements     {"answers": [word, ...]}, one a candidate
 
-    candidates: what indexes point into, oldest first; an entity that bears the mention's name has that one
-    here, another one the name that it was first given. cards: for entities one text for the mention, then one
-    a candidate (name, type, the sentence that introduced it); for relations and cardinality example wordings.
-    Holds only text that can never change (R21).
+    The words of a comparison:
+
+    same         the item says the same as this candidate; at most one has this word
+    contradicts  both cannot be true at one moment
+    ends         the item says that this candidate is over: an end, a denial, or an event such as "Alice left
+                 Acme" beside "Alice works at Acme"
+    independent  anything else
+
+    candidates: by birth, oldest first; an entity that bears the mention's name has that name here, another
+    entity the name that it was first given. cards: for entities one text for the mention, then one a candidate
+    (name, type, the sentence that introduced it); () for comparisons. Holds only text that can never change
+    (R21).
     """
 
-    kind: Literal["entity", "relation", "cardinality", "variant", "verdict"]
+    kind: Literal["entity", "compare"]
     item: str
     candidates: tuple[str, ...] = ()
     cards: tuple[str, ...] = ()
@@ -70,7 +75,7 @@ class ExtractionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionRequest:
-    """One episode's open questions in one round, or those about one entity (R21)."""
+    """One episode's open questions in one round, or a single one of them (R21)."""
 
     episode: Episode
     questions: tuple[Question, ...]

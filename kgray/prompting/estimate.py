@@ -3,50 +3,57 @@
 Heads and texts are counted at 4 characters a token. Replies and questions are not known beforehand; they are
 estimated by the constants below, measured on simulated worlds of 200 to 1,000 episodes of 175 characters,
 with one fact in 105 characters. Other texts may hold several times as many facts. The replies there have 116
-to 120 tokens an episode with "combined", 123 to 127 with "separate". Calls measured there, for an episode:
+to 120 tokens an episode with "combined", 123 to 127 with "separate".
 
-    extraction  resolution  judging    calls
-    combined    batched     relation   1.07 to 1.10
-    separate    batched     relation   3.10
-    combined    batched     statement  1.71 to 1.88
-    combined    per_node    relation   1.07 to 1.10
-    combined    per_node    statement  1.85 to 2.18; grows with the facts about the same people
+An episode costs one call with "combined", three with "separate", and 0.1 calls about names that are alike.
+Comparisons are counted as if every new statement were compared with its neighbours: 0.63 further
+calls with "batched", where they share the call about names, and 1.1 with "per_node". They cost less where the
+ontology declares the relations, because it then answers, and more in a group with many facts about the same
+people.
 
-A prompt is counted with its previous context, though a text that explains itself is read without. A long text
-is counted with all its units, as if they were full.
+The previous context is counted where the prompt shows it: by the whole text, also if this has several units.
+A long text is counted with all its units, as if they were full.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from kgray.prompting.model_checks import needed_context
 from kgray.prompting.prompts import Prompts, tokens
-from kgray.records import Draft
+from kgray.records import Draft, EpisodeKind
 from kgray.settings import PipelineSettings
 
 FACT_TEXT_TOKENS = 26  # about 100 characters of a text hold one fact, and name two entities
-# By task: the tokens of a reply around its lists, and for each fact, as JSON without spaces; those for each
-# fact that the data shows beside the texts.
-_TASKS: Mapping[str, tuple[int, int, int]] = {
-    "combined": (8, 65, 0),
-    "extract_entities": (4, 21, 0),
-    "reflect": (7, 0, 30),
-    "extract_facts": (4, 37, 19),
-    "date_facts": (4, 8, 20),
+# By task: the tokens of a reply around its lists, and for each fact, as JSON without spaces; the tokens of a
+# fact that the data lists beside the texts; whether the data shows the previous context.
+_TASKS: Mapping[str, tuple[int, int, int, bool]] = {
+    "combined": (8, 65, 0, True),
+    "extract_entities": (4, 21, 0, True),
+    "reflect": (7, 0, 30, True),
+    "extract_facts": (4, 37, 19, True),
+    "date_facts": (4, 8, 20, False),
 }
-# Calls with questions an episode, by (resolution, judging) and task: about names that are alike, and with
-# judging = "statement" about each new statement that has others to be compared with.
-QUESTION_CALLS: Mapping[tuple[str, str], Mapping[str, float]] = {
-    ("batched", "relation"): {"batched": 0.1},
-    ("batched", "statement"): {"batched": 0.73},
-    ("per_node", "relation"): {"resolve_entity": 0.1},
-    ("per_node", "statement"): {"resolve_entity": 0.1, "contradiction": 1.1},
+# By resolution and task: calls with questions an episode, calls that show its text, tokens of a reply.
+QUESTION_CALLS: Mapping[str, Mapping[str, tuple[float, float, int]]] = {
+    "batched": {"batched": (0.73, 0.1, 40)},
+    "per_node": {"resolve_entity": (0.1, 0.1, 16), "compare": (1.1, 0.0, 40)},
 }
 _EPISODE = 25  # tokens around the text of an episode: its time, its speaker
-_ANSWER = (16, 0, 0)  # of a reply with one answer
-_QUESTION = 80  # tokens of one question; that of a contradiction comes without the texts
+_QUESTION = 80  # tokens of one question
+_TAIL = 100  # characters of a previous text that are kept: its end shows whether it asks
+
+
+class _Previous(NamedTuple):
+    """A previous episode, as `needed_context` reads it, and the tokens of its whole text."""
+
+    kind: EpisodeKind
+    text: str  # its last characters: whole texts of many sources would fill the memory
+    speaker: str | None
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +69,16 @@ class WorkEstimate:
 
 
 def estimate_work(drafts: Iterable[Draft], prompts: Prompts, pipeline: PipelineSettings) -> WorkEstimate:
-    """Return what a language model would have to do for these drafts, if none had been ingested before."""
-    asked = QUESTION_CALLS[pipeline.resolution, pipeline.judging]
+    """Return the work of a language model for these drafts, if none of them had been ingested earlier."""
+    questions = QUESTION_CALLS[pipeline.resolution]
     steps = ["combined"]
     if pipeline.extraction == "separate":
         steps = ["extract_entities", "extract_facts", "date_facts"]
-    calls = {**dict.fromkeys(steps, 1.0), "reflect": float(pipeline.reflect_rounds), **asked}
-    heads = {task: tokens(prompts[task].head) for task in calls}
-    previous: dict[tuple[str, str], deque[int]] = {}  # by source: tokens of the last episodes
+    rounds = {**dict.fromkeys(steps, 1), "reflect": pipeline.reflect_rounds}
+    heads = {task: tokens(prompts[task].head) for task in (*rounds, *questions)}
+    previous: dict[tuple[str, str], deque[_Previous]] = {}  # by source: its last episodes
     episodes, triples, prompt, completion = 0, 0, 0.0, 0.0
-    totals = dict.fromkeys(calls, 0.0)  # calls, by task
+    totals = dict.fromkeys(heads, 0.0)  # calls, by task
     for draft in drafts:
         episodes += 1
         if draft.kind == "triples":
@@ -80,26 +87,37 @@ def estimate_work(drafts: Iterable[Draft], prompts: Prompts, pipeline: PipelineS
         length = tokens(draft.text)
         before = previous.setdefault((draft.group, draft.source), deque(maxlen=pipeline.previous_episodes))
         units = _units(draft.kind, length, pipeline)
-        context = sum(before) if not pipeline.unit_tokens else min(sum(before), pipeline.unit_tokens)
+        context = _context(draft, before, pipeline)
         text = length + (units - 1) * pipeline.unit_overlap
         facts = max(1.0, text / FACT_TEXT_TOKENS)
-        for task, times in calls.items():
-            around, reply, shown = _TASKS.get(task, _ANSWER)
-            count = times if task in asked else times * units  # questions are about the whole episode
-            texts = text + count / times * (context + (1 + len(before)) * _EPISODE) if times else 0
-            data = facts * shown + (0 if task == "contradiction" else texts) + (task in asked) * _QUESTION
-            prompt += times * data + count * heads[task]
-            completion += count * around + times * facts * reply
-            totals[task] += count
-        before.append(length)
+        for task, times in rounds.items():
+            around, reply, listed, has_context = _TASKS[task]
+            calls = times * units
+            prompt += times * (text + facts * listed) + calls * (
+                heads[task] + _EPISODE + has_context * context
+            )
+            completion += calls * around + times * facts * reply
+            totals[task] += calls
+        for task, (share, with_text, reply) in questions.items():  # questions are about the whole episode
+            prompt += share * (heads[task] + _QUESTION) + with_text * (text / units + _EPISODE)
+            completion += share * reply
+            totals[task] += share
+        before.append(_Previous(draft.kind, draft.text[-_TAIL:], draft.speaker, length))
     return WorkEstimate(
         episodes=episodes,
         triples=triples,
         calls=round(sum(totals.values())),
         prompt_tokens=round(prompt),
-        fixed_tokens=round(sum(count * heads[task] for task, count in totals.items())),
+        fixed_tokens=round(sum(calls * heads[task] for task, calls in totals.items())),
         completion_tokens=round(completion),
     )
+
+
+def _context(draft: Draft, previous: Sequence[_Previous], pipeline: PipelineSettings) -> int:
+    """Return the tokens of the previous context that the prompt of a text shows."""
+    context = needed_context(draft, tuple(previous))
+    total = sum(episode.tokens for episode in context)
+    return (min(total, pipeline.unit_tokens) if pipeline.unit_tokens else total) + len(context) * _EPISODE
 
 
 def _units(kind: str, length: int, pipeline: PipelineSettings) -> int:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol, TypeVar
 
 from kgray.prompting.replies import with_entities
-from kgray.records import Episode, ExtractedFact, Extraction
+from kgray.records import Episode, EpisodeKind, ExtractedFact, Extraction
 
 _WORDS = re.compile(r"[^\W_]+")
 _CLAUSES = re.compile(r"[^.!?;:,\n\u3002\uff1f\uff01]+[.!?;:,\n\u3002\uff1f\uff01]*")
@@ -37,7 +38,26 @@ _COMMON = re.compile(
 _NAME = re.compile(r"(?<![.!?:]\s)(?<!^)\b[A-Z\u00c0-\u00de][\w'’-]+|\b[A-Z][\w'’-]+ [A-Z][\w'’-]+")
 
 
-def needed_context(episode: Episode, previous: Sequence[Episode]) -> Sequence[Episode]:
+class Message(Protocol):
+    """The part of an episode that decides whether it needs its context."""
+
+    @property
+    def kind(self) -> EpisodeKind:
+        """Its kind."""
+
+    @property
+    def text(self) -> str:
+        """Its text; of a previous message at least the end."""
+
+    @property
+    def speaker(self) -> str | None:
+        """Its speaker, None where it has none."""
+
+
+_M = TypeVar("_M", bound=Message)
+
+
+def needed_context(episode: Message, previous: Sequence[_M]) -> Sequence[_M]:
     """Return the previous episodes that a prompt shows: all of them or, where the text explains itself, none.
 
     They are shown where a word such as "she" or "there" stands before the first name of the text, where the
@@ -56,7 +76,7 @@ def needed_context(episode: Episode, previous: Sequence[Episode]) -> Sequence[Ep
     return previous if is_open or is_answer or not _COMMON.search(episode.text) else ()
 
 
-def _answers(episode: Episode, previous: Sequence[Episode]) -> bool:
+def _answers(episode: Message, previous: Sequence[Message]) -> bool:
     """Return whether the message before is a question of another speaker."""
     last = previous[-1]
     return last.speaker != episode.speaker and _QUESTION.search(last.text) is not None

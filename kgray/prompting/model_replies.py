@@ -250,7 +250,7 @@ def _plain_digits(digits: str) -> str:
     digits = re.sub(r"[' \u00a0\u202f]", "", digits)
     if "," in digits and "." in digits:
         mark = max(",.", key=digits.rfind)
-        return digits.replace(",." [mark == ","], "").replace(mark, ".")
+        return digits.replace(",."[mark == ","], "").replace(mark, ".")
     for mark in (",", "."):
         groups = digits.split(mark)
         is_grouped = len(groups) > (2 if mark == "." else 1) and all(len(group) == 3 for group in groups[1:])
@@ -272,4 +272,3 @@ def read_date(text: str, said_at: times.Instant, *, is_future: bool) -> dates.Da
         pass
     phrases = dates.find_dates(text, 0, len(text), bare=True)
     return dates.resolve(phrases[0].first, said_at, future=is_future) if phrases else None
-

@@ -31,8 +31,7 @@ from kgray.prompting.reply_schemas import ENTITY_TYPES
 from kgray.records import Episode, ExtractedEntity
 
 TASKS = tuple(
-    "combined batched extract_entities reflect extract_facts date_facts resolve_entity resolve_facts "
-    "contradiction relate".split()
+    "combined batched extract_entities reflect extract_facts date_facts resolve_entity compare".split()
 )
 REPAIR_LINE = "That reply could not be used. Reply again, complete and corrected.\n"
 _TYPED = frozenset({"combined", "extract_entities", "reflect"})  # tasks whose replies list entities
@@ -195,9 +194,15 @@ def dating_data(episode: Episode, facts: Iterable[Mapping[str, Any]]) -> str:
 
 
 def questions_data(episode: Episode | None, questions: Sequence[Question]) -> str:
-    """Return the data of the judging tasks; an id is an index in the list of questions or of candidates."""
-    asked = section("QUESTIONS", [_question(place, one) for place, one in enumerate(questions)])
-    return asked if episode is None else section("EPISODE", _message(episode)) + asked
+    """Return the data of the tasks that answer questions.
+
+    An id is an index in the list of questions or of candidates. The episode is shown for entities alone: a
+    comparison is about two sentences.
+    """
+    rows = section("QUESTIONS", [_question(place, one) for place, one in enumerate(questions)])
+    if episode is None or all(question.kind == "compare" for question in questions):
+        return rows
+    return section("EPISODE", _message(episode)) + rows
 
 
 def answer_data(question: str, lines: Sequence[str]) -> str:
@@ -230,26 +235,16 @@ def _message(episode: Episode) -> dict[str, Any]:
 
 
 def _question(place: int, question: Question) -> dict[str, Any]:
-    """Return a question as its prompt shows it; a card that is missing becomes an empty text."""
-    shown: dict[str, Any] = {"id": place, "kind": question.kind}
+    """Return a question as its prompt shows it; a card that is missing becomes the name."""
+    rows: dict[str, Any] = {"id": place, "kind": question.kind}
+    if question.kind == "compare":
+        candidates = [{"id": i, "fact": text} for i, text in enumerate(question.candidates)]
+        return rows | {"fact": question.item, "candidates": candidates}
     cards = question.cards
-    match question.kind:
-        case "entity":
-            shown |= {"name": question.item, "card": cards[0] if cards else question.item}
-            known = cards[1:] or question.candidates
-            return shown | {"candidates": [{"id": i, "card": card} for i, card in enumerate(known)]}
-        case "relation":
-            return shown | {
-                "name": question.item,
-                "example": cards[0] if cards else "",
-                "other": question.candidates[0],
-                "other_example": cards[1] if len(cards) > 1 else "",
-            }
-        case "cardinality":
-            return shown | {"name": question.item, "examples": list(cards)}
-        case "variant" | "verdict":
-            candidates = [{"id": i, "fact": text} for i, text in enumerate(question.candidates)]
-            return shown | {"fact": question.item, "candidates": candidates}
+    rows |= {"name": question.item, "card": cards[0] if cards else question.item}
+    return rows | {
+        "candidates": [{"id": i, "card": card} for i, card in enumerate(cards[1:] or question.candidates)]
+    }
 
 
 def _types_block(ontology: Ontology | None) -> str:

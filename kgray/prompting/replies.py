@@ -11,13 +11,11 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    StrictBool,
+    BeforeValidator,
     StrictInt,
     ValidationError,
     ValidationInfo,
@@ -27,7 +25,6 @@ from pydantic_core import PydanticCustomError
 
 from kgray import times
 from kgray.errors import InvalidAnswer
-from kgray.ontology import Cardinality
 from kgray.ports import Answer, Question
 from kgray.records import (
     Episode,
@@ -275,39 +272,68 @@ def _index(index: int, info: ValidationInfo) -> int:
     return index
 
 
+def _as_list(raw: object) -> object:
+    return raw if isinstance(raw, list) else [] if raw is None else [raw]
+
+
+COMPARISONS = ("same", "contradicts", "ends", "independent")  # the words that answer a comparison
+_Word = Literal["same", "contradicts", "ends", "independent"]
 _Index = Annotated[StrictInt, AfterValidator(_index)]
-_Indexes = Annotated[list[_Index], AfterValidator(lambda found: sorted(set(found)))]
-_reply = partial(create_model, "Reply")
-_Duplicate = _reply(duplicate_of=(_Index | None, ...))  # which candidate is the same, if one is
-_REPLIES: Mapping[str, type[BaseModel]] = {  # by the kind of question
-    "entity": _Duplicate,
-    "variant": _Duplicate,
-    "relation": _reply(**dict.fromkeys(("same_as", "inverse_of", "excludes"), (StrictBool | None, None))),
-    "cardinality": _reply(cardinality=(Cardinality, ...)),
-    "verdict": _reply(contradicts=(_Indexes, ...)),
-}
+_Indexes = Annotated[list[_Index], BeforeValidator(_as_list)]
+_Duplicate = create_model("Reply", duplicate_of=(_Index | None, ...))  # the candidate that is the same
+_Words = create_model("Reply", answers=(list[_Word], ...))
+_Lists = create_model("Reply", **dict.fromkeys(COMPARISONS, (_Indexes, [])))  # type: ignore[call-overload]
 
 
 def parse_answer(question: Question, reply: object) -> Answer:
-    """Return the answer in the one form that ports.Question names; other keys are left out.
+    """Return the answer in the canonical form of `ports.Question`; other keys are left out.
 
+    A comparison may also be answered by lists of indexes, with any of these keys; a candidate in none of the
+    lists is independent:
+
+        {"same": i or [i], "contradicts": [i, ...], "ends": [i, ...], "independent": [i, ...]}
+
+    If several candidates are the same as the item, the oldest counts, and the others are independent.
     Raises InvalidAnswer where the reply does not answer the question.
     """
-    whose = f"the answer to a question of kind {question.kind!r}"
+    count = len(question.candidates)
     try:
-        found = _REPLIES[question.kind].model_validate(reply, context=len(question.candidates))
+        if question.kind == "entity":
+            return _Duplicate.model_validate(reply, context=count).model_dump()
+        if isinstance(reply, dict) and "answers" not in reply and not reply.keys().isdisjoint(COMPARISONS):
+            words = _listed_words(_Lists.model_validate(reply, context=count).model_dump(), count)
+        else:
+            words = list(_Words.model_validate(reply).model_dump()["answers"])
+        if len(words) != count:
+            raise ValueError(f"answers: {len(words)} of them for {count} candidates")
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the reply"
-        raise InvalidAnswer(f"{whose} is wrong: {where}: {first['msg']}", raw=_raw(reply)) from None
-    answer = found.model_dump()
-    if question.kind != "relation":
-        return answer
-    said = [aspect for aspect, value in answer.items() if value]
-    if len(said) > 1:
-        fault = f"{whose} says true to {' and '.join(said)}, where one can be"
-        raise InvalidAnswer(fault, raw=_raw(reply))
-    return dict.fromkeys(said, True)
+        fault = f"{where}: {first['msg']}"
+    except ValueError as error:
+        fault = str(error)
+    else:
+        oldest = words.index("same") if "same" in words else count
+        return {
+            "answers": [
+                "independent" if word == "same" and place > oldest else word
+                for place, word in enumerate(words)
+            ]
+        }
+    raise InvalidAnswer(
+        f"the answer to a question of kind {question.kind!r} is wrong: {fault}", raw=_raw(reply)
+    )
+
+
+def _listed_words(lists: Mapping[str, Sequence[int]], count: int) -> list[str]:
+    """Return one word a candidate. Raises ValueError for a candidate in two lists."""
+    words = [""] * count
+    for word, indexes in lists.items():
+        for index in indexes:
+            if words[index] not in ("", word):
+                raise ValueError(f"{word}: the candidate {index} is in {words[index]!r} too")
+            words[index] = word
+    return [word or "independent" for word in words]
 
 
 def _type_name(value: object) -> str:

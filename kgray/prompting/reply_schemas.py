@@ -38,7 +38,6 @@ def choice_of(names: Sequence[str]) -> Schema:
 
 TEXT: Schema = {"type": "string"}
 INDEX: Schema = {"type": "integer"}
-_FLAG: Schema = {"type": "boolean"}
 _TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
 _INDEX_OR_NULL: Schema = {"type": ["integer", "null"]}
 _DATES = {"start": _TEXT_OR_NULL, "end": _TEXT_OR_NULL}
@@ -58,13 +57,15 @@ def extraction_schemas(types: Sequence[str] = ENTITY_TYPES) -> Mapping[str, Sche
     }
 
 
-_CARDINALITIES = ("single", "single_object", "many", "depends")
 _ANSWERS: Mapping[str, Mapping[str, Schema]] = {
     "entity": {"duplicate_of": _INDEX_OR_NULL},
-    "variant": {"duplicate_of": _INDEX_OR_NULL},
-    "relation": {"same_as": _FLAG, "inverse_of": _FLAG, "excludes": _FLAG},
-    "cardinality": {"cardinality": choice_of(_CARDINALITIES)},
-    "verdict": {"reason": TEXT, "contradicts": listed_of(INDEX)},
+    # The reason comes first: a small model decides while it writes it. A candidate in none is independent.
+    "compare": {
+        "reason": TEXT,
+        "same": _INDEX_OR_NULL,
+        "contradicts": listed_of(INDEX),
+        "ends": listed_of(INDEX),
+    },
 }
 
 

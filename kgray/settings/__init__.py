@@ -111,7 +111,6 @@ class PipelineSettings:
 
     extraction: Literal["combined", "separate"] = "combined"
     resolution: Literal["batched", "per_node"] = "batched"
-    judging: Literal["relation", "statement"] = "relation"
     reflect_rounds: Annotated[int, within(0, 10)] = 0
     previous_episodes: Annotated[int, within(0, 1000)] = 4
     unit_tokens: Annotated[int, within(0)] = 1200
@@ -233,7 +232,7 @@ _TABLES = "KGRAY_ONTOLOGY_"  # KGRAY_ONTOLOGY_RELATIONS_NAME_KEY
 _TABLE_KEYS: Mapping[str, tuple[str, ...]] = {
     "relations": (
         *("description", "cardinality", "object", "symmetric", "excludes", "same_as", "inverse_of"),
-        *("subject_type", "object_type"),
+        *("subject_type", "object_type", "independent", "may_end"),
     ),
     "entities": ("description", "attributes"),
 }
@@ -364,7 +363,7 @@ def _from_table_variable(variable: str, text: str, declared: Mapping[str, Any]) 
         value: object = text
         if key == "symmetric":
             value = {"true": True, "false": False}.get(text.lower(), text)
-        elif key in ("excludes", "attributes"):
+        elif key in ("excludes", "independent", "may_end", "attributes"):
             value = [one.strip() for one in text.split(",") if one.strip()]
         return {"ontology": {kind: {name: {key: value}}}}
     near = [f"{_TABLES}{kind}_NAME_{key}".upper() for kind, keys in _TABLE_KEYS.items() for key in keys]

@@ -19,7 +19,7 @@ from tests.waiting import HANGS_S
 
 COMMANDS = (
     "world", "model-server", "quality", "ingest", "store", "searches", "serve", "communities", "models",
-    "reading", "retrieval", "equality", "chaos", "soak", "groups", "lag", "calls",
+    "reading", "comparisons", "retrieval", "equality", "chaos", "soak", "groups", "lag", "calls",
 )  # fmt: skip
 
 
@@ -247,7 +247,7 @@ def test_the_fill_of_a_runtime_is_measured_with_the_processor_time_of_each_role(
     assert len(result["digest"]) == 64
     assert result["calls_by_task"]["combined"] == 1
     assert sum(result["calls_by_task"].values()) >= result["calls"]
-    assert set(result["questions"]) <= {"entity", "relation", "cardinality", "variant", "verdict"}
+    assert set(result["questions"]) <= {"entity", "compare"}
 
 
 def test_cold_groups_are_measured_after_each_world(monkeypatch, bench):

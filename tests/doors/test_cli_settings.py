@@ -160,10 +160,7 @@ def test_declared_types_and_pairs_decide_what_is_kept(kgray):
         for a, b in pairs
     ]
     said = {"entities": [{"name": name, "type": kind} for name, kind in names], "facts": facts}
-    kgray.script(
-        {"episode": "e", "extraction": said},
-        {"question": {"kind": "cardinality", "items": ["COMMANDS"]}, "answer": {"cardinality": "many"}},
-    )
+    kgray.script({"episode": "e", "extraction": said})
     kgray("init")
     row = {"id": "e", "kind": "text", "text": "Ann Bell, Titanic, Kiel Harbour"}
     file = kgray.write("a.jsonl", row | {"at": "2026-01-01", "group": "g"})

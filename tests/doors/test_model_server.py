@@ -132,7 +132,7 @@ async def test_questions_get_the_answers_of_this_process(apart):
     inside = await WorldModel(Oracle(WORLD)).judge(request)
 
     assert [{k: v for k, v in a.items() if k != "reason"} for a in over.answers] == list(inside.answers)
-    assert inside.answers[0] == {"duplicate_of": 1}
+    assert inside.answers[:2] == ({"duplicate_of": 1}, {"answers": ["independent", "same"]})
 
 
 def questions() -> QuestionRequest:
@@ -151,10 +151,8 @@ def questions() -> QuestionRequest:
         episode=as_episode(EPISODES[0]),
         questions=(
             Question(kind="entity", item="n", candidates=("a", "b"), cards=(twice[1], other, twice[0])),
-            Question(kind="variant", item=facts[0], candidates=(facts[1], facts[0])),
-            Question(kind="verdict", item=facts[0], candidates=tuple(facts[1:])),
-            Question(kind="relation", item="BOUGHT", candidates=("LIKES",), cards=("a", "b")),
-            Question(kind="cardinality", item="SPONSORED_BY", cards=("a", "b")),
+            Question(kind="compare", item=facts[0], candidates=(facts[1], facts[0])),
+            Question(kind="compare", item=facts[0], candidates=tuple(facts[1:])),
         ),
     )
 
@@ -163,11 +161,11 @@ async def test_a_wild_server_answers_by_the_whole_prompt_and_always_the_same():
     async with serving(wild=True) as server:
         judge = OpenAIJudge(client(server), PROMPTS)
         first, again = await judge.judge(questions()), await judge.judge(questions())
-        alone = replace(questions(), questions=questions().questions[2:])
+        alone = replace(questions(), questions=questions().questions[1:])
         other = await judge.judge(alone)
 
     assert first.answers == again.answers
-    assert len(other.answers) == 3
+    assert len(other.answers) == 2
 
 
 async def test_embeddings_are_spelling_and_with_affinity_the_same_thing():

@@ -77,37 +77,31 @@ SAME = Question(
     candidates=("Alice", "Alan"),
     cards=("Al: Al left", "Alice: Alice left", "Alan: Alan"),
 )
-VERDICT = Question(
-    kind="verdict", item="Alice lives in Oslo", candidates=("Alice lives in Rome", "Alice likes Rome")
+COMPARE = Question(
+    kind="compare",
+    item="Alice lives in Oslo",
+    candidates=("Alice lives in Rome", "Alice likes Rome", "Alice's home is Oslo"),
 )
-VARIANT = Question(kind="variant", item="Alice works part-time at Acme", candidates=("Alice works at Acme",))
-RELATION = Question(
-    kind="relation",
-    item="EMPLOYED_BY",
-    candidates=("WORKS_AT",),
-    cards=("Tom is employed by X", "Mia works at Y"),
-)
-CARDINALITY = Question(kind="cardinality", item="WEARS", cards=("Tom wears 7", "Tom wears 9"))
-ALL = (SAME, VERDICT, VARIANT, RELATION, CARDINALITY)
+LEFT = Question(kind="compare", item="Alice left Acme", candidates=("Alice works at Acme",))
+ALL = (SAME, COMPARE, LEFT)
 ANSWERS = {
-    "entity": {"duplicate_of": 1},
-    "verdict": {"reason": "one home", "contradicts": [0]},
-    "variant": {"duplicate_of": None},
-    "relation": {"same_as": True, "inverse_of": False, "excludes": False},
-    "cardinality": {"cardinality": "single"},
+    SAME.item: {"duplicate_of": 1},
+    COMPARE.item: {"reason": "one home", "same": 2, "contradicts": [0], "ends": []},
+    LEFT.item: {"reason": "", "same": None, "contradicts": [], "ends": [0]},
 }
 JUDGED = (
     {"duplicate_of": 1},
-    {"reason": "one home", "contradicts": [0]},
-    {"duplicate_of": None},
-    {"same_as": True},
-    {"cardinality": "single"},
+    {"reason": "one home", "answers": ["contradicts", "independent", "same"]},
+    {"answers": ["ends"]},
 )
 
 
 def answering(asked: Asked) -> Say:
     """Answer questions as the table above says, whatever the task."""
-    return as_json({"answers": [{"id": q["id"], **ANSWERS[q["kind"]]} for q in asked.sections["QUESTIONS"]]})
+    rows = asked.sections["QUESTIONS"]
+    return as_json(
+        {"answers": [{"id": row["id"], **ANSWERS[row.get("name", row.get("fact"))]} for row in rows]}
+    )
 
 
 def one_after_the_other(*says: Say):
@@ -298,31 +292,29 @@ async def test_questions_are_answered_in_their_order(serve, apart):
     judged = await judge(server, apart=apart).judge(questions(*ALL))
 
     assert judged.answers == JUDGED
-    expected = ["relate", "resolve_entity", "contradiction", "resolve_facts"] if apart else ["batched"]
+    expected = ["resolve_entity", "compare", "compare"] if apart else ["batched"]
     assert server.tasks() == expected
     assert judged.calls == len(expected) + 1  # the probe
     shown = [list(asked.sections) for asked in server.asked]
-    batched = [["EPISODE", "QUESTIONS"]]
-    assert shown == (
-        [["QUESTIONS"], ["EPISODE", "QUESTIONS"], ["QUESTIONS"], ["QUESTIONS"]] if apart else batched
-    )
+    both = ["EPISODE", "QUESTIONS"]
+    assert shown == ([both, ["QUESTIONS"], ["QUESTIONS"]] if apart else [both])
 
 
 def test_the_key_of_a_request_is_its_bytes():
     """R21: another model, question, card or episode is another key; the same is the same in every process."""
     nowhere = Endpoint(base_url="http://127.0.0.1:1/v1", name="m")
 
-    def key(request=questions(SAME, VERDICT), prompts=PROMPTS, apart=False, **changes) -> str:  # noqa: B008
+    def key(request=questions(SAME, COMPARE), prompts=PROMPTS, apart=False, **changes) -> str:  # noqa: B008
         return OpenAIJudge(Client(replace(nowhere, **changes)), prompts, apart=apart).key(request)
 
-    other = QuestionRequest(episode=episode("Al left."), questions=(SAME, VERDICT))
+    other = QuestionRequest(episode=episode("Al left."), questions=(SAME, COMPARE))
     keys = [
         key(),
         key(name="n"),
         key(apart=True),
         key(questions(SAME)),
-        key(questions(VERDICT, SAME)),
-        key(questions(replace(SAME, cards=("Al", "Alice", "Alan")), VERDICT)),
+        key(questions(COMPARE, SAME)),
+        key(questions(replace(SAME, cards=("Al", "Alice", "Alan")), COMPARE)),
         key(other),
     ]
     assert len(set(keys)) == len(keys)
@@ -485,15 +477,38 @@ async def test_a_key_that_is_no_secret_changes_no_reply(serve):
 
 async def test_a_repair_completes_the_answers_of_the_first_reply(serve):
     first = as_json({"answers": [{"id": 0, "duplicate_of": 1}, {"id": 1, "contradicts": [7]}, {"id": 9}]})
-    second = as_json({"answers": [{"id": 0, "duplicate_of": 0}, {"id": 1, "contradicts": [1]}]})
+    second = as_json({"answers": [{"id": 0, "duplicate_of": 0}, {"id": 1, "ends": [1]}]})
     server = serve(one_after_the_other(first, second))
 
-    judged = await judge(server).judge(questions(SAME, VERDICT))
+    judged = await judge(server).judge(questions(SAME, COMPARE))
 
-    assert judged.answers == ({"duplicate_of": 1}, {"contradicts": [1]})
+    assert judged.answers == ({"duplicate_of": 1}, {"answers": ["independent", "ends", "independent"]})
     (errors,) = server.asked[1].sections["REJECTED"]["errors"]
     assert "id 9" in errors
     assert "[1]" in errors
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        ({"answers": ["same"]}, "1 of them for 3 candidates"),
+        ({"answers": ["same", "equal", "ends"]}, "answers.1: Input should be"),
+        ({"contradicts": [3]}, "3 is no index of 3 candidates"),
+        ({"contradicts": [1], "ends": [1]}, "the candidate 1 is in 'contradicts' too"),
+        ({"reason": "one home"}, "answers: Field required"),
+    ],
+)
+async def test_a_wrong_comparison_is_asked_for_again_with_its_fault(serve, answer, fault):
+    right = {"id": 0, "same": 2, "contradicts": [0], "ends": []}
+    replies = (as_json({"answers": [item]}) for item in ({"id": 0, **answer}, right))
+    server = serve(one_after_the_other(*replies))
+
+    judged = await judge(server, apart=True).judge(questions(COMPARE))
+
+    assert judged.answers == ({"answers": ["contradicts", "independent", "same"]},)
+    assert server.tasks() == ["compare", "compare"]
+    (error,) = server.asked[1].sections["REJECTED"]["errors"]
+    assert fault in error
 
 
 async def test_a_question_that_stays_open_is_an_invalid_answer(serve):

@@ -85,14 +85,11 @@ class WildJudge:
     @staticmethod
     def _answer(question: Question) -> Answer:
         number = int.from_bytes(hashlib.sha256(repr(question).encode()).digest()[:4], "big")
-        if question.kind in {"entity", "variant"}:
+        if question.kind == "entity":
             pick = number % (len(question.candidates) + 1)
             return {"duplicate_of": None if pick == len(question.candidates) else pick}
-        if question.kind == "relation":
-            return [{}, {"same_as": True}, {"inverse_of": True}, {"excludes": True}, {}][number % 5]
-        if question.kind == "cardinality":
-            return {"cardinality": ["single", "single_object", "many", "depends"][number % 4]}
-        return {"contradicts": [i for i in range(len(question.candidates)) if number >> i & 1]}
+        words = ("independent", "contradicts", "ends", "same")
+        return {"answers": [words[number >> 2 * i & 3] for i in range(len(question.candidates))]}
 
 
 class Engine:
@@ -109,7 +106,6 @@ class Engine:
         judge: Judge | None = None,
         extractor: Extractor | None = None,
         ontology: Ontology | None = None,
-        judging: str = "relation",
         store: Store | None = None,
         prefix: str = "",
         window: int = 0,
@@ -125,7 +121,7 @@ class Engine:
             judge=judge or RulesJudge(),
             embedder=embedder,
             ontology=ontology or shipped(),
-            pipeline=PipelineSettings(judging=judging),
+            pipeline=PipelineSettings(),
             patience_s=0,
         )
         self.loop: Loop | Runner = Loop(self.parts)

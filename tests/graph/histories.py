@@ -259,10 +259,10 @@ def turned(found: list[Row], name: str) -> bool:
     return next(r["inverse_of"] is not None for r in of(found, "relation") if r["name"] == name)
 
 
-def played(make: Callable[..., Engine], told: list[Step], judging: str = "relation") -> Played:
+def played(make: Callable[..., Engine], told: list[Step]) -> Played:
     """Play a history on a new engine."""
     reader = Refuses()
-    engine = make(judge=Quoting(), extractor=reader, judging=judging)
+    engine = make(judge=Quoting(), extractor=reader)
     found = Played(engine, reader)
     found.play(told)
     return found

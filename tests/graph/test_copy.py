@@ -59,7 +59,7 @@ def opened(stores: Any) -> OpenStore:
 
 def lived(store: Store, prefix: str) -> Engine:
     """Return an engine whose group has been through everything that leaves a row of its own."""
-    engine = Engine(store=store, prefix=prefix, judge=WildJudge(), judging="statement")
+    engine = Engine(store=store, prefix=prefix, judge=WildJudge())
     engine.add(*(triples(n, works(f"Firm {n % 3}"), client_id=f"t{n}") for n in range(5)))
     facts = [{"source": 0, "target": 1, "relation": "KNOWS", "text": "Al knows Bo Day"}]
     engine.add(
@@ -117,7 +117,7 @@ def test_a_copy_is_the_same_in_every_row_and_goes_on_the_same(ways, tmp_path):
     group = ours.named()
     kinds = {
         "group", "episodes", "corrections", "extractions", "answers", "uses of answers", "births", "mentions",
-        "evidence", "rulings", "verdicts", "names", "vectors", "entities", "shown entities", "facts",
+        "evidence", "declarations", "verdicts", "names", "vectors", "entities", "shown entities", "facts",
     }  # fmt: skip
     before = summed(source.store, group)
     assert set(before.counts) == kinds
@@ -127,7 +127,7 @@ def test_a_copy_is_the_same_in_every_row_and_goes_on_the_same(ways, tmp_path):
     assert (copied.group, copied.already, copied.rows) == (group, False, dict(before.counts))
     assert summed(source.store, group) == before == summed(target.store, group)
     assert ways[1].mine(list(target.store.heads())) == [group]
-    theirs = Engine(store=target.store, prefix=ours.prefix, judge=WildJudge(), judging="statement")
+    theirs = Engine(store=target.store, prefix=ours.prefix, judge=WildJudge())
     for moment in moments(ours):
         assert ours.dump(moment) == theirs.dump(moment)
     theirs.check()

@@ -47,8 +47,7 @@ def loose(rows: dict[str, list[Row]], operations: list[Any]) -> dict[str, set[An
     named = {entity for entity, _ in borne} | spoken | {i for o in operations for i in (*o.entities, o.made)}
     found: dict[str, set[Any]] = {name: {row[0] for row in rows[name]} - there for name in OWN}
     # What others still use of these stays, without its reason.
-    for name, reason in (("rulings", 7), ("verdicts", 6)):
-        found[name] = {row[0] for row in rows[name] if row[0] not in there and row[reason]}
+    found["verdicts"] = {row[0] for row in rows["verdicts"] if row[0] not in there and row[6]}
     found["names"] = {row[:2] for row in rows["names"]} ^ borne
     found["name_vectors"] = {row[:2] for row in rows["name_vectors"]} - borne
     found["births"] = {row[0] for row in rows["births"]} - named
@@ -70,7 +69,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fresh]:
 @given(HISTORIES)
 def test_every_row_belongs_to_a_stored_episode_or_is_named_by_one(fresh: Fresh, history: list[Any]) -> None:
     """R25: whatever was merged, split, retracted and removed, in whatever order."""
-    engine = fresh(judging="statement")
+    engine = fresh()
     for number, step in enumerate(history):
         one(engine, number, step)
         assert loose(stored(engine), engine.view().records.operations) == {}, step
@@ -91,8 +90,8 @@ def test_a_merge_is_read_though_one_of_its_entities_is_gone(tmp_path: Path) -> N
 
 
 def test_what_was_retracted_leaves_nothing_once_it_is_removed(tmp_path: Path) -> None:
-    """R25: its rulings, births, names and vectors go, though no live row named them any more."""
-    engine = Engine(tmp_path, judge=WildJudge(), judging="statement")
+    """R25: its verdicts, births, names and vectors go, though no live row named them any more."""
+    engine = Engine(tmp_path, judge=WildJudge())
     facts = [{"source": 0, "target": 1, "relation": "ZQRELATION", "text": "Zqsurface zqwords"}]
     engine.add(triples(0, works("Acme")), reading(1, ["Zqsurface", "Acme"], facts, client_id="gone"))
     engine.ask("retract", episodes=("gone",))

@@ -94,7 +94,7 @@ def test_no_question_is_asked_about_events(tmp_path: Path) -> None:
         def key(self, request: Any) -> str:
             raise AssertionError(request)
 
-    engine = Engine(tmp_path, judge=Deaf(), judging="statement")  # type: ignore[arg-type]
+    engine = Engine(tmp_path, judge=Deaf())  # type: ignore[arg-type]
     facts = [
         {"source": "Tom", "target": place, "relation": "TOURED", "kind": "happened"}
         for place in ("Bonn", "Ulm")

@@ -12,7 +12,7 @@ import pytest
 from kgray import kinds, rows
 from kgray.derivation.stored import StoredView, records_of
 from kgray.errors import InputError
-from kgray.kinds import EPISODES, RULINGS, VERDICTS
+from kgray.kinds import EPISODES, DECLARATIONS, VERDICTS
 from kgray.ledger import (
     Bearers,
     Failure,
@@ -33,7 +33,7 @@ from kgray.ledger import (
     sequences_of,
 )
 from kgray.ports import GroupCounts, Patch
-from kgray.records import Operation, Ruling, Verdict
+from kgray.records import Declaration, Operation, Verdict
 from tests.graph.by_hand import (
     all_of,
     declined,
@@ -228,21 +228,21 @@ def test_an_operation_goes_pending_done_or_refused(store):
     assert records_of(store, "g", 49).operations == []
 
 
-def test_retracted_rulings_are_seen_before_only(store):
-    ruling = Ruling(sequence=1, ordinal=0, name="R", aspect="cardinality", value="many", judge="j")
+def test_retracted_declarations_are_seen_before_only(store):
+    declared = Declaration(sequence=1, ordinal=0, name="R", aspect="cardinality", value="many")
     verdict = Verdict(sequence=1, ordinal=1, a="A", b="B", exclusive=False, judge="j", reason="w")
     commit = told(1, "Al", "one", 10)
-    judged = {RULINGS: [rows.ruling_row(ruling, 10)], VERDICTS: [rows.verdict_row(verdict, 10)]}
+    judged = {DECLARATIONS: [rows.declaration_row(declared, 10)], VERDICTS: [rows.verdict_row(verdict, 10)]}
     accept(store, [draft("Al says one", client_id="c")], now=1)
     with store.writing():
         store.apply([replace(commit, puts={**commit.puts, **judged})])
         asked = Operation(group="g", kind="retract", episodes=("c",))
         asked = replace(asked, sequence=request(store, asked))
-        gone = Patch(kind=RULINGS, columns=("retired_at",), rows=((1, 0, 20),))
+        gone = Patch(kind=DECLARATIONS, columns=("retired_at",), rows=((1, 0, 20),))
         blank = Patch(kind=VERDICTS, columns=("reason",), rows=((1, 1, ""),))
         store.apply([ended(asked, 20, patches=(gone, blank))])
-    assert records_of(store, "g").rulings == []
-    assert records_of(store, "g", 19).rulings == [ruling]
+    assert records_of(store, "g").declarations == []
+    assert records_of(store, "g", 19).declarations == [declared]
     assert records_of(store, "g").verdicts == [replace(verdict, reason="")]
     assert records_of(store, "g", 9).verdicts == []
 

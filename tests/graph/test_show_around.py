@@ -35,10 +35,10 @@ def ids_of(engine: Engine) -> set[str]:
     return {id_ for id_ in found if id_ is not None and find(store, group, id_)}
 
 
-@given(history=HISTORIES, judging=st.sampled_from(["relation", "statement"]))
+@given(history=HISTORIES)
 @SLOW
-def test_what_is_shown_is_what_the_whole_group_derives(stores, history, judging):
-    engine = Engine(store=stores.open(), prefix=stores.fresh(), judge=WildJudge(), judging=judging)
+def test_what_is_shown_is_what_the_whole_group_derives(stores, history):
+    engine = Engine(store=stores.open(), prefix=stores.fresh(), judge=WildJudge())
     play(engine, history)
     store, group = engine.store, engine.named()
     view, episodes = engine.view(), list(dumped_episodes(store, group))

@@ -93,7 +93,7 @@ class Slow(Direct):
 
 def test_nobody_decides_before_the_vectors_that_a_removal_left_out_are_durable(tmp_path: Path) -> None:
     """R27: of two episodes that wait for the group's state, the second does not get it without them."""
-    engine = Engine(tmp_path, judging="statement")
+    engine = Engine(tmp_path)
     for n, word in enumerate(("toils", "works"), 1):
         engine.add(triples(n, works("Acme", text=f"Alice {word} at Acme"), client_id=word))
     request(engine.store, Operation(group="g", kind="remove", episodes=("toils",)))

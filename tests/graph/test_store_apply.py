@@ -18,12 +18,12 @@ from kgray.kinds import (
     KINDS,
     NAMES,
     OPERATIONS,
-    RULINGS,
+    DECLARATIONS,
     SHOWN_ENTITIES,
     VERDICTS,
 )
 from kgray.ports import GroupCounts, Patch
-from kgray.records import Operation, Ruling, Verdict
+from kgray.records import Declaration, Operation, Verdict
 from tests.graph.by_hand import (
     ASKED,
     all_of,
@@ -44,14 +44,14 @@ from tests.graph.by_hand import (
 
 def test_a_change_is_read_back_whole(store, group):
     """Every kind of row comes back as it was put, in its own types."""
-    ruling = Ruling(sequence=1, ordinal=0, name="SAYS", aspect="cardinality", value="single", judge="j")
+    declared = Declaration(sequence=1, ordinal=0, name="SAYS", aspect="cardinality", value="single")
     verdict = Verdict(sequence=1, ordinal=1, a="S1", b="S9", exclusive=True, judge="j", reason="why")
     change = told(1, "Al", "one", 100, group=group)
     puts = {
         **change.puts,
         kinds.ANSWERS: [rows.answers_row("k", [{"a": 1}], 3, 4, 5)],
         kinds.ANSWER_USES: [(1, "k")],
-        RULINGS: [rows.ruling_row(ruling, 100)],
+        DECLARATIONS: [rows.declaration_row(declared, 100)],
         VERDICTS: [rows.verdict_row(verdict, 100)],
         ENTITIES: [("E1", "Al", ("Albert", "Zoë"), (), 1, 0, "Al is one.")],
     }
@@ -139,7 +139,7 @@ def test_what_has_no_record_time_takes_none(store, group):
     with store.writing():
         tell(store, "Al", "one", group=group)
         before = head(store, group)
-        store.apply([changes(1, None, {RULINGS: []}, group=group, states=frozenset({kinds.COMMITTED}))])
+        store.apply([changes(1, None, {DECLARATIONS: []}, group=group, states=frozenset({kinds.COMMITTED}))])
     assert head(store, group) == before
 
 

@@ -17,11 +17,11 @@ from kgray.kinds import (
     KINDS,
     MENTIONS,
     OPERATIONS,
-    RULINGS,
+    DECLARATIONS,
     VERDICTS,
 )
 from kgray.ports import GroupHead, Patch
-from kgray.records import ExtractedEntity, Extraction, Operation, Ruling, Verdict
+from kgray.records import Declaration, ExtractedEntity, Extraction, Operation, Verdict
 from kgray.stores.sqlite import schema
 from tests.graph.by_hand import (
     all_of,
@@ -86,17 +86,16 @@ def marked_episode(store, dice, n, *, group="g", source=None):
     commit = told(
         sequence, word("name"), padded(word("value")), next_time(store, group), group=group, sent=sent
     )
-    ruling = Ruling(sequence=sequence, ordinal=0, name="SAYS", aspect="cardinality", value="many", judge="j",
-                    reason=word("ruling"))  # fmt: skip
+    declared = Declaration(sequence=sequence, ordinal=0, name="SAYS", aspect="cardinality", value="many")
     verdict = Verdict(sequence=sequence, ordinal=1, a="A", b="B", exclusive=False, judge="j",
                       reason=word("verdict"))  # fmt: skip
-    judged = {RULINGS: [rows.ruling_row(ruling, 1)], VERDICTS: [rows.verdict_row(verdict, 1)]}
+    judged = {DECLARATIONS: [rows.declaration_row(declared, 1)], VERDICTS: [rows.verdict_row(verdict, 1)]}
     store.apply([*arrived, replace(commit, puts={**commit.puts, **judged})])
     return sequence, words
 
 
 def withdraw(store, sequences, **named):
-    """Remove these episodes with their rulings; their verdicts stay, blanked."""
+    """Remove these episodes with their declarations; their verdicts stay, blanked."""
     asked = Operation(group="g", kind="remove", **named)
     asked = replace(asked, sequence=ask(store, asked))
     drops = rows_of(store, sequences)
@@ -146,7 +145,7 @@ def test_no_word_of_a_removed_source_is_left(store, tmp_path):
 
 
 def test_of_a_removed_group_only_a_nameless_row_is_left(store, tmp_path):
-    """R27; semantics 1: its last sequence and record time stay, so neither is ever used again."""
+    """R27: its last sequence and record time stay, so neither is ever used again."""
     dice = random.Random(9)
     with store.writing():
         lost = set().union(*(marked_episode(store, dice, n, group="zqgroup")[1] for n in range(20)))

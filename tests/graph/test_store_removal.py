@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kgray import kinds, rows
-from kgray.kinds import ANSWER_USES, ANSWERS, EPISODES, KINDS, OPERATIONS, READS, RULINGS, VERDICTS
+from kgray.kinds import ANSWER_USES, ANSWERS, EPISODES, KINDS, OPERATIONS, READS, DECLARATIONS, VERDICTS
 from kgray.ledger import pending
 from kgray.ports import GroupCounts, GroupHead, Patch
-from kgray.records import Operation, Ruling, Verdict
+from kgray.records import Declaration, Operation, Verdict
 from tests.graph.by_hand import (
     all_of,
     answered,
@@ -34,13 +34,13 @@ def test_what_was_dropped_is_found_by_no_read(store, group):
     sent = draft("zqtext", group=group, source="zqsource", client_id="zqclient", speaker="zqspeaker")
     kept = draft("kept text", group=group, client_id="kept")
     append(store, sent, kept)
-    ruling = Ruling(sequence=1, ordinal=0, name="SAYS", aspect="cardinality", value="many", judge="zqjudge")
+    declared = Declaration(sequence=1, ordinal=0, name="SAYS", aspect="cardinality", value="many")
     verdict = Verdict(sequence=2, ordinal=0, a="S1", b="S2", exclusive=True, judge="j", reason="zqwhy")
     gone, stays = (
         told(1, "zqname", "zqvalue", 10, group=group, sent=sent),
         told(2, "Bo", "two", 20, group=group, sent=kept),
     )
-    gone = replace(gone, puts={**gone.puts, RULINGS: [rows.ruling_row(ruling, 10)]})
+    gone = replace(gone, puts={**gone.puts, DECLARATIONS: [rows.declaration_row(declared, 10)]})
     stays = replace(stays, puts={**stays.puts, VERDICTS: [rows.verdict_row(verdict, 20)]})
     with store.writing():
         store.apply([answered(1, "k", {"why": "zqanswer"}, group=group), gone, stays])
@@ -68,7 +68,7 @@ def test_what_was_dropped_is_found_by_no_read(store, group):
 
 
 def test_a_cleared_group_leaves_its_place_in_the_order_alone(store, group, other, mine):
-    """R27; semantics 1: no sequence and no record time of it is used again; no other group changes."""
+    """R27: no sequence and no record time of it is used again; no other group changes."""
     with store.writing():
         for each in (group, other):
             tell(store, "Al", "one", group=each, client_id="c")

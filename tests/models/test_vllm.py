@@ -35,7 +35,7 @@ from kgray.settings import EngineLimits
 if find_spec("vllm") is None:
     pytest.skip("vLLM is not installed: make test-vllm", allow_module_level=True)
 pytestmark = pytest.mark.models
-KINDS = ("entity", "relation", "cardinality", "variant", "verdict")
+KINDS = ("entity", "compare")
 SCHEMAS = {
     **extraction_schemas(),
     **{kind: answers_schema([kind]) for kind in KINDS},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kgray.errors import SettingsError
-from kgray.ontology import shipped
+from kgray.ontology import RelationType, shipped
 
 SINGLE = {
     "WORKS_AT",
@@ -46,8 +46,124 @@ def test_every_name_that_a_relation_points_at_is_declared():
             assert other is None or ontology.get(other) is not None, (relation.name, other)
 
 
+@pytest.mark.parametrize("relation", [one for one in shipped() if one.same_as], ids=lambda one: one.name)
+def test_a_shipped_synonym_says_nothing_but_what_it_is_the_same_as(relation):
+    assert relation == RelationType(name=relation.name, same_as=relation.same_as)
+    main = shipped().main_name(relation.name)
+    assert not shipped().relations[main].same_as
+    assert not shipped().relations[main].inverse_of
+
+
+def test_a_shipped_inverse_has_the_cardinality_of_its_relation_the_other_way_round():
+    flipped = {"single": "single_object", "single_object": "single"}
+    for relation in shipped():
+        if relation.inverse_of and relation.cardinality:
+            main = shipped().relations[relation.inverse_of].cardinality
+            assert relation.cardinality == flipped.get(main or "", main), relation.name
+
+
+def test_no_shipped_relation_is_named_twice_in_its_own_lists():
+    for relation in shipped():
+        assert not {shipped().main_name(relation.name)} & {
+            shipped().main_name(name) for name in (*relation.excludes, *relation.may_end)
+        }, relation.name
+
+
+@pytest.mark.parametrize(
+    "name", ["HAS", "IS", "FIXED", "MADE", "LEFT", "QUIT", "MOVED_TO", "LIVES_AT", "RUNS"]
+)
+def test_names_of_many_meanings_and_names_that_may_end_a_state_are_not_shipped(name):
+    assert not shipped().lists(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "main"),
+    [
+        ("IS_EMPLOYED_BY", "WORKS_AT"),
+        ("HAS_EMPLOYEE", "WORKS_AT"),
+        ("IS_MANAGER_OF", "REPORTS_TO"),
+        ("RESIDES_IN", "LIVES_IN"),
+        ("MARRIED", "MARRIED_TO"),
+        ("HAS_PET", "OWNS"),
+        ("SON_OF", "PARENT_OF"),
+        ("WAS_NOMINATED_BY", "NOMINATED"),
+        ("PAINTED", "PAINTED"),
+    ],
+)
+def test_a_name_folds_to_the_best_known_one(name, main):
+    assert shipped().main_name(name) == main
+
+
 def test_an_unknown_relation_is_none():
     assert shipped().get("FEEDS") is None
+
+
+def test_two_listed_names_are_never_compared():
+    ontology = shipped().extended({"FEEDS": {}})
+    assert ontology.lists("FEEDS")
+    assert not ontology.lists("PAINTED")
+    assert ontology.are_independent("FEEDS", "LIKES")
+    assert not ontology.are_independent("PAINTED", "LIKES")
+
+
+def test_independence_holds_in_both_directions_and_for_names_that_nothing_else_lists():
+    ontology = shipped().extended({"FEEDS": {"independent": ["PAINTED"]}})
+    assert ontology.are_independent("FEEDS", "PAINTED")
+    assert ontology.are_independent("PAINTED", "FEEDS")
+    assert not ontology.are_independent("FEEDS", "SKETCHED")
+    assert not ontology.are_independent("PAINTED", "SKETCHED")
+
+
+def test_independence_is_that_of_the_names_that_names_fold_to():
+    ontology = shipped().extended(
+        {
+            "FEEDS": {"independent": ["SKETCHED"]},
+            "NOURISHES": {"same_as": "FEEDS"},
+            "FED_BY": {"inverse_of": "NOURISHES"},
+        }
+    )
+    assert ontology.main_name("FED_BY") == "FEEDS"
+    assert ontology.are_independent("FED_BY", "SKETCHED")
+    assert not ontology.are_independent("FED_BY", "NOURISHES")
+
+
+def test_a_name_is_not_independent_of_itself():
+    assert not shipped().are_independent("LIKES", "LIKES")
+    assert not shipped().are_independent("PAINTED", "PAINTED")
+
+
+def test_a_table_of_independent_names_alone_does_not_list_its_name():
+    ontology = shipped().extended({"PAINTED": {"independent": ["SKETCHED"]}})
+    assert not ontology.lists("PAINTED")
+    assert ontology.are_independent("PAINTED", "SKETCHED")
+    assert not ontology.are_independent("PAINTED", "LIKES")
+
+
+def test_folding_says_whether_the_ends_are_exchanged():
+    ontology = shipped().extended({"FED_BY": {"inverse_of": "FEEDS"}, "FEEDER_OF": {"inverse_of": "FED_BY"}})
+    assert [ontology.folded(name) for name in ("FEEDS", "FED_BY", "FEEDER_OF")] == [
+        ("FEEDS", False),
+        ("FEEDS", True),
+        ("FEEDS", False),
+    ]
+
+
+def test_an_event_that_may_end_a_state_is_compared_with_it_although_both_are_listed():
+    ontology = shipped().extended({"EMPTIED": {"may_end": ["OWNS"]}, "HAS_OWNER": {"same_as": "OWNED_BY"}})
+    assert not shipped().are_independent("SOLD", "OWNS")
+    assert not ontology.are_independent("OWNS", "EMPTIED")
+    assert not ontology.are_independent("EMPTIED", "HAS_OWNER")
+    assert ontology.are_independent("EMPTIED", "LIKES")
+
+
+def test_a_synonym_has_the_objects_of_its_main_name_and_an_inverse_has_not():
+    ontology = shipped().extended({"TONNAGE": {"same_as": "COSTS"}, "FED": {"inverse_of": "LIVES_IN"}})
+    assert [ontology.object_kind(name) for name in ("COSTS", "TONNAGE", "FED", "PAINTED")] == [
+        "value",
+        "value",
+        None,
+        None,
+    ]
 
 
 def test_settings_add_a_relation_and_override_one_key():
@@ -85,6 +201,9 @@ def test_settings_add_a_relation_and_override_one_key():
             {"OWNS": {"excludes": ["likes"]}}, "a relation name is needed", id="a-wrong-name-in-a-list"
         ),
         pytest.param({"OWNS": {"excludes": ["OWNS"]}}, "names itself", id="it-excludes-itself"),
+        pytest.param(
+            {"OWNS": {"independent": ["OWNS"]}}, "independent names itself", id="it-is-independent-of-itself"
+        ),
         pytest.param({"OWNS": {"description": 3}}, "a text in quotes is needed", id="a-number-for-a-text"),
         pytest.param(
             {"OWNS": {"subject_type": "a person"}}, "a label such as Person is needed", id="a-wrong-label"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kgray.errors import InvalidAnswer
 from kgray.ports import Question
-from kgray.prompting.replies import parse_answer, parse_extraction, speaker_first
+from kgray.prompting.replies import COMPARISONS, parse_answer, parse_extraction, speaker_first
 from kgray.records import Episode, ExtractedEntity, ExtractedFact, Extraction, Value
 from kgray.times import parse
 from tests.tries import tries
@@ -398,12 +398,15 @@ TWO = ("Acme", "Acme Ltd")
     [
         ("entity", {"duplicate_of": 1, "reason": "same firm"}, {"duplicate_of": 1}),
         ("entity", {"duplicate_of": None}, {"duplicate_of": None}),
-        ("variant", {"duplicate_of": 0}, {"duplicate_of": 0}),
-        ("relation", {}, {}),
-        ("relation", {"same_as": True, "excludes": False, "inverse_of": None}, {"same_as": True}),
-        ("cardinality", {"cardinality": "single_object"}, {"cardinality": "single_object"}),
-        ("verdict", {"contradicts": [1, 0, 1]}, {"contradicts": [0, 1]}),
-        ("verdict", {"contradicts": []}, {"contradicts": []}),
+        ("compare", {"answers": ["same", "ends"], "reason": "x"}, {"answers": ["same", "ends"]}),
+        ("compare", {"same": 1}, {"answers": ["independent", "same"]}),
+        ("compare", {"same": [1], "ends": [0]}, {"answers": ["ends", "same"]}),
+        ("compare", {"same": None, "contradicts": [1, 0, 1]}, {"answers": ["contradicts"] * 2}),
+        ("compare", {"contradicts": [], "ends": None}, {"answers": ["independent"] * 2}),
+        ("compare", {"independent": [0]}, {"answers": ["independent"] * 2}),
+        # The item is attached to the oldest statement that it repeats.
+        ("compare", {"same": [0, 1]}, {"answers": ["same", "independent"]}),
+        ("compare", {"answers": ["same", "same"]}, {"answers": ["same", "independent"]}),
     ],
 )
 def test_an_answer_comes_back_in_its_one_form(kind, reply, answer):
@@ -419,17 +422,49 @@ def test_an_answer_comes_back_in_its_one_form(kind, reply, answer):
         ("entity", {"duplicate_of": -1}),
         ("entity", {"duplicate_of": True}),
         ("entity", {"duplicate_of": "Acme"}),
-        ("variant", {"duplicate_of": 1.0}),
-        ("relation", {"same_as": True, "excludes": True}),
-        ("relation", {"same_as": "yes"}),
-        ("relation", []),
-        ("cardinality", {"cardinality": "one"}),
-        ("cardinality", {"cardinality": ["many"]}),
-        ("verdict", {"contradicts": None}),
-        ("verdict", {"contradicts": [2]}),
-        ("verdict", {"contradicts": ["0"]}),
+        ("entity", {"duplicate_of": 1.0}),
+        ("compare", None),
+        ("compare", []),
+        ("compare", {}),
+        ("compare", {"duplicate_of": 0}),
+        ("compare", {"contradicts": ["0"]}),
+        ("compare", {"answers": "same"}),
+        ("compare", {"answers": [["same"], "ends"]}),
     ],
 )
 def test_an_answer_that_does_not_fit_its_question_is_invalid(kind, reply):
     with pytest.raises(InvalidAnswer, match=f"the answer to a question of kind '{kind}'"):
         parse_answer(Question(kind=kind, item="x", candidates=TWO), reply)
+
+
+@pytest.mark.parametrize(
+    ("reply", "fault"),
+    [
+        ({"answers": ["same"]}, "answers: 1 of them for 2 candidates"),
+        ({"answers": ["same"] * 3}, "answers: 3 of them for 2 candidates"),
+        ({"answers": ["same", "similar"]}, "answers.1: Input should be 'same', 'contradicts', 'ends' or"),
+        ({"ends": [2]}, "ends.0: 2 is no index of 2 candidates"),
+        ({"same": -1}, "same.0: -1 is no index of 2 candidates"),
+        ({"same": True}, "same.0: Input should be a valid integer"),
+        ({"contradicts": [0], "ends": [1, 0]}, "ends: the candidate 0 is in 'contradicts' too"),
+        ({"same": 1, "independent": [1]}, "independent: the candidate 1 is in 'same' too"),
+    ],
+)
+def test_a_wrong_comparison_is_explained_in_one_line(reply, fault):
+    with pytest.raises(InvalidAnswer) as caught:
+        parse_answer(Question(kind="compare", item="x", candidates=TWO), reply)
+
+    text = str(caught.value)
+    assert text.startswith(f"the answer to a question of kind 'compare' is wrong: {fault}")
+    assert "\n" not in text
+
+
+@given(st.lists(st.sampled_from(COMPARISONS), max_size=6))
+def test_both_forms_of_a_comparison_mean_the_same(words):
+    question = Question(kind="compare", item="x", candidates=tuple(map(str, range(len(words)))))
+    lists = {word: [at for at, each in enumerate(words) if each == word] for word in COMPARISONS}
+
+    answer = parse_answer(question, {"answers": words})
+
+    assert parse_answer(question, lists) == answer == parse_answer(question, answer)
+    assert answer["answers"].count("same") <= 1

@@ -105,7 +105,7 @@ async def test_errors_come_as_often_as_the_script_says_and_then_the_extraction(s
 
 async def test_questions_are_matched_by_kind_and_items(script):
     entity = Question(kind="entity", item="B. Smith", candidates=("Bob Smith",), cards=("any", "card"))
-    cardinality = Question(kind="cardinality", item="LIKES", cards=("Alice likes tea",))
+    compare = Question(kind="compare", item="Bob left Acme", candidates=("Bob is at Acme", "Bob likes Acme"))
     judge = ScriptedJudge(
         script(
             {
@@ -113,34 +113,45 @@ async def test_questions_are_matched_by_kind_and_items(script):
                 "question": {"items": ["B. Smith", ["Bob Smith"]], "kind": "entity"},
             },
             {
-                "question": {"kind": "cardinality", "items": ["LIKES"]},
-                "answer": {"cardinality": "many", "reason": "tastes"},
+                "question": {"kind": "compare", "items": [compare.item, list(compare.candidates)]},
+                "answer": {"ends": [0], "reason": "he left"},
             },
         )
     )
-    asked = QuestionRequest(episode=request("m1").episode, questions=(cardinality, entity))
+    asked = QuestionRequest(episode=request("m1").episode, questions=(compare, entity))
 
-    assert await judge.judge(asked) == Judged(answers=({"cardinality": "many"}, {"duplicate_of": 0}), calls=1)
+    answers = ({"answers": ["ends", "independent"]}, {"duplicate_of": 0})
+    assert await judge.judge(asked) == Judged(answers=answers, calls=1)
+
+
+async def test_a_comparison_without_a_word_for_each_candidate_is_invalid(script):
+    question = Question(kind="compare", item="a", candidates=("b", "c"))
+    answer = {"answers": ["same"]}
+    judge = ScriptedJudge(
+        script({"question": {"kind": "compare", "items": ["a", ["b", "c"]]}, "answer": answer})
+    )
+
+    with pytest.raises(InvalidAnswer, match="1 of them for 2 candidates"):
+        await judge.judge(QuestionRequest(episode=request("m1").episode, questions=(question,)))
 
 
 async def test_a_question_without_an_answer_is_invalid_and_says_which_line_is_missing(script):
     judge = ScriptedJudge(script())
     asked = QuestionRequest(
-        episode=request("m1").episode, questions=(Question(kind="verdict", item="a", candidates=("b",)),)
+        episode=request("m1").episode, questions=(Question(kind="compare", item="a", candidates=("b",)),)
     )
 
     with pytest.raises(InvalidAnswer) as caught:
         await judge.judge(asked)
-    assert str(caught.value) == 'the script has no answer to {"items":["a",["b"]],"kind":"verdict"}'
+    assert str(caught.value) == 'the script has no answer to {"items":["a",["b"]],"kind":"compare"}'
 
 
 async def test_a_longer_script_has_the_same_identity_and_keys(script, tmp_path):
     """A folder goes on with a script that was made longer: what was journaled stays found (R21)."""
-    asked = QuestionRequest(
-        episode=request("m1").episode, questions=(Question(kind="cardinality", item="LIKES"),)
-    )
+    question = Question(kind="compare", item="a", candidates=("b",))
+    asked = QuestionRequest(episode=request("m1").episode, questions=(question,))
     short = ScriptedJudge(script())
-    longer = ScriptedJudge(script({"question": {"kind": "cardinality", "items": ["LIKES"]}, "answer": {}}))
+    longer = ScriptedJudge(script({"question": question.brief(), "answer": {}}))
 
     assert (short.identity, short.key(asked)) == (longer.identity, longer.key(asked))
     assert ScriptedExtractor(tmp_path / "script.jsonl").identity == "scripted-1"

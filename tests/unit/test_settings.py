@@ -63,7 +63,6 @@ def test_the_keys_are_those_of_the_interface():
         "reranker.api_key",
         "pipeline.extraction",
         "pipeline.resolution",
-        "pipeline.judging",
         "pipeline.reflect_rounds",
         "pipeline.previous_episodes",
         "pipeline.unit_tokens",
@@ -95,7 +94,7 @@ def test_the_defaults_are_those_of_the_interface():
         600,
     )
     pipeline = settings.pipeline
-    assert (pipeline.extraction, pipeline.resolution, pipeline.judging) == ("combined", "batched", "relation")
+    assert (pipeline.extraction, pipeline.resolution) == ("combined", "batched")
     assert (pipeline.reflect_rounds, pipeline.previous_episodes) == (0, 4)
     assert (pipeline.unit_tokens, pipeline.unit_overlap) == (1200, 100)
     assert (settings.runtime.window, settings.runtime.state_mb) == (128, 1024)
@@ -126,6 +125,10 @@ def test_a_relative_path_in_a_file_is_beside_that_file(tmp_path):
         (
             '[model]\nbackedn = "rules"',
             "model.backedn in {f} is not a setting. The nearest one is model.backend.",
+        ),
+        (
+            '[pipeline]\njudging = "statement"',
+            "pipeline.judging in {f} is not a setting. The nearest one is pipeline.resolution.",
         ),
         ('model = "rules"', "model in {f} is not a table: write [model] and its keys below it."),
         ('[model]\ntimeout_s = "1"', 'model.timeout_s = "1" in {f}: a number from 1 to 1000000 is needed.'),

@@ -73,7 +73,7 @@ async def test_replies_take_the_path_of_a_servers_replies_and_many_run_at_once(l
 
 async def test_the_head_of_every_prompt_of_the_pipeline_is_read_at_the_start(log):
     apart = ("extract_entities", "reflect", "extract_facts", "date_facts")
-    tasks = (*apart, "resolve_entity", "resolve_facts", "contradiction", "relate")
+    tasks = (*apart, "resolve_entity", "compare")
     engine, _, _ = built(pipeline_extraction="separate", pipeline_resolution="per_node")
     await engine.start()
     assert engine._engine.prefixes == {Prompts(shipped())[task].head[:1000] for task in tasks}

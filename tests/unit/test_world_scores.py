@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from bench.reading import ShownGraph
 from bench.scoring import Matched, Scores
 from bench.world import ToldFact, TrueFact, Truth, WorldEpisode
 from bench.world.questions import WorldQuestion, true_answers
+from bench.world.truth import TrueKey
 from kgray import times
 from kgray.graph import Fact
 from kgray.records import Draft
@@ -52,6 +53,7 @@ class Known:
     """The facts of a truth, given as they are."""
 
     given: list[TrueFact] = field(default_factory=list)
+    named_ends: set[tuple[TrueKey, int]] = field(default_factory=set)
 
     def facts(self) -> list[TrueFact]:
         return self.given
@@ -108,6 +110,74 @@ def test_a_fact_about_a_stranger_is_no_hit():
     scores = scored([fact("X", 0)], [true("acme", 0)])
 
     assert (scores.fact_recall, scores.fact_precision) == (0, 0)
+
+
+def test_a_fact_is_recognised_under_each_name_and_from_either_end():
+    """The same fact under three names of statements of their own: one is right, two stand twice."""
+    synonym = replace(fact("A", 0, 60, statement="s1"), relation="IS_EMPLOYED_AT")
+    turned = replace(fact("E1", 60, statement="s2"), source="B", relation="EMPLOYS")
+    told = [true("acme", 0, 60), true("beta", 60)]
+    asked = [WorldQuestion(("alice", "WORKS_AT"), day(at)) for at in (10, 70)]
+
+    scores = scored([synonym, turned], told)
+    twice = scored([synonym, turned, fact("B", 60, statement="s3")], told)
+
+    assert (scores.fact_recall, scores.fact_precision, scores.inv_recall, scores.duplicate_rate) == (
+        1,
+        1,
+        1,
+        0,
+    )
+    assert (twice.fact_recall, twice.fact_precision, twice.duplicate_rate) == (1, 2 / 3, 1 / 3)
+    given = scoring.graph_answers(ShownGraph(facts=[synonym, turned]), SAME, asked)
+    assert given == [{"acme"}, {"beta"}]
+
+
+def test_a_symmetric_fact_is_recognised_from_either_end():
+    people = Matched({"P0": "person-0-0", "P1": "person-0-1"}, {"person-0-0": "P0", "person-0-1": "P1"})
+    married = TrueFact(
+        key=("person-0-0", "MARRIED_TO", "person-0-1"), valid_at=day(0), invalid_at=None, episodes=()
+    )
+    asked = [WorldQuestion(("person-0-0", "MARRIED_TO"), day(1))]
+    for source, target in ("P0", "P1"), ("P1", "P0"):
+        shown = replace(fact(target, 0), source=source, relation="IS_WED_TO")
+        scores = Scores()
+        scoring.score_facts(ShownGraph(facts=[shown]), people, Known([married]), scores)  # type: ignore[arg-type]
+        assert (scores.fact_recall, scores.fact_precision) == (1, 1)
+        given = scoring.graph_answers(ShownGraph(facts=[shown]), people, asked)
+        assert given == [{"person-0-1"}]
+
+
+@pytest.mark.parametrize(
+    ("end", "recall", "precision"),
+    [
+        pytest.param(31, 1, 1, id="ended-on-its-day"),
+        pytest.param(None, 0, 1, id="still-open"),
+        pytest.param(90, 0, 0, id="ended-on-another-day"),
+    ],
+)
+def test_an_end_of_its_own_name_must_have_ended_the_state(end, recall, precision):
+    """The record of the end ("left", from then on) is no fact of the world, and does not count for it."""
+    left = replace(fact("A", 31, statement="left"), relation="LEFT")
+    truth: Any = Known([true("acme", 0, 31)], {(("alice", "WORKS_AT", "acme"), day(31))})
+    scores = Scores()
+
+    scoring.score_facts(ShownGraph(facts=[fact("A", 0, end), left]), SAME, truth, scores)
+
+    assert (scores.named_ends, scores.named_end_recall) == (1, recall)
+    assert (scores.inv_recall, scores.inv_precision, scores.fact_precision) == (recall, precision, 1)
+    asked = [WorldQuestion(("alice", "WORKS_AT"), day(40))]
+    given = scoring.graph_answers(ShownGraph(facts=[left]), SAME, asked)
+    assert given == [frozenset()]
+
+
+def test_an_end_that_stands_beside_its_open_state_is_one_too_many():
+    """A reader called it an end, no state was found for it, and it made a span of its own."""
+    left = replace(fact("A", None, 31, statement="left"), relation="LEFT")
+
+    scores = scored([fact("A", 0), left], [true("acme", 0, 31)])
+
+    assert (scores.inv_recall, scores.inv_precision) == (0, 0)
 
 
 def test_an_answer_counts_as_a_whole():

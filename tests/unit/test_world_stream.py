@@ -5,16 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from itertools import islice, pairwise
+from itertools import islice, pairwise, permutations
 
 import pytest
 
 from bench.world import World, WorldPlan
 from bench.world.files import input_row, write
+from bench.world.naming import NAMES
+from bench.world.schema import RELATIONS
 from bench.world.telling import end_of, start_of
+from bench.world.truth import key_of
 from kgray import times
 from kgray.errors import InputError
 from kgray.intake.drafts import draft_from
+from kgray.ontology import shipped
 from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Episode
 
@@ -119,6 +123,63 @@ def test_a_reply_reads_as_what_was_told(place):
     assert [f.valid_to for f in found.facts] == [end_of(s, at) for s in told.said]
 
 
+FREE = World(plan=WorldPlan(seed=3, episodes=1500, entities=200, ends=0.15, relations="free"))
+TOLD_FREELY = list(FREE)
+
+
+def test_relations_are_named_freely_and_the_same_each_time():
+    """By names that the ontology lists and by others, from either end, and ends by names of their own."""
+    names = Counter(s.name or s.relation for e in TOLD_FREELY for s in e.said)
+    ends = [s for e in TOLD_FREELY for s in e.said if s.is_named_end]
+    unlisted = [name for name in names if shipped().get(name) is None]
+
+    assert set(names) == set(NAMES)
+    assert 0.2 < sum(names[name] for name in unlisted) / names.total() < 0.9
+    assert {s.reported_as for s in ends} == {"happened", "ended", "holds"}
+    assert {s.name for s in ends} >= {"LEFT", "QUIT", "SOLD", "MOVED_FROM", "DIVORCED", "RETIRED_FROM"}
+    assert list(World(plan=FREE.plan)) == TOLD_FREELY
+    assert all(not s.name and not s.reported_as for e in EPISODES for s in e.said)
+
+
+def test_an_end_has_a_name_of_its_own_only_where_its_state_was_told():
+    told: set[tuple] = set()
+    for episode in TOLD_FREELY:
+        for fact in episode.said:
+            if fact.is_named_end:
+                assert key_of(fact) in told
+            (told.discard if fact.kind in ("ended", "denied") else told.add)(key_of(fact))
+
+
+@pytest.mark.parametrize("told", TOLD_FREELY[::25], ids=lambda told: str(told.draft.client_id))
+def test_a_free_reply_reads_as_what_was_told(told):
+    at = told.draft.reference_time or 0
+    found = parse_extraction(told.extraction_reply, as_episode(told.draft))
+    surfaces = {entity: surface for surface, entity, _ in told.mentions}
+
+    assert found.dropped == ()
+    for fact, said in zip(found.facts, told.said, strict=True):
+        name = NAMES[fact.relation]
+        ends = [found.entities[fact.source].name]
+        ends += [] if fact.target is None else [found.entities[fact.target].name]
+        expected = [surfaces[e] for e in (said.subject, said.object) if e]
+        assert name.relation == said.relation
+        assert ends == (expected[::-1] if name.reversed else expected) or (
+            RELATIONS[said.relation].symmetric and ends == expected[::-1]
+        )
+        assert fact.kind == (said.reported_as or said.kind)
+        if said.is_named_end:
+            instant = fact.valid_to if fact.kind == "ended" else fact.valid_from
+            assert (instant, fact.inferred) == (end_of(said, at), not said.until)
+
+
+def test_nobody_is_married_to_two_persons_at_one_time():
+    facts = [f for f in FREE.truth().facts() if f.key[1] == "MARRIED_TO"]
+    for one, other in permutations(facts, 2):
+        shared = {one.key[0], one.key[2]} & {other.key[0], other.key[2]}
+        if shared and one.valid_at is not None:
+            assert one.key == other.key or not other.holds_at(one.valid_at)
+
+
 def test_names_stand_in_the_text_or_speak():
     for told in EPISODES:
         for surface, _, _ in told.mentions:
@@ -183,6 +244,8 @@ def test_a_world_of_files_is_the_world(tmp_path):
         ({"alias_rate": 1.5}, "between 0 and 1"),
         ({"groups": 0}, "groups >= 1"),
         ({"step_s": 1}, "step_s >= 60"),
+        ({"ends": 2.0}, "between 0 and 1"),
+        ({"relations": "any"}, "listed or free"),
     ],
 )
 def test_a_plan_that_no_world_can_be_made_of_is_refused(wrong, reason):

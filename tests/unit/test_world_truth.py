@@ -1,6 +1,8 @@
-"""Stated truth: the timeline over what was told, with true identities (semantics section 3)."""
+"""Stated truth: the timeline over what was told, with true identities (R6-R12)."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from bench.world import ToldFact, Truth, World, WorldEpisode
 from bench.world.questions import rounds, slots_of, true_answers
@@ -80,6 +82,15 @@ def test_an_end_without_a_start_begins_nobody_knows_when():
     """Case v; an unknown start of what holds is the same."""
     assert spans(told(90, "acme", "ended")) == {("acme", None, 90)}
     assert spans(told(90, "acme", since="unknown")) == {("acme", None, None)}
+
+
+def test_an_end_of_its_own_name_is_an_end_of_the_state():
+    left = (replace(told(90, "acme", "ended", until=iso(31))[1][0], name="LEFT", reported_as="happened"),)
+    episode = told(90, "acme")[0]
+    truth = Truth.of([], (told(0, "acme"), (episode, left)))
+
+    assert [(f.key, _number(f.invalid_at)) for f in truth.facts()] == [(("alice", "WORKS_AT", "acme"), 31)]
+    assert truth.named_ends == {(("alice", "WORKS_AT", "acme"), day(31))}
 
 
 def test_what_was_known_earlier_is_asked_by_the_number_of_episodes():

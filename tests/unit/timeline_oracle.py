@@ -1,4 +1,4 @@
-"""Section 3 of the semantics, sentence by sentence, with no thought of cost: O(n^2) and worse.
+"""The rules R6-R12 of docs/semantics.md, sentence by sentence, with no thought of cost: O(n^2) and worse.
 
 It shares nothing with kgray.timeline but the values. Every question is answered by looking at all
 evidence and all spans.

@@ -1,4 +1,4 @@
-"""Answers questions with a language model: an episode's in one call, or one call a task."""
+"""Answers questions with a language model: an episode's in one call, or one call a question."""
 
 from __future__ import annotations
 
@@ -16,21 +16,13 @@ from kgray.prompting.replies import parse_answer
 from kgray.prompting.reply_schemas import answers_schema
 from kgray.records import canonical, clean_text
 
-# The task that answers a kind. The questions of `relate` share a call: names are judged beside each other.
-_TASKS: Mapping[str, str] = {
-    "entity": "resolve_entity",
-    "variant": "resolve_facts",
-    "verdict": "contradiction",
-    "relation": "relate",
-    "cardinality": "relate",
-}
-_SEES_EPISODE = frozenset({"batched", "resolve_entity"})
+_TASKS: Mapping[str, str] = {"entity": "resolve_entity", "compare": "compare"}  # by the kind of question
 _ROOM = (256, 128)  # tokens for a reply, and for each question
 _REASON = 240  # characters of a reason that are kept
 
 
 class OpenAIJudge:
-    """A judge behind HTTP. apart: a call for all relations, and one for each other question."""
+    """A judge behind HTTP. apart: a call for each question, with the prompt of its kind; else one for all."""
 
     def __init__(self, client: Client, prompts: Prompts, *, apart: bool = False) -> None:
         self._asker = Asker(client)
@@ -80,13 +72,10 @@ class OpenAIJudge:
         """Yield the prompt and the data of each call, and the indexes of its questions."""
         parts: list[tuple[str, Sequence[int]]] = [("batched", range(len(request.questions)))]
         if self._apart:
-            by_task = [(_TASKS[question.kind], place) for place, question in enumerate(request.questions)]
-            related = [place for task, place in by_task if task == "relate"]
-            parts = [("relate", related)] if related else []
-            parts += [(task, [place]) for task, place in by_task if task != "relate"]
+            parts = [(_TASKS[question.kind], [place]) for place, question in enumerate(request.questions)]
         for task, places in parts:
-            episode = request.episode if task in _SEES_EPISODE else None
-            yield self._prompts[task], questions_data(episode, [request.questions[i] for i in places]), places
+            questions = [request.questions[place] for place in places]
+            yield self._prompts[task], questions_data(request.episode, questions), places
 
 
 def _faults(reply: Mapping[str, Any], questions: Sequence[Question], said: dict[int, Answer]) -> list[str]:

@@ -1,0 +1,297 @@
+"""Compare a fact with known statements that may say the same, contradict it, or be ended by it (R17a-R17c).
+
+A model answers for each pair `same`, `contradicts`, `ends` or `independent`; an answer that is not allowed
+for its pair counts as independent. The ontology answers first: two different listed names are independent,
+and the cardinality of one name says which of its statements exclude each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kgray.derivation.names import Relations
+from kgray.derivation.statements import NAMELESS, Statement, StatementKey
+from kgray.ingest.candidates import quantised
+from kgray.ingest.state import Case, Quantised, span_of
+from kgray.ports import Question
+from kgray.records import Evidence, ExtractedFact, Place, Value
+from kgray.times import Instant
+
+MAX_COMPARED = 15
+# Of an entity with more statements the newest are looked at, so that a long history costs no more.
+NEWEST = 128
+_DECLARED = frozenset({"single", "single_object", "many"})
+_CLOSING = frozenset({"ended", "denied"})
+# Cosines from which two statements about one thing are compared although nothing but that thing ties them, by
+# the beginning of the embedder's identity. Measured for the hashing embedder only (docs/quality.md); the
+# others are estimates, as their weights were not at hand.
+_FLOORS = (("hashing", 0.5), ("minilm", 0.6), ("bge", 0.7))
+_OTHER_FLOOR = 0.7
+
+Span = tuple[Instant | None, Instant | None]
+
+
+def statement_floor(embedder: str) -> float:
+    """Return the cosine from which statements about one thing are compared, by the embedder's identity."""
+    return next((floor for start, floor in _FLOORS if embedder.startswith(start)), _OTHER_FLOOR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFact:
+    """A fact of the episode, with its ends as they resolved.
+
+    key     with its relation name folded; swapped: whether the key has the ends the other way round
+    names   of its ends, as the episode has them
+    """
+
+    fact: ExtractedFact
+    place: Place
+    subject: str
+    target: str | Value
+    key: StatementKey
+    swapped: bool
+    names: tuple[str, ...]
+
+    def connects(self, statement: Statement) -> bool:
+        """Whether a statement has the same ends, in either direction."""
+        return {self.subject, self.target} == {statement.subject, statement.key[2]}
+
+    def is_reversed(self, statement: Statement) -> bool:
+        """Whether its ends stand the other way round than in the statement's founding evidence."""
+        return isinstance(self.target, str) and (self.subject != statement.subject) != statement.turned
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The statements with which a fact was compared, by answer; each by birth."""
+
+    same: Statement | None = None
+    contradicts: tuple[Statement, ...] = ()
+    ends: tuple[Statement, ...] = ()
+    independent: tuple[Statement, ...] = ()
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class EpisodeStatements:
+    """The statements that the facts so far have made, by id and by what they share, oldest first."""
+
+    made: dict[str, Statement] = field(default_factory=dict)
+    # By key, ("s", subject, relation), ("o", object, relation) and both ends: an episode may make 10,000.
+    by: dict[tuple[object, ...], list[Statement]] = field(default_factory=dict)
+
+    def add(self, statement: Statement) -> None:
+        """Add a new statement."""
+        self.made[statement.id] = statement
+        subject, relation, target = statement.key
+        for key in (statement.key, ("s", subject, relation), ("o", target, relation), (subject, target)):
+            self.by.setdefault(key, []).append(statement)
+
+
+@dataclass(slots=True)
+class Comparer:
+    """Compares the facts of one episode, in their order."""
+
+    case: Case
+    relations: Relations
+    new: EpisodeStatements = field(default_factory=EpisodeStatements)
+
+    def compare(
+        self, new: NewFact, known: Sequence[Statement], own: Statement | None = None
+    ) -> Compared | None:
+        """Return what a fact is to its candidates; None while the question is open.
+
+        known   the statements of its key that it may be a variant of
+        own     the stored statement that it supports, where code has found it. Then only statements count
+                that it
+                was never compared with, and whose spans met none of its spans before
+        """
+        candidates = self._candidates(new, known, own) if self._is_asked_about(new) else []
+        if self.case.asked.statement_vectors:
+            return None
+        if not candidates:
+            return Compared()
+        question = Question(
+            kind="compare", item=new.fact.text, candidates=tuple(self.sentence(s) for s in candidates)
+        )
+        answer = self.case.answer(question)
+        if answer is None:
+            return None
+        sorted_out: dict[str, list[Statement]] = {}
+        for statement, word in zip(candidates, answer["answers"], strict=True):
+            allowed = word if self._allows(new, statement, word, own) else "independent"
+            sorted_out.setdefault(allowed, []).append(statement)
+        same, *others = sorted_out.get("same", [None])
+        rest = [*sorted_out.get("independent", ()), *(s for s in others if s is not None)]
+        contradicts, ends = (tuple(sorted_out.get(word, ())) for word in ("contradicts", "ends"))
+        return Compared(same, contradicts, ends, tuple(rest), str(answer.get("reason", "")))
+
+    def _is_asked_about(self, new: NewFact) -> bool:
+        """Whether a fact is compared at all: a triple only where people declared `depends`."""
+        if self.case.episode.kind != "triples":
+            return True
+        return self.relations.traits(new.key[1]).cardinality == "depends"
+
+    def sentence(self, statement: Statement) -> str:
+        """Return the sentence that stands for a statement in questions (R17a, R21)."""
+        return self.case.state.graph.sentence(statement)
+
+    def _allows(self, new: NewFact, statement: Statement, word: str, own: Statement | None) -> bool:
+        is_event = new.fact.kind == "happened"
+        match word:
+            case "same":
+                alike = is_event == statement.is_event and new.fact.kind not in _CLOSING
+                return alike and own is None and new.connects(statement)
+            case "contradicts":
+                return not statement.is_event and new.fact.kind == "holds"
+            case "ends":
+                return not statement.is_event and new.connects(statement)
+        return False
+
+    def _candidates(self, new: NewFact, known: Sequence[Statement], own: Statement | None) -> list[Statement]:
+        """Return at most MAX_COMPARED statements, by birth; the most alike of the first classes first."""
+        classes: list[list[Statement]] = []
+        seen = {own.id} if own is not None else set()
+        for members in (known, self._between(new), self._beside(new), self._around(new)):
+            fresh = [s for s in members if s.id not in seen]
+            seen.update(s.id for s in fresh)
+            classes.append([s for s in fresh if self._is_open(new, s, own)])
+        vector, floor = self._wording_vector(new), self.case.rules.statement_floor
+        near = [(self._cosine(vector, s), s) for s in classes.pop()]
+        # Nothing but its nearness speaks for a statement of the last class.
+        classes.append([s for cosine, s in near if cosine >= floor])
+        chosen: list[Statement] = []
+        for each in classes:
+            room = MAX_COMPARED - len(chosen)
+            if len(each) > room:  # the most alike, then the oldest
+                alike = {s.id: self._cosine(vector, s) for s in each}
+                each.sort(key=lambda s: (-alike[s.id], s.born, s.id))
+            chosen += each[:room]
+        return sorted(chosen, key=lambda s: (s.born, s.id))
+
+    def _between(self, new: NewFact) -> list[Statement]:
+        """Return the statements between the same two ends, in either direction.
+
+        Of the same message only those that `_may_clash`.
+        """
+        ends: list[tuple[str, str | Value]] = [(new.subject, new.target)]
+        if isinstance(new.target, str):
+            ends.append((new.target, new.subject))
+        graph = self.case.state.graph
+        stored = [graph.statements[id_] for pair in ends for id_ in graph.by_ends.get(pair) or ()]
+        if new.fact.only:  # two fields of one record are independent
+            return stored
+        made = (s for pair in ends for s in self.new.by.get(pair, ()))
+        return [*stored, *(s for s in made if _may_clash(s.first, new.fact))]
+
+    def _beside(self, new: NewFact) -> list[Statement]:
+        """Return the statements of the same subject and relation, of the same message as in `_between`."""
+        graph, (subject, relation, _) = self.case.state.graph, new.key
+        slot = graph.slots.get(("s", subject, relation)) or ()
+        stored = [graph.statements[id_] for id_ in slot[-NEWEST:]]
+        if new.fact.only:
+            return []
+        made = self.new.by.get(("s", subject, relation), ())
+        return [*stored, *(s for s in made[-NEWEST:] if _may_clash(s.first, new.fact))]
+
+    def _around(self, new: NewFact) -> list[Statement]:
+        """Return the stored statements with one of its ends."""
+        if new.fact.kind != "holds":
+            return []
+        graph = self.case.state.graph
+        ends = [new.subject, *([new.target] if isinstance(new.target, str) else [])]
+        return [graph.statements[id_] for end in ends for id_ in (graph.about.get(end) or ())[-NEWEST:]]
+
+    def _is_open(self, new: NewFact, statement: Statement, own: Statement | None) -> bool:
+        """Whether a model must say what the fact and a statement are to each other."""
+        is_variant = statement.key == new.key
+        if statement.is_event and new.fact.kind != "happened":
+            return False
+        if new.fact.kind == "happened" and (statement.is_event or is_variant):
+            same_day = statement.is_event and statement.first.valid_from == new.fact.valid_from
+            return same_day and not is_variant and self._is_undeclared(new, statement)
+        if is_variant:
+            is_wanted = self.case.episode.kind != "triples" and statement.standing[0] != NAMELESS
+        else:
+            is_wanted = self._is_undeclared(new, statement)
+        if not is_wanted:
+            return False
+        spans = self._spans(statement)
+        if own is None:
+            return is_variant or _meet([_claim(new.fact)], spans)
+        if self.case.state.graph.verdict(own.id, statement.id) is not None:
+            return False
+        return _meet([_claim(new.fact)], spans) and not _meet(self._spans(own), spans)
+
+    def _is_undeclared(self, new: NewFact, statement: Statement) -> bool:
+        """Whether the ontology leaves open what two statements of different keys are to each other."""
+        relation = new.key[1]
+        if relation == statement.relation:
+            return self.relations.traits(relation).cardinality not in _DECLARED
+        if self.case.episode.kind == "triples":
+            return False
+        return not self.case.rules.ontology.are_independent(new.fact.relation, statement.relation)
+
+    def _spans(self, statement: Statement) -> list[Span]:
+        if statement.id in self.new.made:
+            return [span_of(statement.first)]
+        return self.case.state.spans(statement.id)
+
+    def _wording_vector(self, new: NewFact) -> Quantised | None:
+        embedding = self.case.answers.vectors.get(new.fact.text)
+        return None if embedding is None else quantised(embedding.vector)
+
+    def _cosine(self, vector: Quantised | None, statement: Statement) -> float:
+        """Return the cosine with a statement's vector; -1 for one that is missing, or must be read first."""
+        case = self.case
+        other = case.state.statement_vector(statement.id)
+        if other is None and (said := case.answers.vectors.get(statement.wording)) is not None:
+            other = quantised(said.vector)
+        if other is None and statement.id in case.state.graph.statements:
+            if statement.id not in case.answers.statement_vectors:
+                if statement.id not in case.asked.statement_vectors:
+                    case.asked.statement_vectors.append(statement.id)
+                return -1.0
+            other = case.answers.statement_vectors[statement.id]
+        if vector is None or other is None:
+            return -1.0
+        a, b = vector.astype(np.int64), other.astype(np.int64)
+        return float(a @ b) / math.sqrt(float(a @ a) * float(b @ b) or 1.0)
+
+
+def _may_clash(one: Evidence | ExtractedFact, other: Evidence | ExtractedFact) -> bool:
+    """Whether two facts of one message may exclude or end each other.
+
+    Two in the present tense hold together, and two events took place: a speaker seldom contradicts himself.
+    """
+    if one.kind == "happened" and other.kind == "happened":
+        return False
+    return not (_is_present(one) and _is_present(other))
+
+
+def _is_present(said: Evidence | ExtractedFact) -> bool:
+    return said.kind == "holds" and said.inferred and said.valid_to is None
+
+
+def _claim(fact: ExtractedFact) -> Span:
+    """Return the time for which a fact is compared: of an event its instant, of a denial any time."""
+    if fact.kind == "happened":
+        return fact.valid_from, fact.valid_from
+    return span_of(fact)
+
+
+def _meet(some: Iterable[Span], others: Iterable[Span]) -> bool:
+    """Whether one of some spans and one of the others, which has a length, have an instant in common."""
+    spans = [span for span in others if span[0] is None or span[0] != span[1]]
+    return any(_overlap(a, b) for a in some for b in spans)
+
+
+def _overlap(a: Span, b: Span) -> bool:
+    if a[0] is not None and a[0] == a[1]:  # an instant
+        return (b[0] is None or b[0] <= a[0]) and (b[1] is None or a[0] < b[1])
+    starts_before_end = a[0] is None or b[1] is None or a[0] < b[1]
+    return starts_before_end and (b[0] is None or a[1] is None or b[0] < a[1])

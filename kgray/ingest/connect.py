@@ -1,0 +1,334 @@
+"""Find or make the statement of each fact of an episode (R17b, R17c, R18).
+
+A fact whose sentence says nothing beyond a known statement of its key supports that statement. Any other is
+compared with candidates (`compare.py`), and a model's answer attaches it, ends a state under another name, or
+says which statements exclude it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import count
+from typing import Any
+
+from kgray.derivation.names import Relations
+from kgray.derivation.statements import (
+    NAMELESS,
+    Statement,
+    StatementKey,
+    fold_key,
+    marks_of,
+    names_variant,
+    says_same,
+)
+from kgray.ingest.compare import NEWEST, Compared, Comparer, NewFact
+from kgray.ingest.resolve import Resolved
+from kgray.ingest.state import Case
+from kgray.ontology import Ontology
+from kgray.records import Evidence, EvidenceKind, ExtractedFact, Place, Value, Verdict, statement_id
+
+RECORD = "record"  # the judge of pairs of fields of a JSON record
+_CLOSING = frozenset({"ended", "denied"})
+# The fields that evidence takes over from a fact.
+_COPIED = "kind relation text value valid_from valid_to from_precision to_precision inferred".split()
+_WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
+_ENDING = re.compile(r"(?<=...)(?:ing|ed|es|s|en)\Z")
+# Words that add nothing to what a statement says: articles, pronouns, prepositions, auxiliaries and words of
+# time.
+_EMPTY = frozenset(
+    """a about again all already also am an and any anymore are as at back be been being but by can currently
+    did do does done for from had has have having he her here him his i in into is it its just last longer me
+    more my new newly no not now of on or our out over own recently she since so some still than that the
+    their them then there these they this those to today too up us very was we were what when where which who
+    will with would yet you your ago day days month months week weeks year years aber als am an auch auf aus
+    bei beim bin bis da das dem den der des die dies durch ein eine einem einen einer er es für hat habe haben
+    heute ich ihr ihre im in ist jetzt mehr mein meine mit nach neu nicht noch nun schon seit sein seine sich
+    sie sind über um und uns unser vom von vor war waren wir wird wurde zu zum zur au aux avec ce cette dans
+    de depuis des du elle en est et il ils je la le les leur lui ma mais mon nous on par pas plus pour qui sa
+    se ses son sont sur un une vous al con del desde el ella en es esta este estoy la las lo los me mi muy más
+    no nos para pero por que se ser si sin
+    su sus también un una uno y ya yo""".split()
+)
+
+
+@dataclass(slots=True)
+class Connected:
+    """The evidence and the verdicts of an episode, and the statements that it makes."""
+
+    evidence: list[Evidence] = field(default_factory=list)
+    made: dict[str, Statement] = field(default_factory=dict)
+    births: dict[str, Place] = field(default_factory=dict)
+    verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
+
+
+def connect(case: Case, resolved: Resolved, relations: Relations) -> Connected:
+    """Return the evidence of all facts; while its question is open, a fact makes a new statement."""
+    return _Connector(case, resolved, relations).connect()
+
+
+class _Connector:
+    def __init__(self, case: Case, resolved: Resolved, relations: Relations) -> None:
+        self.case, self.resolved, self.relations = case, resolved, relations
+        self.comparer = Comparer(case, relations)
+        self.result = Connected(made=self.comparer.new.made)
+        facts = case.extraction.facts
+        self._later = count(len(facts))  # ordinals of evidence besides the one of each fact
+        self._verdicts = count()
+        self._sharing: dict[str, list[int]] = {}  # the ordinals of the facts by their text (R18)
+        for ordinal, fact in enumerate(facts):
+            self._sharing.setdefault(fact.text, []).append(ordinal)
+
+    def connect(self) -> Connected:
+        for ordinal, fact in enumerate(self.case.extraction.facts):
+            place = (self.case.episode.sequence, ordinal)
+            new = self._resolved(fact, place)
+            if new is None:  # it connects an entity with itself, and derives nothing (R16)
+                self._record(fact, place, statement_id(self.case.episode.group, place), 0)
+            else:
+                self._connect(new)
+        self.result.evidence.sort(key=lambda item: item.ordinal)
+        return self.result
+
+    def _resolved(self, fact: ExtractedFact, place: Place) -> NewFact | None:
+        entities, stored = self.resolved.entity_ids, self.case.state.graph.entities
+
+        def born_of(entity: str) -> Place:
+            return (self.resolved.new_entities.get(entity) or stored[entity]).born
+
+        subject = entities[fact.source]
+        target = fact.value if fact.target is None else entities[fact.target]
+        key, swapped, _ = fold_key(self.relations, born_of, fact.relation, subject, target)
+        if key is None or target is None:
+            return None
+        listed = self.case.extraction.entities
+        names = tuple(listed[i].name for i in (fact.source, fact.target) if i is not None)
+        return NewFact(
+            fact=fact, place=place, subject=subject, target=target, key=key, swapped=swapped, names=names
+        )
+
+    def _connect(self, new: NewFact) -> None:
+        known = self._known(new.key)
+        statement = self._matching(new, known)
+        if statement is not None:
+            compared = self._compare_again(new, statement)
+            self._support(new, statement)
+            self._judge(statement, compared)
+            return
+        compared = self.comparer.compare(new, self._variants(new, known)) or Compared()
+        if compared.same is not None:
+            self._support(new, compared.same)
+            self._judge(compared.same, compared)
+        elif compared.ends and new.fact.kind in _CLOSING:
+            first, *others = compared.ends
+            self._support(new, first)
+            self._end(new, others)
+        else:
+            made = self._make(new, max((s.variant for s in known if s.key == new.key), default=-1) + 1)
+            self._judge(made, compared)
+            self._end(new, compared.ends)
+
+    def _known(self, key: StatementKey) -> list[Statement]:
+        """Return the statements with a key, by birth; it may be the key of attached evidence."""
+        graph = self.case.state.graph
+        ids = dict.fromkeys((*(graph.buckets.get(key) or ()), *(graph.attached.get(key) or ())))
+        found = [graph.statements[id_] for id_ in ids]
+        found += self.comparer.new.by.get(key, ())
+        return sorted(found, key=lambda s: (s.born, s.id))
+
+    def _matching(self, new: NewFact, known: Sequence[Statement]) -> Statement | None:
+        """Return the statement of the key that the fact supports without a question; None = none."""
+        fact = new.fact
+        if not known:
+            return None
+        if fact.kind == "happened":
+            return next((s for s in known if says_same(s.first, fact)), None)
+        if fact.kind in _CLOSING and not names_variant(marks_of(fact), new.names):
+            return min(known, key=lambda s: s.standing)  # it speaks of all variants (R6)
+        if fact.kind != "denied":
+            known = [s for s in known if not s.is_event]
+        if fact.kind in _CLOSING:
+            return self._closed(new, known)
+        return self._repeated(new, known)
+
+    def _repeated(self, new: NewFact, known: Sequence[Statement]) -> Statement | None:
+        """Return the statement whose sentence has the marks and all content words of the new sentence."""
+        fact = new.fact
+        # The default sentence of a triple adds nothing to it. It says again the variant that names none, else
+        # the first that was said before it: that one may hold still.
+        if self.case.episode.kind == "triples" and not (fact.text and '"text":' in self.case.episode.text):
+            own = (self.case.episode.reference_time, *new.place)
+            plain = (s for s in known if not names_variant(s.marks, new.names))
+            before = (s for s in known if not s.claims or min(c.said for c in s.claims) < own)
+            return next(plain, None) or next(before, None)
+        marks = marks_of(fact)
+        return next((s for s in known if s.marks == marks and not self._exceeds(new, s)), None)
+
+    def _exceeds(self, new: NewFact, statement: Statement) -> bool:
+        """Whether the new sentence has a content word that the statement's sentence lacks."""
+        empty = _stems(" ".join((*new.names, *_relation_words(new.fact.relation, self.case.rules.ontology))))
+        return not _stems(new.fact.text) <= _stems(self.comparer.sentence(statement)) | empty
+
+    def _closed(self, new: NewFact, known: Sequence[Statement]) -> Statement | None:
+        """Return the variant that an end or a denial names by its marks, or the one last said to hold."""
+        numbers, _, qualifiers = marks_of(new.fact)
+        for statement in known:
+            if (statement.marks[0], statement.marks[2]) == (numbers, qualifiers):
+                return statement
+        if qualifiers or not known:
+            return None
+        own = (self.case.episode.reference_time, *new.place)
+
+        def last_said(statement: Statement) -> tuple[int, int, int]:
+            if not statement.claims:  # made by this very episode
+                return (own[0], *statement.born)
+            held = [c.said for c in statement.claims if c.kind == "holds" and c.said < own]
+            return max(held, default=(-(1 << 62), *statement.born))
+
+        return max(known, key=last_said)
+
+    def _variants(self, new: NewFact, known: Sequence[Statement]) -> list[Statement]:
+        """Return the statements of its key that a fact may be a variant of, or may end."""
+        if new.fact.kind == "happened" or self.case.episode.kind == "triples":
+            return []
+        return [s for s in known if not s.is_event and s.standing[0] != NAMELESS]
+
+    def _compare_again(self, new: NewFact, statement: Statement) -> Compared:
+        """Compare a stored statement whose span the new evidence makes meet others (R17a)."""
+        if new.fact.kind != "holds" or statement.id in self.comparer.new.made:
+            return Compared()
+        return self.comparer.compare(new, (), statement) or Compared()
+
+    def _support(self, new: NewFact, statement: Statement) -> None:
+        self._record(
+            new.fact, new.place, statement.id, statement.variant, names=new.names, born=statement.born,
+            is_reversed=new.is_reversed(statement),
+        )  # fmt: skip
+        self._exclude_fields(new, statement)
+
+    def _make(self, new: NewFact, variant: int) -> Statement:
+        """Make a new statement of a fact."""
+        id_ = statement_id(self.case.episode.group, new.place)
+        evidence = self._record(new.fact, new.place, id_, variant, names=new.names)
+        subject, relation, target = new.key
+        entity, value = (None, target) if isinstance(target, Value) else (target, None)
+        statement = Statement(
+            id_, new.place, subject, relation, entity, value, variant, evidence, new.swapped, new.fact.only
+        )
+        self._exclude_fields(new, statement)
+        self.comparer.new.add(statement)
+        return statement
+
+    def _end(self, new: NewFact, ended: Sequence[Statement]) -> None:
+        """Record that a fact under another name ends states, at its instant and with its sentence (R17b)."""
+        fact = new.fact
+        kind: EvidenceKind = "denied" if fact.kind == "denied" else "ended"
+        at, precision = fact.valid_to, fact.to_precision
+        if fact.kind in ("happened", "holds"):
+            at, precision = fact.valid_from, fact.from_precision
+        if at is None and kind == "ended":
+            at, precision = self.case.episode.reference_time, "instant"
+        for statement in ended:
+            names = ("valid_from", "from_precision", "valid_to", "to_precision")
+            dates: dict[str, Any] = dict.fromkeys(names)
+            if kind == "ended":
+                dates |= {"valid_to": at, "to_precision": precision}
+            self._record(
+                fact, (new.place[0], next(self._later)), statement.id, statement.variant, born=statement.born,
+                is_reversed=new.is_reversed(statement), changed={"kind": kind, **dates},
+            )  # fmt: skip
+
+    def _record(
+        self,
+        fact: ExtractedFact,
+        place: Place,
+        statement: str,
+        variant: int,
+        *,
+        names: Sequence[str] = (),
+        born: Place | None = None,
+        is_reversed: bool = False,
+        changed: Mapping[str, Any] | None = None,
+    ) -> Evidence:
+        """Add the evidence of a fact about a statement; without `born` it founds the statement."""
+        # After a split a part may have an id that is not recorded yet: this evidence records it (R16).
+        self.result.births.setdefault(statement, born or place)
+        same, closes = self._sharing[fact.text], fact.kind in _CLOSING
+        evidence = Evidence(
+            sequence=place[0],
+            ordinal=place[1],
+            statement=statement,
+            variant=variant,
+            subject=fact.source,
+            object=fact.target,
+            **({name: getattr(fact, name) for name in _COPIED} | dict(changed or {})),
+            fact_group=same[0] if len(same) > 1 else None,
+            every_variant=closes and changed is None and not names_variant(marks_of(fact), names),
+            is_reversed=is_reversed,
+            is_field=fact.only,
+        )
+        self.result.evidence.append(evidence)
+        return evidence
+
+    def _judge(self, statement: Statement, compared: Compared) -> None:
+        """Record a verdict on each compared pair that contradicts or is independent."""
+        judge, reason = self.case.rules.judge, compared.reason
+        for others, is_exclusive in ((compared.contradicts, True), (compared.independent, False)):
+            for other in others:
+                if other.id != statement.id and not statement.is_event and not other.is_event:
+                    self._add_verdict(statement, other, is_exclusive, judge, reason)
+
+    def _exclude_fields(self, new: NewFact, statement: Statement) -> None:
+        """Let a field of a record exclude the former values of the same field of the same record (R17)."""
+        if not new.fact.only:
+            return
+        graph, relation = self.case.state.graph, statement.relation
+        is_flipped = self.relations.folded(new.fact.relation).flipped
+        if self.relations.traits(relation).cardinality == ("single_object" if is_flipped else "single"):
+            return  # the slot says it
+        record = statement.object if is_flipped else statement.subject
+        stored = [graph.statements[id_] for id_ in (graph.about.get(record or "") or ())[-NEWEST:]]
+        made = self.comparer.new.by.get(("o" if is_flipped else "s", record, relation), ())
+        for other in (*stored, *made):
+            end = other.object if is_flipped else other.subject
+            if (other.relation, end, other.in_field) == (
+                relation,
+                record,
+                True,
+            ) and other.key != statement.key:
+                self._add_verdict(statement, other, True, RECORD)
+
+    def _add_verdict(
+        self, one: Statement, other: Statement, is_exclusive: bool, judge: str, reason: str = ""
+    ) -> None:
+        a, b = min(one.id, other.id), max(one.id, other.id)
+        if (a, b) in self.result.verdicts or self.case.state.graph.verdict(a, b) is not None:
+            return
+        self.result.verdicts[a, b] = Verdict(
+            sequence=self.case.episode.sequence,
+            ordinal=next(self._verdicts),
+            a=a,
+            b=b,
+            exclusive=is_exclusive,
+            judge=judge,
+            reason=reason,
+        )
+
+
+def _relation_words(name: str, ontology: Ontology) -> Iterator[str]:
+    """Yield the words of a relation's name, and the words by which the ontology recognises it."""
+    for each in {name, ontology.main_name(name)}:
+        yield each.replace("_", " ")
+        if (kind := ontology.get(each)) is not None:
+            yield kind.text
+            for phrases in (kind.phrases, kind.starts, kind.ends, kind.events, kind.nouns):
+                yield from phrases
+
+
+@lru_cache(maxsize=16_384)
+def _stems(text: str) -> frozenset[str]:
+    """Return the stems of the content words of a text, in lower case."""
+    words = (word.replace("’", "'").removesuffix("'s") for word in _WORD.findall(text.casefold()))
+    return frozenset(_ENDING.sub("", word).rstrip("e") for word in words if word not in _EMPTY)

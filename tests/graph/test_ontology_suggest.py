@@ -1,0 +1,272 @@
+"""What the answers of models speak for, from records by hand on each store: `kgray ontology suggest`."""
+
+from __future__ import annotations
+
+import asyncio
+import tomllib
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from kgray import kinds, rows
+from kgray.errors import InputError
+from kgray.graph import Entity, Fact
+from kgray.memory import Memory
+from kgray.memory.ontology_check import faults_of
+from kgray.memory.ontology_suggest import settings_of, suggestions
+from kgray.ontology import Ontology, shipped
+from kgray.ports import Store
+from kgray.records import Evidence, Mention, Value, Verdict
+from tests.graph.by_hand import append, changes, draft, episode_row
+
+
+@dataclass
+class Group:
+    """A group that is filled by hand: one episode a piece of evidence."""
+
+    store: Store
+    name: str
+    texts: dict[str, str] = field(default_factory=dict)  # statement -> its first sentence
+
+    def say(
+        self,
+        statement: str,
+        relation: str,
+        subject: str,
+        value: str,
+        *,
+        is_reversed: bool = False,
+        **row: Any,
+    ) -> None:
+        """Commit an episode with one piece of evidence; the first of a statement shows its fact."""
+        text = f"{subject} {relation.lower()} {value}"
+        sent = draft(text, group=self.name)
+        (sequence,) = append(self.store, sent)
+        mention = Mention(sequence=sequence, ordinal=0, surface=subject, entity=f"E-{subject}", sentence=text)
+        said = Evidence(
+            sequence=sequence, ordinal=0, statement=statement, variant=0, kind="holds", relation=relation,
+            text=text, subject=0, value=Value("text", value), valid_from=5, is_reversed=is_reversed,
+        )  # fmt: skip
+        puts: dict[Any, list[Any]] = {
+            kinds.EPISODES: [episode_row(sent, sequence, state=kinds.COMMITTED, ended_at=sequence, **row)],
+            kinds.MENTIONS: [rows.mention_row(mention)],
+            kinds.EVIDENCE: [rows.evidence_row(said, statement)],
+        }
+        if statement not in self.texts:
+            self.texts[statement] = text
+            fact = Fact(
+                id=f"F-{statement}", statement=statement, source=f"E-{subject}", relation=relation, text=text,
+                created_at=sequence, value=Value("text", value), valid_at=5, episodes=(sent.id,),
+            )  # fmt: skip
+            puts[kinds.FACTS] = [rows.fact_row(fact)]
+            puts[kinds.ENTITIES] = [
+                rows.entity_row(Entity(id=f"E-{subject}", name=subject, born=(sequence, 0)))
+            ]
+        self.store.apply([changes(sequence, sequence, puts, group=self.name)])
+
+    def judge(
+        self, a: str, b: str, *, exclusive: bool, judge: str = "some-model", retired: bool = False
+    ) -> None:
+        """Commit an episode that brings nothing but a verdict."""
+        (sequence,) = append(self.store, draft(f"{a} and {b}", group=self.name))
+        verdict = Verdict(
+            sequence=sequence, ordinal=0, a=min(a, b), b=max(a, b), exclusive=exclusive, judge=judge
+        )
+        row = rows.verdict_row(verdict, sequence)
+        row = (*row[:-1], sequence) if retired else row
+        self.store.apply([changes(sequence, sequence, {kinds.VERDICTS: [row]}, group=self.name)])
+
+    def compare(self, first: str, second: str, *answers: bool, judge: str = "some-model") -> None:
+        """Commit a pair of statements of two names, of one subject, for each answer (exclusive or not)."""
+        for number, exclusive in enumerate(answers):
+            ids = [f"{relation}-{number}-{end}" for end, relation in enumerate((first, second))]
+            for end, (id_, relation) in enumerate(zip(ids, (first, second), strict=True)):
+                self.say(id_, relation, f"Ann{number}", f"thing {end}")
+            self.judge(*ids, exclusive=exclusive, judge=judge)
+
+    def found(self, ontology: Ontology | None = None, limit: int = 50) -> list[tuple[Any, ...]]:
+        """Return (kind, names, value) of what is suggested."""
+        every = suggestions(self.store, self.name, ontology or shipped(), limit=limit)
+        return [(one.kind, one.names, one.value) for one in every]
+
+
+@pytest.fixture
+def hand(store, group):
+    with store.writing():
+        yield Group(store, group)
+
+
+def test_names_that_were_independent_three_times_and_never_exclusive_are_suggested(hand):
+    hand.compare("PAINTED", "SKETCHED", False, False, False)
+    (one,) = suggestions(hand.store, hand.name, shipped(), limit=50)
+    assert (one.kind, one.names) == ("independent", ("PAINTED", "SKETCHED"))
+    assert one.counts == {"independent": 3, "exclusive": 0, "same": 0, "reversed": 0}
+    assert one.examples == (hand.texts["PAINTED-0-0"], hand.texts["SKETCHED-0-1"])
+    assert one.settings == '[ontology.relations.PAINTED]\nindependent = ["SKETCHED"]\n'
+    declared = tomllib.loads(one.settings)["ontology"]["relations"]
+    assert hand.found(shipped().extended(declared)) == []
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [(False, False), (False, False, False, True), (True, True, True)],
+    ids=["two", "mixed", "exclusive"],
+)
+def test_fewer_or_other_answers_about_two_names_suggest_nothing(hand, answers):
+    hand.compare("PAINTED", "SKETCHED", *answers)
+    assert hand.found() == []
+
+
+@pytest.mark.parametrize("judge", ["record", "upgrade"])
+def test_verdicts_of_no_model_do_not_count(hand, judge):
+    hand.compare("PAINTED", "SKETCHED", False, False, False, judge=judge)
+    assert hand.found() == []
+
+
+def test_of_two_verdicts_on_one_pair_the_newest_counts_and_a_retired_one_does_not(hand):
+    hand.compare("PAINTED", "SKETCHED", True, False, False)
+    assert hand.found() == []
+    hand.judge("PAINTED-0-0", "SKETCHED-0-1", exclusive=False)
+    assert hand.found() == [("independent", ("PAINTED", "SKETCHED"), "")]
+    hand.judge("PAINTED-0-0", "SKETCHED-0-1", exclusive=True, retired=True)
+    assert hand.found() == [("independent", ("PAINTED", "SKETCHED"), "")]
+
+
+def test_what_was_retracted_does_not_count(hand):
+    for number in range(3):
+        hand.say(f"a{number}", "PAINTED", f"Ann{number}", "a barn", retired_at=9 if number == 0 else None)
+        hand.say(f"b{number}", "SKETCHED", f"Ann{number}", "a boat")
+        hand.judge(f"a{number}", f"b{number}", exclusive=False)
+    assert hand.found() == []
+
+
+def test_a_listed_name_gets_the_table_by_its_main_name(hand):
+    hand.compare("LOVES", "ADMIRES", False, False, False)
+    (one,) = suggestions(hand.store, hand.name, shipped(), limit=50)
+    assert one.settings == '[ontology.relations.LIKES]\nindependent = ["ADMIRES"]\n'
+
+
+def test_the_table_keeps_what_the_settings_declare_already(hand):
+    hand.compare("PAINTED", "SKETCHED", False, False, False)
+    ontology = shipped().extended({"PAINTED": {"independent": ["CARVED"]}})
+    (one,) = suggestions(hand.store, hand.name, ontology, limit=50)
+    assert one.settings == '[ontology.relations.PAINTED]\nindependent = ["CARVED", "SKETCHED"]\n'
+
+
+@pytest.mark.parametrize(("is_reversed", "kind"), [(False, "same_as"), (True, "inverse_of")])
+def test_names_that_say_one_statement_are_suggested_as_one(hand, is_reversed, kind):
+    for number in range(3):
+        hand.say(f"s{number}", "SUPERVISED", f"Ann{number}", "Bob")
+        hand.say(f"s{number}", "OVERSAW", f"Ann{number}", "Bob", is_reversed=is_reversed)
+    hand.say("s3", "OVERSAW", "Zoe", "Bob")  # the name that is used more often is kept
+    (one,) = suggestions(hand.store, hand.name, shipped(), limit=50)
+    assert (one.kind, one.names) == (kind, ("SUPERVISED", "OVERSAW"))
+    assert set(one.examples) == {"Ann0 supervised Bob", "Ann0 oversaw Bob"}
+    assert one.settings == (
+        f'[ontology.relations.OVERSAW]\n\n[ontology.relations.SUPERVISED]\n{kind} = "OVERSAW"\n'
+    )
+
+
+def test_an_inverse_in_the_ontology_and_an_exchange_of_ends_make_a_synonym(hand):
+    """EMPLOYS is WORKS_AT the other way round: what is reversed to it is as WORKS_AT is."""
+    for number in range(3):
+        hand.say(f"s{number}", "EMPLOYS", f"Acme{number}", "Bob")
+        hand.say(f"s{number}", "TOILS_FOR", "Bob", f"Acme{number}", is_reversed=True)
+    assert hand.found() == [("same_as", ("TOILS_FOR", "WORKS_AT"), "")]
+
+
+def test_names_that_are_now_one_and_now_two_are_not_suggested(hand):
+    for number in range(3):
+        hand.say(f"s{number}", "PAINTED", f"Zoe{number}", "Bob")
+        hand.say(f"s{number}", "SKETCHED", f"Zoe{number}", "Bob")
+    hand.compare("PAINTED", "SKETCHED", False, False, False)
+    assert hand.found() == []
+
+
+@pytest.mark.parametrize(
+    ("answers", "value"),
+    [
+        ((True, True, True), "single"),
+        ((True,) * 9 + (False,), "single"),
+        ((False, False, False), "many"),
+        ((True, True, False), None),
+        ((False,) * 9 + (True,), None),
+        ((False, False), None),
+    ],
+)
+def test_a_cardinality_is_suggested_where_the_objects_of_a_subject_agree(hand, answers, value):
+    hand.compare("STEERS", "STEERS", *answers)
+    wanted = [] if value is None else [("cardinality", ("STEERS",), value)]
+    assert hand.found() == wanted
+    declared = shipped().extended({"STEERS": {"cardinality": "many"}})
+    assert hand.found(declared) == []
+
+
+def test_statements_of_two_subjects_say_nothing_of_a_cardinality(hand):
+    for number in range(3):
+        hand.say(f"a{number}", "STEERS", f"Ann{number}", "ship 1")
+        hand.say(f"b{number}", "STEERS", f"Bob{number}", "ship 2")
+        hand.judge(f"a{number}", f"b{number}", exclusive=False)
+    assert hand.found() == []
+
+
+def test_what_the_ontology_answers_is_not_suggested(hand):
+    hand.compare("WORKS_AT", "LIVES_IN", False, False, False)
+    hand.compare("SOLD", "OWNS", False, False, False)
+    hand.compare("WORKS_FOR", "WORKS_FOR", True, True, True)
+    assert hand.found() == []
+
+
+def test_most_answers_come_first_and_the_limit_cuts(hand):
+    hand.compare("PAINTED", "SKETCHED", False, False, False)
+    hand.compare("STEERS", "STEERS", True, True, True, True)
+    assert hand.found() == [
+        ("cardinality", ("STEERS",), "single"),
+        ("independent", ("PAINTED", "SKETCHED"), ""),
+    ]
+    assert hand.found(limit=1) == [("cardinality", ("STEERS",), "single")]
+
+
+def test_a_name_folds_to_one_relation_so_that_the_lines_together_can_be_loaded(hand):
+    for number in range(4):
+        hand.say(f"s{number}", "OVERSAW", f"Ann{number}", "Bob")
+        hand.say(f"s{number}", "STEERED", f"Ann{number}", "Bob")
+    for number in range(3):
+        hand.say(f"t{number}", "GUIDED", f"Zoe{number}", "Cid")
+        hand.say(f"t{number}", "STEERED", f"Zoe{number}", "Cid", is_reversed=True)
+        hand.say(f"u{number}", "OVERSAW", "Eve", f"Dan{number}")
+    for number in range(5):
+        hand.say(f"v{number}", "GUIDED", "Eve", f"Dan{number}")
+    hand.compare("PAINTED", "ЛЮБИТ", False, False, False)
+    hand.compare("PAINTED", "CARVED", False, False, False)
+    found = suggestions(hand.store, hand.name, shipped(), limit=50)
+    assert [(one.kind, one.names) for one in found] == [
+        ("same_as", ("STEERED", "OVERSAW")),
+        ("independent", ("CARVED", "PAINTED")),
+        ("independent", ("PAINTED", "ЛЮБИТ")),
+    ]
+    declared = tomllib.loads(settings_of(found))["ontology"]["relations"]
+    ontology = shipped().extended(declared)
+    assert faults_of(ontology) == []
+    assert hand.found(ontology) == [("inverse_of", ("GUIDED", "OVERSAW"), "")], "the next step"
+
+
+def test_another_group_and_one_that_is_not_there_have_none(hand, other):
+    hand.compare("PAINTED", "SKETCHED", False, False, False)
+    assert replace(hand, name=other).found() == []
+
+
+def test_a_memory_suggests_by_its_own_ontology_and_checks_it(hand):
+    from tests.graph.engine import SMALL
+
+    hand.compare("PAINTED", "SKETCHED", False, False, False)
+    ontology = shipped().extended({"PAINTED": {"independent": ["SKETCHED"]}, "WORK_AT": {}})
+    for mine, count in ((shipped(), 1), (ontology, 0)):
+        memory = Memory(
+            hand.store, SMALL, lambda: pytest.fail("no model is needed"), ontology=lambda o=mine: o
+        )
+        assert len(asyncio.run(memory.relation_suggestions(group=hand.name))) == count
+        assert len(asyncio.run(memory.ontology_faults())) == 1 - count
+        with pytest.raises(InputError, match="limit"):
+            asyncio.run(memory.relation_suggestions(group=hand.name, limit=0))
