@@ -256,8 +256,10 @@ def _hits(rows: Iterable[Mapping[str, Any]]) -> list[Hit]:
 def _history(found: Mapping[str, Any], group: str) -> History:
     facts = tuple(_fact(row) for row in found["facts"])
     clients = {id_: client for fact in facts for id_, client in fact.episodes}
-    entity, profile = _entity(found["entity"]), found["entity"]["profile"]
-    return History(group=group, entity=entity, profile=profile, facts=facts, clients=clients)
+    told = found["entity"]
+    sources = tuple((one["id"], one["client_id"]) for one in told["profile_sources"])
+    known = {"profile": told["profile"], "profile_sources": sources}
+    return History(group=group, entity=_entity(told), facts=facts, clients=clients, **known)
 
 
 # How an answer about a group becomes what Memory returns; others are JSON as it comes.

@@ -28,6 +28,7 @@ class Entity:
     aliases: tuple[str, ...] = ()  # every other surface, sorted
     labels: tuple[str, ...] = ()  # sorted; () = no type known
     born: Place = (0, 0)
+    summary: str = ""  # its newest facts without a known end, in short (kgray.derivation.summaries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +182,8 @@ class Hit:
         if self.fact is not None:
             row |= self.fact.as_dict()
         elif self.entity is not None:
-            row |= {"aliases": list(self.entity.aliases), "labels": list(self.entity.labels)}
+            row |= {name: list(getattr(self.entity, name)) for name in ("aliases", "labels")}
+            row |= {"summary": self.entity.summary}
         elif (one := self.community) is not None:
             row |= {"name": one.name, "summary": one.summary, "level": one.level, "size": one.size}
             row |= {"members": list(one.members[:_MEMBERS]), "rating": one.report.get("rating")}

@@ -188,7 +188,8 @@ EPISODE_VECTORS = _kind("episode_vectors", "*sequence int, weights bytes?, vecto
 
 # An index over the records, never truth.
 ENTITIES = _kind(
-    "entities", "*id text, name text, aliases texts, labels texts, born_sequence int, born_ordinal int"
+    "entities",
+    "*id text, name text, aliases texts, labels texts, born_sequence int, born_ordinal int, summary text",
 )
 # What a recorded entity shows as now: several rows after a split.
 SHOWN_ENTITIES = _kind("shown_entities", "*recorded text, *shown text", indexes=(("recorded",),))

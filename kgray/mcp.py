@@ -272,7 +272,8 @@ class _Tools:
 def _line(hit: Hit) -> Line:
     if hit.fact is not None:
         return _fact_line(hit.fact)
-    return Line(id=hit.client_id or hit.id, kind=hit.scope, text=hit.text, since=_day(hit.reference_time))
+    text = f"{hit.text}: {hit.entity.summary}" if hit.entity and hit.entity.summary else hit.text
+    return Line(id=hit.client_id or hit.id, kind=hit.scope, text=text, since=_day(hit.reference_time))
 
 
 def _fact_line(fact: Any) -> Line:  # noqa: ANN401 - a graph.FactSpan

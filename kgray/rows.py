@@ -334,13 +334,15 @@ def vector_row(named: str | int, vector: NDArray[np.float32], weights: bytes | N
 
 def entity_row(entity_: Entity) -> Row:
     """Return the row of an entity."""
-    return (entity_.id, entity_.name, entity_.aliases, entity_.labels, *entity_.born)
+    return (entity_.id, entity_.name, entity_.aliases, entity_.labels, *entity_.born, entity_.summary)
 
 
 def entity(row: Row) -> Entity:
     """Read a row of `kinds.ENTITIES`."""
-    id_, name, aliases, labels, sequence, ordinal = row
-    return Entity(id=id_, name=name, aliases=aliases, labels=labels, born=(sequence, ordinal))
+    id_, name, aliases, labels, sequence, ordinal, summary = row
+    return Entity(
+        id=id_, name=name, aliases=aliases, labels=labels, born=(sequence, ordinal), summary=summary
+    )
 
 
 def fact_row(fact_: Fact) -> Row:

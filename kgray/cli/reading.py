@@ -320,7 +320,7 @@ def history(call: Call, name_or_id: str, group: str, **moments: Any) -> None:  #
         found = finished(memory.history(name_or_id, group=group, **moments))
     if call.emitted(found.as_dict()):
         return
-    _print_entity(found.entity, found.profile)
+    _print_entity(found.entity, _known(found) or found.entity.summary)
     rows = [
         [when, fact.source or "?", fact.relation, fact.target or "", *others]
         for fact in found.facts
@@ -342,12 +342,12 @@ def show(call: Call, identifier: str, group: str) -> None:
     """
     with call.reader(group) as memory:
         found = finished(memory.describe(identifier, group=group))
-    if call.emitted({"records": found.records, "profile": found.profile}):
+    if call.emitted(found.as_dict()):
         return
     numbers = {fact.id: number for number, fact in enumerate(found.facts, 1)}
     asked = [entity for entity in found.entities if entity.id == found.id]
     for entity in asked:
-        _print_entity(entity, found.profile)
+        _print_entity(entity, _known(found) or found.summary)
     for episode in found.episodes:
         _print_episode(episode, found.facts, numbers)
     for entity in found.entities:
@@ -367,10 +367,16 @@ def show(call: Call, identifier: str, group: str) -> None:
             printing.table([[f"  {', '.join(cells)}"]])
 
 
-def _print_entity(entity: Entity, profile: str = "") -> None:
+def _known(found: History | Shown) -> str:
+    """Return what a model wrote of an entity, marked as that; "" = nothing that is still so."""
+    told = ", ".join(client or printing.short(episode) for episode, client in found.profile_sources)
+    return found.profile and f"{found.profile} (written by a model from {told})"
+
+
+def _print_entity(entity: Entity, known: str = "") -> None:
     _print_name(entity.name, entity.id)
     aliases = f"also known as {', '.join(entity.aliases)}" if entity.aliases else ""
-    for line in filter(None, (", ".join(entity.labels), aliases, profile)):
+    for line in filter(None, (", ".join(entity.labels), aliases, known)):
         click.echo(f"  {printing.plain(line)}")
 
 

@@ -92,12 +92,14 @@ def compare(old: GroupGraph, new: GroupGraph) -> Difference:
         changed = {s: (spans.get(s, ()), spans_now.get(s, ())) for s in sorted(asked)}
         reached = (spans.keys() | spans_now.keys()) - asked
     facts, gone = new.changed_facts(changed, old)
-    others = sorted(e for e, note in new.entities.items() if old.entities.get(e) != note)
-    entities = [(new.entities[e].shown(), old.entities.get(e)) for e in others]
+    others = {e for e, note in new.entities.items() if old.entities.get(e) != note}
+    stated = [graph.statements[s] for graph in (old, new) for s in changed if s in graph.statements]
+    others |= {end for one in stated for end in (one.subject, one.object) if end in new.entities}
+    entities = [(new.entity(e), old.entity(e) if e in old.entities else None) for e in sorted(others)]
     recorded = {*(old.entities.keys() ^ new.entities.keys()), *old.shows, *new.shows}
     before, after = ({(r, i) for r in recorded for i in graph.shows_as(r)} for graph in (old, new))
     return Difference(
-        entities=tuple(shown for shown, note in entities if note is None or note.shown() != shown),
+        entities=tuple(now for now, then in entities if now != then),
         gone_entities=tuple(sorted(old.entities.keys() - new.entities.keys())),
         facts=facts,
         gone_facts=gone,

@@ -7,6 +7,7 @@ splits, removals and declarations that fold stored names may change anything: th
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, product
 from operator import attrgetter
 from sys import intern
@@ -21,9 +22,10 @@ from kgray.derivation.statements import (
     name_statements,
     spoken,
 )
+from kgray.derivation.summaries import NewestFacts, summary_in, update_summaries
 from kgray.derivation.texts import Sentence, fact_text
 from kgray.errors import damaged
-from kgray.graph import Fact
+from kgray.graph import Entity, Fact
 from kgray.records import EpisodeHead, Evidence, GroupRecords, Mention, Place, Value, fact_id
 from kgray.timeline import Claim, Span, SpanChange, Sweep
 from kgray.times import Instant
@@ -63,6 +65,7 @@ class GroupGraph:
         self.moved: dict[
             Place, Instant
         ] = {}  # evidence -> when a correction, declaration or later evidence last moved it
+        self.newest: dict[str, NewestFacts] = {}  # by entity, of the entities whose summary was needed
         self._linked: set[SlotKey] = set()  # slots with a member that also has rivals outside the slot
         self._sweeps: dict[Hashable, Sweep] = {}
 
@@ -361,6 +364,20 @@ class GroupGraph:
             gone.update(was)
         return tuple(sorted(rows, key=attrgetter("id"))), tuple(sorted(gone - kept))
 
+    def entity(self, id_: str) -> Entity:
+        """Return an entity as it shows, with its summary."""
+        return replace(self.entities[id_].shown(), summary=summary_in(self, id_))
+
+    def sweep_of(self, statement: str) -> tuple[Sweep, list[str]]:
+        """Return a sweep that has a statement's component, and its statements; a large one is kept."""
+        key, members = self.component(statement)
+        sweep = None if key is None else self._sweeps.get(key)
+        if sweep is None:
+            sweep = self._swept(members)
+            if key is not None and len(sweep) >= KEEP_SWEEP_FROM:
+                self._sweeps[key] = sweep
+        return sweep, members
+
     def _swept(self, members: Sequence[str]) -> Sweep:
         sweep = Sweep(self)
         sweep.add([claim for member in members for claim in self.statements[member].claims])
@@ -409,10 +426,11 @@ class GroupGraph:
         if retold:
             told = {fact.id: fact for fact in (*facts, *self.facts_of(retold))}
             facts = tuple(told[id_] for id_ in sorted(told))
+        summarised = update_summaries(self, changes, facts, gone, retold)
         spoken = {c.said[1:]: s for s, taken in claims.items() for c in taken if not c.other_variant}
         places = [(e.sequence, e.ordinal) for e in change.evidence]
         return Difference(
-            entities=tuple(shown[i].shown() for i in sorted(shown)),
+            entities=tuple(map(self.entity, sorted({*shown, *summarised}))),
             facts=facts,
             gone_facts=gone,
             shown=tuple((i, i) for i, _ in sorted(change.entity_births)),

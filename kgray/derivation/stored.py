@@ -13,6 +13,7 @@ from typing import Any
 from kgray import kinds, rows
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.names import connected
+from kgray.derivation.summaries import summaries_of
 from kgray.errors import damaged
 from kgray.graph import Entity, Fact
 from kgray.kinds import Key, Kind, Read, Row
@@ -190,10 +191,13 @@ def stale(store: Store, group: str) -> tuple[dict[Kind, Sequence[Row]], dict[Kin
     The last are (sequence, ordinal, shown) of evidence that is about another statement than was stored.
     """
     graph = GroupGraph.build(records_of(store, group))
-    entities = (rows.entity_row(note.shown()) for note in graph.entities.values())
+    derived_facts = graph.facts_of(graph.statements)
+    texts = summaries_of(derived_facts)
+    shown_now = (note.shown() for note in graph.entities.values())
+    entities = (rows.entity_row(replace(one, summary=texts.get(one.id, ""))) for one in shown_now)
     recorded = {**graph.entities, **graph.shows}
     shown = ((one, i) for one in recorded for i in sorted(graph.shows_as(one)))
-    facts = map(rows.fact_row, graph.facts_of(graph.statements))
+    facts = map(rows.fact_row, derived_facts)
     puts: dict[Kind, Sequence[Row]] = {}
     drops: dict[Kind, Sequence[Key]] = {}
     for kind, derived in zip(DERIVED, (entities, shown, facts), strict=True):
@@ -250,8 +254,9 @@ class View(GraphView):
         return [f for f in self.all_facts() if f.id in wanted]
 
     def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
-        held = self.graph.entities
-        return [[held[i].shown() for i in sorted(self.graph.shows_as(r)) if i in held] for r in recorded]
+        graph = self.graph
+        shown = ([i for i in sorted(graph.shows_as(r)) if i in graph.entities] for r in recorded)
+        return [[graph.entity(i) for i in ids] for ids in shown]
 
     def episodes(self, sequences: Sequence[int]) -> list[Episode]:
         wanted = [s for s in sequences if s in self._live]
@@ -268,7 +273,7 @@ class View(GraphView):
         return self._holding(list(self.graph.statements), None)
 
     def all_entities(self) -> list[Entity]:
-        """Return all entities, by id."""
+        """Return all entities, by id, without summaries: these would cost a sweep of every statement."""
         return [self.graph.entities[i].shown() for i in sorted(self.graph.entities)]
 
     @cached_property

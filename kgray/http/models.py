@@ -144,7 +144,7 @@ SHAPES: Mapping[str, str] = {
     "Hit": "scope text, id text, text text, score number, group text, methods object",
     "Hits": "hits [Hit], took_ms number",
     "Context": "text text, tokens int, hits [Hit], citations [object]",
-    "Entity": "id text, name text, aliases [text], labels [text], profile text~",
+    "Entity": "id text, name text, aliases [text], labels [text], summary text~, profile text~",
     "Entities": "entities [Entity]",
     "Fact": (
         "id text, text text, source text?, relation text, target text?, valid_at text?, invalid_at text?, "

@@ -42,6 +42,7 @@ from kgray.derivation.change import (
 )
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import let_go, records_of, records_of_entities, stale
+from kgray.derivation.summaries import corrected_entities
 from kgray.errors import InputError, KgrayError, NotFound, Outrun
 from kgray.ingest import changes
 from kgray.kinds import Key, Kind, Read, Row
@@ -368,7 +369,11 @@ def correct(store: Store, operation: Operation, recorded_at: Instant) -> Iterato
         births={**records.births, **dict(births)},
         last_recorded=recorded_at,
     )
-    difference = compare(old, GroupGraph.build(later))
+    new = GroupGraph.build(later)
+    difference = compare(old, new)
+    changed = (one for one in difference.entities if old.entities.get(one.id) != new.entities[one.id])
+    entities = corrected_entities(store, operation.group, difference, changed)
+    difference = replace(difference, entities=entities)
     result = {"sequence": operation.sequence, **result}
     yield changes.corrected(operation, result, recorded_at, difference, births=births)
 

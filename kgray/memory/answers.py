@@ -21,20 +21,20 @@ from kgray.derivation import dump
 from kgray.derivation.dump import DumpRow
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import StoredView, View, records_around, records_of, view_now
+from kgray.derivation.summaries import summarised
 from kgray.errors import Ambiguous, InputError, NotFound
-from kgray.graph import Entity, FactSpan
+from kgray.graph import Entity, FactSpan, named
 from kgray.ledger import Bearers, Failure, dumped_episodes, episodes_at, failures, find
 from kgray.ports import GraphView, Store
 from kgray.records import Episode, GroupRecords, is_storable
 from kgray.rows import folded
 from kgray.search import Filters, spans_of
-from kgray.search.context import profiles
+from kgray.search.context import profile_of, profile_texts
 from kgray.times import Instant, from_datetime, show, to_datetime
 
 _BEGINNING = re.compile(r"[0-9a-f]{4}[0-9a-f-]*")  # at least 4 digits of an id
 _SUGGESTED = 3
 _LISTED = 10  # ids that an error lists
-_TOLD = 2  # facts of an entity in a list
 _KEPT = ("id", "client_id", "sequence", "source", "kind", "speaker", "text", "state")  # an episode's own
 _ENDED_AT = kinds.EPISODES.names.index("ended_at")
 
@@ -81,7 +81,15 @@ class Shown:
     facts: tuple[FactSpan, ...]
     names: Mapping[str, str]  # entity id -> name
     clients: Mapping[str, str | None]  # episode id -> the client's id
-    profile: str = ""  # what is known of it, in short, where it is an entity
+    summary: str = ""  # of the entity, where it is one; and its profile, as of a `History`
+    profile: str = ""
+    profile_sources: tuple[tuple[str, str | None], ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that `kgray show --json` prints."""
+        known = {"summary": self.summary, "profile": self.profile}
+        sources = {"profile_sources": named(self.profile_sources)}
+        return {"records": self.records, **known, **sources}
 
 
 def told_episodes(
@@ -131,11 +139,16 @@ def _marks(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The spans of an entity's facts, by their start; its profile, in short; episode id -> client's id."""
+    """The spans of an entity's facts, by their start; episode id -> client's id.
+
+    profile             what a model wrote of the entity, while nothing was learned of it since; else ""
+    profile_sources     (id, the client's id) of the episodes that it rests on
+    """
 
     group: str
     entity: Entity
     profile: str = ""
+    profile_sources: tuple[tuple[str, str | None], ...] = ()
     facts: tuple[FactSpan, ...] = ()
     clients: Mapping[str, str | None] = field(default_factory=dict)
 
@@ -147,12 +160,14 @@ class History:
             | {"statement": fact.statement, "ended_by": list(fact.ended_by) if fact.ended_by else None}
             for fact in self.facts
         ]
-        return {"entity": entity_row(self.entity) | {"profile": self.profile}, "facts": facts}
+        known = {"summary": self.entity.summary, "profile": self.profile}
+        sources = {"profile_sources": named(self.profile_sources)}
+        return {"entity": entity_row(self.entity) | known | sources, "facts": facts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityCount:
-    """An entity, the number of its facts of any time, and what is known of it, in short."""
+    """An entity, the number of its facts of any time, and its profile as of a `History`."""
 
     entity: Entity
     facts: int
@@ -160,11 +175,12 @@ class EntityCount:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form in which `kgray entities --json` prints it."""
-        return entity_row(self.entity) | {"facts": self.facts, "profile": self.profile}
+        known = {"summary": self.entity.summary, "profile": self.profile}
+        return entity_row(self.entity) | {"facts": self.facts} | known
 
 
 def entity_row(entity: Entity) -> dict[str, Any]:
-    """Return an entity as JSON shows it."""
+    """Return an entity as JSON shows it everywhere."""
     names = {"aliases": list(entity.aliases), "labels": list(entity.labels)}
     return {"id": entity.id, "name": entity.name} | names
 
@@ -177,9 +193,15 @@ def history_of(
     facts = view.facts_at([entity.id], as_of, None)
     facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.relation, f.created_at, f.id))
     spans, clients = spans_of(view, facts)
-    said = profiles(store, view, [entity.id], as_of=as_of, known_at=known_at)[entity.id]
+    (entity,) = summarised(view, [entity], as_of)
+    profile = profile_of(store, view, entity.id, as_of=as_of, known_at=known_at)
     return History(
-        group=view.group, entity=entity, profile=said, facts=tuple(spans.values()), clients=clients
+        group=view.group,
+        entity=entity,
+        profile=profile.text if profile else "",
+        profile_sources=profile.sources if profile else (),
+        facts=tuple(spans.values()),
+        clients=clients,
     )
 
 
@@ -221,9 +243,10 @@ def entities_like(store: Store, group: str, query: str, limit: int) -> list[Enti
     }
     chosen = [(rank, entity) for entity in everyone if (rank := ranked[entity.id]) is not None]
     chosen.sort(key=lambda row: (row[0], -counts[row[1].id], row[1].name, row[1].id))
-    found = [entity for _, entity in chosen[:limit]]
-    said = profiles(store, view, [entity.id for entity in found], most=_TOLD)
-    return [EntityCount(entity=one, facts=counts[one.id], profile=said[one.id]) for one in found]
+    ids = [entity.id for _, entity in chosen[:limit]]
+    found = {entity.id: entity for entity in view.entities(ids)}
+    said = profile_texts(store, view, ids)
+    return [EntityCount(entity=found[i], facts=counts[i], profile=said.get(i, "")) for i in ids]
 
 
 def derived(store: Store, group: str, known_at: Instant | None) -> View:

@@ -32,7 +32,7 @@ from kgray.memory import answers
 from kgray.ports import Embedder, GraphView, GroupCounts, Store, at_one_moment
 from kgray.records import check_group
 from kgray.search import spans_of
-from kgray.search.context import profiles
+from kgray.search.context import profile_of
 from kgray.times import Instant, show
 
 MAX_DEPTH = 4
@@ -161,6 +161,8 @@ class GroupReads:
         sequences = sorted(record["sequence"] for record in of["episode"])
         evidence = {(record["episode"], record["ordinal"]) for record in of["evidence"]}
         names = {entity.id: entity.name for entity in entities}
+        asked = next((entity for entity in entities if entity.id == id_), None)
+        profile = profile_of(self.store, view, id_) if asked else None
         return answers.Shown(
             id=id_,
             records=records,
@@ -169,7 +171,9 @@ class GroupReads:
             facts=tuple(spans.values()),
             names=names,
             clients=clients,
-            profile=profiles(self.store, view, [id_])[id_] if id_ in names else "",
+            summary=asked.summary if asked else "",
+            profile=profile.text if profile else "",
+            profile_sources=profile.sources if profile else (),
         )
 
     @_at_one_moment

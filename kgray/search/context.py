@@ -15,10 +15,12 @@ from datetime import UTC, date, datetime
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from kgray import kinds, times
 from kgray.derivation.stored import view_now
 from kgray.errors import InputError
-from kgray.graph import Entity, Fact, Hit, Scope, named
+from kgray.graph import Community, Entity, Fact, Hit, Scope, named
 from kgray.ports import GraphView, Store, at_one_moment
 from kgray.prompting import tokens as counting
 from kgray.search.index import run_at, texts_of
@@ -42,7 +44,8 @@ _CITED: frozenset[Scope] = frozenset({"fact", "episode"})
 _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 _DAYS = "Mon Tue Wed Thu Fri Sat Sun".split()  # begins no line with a number, as lines to cite do
 _START = datetime.min.replace(tzinfo=UTC)
-TOLD = 5  # facts of a profile that no model wrote
+TOLD = 5  # facts of an entity from which on a model may write of it
+_BESIDE = 2  # facts beside a name, where no model wrote of it
 _READ = 50  # facts an entity, the newest: an entity with very many does not hold up a read
 _ALIASES = 5
 _CORRECTIONS = frozenset({"merge", "split", "undo"})
@@ -120,7 +123,7 @@ async def context(
 
     def read() -> dict[str, str]:
         shown, at = view_now(store, query.group) if view is None else view(), query.as_of
-        return profiles(store, shown, entities, as_of=at, known_at=query.known_at, most=2, besides=facts)
+        return descriptions(store, shown, entities, as_of=at, known_at=query.known_at, besides=facts)
 
     told = at_one_moment(store, read) if entities else {}
     hits = [replace(hit, profile=told[hit.id]) if hit.entity is not None else hit for hit in hits]
@@ -351,40 +354,73 @@ def best(facts: Collection[Fact], at: Instant) -> list[Fact]:
     return sorted(holding, key=lambda f: (-len(f.episodes), -(f.valid_at or 0), f.id))
 
 
-def profiles(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a model wrote of an entity; sources: (id, the client's id) of the episodes that it rests on."""
+
+    text: str
+    sources: tuple[tuple[str, str | None], ...]
+
+
+def profile_of(
+    store: Store,
+    view: GraphView,
+    entity: str,
+    *,
+    as_of: Instant | None = None,
+    known_at: Instant | None = None,
+) -> Profile | None:
+    """Return what a model wrote of an entity; None where none did, or the text may not be so any more.
+
+    It says what held at its run: it is used where no moment is asked for, and nothing was learned of the
+    entity since. view: as known at `known_at`.
+    """
+    found = _written(store, view, [entity], known_at).get(entity) if as_of is None else None
+    if found is None:
+        return None
+    sequences = np.frombuffer(found.sources, "<u4").tolist()
+    heads = store.rows(kinds.EPISODE_HEADS_AT, view.group, sequences) if sequences else ()
+    return Profile(text=safe(found.summary), sources=tuple((row[1], row[2]) for row in heads))
+
+
+def profile_texts(store: Store, view: GraphView, entities: Sequence[str]) -> dict[str, str]:
+    """Return entity id -> the text of its profile as of now (`profile_of`), of those that have one."""
+    return {id_: safe(one.summary) for id_, one in _written(store, view, entities, None).items()}
+
+
+def descriptions(
     store: Store,
     view: GraphView,
     entities: Sequence[str],
     *,
     as_of: Instant | None = None,
     known_at: Instant | None = None,
-    most: int = TOLD,
     besides: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return entity id -> its profile: what a model wrote of it, else the best supported facts that hold.
+    """Return entity id -> what stands beside its name: its profile, else its best supported facts that hold.
 
-    A model's text says what held at its run: it is used where no moment is asked for, and nothing was learned
-    of the entity since. view: as known at `known_at`; besides: ids of facts that are shown already.
+    besides: ids of facts that are shown already; other arguments as of `profile_of`.
     """
     at = times.now() if as_of is None else as_of
-    found = _written(store, view, entities, known_at) if as_of is None else {}
+    texts = _written(store, view, entities, known_at) if as_of is None else {}
+    found = {id_: safe(one.summary) for id_, one in texts.items()}
     for id_ in entities:
         if id_ not in found:
             facts = view.facts_at([id_], at, _READ)
-            shown = [fact for fact in best(facts, at) if fact.id not in besides][:most]
+            shown = [fact for fact in best(facts, at) if fact.id not in besides][:_BESIDE]
             found[id_] = " ".join(f"{told(fact)}." for fact in shown)
     return found
 
 
 def _written(
     store: Store, view: GraphView, entities: Sequence[str], known_at: Instant | None
-) -> dict[str, str]:
+) -> dict[str, Community]:
     """Return entity id -> what a model wrote of it, of those of which nothing was learned since."""
     known = run_at(store, view.group, known_at)
     if known is None:
         return {}
     run, since = known
-    texts = {id_: safe(one.summary) for id_, one in texts_of(store, view.group, run, entities)[1].items()}
+    texts = texts_of(store, view.group, run, entities)[1]
     if not texts or store.heads([view.group])[view.group].last_recorded <= since:
         return texts
     for row in store.rows(kinds.ALL["operations"], view.group):

@@ -16,6 +16,7 @@ import numpy as np
 
 from kgray import ports
 from kgray.derivation.stored import view_now
+from kgray.derivation.summaries import summarised
 from kgray.errors import InputError
 from kgray.graph import Community, Entity, Fact, FactSpan, Hit
 from kgray.records import Episode
@@ -368,7 +369,10 @@ def _ranks(run: SearchRun, chosen: Sequence[_Chosen], by_method: _ByMethod) -> _
 
 
 def _hits(run: SearchRun, chosen: Sequence[_Chosen], ranks: _Ranks) -> list[Hit]:
-    """Return the chosen rows as hits, in order, a score s as s / (1 + s); two reads, however many."""
+    """Return the chosen rows as hits, in order, a score s as s / (1 + s).
+
+    Two reads, however many; as of a moment another for the summary of each entity.
+    """
     spans, _ = spans_of(run.view, [c.row for _, c in chosen if isinstance(c.row, Fact)])
     known_at = None if run.told is None else to_datetime(run.told.recorded_at)
     bounded = is_scored(run.ways)
@@ -380,7 +384,7 @@ def _hits(run: SearchRun, chosen: Sequence[_Chosen], ranks: _Ranks) -> list[Hit]
         if isinstance(row, Fact):
             own["fact"] = spans[row.id]
         elif isinstance(row, Entity):
-            own["entity"] = row
+            (own["entity"],) = summarised(run.view, [row], run.query.as_of)
         elif isinstance(row, Community):
             own |= {"community": row, "known_at": known_at and row.told_at(known_at)}
         else:

@@ -47,10 +47,11 @@ def test_refresh_list_and_show(filled):
     for person in ("Acme", "works at"):
         assert person in filled("communities", "show", listed["id"][:8], "--group", "team").out
 
-    profile = filled("history", "Bob Stone", "--group", "team", "--json").json["entity"]["profile"]
-    assert "Bob Stone" in profile
-    assert profile in filled("history", "Bob Stone", "--group", "team").out
-    assert filled("show", "Bob Stone", "--group", "team", "--json").json["profile"] == profile
+    told = filled("history", "Bob Stone", "--group", "team", "--json").json["entity"]
+    assert (told["profile"], told["profile_sources"]) == ("", []), "no model has written of him"
+    assert "Bob Stone" in told["summary"]
+    assert told["summary"] in filled("history", "Bob Stone", "--group", "team").out
+    assert filled("show", "Bob Stone", "--group", "team", "--json").json["summary"] == told["summary"]
 
     hits = filled("search", "Acme", "--group", "team", "--scope", "community", "--json").json["hits"]
     assert [hit["id"] for hit in hits] == [listed["id"]]

@@ -32,7 +32,8 @@ def test_entities_with_most_facts_come_first_and_a_query_names_some(team):
         ("Acme", 2), ("Alice Nguyen", 2), ("Beta", 1), ("Bob Smith", 1), ("Mug", 1), ("Robert Smith", 1),
         ("tea", 1),
     ]  # fmt: skip
-    assert found[1].keys() == {"id", "name", "aliases", "labels", "facts", "profile"}
+    assert found[1].keys() == {"id", "name", "aliases", "labels", "facts", "summary", "profile"}
+    assert found[2]["summary"] == "Alice Nguyen works at Beta."
     assert list(entities(team, "smith")) == ["Bob Smith", "Robert Smith"]
     assert list(entities(team, "ROBERT  smith")) == ["Robert Smith"]
     assert next(iter(entities(team, "Robret Smith"))) == "Robert Smith"

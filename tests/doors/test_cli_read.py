@@ -140,6 +140,18 @@ def test_scopes_and_limit_narrow_the_list(team):
     assert {hit["scope"] for hit in answer.json["hits"]} <= {"entity", "episode"}
 
 
+def test_a_found_entity_has_its_summary_as_of_the_moment_that_is_asked_for(team):
+    ask = ("search", "Alice Nguyen", "--group", "team", "--scope", "entity", "--json")
+    (now,) = (hit["summary"] for hit in team(*ask).json["hits"] if hit["text"] == "Alice Nguyen")
+    (then,) = (
+        hit["summary"]
+        for hit in team(*ask, "--as-of", "2026-02-01").json["hits"]
+        if hit["text"] == "Alice Nguyen"
+    )
+    assert ("works at Beta." in now, "works at Acme." in now) == (True, False)
+    assert ("works at Beta." in then, "works at Acme." in then) == (False, True)
+
+
 def test_the_query_may_come_from_standard_input_or_after_two_dashes(team):
     ask = ("--group", "team", "--scope", "fact", "--limit", "1", "--json")
     assert facts_found(team("search", "-", *ask, stdin="Alice works\n")) == ["Alice Nguyen works at Beta"]
@@ -206,8 +218,16 @@ def test_history_shows_every_span_with_supporters_and_ends(team):
     by_name = team("history", "alice  nguyen", "--group", "team", "--json")
     assert by_name.code == 0
     document = by_name.json
-    assert set(document["entity"]) == {"id", "name", "aliases", "labels", "profile"}
+    assert set(document["entity"]) == {
+        "id", "name", "aliases", "labels", "summary", "profile", "profile_sources",
+    }  # fmt: skip
     assert document["entity"]["name"] == "Alice Nguyen"
+    summary = document["entity"]["summary"]
+    assert "Alice Nguyen works at Beta." in summary
+    assert "Acme" not in summary
+    assert f"  {summary}\n" in team("history", "alice nguyen", "--group", "team").out
+    then = team("history", "alice nguyen", "--group", "team", "--as-of", "2026-02-01", "--json").json
+    assert "Alice Nguyen works at Acme." in then["entity"]["summary"]
     first, second = document["facts"]
     assert set(first) == (HIT - {"score", "methods"}) | FACT | {"statement", "ended_by"}
     assert (first["target"], first["valid_at"], first["invalid_at"]) == (

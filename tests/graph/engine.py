@@ -202,7 +202,7 @@ class Engine:
             assert {k: (v, theirs[k]) for k, v in ours.items() if v != theirs[k]} == {}
         view = self.view(group=group)
         stored = StoredView(self.store, name)
-        entities = view.all_entities()
+        entities = sorted(view.entities([e.id for e in view.all_entities()]), key=lambda e: e.id)
         assert sorted(stored.entities([e.id for e in entities]), key=lambda e: e.id) == entities
         facts = {f.id: f for f in stored.facts_at([e.id for e in entities], None, None)}
         assert facts == {f.id: f for f in view.all_facts()}

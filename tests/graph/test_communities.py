@@ -344,26 +344,30 @@ def test_communities_are_a_scope_of_searches_and_contexts(memory):
     assert memory.search("Lumen Systems", group="team", scopes=["community"]) == []
 
 
-def test_every_entity_has_a_profile_of_what_holds_of_it_by_then(memory):
-    said = memory.history("Alice Nguyen", group="team").profile
-    assert "Alice Nguyen works at Brightwater (2026-05-01 - present)." in said
-    assert "Lumen" not in said, "that has ended"
-    then = memory.history("Alice Nguyen", group="team", as_of="2025-10-01").profile
-    assert "works at Lumen Systems (2021-01-01 - 2025-12-01)." in then
+def test_without_a_model_an_entity_has_a_summary_and_no_profile(memory):
+    said = memory.history("Alice Nguyen", group="team")
+    assert (said.profile, said.profile_sources) == ("", ())
+    assert "Alice Nguyen works at Brightwater." in said.entity.summary
+    assert "Lumen" not in said.entity.summary, "that has ended"
+    then = memory.history("Alice Nguyen", group="team", as_of="2025-10-01")
+    assert "works at Lumen Systems." in then.entity.summary
     (listed,) = memory.entities("Alice Nguyen", group="team")
-    assert said.startswith(listed.profile)
-    assert listed.profile.count(".") == 2
-    assert memory.describe("Alice Nguyen", group="team").profile == said
-    assert memory.describe("t039", group="team").profile == ""
+    assert (listed.profile, listed.entity.summary) == ("", said.entity.summary)
+    shown = memory.describe("Alice Nguyen", group="team")
+    assert (shown.profile, shown.summary) == ("", said.entity.summary)
+    assert memory.describe("t039", group="team").summary == ""
 
     text = memory.context("Alice Nguyen", group="team", scopes=["entity"]).text
-    assert f"- Alice Nguyen (Person): {listed.profile}" in text
+    line = next(line for line in text.splitlines() if line.startswith("- Alice Nguyen (Person): "))
+    assert "Alice Nguyen works at Brightwater (2026-05-01 - present)." in line
+    assert line.count(").") == 2
     both = memory.context("Alice Nguyen", group="team", scopes=["entity", "fact"]).text
     assert both.count("works at Brightwater") == 1, "what is a hit itself is said once"
 
 
 def test_a_model_writes_profiles_where_that_is_asked_for_and_its_answers_are_kept(memory):
     model = CountingSummarizer()
+    before = memory.history("Alice Nguyen", group="team").entity.summary
     assert refreshed(memory, model).profiles == 0
     plain = len(model.asked)
     foreseen = refreshed(memory, model, profiles=True, dry_run=True)
@@ -375,17 +379,25 @@ def test_a_model_writes_profiles_where_that_is_asked_for_and_its_answers_are_kep
     assert (again.calls, again.profiles, again.kept) == (0, done.profiles, done.communities)
     assert refreshed(memory, model).profiles == done.profiles, "without news all stays"
     assert len(memory.communities(group="team")) == done.communities, "a profile is no community"
-    said = memory.history("Alice Nguyen", group="team").profile
+    found = memory.history("Alice Nguyen", group="team")
+    said = found.profile
     assert "ENTITY" in said
     assert "pair programming" in said
-    assert "ENTITY" not in memory.history("Alice Nguyen", group="team", as_of="2026-06-01").profile
+    assert found.entity.summary == before, "what a model wrote is no summary"
+    supporting = {episode for fact in found.facts for episode in fact.episodes}
+    assert set(found.profile_sources) >= supporting, "it is marked with all that it rests on"
+    shown = memory.describe("Alice Nguyen", group="team")
+    assert (shown.profile, shown.profile_sources) == (said, found.profile_sources)
+    then = memory.history("Alice Nguyen", group="team", as_of="2026-06-01")
+    assert (then.profile, then.profile_sources) == ("", ()), "it says what held at the run"
     assert "ENTITY" in memory.context("Alice Nguyen", group="team", scopes=["entity"]).text
     hits = memory.search("pair programming", group="team", scopes=["community"])
     assert {hit.community.level for hit in hits} == {0}
 
     memory.add("Alice Nguyen likes Zyqqvorp.", group="team", speaker="Greta Lind", at=LATER, id="z1")
-    told = memory.history("Alice Nguyen", group="team").profile
-    assert "ENTITY" not in told, "news of her: what was written may not be so any more"
+    told = memory.history("Alice Nguyen", group="team")
+    assert (told.profile, told.profile_sources) == ("", ()), "news of her: it may not be so any more"
+    assert told.entity.summary.startswith("Alice Nguyen likes Zyqqvorp.")
     kept_ones = refreshed(memory, model)
     assert kept_ones.profiles == done.profiles - 1 - ("Greta Lind" in str(asked)), "no call for a profile"
     assert refreshed(memory, model, profiles=True).profiles == done.profiles
@@ -475,7 +487,8 @@ def test_no_word_of_a_removed_episode_is_left_in_any_profile(memory):
     assert "Zyqqvorp" in memory.history("Alice Nguyen", group="team").profile
     memory.remove(group="team", episodes=["z1"])
     assert "zyqqvorp" not in repr(kept(memory)).lower()
-    assert "Brightwater" in memory.history("Alice Nguyen", group="team").profile
+    left = memory.history("Alice Nguyen", group="team")
+    assert (left.profile, "Brightwater" in left.entity.summary) == ("", True)
     refreshed(memory, model, profiles=True)
     assert "ENTITY" in memory.history("Alice Nguyen", group="team").profile
 

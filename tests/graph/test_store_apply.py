@@ -53,7 +53,7 @@ def test_a_change_is_read_back_whole(store, group):
         kinds.ANSWER_USES: [(1, "k")],
         DECLARATIONS: [rows.declaration_row(declared, 100)],
         VERDICTS: [rows.verdict_row(verdict, 100)],
-        ENTITIES: [("E1", "Al", ("Albert", "Zoë"), (), 1, 0)],
+        ENTITIES: [("E1", "Al", ("Albert", "Zoë"), (), 1, 0, "Al is one.")],
     }
     append(store, draft("Al says one", group=group))
     with store.writing():
@@ -93,7 +93,7 @@ def test_what_goes_goes_first_then_rows_come_then_they_change(store, group):
     assert all_of(store, EVIDENCE, group) == [(*row[:6], "other words", *row[7:17], 3, *row[18:-1], "S7")]
     assert all_of(store, SHOWN_ENTITIES, group) == [("E1", "new")]
     assert all_of(store, FACTS, group) == []
-    assert all_of(store, ENTITIES, group) == [("E1", "Al", ("Bo", "Cy"), (), 1, 0)]
+    assert all_of(store, ENTITIES, group) == [("E1", "Al", ("Bo", "Cy"), (), 1, 0, "")]
 
 
 def test_a_put_replaces_a_row_and_its_words_but_what_comes_first_stays(store, group):
@@ -105,7 +105,7 @@ def test_a_put_replaces_a_row_and_its_words_but_what_comes_first_stays(store, gr
             EVIDENCE: [(*first[:6], "Al keeps bees", *first[7:])],
             NAMES: [("E1", "Al", "al", 2, 7), ("E1", "Albert", "albert", 2, 8)],
             kinds.BIRTHS: [("E1", 2, 7), ("E3", 2, 8)],
-            ENTITIES: [("E1", "Albert", ("Al",), ("Person",), 1, 0)],
+            ENTITIES: [("E1", "Albert", ("Al",), ("Person",), 1, 0, "Al is another.")],
         }
         store.apply([changes(2, None, puts, group=group, states=frozenset({kinds.COMMITTED}))])
     assert all_of(store, EVIDENCE, group) == [(*first[:6], "Al keeps bees", *first[7:]), second]
@@ -117,7 +117,7 @@ def test_a_put_replaces_a_row_and_its_words_but_what_comes_first_stays(store, gr
     assert all_of(store, kinds.BIRTHS, group) == [
         ("E1", 1, 0), ("E2", 2, 0), ("E3", 2, 8), ("S1", 1, 0), ("S2", 2, 0),
     ]  # fmt: skip
-    assert all_of(store, ENTITIES, group)[0] == ("E1", "Albert", ("Al",), ("Person",), 1, 0)
+    assert all_of(store, ENTITIES, group)[0] == ("E1", "Albert", ("Al",), ("Person",), 1, 0, "Al is another.")
     assert worded(store, "entity", "albert", group) == ["E1"]
 
 

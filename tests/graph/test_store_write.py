@@ -239,7 +239,7 @@ def test_later_changes_of_a_batch_see_the_earlier_ones(store, group):
     (fact,) = first.puts[kinds.FACTS]
     renewed = {
         kinds.FACTS: [(*fact[:11], 7, 30, *fact[13:])],
-        kinds.ENTITIES: [("E1", "Albert", ("Al",), (), 1, 0)],
+        kinds.ENTITIES: [("E1", "Albert", ("Al",), (), 1, 0, "")],
         kinds.STATEMENT_VECTORS: [("S1", None, rows.vector_bytes(np.full(64, 0.125, np.float32)))],
     }
     third = replace(second, puts={**second.puts, **renewed})

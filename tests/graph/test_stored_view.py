@@ -36,7 +36,7 @@ def test_recorded_ids_show_as_what_derivation_says_and_moves_replace(store):
         evidence = all_of(store, kinds.EVIDENCE)
         names = {(row[0], row[1]): row for row in all_of(store, kinds.NAMES)}
         carried_out(store, 50, {
-            kinds.ENTITIES: [("E1", "Al", ("Bo",), (), 1, 0)],
+            kinds.ENTITIES: [("E1", "Al", ("Bo",), (), 1, 0, "Al is there.")],
             kinds.SHOWN_ENTITIES: [("E2", "E1")],
             kinds.FACTS: [("F2", "S1", "E1", *facts["F2"][3:])],
             kinds.EVIDENCE: [(*evidence[1][:-1], "S1")],
@@ -49,7 +49,7 @@ def test_recorded_ids_show_as_what_derivation_says_and_moves_replace(store):
     assert [entity.id for entity in view.entities_named(" bO ")] == ["E1"]
     with store.writing():
         carried_out(store, 60, {
-            kinds.ENTITIES: [("E1", "Al", (), (), 1, 0), ("new", "Bo", (), (), 2, 0)],
+            kinds.ENTITIES: [("E1", "Al", (), (), 1, 0, ""), ("new", "Bo", (), (), 2, 0, "")],
             kinds.SHOWN_ENTITIES: [("E1", "new"), ("E2", "new")],
             kinds.FACTS: [("F2", "S1", "new", *facts["F2"][3:])],
         }, {kinds.SHOWN_ENTITIES: [("E2", "E1")]})  # fmt: skip

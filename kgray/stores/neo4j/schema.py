@@ -12,7 +12,7 @@ Nodes and relationships that hold no rows of `kgray.kinds`:
     KgrayCall    id: of a thread that appends, call: its last committed append (Neo4jStore.append)
     Episodic     second label of a KgrayEpisode that is live and committed; then it has Graphiti's name,
                  source, valid_at, created_at, entity_edges too
-    Entity       summary: '', created_at besides the columns of its kind
+    Entity       created_at besides the columns of its kind
     Value        uuid: of its fact, name: as a person reads it; the end node of a fact about a value
     RELATES_TO   from Entity to Entity or Value; created_at, valid_at, invalid_at, expired_at: datetimes
     MENTIONS     from Episodic to Entity: uuid, created_at

@@ -224,7 +224,7 @@ FOREACH (_ IN CASE WHEN live THEN [1] ELSE [] END | SET e:Episodic)
 FOREACH (_ IN CASE WHEN live THEN [] ELSE [1] END | REMOVE e:Episodic)
 """
 # The columns; `created_at` stays.
-PUT_ENTITIES = "MERGE (e:Entity {group_id: row.group_id, uuid: row.uuid}) SET e += row, e.summary = ''"
+PUT_ENTITIES = "MERGE (e:Entity {group_id: row.group_id, uuid: row.uuid}) SET e += row"
 # {group_id, uuid}: with the value that it ends at. One that is put anew goes first: its ends may be others.
 DROP_FACTS = """
 MATCH ()-[f:RELATES_TO {group_id: row.group_id, uuid: row.uuid}]->(o) DELETE f

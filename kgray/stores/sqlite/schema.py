@@ -29,8 +29,7 @@ PAGE_BYTES = 4096
 # Without rowid, a table would hold these rows in its inner pages too, few to a page.
 _LONG = {
     kinds.EPISODES, kinds.EXTRACTIONS, kinds.ANSWERS, kinds.EVIDENCE, kinds.NAME_VECTORS,
-    kinds.STATEMENT_VECTORS, kinds.EPISODE_VECTORS, kinds.FACTS,
-    kinds.COMMUNITIES,
+    kinds.STATEMENT_VECTORS, kinds.EPISODE_VECTORS, kinds.ENTITIES, kinds.FACTS, kinds.COMMUNITIES,
 }  # fmt: skip
 _TYPES = {
     "int": "INTEGER", "bool": "INTEGER", "text": "TEXT", "texts": "TEXT", "vector": "BLOB", "bytes": "BLOB",
