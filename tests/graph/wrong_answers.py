@@ -174,7 +174,9 @@ class Told(NamedTuple):
 
     statement: Place | None
     ends: tuple[Place, ...]
+    value: object
     text: str
+    is_general: bool  # an end or a denial of every variant (R6)
     rest: tuple[object, ...]
 
 
@@ -183,7 +185,12 @@ class Stated(NamedTuple):
 
     subject: Place
     relation: str
-    object: object
+    target: object
+
+    @property
+    def ends(self) -> frozenset[object]:
+        """Its two ends."""
+        return frozenset((self.subject, self.target))
 
 
 @dataclass
@@ -209,6 +216,12 @@ class Observed:
     verdicts: dict[frozenset[Place], bool]
     questions: dict[tuple[int, str, str], set[tuple[str, ...]]]
 
+    def ends_of(self, evidence: Place) -> frozenset[object]:
+        """Return the entities, or the entity and the value, that a piece of evidence is about."""
+        piece = self.evidence[evidence]
+        entities = [self.entity_of[mention] for mention in piece.ends]
+        return frozenset((*entities, *([piece.value] if piece.value is not None else [])))
+
 
 def observed(engine: Engine, judge: FixedAnswers) -> Observed:
     """Return what a run made of the engine's group."""
@@ -223,12 +236,14 @@ def observed(engine: Engine, judge: FixedAnswers) -> Observed:
     for said in records.evidence:
         place, ends = (said.sequence, said.ordinal), [said.subject, said.object]
         shown = view.places.get(place)
-        rest = (said.kind, said.relation, said.value, said.valid_from, said.valid_to, said.is_reversed)
+        rest = (said.kind, said.relation, said.valid_from, said.valid_to, said.is_reversed)
         evidence[place] = Told(
             statement=None if shown is None else at[shown],
             ends=tuple((said.sequence, end) for end in ends if end is not None),
+            value=said.value,
             text=said.text,
-            rest=(*rest, said.every_variant, said.inferred),
+            is_general=said.every_variant,
+            rest=(*rest, said.inferred),
         )
     statements = {}
     for id_, s in graph.statements.items():
@@ -347,16 +362,23 @@ class Promise:
         if self.strict:
             return False
         ends = {end for run in self.runs for s in self.statements & run.statements.keys()
-                for end in (run.statements[s].subject, run.statements[s].object)}  # fmt: skip
+                for end in (run.statements[s].subject, run.statements[s].target)}  # fmt: skip
         item = (place[0], "entity", self.before.mentions[place].surface)
         return self._asks_otherwise(item) and bool(entities & (touched | ends))
 
     def _is_told_of(self, place: Place) -> bool:
-        """Whether evidence has a named mention as an end, or is on a named statement."""
+        """Whether evidence has a named mention as an end, or is on a named statement.
+
+        Or it is an end of all variants between the ends of a named statement: it bears on one of them (R6).
+        """
+        named = self._ends()
         pieces = [run.evidence[place] for run in self.runs if place in run.evidence]
         for piece in pieces:
             if self.mentions.intersection(piece.ends) or piece.statement in self.statements:
                 return True
+        general = (run for run in self.runs if place in run.evidence and run.evidence[place].is_general)
+        if any(run.ends_of(place) in named for run in general):
+            return True
         if self.strict:
             return False
         text = pieces[0].text
@@ -374,6 +396,8 @@ class Promise:
             yield f"episodes or relation names: {self.before.fixed} -> {self.after.fixed}"
         touched = {run.entity_of[p] for run in self.runs for p in self.mentions}
         rivals = {r for run in self.runs for r in rivals_of(run, self.statements)}
+        # A pair is compared only while its spans meet: those that differ may meet others.
+        judged = self.statements if self.strict else self.statements | set(self._differing("facts"))
         pairs = set(self._differing("verdicts"))
         for kind, allowed in (
             ("entity_of", self.mentions),
@@ -383,25 +407,33 @@ class Promise:
             ("variants", self._numbered()),
             ("facts", self.statements | rivals),
             ("texts", self.statements | rivals | self._told_with(touched)),
-            ("verdicts", {pair for pair in pairs if pair & self.statements}),
+            ("verdicts", {pair for pair in pairs if pair & judged}),
         ):
             for place in set(self._differing(kind)) - allowed:
                 was, now = (getattr(run, kind).get(place) for run in self.runs)
                 yield f"{kind} {place}: {was} -> {now}"
 
+    def _ends(self) -> list[frozenset[object]]:
+        """Return the ends of the named statements, and of the named evidence that derives no statement."""
+        return [
+            ends
+            for run in self.runs
+            for ends in (
+                *(run.statements[s].ends for s in self.statements & run.statements.keys()),
+                *(run.ends_of(p) for p in self.evidence & run.evidence.keys()),
+            )
+        ]
+
     def _numbered(self) -> set[Place]:
         """Return the statements between the ends of a named one: their variants are counted."""
-        told = [
-            (s, {stated.subject, stated.object}) for run in self.runs for s, stated in run.statements.items()
-        ]
-        named = [ends for s, ends in told if s in self.statements]
-        return {s for s, ends in told if ends in named}
+        named = self._ends()
+        return {s for run in self.runs for s, stated in run.statements.items() if stated.ends in named}
 
     def _told_with(self, entities: set[Place]) -> set[Place]:
         """Return the statements with an entity as an end whose name differs: their texts name it."""
         renamed = {e for e in entities if self._name_of(self.before, e) != self._name_of(self.after, e)}
         return {s for run in self.runs for s, stated in run.statements.items()
-                if renamed & {stated.subject, stated.object}}  # fmt: skip
+                if renamed & {stated.subject, stated.target}}  # fmt: skip
 
     @staticmethod
     def _name_of(run: Observed, entity: Place) -> object:
@@ -425,13 +457,13 @@ def rivals_of(run: Observed, statements: Iterable[Place], shipped: Ontology | No
 
 def _are_rivals(a: Stated, b: Stated, told: Ontology) -> bool:
     relation = told.get(a.relation)
-    ends = ({a.subject, a.object}, {b.subject, b.object})
+    ends = ({a.subject, a.target}, {b.subject, b.target})
     if a.relation == b.relation and relation is not None:
         if relation.symmetric:
             return relation.cardinality == "single" and bool(ends[0] & ends[1])
         if relation.cardinality == "single":
             return a.subject == b.subject
-        return relation.cardinality == "single_object" and a.object == b.object
+        return relation.cardinality == "single_object" and a.target == b.target
     other = told.get(b.relation)
     excluded = {*(relation.excludes if relation else ()), *(other.excludes if other else ())}
     return ends[0] == ends[1] and bool(excluded & {a.relation, b.relation})
