@@ -90,9 +90,7 @@ def _answers(
     printing.note(f"raw answers are kept in {raw.path}")
     reader, grader = map(Asker, clients)
     files = build_prompt_files(chosen[0])
-    exam = Examination(
-        reader=reader, judge=grader, way=cast("Way", way), tokens=tokens, raw=raw, files=files
-    )
+    exam = Examination(reader=reader, judge=grader, way=cast("Way", way), tokens=tokens, raw=raw, files=files)
     if way != "memory":
         rows = finished(exam.answer(None, [(talk.name, talk) for talk in dataset.conversations]))
     else:

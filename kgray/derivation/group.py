@@ -6,10 +6,11 @@ splits, removals and declarations that fold stored names may change anything: th
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, product
 from operator import attrgetter
+from sys import intern
 
 from kgray.derivation.change import Difference, EpisodeChange
 from kgray.derivation.names import EntityNote, Fold, Relations, as_flipped
@@ -19,12 +20,12 @@ from kgray.derivation.statements import (
     StatementKey,
     name_statements,
     spoken,
-    statement_text,
 )
 from kgray.derivation.summaries import NewestFacts, summary_in, update_summaries
+from kgray.derivation.texts import Sentence, fact_text
 from kgray.errors import damaged
 from kgray.graph import Entity, Fact
-from kgray.records import EpisodeHead, GroupRecords, Mention, Place, Value, fact_id
+from kgray.records import EpisodeHead, Evidence, GroupRecords, Mention, Place, Value, fact_id
 from kgray.timeline import Claim, Span, SpanChange, Sweep
 from kgray.times import Instant
 
@@ -55,7 +56,7 @@ class GroupGraph:
         self.by_relation: dict[str, list[str]] = {}
         self.about: dict[str, list[str]] = {}  # entity -> statements with it as subject or object
         self.by_ends: dict[tuple[str, str | Value], list[str]] = {}
-        self.texts: dict[Place, tuple[str, str]] = {}  # evidence -> (wording, episode id)
+        self.texts: dict[Place, Sentence] = {}  # by the place of the evidence
         self.shows: dict[str, set[str]] = {}  # recorded entity -> shown ones, unless it is just itself
         self.parts: dict[str, list[str]] = {}  # recorded statement -> shown ones, unless it is just itself
         self.verdicts: dict[str, dict[str, tuple[bool, Instant]]] = {}  # (exclusive, record time)
@@ -120,7 +121,7 @@ class GroupGraph:
             for claim in self._claims(item, key, statement, variant, head):
                 self.statements[claim.statement].claims.append(claim)
             place = (evidence.sequence, evidence.ordinal)
-            self.texts[place] = (evidence.text, head.id)
+            self.texts[place] = _sentence(evidence, mentions, head.id)
             if moved_at > head.recorded_at:  # only what was recorded later has moved it
                 self.moved[place] = moved_at
         for key in {key for _, (key, _, _) in late}:
@@ -335,7 +336,7 @@ class GroupGraph:
             relation=statement.relation,
             target=statement.object,
             value=statement.value,
-            text=statement_text(statement, self.entities, self.relations),
+            text=fact_text(statement, span, self.texts, self.entities, self.relations),
             valid_at=span.start,
             invalid_at=span.end,
             created_at=created,
@@ -469,7 +470,7 @@ class GroupGraph:
         pieces = spoken(change.evidence, mentions, self.fold, self.relations, self.births, {})
         for item in pieces:
             said = item.evidence
-            self.texts[said.sequence, said.ordinal] = (said.text, head.id)
+            self.texts[said.sequence, said.ordinal] = _sentence(said, mentions, head.id)
             if item.key is not None:
                 key = self.statements[said.statement].key if said.statement in stored else item.key
                 for claim in self._claims(item, key, said.statement, said.variant, head):
@@ -520,3 +521,10 @@ class GroupGraph:
             self.statements[statement].claims.extend(added)
         after = self.spans_of(dict.fromkeys((*before, *claims)))
         return {s: (before.get(s, ()), spans) for s, spans in after.items() if before.get(s, ()) != spans}
+
+
+def _sentence(said: Evidence, mentions: Mapping[Place, Mention], episode: str) -> Sentence:
+    """Return the sentence of a piece of evidence with the surfaces that it connects."""
+    subject = mentions[said.sequence, said.subject].surface
+    target = None if said.object is None else mentions[said.sequence, said.object].surface
+    return said.text, episode, intern(subject), None if target is None else intern(target)

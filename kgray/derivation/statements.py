@@ -9,43 +9,33 @@ a split the part with the founding evidence keeps it, another gets the id of its
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, combinations
-from pathlib import Path
 from typing import NamedTuple
 
-from kgray.derivation.names import EntityNote, Fold, Relations
+from kgray.derivation.names import Fold, Relations
+from kgray.derivation.verbs import ENGLISH
 from kgray.records import Evidence, EvidenceKind, ExtractedFact, Mention, Place, Value, statement_id
 from kgray.timeline import Claim
-from kgray.times import Instant, show, to_datetime
+from kgray.times import Instant, to_datetime
 
 Marks = tuple[frozenset[str], bool, frozenset[str]]  # digits, negated, qualifiers
 StatementKey = tuple[str, str, str | Value]  # subject, shown relation, object entity or value
 
-OBJECT = "{object}"  # where the object stands in a relation's words; it follows them where this is missing
-_TABLES = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
-_WORDS: dict[str, list[str]] = {name: text.split() for name, text in _TABLES.items()}
-_THIRD_TO_PAST = dict(pair.split(":") for pair in _WORDS["third_to_past"])
-_PASTS = frozenset(_THIRD_TO_PAST.values())
-_PAST_TO_STATE = dict(pair.split(":") for pair in _WORDS["past_to_state"])
-_PARTICIPLES, _BASES = frozenset(_WORDS["participles"]), frozenset(_WORDS["bases"])
-_PREPOSITIONS = frozenset(_WORDS["prepositions"])
-_ADJECTIVES = ("ic", "ible", "able", "ful", "ous", "lar", "ent", "ant")
-_NO_VERB = ("ss", "us", "is")  # boss, status, basis: they end in s and are no third person
-_IRREGULAR_THIRD = {"be": "is", "have": "has", "do": "does", "go": "goes"}
-
-_WORD = re.compile(r"[^\W_]+(?:[.,:/-][^\W_]+)*(?:['\u2019]t)?", re.UNICODE)
-_NEGATIONS = frozenset("not no never none without nor cannot nobody nothing neither".split())
-_QUALIFIERS = frozenset(_WORDS["qualifiers"])
-_DATES = {"year": ("in", 4), "month": ("in", 7), "day": ("on", 10), "instant": ("on", 10)}
-_NOT_ENDINGS = ("n't", "n\u2019t")
+WORD = re.compile(r"[^\W_]+(?:[.,:/-][^\W_]+)*(?:['\u2019]t)?", re.UNICODE)
+NEGATIONS = frozenset("not no never none without nor cannot nobody nothing neither".split())
+# The same in German, Spanish and French, as far as English has no such words.
+NEGATIONS |= frozenset(
+    "kein keine keinen keinem keiner keines nicht nie niemals nunca jamás pas jamais aucun aucune".split()
+)
+_QUALIFIERS = frozenset(ENGLISH["qualifiers"])
+NOT_ENDINGS = ("n't", "n\u2019t")
 # Phrases that only say when: their numbers belong to the fact's dates, not to its wording (R3).
 _AMOUNT = r"(?:\d+|an?|one|two|three|four|five|six|seven|eight|nine|ten)"
 _UNIT = r"(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?)"
-_WHEN = re.compile(
+WHEN = re.compile(
     rf"\b{_AMOUNT}\s+{_UNIT}\s+(?:ago|later|earlier|from now)\b"
     rf"|\b(?:after|for|within)\s+{_AMOUNT}\s+{_UNIT}\b(?!\s+(?:a|an|per|each|every)\b)",
     re.IGNORECASE,
@@ -58,9 +48,9 @@ _ISO_DATE = re.compile(r"\d{4}-\d{2}(?:-\d{2})?(?:t[\d:.]+z?)?$")
 
 @lru_cache(maxsize=16_384)
 def _text_marks(text: str) -> Marks:
-    words = _WORD.findall(_WHEN.sub(" ", text).casefold())
+    words = WORD.findall(WHEN.sub(" ", text).casefold())
     numbers = [w for w in words if not w.isalpha() and re.search(r"\d", w) and not _ISO_DATE.match(w)]
-    negated = not _NEGATIONS.isdisjoint(words) or any(w.endswith(_NOT_ENDINGS) for w in words)
+    negated = not NEGATIONS.isdisjoint(words) or any(w.endswith(NOT_ENDINGS) for w in words)
     return frozenset(numbers), negated, _QUALIFIERS.intersection(words)
 
 
@@ -132,117 +122,6 @@ class Statement:
         return self.subject, self.relation, self.object or self.value  # type: ignore[return-value]
 
 
-# Relations that say a "not" themselves: "I don't like tea" as DISLIKES is no variant of it.
-_SAYS_NOT = re.compile(
-    r"(?:^|_)(?:DISLIKES?|DISAGREES?|DISAPPROVES?|HATES?|AVOIDS?|LACKS?|REJECTS?|REFUSES?|NOT|NO|NEVER)(?:_|$)"
-)
-
-
-def distinction(statement: Statement, names: Iterable[str]) -> str:
-    """Return the words that set a statement's variant apart: qualifiers, digits, negations; "" = none.
-
-    names: of what it connects; their own words do not count. A number comes with the word that it counts.
-    Events are set apart by their dates, so their numbers are left out; so is "always", which says when.
-    """
-    numbers, negated, qualifiers = _besides(names, statement.marks)
-    negated = negated and not _SAYS_NOT.search(statement.relation)
-    if not (numbers or negated or qualifiers):
-        return ""
-    said = statement.first
-    words = _WORD.findall(_WHEN.sub(" ", said.text))
-    found: dict[str, None] = {}
-    for word, following in zip(words, (*words[1:], ""), strict=True):
-        folded = word.casefold()
-        if folded in qualifiers and folded != "always":
-            found[folded] = None
-        elif folded in numbers and said.kind != "happened":
-            found[f"{word} {following}" if following.islower() else word] = None
-        elif negated and word != words[0] and (folded in _NEGATIONS or folded.endswith(_NOT_ENDINGS)):
-            found["not" if folded.endswith("t") else folded] = None
-    return ", ".join(found)
-
-
-def statement_text(statement: Statement, entities: Mapping[str, EntityNote], relations: Relations) -> str:
-    """Return the text of a statement's facts: its relation between its ends, in the present (R18).
-
-    It must read true at every moment of a span, whatever the sentence was ("sold", "will start"). An event is
-    told in the past, with its date.
-    """
-    subject, first = entities[statement.subject].name, statement.first
-    declared = relations.aspect(statement.relation, "text")
-    words = declared.value if declared else ""
-    words = words or verb_phrase(statement.relation, event=statement.is_event)
-    if statement.object is not None:
-        shown = entities[statement.object].name
-        variant = distinction(statement, (subject, shown))
-    else:
-        shown = "" if statement.value is None else statement.value.shown()
-        variant = distinction(statement, (subject,))
-        if statement.value is not None and statement.value.type == "boolean" and OBJECT not in words:
-            words += ":"
-    said = words.replace(OBJECT, shown) if OBJECT in words else f"{words} {shown}"
-    date = ""
-    if statement.is_event and first.valid_from is not None:  # as precise as it was said, at most to the day
-        word, length = _DATES[first.from_precision or "instant"]
-        date = f"{word} {str(show(first.valid_from))[:length]}"
-    return " ".join(filter(None, (subject, said, f"({variant})" if variant else "", date)))
-
-
-@lru_cache(maxsize=4_096)
-def verb_phrase(relation: str, *, event: bool = False) -> str:
-    """Return a relation's name in words: WORKS_AT is "works at", of an event "worked at"."""
-    first, *rest = relation.lower().split("_")
-    # A span tells when: USED_TO_WORK_AT and WILL_START read true inside theirs.
-    before = 2 if [first, *rest[:1]] == ["used", "to"] else 1 if first == "will" else 0
-    if before and len(rest) >= before:
-        base, *rest = rest[before - 1 :]
-        first = _third_person(base)
-    following = rest[0] if rest else ""
-    verb = _state_verb(first, following if following in _PREPOSITIONS else "")
-    if event:
-        verb[0] = _past(verb[0])
-    return " ".join((*verb, *rest))
-
-
-def _state_verb(first: str, preposition: str) -> list[str]:
-    is_participle = first in _PARTICIPLES or first in _PASTS or first.endswith("ed")
-    is_third = first.endswith("s") and not first.endswith(_NO_VERB)
-    if first == "born":
-        return ["was", first]
-    if preposition and (first in _PARTICIPLES or (preposition == "by" and is_participle)):
-        return ["is", first]
-    if first in _PAST_TO_STATE:
-        return [_PAST_TO_STATE[first]]
-    if first in _BASES:
-        return [_third_person(first)]
-    if is_third or is_participle or first in _THIRD_TO_PAST:
-        return [first]
-    is_noun = preposition == "of"
-    is_adjective = bool(preposition) and first.endswith(_ADJECTIVES)
-    if is_noun or is_adjective or first in _PREPOSITIONS or first.endswith("ing"):
-        return ["is", first]
-    return [first]
-
-
-def _third_person(base: str) -> str:
-    if base in _IRREGULAR_THIRD:
-        return _IRREGULAR_THIRD[base]
-    if base.endswith("y") and base[-2] not in "aeiou":
-        return f"{base[:-1]}ies"
-    return base + ("es" if base.endswith(("s", "x", "ch", "sh")) else "s")
-
-
-def _past(verb: str) -> str:
-    if verb in _THIRD_TO_PAST:
-        return _THIRD_TO_PAST[verb]
-    if verb in _PASTS or not verb.endswith("s") or verb.endswith(_NO_VERB):
-        return verb
-    if verb.endswith("ies"):
-        return f"{verb[:-3]}ied"
-    base = verb[:-2] if verb.endswith(("sses", "xes", "ches", "shes")) else verb[:-1]
-    return f"{base}d" if base.endswith("e") else f"{base}ed"
-
-
 class Spoken(NamedTuple):
     """A piece of evidence and its key; None = a loop (subject = object), which derives nothing.
 
@@ -267,7 +146,7 @@ def marks_of(said: Evidence | ExtractedFact) -> Marks:
         dated = {str(part) for m in dates for part in (m.year, m.month, m.day)}
         numbers = frozenset(n for n in numbers if n.rstrip("stndrh").lstrip("0") not in dated)
     if said.value is not None:
-        numbers, _, qualifiers = _besides([said.value.shown()], (numbers, negated, qualifiers))
+        numbers, _, qualifiers = besides([said.value.shown()], (numbers, negated, qualifiers))
     if said.kind in _CLOSING:
         return numbers, False, qualifiers - _ENDED
     return numbers, negated, qualifiers
@@ -282,11 +161,11 @@ def says_same(one: Evidence | ExtractedFact, other: Evidence | ExtractedFact) ->
 
 def names_variant(marks: Marks, ends: Iterable[str]) -> bool:
     """Whether a wording with these marks names a variant; ends: names of what it connects (R6)."""
-    numbers, _, qualifiers = _besides(ends, marks)
+    numbers, _, qualifiers = besides(ends, marks)
     return bool(numbers or qualifiers)
 
 
-def _besides(names: Iterable[str], marks: Marks) -> Marks:
+def besides(names: Iterable[str], marks: Marks) -> Marks:
     """Return the marks without the digits and qualifiers that these names have themselves."""
     numbers, negated, qualifiers = marks
     for name in names if numbers or qualifiers else ():

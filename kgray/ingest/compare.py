@@ -37,7 +37,8 @@ Span = tuple[Instant | None, Instant | None]
 
 def statement_floor(embedder: str) -> float:
     """Return the cosine from which statements about one thing are compared, by the embedder's identity."""
-    return next((floor for start, floor in _FLOORS if embedder.startswith(start)), _OTHER_FLOOR)
+    name = embedder.casefold()
+    return next((floor for part, floor in _FLOORS if part in name), _OTHER_FLOOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,9 @@ number   with its fact, where neither its digits ("1.5 million" has those of 150
 date     alone: the fact holds or ends as if it had none. A date is there where its day, month or year is, or
          any word of time ("last week", "gestern")
 
+sentence of a fact that holds or happened, where a number or capitalised name of it stands nowhere: the fact
+         in words ("Anna works at Acme") takes its place, as if the model had given no sentence (R18a)
+
 In a text without a common word of a language whose words of numbers and times are known, both stay.
 
 `shape` runs before anything is resolved. Where an answer and a declared relation disagree about the object:
@@ -36,7 +39,7 @@ from __future__ import annotations
 import re
 import tomllib
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
@@ -45,6 +48,8 @@ from pathlib import Path
 
 from kgray import times
 from kgray.derivation import names
+from kgray.derivation.sentences import is_plain_word, without_each
+from kgray.derivation.texts import default_sentence
 from kgray.ingest.candidates import code, code_match
 from kgray.ontology import Ontology
 from kgray.ports import ExtractionRequest
@@ -178,6 +183,11 @@ def ground(extraction: Extraction, request: ExtractionRequest) -> Extraction:
         else:
             dated = _dated(fact, read, request.episode.reference_time)
             dropped += [f"facts[{place}]: a date of it is not in the text"] * (dated != fact)
+            subject = extraction.entities[fact.source].name
+            target = _target(fact, extraction.entities)
+            if word := _word_from_elsewhere(dated, subject, target, read):
+                dropped.append(f"facts[{place}]: its sentence names {word[:80]!r}, which is not in the text")
+                dated = replace(dated, text=default_sentence(dated, subject, target))
             facts.append(dated)
     extraction = replace(extraction, entities=_in_context(extraction.entities, request))
     if not dropped:
@@ -217,6 +227,38 @@ def _dated(fact: ExtractedFact, read: ReadTexts, said_at: Instant) -> ExtractedF
     if no_start:
         fact = replace(fact, valid_from=said_at, from_precision="instant", inferred=True)
     return fact
+
+
+def _target(fact: ExtractedFact, entities: Sequence[ExtractedEntity]) -> str:
+    """Return the object of a fact in words."""
+    if fact.target is not None:
+        return entities[fact.target].name
+    return "" if fact.value is None else fact.value.shown()
+
+
+def _word_from_elsewhere(fact: ExtractedFact, subject: str, target: str, read: ReadTexts) -> str:
+    """Return the first number or capitalised name of a fact's sentence that was not read; "" = none.
+
+    The ends and the dates of the fact were looked up before. Only sentences that can become the text of a
+    fact are looked at.
+    """
+    if fact.kind not in {"holds", "happened"}:
+        return ""
+    sentence = without_each(fact.text, (subject, target))
+    for word in _SPOKEN.finditer(sentence):
+        name = word[0]
+        if len(name) == 1 or not name[0].isupper() or (not word.start() and is_plain_word(name.lower())):
+            continue
+        if name.lower() not in read.words and not read.has_name(name):
+            return name
+    if any(map(str.isdigit, sentence)):
+        moments = (times.to_datetime(at) for at in (fact.valid_from, fact.valid_to) if at is not None)
+        dated = {str(part) for moment in moments for part in (moment.year, moment.month, moment.day)}
+        for match in re.finditer(r"\d[\d.,]*", sentence):
+            number = match[0].strip(".,")
+            if number.lstrip("0") not in dated and not read.has_number(number):
+                return number
+    return ""
 
 
 @lru_cache(maxsize=65_536)

@@ -52,9 +52,7 @@ class Spending:
         """Ask once, with `kept` calls left for the answer. Raises InputError: the rest pays for no call."""
         calls = None if self.calls is None else self.calls - kept
         head = self.model.head(task)
-        request = request_of(
-            task, question, lines, head=head, max_calls=calls, max_tokens=self.tokens
-        )
+        request = request_of(task, question, lines, head=head, max_calls=calls, max_tokens=self.tokens)
         found = await self.model.answer(request, on_text)
         self.cost = Cost(*map(add, self.cost, found))
         self.calls = None if self.calls is None else self.calls - found.calls

@@ -78,7 +78,7 @@ def test_show_of_an_episode_says_what_was_left_out(kgray):
 
 def test_show_of_an_entity_begins_with_it_and_numbers_its_facts(chat):
     people = chat("show", "ann lee", "--group", "g").out
-    summary = "Ann Lee lives in Oslo. Ann Lee works at Acme."
+    summary = "Ann Lee has her home in Oslo. Ann Lee works at Acme."
     assert re.match(rf"Ann Lee  [0-9a-f]{{8}}\n  Person\n  {re.escape(summary)}\nm1  [0-9a-f]{{8}}\n", people)
     shown = chat("show", "ann lee", "--group", "g", "--json").json
     assert (shown["summary"], shown["profile"], shown["profile_sources"]) == (summary, "", [])
@@ -104,9 +104,9 @@ def test_a_terminal_gets_colours_and_lines_that_fit_and_none_where_they_are_not_
     ("options", "found"),
     [
         pytest.param(["--source", "chat"], {"m1", "Ann Lee works at Acme"}, id="source"),
-        pytest.param(["--speaker", "bob"], {"m2", "Ann Lee lives in Oslo"}, id="speaker"),
-        pytest.param(["--relation", "lives in"], {"Ann Lee lives in Oslo"}, id="relation"),
-        pytest.param(["--type", "Place"], {"Oslo", "Ann Lee lives in Oslo"}, id="type"),
+        pytest.param(["--speaker", "bob"], {"m2", "Ann Lee has her home in Oslo"}, id="speaker"),
+        pytest.param(["--relation", "lives in"], {"Ann Lee has her home in Oslo"}, id="relation"),
+        pytest.param(["--type", "Place"], {"Oslo", "Ann Lee has her home in Oslo"}, id="type"),
         pytest.param(["--scope", "episode", "--said-after", "2026-04-01"], {"m2"}, id="said-after"),
         pytest.param(["--scope", "episode", "--said-before", "2026-04-01"], {"m1"}, id="said-before"),
         pytest.param(["--scope", "episode", "--as-of", "2020-01-01"], {"m1", "m2"}, id="as-of-hides-none"),

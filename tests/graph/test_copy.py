@@ -65,6 +65,15 @@ def lived(store: Store, prefix: str) -> Engine:
     engine.add(
         reading(6, ["Al", "Bo Day"], facts, client_id="r1"), reading(7, ["Bo", "Cy"], [], client_id="r2")
     )
+    # Two names that the ontology does not list, so that the pair is compared and has a verdict.
+    engine.add(
+        *(
+            reading(
+                7, [], [{"source": "Eve", "target": "Finn", "relation": name, "fact": f"Eve {name} Finn"}]
+            )
+            for name in ("HUMS_TO", "WAVES_AT")
+        )
+    )
     engine.add(triples(8, {"source": "Mug", "relation": "COSTS", "target": {"value": 9, "unit": "eur"}}))
     engine.add(draft('{"entities": 7}', client_id="bad", reference_time=day(9)))
     engine.add(draft('{"entities": 8}', client_id="worse", reference_time=day(9)))

@@ -1,4 +1,4 @@
-"""What a removal leaves of merges, splits, rulings and verdicts: what names what is left, nothing else."""
+"""Merges, splits, declarations and verdicts after a removal: a record stays if all that it names is there."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kgray import kinds
+from kgray.ontology import shipped
 from kgray.ports import Answer, Question
-from kgray.stores.sqlite.schema import FILE
 from tests.graph.engine import Engine, WildJudge, triples
 
 Fact = dict[str, Any]
@@ -22,20 +22,19 @@ def fact(source: str, relation: str, target: str, **more: Any) -> Fact:
     return {"source": source, "relation": relation, "target": target, **more}
 
 
-class Rules(WildJudge):
-    """A judge that answers by the relation's name."""
+class Excludes(WildJudge):
+    """A judge for whom every compared pair contradicts, and whose reason quotes the new sentence."""
 
-    def __init__(self, cardinality: dict[str, str], pairs: dict[frozenset[str], Answer]) -> None:
-        self.cardinality, self.pairs = cardinality, pairs
-
-    def _answer(self, question: Question) -> Answer:  # type: ignore[override]
-        if question.kind == "cardinality":
-            return {"cardinality": self.cardinality.get(question.item, "many"), "reason": question.item}
-        if question.kind == "relation":
-            return self.pairs.get(frozenset((question.item, *question.candidates)), {})
-        if question.kind in {"entity", "variant"}:
+    @staticmethod
+    def _answer(question: Question) -> Answer:
+        if question.kind == "entity":
             return {"duplicate_of": None}
-        return {"contradicts": list(range(len(question.candidates))), "reason": " ".join(question.cards)}
+        return {"answers": ["contradicts"] * len(question.candidates), "reason": question.item}
+
+
+def with_relations(folder: Path, **relations: dict[str, Any]) -> Engine:
+    """Return an engine whose ontology has more relations."""
+    return Engine(folder, judge=Excludes(), ontology=shipped().extended(relations))
 
 
 @pytest.fixture
@@ -121,29 +120,31 @@ def test_three_that_were_merged_stay_one_when_the_first_is_removed(engine: Engin
     assert len(of(engine, "merge")) == 2
 
 
-def test_removing_an_unrelated_episode_does_not_switch_off_a_cardinality(tmp_path: Path) -> None:
-    """R25: a ruling on one name stays while the name is in use."""
-    judge = Rules({"GUIDES": "single_object"}, {})
-    engine = Engine(tmp_path, judge=judge)
+def test_removing_the_episode_that_brought_a_declaration_leaves_it_in_force(tmp_path: Path) -> None:
+    """R25: a declaration has the words of the ontology and nothing of an episode."""
+    engine = with_relations(tmp_path, GUIDES={"cardinality": "single_object"})
     said = [("Zed", "Yan"), ("Zed", "Yul"), ("Ann", "Bob"), ("Cid", "Bob")]
     for number, (guide, guided) in enumerate(said):
         engine.add(triples(number, fact(guide, "GUIDES", guided), client_id=f"e{number}"))
     [before] = of(engine, "relation")
-    assert before["cardinality"] == "single_object"
+    assert (before["cardinality"], before["judge"]) == ("single_object", "ontology")
 
-    engine.ask("remove", episodes=("e1",))  # the one that raised the ruling
-    engine.ask("retract", episodes=("e0",))
+    engine.ask("remove", episodes=("e0",))  # its commit recorded the declaration
+    engine.ask("retract", episodes=("e1",))
 
     engine.check()
     assert of(engine, "relation") == [before]
-    held = [row for row in of(engine, "fact") if row["text"].endswith("Bob") and row["invalid_at"] is None]
-    assert [row["text"] for row in held] == ["Cid guides Bob"]
-    [ruling] = [r for r in engine.store.rows(kinds.ALL["rulings"], engine.named()) if r[3] == "cardinality"]
-    assert ruling[7] == "", "its reason may quote what is removed"
+    open_now = [
+        row for row in of(engine, "fact") if row["text"].endswith("Bob") and row["invalid_at"] is None
+    ]
+    assert [row["text"] for row in open_now] == ["Cid guides Bob"]
+    aspects = [row[3] for row in engine.store.rows(kinds.ALL["declarations"], engine.named())]
+    assert aspects == ["listed", "cardinality"]
+    engine.store.close()
 
 
 def test_a_declared_cardinality_outlives_the_inverse_name_that_it_came_by(engine: Engine) -> None:
-    """R25: "Zed MANAGES Yan" brought the rulings on REPORTS_TO; Bob still has one manager without it."""
+    """R25: "Zed MANAGES Yan" brought the declarations of REPORTS_TO; Bob has one manager without it."""
     for number, (manager, managed) in enumerate([("Zed", "Yan"), ("Ann", "Bob"), ("Cid", "Bob")]):
         engine.add(triples(number, fact(manager, "MANAGES", managed), client_id=f"e{number}"))
     before = of(engine, "relation")
@@ -152,50 +153,112 @@ def test_a_declared_cardinality_outlives_the_inverse_name_that_it_came_by(engine
 
     engine.check()
     assert of(engine, "relation") == before
-    held = [row["text"] for row in of(engine, "fact") if row["invalid_at"] is None]
-    assert held == ["Cid manages Bob"]
+    open_now = [row["text"] for row in of(engine, "fact") if row["invalid_at"] is None]
+    assert open_now == ["Bob reports to Cid"]
 
 
 def test_names_that_folded_through_one_that_is_gone_stay_folded(tmp_path: Path) -> None:
-    """R25: by a ruling that names what is left; the name that is gone is in no byte of the store."""
-    same: Answer = {"same_as": True}
-    middle = frozenset({"HELPS_QUIETLY", "HELPS_LOUDLY"}), frozenset({"HELPS_LOUDLY", "HELPS_OFTEN"})
-    judge = Rules({"HELPS_QUIETLY": "single"}, dict.fromkeys(middle, same))
-    engine = Engine(tmp_path, judge=judge)
-    engine.add(triples(0, fact("Ann", "HELPS_QUIETLY", "Bob"), client_id="e0"))
-    engine.add(triples(1, fact("Ann", "HELPS_LOUDLY", "Cid"), client_id="e1"))
-    engine.add(triples(2, fact("Zed", "HELPS_OFTEN", "Bob"), client_id="e2"))
-    engine.add(triples(3, fact("Zed", "HELPS_OFTEN", "Cid"), client_id="e3"))
+    """R17, R25: TENDS is a synonym of a synonym; nobody uses the one between them any more."""
+    engine = with_relations(
+        tmp_path,
+        HELPS={"cardinality": "single"},
+        NURSES={"same_as": "HELPS"},
+        TENDS={"same_as": "NURSES"},
+    )
+    said = [("Ann", "HELPS", "Bob"), ("Ann", "NURSES", "Cid"), ("Zed", "TENDS", "Bob")]
+    for number, (source, relation, target) in enumerate([*said, ("Zed", "TENDS", "Cid")]):
+        engine.add(triples(number, fact(source, relation, target), client_id=f"e{number}"))
     known = {row["name"]: (row["same_as"], row["cardinality"]) for row in of(engine, "relation")}
-    assert known["HELPS_OFTEN"] == ("HELPS_QUIETLY", "single")
+    assert known["TENDS"] == ("HELPS", "single")
 
     engine.ask("remove", episodes=("e1",))
-    engine.store.compact()
 
     engine.check()
     left = {row["name"]: (row["same_as"], row["cardinality"]) for row in of(engine, "relation")}
-    assert left == {name: known[name] for name in ("HELPS_QUIETLY", "HELPS_OFTEN")}
+    assert left == {name: known[name] for name in ("HELPS", "TENDS")}
+    open_now = sorted(row["text"] for row in of(engine, "fact") if row["invalid_at"] is None)
+    assert open_now == ["Ann helps Bob", "Zed helps Cid"]
     engine.store.close()
-    assert b"LOUDLY" not in (tmp_path / FILE).read_bytes()
 
 
-def test_removing_the_episode_that_raised_the_last_ruling_gives_the_graph_without_it(tmp_path: Path) -> None:
-    """R26 goes before R25: no later episode is left that the ruling could matter to."""
-    engine = Engine(tmp_path, judge=Rules({"GUIDES": "single"}, {}))
-    engine.add(triples(0, fact("Zed", "GUIDES", "Yan"), client_id="e0"))
+def test_removing_the_last_episode_that_brought_a_declaration_gives_the_graph_without_it(
+    tmp_path: Path,
+) -> None:
+    """R26 goes before R25: no later episode is left that the declaration could matter to."""
+    engine = with_relations(tmp_path, GUIDES={"cardinality": "single"})
+    engine.add(triples(0, fact("Zed", "HELPS", "Yan"), client_id="e0"))
     before = engine.dump()
     engine.add(triples(1, fact("Zed", "GUIDES", "Yul"), client_id="e1"))
+    assert list(engine.store.rows(kinds.ALL["declarations"], engine.named())) != []
 
     engine.ask("remove", episodes=("e1",))
 
     assert engine.dump() == before
-    assert list(engine.store.rows(kinds.ALL["rulings"], engine.named())) == []
+    assert list(engine.store.rows(kinds.ALL["declarations"], engine.named())) == []
+    engine.store.close()
+
+
+def verdicts(engine: Engine) -> list[tuple[bool, str]]:
+    """Return (whether the two exclude each other, reason) of each stored verdict."""
+    rows = engine.store.rows(kinds.ALL["verdicts"], engine.named())
+    return [(row[4], row[6]) for row in rows]
+
+
+FEELS = [
+    ("e0", "calm", "Bob feels calm"),
+    ("e1", "tense", "Bob feels tense"),
+    ("e2", "calm", "Bob feels calm"),
+]
+
+
+@pytest.mark.parametrize(
+    ("gone", "reasons"),
+    [
+        pytest.param((), ["Bob feels tense"], id="nothing-is-removed"),
+        # The reason may quote each sentence that the judge read.
+        pytest.param(("e0",), [""], id="the-sentence-that-it-was-compared-with"),
+        pytest.param(("e1",), [], id="a-statement-is-gone"),
+        pytest.param(("e1", "e3"), [], id="both-are-gone"),
+    ],
+)
+def test_a_verdict_lives_as_long_as_its_statements(
+    tmp_path: Path, gone: tuple[str, ...], reasons: list[str]
+) -> None:
+    """R25: "calm" has two supporters, "tense" has one."""
+    engine = with_relations(tmp_path, FEELS={"cardinality": "depends"})
+    for number, (client_id, mood, text) in enumerate(FEELS):
+        engine.add(triples(number, fact("Bob", "FEELS", mood, text=text), client_id=client_id))
+    engine.add(triples(9, fact("Ann", "LIKES", "tea"), client_id="e3"))
+    assert verdicts(engine) == [(True, "Bob feels tense")]
+
+    for client_id in gone:
+        engine.ask("remove", episodes=(client_id,))
+        engine.check()
+
+    assert [reason for _, reason in verdicts(engine)] == reasons
+    engine.store.close()
+
+
+def test_a_verdict_that_later_evidence_confirms_loses_its_reason_alone(tmp_path: Path) -> None:
+    """R25: the episode that raised it is gone; a later one says the same, so the two still exclude."""
+    engine = with_relations(tmp_path, FEELS={"cardinality": "depends"})
+    for number, mood in enumerate(("calm", "tense", "tense")):
+        said = fact("Bob", "FEELS", mood, text=f"Bob feels {mood}")
+        engine.add(triples(number, said, client_id=f"e{number}"))
+    assert verdicts(engine) == [(True, "Bob feels tense")]
+
+    engine.ask("remove", episodes=("e1",))
+
+    engine.check()
+    assert verdicts(engine) == [(True, "")]
+    ends = {row["text"]: row["invalid_at"] is None for row in of(engine, "fact")}
+    assert ends == {"Bob feels calm": False, "Bob feels tense": True}
     engine.store.close()
 
 
 def test_a_verdict_goes_with_the_parts_of_its_statements_that_still_share_a_subject(tmp_path: Path) -> None:
     """R16: also one that was raised after the split; stored and derived graph agree all the time."""
-    engine = Engine(tmp_path, judge=Rules({"FEELS": "depends"}, {}))
+    engine = with_relations(tmp_path, FEELS={"cardinality": "depends"})
     engine.add(triples(0, fact("Bob", "FEELS", "calm"), client_id="e0"))
     engine.add(triples(1, fact("Rob", "LIKES", "tea"), client_id="e1"))
     engine.ask("merge", entities=(ids(engine)["Bob"], ids(engine)["Rob"]))
@@ -209,7 +272,7 @@ def test_a_verdict_goes_with_the_parts_of_its_statements_that_still_share_a_subj
 
     engine.add(triples(4, fact("Bob", "FEELS", "sad"), client_id="e4"))
     engine.check()
-    assert subjects(engine) == [("Bob", "Bob")] * 3 + [("Rob", "Rob")]
+    assert subjects(engine) == [("Bob", "Bob")] * 2 + [("Rob", "Rob")]  # "calm" was over when "sad" began
     engine.store.close()
 
 

@@ -1,17 +1,21 @@
-"""Data that version 0.1 stored: `tests/data/version-0.1/README.md` says what is in it and how it was made."""
+"""Data of version 0.1 are refused and left as they are; `tests/data/version-0.1/README.md` describes them."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import re
+import sqlite3
 import tarfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kgray
+from kgray.errors import StoreError
+from kgray.stores.sqlite.schema import FILE, VERSION
 from tests.neo4j_dump import database_dump, load
 
 DATA = Path(__file__).parent.parent / "data" / "version-0.1"
@@ -19,18 +23,11 @@ HASHES: dict[str, dict[str, dict[str, str]]] = json.loads((DATA / "hashes.json")
 MACHINE = re.compile(rb'/(?:home|root|tmp|work|Users)/|localhost|127\.0\.0\.1|"(?:host|pid|holder)"')
 
 
-def hashes_of(
-    folder: Path, expected: dict[str, dict[str, str]], **settings: Any
-) -> dict[str, dict[str, str]]:
-    """Return the dump's hash of each group at each moment of the expected ones."""
-    with kgray.open(folder, create=False, **settings) as memory:
-        return {
-            group: {
-                moment: memory.dump_hash(group=group, known_at=None if moment == "now" else moment)
-                for moment in moments
-            }
-            for group, moments in expected.items()
-        }
+def refused(folder: Path, **settings: Any) -> str:
+    """Return the message with which kgray refuses to open a store."""
+    with pytest.raises(StoreError) as raised:
+        kgray.open(folder, create=False, **settings).close()
+    return str(raised.value)
 
 
 @pytest.fixture
@@ -41,8 +38,29 @@ def folder(tmp_path) -> Path:
     return tmp_path / "data"
 
 
-def test_a_data_folder_of_version_0_1_is_the_graph_that_was_stored(folder):
-    assert hashes_of(folder, HASHES["sqlite"]) == HASHES["sqlite"]
+def test_a_data_folder_of_version_0_1_is_refused_in_one_line_and_stays_as_it_is(folder):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    message = refused(folder)
+
+    assert message == (
+        f"{folder / FILE} was written by an earlier kgray (schema 9; this one knows {VERSION}): "
+        "choose an empty data folder and add the episodes again"
+    )
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_data_folder_of_version_0_1_has_the_groups_whose_hashes_are_on_record(folder):
+    """A later upgrade must give these hashes, so the folder and the list must fit together."""
+    with closing(sqlite3.connect(folder / FILE)) as database:
+        names = {name for (name,) in database.execute("SELECT name FROM groups WHERE name IS NOT NULL")}
+        [state] = database.execute("PRAGMA integrity_check").fetchone()
+
+    names.discard("kgray/own")  # the group of schedules and access keys has no dump
+    assert (names, state) == (HASHES["sqlite"].keys(), "ok")
+    assert {name: group["now"] for name, group in HASHES["sqlite"].items()} == {
+        name: group["now"] for name, group in HASHES["neo4j"].items()
+    }
 
 
 def test_nothing_of_the_machine_that_made_a_folder_is_in_it(folder):
@@ -53,17 +71,18 @@ def test_nothing_of_the_machine_that_made_a_folder_is_in_it(folder):
     assert sum(path.stat().st_size for path in DATA.iterdir()) < 400_000
 
 
-def test_a_database_of_version_0_1_is_the_graph_that_was_stored(tmp_path, own_neo4j, neo4j_driver):
+def test_a_database_of_version_0_1_is_refused_in_one_line_and_stays_as_it_is(
+    tmp_path, own_neo4j, neo4j_driver
+):
     dump = (DATA / "neo4j.jsonl.gz").read_bytes()
     load(neo4j_driver, dump)
     store = {f"store_{name}": getattr(own_neo4j, name) for name in ("uri", "user", "password")}
 
-    hashes = hashes_of(tmp_path, HASHES["neo4j"], store_backend="neo4j", embedder_dimensions=16, **store)
+    message = refused(tmp_path, store_backend="neo4j", embedder_dimensions=16, **store)
 
-    assert hashes == HASHES["neo4j"]
-    assert {name: group["now"] for name, group in HASHES["sqlite"].items()} == {
-        name: group["now"] for name, group in hashes.items()
-    }
+    assert "was written by an earlier kgray (schema 8;" in message
+    assert "\n" not in message
+    assert _graph(database_dump(neo4j_driver)) == _graph(dump)
 
 
 def test_a_dump_is_loaded_as_it_was_written(own_neo4j, neo4j_driver):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kgray.graph import Fact
+import pytest
+
 from kgray.ontology import shipped
-from tests.graph.engine import Engine, day, engine_on, in_days, iso, reading
+from kgray.ports import Answer, Question
+from tests.graph.engine import Engine, WildJudge, day, engine_on, in_days, iso, reading
 from tests.graph.stores import EMBEDDED, Stores
 
 
@@ -85,20 +87,57 @@ def test_an_event_goes_with_its_last_episode_and_folds_with_its_ends(tmp_path: P
     assert restarts(engine) == [(3, None, True, 1), (6, None, True, 1)]
 
 
-def test_no_question_is_asked_about_events(tmp_path: Path) -> None:
-    """R17: what excludes nothing needs no cardinality and no verdict, however statements are judged."""
+class Notes(WildJudge):
+    """A judge that notes each comparison and answers it with one word throughout."""
 
-    class Deaf:
-        identity = "deaf"
+    def __init__(self, word: str) -> None:
+        self.word = word
+        self.compared: list[tuple[str, tuple[str, ...]]] = []
 
-        def key(self, request: Any) -> str:
-            raise AssertionError(request)
+    def _answer(self, question: Question) -> Answer:  # type: ignore[override]
+        if question.kind == "entity":
+            return {"duplicate_of": None}
+        self.compared.append((question.item, question.candidates))
+        return {"answers": [self.word] * len(question.candidates)}
 
-    engine = Engine(tmp_path, judge=Deaf())  # type: ignore[arg-type]
-    facts = [
-        {"source": "Tom", "target": place, "relation": "TOURED", "kind": "happened"}
-        for place in ("Bonn", "Ulm")
-    ]
-    engine.add(reading(1, [], facts), reading(2, [], facts))
-    found: list[Fact] = engine.view().all_facts()
-    assert len(found) == 4
+
+TOURED, VISITED = "Tom toured Bonn", "Tom visited Bonn again"
+
+
+@pytest.mark.parametrize(
+    ("name", "relation", "on", "compared"),
+    [
+        pytest.param("Tom", "TOURED", 9, [], id="one-name-at-two-dates"),
+        pytest.param("Tom", "VISITED", 9, [], id="two-names-at-two-dates"),
+        pytest.param("Tom", "VISITED", 3, [(VISITED, (TOURED,))], id="two-names-at-one-date"),
+        pytest.param("Ida", "VISITED", 3, [], id="of-other-things"),
+    ],
+)
+def test_events_are_compared_where_they_may_be_one_alone(
+    tmp_path: Path, name: str, relation: str, on: float, compared: list[Any]
+) -> None:
+    """R17a, R18: an event excludes nothing, so only another name of the same event is worth a question."""
+    judge = Notes("same")
+    engine = Engine(tmp_path, judge=judge)
+    place = "Bonn" if name == "Tom" else "Ulm"
+    engine.add(told(3, TOURED, relation="TOURED", target="Bonn"))
+    text = f"{name} {relation.lower()} {place} again"
+    engine.add(told(on, text, source=name, relation=relation, target=place))
+
+    assert judge.compared == compared
+    one = [(3, None, True, 2)]
+    assert restarts(engine) == (one if compared else [(3, None, True, 1), (on, None, True, 1)])
+    engine.check()
+
+
+@pytest.mark.parametrize("word", ["contradicts", "ends"])
+def test_no_answer_makes_an_event_a_rival_or_ends_it(tmp_path: Path, word: str) -> None:
+    """R17a: such an answer is not allowed for two events, and reads as independent."""
+    judge = Notes(word)
+    engine = Engine(tmp_path, judge=judge)
+    engine.add(
+        told(3, TOURED, relation="TOURED", target="Bonn"), told(3, VISITED, relation="VISITED", target="Bonn")
+    )
+    assert judge.compared != []
+    assert restarts(engine) == [(3, None, True, 1), (3, None, True, 1)]
+    engine.check()

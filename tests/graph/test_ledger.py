@@ -12,7 +12,7 @@ import pytest
 from kgray import kinds, rows
 from kgray.derivation.stored import StoredView, records_of
 from kgray.errors import InputError
-from kgray.kinds import EPISODES, DECLARATIONS, VERDICTS
+from kgray.kinds import DECLARATIONS, EPISODES, VERDICTS
 from kgray.ledger import (
     Bearers,
     Failure,

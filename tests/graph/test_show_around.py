@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from kgray.kinds import ALL
 from kgray.ledger import dumped_episodes, find

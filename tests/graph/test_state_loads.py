@@ -92,7 +92,10 @@ class Slow(Direct):
 
 
 def test_nobody_decides_before_the_vectors_that_a_removal_left_out_are_durable(tmp_path: Path) -> None:
-    """R27: of two episodes that wait for the group's state, the second does not get it without them."""
+    """R27: of two episodes that wait for the group's state, the second does not get it without them.
+
+    A comparison reads the vectors from the store, so they must be there when it begins.
+    """
     engine = Engine(tmp_path)
     for n, word in enumerate(("toils", "works"), 1):
         engine.add(triples(n, works("Acme", text=f"Alice {word} at Acme"), client_id=word))
@@ -106,8 +109,10 @@ def test_nobody_decides_before_the_vectors_that_a_removal_left_out_are_durable(t
         second = asyncio.create_task(committer.state("g"))
         done, _ = await asyncio.wait((second,), timeout=0.3)
         writer.may.set()
-        for state in (await first, await second):
-            assert len(state.statement_vectors) == 1
+        [statement] = (await first).graph.statements
+        found = await committer.statement_vectors("g", [statement])
+        assert found[statement] is not None
+        assert await second is await first
         assert not done
 
     with engine.store.writing():

@@ -10,6 +10,7 @@ from kgray import kinds, rows
 from kgray.errors import StoreError
 from kgray.graph import Entity, Fact
 from kgray.kinds import (
+    DECLARATIONS,
     ENTITIES,
     EPISODE_VECTORS,
     EPISODES,
@@ -18,7 +19,6 @@ from kgray.kinds import (
     KINDS,
     NAMES,
     OPERATIONS,
-    DECLARATIONS,
     SHOWN_ENTITIES,
     VERDICTS,
 )

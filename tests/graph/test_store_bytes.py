@@ -11,13 +11,13 @@ import pytest
 from kgray import rows
 from kgray.kinds import (
     ALL,
+    DECLARATIONS,
     EPISODES,
     EVIDENCE,
     FACTS,
     KINDS,
     MENTIONS,
     OPERATIONS,
-    DECLARATIONS,
     VERDICTS,
 )
 from kgray.ports import GroupHead, Patch

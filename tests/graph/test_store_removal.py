@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kgray import kinds, rows
-from kgray.kinds import ANSWER_USES, ANSWERS, EPISODES, KINDS, OPERATIONS, READS, DECLARATIONS, VERDICTS
+from kgray.kinds import ANSWER_USES, ANSWERS, DECLARATIONS, EPISODES, KINDS, OPERATIONS, READS, VERDICTS
 from kgray.ledger import pending
 from kgray.ports import GroupCounts, GroupHead, Patch
 from kgray.records import Declaration, Operation, Verdict

@@ -36,7 +36,8 @@ def test_a_scan_gives_every_row_once_in_the_order_of_its_kind(store, group):
     """However many pages it takes, whatever order the rows were put in."""
     append(store, draft("a", group=group))
     mentions = [
-        (1 + n // 500, n % 500, f"name {n}", f"E{n % 7}", "", "", False, None, None) for n in range(MANY)
+        (1 + n // 500, n % 500, f"name {n}", f"E{n % 7}", "", "", False, "name", None, None)
+        for n in range(MANY)
     ]
     births = [(f"{n * 7919 % MANY:05}", 1 + n // 500, n % 500) for n in range(MANY)]
     names = [(f"E{-n % MANY}", "x", "x", 1, n) for n in range(MANY)]

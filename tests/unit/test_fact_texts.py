@@ -6,7 +6,10 @@ import pytest
 
 from kgray import times
 from kgray.derivation.names import EntityNote, Relations
-from kgray.derivation.statements import Statement, statement_text, verb_phrase
+from kgray.derivation.sentences import MAX_SENTENCE, reads_true
+from kgray.derivation.statements import Statement
+from kgray.derivation.texts import composed_text
+from kgray.derivation.verbs import verb_phrase
 from kgray.ontology import shipped
 from kgray.records import Evidence, Ruling, Value, as_value
 
@@ -78,7 +81,7 @@ def told(relation: str, text: str, target: str | Value = "Acme", words: str = ""
         object=None if value else 1, value=value, **({"kind": "holds"} | said),
     )  # fmt: skip
     notes = {name: EntityNote(name, (1, 0), name) for name in ("Tom", entity) if name}
-    return statement_text(Statement("s", (1, 0), "Tom", relation, entity, value, 0, first), notes, relations)
+    return composed_text(Statement("s", (1, 0), "Tom", relation, entity, value, 0, first), notes, relations)
 
 
 MARCH_5 = times.parse("2026-03-05T09:30:00Z")[0]
@@ -170,3 +173,133 @@ def test_words_that_could_not_be_shown_are_refused(words):
 
     with pytest.raises(SettingsError, match=r"ontology\.relations\.AA\.text = .* the words between subject"):
         shipped().extended({"AA": {"text": words}})
+
+
+# Sentence, subject, object: it is true as long as the state lasts.
+LASTING = [
+    ("Bartek Wilk plays the cello in the city orchestra", "Bartek Wilk", "city orchestra"),
+    ("Alice works at Acme", "Alice", "Acme"),
+    ("Bob leads Beta", "Bob", "Beta"),
+    ("Anna arbeitet bei Acme", "Anna", "Acme"),
+    ("Annas Hund ist Rex", "Anna", "Rex"),
+    ("Luis trabaja en Acme", "Luis", "Acme"),
+    ("Marie travaille chez Acme", "Marie", "Acme"),
+    ("Marie est mariée à Paul", "Marie", "Paul"),
+    ("Tom is happily married to Ann", "Tom", "Ann"),
+    ("Will Smith reports to May Lin", "Will Smith", "May Lin"),
+    ("Anna Weber owns Anna Weber GmbH", "Anna Weber", "Anna Weber GmbH"),
+    ("Tom runs the New York office of Acme", "Tom", "Acme"),
+    ("Tom doesn't like tea", "Tom", "tea"),
+    ("Anna isst kein Fleisch", "Anna", "Fleisch"),
+    ("Anna hat einen Hund", "Anna", "Hund"),
+    ("Marie a un chat", "Marie", "chat"),
+    ("Luis tiene un gato", "Luis", "gato"),
+    ("Anna plays tennis on Mondays with Bob", "Anna", "Bob"),
+    ("The office of Acme is located in Rome", "Acme", "Rome"),
+    ("Tom works 3 days a week at Acme", "Tom", "Acme"),
+    ("Anna plays the war drum for Acme", "Anna", "Acme"),
+]
+# It is true before, after or once, or it does not say who.
+PASSING = [
+    ("Alice will work at Acme", "Alice", "Acme"),
+    ("I work at Acme as Alice", "Alice", "Acme"),
+    ("Alice now works at Acme", "Alice", "Acme"),
+    ("Alice joined Acme", "Alice", "Acme"),
+    ("Alice works at Acme since 2018", "Alice", "Acme"),
+    ("Alice worked at Acme", "Alice", "Acme"),
+    ("Alice has worked at Acme", "Alice", "Acme"),
+    ("Alice works at Acme", "Bob", "Acme"),
+    ("Alice is going to work at Acme", "Alice", "Acme"),
+    ("Anna arbeitete bei Acme", "Anna", "Acme"),
+    ("Anna hat bei Acme gearbeitet", "Anna", "Acme"),
+    ("Anna wird bei Acme arbeiten", "Anna", "Acme"),
+    ("Anna arbeitet seit 2019 bei Acme", "Anna", "Acme"),
+    ("Anna arbeitet jetzt bei Acme", "Anna", "Acme"),
+    ("Mein Chef Anna arbeitet bei Acme", "Anna", "Acme"),
+    ("Anna arbeitet nicht mehr bei Acme", "Anna", "Acme"),
+    ("Luis trabajó en Acme", "Luis", "Acme"),
+    ("Luis trabajará en Acme", "Luis", "Acme"),
+    ("Luis vivía en Roma", "Luis", "Roma"),
+    ("Luis va a trabajar en Acme", "Luis", "Acme"),
+    ("Luis trabaja en Acme desde mayo", "Luis", "Acme"),
+    ("Luis ya no trabaja en Acme", "Luis", "Acme"),
+    ("Marie a travaillé chez Acme", "Marie", "Acme"),
+    ("Marie travaillait chez Acme", "Marie", "Acme"),
+    ("Marie travaillera chez Acme", "Marie", "Acme"),
+    ("Marie ne travaille plus chez Acme", "Marie", "Acme"),
+    ("Marie va travailler chez Acme", "Marie", "Acme"),
+    ("Mon amie Marie travaille chez Acme", "Marie", "Acme"),
+    ("Анна работает в Acme", "Анна", "Acme"),
+    ("Tom works at Acme and likes tea", "Tom", "Acme"),
+    ("Tom moved to Rome in May", "Tom", "Rome"),
+    ("Does Tom work at Acme?", "Tom", "Acme"),
+    ("Alice starts in May at Acme", "Alice", "Acme"),
+    ("Lena Fischer sold Salzburg", "Lena Fischer", "Salzburg"),
+    ("Tom has been at Acme for 3 years", "Tom", "Acme"),
+    ("Tom used to live in Rome", "Tom", "Rome"),
+    ("Tom is the former boss of Acme", "Tom", "Acme"),
+    ("Tom works at Acme next year", "Tom", "Acme"),
+]
+EVENTS = [
+    ("Tom restarted the printer", "Tom", "printer"),
+    ("Tom bought a new house", "Tom", "house"),
+    ("Anna hat das Auto gekauft", "Anna", "Auto"),
+    ("Luis compró la casa", "Luis", "casa"),
+    ("Marie a acheté la maison", "Marie", "maison"),
+    ("Tom has restarted the printer", "Tom", "printer"),
+    ("Tom met Ann, who is a doctor", "Tom", "Ann"),
+]
+NO_EVENTS = [
+    ("Tom visits Rome", "Tom", "Rome"),
+    ("Tom will visit Rome", "Tom", "Rome"),
+    ("Tom bought the house yesterday", "Tom", "house"),
+    ("Tom bought the house on 3 May 2026", "Tom", "house"),
+    ("Anna kauft morgen das Auto", "Anna", "Auto"),
+    ("Luis comprará la casa", "Luis", "casa"),
+    ("Marie achètera la maison", "Marie", "maison"),
+    ("I restarted the printer, Tom", "Tom", "printer"),
+]
+
+
+@pytest.mark.parametrize(("sentence", "subject", "target"), LASTING)
+def test_a_sentence_in_the_present_can_be_the_text_of_a_state(sentence, subject, target):
+    assert reads_true(sentence, subject, target, False)
+
+
+@pytest.mark.parametrize(("sentence", "subject", "target"), PASSING)
+def test_a_sentence_of_another_time_cannot(sentence, subject, target):
+    assert not reads_true(sentence, subject, target, False)
+
+
+@pytest.mark.parametrize(("sentence", "subject", "target"), EVENTS)
+def test_a_sentence_in_the_past_can_be_the_text_of_an_event(sentence, subject, target):
+    assert reads_true(sentence, subject, target, True)
+
+
+@pytest.mark.parametrize(("sentence", "subject", "target"), NO_EVENTS)
+def test_a_future_or_a_date_cannot_be_the_text_of_an_event(sentence, subject, target):
+    assert not reads_true(sentence, subject, target, True)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "value", "passes"),
+    [
+        ("The lamp costs 100 EUR", AMOUNT, True),
+        ("The lamp costs €1,500", as_value({"value": 1500, "unit": "eur"}), True),
+        ("The lamp costs 100", AMOUNT, False),
+        ("The lamp costs 10 EUR", AMOUNT, False),
+        ("The lamp has the status delayed", as_value("delayed"), True),
+        ("The lamp has a status", as_value("delayed"), False),
+        ("The lamp is due on 2026-05-01", as_value({"type": "date", "value": "2026-05-01"}), True),
+        ("The lamp is in stock", as_value(True), False),
+    ],
+)
+def test_a_sentence_must_contain_the_value(sentence, value, passes):
+    assert reads_true(sentence, "lamp", value, False) == passes
+
+
+def test_a_long_sentence_is_no_text():
+    sentence = "Tom works at Acme" + " and at the desk" * 15
+    assert len(sentence) > MAX_SENTENCE
+    assert not reads_true(sentence, "Tom", "Acme", False)
+    assert reads_true(sentence[:200], "Tom", "Acme", False)

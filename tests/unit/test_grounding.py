@@ -225,3 +225,38 @@ def test_records_are_read_as_any_text_is() -> None:
     }
     found = ground(parse_extraction(reply, said), ExtractionRequest(episode=said))
     assert ([e.name for e in found.entities], len(found.facts)) == (["Nordglas", "Ann Lee"], 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence", "expected"),
+    [
+        pytest.param("I play in the city band.", "Bob plays the cello in band", None, id="grounded"),
+        pytest.param("I play in the band.", "Bob plays in band of Berlin", "Bob plays in band", id="name"),
+        pytest.param("I play in the band.", "Alice says Bob plays in band", "Bob plays in band", id="first"),
+        pytest.param("I play in the band.", "Currently Bob plays in band", None, id="word at the start"),
+        pytest.param("I play in the band.", "Bob plays 7 songs in band", "Bob plays in band", id="number"),
+        pytest.param("I play 7 songs in the band.", "Bob plays 7 songs in band", None, id="its number"),
+        pytest.param(
+            "I don't play in the band.",
+            "Bob does not play in band of Berlin",
+            "Bob plays in band (not)",
+            id="negation stays",
+        ),
+    ],
+)
+def test_a_sentence_with_a_name_from_elsewhere_gives_way_to_the_fact_in_words(text, sentence, expected):
+    """R18a: the sentence can become the text of a fact."""
+    fact = {"source": "Bob", "target": "band", "relation": "PLAYS_IN", "fact": sentence}
+    extraction = read(text, {"entities": [], "facts": [fact]}, speaker="Bob")
+    assert [one.text for one in extraction.facts] == [expected or sentence]
+    assert ["its sentence names" in line for line in extraction.dropped] == [True] * (expected is not None)
+
+
+def test_the_date_of_a_fact_may_stand_in_its_sentence_though_the_text_says_yesterday():
+    fact = {
+        "source": "Bob", "target": "band", "relation": "PLAYS_IN", "valid_at": "2026-03-04",
+        "fact": "Bob plays in band since 2026-03-04",
+    }  # fmt: skip
+    reply = {"entities": [], "facts": [fact]}
+    extraction = read("I am in the band since yesterday.", reply, speaker="Bob")
+    assert (extraction.facts[0].text, extraction.dropped) == (fact["fact"], ())

@@ -1,22 +1,24 @@
-"""Which names are one, which variant an end means, what a changed ontology takes back (R15, R17, R18)."""
+"""Names that are one, variants that an end means, declarations and comparisons (R15, R17-R17c, R18)."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from kgray import kinds
 from kgray.derivation.names import Relations
 from kgray.derivation.repair import differences
-from kgray.derivation.stored import records_of
 from kgray.ontology import shipped
-from kgray.ports import Answer, Question
-from kgray.records import Ruling
-from tests.graph.engine import GROUP, Engine, WildJudge, in_days, reading, triples, works
+from kgray.ports import Answer, Matrix, Question
+from kgray.records import Declaration, Draft
+from tests.graph.by_hand import pointing
+from tests.graph.engine import SMALL, Engine, WildJudge, day, in_days, iso, reading, triples, works
 
 APART = [
     ("C", "C++"),
@@ -117,7 +119,7 @@ def test_an_end_of_every_variant_speaks_of_those_that_are_told_later_too(tmp_pat
     assert engine.spans() == {"Acme": [(0, None), (10, None)]}
 
 
-def test_a_ruling_that_repeats_what_is_in_force_moves_no_record_time(tmp_path: Path) -> None:
+def test_a_declaration_that_repeats_one_in_force_moves_no_record_time(tmp_path: Path) -> None:
     """R2: `expired_at` is that of the last record needed, kept and derived alike."""
     one = shipped().extended({"AA": {"cardinality": "single"}, "BB": {"same_as": "AA"}})
     engine = Engine(tmp_path, ontology=one)
@@ -129,17 +131,16 @@ def test_a_ruling_that_repeats_what_is_in_force_moves_no_record_time(tmp_path: P
     engine.check()
 
 
-def test_what_says_the_same_again_moves_no_record_time() -> None:
-    """R2: a ruling on two names, and a verdict on two statements; what says otherwise in between counts."""
+def test_two_names_that_are_declared_one_again_fold_since_the_first_declaration() -> None:
+    """R2: a declaration of two names; one that says otherwise in between counts."""
     relations = Relations()
-    for sequence, value in enumerate(("same_as", "same_as", "independent", "same_as"), 1):
-        relations.use("AA", (1, 0))
-        relations.use("BB", (1, 1))
-        ruling = Ruling(
-            sequence=sequence, ordinal=0, name="AA", other="BB", aspect="pair", value=value, judge="m"
-        )
-        relations.rule(ruling, 10 * sequence)
+    for sequence, value in enumerate(("same_as", "same_as", "none", "same_as"), 1):
+        relations.use("AA")
+        relations.use("BB")
+        said = Declaration(sequence=sequence, ordinal=0, name="BB", other="AA", aspect="pair", value=value)
+        relations.declare(said, 10 * sequence)
         assert relations.folded("BB").since == {1: 10, 2: 10, 3: 0, 4: 40}[sequence]
+        assert relations.folded("AA") == ("AA", False, 0)
 
 
 def test_a_verdict_that_says_the_same_again_moves_no_record_time(tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_a_verdict_that_says_the_same_again_moves_no_record_time(tmp_path: Path)
         assert graph.verdicts[a][b] == graph.verdicts[b][a] == (exclusive, since)
 
 
-def test_of_several_rulings_that_exclude_two_relations_the_first_was_enough(tmp_path: Path) -> None:
+def test_of_several_declarations_that_exclude_two_relations_the_first_was_enough(tmp_path: Path) -> None:
     """R2, R17: a second name of the class that excludes the same one moves no record time."""
     one = shipped().extended({"AA": {"excludes": ["DD"]}})
     engine = Engine(tmp_path, ontology=one)
@@ -169,7 +170,7 @@ def test_of_several_rulings_that_exclude_two_relations_the_first_was_enough(tmp_
 
 
 def test_what_the_ontology_declares_no_longer_is_taken_back(tmp_path: Path) -> None:
-    """R17: a changed ontology is recorded as rulings at the group's next commit."""
+    """R17: a changed ontology is recorded at the group's next commit."""
     tied = {"AA": {"cardinality": "single"}, "BB": {"same_as": "AA"}, "CC": {"excludes": ["DD"]}}
     engine = Engine(tmp_path, ontology=shipped().extended(tied))
     for relation, target in (("AA", "x"), ("BB", "y"), ("CC", "z"), ("DD", "z")):
@@ -192,14 +193,17 @@ def test_what_the_ontology_declares_no_longer_is_taken_back(tmp_path: Path) -> N
 
 
 def test_a_symmetric_slot_counts_both_ends(tmp_path: Path) -> None:
-    """R17: Alice-Bob then Bob-Carl meet in Bob's slot."""
-    declared = shipped().extended({"PARTNER": {"symmetric": True}})
-    engine = Engine(tmp_path, ontology=declared)
-    for at, (a, b) in enumerate((("Alice", "Bob"), ("Bob", "Carl"))):
-        engine.add(triples(at, {"source": a, "relation": "PARTNER", "target": b}))
-    rulings = [(r.aspect, r.value, r.judge) for r in records_of(engine.store, GROUP).rulings]
-    assert ("cardinality", "many", "rules-1") in rulings
-    engine.check()
+    """R17: Alice-Bob then Bob-Carl meet in Bob's slot, if the relation is declared single-valued."""
+    for cardinality, still in (
+        ("single", ["Bob partner Carl"]),
+        ("many", ["Alice partner Bob", "Bob partner Carl"]),
+    ):
+        declared = shipped().extended({"PARTNER": {"symmetric": True, "cardinality": cardinality}})
+        engine = Engine(tmp_path / cardinality, ontology=declared)
+        for at, (a, b) in enumerate((("Alice", "Bob"), ("Carl", "Bob"))):
+            engine.add(triples(at, {"source": a, "relation": "PARTNER", "target": b}))
+        assert [f.text for f in engine.view().all_facts() if f.invalid_at is None] == still
+        engine.check()
 
 
 def test_a_married_pair_is_rival_to_any_other_pair_of_either(tmp_path: Path) -> None:
@@ -272,39 +276,196 @@ def test_an_end_that_names_no_variant_gives_one_graph_in_every_order_of_arrival(
     assert len(first) == many_facts.get(name, 2), first
 
 
-class FoldingJudge(WildJudge):
-    """Says that KNOWS is ADORES, and that what is part-time excludes all else."""
+class ByRelation(WildJudge):
+    """A judge that answers a comparison by the names of relations in its two sentences, and notes it.
 
-    @staticmethod
-    def _answer(question: Question) -> Answer:
-        if question.kind in {"entity", "variant"}:
+    answers     (words of the new sentence, words of a candidate) -> answer; `independent` where none fits
+    """
+
+    def __init__(self, answers: dict[tuple[str, str], str]) -> None:
+        self.answers = answers
+        self.compared: list[tuple[str, tuple[str, ...]]] = []
+
+    def _answer(self, question: Question) -> Answer:  # type: ignore[override]
+        if question.kind == "entity":
             return {"duplicate_of": None}
-        if question.kind == "relation":
-            return {"same_as": True} if {question.item, *question.candidates} == {"KNOWS", "ADORES"} else {}
-        if question.kind == "cardinality":
-            return {"cardinality": "many"}
-        excluded = "part-time" in question.item
-        return {"contradicts": list(range(len(question.candidates))) if excluded else []}
+        self.compared.append((question.item, question.candidates))
+        return {"answers": [self._word(question.item, candidate) for candidate in question.candidates]}
+
+    def _word(self, item: str, candidate: str) -> str:
+        fits = (word for (new, known), word in self.answers.items() if new in item and known in candidate)
+        return next(fits, "independent")
 
 
-def test_every_verdict_of_an_episode_is_kept_where_a_mate_is_found_in_two_ways(tmp_path: Path) -> None:
-    """R17, R26: by its slot, as its relation folds just now, and by its ends, as its relation is stored."""
+class Alike:
+    """An embedder for which all texts mean the same, so that nearness excludes no candidate."""
 
-    def says(source: str, relation: str, target: str, text: str) -> dict[str, Any]:
-        return {"source": source, "relation": relation, "target": target, "fact": text, "kind": "holds"}
+    identity, dimensions = SMALL.identity, SMALL.dimensions
 
-    engine = Engine(tmp_path, judge=FoldingJudge(), judging="statement")
-    ann, bob, carol, dave = "Ann Smith", "Bob Jones", "Carol King", "Dave Hall"
-    engine.add(reading(0, [], [says(ann, "KNOWS", bob, f"{ann} knows {bob}")], client_id="a"))
-    adored = [says(ann, "ADORES", who, f"{ann} adores {who}") for who in (carol, dave)]
-    engine.add(reading(1, [], adored, client_id="b"))
-    ids = {one.name: one.id for one in engine.view().all_entities()}
-    engine.ask("merge", entities=(ids[ann], ids[bob]))  # so no statement of KNOWS is left but a loop
-    engine.add(reading(2, [], [says(ann, "KNOWS", carol, f"{ann} knows {carol} part-time")], client_id="c"))
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        """Return one vector for all texts."""
+        return np.tile(pointing(0), (len(texts), 1))
 
-    ruled = [row[0] for row in engine.store.rows(kinds.ALL["verdicts"], engine.named())]
-    assert [ruled.count(sequence) for sequence in sorted(set(ruled))] == [1, 2], (
-        "of the second and the fourth"
-    )
+
+def asserts(
+    at: float, source: str, relation: str, target: str, text: str, kind: str = "holds", **more: Any
+) -> Draft:
+    """Return an episode with one fact; its client id is its text."""
+    fact = {"source": source, "relation": relation, "target": target, "fact": text, "kind": kind, **more}
+    return reading(at, [], [fact], client_id=text)
+
+
+HEADS = asserts(0, "Alice", "HEADS_UP", "the lab", "Alice heads the lab")
+CHARGE = asserts(1, "Alice", "IN_CHARGE_OF", "the lab", "Alice is in charge of the lab")
+LED = asserts(1, "the lab", "UNDER", "Alice", "the lab is under Alice")
+SAME = {("in charge", "heads"): "same", ("under", "heads"): "same"}
+
+
+def shown(engine: Engine) -> list[tuple[str, int]]:
+    """Return (relation, number of supporters) of each fact, sorted."""
+    return sorted((f.relation, len(f.episodes)) for f in engine.view().all_facts())
+
+
+@pytest.mark.parametrize(("second", "is_reversed"), [(CHARGE, False), (LED, True)])
+def test_a_sentence_that_says_the_same_under_another_name_is_evidence_of_one_statement(
+    tmp_path: Path, second: Draft, is_reversed: bool
+) -> None:
+    """R17c: and no names fold: the same name between other ends is a statement of its own."""
+    judge = ByRelation(SAME)
+    engine = Engine(tmp_path, judge=judge)
+    engine.add(HEADS, second)
+    assert shown(engine) == [("HEADS_UP", 2)]
+    assert [e.is_reversed for e in engine.view().records.evidence] == [False, is_reversed]
+    assert judge.compared == [(second.client_id, (HEADS.client_id,))]
+
+    engine.add(asserts(2, "Bob", "IN_CHARGE_OF", "the shop", "Bob is in charge of the shop"))
+    assert shown(engine) == [("HEADS_UP", 2), ("IN_CHARGE_OF", 1)]
+    folds = {name: engine.view().graph.relations.folded(name).name for name in ("HEADS_UP", "IN_CHARGE_OF")}
+    assert folds == {name: name for name in folds}
+    engine.check()
+
+
+def test_a_name_that_was_attached_is_found_again_without_a_question(tmp_path: Path) -> None:
+    """R17c: later evidence finds the statement under every name that its evidence has."""
+    judge = ByRelation(SAME)
+    engine = Engine(tmp_path, judge=judge)
+    engine.add(HEADS, CHARGE)
+    judge.compared.clear()
+    engine.add(replace(CHARGE, reference_time=day(5), client_id="again"))
+    assert judge.compared == []
+    assert shown(engine) == [("HEADS_UP", 3)]
+    engine.check()
+
+
+@pytest.mark.parametrize(
+    ("listed", "gone", "name"),
+    [
+        pytest.param((), None, "HEADS_UP", id="none-is-listed"),
+        pytest.param(("IN_CHARGE_OF",), None, "IN_CHARGE_OF", id="the-second-is-listed"),
+        pytest.param((), HEADS, "IN_CHARGE_OF", id="the-first-is-removed"),
+        pytest.param(("IN_CHARGE_OF",), CHARGE, "HEADS_UP", id="the-listed-one-is-removed"),
+    ],
+)
+def test_a_statement_shows_the_listed_name_of_its_evidence_else_the_earliest(
+    tmp_path: Path, listed: tuple[str, ...], gone: Draft | None, name: str
+) -> None:
+    """R17c: computed again after a removal, which also gives the statement another first sentence."""
+    ontology = shipped().extended({one: {"cardinality": "many"} for one in listed})
+    engine = Engine(tmp_path, judge=ByRelation(SAME), ontology=ontology)
+    engine.add(HEADS, CHARGE, asserts(3, "Bob", "LIKES", "tea", "Bob likes tea"))
+    if gone is not None:
+        engine.ask("remove", episodes=(gone.client_id,))
+    assert [relation for relation, _ in shown(engine) if relation != "LIKES"] == [name]
+    engine.check()
     assert differences(engine.store, engine.named()) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "second"),
+    [
+        ("same", asserts(1, "Alice", "LEADS_ON", "the shop", "Alice leads the shop")),
+        ("ends", asserts(1, "Alice", "LEADS_ON", "the shop", "Alice leads the shop")),
+        ("same", asserts(1, "Alice", "TOOK_ON", "the lab", "Alice took on the lab", "happened")),
+        ("contradicts", asserts(1, "Alice", "TOOK_ON", "the lab", "Alice took on the lab", "happened")),
+    ],
+)
+def test_an_answer_that_a_pair_does_not_allow_reads_as_independent(
+    tmp_path: Path, word: str, second: Draft
+) -> None:
+    """R17a: `same` and `ends` need the same ends; an event is no state and excludes none."""
+    dumps = []
+    for answer in (word, "independent"):
+        judge = ByRelation({("Alice", "Alice"): answer})
+        engine = Engine(tmp_path / answer, judge=judge, embedder=Alike())
+        engine.add(HEADS, second)
+        assert judge.compared == [(second.client_id, (HEADS.client_id,))]
+        assert [f.invalid_at for f in engine.view().all_facts()] == [None, None]
+        engine.check()
+        dumps.append(engine.dump())
+    assert dumps[0] == dumps[1]
+
+
+def test_a_contradiction_ends_one_statement_and_touches_no_other_of_its_relation(tmp_path: Path) -> None:
+    """R17a: one answer is about two statements."""
+    judge = ByRelation({("on leave", "works on the launch"): "contradicts"})
+    engine = Engine(tmp_path, judge=judge, embedder=Alike())
+    engine.add(
+        asserts(0, "Alice", "WORKS_ON_IT", "the launch", "Alice works on the launch"),
+        asserts(0, "Bob", "WORKS_ON_IT", "the launch", "Bob works on the launch"),
+        asserts(0, "Alice", "WORKS_ON_IT", "the menu", "Alice works on the menu"),
+        asserts(5, "Alice", "TAKES", "parental leave", "Alice is on leave"),
+        asserts(6, "Bob", "TAKES", "a course", "Bob takes a course"),
+    )
+    names = {e.id: e.name for e in engine.view().all_entities()}
+    facts = engine.view().all_facts()
+    ends = {(names[f.source], names[str(f.target)]): in_days(f.invalid_at) for f in facts}
+    assert {pair: end for pair, end in ends.items() if end is not None} == {("Alice", "the launch"): 5}
+    assert len(ends) == 5
+    engine.check()
+
+
+LEFT = "Alice left Acme on day 4"
+
+
+@pytest.mark.parametrize(
+    ("kind", "dates", "spans"),
+    [
+        ("happened", {"valid_at": iso(4)}, {("WORKS_AT", 0, 4), ("WALKED_OUT", 4, None)}),
+        ("happened", {}, {("WORKS_AT", 0, 9), ("WALKED_OUT", 9, None)}),
+        ("ended", {"invalid_at": iso(4)}, {("WORKS_AT", 0, 4)}),
+        ("denied", {}, set()),
+        ("holds", {"valid_at": iso(4)}, {("WORKS_AT", 0, 4), ("WALKED_OUT", 4, None)}),
+    ],
+)
+def test_an_end_under_another_name_ends_the_state(
+    tmp_path: Path, kind: str, dates: dict[str, str], spans: set[tuple[str, Any, Any]]
+) -> None:
+    """R17b: at its own instant, else when it was said; an event and a new state stay as well."""
+    judge = ByRelation({("left", "works at"): "ends"})
+    engine = Engine(tmp_path, judge=judge)
+    engine.add(asserts(0, "Alice", "WORKS_AT", "Acme", "Alice works at Acme"))
+    engine.add(asserts(1, "Bob", "WORKS_AT", "Acme", "Bob works at Acme"))
+    engine.add(asserts(9, "Alice", "WALKED_OUT", "Acme", LEFT, kind, **dates))
+    names = {e.id: e.name for e in engine.view().all_entities()}
+    facts = [f for f in engine.view().all_facts() if names[f.source] == "Alice"]
+    assert {(f.relation, in_days(f.valid_at), in_days(f.invalid_at)) for f in facts} == spans
+    [other] = [f for f in engine.view().all_facts() if names[f.source] == "Bob"]
+    assert other.invalid_at is None
+    engine.check()
+
+    engine.ask("remove", episodes=(LEFT,))
+    assert engine.spans() == {"Acme": [(0, None), (1, None)]}
+    engine.check()
+
+
+def test_triples_are_compared_where_their_relation_is_declared_to_depend_alone(tmp_path: Path) -> None:
+    """R17a: FEELS depends on the values; of LEADS_ON nothing is declared."""
+    judge = ByRelation({("tense", "calm"): "contradicts"})
+    ontology = shipped().extended({"FEELS": {"cardinality": "depends"}})
+    engine = Engine(tmp_path, judge=judge, ontology=ontology)
+    for at, (relation, mood) in enumerate((("FEELS", "calm"), ("FEELS", "tense"), ("LEADS_ON", "tense"))):
+        engine.add(triples(at, {"source": "Bob", "relation": relation, "target": mood}))
+    assert judge.compared == [("Bob feels tense", ("Bob feels calm",))]
+    ends = {f.text: in_days(f.invalid_at) for f in engine.view().all_facts()}
+    assert ends == {"Bob feels calm": 1, "Bob feels tense": None, "Bob leads on tense": None}
     engine.check()
