@@ -35,7 +35,7 @@ _FAR_FUTURE = 1 << 62  # an instant after all others: a fact that holds at it ha
 _STOPS = (".", "!", "?", "\u2026", "\u3002")
 
 
-class Sentence(NamedTuple):
+class FactSentence(NamedTuple):
     """The sentence of one fact in a summary. Sentences sort as their facts do, the newest first."""
 
     age: int  # minus the record time of the fact
@@ -50,7 +50,7 @@ class NewestFacts:
     The list has every open fact that is at least as new as its last one; complete: it has all open facts.
     """
 
-    sentences: list[Sentence]
+    sentences: list[FactSentence]
     complete: bool
     _text: str | None = None
 
@@ -60,7 +60,7 @@ class NewestFacts:
             self._text = _joined(self.sentences)
         return self._text
 
-    def replace(self, changed: Collection[str], sentences: Iterable[Sentence]) -> bool:
+    def replace(self, changed: Collection[str], sentences: Iterable[FactSentence]) -> bool:
         """Remove the changed facts, add their new sentences; return whether a summary can still be made."""
         last = self.sentences[-1][:2] if self.sentences else None
         result = [sentence for sentence in self.sentences if sentence.fact_id not in changed]
@@ -77,7 +77,7 @@ class NewestFacts:
         return self.complete or len(result) >= NEWEST
 
 
-def _joined(sentences: Iterable[Sentence]) -> str:
+def _joined(sentences: Iterable[FactSentence]) -> str:
     """Return the text of sorted sentences. A first sentence that is too long for a summary is cut."""
     distinct = dict.fromkeys(sentence.text for sentence in list(sentences)[:NEWEST])
     text = ""
@@ -89,12 +89,12 @@ def _joined(sentences: Iterable[Sentence]) -> str:
     return text
 
 
-def _sentence(fact: Fact, *, dated: bool = True) -> Sentence:
+def _sentence(fact: Fact, *, dated: bool = True) -> FactSentence:
     """Return the sentence of a fact; dated: with the date of its start, if that was then in the future."""
     text = fact.text.strip()
     if dated and not fact.event and fact.valid_at is not None and fact.valid_at > fact.created_at:
         text = f"{text.rstrip('.')} (from {str(show(fact.valid_at))[:10]})"
-    return Sentence(-fact.created_at, fact.id, text if text.endswith(_STOPS) else f"{text}.")
+    return FactSentence(-fact.created_at, fact.id, text if text.endswith(_STOPS) else f"{text}.")
 
 
 def summary_of(facts: Iterable[Fact], as_of: Instant | None = None) -> str:
@@ -139,7 +139,7 @@ def newest_facts(
     count           the least number of facts, where the entity has so many; 0: the number of a summary
     """
     count = count or NEWEST
-    sentences: list[Sentence] = []
+    sentences: list[FactSentence] = []
     complete = True
     sweeps: dict[str, Sweep] = {}
     # No fact of a statement is newer than its newest claim, so the statements are taken in that order.

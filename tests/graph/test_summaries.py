@@ -72,9 +72,8 @@ def test_a_summary_has_the_newest_open_facts_and_follows_ends_merges_and_removal
     pair = (ids(engine)["Alice"], ids(engine)["Alice Smith"])
     merged = engine.ask("merge", entities=pair)
     found = stored(engine)
-    every = "Alice Smith likes chess. Alice Smith likes tea. Alice Smith works at Acme."
-    assert found["Alice Smith"] == every
-    assert (found["chess"], found["tea"]) == ("Alice Smith likes chess.", "Alice Smith likes tea.")
+    assert found["Alice Smith"] == "Alice Smith likes chess. Alice likes tea. Alice works at Acme."
+    assert (found["chess"], found["tea"]) == ("Alice Smith likes chess.", "Alice likes tea.")
     engine.check()
     assert differences(engine.store, engine.named()) == []
     engine.ask("undo", target=merged["sequence"])
@@ -89,7 +88,10 @@ def test_a_neighbour_keeps_what_a_correction_does_not_touch(engine: Engine) -> N
     for number in range(NEWEST + 2):
         engine.add(triples(number, {"source": f"P{number}", "relation": "LIKES", "target": "tea"}))
     engine.add(triples(9, likes("tea")))
-    engine.add(triples(10, {"source": "Ally", "relation": "LIKES", "target": "jam"}))
+    # The text of this fact is composed of names, because its sentence has a date: a merge changes the names.
+    dated = {"source": "Ally", "relation": "LIKES", "target": "jam", "text": "Since 2020 Ally likes jam"}
+    engine.add(triples(10, dated))
+    assert stored(engine)["jam"] == "Ally likes jam."
     names = ids(engine)
     engine.ask("merge", entities=(names["Ally"], names["Alice"]))
     found = stored(engine)
