@@ -13,9 +13,11 @@ from operator import attrgetter
 from kgray.derivation.change import Difference, EpisodeChange
 from kgray.derivation.names import EntityNote, Fold, Relations, as_flipped
 from kgray.derivation.statements import (
+    CLOSING,
     Spoken,
     Statement,
     StatementKey,
+    gives_name,
     name_statements,
     spoken,
     statement_text,
@@ -148,7 +150,7 @@ class GroupGraph:
             self._add_statement(item, key, statement, variant)
             claims += self._elsewhere(self.general.get(key, ()), [statement])
         self.statements[statement].in_field |= said.is_field
-        if item.own_key is not None and item.own_key != key:
+        if item.own_key is not None and item.own_key != key and said.kind not in CLOSING:
             self.attached.setdefault(item.own_key, {})[statement] = None
         at, dates = (head.reference_time, said.sequence, said.ordinal), (said.valid_from, said.valid_to)
         claim = Claim(statement, at, said.kind, *dates, said.inferred, head.recorded_at, said.every_variant)
@@ -466,7 +468,7 @@ class GroupGraph:
         return any(
             (statement := self.statements.get(evidence.statement)) is not None
             and relations.folded(evidence.relation).name != statement.relation
-            and relations.is_listed(evidence.relation)
+            and gives_name(evidence, relations)
             and not relations.is_listed(statement.relation)
             for evidence in change.evidence
         )

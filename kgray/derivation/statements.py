@@ -52,7 +52,7 @@ _WHEN = re.compile(
 )
 # Words that express an end, not which variant ended.
 _ENDED = frozenset(("former", "formerly", "ex"))
-_CLOSING = frozenset(("ended", "denied"))
+CLOSING: frozenset[EvidenceKind] = frozenset(("ended", "denied"))
 _ISO_DATE = re.compile(r"\d{4}-\d{2}(?:-\d{2})?(?:t[\d:.]+z?)?$")
 
 
@@ -268,7 +268,7 @@ def marks_of(said: Evidence | ExtractedFact) -> Marks:
         numbers = frozenset(n for n in numbers if n.rstrip("stndrh").lstrip("0") not in dated)
     if said.value is not None:
         numbers, _, qualifiers = _besides([said.value.shown()], (numbers, negated, qualifiers))
-    if said.kind in _CLOSING:
+    if said.kind in CLOSING:
         return numbers, False, qualifiers - _ENDED
     return numbers, negated, qualifiers
 
@@ -386,6 +386,14 @@ def _ends_of(item: Evidence, mentions: Mapping[Place, Mention], fold: Fold) -> _
     return _Ends(shown, target, max(moved, moved_too))
 
 
+def gives_name(item: Evidence, relations: Relations) -> bool:
+    """Whether the name of a later piece of evidence may replace its statement's (R17c).
+
+    An end or a denial under another name says what is over, not what it was called: SOLD is no name of OWNS.
+    """
+    return item.kind not in CLOSING and relations.is_listed(item.relation)
+
+
 def _naming_evidence(
     evidence: Sequence[Evidence], ends: Sequence[_Ends], relations: Relations
 ) -> dict[tuple[str, str | Value, str | Value], Evidence]:
@@ -406,7 +414,7 @@ def _naming_evidence(
             continue
         key = (item.statement, *its.oriented(item.is_reversed))
         current = naming.setdefault(key, item)
-        if relations.is_listed(item.relation) and not relations.is_listed(current.relation):
+        if gives_name(item, relations) and not relations.is_listed(current.relation):
             naming[key] = item
     return naming
 

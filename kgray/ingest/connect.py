@@ -16,6 +16,7 @@ from typing import Any
 
 from kgray.derivation.names import Relations
 from kgray.derivation.statements import (
+    CLOSING,
     NAMELESS,
     Statement,
     StatementKey,
@@ -31,7 +32,6 @@ from kgray.ontology import Ontology
 from kgray.records import Evidence, EvidenceKind, ExtractedFact, Place, Value, Verdict, statement_id
 
 RECORD = "record"  # the judge of pairs of fields of a JSON record
-_CLOSING = frozenset({"ended", "denied"})
 # The fields that evidence takes over from a fact.
 _COPIED = "kind relation text value valid_from valid_to from_precision to_precision inferred".split()
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
@@ -121,7 +121,7 @@ class _Connector:
         if compared.same is not None:
             self._support(new, compared.same)
             self._judge(compared.same, compared)
-        elif compared.ends and new.fact.kind in _CLOSING:
+        elif compared.ends and new.fact.kind in CLOSING:
             first, *others = compared.ends
             self._support(new, first)
             self._end(new, others)
@@ -145,11 +145,11 @@ class _Connector:
             return None
         if fact.kind == "happened":
             return next((s for s in known if says_same(s.first, fact)), None)
-        if fact.kind in _CLOSING and not names_variant(marks_of(fact), new.names):
-            return min(known, key=lambda s: s.standing)  # it speaks of all variants (R6)
-        if fact.kind != "denied":
+        if fact.kind != "denied":  # what happened has no end
             known = [s for s in known if not s.is_event]
-        if fact.kind in _CLOSING:
+        if known and fact.kind in CLOSING and not names_variant(marks_of(fact), new.names):
+            return min(known, key=lambda s: s.standing)  # it speaks of all variants (R6)
+        if fact.kind in CLOSING:
             return self._closed(new, known)
         return self._repeated(new, known)
 
@@ -255,7 +255,7 @@ class _Connector:
         """Add the evidence of a fact about a statement; without `born` it founds the statement."""
         # After a split a part may have an id that is not recorded yet: this evidence records it (R16).
         self.result.births.setdefault(statement, born or place)
-        same, closes = self._sharing[fact.text], fact.kind in _CLOSING
+        same, closes = self._sharing[fact.text], fact.kind in CLOSING
         evidence = Evidence(
             sequence=place[0],
             ordinal=place[1],
