@@ -18,6 +18,7 @@ from kgray.derivation.statements import CLOSING, NAMELESS, Statement, StatementK
 from kgray.ingest.candidates import quantised
 from kgray.ingest.state import Case, Quantised, span_of
 from kgray.ports import Question
+from kgray.prompting.reply_schemas import OTHER_TYPE
 from kgray.records import Evidence, ExtractedFact, Place, Value
 from kgray.times import Instant
 
@@ -166,8 +167,10 @@ class Comparer:
             classes.append([s for s in fresh if self._is_open(new, s, own)])
         vector, floor = self._wording_vector(new), self.case.rules.statement_floor
         near = [(self._cosine(vector, s), s) for s in classes.pop()]
-        # Nothing but its nearness speaks for a statement of the last class.
-        classes.append([s for cosine, s in near if cosine >= floor])
+        # Of the last class those that are near, or have like ends: names make up most of a sentence, so that
+        # "Ada dwells in Oslo" and "Ada has a flat in Rome" are not near. Recall of ended facts in a generated
+        # world with free relation names: .72 by nearness alone (hashing), 1.0 with like ends.
+        classes.append([s for cosine, s in near if cosine >= floor or self._has_like_ends(new, s)])
         chosen: list[Statement] = []
         for each in classes:
             room = MAX_COMPARED - len(chosen)
@@ -210,6 +213,25 @@ class Comparer:
         ends = [new.subject, *([new.target] if isinstance(new.target, str) else [])]
         return [graph.statements[id_] for end in ends for id_ in (graph.about.get(end) or ())[-NEWEST:]]
 
+    def _has_like_ends(self, new: NewFact, statement: Statement) -> bool:
+        """Whether the ends that a fact and a statement do not share are of one known type, or like values."""
+        theirs = (statement.subject, statement.key[2])
+        for shared, target in ((new.subject, new.target), (new.target, new.subject)):
+            for end, other in (theirs, theirs[::-1]):
+                if isinstance(shared, str) and shared == end and self._is_like(new, target, other):
+                    return True
+        return False
+
+    def _is_like(self, new: NewFact, end: str | Value, other: str | Value) -> bool:
+        if isinstance(end, Value) and isinstance(other, Value):
+            return (end.type, end.unit) == (other.type, other.unit)
+        if isinstance(end, Value) or isinstance(other, Value):
+            return False
+        place = new.fact.source if end == new.subject else new.fact.target
+        label = "" if place is None else self.case.extraction.entities[place].type
+        entity = self.case.state.graph.entities.get(other)
+        return label not in ("", OTHER_TYPE) and entity is not None and label in entity.labels
+
     def _is_open(self, new: NewFact, statement: Statement, own: Statement | None) -> bool:
         """Whether a model must say what the fact and a statement are to each other."""
         is_variant = statement.key == new.key
@@ -226,7 +248,9 @@ class Comparer:
             return False
         spans = self._spans(statement)
         if own is None:
-            return is_variant or _meet([_claim(new.fact)], spans)
+            # A state that has ended may hold again: then its spans do not meet, but it is the same.
+            may_return = new.fact.kind == "holds" and new.connects(statement)
+            return is_variant or may_return or _meet([_claim(new.fact)], spans)
         if self.case.state.graph.verdict(own.id, statement.id) is not None:
             return False
         return _meet([_claim(new.fact)], spans) and not _meet(self._spans(own), spans)
