@@ -150,10 +150,10 @@ class _Connector:
             return None
         if fact.kind == "happened":
             return next((s for s in known if says_same(s.first, fact)), None)
-        if fact.kind in CLOSING and not names_variant(marks_of(fact), new.names):
-            return min(known, key=lambda s: s.standing)  # it speaks of all variants (R6)
-        if fact.kind != "denied":
+        if fact.kind != "denied":  # what happened has no end
             known = [s for s in known if not s.is_event]
+        if known and fact.kind in CLOSING and not names_variant(marks_of(fact), new.names):
+            return min(known, key=lambda s: s.standing)  # it speaks of all variants (R6)
         if fact.kind in CLOSING:
             return self._closed(new, known)
         return self._repeated(new, known)
