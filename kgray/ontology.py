@@ -284,6 +284,22 @@ def shipped() -> Ontology:
     return Ontology(Ontology().extended(tomllib.loads(text)["relations"]).relations)
 
 
+@cache
+def matters_of(name: str) -> frozenset[str]:
+    """Return the matters that a relation name speaks of by its words: HAS_A_JOB_AT is about employment.
+
+    They lead to questions only; nothing follows from them (R17a).
+    """
+    words = set(name.casefold().split("_"))
+    return frozenset(matter for matter, its_words in _matters().items() if not its_words.isdisjoint(words))
+
+
+@cache
+def _matters() -> Mapping[str, frozenset[str]]:
+    text = Path(__file__).with_name("ontology.toml").read_text(encoding="utf-8")
+    return {matter: frozenset(words.split()) for matter, words in tomllib.loads(text)["matters"].items()}
+
+
 _T = TypeVar("_T", RelationType, EntityType)
 
 

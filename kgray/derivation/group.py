@@ -15,6 +15,7 @@ from sys import intern
 from kgray.derivation.change import Difference, EpisodeChange
 from kgray.derivation.names import EntityNote, Fold, Relations, as_flipped
 from kgray.derivation.statements import (
+    CLOSING,
     Spoken,
     Statement,
     StatementKey,
@@ -49,8 +50,9 @@ class GroupGraph:
         self.entities: dict[str, EntityNote] = {}
         self.statements: dict[str, Statement] = {}
         self.buckets: dict[StatementKey, list[str]] = {}  # key -> statements with it (variants), by birth
-        # Key of an attached piece of evidence -> the statements with another name that have it (R17c).
-        self.attached: dict[StatementKey, dict[str, None]] = {}
+        # Key of an attached piece of evidence -> the statements with another name that have it (R17c), and
+        # whether one says more than that they are over (R17b).
+        self.attached: dict[StatementKey, dict[str, bool]] = {}
         self.general: dict[StatementKey, list[Claim]] = {}  # key -> ends and denials of every variant (R6)
         self.slots: dict[SlotKey, list[str]] = {}
         self.by_relation: dict[str, list[str]] = {}
@@ -153,7 +155,8 @@ class GroupGraph:
             claims += self._elsewhere(self.general.get(key, ()), [statement])
         self.statements[statement].in_field |= said.is_field
         if item.own_key is not None and item.own_key != key:
-            self.attached.setdefault(item.own_key, {})[statement] = None
+            known = self.attached.setdefault(item.own_key, {})
+            known[statement] = known.get(statement, False) or said.kind not in CLOSING
         at, dates = (head.reference_time, said.sequence, said.ordinal), (said.valid_from, said.valid_to)
         claim = Claim(statement, at, said.kind, *dates, said.inferred, head.recorded_at, said.every_variant)
         if claim.kind != "ended" or self._bears_on(claim, statement):
@@ -482,13 +485,17 @@ class GroupGraph:
 
         relations: with the episode's declarations
         """
-        return any(
-            (statement := self.statements.get(evidence.statement)) is not None
-            and relations.folded(evidence.relation).name != statement.relation
-            and relations.is_listed(evidence.relation)
-            and not relations.is_listed(statement.relation)
-            for evidence in change.evidence
-        )
+        for evidence in change.evidence:
+            statement = self.statements.get(evidence.statement)
+            if statement is None or evidence.kind in CLOSING:
+                continue
+            if relations.folded(evidence.relation).name == statement.relation:
+                continue
+            is_named_by_end = all(c.kind in CLOSING for c in statement.claims if not c.other_variant)
+            is_listed = map(relations.is_listed, (evidence.relation, statement.relation))
+            if is_named_by_end or tuple(is_listed) == (True, False):
+                return True
+        return False
 
     def _sweep_on(self, claims: dict[str, list[Claim]]) -> SpanChanges:
         """Add the claims, where the rivalry between stored statements is unchanged."""

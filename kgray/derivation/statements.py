@@ -42,7 +42,7 @@ WHEN = re.compile(
 )
 # Words that express an end, not which variant ended.
 _ENDED = frozenset(("former", "formerly", "ex"))
-_CLOSING = frozenset(("ended", "denied"))
+CLOSING = frozenset(("ended", "denied"))
 _ISO_DATE = re.compile(r"\d{4}-\d{2}(?:-\d{2})?(?:t[\d:.]+z?)?$")
 
 
@@ -147,7 +147,7 @@ def marks_of(said: Evidence | ExtractedFact) -> Marks:
         numbers = frozenset(n for n in numbers if n.rstrip("stndrh").lstrip("0") not in dated)
     if said.value is not None:
         numbers, _, qualifiers = besides([said.value.shown()], (numbers, negated, qualifiers))
-    if said.kind in _CLOSING:
+    if said.kind in CLOSING:
         return numbers, False, qualifiers - _ENDED
     return numbers, negated, qualifiers
 
@@ -228,7 +228,8 @@ def spoken(
     """Return the evidence in the order given, which is that of places, each with its key as it shows now.
 
     A statement has one relation name: of its pieces of evidence between the same ends, the earliest whose
-    name the ontology lists, else the earliest, gives it (R17c). recorded: record times by sequence
+    name the ontology lists, else the earliest, gives it (R17c). An end or a denial, "Alice left Acme", gives
+    it only to a statement that has no other evidence (R17b). recorded: record times by sequence
     """
     ends = [_ends_of(item, mentions, fold) for item in evidence]
     naming = _naming_evidence(evidence, ends, relations)
@@ -285,7 +286,8 @@ def _naming_evidence(
             continue
         key = (item.statement, *its.oriented(item.is_reversed))
         current = naming.setdefault(key, item)
-        if relations.is_listed(item.relation) and not relations.is_listed(current.relation):
+        ranks = [(e.kind in CLOSING, not relations.is_listed(e.relation)) for e in (item, current)]
+        if ranks[0] < ranks[1]:
             naming[key] = item
     return naming
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kgray.derivation.names import Relations
-from kgray.derivation.statements import NAMELESS, Statement, StatementKey
+from kgray.derivation.statements import CLOSING, NAMELESS, Statement, StatementKey
 from kgray.ingest.candidates import quantised
 from kgray.ingest.state import Case, Quantised, span_of
+from kgray.ontology import matters_of
 from kgray.ports import Question
 from kgray.records import Evidence, ExtractedFact, Place, Value
 from kgray.times import Instant
@@ -25,11 +26,10 @@ MAX_COMPARED = 15
 # Of an entity with more statements the newest are looked at, so that a long history costs no more.
 NEWEST = 128
 _DECLARED = frozenset({"single", "single_object", "many"})
-_CLOSING = frozenset({"ended", "denied"})
 # Cosines from which two statements about one thing are compared although nothing but that thing ties them, by
 # the beginning of the embedder's identity. Measured for the hashing embedder only (docs/quality.md); the
 # others are estimates, as their weights were not at hand.
-_FLOORS = (("hashing", 0.5), ("minilm", 0.6), ("bge", 0.7))
+_FLOORS = (("hashing", 0.6), ("minilm", 0.65), ("bge", 0.7))
 _OTHER_FLOOR = 0.7
 
 Span = tuple[Instant | None, Instant | None]
@@ -68,11 +68,14 @@ class NewFact:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The statements with which a fact was compared, by answer; each by birth."""
+    """The statements with which a fact was compared, by answer; each by birth.
+
+    ends    with the number of each among all candidates
+    """
 
     same: Statement | None = None
     contradicts: tuple[Statement, ...] = ()
-    ends: tuple[Statement, ...] = ()
+    ends: tuple[tuple[int, Statement], ...] = ()
     independent: tuple[Statement, ...] = ()
     reason: str = ""
 
@@ -129,7 +132,8 @@ class Comparer:
         same, *others = sorted_out.get("same", [None])
         rest = [*sorted_out.get("independent", ()), *(s for s in others if s is not None)]
         contradicts, ends = (tuple(sorted_out.get(word, ())) for word in ("contradicts", "ends"))
-        return Compared(same, contradicts, ends, tuple(rest), str(answer.get("reason", "")))
+        numbered = tuple((candidates.index(statement), statement) for statement in ends)
+        return Compared(same, contradicts, numbered, tuple(rest), str(answer.get("reason", "")))
 
     def _is_asked_about(self, new: NewFact) -> bool:
         """Whether a fact is compared at all: a triple only where people declared `depends`."""
@@ -145,7 +149,7 @@ class Comparer:
         is_event = new.fact.kind == "happened"
         match word:
             case "same":
-                alike = is_event == statement.is_event and new.fact.kind not in _CLOSING
+                alike = is_event == statement.is_event and new.fact.kind not in CLOSING
                 return alike and own is None and new.connects(statement)
             case "contradicts":
                 return not statement.is_event and new.fact.kind == "holds"
@@ -162,9 +166,9 @@ class Comparer:
             seen.update(s.id for s in fresh)
             classes.append([s for s in fresh if self._is_open(new, s, own)])
         vector, floor = self._wording_vector(new), self.case.rules.statement_floor
-        near = [(self._cosine(vector, s), s) for s in classes.pop()]
-        # Nothing but its nearness speaks for a statement of the last class.
-        classes.append([s for cosine, s in near if cosine >= floor])
+        # Nothing but its matter or its nearness speaks for a statement of the last class.
+        last = [(self._shares_matter(new, s), s) for s in classes.pop()]
+        classes.append([s for shares, s in last if shares or self._cosine(vector, s) >= floor])
         chosen: list[Statement] = []
         for each in classes:
             room = MAX_COMPARED - len(chosen)
@@ -205,7 +209,24 @@ class Comparer:
             return []
         graph = self.case.state.graph
         ends = [new.subject, *([new.target] if isinstance(new.target, str) else [])]
-        return [graph.statements[id_] for end in ends for id_ in (graph.about.get(end) or ())[-NEWEST:]]
+        found = (graph.statements[id_] for end in ends for id_ in (graph.about.get(end) or ())[-NEWEST:])
+        return [s for s in found if not (s.subject == new.subject and self._is_many(s.relation))]
+
+    def _is_many(self, relation: str) -> bool:
+        return self.relations.traits(relation).cardinality == "many"
+
+    def _shares_matter(self, new: NewFact, statement: Statement) -> bool:
+        """Whether both names speak of one matter, such as employment, of an end that both have.
+
+        An end that is the object in both counts only if it is a person: a person has one employer, whatever the
+        name says first, but a company has many staff.
+        """
+        if not matters_of(new.fact.relation) & matters_of(statement.relation):
+            return False
+        if new.subject in (statement.subject, statement.object) or new.target == statement.subject:
+            return True
+        note = self.case.state.graph.entities.get(str(statement.object))
+        return note is not None and "Person" in note.labels
 
     def _is_open(self, new: NewFact, statement: Statement, own: Statement | None) -> bool:
         """Whether a model must say what the fact and a statement are to each other."""
@@ -223,7 +244,9 @@ class Comparer:
             return False
         spans = self._spans(statement)
         if own is None:
-            return is_variant or _meet([_claim(new.fact)], spans)
+            # A state that has ended may hold again under another name: it is the same, though no span meets.
+            may_return = new.fact.kind == "holds" and new.connects(statement)
+            return is_variant or may_return or _meet([_claim(new.fact)], spans)
         if self.case.state.graph.verdict(own.id, statement.id) is not None:
             return False
         return _meet([_claim(new.fact)], spans) and not _meet(self._spans(own), spans)

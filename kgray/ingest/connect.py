@@ -16,9 +16,9 @@ from typing import Any
 
 from kgray.derivation.names import Relations
 from kgray.derivation.statements import (
+    CLOSING,
     NAMELESS,
     Statement,
-    StatementKey,
     fold_key,
     marks_of,
     names_variant,
@@ -31,7 +31,6 @@ from kgray.ontology import Ontology
 from kgray.records import Evidence, EvidenceKind, ExtractedFact, Place, Value, Verdict, statement_id
 
 RECORD = "record"  # the judge of pairs of fields of a JSON record
-_CLOSING = frozenset({"ended", "denied"})
 # The fields that evidence takes over from a fact.
 _COPIED = "kind relation text value valid_from valid_to from_precision to_precision inferred".split()
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
@@ -75,7 +74,6 @@ class _Connector:
         self.comparer = Comparer(case, relations)
         self.result = Connected(made=self.comparer.new.made)
         facts = case.extraction.facts
-        self._later = count(len(facts))  # ordinals of evidence besides the one of each fact
         self._verdicts = count()
         self._sharing: dict[str, list[int]] = {}  # the ordinals of the facts by their text (R18)
         for ordinal, fact in enumerate(facts):
@@ -110,19 +108,21 @@ class _Connector:
         )
 
     def _connect(self, new: NewFact) -> None:
-        known = self._known(new.key)
+        known = self._known(new)
         statement = self._matching(new, known)
         if statement is not None:
             compared = self._compare_again(new, statement)
             self._support(new, statement)
             self._judge(statement, compared)
+            self._end(new, compared.ends)
             return
         compared = self.comparer.compare(new, self._variants(new, known)) or Compared()
         if compared.same is not None:
             self._support(new, compared.same)
             self._judge(compared.same, compared)
-        elif compared.ends and new.fact.kind in _CLOSING:
-            first, *others = compared.ends
+            self._end(new, compared.ends)
+        elif compared.ends and new.fact.kind in CLOSING:
+            (_, first), *others = compared.ends
             self._support(new, first)
             self._end(new, others)
         else:
@@ -130,12 +130,17 @@ class _Connector:
             self._judge(made, compared)
             self._end(new, compared.ends)
 
-    def _known(self, key: StatementKey) -> list[Statement]:
-        """Return the statements with a key, by birth; it may be the key of attached evidence."""
-        graph = self.case.state.graph
-        ids = dict.fromkeys((*(graph.buckets.get(key) or ()), *(graph.attached.get(key) or ())))
+    def _known(self, new: NewFact) -> list[Statement]:
+        """Return the statements with the fact's key, by birth; it may be the key of attached evidence.
+
+        Where that evidence only ended a statement, "Alice left Acme", only an end or a denial finds it.
+        """
+        graph, closes = self.case.state.graph, new.fact.kind in CLOSING
+        attached = (graph.attached.get(new.key) or {}).items()
+        under_other_names = (id_ for id_, is_same in attached if is_same or closes)
+        ids = dict.fromkeys((*(graph.buckets.get(new.key) or ()), *under_other_names))
         found = [graph.statements[id_] for id_ in ids]
-        found += self.comparer.new.by.get(key, ())
+        found += self.comparer.new.by.get(new.key, ())
         return sorted(found, key=lambda s: (s.born, s.id))
 
     def _matching(self, new: NewFact, known: Sequence[Statement]) -> Statement | None:
@@ -145,11 +150,11 @@ class _Connector:
             return None
         if fact.kind == "happened":
             return next((s for s in known if says_same(s.first, fact)), None)
-        if fact.kind in _CLOSING and not names_variant(marks_of(fact), new.names):
-            return min(known, key=lambda s: s.standing)  # it speaks of all variants (R6)
-        if fact.kind != "denied":
+        if fact.kind != "denied":  # what happened has no end
             known = [s for s in known if not s.is_event]
-        if fact.kind in _CLOSING:
+        if known and fact.kind in CLOSING and not names_variant(marks_of(fact), new.names):
+            return min(known, key=lambda s: s.standing)  # it speaks of all variants (R6)
+        if fact.kind in CLOSING:
             return self._closed(new, known)
         return self._repeated(new, known)
 
@@ -204,7 +209,7 @@ class _Connector:
     def _support(self, new: NewFact, statement: Statement) -> None:
         self._record(
             new.fact, new.place, statement.id, statement.variant, names=new.names, born=statement.born,
-            is_reversed=new.is_reversed(statement),
+            is_reversed=new.is_reversed(statement), is_general=new.key == statement.key,
         )  # fmt: skip
         self._exclude_fields(new, statement)
 
@@ -221,8 +226,11 @@ class _Connector:
         self.comparer.new.add(statement)
         return statement
 
-    def _end(self, new: NewFact, ended: Sequence[Statement]) -> None:
-        """Record that a fact under another name ends states, at its instant and with its sentence (R17b)."""
+    def _end(self, new: NewFact, ended: Sequence[tuple[int, Statement]]) -> None:
+        """Record that a fact under another name ends states, at its instant and with its sentence (R17b).
+
+        The ordinal of the evidence counts all candidates, so that it does not depend on answers about others.
+        """
         fact = new.fact
         kind: EvidenceKind = "denied" if fact.kind == "denied" else "ended"
         at, precision = fact.valid_to, fact.to_precision
@@ -230,14 +238,15 @@ class _Connector:
             at, precision = fact.valid_from, fact.from_precision
         if at is None and kind == "ended":
             at, precision = self.case.episode.reference_time, "instant"
-        for statement in ended:
+        for number, statement in ended:
+            place = (new.place[0], len(self.case.extraction.facts) * (1 + number) + new.place[1])
             names = ("valid_from", "from_precision", "valid_to", "to_precision")
             dates: dict[str, Any] = dict.fromkeys(names)
             if kind == "ended":
                 dates |= {"valid_to": at, "to_precision": precision}
             self._record(
-                fact, (new.place[0], next(self._later)), statement.id, statement.variant, born=statement.born,
-                is_reversed=new.is_reversed(statement), changed={"kind": kind, **dates},
+                fact, place, statement.id, statement.variant, born=statement.born,
+                is_reversed=new.is_reversed(statement), is_general=False, changed={"kind": kind, **dates},
             )  # fmt: skip
 
     def _record(
@@ -250,12 +259,17 @@ class _Connector:
         names: Sequence[str] = (),
         born: Place | None = None,
         is_reversed: bool = False,
+        is_general: bool = True,
         changed: Mapping[str, Any] | None = None,
     ) -> Evidence:
-        """Add the evidence of a fact about a statement; without `born` it founds the statement."""
+        """Add the evidence of a fact about a statement; without `born` it founds the statement.
+
+        is_general  an end or a denial without marks is about every variant: not under another name, where an
+                    answer named one statement
+        """
         # After a split a part may have an id that is not recorded yet: this evidence records it (R16).
         self.result.births.setdefault(statement, born or place)
-        same, closes = self._sharing[fact.text], fact.kind in _CLOSING
+        same, closes = self._sharing[fact.text], fact.kind in CLOSING
         evidence = Evidence(
             sequence=place[0],
             ordinal=place[1],
@@ -265,7 +279,7 @@ class _Connector:
             object=fact.target,
             **({name: getattr(fact, name) for name in _COPIED} | dict(changed or {})),
             fact_group=same[0] if len(same) > 1 else None,
-            every_variant=closes and changed is None and not names_variant(marks_of(fact), names),
+            every_variant=closes and is_general and not names_variant(marks_of(fact), names),
             is_reversed=is_reversed,
             is_field=fact.only,
         )

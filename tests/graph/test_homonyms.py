@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from bench.world import Oracle, World, WorldModel, WorldPlan
+from kgray.derivation.names import EntityNote
 from kgray.derivation.repair import repaired
-from kgray.ports import Judged, Question, QuestionRequest
+from kgray.ports import Answer, Judged, Question, QuestionRequest
 from kgray.records import Draft
 from tests.graph.engine import Engine, reading, triples, works
 
@@ -20,7 +21,7 @@ ANNA = {"name": "Anna Berg", "type": "Person"}
 
 
 class Listening:
-    """A judge of entities that notes what it is asked."""
+    """A judge that notes the questions about names; compared statements are independent for it."""
 
     identity = "listening"
 
@@ -32,21 +33,42 @@ class Listening:
         return request.key(self.identity)
 
     async def judge(self, request: QuestionRequest) -> Judged:
-        self.asked += request.questions
-        return Judged(answers=tuple({"duplicate_of": self._answer(q)} for q in request.questions), calls=1)
+        self.asked += [q for q in request.questions if q.kind == "entity"]
+        return Judged(answers=tuple(map(self._answered, request.questions)), calls=1)
+
+    def _answered(self, question: Question) -> Answer:
+        if question.kind == "entity":
+            return {"duplicate_of": self._answer(question)}
+        return {"answers": ["independent"] * len(question.candidates)}
 
 
 class KnownNames(WorldModel):
-    """A reader and judge that knows the world, and notes each question about one bearer of a full name."""
+    """A reader and judge that knows the world, and notes each question about one bearer of a full name.
+
+    known_names     (sequence of the episode, name)
+    """
 
     def __init__(self, oracle: Oracle) -> None:
         super().__init__(oracle)
-        self.known_names: list[str] = []
+        self.known_names: list[tuple[int, str]] = []
 
     async def judge(self, request: QuestionRequest) -> Judged:
         questions = [q for q in request.questions if q.kind == "entity" and " " in q.item]
-        self.known_names += [q.item for q in questions if q.candidates == (q.item,)]
+        asked = [q.item for q in questions if q.candidates == (q.item,)]
+        self.known_names += [(request.episode.sequence, name) for name in asked]
         return await super().judge(request)
+
+
+def unconfirmed(engine: Engine, group: str) -> set[tuple[int, str]]:
+    """Return (sequence, name) of each mention by an alias that rested on one answer of a model (R14a)."""
+    notes: dict[str, EntityNote] = {}
+    found = set()
+    for mention in engine.view(group=group).records.mentions:
+        note = notes.setdefault(mention.entity, EntityNote(id=mention.entity, born=(0, 0)))
+        if note.surfaces and not note.is_confirmed(mention.surface):
+            found.add((mention.sequence, mention.surface))
+        note.take(mention)
+    return found
 
 
 def says(at: float, relation: str, other: str | None, text: str, **more: Any) -> Draft:
@@ -63,7 +85,7 @@ def says(at: float, relation: str, other: str | None, text: str, **more: Any) ->
 def known(engine: Engine) -> None:
     """Have Anna Berg work at Acme and be so well known that a new context alone is nothing against her."""
     for number in range(6):
-        engine.add(says(number, "WORKS_AT", "Acme", f"Anna Berg works at Acme {'really ' * number}"))
+        engine.add(says(number, "WORKS_AT", "Acme", f"Anna Berg {'still ' * number}works at Acme"))
 
 
 @pytest.mark.parametrize(
@@ -130,31 +152,37 @@ def test_the_judge_is_asked_where_something_speaks_against_the_bearer(
 
 
 @pytest.mark.parametrize(
-    ("earlier", "then", "asked"),
+    ("earlier", "then", "source", "asked"),
     [
-        pytest.param([("LIKES", "coffee")], ("LIKES", "tea"), True, id="no-common-end"),
-        pytest.param([("LIKES", "tea")], ("BOUGHT", "tea"), False, id="a-common-end"),
+        pytest.param([("LIKES", "coffee")], ("LIKES", "tea"), "mail", True, id="no-common-end"),
         pytest.param(
-            [("LIKES", "coffee"), ("LIKES", "coffee")], ("LIKES", "tea"), False, id="mentioned-twice-before"
+            [("LIKES", "coffee")], ("LIKES", "tea"), "default", False, id="in-the-same-conversation"
         ),
-        pytest.param([("LIKES", "coffee")], None, False, id="nothing-is-told-about-the-mention"),
+        pytest.param([("LIKES", "tea")], ("BOUGHT", "tea"), "mail", False, id="a-common-end"),
+        pytest.param(
+            [("LIKES", "coffee"), ("LIKES", "coffee")],
+            ("LIKES", "tea"),
+            "mail",
+            False,
+            id="mentioned-twice-before",
+        ),
+        pytest.param([("LIKES", "coffee")], None, "mail", False, id="nothing-is-told-about-the-mention"),
     ],
 )
 def test_a_person_mentioned_once_is_asked_about_where_no_fact_ties_the_two(
-    tmp_path: Path, earlier: list[tuple[str, str]], then: tuple[str, str] | None, asked: bool
+    tmp_path: Path, earlier: list[tuple[str, str]], then: tuple[str, str] | None, source: str, asked: bool
 ) -> None:
-    """At most one such question a person: later mentions of the name are trusted."""
+    """At most one such question a person, and none if the previous context has the name."""
     judge = Listening(lambda _: 0)
     engine = Engine(tmp_path, judge=judge)
     for number, (relation, thing) in enumerate(earlier):
         engine.add(says(number, relation, thing, f"Anna Berg enjoys {'really ' * number}{thing}"))
     assert judge.asked == []
 
-    if then is None:
-        engine.add(reading(8, [ANNA], [], client_id="bare"))
-    else:
-        engine.add(says(8, *then, "Anna Berg and tea"))
-    engine.add(says(9, "USES", "lamp", "Anna Berg uses a lamp"))
+    bare = reading(8, [ANNA], [], client_id="bare")
+    later = bare if then is None else says(8, *then, "Anna Berg and tea")
+    for draft in (later, says(9, "USES", "lamp", "Anna Berg uses a lamp")):
+        engine.add(replace(draft, source=source))
 
     assert [(q.item, q.candidates) for q in judge.asked] == [("Anna Berg", ("Anna Berg",))] * asked
     engine.check()
@@ -179,16 +207,24 @@ def test_a_persons_name_that_an_episode_spells_in_two_ways_is_asked_about(tmp_pa
 
 
 def test_a_world_without_homonyms_is_hardly_asked_about_names_that_it_knows(tmp_path: Path) -> None:
-    """At most one question a person, and one for each sentence that contradicts another without a change."""
+    """At most one question a person, and one for each sentence that contradicts another without a change.
+
+    An alias that rests on one answer is asked about once more (R14a); the limit does not count this.
+    """
     world = World(plan=WorldPlan(seed=3, episodes=300))
     judge = KnownNames(Oracle(world))
     engine = Engine(tmp_path, judge=judge)
     engine.loop = type(engine.loop)(replace(engine.parts, extractor=judge))
     engine.add(*(episode.draft for episode in world))
 
+    unsure = unconfirmed(engine, "world-0")
+    second = [asked for asked in judge.known_names if asked in unsure]
+    known_names = [asked for asked in judge.known_names if asked not in unsure]
     persons = {t.name for t in world.things("world-0") if t.kind == "Person"}
-    assert 0 < len(judge.known_names) <= 0.1 * len(world)
-    assert max(Counter(name for name in judge.known_names if name in persons).values()) <= 3
+    assert second != []
+    assert max(Counter(name for _, name in second).values()) == 1
+    assert 0 < len(known_names) <= 0.1 * len(world)
+    assert max(Counter(name for _, name in known_names if name in persons).values()) <= 3
 
 
 def test_two_persons_of_one_name_keep_facts_of_their_own(tmp_path: Path) -> None:
@@ -249,7 +285,7 @@ def test_entities_that_are_distinct_are_no_candidates_for_each_other(tmp_path: P
     engine.add(seen(1, "Bob Webb"))
     engine.add(seen(2, "Bob Webb"))
     both = {e.name: e.id for e in engine.view().all_entities() if e.name != "Acme"}
-    assert [q.candidates for q in judge.asked if q.kind == "entity"] == [
+    assert [q.candidates for q in judge.asked] == [
         ("Bobby Webb",),
         ("Bobby Webb", "Bob Webb"),
     ]
@@ -257,11 +293,11 @@ def test_entities_that_are_distinct_are_no_candidates_for_each_other(tmp_path: P
 
     said = engine.ask("distinct", entities=(both["Bobby Webb"], both["Bob Webb"]))
     engine.add(seen(3, "Bob Webb"))
-    assert [q.kind for q in judge.asked if q.kind == "entity"] == []
+    assert judge.asked == []
 
     engine.ask("undo", target=said["sequence"])
     engine.add(seen(4, "Bob Webb"))
-    assert [q.candidates for q in judge.asked if q.kind == "entity"] == [("Bobby Webb", "Bob Webb")]
+    assert [q.candidates for q in judge.asked] == [("Bobby Webb", "Bob Webb")]
     engine.check()
 
 
