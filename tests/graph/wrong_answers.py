@@ -395,7 +395,7 @@ class Promise:
         if self.before.fixed != self.after.fixed:
             yield f"episodes or relation names: {self.before.fixed} -> {self.after.fixed}"
         touched = {run.entity_of[p] for run in self.runs for p in self.mentions}
-        rivals = {r for run in self.runs for r in rivals_of(run, self.statements)}
+        rivals = self._rivals()
         pairs = {pair for pair in self._differing("verdicts") if self._is_judged_otherwise(pair)}
         for kind, allowed in (
             ("entity_of", self.mentions),
@@ -426,6 +426,20 @@ class Promise:
         """Return the statements between the ends of a named one: their variants are counted."""
         named = self._ends()
         return {s for run in self.runs for s, stated in run.statements.items() if stated.ends in named}
+
+    def _rivals(self) -> set[Place]:
+        """Return the rivals of named statements, and of such rivals whose spans differ, in turn.
+
+        A marriage that a later one overrules ends no earlier marriage of the other spouse (R10).
+        """
+        differing = set(self._differing("facts"))
+        found: set[Place] = set()
+        fresh = set(self.statements)
+        while fresh:
+            rivals = {rival for run in self.runs for rival in rivals_of(run, fresh)}
+            fresh = (rivals - found - self.statements) & differing
+            found |= rivals
+        return found
 
     def _is_judged_otherwise(self, pair: frozenset[Place]) -> bool:
         """Whether a verdict may differ: of a named statement, or if questions differ, of one whose spans do.
