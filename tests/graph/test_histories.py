@@ -11,7 +11,7 @@ from tests.graph.histories import history, played
 from tests.graph.stores import SqliteStores, Stores
 
 MANY = {"sqlite": 1000, "neo4j": 50}
-# Of the many: two statements that a sentence ends or repeats under a listed name in the episode that makes them.
+# Of the many: a sentence ends or repeats a statement under a listed name in the episode that makes it.
 FOUND = [163, 285]
 
 
