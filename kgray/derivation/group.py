@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, product
+from itertools import chain
 from operator import attrgetter
 from sys import intern
 
 from kgray.derivation.change import Difference, EpisodeChange
 from kgray.derivation.names import EntityNote, Fold, Relations, as_flipped
+from kgray.derivation.rivals import SlotKey, StatementRivals
 from kgray.derivation.statements import (
     CLOSING,
     Spoken,
@@ -30,7 +31,6 @@ from kgray.records import EpisodeHead, Evidence, GroupRecords, Mention, Place, V
 from kgray.timeline import Claim, Span, SpanChange, Sweep
 from kgray.times import Instant
 
-SlotKey = tuple[str, str, str]  # ("s" | "o", entity, relation): a slot by subject or by object (R17)
 SpanChanges = dict[str, SpanChange]  # by statement
 
 # A component with fewer claims than this is swept again at each commit (about 20 us a claim). A larger one
@@ -38,35 +38,26 @@ SpanChanges = dict[str, SpanChange]  # by statement
 KEEP_SWEEP_FROM = 16
 
 
-class GroupGraph:
+class GroupGraph(StatementRivals):
     """Entities, statements and rivalry of one group, in memory. Has one owner; not thread-safe."""
 
     def __init__(self, group: str, fold: Fold, births: dict[str, Place]) -> None:
         """Start empty; `absorb` keeps `births` current."""
+        super().__init__()
         self.group = group
         self.fold = fold
         self.births = births
-        self.relations = Relations()
         self.entities: dict[str, EntityNote] = {}
-        self.statements: dict[str, Statement] = {}
         self.buckets: dict[StatementKey, list[str]] = {}  # key -> statements with it (variants), by birth
         # Key of an attached piece of evidence -> the statements with another name that have it (R17c), and
         # whether one says more than that they are over (R17b).
         self.attached: dict[StatementKey, dict[str, bool]] = {}
         self.general: dict[StatementKey, list[Claim]] = {}  # key -> ends and denials of every variant (R6)
-        self.slots: dict[SlotKey, list[str]] = {}
         self.by_relation: dict[str, list[str]] = {}
         self.about: dict[str, list[str]] = {}  # entity -> statements with it as subject or object
-        self.by_ends: dict[tuple[str, str | Value], list[str]] = {}
         self.texts: dict[Place, Sentence] = {}  # by the place of the evidence
         self.shows: dict[str, set[str]] = {}  # recorded entity -> shown ones, unless it is just itself
-        self.parts: dict[str, list[str]] = {}  # recorded statement -> shown ones, unless it is just itself
-        self.verdicts: dict[str, dict[str, tuple[bool, Instant]]] = {}  # (exclusive, record time)
-        self.moved: dict[
-            Place, Instant
-        ] = {}  # evidence -> when a correction, declaration or later evidence last moved it
         self.newest: dict[str, NewestFacts] = {}  # by entity, of the entities whose summary was needed
-        self._linked: set[SlotKey] = set()  # slots with a member that also has rivals outside the slot
         self._sweeps: dict[Hashable, Sweep] = {}
 
     @classmethod
@@ -193,53 +184,6 @@ class GroupGraph:
         if entity is not None and (traits.symmetric or traits.cardinality == "single_object"):
             self.slots.setdefault(("s" if traits.symmetric else "o", entity, relation), []).append(id_)
 
-    def take_verdict(self, a: str, b: str, exclusive: bool, recorded: Instant) -> None:
-        """Take a verdict on two recorded statements: it replaces an older one that says otherwise (R2)."""
-        for one, other in self.judged(a, b):
-            if self.verdict(one, other) != exclusive:
-                self.verdicts.setdefault(one, {})[other] = (exclusive, recorded)
-                self.verdicts.setdefault(other, {})[one] = (exclusive, recorded)
-
-    def judged(self, a: str, b: str) -> list[tuple[str, str]]:
-        """Return the shown statements that a verdict on two recorded ones is on (R16).
-
-        It goes with each part of what was divided, as far as two parts still share a subject (of a symmetric
-        relation: an end), or have the same ends.
-        """
-        found = []
-        for pair in product(*([p for p in self.parts.get(s, (s,)) if p in self.statements] for s in (a, b))):
-            one, other = (self.statements[part] for part in pair)
-            if one is not other and {one.subject, one.key[2]} & {other.subject, other.key[2]}:
-                found.append((one.id, other.id))
-        return found
-
-    def slot_keys(self, statement: str) -> tuple[SlotKey, ...]:
-        """Return the statement's slots; all statements of one slot are mutual rivals (R17)."""
-        it = self.statements[statement]
-        traits = self.relations.traits(it.relation)
-        if it.is_event or traits.cardinality not in {"single", "single_object"}:
-            return ()
-        by_subject = ("s", it.subject, it.relation)
-        if it.object is not None and traits.symmetric:
-            return by_subject, ("s", it.object, it.relation)
-        if traits.cardinality == "single":
-            return (by_subject,)
-        return () if it.object is None else (("o", it.object, it.relation),)
-
-    def pairs(self, statement: str) -> tuple[str, ...]:
-        """Return rivals outside its slots: by exclusive verdict, or excluding relation on the same ends."""
-        it = self.statements[statement]
-        if it.is_event:
-            return ()
-        found = [s for s, (exclusive, _) in self.verdicts.get(statement, {}).items() if exclusive]
-        if excludes := self.relations.traits(it.relation).excludes:
-            same_ends = list(self.by_ends.get((it.subject, it.key[2]), ()))
-            for other in self.by_ends.get((it.object, it.subject), ()) if it.object is not None else ():
-                if self._is_symmetric(it) or self._is_symmetric(self.statements[other]):
-                    same_ends.append(other)
-            found += [other for other in same_ends if self.statements[other].relation in excludes]
-        return tuple(s for s in found if not self.statements[s].is_event)
-
     def sentence(self, statement: Statement) -> str:
         """Return the sentence of a statement's earliest evidence that it held or happened (R17a).
 
@@ -249,57 +193,6 @@ class GroupGraph:
             if claim.kind in ("holds", "happened") and not claim.other_variant:
                 return self.texts[claim.said[1:]][0]
         return statement.wording
-
-    def verdict(self, a: str, b: str) -> bool | None:
-        """Return whether two statements were found exclusive; None = never judged."""
-        held = self.verdicts.get(a, {}).get(b)
-        return held[0] if held else None
-
-    def _is_symmetric(self, statement: Statement) -> bool:
-        return self.relations.traits(statement.relation).symmetric
-
-    def link(self, statement: str) -> None:
-        """Mark the slots of a statement with rivals outside its one slot, and the slots of those rivals."""
-        slot_keys = self.slot_keys(statement)
-        partners = self.pairs(statement)
-        if partners or len(slot_keys) > 1:
-            self._linked.update(slot_keys)
-            for partner in partners:
-                self._linked.update(self.slot_keys(partner))
-
-    def needed(self, opened: Claim, ended: Claim) -> Instant:
-        """Return the record time of the last record that lets a claim end another (R17)."""
-        moved, moved_too = self.moved.get(opened.said[1:], 0), self.moved.get(ended.said[1:], 0)
-        since = max(moved, moved_too) if moved != moved_too else 0
-        if opened.statement == ended.statement:
-            return since
-        a, b = self.statements[opened.statement], self.statements[ended.statement]
-        reasons = []
-        if set(self.slot_keys(a.id)) & set(self.slot_keys(b.id)):
-            reasons.append(self.relations.traits(a.relation).cardinality_since)
-        excluded = self.relations.traits(a.relation).excludes.get(b.relation)
-        if excluded is not None and a.key[::2] in {b.key[::2], b.key[::-2]}:
-            reasons.append(excluded)
-        exclusive, recorded = self.verdicts.get(a.id, {}).get(b.id, (False, 0))
-        if exclusive:
-            reasons.append(recorded)
-        # Of several reasons to be rivals, the first recorded was enough.
-        return max(since, min(reasons, default=0))
-
-    def component(self, statement: str) -> tuple[Hashable | None, list[str]]:
-        """Return the key under which a component's sweep is kept (None = it is not), and its statements."""
-        slot_keys = self.slot_keys(statement)
-        if not slot_keys and not self.pairs(statement):
-            return ("one", statement), [statement]
-        if len(slot_keys) == 1 and slot_keys[0] not in self._linked:
-            return slot_keys[0], self.slots[slot_keys[0]]
-        seen, waiting = {statement}, [statement]
-        for current in waiting:
-            near = (s for key in self.slot_keys(current) for s in self.slots[key])
-            fresh = dict.fromkeys(s for s in (*near, *self.pairs(current)) if s not in seen)
-            seen.update(fresh)
-            waiting.extend(fresh)
-        return None, sorted(seen, key=lambda s: (self.statements[s].born, s))
 
     def spans_of(self, statements: Iterable[str]) -> dict[str, tuple[Span, ...]]:
         """Return the spans of these statements and of all others in their components."""

@@ -218,8 +218,8 @@ class Comparer:
     def _shares_matter(self, new: NewFact, statement: Statement) -> bool:
         """Whether both names speak of one matter, such as employment, of an end that both have.
 
-        An end that is the object in both counts only if it is a person: a person has one employer, whatever the
-        name says first, but a company has many staff.
+        An end that is the object in both counts only if it is a person: a person has one employer, whatever
+        the name says first, but a company has many staff.
         """
         if not matters_of(new.fact.relation) & matters_of(statement.relation):
             return False

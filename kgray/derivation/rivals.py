@@ -1,0 +1,131 @@
+"""Which statements of a group cannot hold at the same time, and since when that is recorded (R17).
+
+Rivals share a functional slot: a subject (or an object) of a relation that the ontology declares single-valued.
+Or they have the same ends, and their relations exclude each other; or a verdict says that they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from itertools import product
+
+from kgray.derivation.names import Relations
+from kgray.derivation.statements import Statement
+from kgray.records import Place, Value
+from kgray.timeline import Claim
+from kgray.times import Instant
+
+SlotKey = tuple[str, str, str]  # ("s" | "o", entity, relation): a slot by subject or by object (R17)
+
+
+class StatementRivals:
+    """The statements of one group by what makes them rivals; `GroupGraph` fills the fields."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.relations = Relations()
+        self.statements: dict[str, Statement] = {}
+        self.slots: dict[SlotKey, list[str]] = {}
+        self.by_ends: dict[tuple[str, str | Value], list[str]] = {}
+        self.parts: dict[str, list[str]] = {}  # recorded statement -> shown ones, unless it is just itself
+        self.verdicts: dict[str, dict[str, tuple[bool, Instant]]] = {}  # (exclusive, record time)
+        # Evidence -> when a correction, a declaration or later evidence last moved it to another key.
+        self.moved: dict[Place, Instant] = {}
+        self._linked: set[SlotKey] = set()  # slots with a member that also has rivals outside the slot
+
+    def take_verdict(self, a: str, b: str, exclusive: bool, recorded: Instant) -> None:
+        """Take a verdict on two recorded statements: it replaces an older one that says otherwise (R2)."""
+        for one, other in self.judged(a, b):
+            if self.verdict(one, other) != exclusive:
+                self.verdicts.setdefault(one, {})[other] = (exclusive, recorded)
+                self.verdicts.setdefault(other, {})[one] = (exclusive, recorded)
+
+    def judged(self, a: str, b: str) -> list[tuple[str, str]]:
+        """Return the shown statements that a verdict on two recorded ones is on (R16).
+
+        After a split it is on every pair of parts that still have an end in common.
+        """
+        found = []
+        for pair in product(*([p for p in self.parts.get(s, (s,)) if p in self.statements] for s in (a, b))):
+            one, other = (self.statements[part] for part in pair)
+            if one is not other and {one.subject, one.key[2]} & {other.subject, other.key[2]}:
+                found.append((one.id, other.id))
+        return found
+
+    def slot_keys(self, statement: str) -> tuple[SlotKey, ...]:
+        """Return the statement's slots; all statements of one slot are mutual rivals (R17)."""
+        it = self.statements[statement]
+        traits = self.relations.traits(it.relation)
+        if it.is_event or traits.cardinality not in {"single", "single_object"}:
+            return ()
+        by_subject = ("s", it.subject, it.relation)
+        if it.object is not None and traits.symmetric:
+            return by_subject, ("s", it.object, it.relation)
+        if traits.cardinality == "single":
+            return (by_subject,)
+        return () if it.object is None else (("o", it.object, it.relation),)
+
+    def pairs(self, statement: str) -> tuple[str, ...]:
+        """Return rivals outside its slots: by exclusive verdict, or excluding relation on the same ends."""
+        it = self.statements[statement]
+        if it.is_event:
+            return ()
+        found = [s for s, (exclusive, _) in self.verdicts.get(statement, {}).items() if exclusive]
+        if excludes := self.relations.traits(it.relation).excludes:
+            same_ends = list(self.by_ends.get((it.subject, it.key[2]), ()))
+            for other in self.by_ends.get((it.object, it.subject), ()) if it.object is not None else ():
+                if self._is_symmetric(it) or self._is_symmetric(self.statements[other]):
+                    same_ends.append(other)
+            found += [other for other in same_ends if self.statements[other].relation in excludes]
+        return tuple(s for s in found if not self.statements[s].is_event)
+
+    def verdict(self, a: str, b: str) -> bool | None:
+        """Return whether two statements were found exclusive; None = never judged."""
+        verdict = self.verdicts.get(a, {}).get(b)
+        return verdict[0] if verdict else None
+
+    def _is_symmetric(self, statement: Statement) -> bool:
+        return self.relations.traits(statement.relation).symmetric
+
+    def link(self, statement: str) -> None:
+        """Mark the slots of a statement with rivals outside its one slot, and the slots of those rivals."""
+        slot_keys = self.slot_keys(statement)
+        partners = self.pairs(statement)
+        if partners or len(slot_keys) > 1:
+            self._linked.update(slot_keys)
+            for partner in partners:
+                self._linked.update(self.slot_keys(partner))
+
+    def needed(self, opened: Claim, ended: Claim) -> Instant:
+        """Return the record time of the last record that lets a claim end another (R17)."""
+        moved, moved_too = self.moved.get(opened.said[1:], 0), self.moved.get(ended.said[1:], 0)
+        since = max(moved, moved_too) if moved != moved_too else 0
+        if opened.statement == ended.statement:
+            return since
+        a, b = self.statements[opened.statement], self.statements[ended.statement]
+        reasons = []
+        if set(self.slot_keys(a.id)) & set(self.slot_keys(b.id)):
+            reasons.append(self.relations.traits(a.relation).cardinality_since)
+        excluded = self.relations.traits(a.relation).excludes.get(b.relation)
+        if excluded is not None and a.key[::2] in {b.key[::2], b.key[::-2]}:
+            reasons.append(excluded)
+        exclusive, recorded = self.verdicts.get(a.id, {}).get(b.id, (False, 0))
+        if exclusive:
+            reasons.append(recorded)
+        # Of several reasons to be rivals, the first recorded was enough.
+        return max(since, min(reasons, default=0))
+
+    def component(self, statement: str) -> tuple[Hashable | None, list[str]]:
+        """Return the key under which a component's sweep is kept (None = it is not), and its statements."""
+        slot_keys = self.slot_keys(statement)
+        if not slot_keys and not self.pairs(statement):
+            return ("one", statement), [statement]
+        if len(slot_keys) == 1 and slot_keys[0] not in self._linked:
+            return slot_keys[0], self.slots[slot_keys[0]]
+        seen, waiting = {statement}, [statement]
+        for current in waiting:
+            near = (s for key in self.slot_keys(current) for s in self.slots[key])
+            fresh = dict.fromkeys(s for s in (*near, *self.pairs(current)) if s not in seen)
+            seen.update(fresh)
+            waiting.extend(fresh)
+        return None, sorted(seen, key=lambda s: (self.statements[s].born, s))
