@@ -285,6 +285,10 @@ def misses(result: QualityResult) -> list[str]:
         figure = float(getattr(_Figures(result), name))
         if figure < bound if side == "below" else figure > bound:
             lines.append(f"seed {result.seed}: {name} is {figure:.4f}, {side} {bound}")
+    if result.unrecognised:
+        lines.append(
+            f"seed {result.seed}: {result.unrecognised} names or sentences in questions are of no episode"
+        )
     return lines
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -212,7 +212,12 @@ class Teller:
             client_id=f"{self._group}-{occasion.number:06d}",
         )
         said = tuple(
-            said_of(act, names[act.subject.id], _target(act, names), naming)
+            said_of(
+                _as_recorded(act) if kind == "json" else act,
+                names[act.subject.id],
+                _target(act, names),
+                naming,
+            )
             for act, naming in zip(occasion.acts, occasion.namings, strict=True)
         )
         told = tuple((other, thing.id) for thing, _, other in given)
@@ -288,6 +293,12 @@ def _as_json(occasion: Occasion, names: dict[str, str]) -> str:
         record |= {name: date.iso for name, date in (("from", act.since), ("until", act.until)) if date}
         records.append(record)
     return canonical({"record": f"R-{occasion.number:06d}", "entries": records})
+
+
+def _as_recorded(act: Act) -> Act:
+    """Return the act with its dates as a JSON record writes them: a reader finds no other words there."""
+    since, until = (date and replace(date, words=date.iso, relative=False) for date in (act.since, act.until))
+    return replace(act, since=since, until=until)
 
 
 def _gives(occasion: Occasion, thing: Thing, how: str, other: str) -> str:

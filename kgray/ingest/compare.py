@@ -246,8 +246,9 @@ class Comparer:
         spans = self._spans(statement)
         if supported is None:
             # A state that has ended may hold again under another name: it is the same, though no span meets.
-            may_return = new.fact.kind == "holds" and new.connects(statement)
-            return is_variant or may_return or _meet([_claimed_span(new.fact)], spans)
+            # Its end may be reported again, too: that supports its last span, and makes no other (R8).
+            is_again = new.fact.kind in ("holds", "ended") and new.connects(statement)
+            return is_variant or is_again or _meet([_claimed_span(new.fact)], spans)
         if self.case.state.graph.verdict(supported.id, statement.id) is not None:
             return False
         return _meet([_claimed_span(new.fact)], spans) and not _meet(self._spans(supported), spans)

@@ -1,8 +1,8 @@
 """Find or make the statement of each fact of an episode (R17b, R17c, R18).
 
 A fact supports a statement of its key if its sentence adds nothing to the sentence of that statement. Any
-other fact is compared with candidates (`compare.py`): a model's answer attaches it to a statement, ends a state
-under another name, or names the statements that exclude it.
+other fact is compared with candidates (`compare.py`): a model's answer attaches it to a statement, ends a
+state under another name, or names the statements that exclude it.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
     """Return the change that an episode makes, and the open questions. Pure: it waits for nothing.
 
     One pass collects all open questions. While a question about an entity is open, the questions about its
-    facts assume the most probable entity; after another answer they are asked again. So most episodes need one
-    request (R21). The change is final once nothing is open. It is called on the true state, in order
+    facts assume the most probable entity; after another answer they are asked again. So most episodes need
+    one request (R21). The change is final once nothing is open. It is called on the true state, in order
     (`calls.settle`), and ahead of time on a view of uncommitted episodes.
     """
     named = read.told or told_names(shape(read.extraction, read.episode, rules.ontology), read.episode)

@@ -126,3 +126,14 @@ def test_an_event_of_one_name_ends_the_state_each_time(tmp_path):
 
     states = [row for row in rows if row[0].startswith("HAS_A_JOB_AT")]
     assert states == [("HAS_A_JOB_AT Nordwind", 0, 10), ("HAS_A_JOB_AT Nordwind", 20, 30)]
+
+
+def test_an_end_of_a_state_that_is_over_makes_no_span_of_its_own(tmp_path):
+    rows = spans(
+        tmp_path,
+        (0, "HAS_A_JOB_AT", "Ingrid Dahl has a job at Nordwind", "Organization", "holds"),
+        (10, "HAS_A_JOB_AT", "Ingrid Dahl has a job at Sudwind", "Organization", "holds"),
+        (30, "LEFT", "Ingrid Dahl left Nordwind", "Organization", "ended"),
+    )
+
+    assert rows == [("HAS_A_JOB_AT Nordwind", 0, 10), ("HAS_A_JOB_AT Sudwind", 10, None)]
