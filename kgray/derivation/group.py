@@ -374,19 +374,23 @@ class GroupGraph(StatementRivals):
         return claims
 
     def renames(self, change: EpisodeChange, relations: Relations) -> bool:
-        """Whether evidence of this episode gives a stored statement another relation name (R17c).
+        """Whether evidence of this episode gives a statement another relation name (R17c).
 
+        The statement may be one that the episode makes: then its variant is counted under the other name.
         relations: with the episode's declarations
         """
+        made: dict[str, Evidence] = {}  # statement of this episode -> its first evidence
         for evidence in change.evidence:
             statement = self.statements.get(evidence.statement)
-            if statement is None or evidence.kind in CLOSING:
-                continue
-            if relations.folded(evidence.relation).name == statement.relation:
-                continue
-            is_named_by_end = all(c.kind in CLOSING for c in statement.claims if not c.other_variant)
-            is_listed = map(relations.is_listed, (evidence.relation, statement.relation))
-            if is_named_by_end or tuple(is_listed) == (True, False):
+            if statement is None:
+                first = made.setdefault(evidence.statement, evidence)
+                name, is_named_by_end = relations.folded(first.relation).name, first.kind in CLOSING
+            else:
+                name = statement.relation
+                is_named_by_end = all(c.kind in CLOSING for c in statement.claims if not c.other_variant)
+            now = is_named_by_end, not relations.is_listed(name)  # the least gives the name
+            then = evidence.kind in CLOSING, not relations.is_listed(evidence.relation)
+            if relations.folded(evidence.relation).name != name and then < now:
                 return True
         return False
 
