@@ -134,7 +134,8 @@ class EntityNote:
     def take(self, mention: Mention) -> bool:
         """Add the next mention; return whether the entity shows differently after it."""
         self.count += 1
-        self._take_resolution(mention)
+        if mention.resolved_by != "name" or mention.entity != self.id or not self.surfaces:
+            self._take_resolution(mention)
         fresh = mention.surface not in self.surfaces
         changed = fresh
         if fresh:

@@ -1,7 +1,7 @@
-"""Which statements of a group cannot hold at the same time, and since when that is recorded (R17).
+"""Rivals: statements of a group that cannot hold at the same time, and since when that is recorded (R17).
 
-Rivals share a functional slot: a subject (or an object) of a relation that the ontology declares single-valued.
-Or they have the same ends, and their relations exclude each other; or a verdict says that they do.
+Two statements share a functional slot: a subject (or an object) of a relation that is declared single-valued.
+Or they have the same ends, and their relations exclude each other. Or a verdict says that they do.
 """
 
 from __future__ import annotations
@@ -35,49 +35,50 @@ class StatementRivals:
 
     def take_verdict(self, a: str, b: str, exclusive: bool, recorded: Instant) -> None:
         """Take a verdict on two recorded statements: it replaces an older one that says otherwise (R2)."""
-        for one, other in self.judged(a, b):
-            if self.verdict(one, other) != exclusive:
-                self.verdicts.setdefault(one, {})[other] = (exclusive, recorded)
-                self.verdicts.setdefault(other, {})[one] = (exclusive, recorded)
+        for first, second in self.judged(a, b):
+            if self.verdict(first, second) != exclusive:
+                self.verdicts.setdefault(first, {})[second] = (exclusive, recorded)
+                self.verdicts.setdefault(second, {})[first] = (exclusive, recorded)
 
     def judged(self, a: str, b: str) -> list[tuple[str, str]]:
         """Return the shown statements that a verdict on two recorded ones is on (R16).
 
         After a split it is on every pair of parts that still have an end in common.
         """
-        found = []
+        pairs = []
         for pair in product(*([p for p in self.parts.get(s, (s,)) if p in self.statements] for s in (a, b))):
-            one, other = (self.statements[part] for part in pair)
-            if one is not other and {one.subject, one.key[2]} & {other.subject, other.key[2]}:
-                found.append((one.id, other.id))
-        return found
+            first, second = (self.statements[part] for part in pair)
+            if first is not second and {first.subject, first.key[2]} & {second.subject, second.key[2]}:
+                pairs.append((first.id, second.id))
+        return pairs
 
     def slot_keys(self, statement: str) -> tuple[SlotKey, ...]:
         """Return the statement's slots; all statements of one slot are mutual rivals (R17)."""
-        it = self.statements[statement]
-        traits = self.relations.traits(it.relation)
-        if it.is_event or traits.cardinality not in {"single", "single_object"}:
+        this = self.statements[statement]
+        traits = self.relations.traits(this.relation)
+        if this.is_event or traits.cardinality not in {"single", "single_object"}:
             return ()
-        by_subject = ("s", it.subject, it.relation)
-        if it.object is not None and traits.symmetric:
-            return by_subject, ("s", it.object, it.relation)
+        by_subject = ("s", this.subject, this.relation)
+        if this.object is not None and traits.symmetric:
+            return by_subject, ("s", this.object, this.relation)
         if traits.cardinality == "single":
             return (by_subject,)
-        return () if it.object is None else (("o", it.object, it.relation),)
+        return () if this.object is None else (("o", this.object, this.relation),)
 
     def pairs(self, statement: str) -> tuple[str, ...]:
         """Return rivals outside its slots: by exclusive verdict, or excluding relation on the same ends."""
-        it = self.statements[statement]
-        if it.is_event:
+        this = self.statements[statement]
+        if this.is_event:
             return ()
-        found = [s for s, (exclusive, _) in self.verdicts.get(statement, {}).items() if exclusive]
-        if excludes := self.relations.traits(it.relation).excludes:
-            same_ends = list(self.by_ends.get((it.subject, it.key[2]), ()))
-            for other in self.by_ends.get((it.object, it.subject), ()) if it.object is not None else ():
-                if self._is_symmetric(it) or self._is_symmetric(self.statements[other]):
-                    same_ends.append(other)
-            found += [other for other in same_ends if self.statements[other].relation in excludes]
-        return tuple(s for s in found if not self.statements[s].is_event)
+        rivals = [s for s, (exclusive, _) in self.verdicts.get(statement, {}).items() if exclusive]
+        if excludes := self.relations.traits(this.relation).excludes:
+            same_ends = list(self.by_ends.get((this.subject, this.key[2]), ()))
+            turned = self.by_ends.get((this.object, this.subject), ()) if this.object is not None else ()
+            for opposite in turned:
+                if self._is_symmetric(this) or self._is_symmetric(self.statements[opposite]):
+                    same_ends.append(opposite)
+            rivals += [rival for rival in same_ends if self.statements[rival].relation in excludes]
+        return tuple(s for s in rivals if not self.statements[s].is_event)
 
     def verdict(self, a: str, b: str) -> bool | None:
         """Return whether two statements were found exclusive; None = never judged."""

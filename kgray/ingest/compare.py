@@ -23,7 +23,7 @@ from kgray.records import Evidence, ExtractedFact, Place, Value
 from kgray.times import Instant
 
 MAX_COMPARED = 15
-# Of an entity with more statements the newest are looked at, so that a long history costs no more.
+# Statements of one entity or slot among which candidates are sought, the newest: a bound for long histories.
 NEWEST = 128
 _DECLARED = frozenset({"single", "single_object", "many"})
 # Cosines from which two statements about one thing are compared although nothing but that thing ties them, by
@@ -105,16 +105,15 @@ class Comparer:
     new: EpisodeStatements = field(default_factory=EpisodeStatements)
 
     def compare(
-        self, new: NewFact, known: Sequence[Statement], own: Statement | None = None
+        self, new: NewFact, variants: Sequence[Statement], supported: Statement | None = None
     ) -> Compared | None:
-        """Return what a fact is to its candidates; None while the question is open.
+        """Return the answers about a fact and its candidates; None while the question is open.
 
-        known   the statements of its key that it may be a variant of
-        own     the stored statement that it supports, where code has found it. Then only statements count
-                that it
-                was never compared with, and whose spans met none of its spans before
+        variants    the statements of its key, of one of which it may be a variant
+        supported   the stored statement that the fact supports without a question. Then only statements are
+                    candidates that it was never compared with, and whose spans met none of its spans before
         """
-        candidates = self._candidates(new, known, own) if self._is_asked_about(new) else []
+        candidates = self._candidates(new, variants, supported) if self._is_asked_about(new) else []
         if self.case.asked.statement_vectors:
             return None
         if not candidates:
@@ -125,15 +124,15 @@ class Comparer:
         answer = self.case.answer(question)
         if answer is None:
             return None
-        sorted_out: dict[str, list[Statement]] = {}
+        by_word: dict[str, list[Statement]] = {}
         for statement, word in zip(candidates, answer["answers"], strict=True):
-            allowed = word if self._allows(new, statement, word, own) else "independent"
-            sorted_out.setdefault(allowed, []).append(statement)
-        same, *others = sorted_out.get("same", [None])
-        rest = [*sorted_out.get("independent", ()), *(s for s in others if s is not None)]
-        contradicts, ends = (tuple(sorted_out.get(word, ())) for word in ("contradicts", "ends"))
+            allowed = word if self._allows(new, statement, word, supported) else "independent"
+            by_word.setdefault(allowed, []).append(statement)
+        equal, *also_equal = by_word.get("same", [None])
+        independent = [*by_word.get("independent", ()), *(s for s in also_equal if s is not None)]
+        contradicts, ends = (tuple(by_word.get(word, ())) for word in ("contradicts", "ends"))
         numbered = tuple((candidates.index(statement), statement) for statement in ends)
-        return Compared(same, contradicts, numbered, tuple(rest), str(answer.get("reason", "")))
+        return Compared(equal, contradicts, numbered, tuple(independent), str(answer.get("reason", "")))
 
     def _is_asked_about(self, new: NewFact) -> bool:
         """Whether a fact is compared at all: a triple only where people declared `depends`."""
@@ -145,26 +144,28 @@ class Comparer:
         """Return the sentence that stands for a statement in questions (R17a, R21)."""
         return self.case.state.graph.sentence(statement)
 
-    def _allows(self, new: NewFact, statement: Statement, word: str, own: Statement | None) -> bool:
+    def _allows(self, new: NewFact, statement: Statement, word: str, supported: Statement | None) -> bool:
         is_event = new.fact.kind == "happened"
         match word:
             case "same":
                 alike = is_event == statement.is_event and new.fact.kind not in CLOSING
-                return alike and own is None and new.connects(statement)
+                return alike and supported is None and new.connects(statement)
             case "contradicts":
                 return not statement.is_event and new.fact.kind == "holds"
             case "ends":
                 return not statement.is_event and new.connects(statement)
         return False
 
-    def _candidates(self, new: NewFact, known: Sequence[Statement], own: Statement | None) -> list[Statement]:
+    def _candidates(
+        self, new: NewFact, variants: Sequence[Statement], supported: Statement | None
+    ) -> list[Statement]:
         """Return at most MAX_COMPARED statements, by birth; the most alike of the first classes first."""
         classes: list[list[Statement]] = []
-        seen = {own.id} if own is not None else set()
-        for members in (known, self._between(new), self._beside(new), self._around(new)):
-            fresh = [s for s in members if s.id not in seen]
-            seen.update(s.id for s in fresh)
-            classes.append([s for s in fresh if self._is_open(new, s, own)])
+        chosen_ids = {supported.id} if supported is not None else set()
+        for members in (variants, self._between(new), self._beside(new), self._around(new)):
+            fresh = [s for s in members if s.id not in chosen_ids]
+            chosen_ids.update(s.id for s in fresh)
+            classes.append([s for s in fresh if self._is_open(new, s, supported)])
         vector, floor = self._wording_vector(new), self.case.rules.statement_floor
         # Nothing but its matter or its nearness speaks for a statement of the last class.
         last = [(self._shares_matter(new, s), s) for s in classes.pop()]
@@ -190,8 +191,8 @@ class Comparer:
         stored = [graph.statements[id_] for pair in ends for id_ in graph.by_ends.get(pair) or ()]
         if new.fact.only:  # two fields of one record are independent
             return stored
-        made = (s for pair in ends for s in self.new.by.get(pair, ()))
-        return [*stored, *(s for s in made if _may_clash(s.first, new.fact))]
+        new_statements = (s for pair in ends for s in self.new.by.get(pair, ()))
+        return [*stored, *(s for s in new_statements if _may_clash(s.first, new.fact))]
 
     def _beside(self, new: NewFact) -> list[Statement]:
         """Return the statements of the same subject and relation, of the same message as in `_between`."""
@@ -200,8 +201,8 @@ class Comparer:
         stored = [graph.statements[id_] for id_ in slot[-NEWEST:]]
         if new.fact.only:
             return []
-        made = self.new.by.get(("s", subject, relation), ())
-        return [*stored, *(s for s in made[-NEWEST:] if _may_clash(s.first, new.fact))]
+        new_statements = self.new.by.get(("s", subject, relation), ())
+        return [*stored, *(s for s in new_statements[-NEWEST:] if _may_clash(s.first, new.fact))]
 
     def _around(self, new: NewFact) -> list[Statement]:
         """Return the stored statements with one of its ends."""
@@ -209,8 +210,8 @@ class Comparer:
             return []
         graph = self.case.state.graph
         ends = [new.subject, *([new.target] if isinstance(new.target, str) else [])]
-        found = (graph.statements[id_] for end in ends for id_ in (graph.about.get(end) or ())[-NEWEST:])
-        return [s for s in found if not (s.subject == new.subject and self._is_many(s.relation))]
+        statements = (graph.statements[id_] for end in ends for id_ in (graph.about.get(end) or ())[-NEWEST:])
+        return [s for s in statements if not (s.subject == new.subject and self._is_many(s.relation))]
 
     def _is_many(self, relation: str) -> bool:
         return self.relations.traits(relation).cardinality == "many"
@@ -228,7 +229,7 @@ class Comparer:
         note = self.case.state.graph.entities.get(str(statement.object))
         return note is not None and "Person" in note.labels
 
-    def _is_open(self, new: NewFact, statement: Statement, own: Statement | None) -> bool:
+    def _is_open(self, new: NewFact, statement: Statement, supported: Statement | None) -> bool:
         """Whether a model must say what the fact and a statement are to each other."""
         is_variant = statement.key == new.key
         if statement.is_event and new.fact.kind != "happened":
@@ -243,14 +244,14 @@ class Comparer:
         if not is_wanted:
             return False
         spans = self._spans(statement)
-        if own is None:
+        if supported is None:
             # A state that has ended may hold again under another name: it is the same, though no span meets.
             # Its end may be reported again, too: that supports its last span, and makes no other (R8).
             is_again = new.fact.kind in ("holds", "ended") and new.connects(statement)
-            return is_variant or is_again or _meet([_claim(new.fact)], spans)
-        if self.case.state.graph.verdict(own.id, statement.id) is not None:
+            return is_variant or is_again or _meet([_claimed_span(new.fact)], spans)
+        if self.case.state.graph.verdict(supported.id, statement.id) is not None:
             return False
-        return _meet([_claim(new.fact)], spans) and not _meet(self._spans(own), spans)
+        return _meet([_claimed_span(new.fact)], spans) and not _meet(self._spans(supported), spans)
 
     def _is_undeclared(self, new: NewFact, statement: Statement) -> bool:
         """Whether the ontology leaves open what two statements of different keys are to each other."""
@@ -273,46 +274,46 @@ class Comparer:
     def _cosine(self, vector: Quantised | None, statement: Statement) -> float:
         """Return the cosine with a statement's vector; -1 for one that is missing, or must be read first."""
         case = self.case
-        other = case.state.statement_vector(statement.id)
-        if other is None and (said := case.answers.vectors.get(statement.wording)) is not None:
-            other = quantised(said.vector)
-        if other is None and statement.id in case.state.graph.statements:
+        stored = case.state.statement_vector(statement.id)
+        if stored is None and (embedding := case.answers.vectors.get(statement.wording)) is not None:
+            stored = quantised(embedding.vector)
+        if stored is None and statement.id in case.state.graph.statements:
             if statement.id not in case.answers.statement_vectors:
                 if statement.id not in case.asked.statement_vectors:
                     case.asked.statement_vectors.append(statement.id)
                 return -1.0
-            other = case.answers.statement_vectors[statement.id]
-        if vector is None or other is None:
+            stored = case.answers.statement_vectors[statement.id]
+        if vector is None or stored is None:
             return -1.0
-        a, b = vector.astype(np.int64), other.astype(np.int64)
+        a, b = vector.astype(np.int64), stored.astype(np.int64)
         return float(a @ b) / math.sqrt(float(a @ a) * float(b @ b) or 1.0)
 
 
-def _may_clash(one: Evidence | ExtractedFact, other: Evidence | ExtractedFact) -> bool:
+def _may_clash(fact: Evidence | ExtractedFact, rival: Evidence | ExtractedFact) -> bool:
     """Whether two facts of one message may exclude or end each other.
 
     Two in the present tense hold together, and two events took place: a speaker seldom contradicts himself.
     """
-    if one.kind == "happened" and other.kind == "happened":
+    if fact.kind == "happened" and rival.kind == "happened":
         return False
-    return not (_is_present(one) and _is_present(other))
+    return not (_is_present(fact) and _is_present(rival))
 
 
-def _is_present(said: Evidence | ExtractedFact) -> bool:
-    return said.kind == "holds" and said.inferred and said.valid_to is None
+def _is_present(fact: Evidence | ExtractedFact) -> bool:
+    return fact.kind == "holds" and fact.inferred and fact.valid_to is None
 
 
-def _claim(fact: ExtractedFact) -> Span:
+def _claimed_span(fact: ExtractedFact) -> Span:
     """Return the time for which a fact is compared: of an event its instant, of a denial any time."""
     if fact.kind == "happened":
         return fact.valid_from, fact.valid_from
     return span_of(fact)
 
 
-def _meet(some: Iterable[Span], others: Iterable[Span]) -> bool:
+def _meet(first: Iterable[Span], second: Iterable[Span]) -> bool:
     """Whether one of some spans and one of the others, which has a length, have an instant in common."""
-    spans = [span for span in others if span[0] is None or span[0] != span[1]]
-    return any(_overlap(a, b) for a in some for b in spans)
+    spans = [span for span in second if span[0] is None or span[0] != span[1]]
+    return any(_overlap(a, b) for a in first for b in spans)
 
 
 def _overlap(a: Span, b: Span) -> bool:

@@ -1,8 +1,8 @@
 """Find or make the statement of each fact of an episode (R17b, R17c, R18).
 
-A fact whose sentence says nothing beyond a known statement of its key supports that statement. Any other is
-compared with candidates (`compare.py`), and a model's answer attaches it, ends a state under another name, or
-says which statements exclude it.
+A fact supports a statement of its key if its sentence adds nothing to the sentence of that statement. Any
+other fact is compared with candidates (`compare.py`): a model's answer attaches it to a statement, ends a
+state under another name, or names the statements that exclude it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ RECORD = "record"  # the judge of pairs of fields of a JSON record
 _COPIED = "kind relation text value valid_from valid_to from_precision to_precision inferred".split()
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _ENDING = re.compile(r"(?<=...)(?:ing|ed|es|s|en)\Z")
-# Words that add nothing to what a statement says: articles, pronouns, prepositions, auxiliaries and words of
-# time.
+# Words without content: articles, pronouns, prepositions, auxiliaries and words of time.
 _EMPTY = frozenset(
     """a about again all already also am an and any anymore are as at back be been being but by can currently
     did do does done for from had has have having he her here him his i in into is it its just last longer me
@@ -83,7 +82,7 @@ class _Connector:
         for ordinal, fact in enumerate(self.case.extraction.facts):
             place = (self.case.episode.sequence, ordinal)
             new = self._resolved(fact, place)
-            if new is None:  # it connects an entity with itself, and derives nothing (R16)
+            if new is None:  # a loop: it derives nothing (R16)
                 self._record(fact, place, statement_id(self.case.episode.group, place), 0)
             else:
                 self._connect(new)
@@ -108,15 +107,15 @@ class _Connector:
         )
 
     def _connect(self, new: NewFact) -> None:
-        known = self._known(new)
-        statement = self._matching(new, known)
+        bearers = self._bearers(new)
+        statement = self._matching(new, bearers)
         if statement is not None:
             compared = self._compare_again(new, statement)
             self._support(new, statement)
             self._judge(statement, compared)
             self._end(new, compared.ends)
             return
-        compared = self.comparer.compare(new, self._variants(new, known)) or Compared()
+        compared = self.comparer.compare(new, self._variants(new, bearers)) or Compared()
         if compared.same is not None:
             self._support(new, compared.same)
             self._judge(compared.same, compared)
@@ -126,11 +125,11 @@ class _Connector:
             self._support(new, first)
             self._end(new, others)
         else:
-            made = self._make(new, max((s.variant for s in known if s.key == new.key), default=-1) + 1)
-            self._judge(made, compared)
+            variants = [s.variant for s in bearers if s.key == new.key]
+            self._judge(self._make(new, max(variants, default=-1) + 1), compared)
             self._end(new, compared.ends)
 
-    def _known(self, new: NewFact) -> list[Statement]:
+    def _bearers(self, new: NewFact) -> list[Statement]:
         """Return the statements with the fact's key, by birth; it may be the key of attached evidence.
 
         Where that evidence only ended a statement, "Alice left Acme", only an end or a denial finds it.
@@ -139,66 +138,66 @@ class _Connector:
         attached = (graph.attached.get(new.key) or {}).items()
         under_other_names = (id_ for id_, is_same in attached if is_same or closes)
         ids = dict.fromkeys((*(graph.buckets.get(new.key) or ()), *under_other_names))
-        found = [graph.statements[id_] for id_ in ids]
-        found += self.comparer.new.by.get(new.key, ())
-        return sorted(found, key=lambda s: (s.born, s.id))
+        statements = [graph.statements[id_] for id_ in ids]
+        statements += self.comparer.new.by.get(new.key, ())
+        return sorted(statements, key=lambda s: (s.born, s.id))
 
-    def _matching(self, new: NewFact, known: Sequence[Statement]) -> Statement | None:
+    def _matching(self, new: NewFact, bearers: Sequence[Statement]) -> Statement | None:
         """Return the statement of the key that the fact supports without a question; None = none."""
         fact = new.fact
-        if not known:
+        if not bearers:
             return None
         if fact.kind == "happened":
-            return next((s for s in known if says_same(s.first, fact)), None)
-        if fact.kind != "denied":  # what happened has no end
-            known = [s for s in known if not s.is_event]
-        if known and fact.kind in CLOSING and not names_variant(marks_of(fact), new.names):
-            return min(known, key=lambda s: s.standing)  # it speaks of all variants (R6)
+            return next((s for s in bearers if says_same(s.first, fact)), None)
+        if fact.kind != "denied":  # an event has no end
+            bearers = [s for s in bearers if not s.is_event]
+        if bearers and fact.kind in CLOSING and not names_variant(marks_of(fact), new.names):
+            return min(bearers, key=lambda s: s.standing)  # the fact is about all variants (R6)
         if fact.kind in CLOSING:
-            return self._closed(new, known)
-        return self._repeated(new, known)
+            return self._closed(new, bearers)
+        return self._repeated(new, bearers)
 
-    def _repeated(self, new: NewFact, known: Sequence[Statement]) -> Statement | None:
+    def _repeated(self, new: NewFact, bearers: Sequence[Statement]) -> Statement | None:
         """Return the statement whose sentence has the marks and all content words of the new sentence."""
         fact = new.fact
-        # The default sentence of a triple adds nothing to it. It says again the variant that names none, else
-        # the first that was said before it: that one may hold still.
+        # The default sentence of a triple has no marks. It repeats the variant without marks, else the first
+        # variant that was stated earlier, because that one may still hold.
         if self.case.episode.kind == "triples" and not (fact.text and '"text":' in self.case.episode.text):
-            own = (self.case.episode.reference_time, *new.place)
-            plain = (s for s in known if not names_variant(s.marks, new.names))
-            before = (s for s in known if not s.claims or min(c.said for c in s.claims) < own)
-            return next(plain, None) or next(before, None)
+            position = (self.case.episode.reference_time, *new.place)
+            plain = (s for s in bearers if not names_variant(s.marks, new.names))
+            earlier = (s for s in bearers if not s.claims or min(c.said for c in s.claims) < position)
+            return next(plain, None) or next(earlier, None)
         marks = marks_of(fact)
-        return next((s for s in known if s.marks == marks and not self._exceeds(new, s)), None)
+        return next((s for s in bearers if s.marks == marks and not self._exceeds(new, s)), None)
 
     def _exceeds(self, new: NewFact, statement: Statement) -> bool:
-        """Whether the new sentence has a content word that the statement's sentence lacks."""
+        """Whether the new sentence has a content word that is missing in the statement's sentence."""
         empty = _stems(" ".join((*new.names, *_relation_words(new.fact.relation, self.case.rules.ontology))))
         return not _stems(new.fact.text) <= _stems(self.comparer.sentence(statement)) | empty
 
-    def _closed(self, new: NewFact, known: Sequence[Statement]) -> Statement | None:
-        """Return the variant that an end or a denial names by its marks, or the one last said to hold."""
+    def _closed(self, new: NewFact, bearers: Sequence[Statement]) -> Statement | None:
+        """Return the variant that an end or a denial names by its marks, or the latest variant that held."""
         numbers, _, qualifiers = marks_of(new.fact)
-        for statement in known:
+        for statement in bearers:
             if (statement.marks[0], statement.marks[2]) == (numbers, qualifiers):
                 return statement
-        if qualifiers or not known:
+        if qualifiers or not bearers:
             return None
-        own = (self.case.episode.reference_time, *new.place)
+        position = (self.case.episode.reference_time, *new.place)
 
-        def last_said(statement: Statement) -> tuple[int, int, int]:
-            if not statement.claims:  # made by this very episode
-                return (own[0], *statement.born)
-            held = [c.said for c in statement.claims if c.kind == "holds" and c.said < own]
-            return max(held, default=(-(1 << 62), *statement.born))
+        def latest_claim(statement: Statement) -> tuple[int, int, int]:
+            if not statement.claims:  # a statement of this episode
+                return (position[0], *statement.born)
+            earlier = [c.said for c in statement.claims if c.kind == "holds" and c.said < position]
+            return max(earlier, default=(-(1 << 62), *statement.born))
 
-        return max(known, key=last_said)
+        return max(bearers, key=latest_claim)
 
-    def _variants(self, new: NewFact, known: Sequence[Statement]) -> list[Statement]:
+    def _variants(self, new: NewFact, bearers: Sequence[Statement]) -> list[Statement]:
         """Return the statements of its key that a fact may be a variant of, or may end."""
         if new.fact.kind == "happened" or self.case.episode.kind == "triples":
             return []
-        return [s for s in known if not s.is_event and s.standing[0] != NAMELESS]
+        return [s for s in bearers if not s.is_event and s.standing[0] != NAMELESS]
 
     def _compare_again(self, new: NewFact, statement: Statement) -> Compared:
         """Compare a stored statement whose span the new evidence makes meet others (R17a)."""
@@ -269,7 +268,7 @@ class _Connector:
         """
         # After a split a part may have an id that is not recorded yet: this evidence records it (R16).
         self.result.births.setdefault(statement, born or place)
-        same, closes = self._sharing[fact.text], fact.kind in CLOSING
+        sharing, closes = self._sharing[fact.text], fact.kind in CLOSING
         evidence = Evidence(
             sequence=place[0],
             ordinal=place[1],
@@ -278,7 +277,7 @@ class _Connector:
             subject=fact.source,
             object=fact.target,
             **({name: getattr(fact, name) for name in _COPIED} | dict(changed or {})),
-            fact_group=same[0] if len(same) > 1 else None,
+            fact_group=sharing[0] if len(sharing) > 1 else None,
             every_variant=closes and is_general and not names_variant(marks_of(fact), names),
             is_reversed=is_reversed,
             is_field=fact.only,
@@ -289,10 +288,10 @@ class _Connector:
     def _judge(self, statement: Statement, compared: Compared) -> None:
         """Record a verdict on each compared pair that contradicts or is independent."""
         judge, reason = self.case.rules.judge, compared.reason
-        for others, is_exclusive in ((compared.contradicts, True), (compared.independent, False)):
-            for other in others:
-                if other.id != statement.id and not statement.is_event and not other.is_event:
-                    self._add_verdict(statement, other, is_exclusive, judge, reason)
+        for candidates, is_exclusive in ((compared.contradicts, True), (compared.independent, False)):
+            for candidate in candidates:
+                if candidate.id != statement.id and not statement.is_event and not candidate.is_event:
+                    self._add_verdict(statement, candidate, is_exclusive, judge, reason)
 
     def _exclude_fields(self, new: NewFact, statement: Statement) -> None:
         """Let a field of a record exclude the former values of the same field of the same record (R17)."""
@@ -304,20 +303,17 @@ class _Connector:
             return  # the slot says it
         record = statement.object if is_flipped else statement.subject
         stored = [graph.statements[id_] for id_ in (graph.about.get(record or "") or ())[-NEWEST:]]
-        made = self.comparer.new.by.get(("o" if is_flipped else "s", record, relation), ())
-        for other in (*stored, *made):
-            end = other.object if is_flipped else other.subject
-            if (other.relation, end, other.in_field) == (
-                relation,
-                record,
-                True,
-            ) and other.key != statement.key:
-                self._add_verdict(statement, other, True, RECORD)
+        fresh = self.comparer.new.by.get(("o" if is_flipped else "s", record, relation), ())
+        for value in (*stored, *fresh):
+            end = value.object if is_flipped else value.subject
+            is_former = value.in_field and value.relation == relation and end == record
+            if is_former and value.key != statement.key:
+                self._add_verdict(statement, value, True, RECORD)
 
     def _add_verdict(
-        self, one: Statement, other: Statement, is_exclusive: bool, judge: str, reason: str = ""
+        self, first: Statement, second: Statement, is_exclusive: bool, judge: str, reason: str = ""
     ) -> None:
-        a, b = min(one.id, other.id), max(one.id, other.id)
+        a, b = min(first.id, second.id), max(first.id, second.id)
         if (a, b) in self.result.verdicts or self.case.state.graph.verdict(a, b) is not None:
             return
         self.result.verdicts[a, b] = Verdict(
@@ -332,7 +328,7 @@ class _Connector:
 
 
 def _relation_words(name: str, ontology: Ontology) -> Iterator[str]:
-    """Yield the words of a relation's name, and the words by which the ontology recognises it."""
+    """Yield the words of a relation's name, and its phrases in the ontology."""
     for each in {name, ontology.main_name(name)}:
         yield each.replace("_", " ")
         if (kind := ontology.get(each)) is not None:

@@ -15,28 +15,28 @@ from kgray.ingest.state import Answers, Case, Decision, KnownState, Questions, R
 
 
 def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules) -> Decision:
-    """Return what `read` changes and what must be asked first. Pure: it waits for nothing.
+    """Return the change that an episode makes, and the open questions. Pure: it waits for nothing.
 
-    All open questions are collected in one pass: those about facts rest on the most probable entities while a
-    question about these is open, and are asked again in other words where the answer is another one. So most
-    episodes need one request (R21). The change is final once nothing is open. It is called on the true state,
-    in order (`calls.settle`), and ahead of time on a view of uncommitted episodes.
+    One pass collects all open questions. While a question about an entity is open, the questions about its
+    facts assume the most probable entity; after another answer they are asked again. So most episodes need
+    one request (R21). The change is final once nothing is open. It is called on the true state, in order
+    (`calls.settle`), and ahead of time on a view of uncommitted episodes.
     """
-    told = read.told or told_names(shape(read.extraction, read.episode, rules.ontology), read.episode)
-    read.told = told  # an episode is tried several times
-    case = Case(read.episode, told.extraction, told.others, state, answers, rules, Questions())
-    if texts := _unembedded(case):
-        return Decision(asked=Questions(texts=texts))
+    named = read.told or told_names(shape(read.extraction, read.episode, rules.ontology), read.episode)
+    read.told = named  # an episode is tried several times
+    case = Case(read.episode, named.extraction, named.others, state, answers, rules, Questions())
+    if missing := _unembedded(case):
+        return Decision(asked=Questions(texts=missing))
     declared = declare(case)
     resolved = resolve_entities(case)
     connected = connect(case, resolved, declared.relations)
-    known, vectors = state.graph.entities, answers.vectors
-    # The mentions whose surface the stored entity that they show as does not bear; with its id.
-    shown = zip(resolved.mentions, resolved.entity_ids, strict=True)
-    fresh = [(m, one) for m, one in shown if one not in known or m.surface not in known[one].surfaces]
-    made = [(statement.id, statement.wording) for statement in connected.made.values()]
-    said = (read.episode.text, *(m.surface for m, _ in fresh), *(wording for _, wording in made))
-    case.asked.texts = list(dict.fromkeys(one for one in said if one not in vectors))
+    stored, vectors = state.graph.entities, answers.vectors
+    # The mentions with a surface that is new to their entity, with the entity's id.
+    mentioned = zip(resolved.mentions, resolved.entity_ids, strict=True)
+    fresh = [(m, id_) for m, id_ in mentioned if id_ not in stored or m.surface not in stored[id_].surfaces]
+    wordings = [(statement.id, statement.wording) for statement in connected.made.values()]
+    texts = (read.episode.text, *(m.surface for m, _ in fresh), *(wording for _, wording in wordings))
+    case.asked.texts = [text for text in dict.fromkeys(texts) if text not in vectors]
     change = EpisodeChange(
         episode=read.episode,
         entity_births=tuple(sorted((note.id, note.born) for note in resolved.new_entities.values())),
@@ -46,7 +46,7 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
         declarations=declared.declarations,
         verdicts=tuple(connected.verdicts.values()),
         name_vectors=tuple((m, vectors[m.surface].vector) for m, _ in fresh if m.surface in vectors),
-        statement_vectors=tuple((id_, vectors[wording]) for id_, wording in made if wording in vectors),
+        statement_vectors=tuple((id_, vectors[wording]) for id_, wording in wordings if wording in vectors),
         episode_vector=vectors.get(read.episode.text),
     )
     return Decision(
@@ -55,7 +55,7 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
         entities=tuple(resolved.new_entities.values()),
         guessed=frozenset(resolved.guesses),
         statements=tuple(connected.made.values()),
-        aliases=tuple((entity, m.surface) for m, entity in fresh if entity in known),
+        aliases=tuple((entity, m.surface) for m, entity in fresh if entity in stored),
     )
 
 

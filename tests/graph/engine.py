@@ -207,7 +207,7 @@ class Engine:
         facts = {f.id: f for f in stored.facts_at([e.id for e in entities], None, None)}
         assert facts == {f.id: f for f in view.all_facts()}
         counts = self.store.counts(name).get(name, GroupCounts())
-        assert (counts.facts, counts.entities) == (len(facts), len(entities))
+        assert (counts.facts, counts.entities) == (len(facts), len(view.all_entities()))
 
 
 def engine_on(stores: Stores, **how: Any) -> Engine:

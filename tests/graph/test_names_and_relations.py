@@ -458,6 +458,64 @@ def test_an_end_under_another_name_ends_the_state(
     engine.check()
 
 
+RETIRED = asserts(4, "Alice", "RETIRED_FROM", "Acme", "Alice is retired from Acme")
+
+
+def test_a_sentence_that_ended_a_state_does_not_name_it_and_does_not_say_it_again(tmp_path: Path) -> None:
+    """R17b, R17c: "retired" ends COACHES, and is no other word for it, though the ontology lists it alone."""
+    judge = ByRelation({("retired", "coaches"): "ends"})
+    ontology = shipped().extended({"RETIRED_FROM": {"cardinality": "many"}})
+    engine = Engine(tmp_path, judge=judge, ontology=ontology)
+    engine.add(asserts(0, "Alice", "COACHES", "Acme", "Alice coaches Acme"), RETIRED)
+    once = {("COACHES", 0, 4), ("RETIRED_FROM", 4, None)}
+
+    def spans() -> set[tuple[str, Any, Any]]:
+        facts = engine.view().all_facts()
+        return {(f.relation, in_days(f.valid_at), in_days(f.invalid_at)) for f in facts}
+
+    assert spans() == once
+    engine.check()
+    engine.add(replace(RETIRED, reference_time=day(8), client_id="again"))
+    assert spans() == once
+    engine.check()
+
+
+def test_an_end_under_another_name_that_is_repeated_ends_the_same_state(tmp_path: Path) -> None:
+    """R17c: an end finds the state by the name of an earlier end, and makes no statement of its own."""
+    engine = Engine(tmp_path, judge=ByRelation({("quits", "coaches"): "ends"}))
+    engine.add(asserts(0, "Alice", "COACHES", "Acme", "Alice coaches Acme"))
+    for at in (4, 8):
+        text = f"Alice quits Acme{' now' * (at // 8)}"
+        engine.add(asserts(at, "Alice", "QUITS_IT", "Acme", text, "ended", invalid_at=iso(4)))
+    [fact] = engine.view().all_facts()
+    assert (fact.relation, in_days(fact.valid_at), in_days(fact.invalid_at)) == ("COACHES", 0, 4)
+    engine.check()
+
+
+def test_a_statement_that_gets_a_listed_name_in_the_episode_that_makes_it_has_a_variant_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """R17c: the state in memory is that which the records give, if the group has the key already."""
+    judge = ByRelation({("guides", "trains"): "same"})
+    ontology = shipped().extended({"GUIDES": {"cardinality": "many"}})
+    engine = Engine(tmp_path, judge=judge, ontology=ontology)
+    engine.add(asserts(0, "Alice", "GUIDES", "Bob", "Alice steers Bob"))
+    facts = [
+        {"source": "Alice", "relation": relation, "target": "Bob", "fact": text, "valid_at": iso(1)}
+        for relation, text in (
+            ("TRAINS_HIM", "Alice trains Bob part-time"),
+            ("GUIDES", "Alice guides Bob by hand"),
+        )
+    ]
+    engine.add(reading(2, [], facts, client_id="both"))
+    view = engine.view()
+    assert sorted((s.relation, s.variant) for s in view.graph.statements.values()) == [
+        ("GUIDES", 0),
+        ("GUIDES", 1),
+    ]
+    engine.check()
+
+
 def test_triples_are_compared_where_their_relation_is_declared_to_depend_alone(tmp_path: Path) -> None:
     """R17a: FEELS depends on the values; of LEADS_ON nothing is declared."""
     judge = ByRelation({("tense", "calm"): "contradicts"})

@@ -16,7 +16,7 @@ from kgray.ports import Judged, Question, QuestionRequest, Store
 from kgray.records import Draft
 from tests.graph.engine import Engine, iso, reading
 from tests.graph.stores import SqliteStores
-from tests.graph.test_promises import CORRECTIONS, one
+from tests.graph.test_promises import CORRECTIONS
 from tests.graph.wrong_answers import (
     EPISODES,
     HISTORIES,
@@ -116,10 +116,25 @@ def play(engine: Engine, steps: list[Any]) -> None:
             continue
         engine.add(*waiting)
         waiting.clear()
-        one(engine, number, step)
+        correct(engine, number, *step)
         engine.check()
     engine.add(*waiting)
     engine.check()
+
+
+def correct(engine: Engine, number: int, kind: str, a: int, b: int) -> None:
+    """Carry out one correction; entities are chosen by birth, which is the same in every group."""
+    entities = [e.id for e in sorted(engine.view().all_entities(), key=lambda e: e.born)]
+    if kind in {"retract", "remove"}:
+        engine.ask(kind, episodes=(f"e{a % (number + 1)}",))
+    elif kind == "undo":
+        engine.ask(kind, target=a % (number + 1) + 1)
+    elif kind == "merge" and len(entities) > 1:
+        engine.ask(kind, entities=(entities[a % len(entities)], entities[b % len(entities)]))
+    elif kind == "split" and entities:
+        entity = entities[a % len(entities)]
+        surfaces = sorted(engine.view().graph.entities[entity].surfaces)
+        engine.ask(kind, entities=(entity,), surfaces=(surfaces[b % len(surfaces)],))
 
 
 class Scripted:

@@ -395,10 +395,8 @@ class Promise:
         if self.before.fixed != self.after.fixed:
             yield f"episodes or relation names: {self.before.fixed} -> {self.after.fixed}"
         touched = {run.entity_of[p] for run in self.runs for p in self.mentions}
-        rivals = {r for run in self.runs for r in rivals_of(run, self.statements)}
-        # A pair is compared only while its spans meet: those that differ may meet others.
-        judged = self.statements if self.strict else self.statements | set(self._differing("facts"))
-        pairs = set(self._differing("verdicts"))
+        rivals = self._rivals()
+        pairs = {pair for pair in self._differing("verdicts") if self._is_judged_otherwise(pair)}
         for kind, allowed in (
             ("entity_of", self.mentions),
             ("entities", touched),
@@ -407,7 +405,7 @@ class Promise:
             ("variants", self._numbered()),
             ("facts", self.statements | rivals),
             ("texts", self.statements | rivals | self._told_with(touched)),
-            ("verdicts", {pair for pair in pairs if pair & judged}),
+            ("verdicts", pairs),
         ):
             for place in set(self._differing(kind)) - allowed:
                 was, now = (getattr(run, kind).get(place) for run in self.runs)
@@ -428,6 +426,32 @@ class Promise:
         """Return the statements between the ends of a named one: their variants are counted."""
         named = self._ends()
         return {s for run in self.runs for s, stated in run.statements.items() if stated.ends in named}
+
+    def _rivals(self) -> set[Place]:
+        """Return the rivals of named statements, and of such rivals whose spans differ, in turn.
+
+        A marriage that a later one overrules ends no earlier marriage of the other spouse (R10).
+        """
+        differing = set(self._differing("facts"))
+        found: set[Place] = set()
+        fresh = set(self.statements)
+        while fresh:
+            rivals = {rival for run in self.runs for rival in rivals_of(run, fresh)}
+            fresh = (rivals - found - self.statements) & differing
+            found |= rivals
+        return found
+
+    def _is_judged_otherwise(self, pair: frozenset[Place]) -> bool:
+        """Whether a verdict may differ: of a named statement, or if questions differ, of one whose spans do.
+
+        A pair is compared only while its spans meet. Those of the statements between the ends of a named one
+        may have differed when it was compared, even if they do not differ at the end.
+        """
+        if self.strict:
+            return bool(pair & self.statements)
+        named = self._ends()
+        met = {p for p in pair for run in self.runs if p in run.evidence and run.ends_of(p) in named}
+        return bool(met or pair & {*self.statements, *self._differing("facts")})
 
     def _told_with(self, entities: set[Place]) -> set[Place]:
         """Return the statements with an entity as an end whose name differs: their texts name it."""
