@@ -345,8 +345,9 @@ class Committer:
 
     async def statement_vectors(self, group: str, ids: Sequence[str]) -> dict[str, Quantised | None]:
         """Return the quantised vectors of stored statements, and keep them with the group's state."""
+        state = self._states.get(group)
         vectors = await statement_vectors(self._parts.store, group, ids)
-        if (state := self._states.get(group)) is not None:
+        if state is not None and self._states.get(group) is state:  # not read anew meanwhile
             state.statement_vectors.update((id_, v) for id_, v in vectors.items() if v is not None)
         return vectors
 

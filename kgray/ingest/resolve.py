@@ -165,7 +165,9 @@ def _entity_for(resolved: Resolved, ordinal: int, sentence: str) -> tuple[Entity
     ]
     names_shown = {note.id: entity.name if note in sole else next(iter(note.surfaces)) for note in candidates}
     in_order = sorted(candidates, key=lambda n: (n.born, n.id))
-    return _chosen(resolved, ordinal, sentence, in_order, names_shown), "model"
+    chosen = _chosen(resolved, ordinal, sentence, in_order, names_shown)
+    # A model that agrees with code confirms no alias: code would decide the same again.
+    return chosen, "name" if not candidates else "code" if chosen in sure else "model"
 
 
 def _chosen(
