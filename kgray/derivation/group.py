@@ -59,6 +59,7 @@ class GroupGraph(StatementRivals):
         self.shows: dict[str, set[str]] = {}  # recorded entity -> shown ones, unless it is just itself
         self.newest: dict[str, NewestFacts] = {}  # by entity, of the entities whose summary was needed
         self._sweeps: dict[Hashable, Sweep] = {}
+        self._current_spans: dict[str, tuple[Span, ...]] = {}  # of statements without a kept sweep
 
     @classmethod
     def build(cls, records: GroupRecords) -> GroupGraph:
@@ -205,10 +206,21 @@ class GroupGraph(StatementRivals):
         return found
 
     def spans_now(self, statement: str) -> tuple[Span, ...]:
-        """Return the spans of one statement, from its component's sweep where that is kept."""
+        """Return the spans of one statement; they stay in memory until the next commit.
+
+        An episode that is decided asks for the spans of many statements, some of them in one component.
+        """
+        if statement in self._current_spans:
+            return self._current_spans[statement]
         key, members = self.component(statement)
-        sweep = self._sweeps.get(key) if key is not None else None
-        return (sweep or self._swept(members)).spans(statement)
+        sweep = None if key is None else self._sweeps.get(key)
+        if sweep is None:
+            sweep = self._swept(members)
+            if key is not None and len(sweep) >= KEEP_SWEEP_FROM:
+                self._sweeps[key] = sweep
+            else:
+                self._current_spans.update((member, sweep.spans(member)) for member in members)
+        return sweep.spans(statement)
 
     def facts_of(self, statements: Iterable[str]) -> list[Fact]:
         """Return all facts of these statements, in the order given, then by start."""
@@ -261,16 +273,6 @@ class GroupGraph(StatementRivals):
         """Return an entity as it shows, with its summary."""
         return replace(self.entities[id_].shown(), summary=summary_in(self, id_))
 
-    def sweep_of(self, statement: str) -> tuple[Sweep, list[str]]:
-        """Return a sweep that has a statement's component, and its statements; a large one is kept."""
-        key, members = self.component(statement)
-        sweep = None if key is None else self._sweeps.get(key)
-        if sweep is None:
-            sweep = self._swept(members)
-            if key is not None and len(sweep) >= KEEP_SWEEP_FROM:
-                self._sweeps[key] = sweep
-        return sweep, members
-
     def _swept(self, members: Sequence[str]) -> Sweep:
         sweep = Sweep(self)
         sweep.add([claim for member in members for claim in self.statements[member].claims])
@@ -287,6 +289,7 @@ class GroupGraph(StatementRivals):
 
     def absorb(self, change: EpisodeChange, recorded_at: Instant) -> Difference:
         """Take an episode's records into the graph and return the difference."""
+        self._current_spans.clear()
         before = self.spans_of(self._rivalry_changes(change))
         self.births.update((*change.entity_births, *change.statement_births))
         for evidence in change.evidence:

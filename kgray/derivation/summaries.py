@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kgray import kinds, rows
 from kgray.graph import Entity, Fact
 from kgray.ports import GraphView, Store
-from kgray.timeline import Span, Sweep
+from kgray.timeline import Span
 from kgray.times import Instant, show
 
 if TYPE_CHECKING:
@@ -141,7 +141,6 @@ def newest_facts(
     count = count or NEWEST
     sentences: list[FactSentence] = []
     complete = True
-    sweeps: dict[str, Sweep] = {}
     # No fact of a statement is newer than its newest claim, so the statements are taken in that order.
     statements = (graph.statements[id_] for id_ in dict.fromkeys(graph.about.get(entity, ())))
     recorded = {it.id: max((claim.recorded for claim in it.claims), default=0) for it in statements}
@@ -154,10 +153,7 @@ def newest_facts(
         if former_spans is not None and statement in former_spans:
             spans = former_spans[statement]
         else:
-            if statement not in sweeps:
-                sweep, members = graph.sweep_of(statement)
-                sweeps.update(dict.fromkeys(members, sweep))
-            spans = sweeps[statement].spans(statement)
+            spans = graph.spans_now(statement)
         sentences += [_sentence(graph.fact(span)) for span in spans if span.end is None]
     return NewestFacts(sorted(sentences), complete)
 

@@ -165,11 +165,13 @@ class Comparer:
         for members in (variants, self._between(new), self._beside(new), self._around(new)):
             fresh = [s for s in members if s.id not in chosen_ids]
             chosen_ids.update(s.id for s in fresh)
-            classes.append([s for s in fresh if self._is_open(new, s, supported)])
+            classes.append([s for s in fresh if self._is_undecided(new, s, supported)])
         vector, floor = self._wording_vector(new), self.case.rules.statement_floor
         # Nothing but its matter or its nearness speaks for a statement of the last class.
         last = [(self._shares_matter(new, s), s) for s in classes.pop()]
         classes.append([s for shares, s in last if shares or self._cosine(vector, s) >= floor])
+        # Last, because spans cost most.
+        classes = [[s for s in each if self._meets(new, s, supported)] for each in classes]
         chosen: list[Statement] = []
         for each in classes:
             room = MAX_COMPARED - len(chosen)
@@ -229,28 +231,33 @@ class Comparer:
         note = self.case.state.graph.entities.get(str(statement.object))
         return note is not None and "Person" in note.labels
 
-    def _is_open(self, new: NewFact, statement: Statement, supported: Statement | None) -> bool:
-        """Whether a model must say what the fact and a statement are to each other."""
+    def _is_undecided(self, new: NewFact, statement: Statement, supported: Statement | None) -> bool:
+        """Whether neither the ontology nor an earlier verdict decides on the fact and a statement."""
         is_variant = statement.key == new.key
         if statement.is_event and new.fact.kind != "happened":
             return False
         if new.fact.kind == "happened" and (statement.is_event or is_variant):
             same_day = statement.is_event and statement.first.valid_from == new.fact.valid_from
             return same_day and not is_variant and self._is_undeclared(new, statement)
-        if is_variant:
-            is_wanted = self.case.episode.kind != "triples" and statement.standing[0] != NAMELESS
-        else:
-            is_wanted = self._is_undeclared(new, statement)
-        if not is_wanted:
+        if supported is not None and self.case.state.graph.verdict(supported.id, statement.id) is not None:
             return False
-        spans = self._spans(statement)
+        if is_variant:
+            return self.case.episode.kind != "triples" and statement.standing[0] != NAMELESS
+        return self._is_undeclared(new, statement)
+
+    def _meets(self, new: NewFact, statement: Statement, supported: Statement | None) -> bool:
+        """Whether the fact claims a time at which a statement holds: else no comparison is needed (R17a)."""
+        if new.fact.kind == "happened" and statement.is_event:
+            return True
         if supported is None:
             # A state that has ended may hold again under another name: it is the same, though no span meets.
             # Its end may be reported again, too: that supports its last span, and makes no other (R8).
             is_again = new.fact.kind in ("holds", "ended") and new.connects(statement)
-            return is_variant or is_again or _meet([_claimed_span(new.fact)], spans)
-        if self.case.state.graph.verdict(supported.id, statement.id) is not None:
-            return False
+            if is_again or statement.key == new.key:
+                return True
+        spans = self._spans(statement)
+        if supported is None:
+            return _meet([_claimed_span(new.fact)], spans)
         return _meet([_claimed_span(new.fact)], spans) and not _meet(self._spans(supported), spans)
 
     def _is_undeclared(self, new: NewFact, statement: Statement) -> bool:
