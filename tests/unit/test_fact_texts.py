@@ -11,7 +11,7 @@ from kgray.derivation.statements import Statement
 from kgray.derivation.texts import composed_text
 from kgray.derivation.verbs import verb_phrase
 from kgray.ontology import shipped
-from kgray.records import Evidence, Ruling, Value, as_value
+from kgray.records import Declaration, Evidence, Value, as_value
 
 # name: as a state, as an event
 PHRASES = {
@@ -73,8 +73,8 @@ def told(relation: str, text: str, target: str | Value = "Acme", words: str = ""
     """Return the text of a statement about Tom whose first evidence is this."""
     relations = Relations()
     if words:
-        ruling = Ruling(sequence=1, ordinal=0, name=relation, aspect="text", value=words, judge="ontology")
-        relations.rule(ruling, 1)
+        declared = Declaration(sequence=1, ordinal=0, name=relation, aspect="text", value=words)
+        relations.declare(declared, 1)
     entity, value = (target, None) if isinstance(target, str) else (None, target)
     first = Evidence(
         sequence=1, ordinal=0, statement="s", variant=0, relation=relation, text=text, subject=0,
