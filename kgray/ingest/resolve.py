@@ -205,7 +205,8 @@ def _chosen(
 def _evidence_against(bearer: EntityNote, resolved: Resolved, ordinal: int) -> bool:
     """Return whether strong evidence says that a mention does not mean the only entity with its name (R14a).
 
-    type           both types are known and differ; "Other" says nothing
+    type           both types are known and differ; "Other" says nothing, nor does the type of a name with a
+                   digit, such as a serial number, or of a name in the previous context: small models vary it
     first name     the name is one word, of a person, and another entity has that word in its name (R15)
     namesake       another entity bears this name in another spelling: a model or a person separated the two
     two spellings  the episode spells the name of a person in two ways, as it does for two persons
@@ -225,7 +226,8 @@ def _evidence_against(bearer: EntityNote, resolved: Resolved, ordinal: int) -> b
     case, state = resolved.case, resolved.case.state
     entity = case.extraction.entities[ordinal]
     labels = set(bearer.labels) - {OTHER_TYPE}
-    if entity.type not in ("", OTHER_TYPE) and labels and entity.type not in labels:
+    is_known_here = entity.in_context or names.digits(entity.name)
+    if not is_known_here and entity.type not in ("", OTHER_TYPE) and labels and entity.type not in labels:
         return True
     is_person, tokens = _is_person(entity, bearer), names.tokens(entity.name)
     if len(tokens) == 1 and is_person:
@@ -333,7 +335,10 @@ def _alike(entity: ExtractedEntity, resolved: Resolved) -> list[tuple[EntityNote
     ]
     similar += [(note, "acronym") for *_, note in sorted(coded)[:MAX_POSTING]]
     # Two first names with one surname may be relatives or one person; only persons are asked about.
-    return [(n, kind) for n, kind in similar if kind and (kind != "surname" or _is_person(entity, n))]
+    pairs = [(n, kind) for n, kind in similar if kind and (kind != "surname" or _is_person(entity, n))]
+    # Common nouns are no short form of a person's name: "juniors", "Jun Mori".
+    is_noun = entity.name.islower() and entity.type != "Person"
+    return [(n, kind) for n, kind in pairs if not (is_noun and kind != "equal" and "Person" in n.labels)]
 
 
 def _sure(entity: ExtractedEntity, alike: list[tuple[EntityNote, Likeness]]) -> list[EntityNote]:

@@ -511,6 +511,19 @@ async def test_a_wrong_comparison_is_asked_for_again_with_its_fault(serve, answe
     assert fault in error
 
 
+async def test_the_number_of_a_question_stands_for_its_only_candidate(serve):
+    """Small models copy it; where there are several candidates it is the number of one of them."""
+    sole = replace(SAME, candidates=("Alice",), cards=SAME.cards[:2])
+    server = serve(
+        lambda _: as_json({"answers": [{"id": 0, "duplicate_of": 1}, {"id": 1, "duplicate_of": 1}]})
+    )
+
+    judged = await judge(server).judge(questions(SAME, sole))
+
+    assert judged.answers == ({"duplicate_of": 1}, {"duplicate_of": 0})
+    assert len(server.asked) == 1
+
+
 async def test_a_question_that_stays_open_is_an_invalid_answer(serve):
     server = serve(lambda _: as_json({"answers": [{"id": 0, "duplicate_of": 5}]}))
 
