@@ -205,8 +205,7 @@ def _chosen(
 def _evidence_against(bearer: EntityNote, resolved: Resolved, ordinal: int) -> bool:
     """Return whether strong evidence says that a mention does not mean the only entity with its name (R14a).
 
-    type           both types are known and differ; "Other" says nothing, nor does the type of a name with a
-                   digit, such as a serial number, or of a name in the previous context: small models vary it
+    type           both types are known and differ; "Other" says nothing
     first name     the name is one word, of a person, and another entity has that word in its name (R15)
     namesake       another entity bears this name in another spelling: a model or a person separated the two
     two spellings  the episode spells the name of a person in two ways, as it does for two persons
@@ -226,8 +225,7 @@ def _evidence_against(bearer: EntityNote, resolved: Resolved, ordinal: int) -> b
     case, state = resolved.case, resolved.case.state
     entity = case.extraction.entities[ordinal]
     labels = set(bearer.labels) - {OTHER_TYPE}
-    is_known_here = entity.in_context or names.digits(entity.name)
-    if not is_known_here and entity.type not in ("", OTHER_TYPE) and labels and entity.type not in labels:
+    if entity.type not in ("", OTHER_TYPE) and labels and entity.type not in labels:
         return True
     is_person, tokens = _is_person(entity, bearer), names.tokens(entity.name)
     if len(tokens) == 1 and is_person:

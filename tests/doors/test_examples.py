@@ -61,7 +61,7 @@ def test_nothing_of_the_examples_failed(memory):
         ("support", "Where does Martha Oduya live?", "2026-04-01", "Liverpool"),
         ("support", "Is the ticket KS-20871 closed?", "2026-02-10", "closed"),
         ("support", "What was replaced against the paper jams?", "2026-06-01", "pickup roller"),
-        ("support", "Who has sold the Kestrel LaserPro M28?", "2026-07-01", "sold Kestrel LaserPro M28"),
+        ("support", "Who has sold the Kestrel LaserPro M28?", "2026-07-01", "sold the Kestrel LaserPro M28"),
         ("support", "Which firmware is on the printer?", "2026-01-20", "2.4.1"),
         ("support", "Which paper does Martha use?", "2026-01-14T12:00", "recycled paper"),
         ("team", "Where does Alice Nguyen work?", "2025-10-01", "Lumen Systems"),
@@ -176,7 +176,7 @@ def test_the_demo_prints_what_changed(demo, capfd, monkeypatch):
         re.MULTILINE,
     )
     assert re.search(
-        r"^Martha Oduya sold Kestrel LaserPro M28 +● +2026-06-20 +said in s035$", printer, re.MULTILINE
+        r"^Martha Oduya sold the Kestrel LaserPro M28 +● +2026-06-20 +said in s035$", printer, re.MULTILINE
     )
     assert re.findall(r"^works at (.*?)  ", alice, re.MULTILINE) == [
         "Lumen Systems",

@@ -81,8 +81,8 @@ class OpenAIJudge:
 def _meant(question: Question, place: int, item: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return an answer in which the number of the question, given for the only candidate, is the candidate's.
 
-    Small models copy it: of 136 messages, read by a model of 1.5 B parameters, seven needed two repairs each for
-    nothing else. The answer means the only candidate, because no other thing has a number.
+    Small models copy it: of 136 messages, read by a model of 1.5 B parameters, seven needed two repairs each
+    for nothing else. The answer means the only candidate, because no other thing has a number.
     """
     copied = item.get("duplicate_of") if question.kind == "entity" and len(question.candidates) == 1 else None
     is_copy = type(copied) is int and copied == place
