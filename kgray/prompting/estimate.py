@@ -7,8 +7,8 @@ to 120 tokens an episode with "combined", 123 to 127 with "separate".
 
 An episode costs one call with "combined", three with "separate". Questions are counted as a real model of
 1.5 B parameters caused them with 136 labelled messages (`python -m bench reading`): 0.5 calls with "batched",
-where the questions of an episode share a call, and one for each question with "per_node". They cost less where
-the ontology lists most relations, because it then answers: 0.2 calls in generated worlds.
+where the questions of an episode share a call, and one for each question with "per_node". They cost less
+where the ontology lists most relations, because it then answers: 0.2 calls in generated worlds.
 
 The previous context is counted where the prompt shows it: by the whole text, also if this has several units.
 A long text is counted with all its units, as if they were full.
