@@ -95,7 +95,7 @@ def test_facts_keep_their_spans_their_sentences_and_their_episodes(database, tmp
         assert database.groups() == ["main", "side"]
         assert (report.accepted, report.committed, report.refused) == (3, 3, 0)
         assert facts(memory) == {
-            "Ann Lee works at Acme": (
+            "Ann Lee flies for Acme": (
                 "2026-01-10T06:00:00.000000Z", "2026-02-10T00:00:00.000000Z", ["e-1", "e-2"]
             ),
             "Ann Lee likes Beta": (None, None, ["e-1"]),

@@ -49,7 +49,7 @@ def test_another_embedder_or_a_newer_schema_is_refused_and_nothing_is_changed(st
             opened(own_neo4j, **options)
     assert ask("MATCH (m:KgrayMeta) RETURN properties(m)") == before
     ask("MATCH (m:KgrayMeta) SET m.schema = 99")
-    with pytest.raises(StoreError, match=r"schema 99; this one knows 8\): upgrade kgray"):
+    with pytest.raises(StoreError, match=r"schema 99; this one knows 9\): upgrade kgray"):
         opened(own_neo4j)
     ask("MATCH (m:KgrayMeta) SET m.schema = 1")
     with pytest.raises(StoreError, match=r"an earlier kgray.*choose an empty database"):

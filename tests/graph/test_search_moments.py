@@ -206,11 +206,11 @@ async def test_a_retracted_episode_is_found_only_as_known_before(jobs):
     store = jobs.store
     seen = View(records_of(store, "demo", before), lambda wanted: episodes_at(store, "demo", wanted))
     hits = await find(jobs, text="lamp costs", known_at=before, view=seen)
-    assert hits[0].text == "lamp costs 80 EUR"
+    assert hits[0].text == "The lamp costs 80 EUR"
     messages = await find(jobs, text="lamp costs", known_at=before, view=seen, scopes=("episode",))
     assert "The lamp costs 80 euros." in texts(messages, "episode")
     around = await find(jobs, known_at=before, view=seen, recipe="neighbours", seeds=(episode,))
-    assert [hit.text for hit in around] == ["lamp", "lamp costs 80 EUR"]
+    assert [hit.text for hit in around] == ["lamp", "The lamp costs 80 EUR"]
     assert texts(await find(jobs, recipe="neighbours", seeds=(episode,))) == []
 
 

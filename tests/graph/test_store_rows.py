@@ -47,7 +47,8 @@ def test_a_scan_gives_every_row_once_in_the_order_of_its_kind(store, group):
     ]
     puts = {
         MENTIONS: mentions[::-1], BIRTHS: births[::-1], NAMES: names, NAME_VECTORS: vectors,
-        kinds.FACTS: facts[::2] + facts[1::2], kinds.ENTITIES: [("E", "E", (), ("b", "a"), 1, 0)],
+        kinds.FACTS: facts[::2] + facts[1::2],
+        kinds.ENTITIES: [("E", "E", (), ("b", "a"), 1, 0, "a summary")],
     }  # fmt: skip
     with store.writing():
         store.apply([changes(1, 10, puts, group=group)])
