@@ -210,8 +210,8 @@ def _evidence_against(bearer: EntityNote, resolved: Resolved, ordinal: int) -> b
     namesake       another entity bears this name in another spelling: a model or a person separated the two
     two spellings  the episode spells the name of a person in two ways, as it does for two persons
     present tense  a fact contradicts the latest statement about the bearer (`_contradicts`)
-    stranger       the bearer, a person, was mentioned once, and not in the previous context; no fact ties the
-                   two (`_is_stranger`)
+    stranger       the bearer, a person, was mentioned once; no fact ties the two (`_is_stranger`). Not of the
+                   speaker of a message whom the previous context names, too
 
     R14a asks about types, and about homonyms that are already separated. Alone it seldom separates any,
     because nothing asks about them. Six worlds of 50 persons, 5 % of them homonyms, a reader that is always
@@ -242,7 +242,8 @@ def _evidence_against(bearer: EntityNote, resolved: Resolved, ordinal: int) -> b
         spellings = (e.name for e in case.extraction.entities if names.key(e.name) != names.key(entity.name))
         if any(likeness(entity.name, name) == "equal" for name in spellings):
             return True
-        if not entity.in_context and _is_stranger(bearer, resolved, ordinal):
+        is_speaker = ordinal == 0 and case.episode.kind == "message" and bool(case.episode.speaker)
+        if not (is_speaker and entity.in_context) and _is_stranger(bearer, resolved, ordinal):
             return True
     return any(_contradicts(fact, resolved, ordinal, bearer) for fact in case.extraction.facts)
 

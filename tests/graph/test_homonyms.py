@@ -151,13 +151,25 @@ def test_the_judge_is_asked_where_something_speaks_against_the_bearer(
     engine.check()
 
 
+@pytest.mark.parametrize(("source", "asked"), [("default", False), ("mail", True)])
+def test_a_speaker_whom_the_previous_context_names_is_no_stranger(
+    tmp_path: Path, source: str, asked: bool
+) -> None:
+    """Who speaks twice in one conversation under one full name is one person."""
+    judge = Listening(lambda _: 0)
+    engine = Engine(tmp_path, judge=judge)
+    for number, (thing, place) in enumerate((("coffee", "default"), ("tea", source))):
+        draft = says(number, "LIKES", thing, f"Anna Berg likes {thing}")
+        engine.add(replace(draft, kind="message", speaker="Anna Berg", source=place))
+
+    assert [q.item for q in judge.asked] == ["Anna Berg"] * asked
+
+
 @pytest.mark.parametrize(
     ("earlier", "then", "source", "asked"),
     [
         pytest.param([("LIKES", "coffee")], ("LIKES", "tea"), "mail", True, id="no-common-end"),
-        pytest.param(
-            [("LIKES", "coffee")], ("LIKES", "tea"), "default", False, id="in-the-same-conversation"
-        ),
+        pytest.param([("LIKES", "coffee")], ("LIKES", "tea"), "default", True, id="in-the-same-conversation"),
         pytest.param([("LIKES", "tea")], ("BOUGHT", "tea"), "mail", False, id="a-common-end"),
         pytest.param(
             [("LIKES", "coffee"), ("LIKES", "coffee")],
@@ -172,7 +184,7 @@ def test_the_judge_is_asked_where_something_speaks_against_the_bearer(
 def test_a_person_mentioned_once_is_asked_about_where_no_fact_ties_the_two(
     tmp_path: Path, earlier: list[tuple[str, str]], then: tuple[str, str] | None, source: str, asked: bool
 ) -> None:
-    """At most one such question a person, and none if the previous context has the name."""
+    """At most one such question a person."""
     judge = Listening(lambda _: 0)
     engine = Engine(tmp_path, judge=judge)
     for number, (relation, thing) in enumerate(earlier):
