@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kgray.ports import Judged, QuestionRequest
+from kgray.ports import Answer, Judged, QuestionRequest
 from tests.graph.engine import Engine, reading
 
 ENDS = ("left", "sold", "moved")
@@ -30,10 +30,13 @@ class CarefulJudge:
         return request.key(self.identity)
 
     async def judge(self, request: QuestionRequest) -> Judged:
-        """Answer comparisons; there are no other questions here."""
-        self.compared += [(question.item, question.candidates) for question in request.questions]
-        answers = [
+        """Answer comparisons; a name means the first candidate."""
+        comparisons = [question for question in request.questions if question.kind == "compare"]
+        self.compared += [(question.item, question.candidates) for question in comparisons]
+        answers: list[Answer] = [
             {"answers": [self._word(question.item, candidate) for candidate in question.candidates]}
+            if question.kind == "compare"
+            else {"duplicate_of": 0}
             for question in request.questions
         ]
         return Judged(answers=tuple(answers), calls=1)
