@@ -390,7 +390,8 @@ class GroupGraph(StatementRivals):
                 name, is_named_by_end = relations.folded(first.relation).name, first.kind in CLOSING
             else:
                 name = statement.relation
-                is_named_by_end = all(c.kind in CLOSING for c in statement.claims if not c.other_variant)
+                # Any end: it may be all that names one of several recorded statements that show as one.
+                is_named_by_end = any(c.kind in CLOSING for c in statement.claims if not c.other_variant)
             now = is_named_by_end, not relations.is_listed(name)  # the least gives the name
             then = evidence.kind in CLOSING, not relations.is_listed(evidence.relation)
             if relations.folded(evidence.relation).name != name and then < now:
