@@ -247,7 +247,8 @@ def spoken(
         if turns:
             subject, target = str(target), subject
         key = fold_key(relations, born, namer.relation, subject, target)
-        named_at = recorded.get(namer.sequence, 0) if namer.sequence > item.sequence else 0
+        is_moved = namer.sequence > item.sequence and key.key != own.key
+        named_at = recorded.get(namer.sequence, 0) if is_moved else 0
         swapped = key.swapped != turns
         moved = max(its.moved, key.since, named_at)
         pieces.append(Spoken(item, key.key, moved, own.key, swapped != item.is_reversed))
