@@ -33,7 +33,7 @@ class WaitTeller:
         self._told: dict[str, tuple[Outage, float]] = {}  # with the age at which it is told of again, seconds
 
     def look(self, now: float | None = None) -> None:
-        """Tell what is new, what lasts, and what is over. now: None = this machine's clock."""
+        """Report outages that began, last or ended. now: None = this machine's clock."""
         now = time.time() if now is None else now
         current = {one.what: one for one in OUTAGES.current(now)}
         for what, one in current.items():

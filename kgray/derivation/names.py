@@ -346,10 +346,6 @@ class Relations:
         """Return the names in use, sorted."""
         return sorted(self._used)
 
-    def in_use(self, name: str) -> bool:
-        """Whether live evidence uses the name."""
-        return name in self._used
-
     def is_listed(self, name: str) -> bool:
         """Whether the ontology lists the name, as far as it is recorded."""
         declared = self.aspect(name, "listed")

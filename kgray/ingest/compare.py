@@ -26,9 +26,9 @@ MAX_COMPARED = 15
 # Statements of one entity or slot among which candidates are sought, the newest: a bound for long histories.
 NEWEST = 128
 _DECLARED = frozenset({"single", "single_object", "many"})
-# Cosines from which two statements about one thing are compared although nothing but that thing ties them, by
-# the beginning of the embedder's identity. Measured for the hashing embedder only (docs/quality.md); the
-# others are estimates, as their weights were not at hand.
+# Cosines from which two statements are compared if only one end connects them, by a part of the embedder's
+# identity. Estimates: with the hashing embedder .25, .35 and .5 gave the same graph of a generated world with
+# free relation names (300 episodes); the questions about 30 labelled messages fell from .70 to .50 calls.
 _FLOORS = (("hashing", 0.6), ("minilm", 0.65), ("bge", 0.7))
 _OTHER_FLOOR = 0.7
 

@@ -478,7 +478,6 @@ class AheadGraph:
         self.slots = _Lists(base.slots, view, "slot")
         self.about = _Lists(base.about, view, "about")
         self.by_ends = _Lists(base.by_ends, view, "ends")
-        self.by_relation = base.by_relation
         self.relations = base.relations
         if declarations:
             self.relations = base.relations.copy()

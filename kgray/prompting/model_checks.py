@@ -7,7 +7,7 @@ out what the text itself does not say, with a line in `Extraction.dropped`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -109,19 +109,14 @@ def without_foreign_facts(
     if not previous or _answers(episode, previous) or not _COMMON.search(episode.text):
         return extraction
     text = words_of(episode.text)
-    statements, dropped = [], []
-    for fact in extraction.facts:
+    def is_foreign(fact: ExtractedFact) -> bool:
         ends = [extraction.entities[end].name for end in (fact.source, fact.target) if end is not None]
         foreign = words_of(" ".join((*ends, episode.speaker or "")))
         named = words_of(" ".join(name for name in ends if name != episode.speaker))
         words = named | (words_of(f"{fact.text} {fact.relation.replace('_', ' ')}") - foreign - _EMPTY)
-        if words and not _overlap(words, text):
-            dropped.append(f"facts: {fact.text[:80]!r} has no word of the text")
-        else:
-            statements.append(fact)
-    if not dropped:
-        return extraction
-    return replace(extraction, facts=tuple(statements), dropped=(*extraction.dropped, *dropped))
+        return bool(words) and not _overlap(words, text)
+
+    return _without(extraction, is_foreign, "has no word of the text")
 
 
 def without_questions(extraction: Extraction, episode: Episode) -> Extraction:
@@ -129,15 +124,17 @@ def without_questions(extraction: Extraction, episode: Episode) -> Extraction:
     if episode.kind == "json" or not re.search(r"[?\uff1f]", episode.text):
         return extraction
     clauses = [match[0] for match in _CLAUSES.finditer(episode.text)]
-    statements, dropped = [], []
-    for fact in extraction.facts:
-        if _is_asked(fact, extraction, clauses):
-            dropped.append(f"facts: {fact.text[:80]!r} stands in a question")
-        else:
-            statements.append(fact)
-    if not dropped:
+    return _without(extraction, lambda fact: _is_asked(fact, extraction, clauses), "stands in a question")
+
+
+def _without(extraction: Extraction, is_dropped: Callable[[ExtractedFact], bool], why: str) -> Extraction:
+    """Return an extraction without the facts of a kind, each noted as dropped with the reason."""
+    checked = [(fact, is_dropped(fact)) for fact in extraction.facts]
+    notes = tuple(f"facts: {fact.text[:80]!r} {why}" for fact, drops in checked if drops)
+    if not notes:
         return extraction
-    return replace(extraction, facts=tuple(statements), dropped=(*extraction.dropped, *dropped))
+    facts = tuple(fact for fact, drops in checked if not drops)
+    return replace(extraction, facts=facts, dropped=(*extraction.dropped, *notes))
 
 
 def _is_asked(fact: ExtractedFact, extraction: Extraction, clauses: Sequence[str]) -> bool:

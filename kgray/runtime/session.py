@@ -1,4 +1,4 @@
-"""A Ray: one that stays up, one that lives as long as this process, or a running one that it joins.
+"""Start a Ray that stays up or ends with this process, or join a running Ray.
 
 `ray start --head --block` starts the one that stays, for a data folder, in a session of its own (setsid), so
 that it outlives the command, and notes it in `<data>/ray.json`. `kgray down` ends the processes of that

@@ -1,4 +1,4 @@
-"""Worker actors: one that extracts and judges, one that embeds, one that reranks. None opens the store.
+"""Worker actors for language models, embedders and rerankers. They never open the store.
 
 They carry out chunks of requests. Each outcome is returned as soon as it is there, so that a chunk's slowest
 call delays no other. Errors are returned as values.
