@@ -14,19 +14,20 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from heapq import merge
 from itertools import islice
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray import rows
+from kgray import reads, rows
 from kgray.derivation.change import Difference, EpisodeChange
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.names import EntityNote
 from kgray.derivation.statements import Statement
-from kgray.derivation.stored import garbage_not_collected, let_go, records_of
+from kgray.derivation.stored import garbage_not_collected, let_go, stored_records
 from kgray.ingest.candidates import (
     NameIndex,
     NameLookUp,
@@ -38,10 +39,10 @@ from kgray.ingest.candidates import (
     quantised,
 )
 from kgray.ingest.extract import ToldNames
-from kgray.kinds import ALL, Row
 from kgray.ontology import Ontology
 from kgray.ports import Answer, Embedding, Question, Store, Vector
-from kgray.records import Declaration, Episode, Evidence, ExtractedFact, Extraction, GroupRecords
+from kgray.record_rows import NameVector, name_vectors
+from kgray.records import Declaration, Episode, Evidence, ExtractedFact, Extraction, GroupRecords, Place
 from kgray.times import Instant
 
 KnownState: TypeAlias = "GroupState | AheadState"
@@ -176,8 +177,17 @@ class Decision:
 class GroupState:
     """One group's graph with the look-ups that resolution needs. Has one owner; not thread-safe."""
 
-    def __init__(self, records: GroupRecords, vectors: Iterable[Row], dimensions: int) -> None:
-        """Build everything from the group's live records and its rows of `name_vectors`."""
+    def __init__(
+        self,
+        records: GroupRecords,
+        names: Iterable[NameVector],
+        dimensions: int,
+        vector_places: dict[str, Place] | None = None,
+    ) -> None:
+        """Build everything from the group's live records and the vectors of its names, in order of place.
+
+        vector_places: where the store has the vectors of statements (`StoredRecords.vectors`)
+        """
         self.group = records.group
         self.graph = GroupGraph.build(records)
         self.names = NameIndex()
@@ -185,14 +195,14 @@ class GroupState:
         self.last_recorded = records.last_recorded
         self.ontology_settled = False
         self.statement_vectors: dict[str, Quantised] = {}  # of statements that were made or compared
+        self.vector_places = vector_places or {}
         self._owners: list[tuple[str, str]] = []  # row of `nearest` -> (recorded entity, surface)
         self._dimensions = dimensions
         for note in sorted(self.graph.entities.values(), key=lambda n: (n.born, n.id)):
             self.names.add(note.id, note.surfaces, new=True)
-        left = iter(vectors)
-        while part := list(islice(left, 1024)):
-            self._owners += map(itemgetter(0, 1), part)
-            matrix = rows.as_vector(b"".join([row[-1] for row in part])).reshape(len(part), -1)
+        while part := list(islice(names, 1024)):
+            self._owners += ((name.entity, name.surface) for name in part)
+            matrix = rows.as_vector(b"".join([name.vector for name in part])).reshape(len(part), -1)
             self.nearest.extend(matrix, sort=False)
         self.nearest.sort()
         self._owned = set(self._owners)
@@ -201,9 +211,10 @@ class GroupState:
     def load(cls, store: Store, group: str, dimensions: int) -> GroupState:
         """Read the group from the store."""
         with garbage_not_collected():
-            records = records_of(store, group)
-            state = cls(records, store.rows(ALL["name_vectors"], group), dimensions)
-            let_go(records.heads, records.mentions, records.evidence)
+            stored = stored_records(store, group)
+            records = stored.live
+            state = cls(records, stored_names(store, group, stored.saved_at), dimensions, stored.vectors)
+            let_go(stored.heads, records.heads, records.mentions, records.evidence)
             if state.is_large:
                 gc.freeze()  # else the collector looks at all of it at once, and the loop waits
         return state
@@ -286,6 +297,25 @@ class GroupState:
     def clear(self) -> None:
         """Empty a state that is not used any more."""
         let_go(*vars(self.graph).values(), *vars(self).values(), self.names.postings)
+
+
+def stored_names(store: Store, group: str, saved_at: Sequence[int]) -> Iterator[NameVector]:
+    """Yield the vectors of a group's names in order of place, each name once.
+
+    saved_at: the sequences of the removals that saved names of removed episodes
+    """
+    saved = [
+        name for row in store.rows(reads.NAME_VECTORS_AT, group, saved_at) for name in name_vectors(row.names)
+    ]
+    apart = set(saved_at)
+    scanned = store.rows(reads.NAME_VECTORS, group)
+    own = (name for row in scanned if row.sequence not in apart for name in name_vectors(row.names))
+    place = attrgetter("sequence", "ordinal")
+    known: set[tuple[str, str]] = set()
+    for name in merge(sorted(saved, key=place), own, key=place) if saved else own:
+        if (owner := (name.entity, name.surface)) not in known:
+            known.add(owner)
+            yield name
 
 
 def span_of(said: Evidence | ExtractedFact) -> tuple[Instant | None, Instant | None]:

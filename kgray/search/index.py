@@ -18,17 +18,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, reduce
 from itertools import islice
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray import kinds
+from kgray import kinds, reads
 from kgray.errors import Unavailable
 from kgray.graph import PROFILE, Community
-from kgray.kinds import COMMITTED, Read, Row
+from kgray.kinds import COMMITTED
 from kgray.ports import Store, Vector, at_one_moment
+from kgray.reads import MessageRow
+from kgray.record_rows import SearchColumns, name_vectors, search_columns, vector_at
+from kgray.records import Place
 from kgray.rows import as_weights, community, sign_bits
 from kgray.search.query import Speakers
 from kgray.times import SECOND, Instant
@@ -38,7 +40,8 @@ Floats = NDArray[np.float32]
 # rows, rising; how often, or (float32) how much of the term
 Postings = tuple[NDArray[np.int32], NDArray[Any]]
 _Run = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]  # terms (uint32), sorted; the rows of each; how much
-Exact = Callable[[list[object]], Iterable[tuple[object, bytes]]]  # names -> (name, vector)
+# (name, place of its vector) -> (name, vector)
+Exact = Callable[[list[tuple[object, Place]]], Iterable[tuple[object, bytes]]]
 
 MEMORY_BYTES = 512 << 20  # of all indexes of a reader; the least recently used go first
 EXACT_BYTES = 64 << 20  # of a set of vectors that is kept whole; beyond, their signs: 1/32 of it
@@ -142,6 +145,7 @@ class Vectors:
         self.owners: Ints = np.zeros(0, np.int64)  # of each row: whose vector it is, as a number
         self.tokens = Tokens()  # of each row, where the embedder weighs them
         self._names: list[object] = []
+        self._places: list[Place] = []  # of each row: the sequence of the stored row, the position there
         self._whole: Floats | None = np.zeros((0, dimensions), np.float32)
         # (words of 64 bits, rows): one operation takes one word of all rows
         self._signs: NDArray[np.uint64] = np.zeros((-(-dimensions // 64), 0), np.uint64)
@@ -156,13 +160,15 @@ class Vectors:
         names: Sequence[object],
         values: Sequence[bytes],
         numbers: Mapping[object, int],
+        places: Sequence[Place],
         *,
         signs: bool,
         weights: Sequence[bytes | None] = (),
     ) -> None:
         """Append vectors (float32), or their signs; names that are there already are skipped.
 
-        numbers: of the owners, by name; weights: of the tokens of each, if any are weighed
+        numbers: of the owners, by name; places: where the store has each vector (`RECORDS`)
+        weights: of the tokens of each, if any are weighed
         """
         fresh = [n for n, name in enumerate(names) if name not in self.rows]
         if not fresh:
@@ -171,6 +177,7 @@ class Vectors:
             self.tokens.add(len(self._names), [weights[n] or b"" for n in fresh])
         self.rows.update((names[n], row) for row, n in enumerate(fresh, len(self._names)))
         self._names += [names[n] for n in fresh]
+        self._places += [places[n] for n in fresh]
         self.owners = grown(self.owners, (numbers[names[n]] for n in fresh))
         joined = b"".join([values[n] for n in fresh])
         if signs and self._whole is not None:
@@ -188,6 +195,10 @@ class Vectors:
         room[len(held) : count] = _matrix(joined, len(fresh))
         self._whole = room[:count]
 
+    def places_of(self, names: Iterable[object]) -> list[tuple[object, Place]]:
+        """Return where the store has the vectors of these names, of those that have one."""
+        return [(name, self._places[self.rows[name]]) for name in names if name in self.rows]
+
     def cosines(self, query: Vector, exact: Exact) -> Floats:
         """Return the cosine of each row with the query.
 
@@ -201,7 +212,8 @@ class Vectors:
             differing += np.bitwise_count(held ^ asked)
         found = np.cos(np.pi * np.arange(self.dimensions + 1, dtype=np.float32) / self.dimensions)[differing]
         nearest = np.argpartition(found, max(0, len(found) - RESCORED))[-RESCORED:]
-        there = [(self.rows[name], value) for name, value in exact([self._names[row] for row in nearest])]
+        asked = [(self._names[row], self._places[row]) for row in nearest]
+        there = [(self.rows[name], value) for name, value in exact(asked)]
         if there:
             values = _matrix(b"".join([value for _, value in there]), len(there)) @ query
             np.minimum(found, values.min(), out=found)  # no estimate stands above what is known
@@ -222,34 +234,32 @@ def _by_word(matrix: Floats) -> NDArray[np.uint64]:
     return np.ascontiguousarray(sign_bits(np.ascontiguousarray(matrix, np.float32)).view(np.uint64).T)
 
 
-class VectorReads(NamedTuple):
-    """How the vectors of one kind are read, whole and their signs: all, or those of some owners."""
+def read_text_vectors(store: Store, group: str) -> Exact:
+    """Return a function that reads vectors of a group's messages and statements."""
 
-    scans: tuple[Read, Read]
-    look_ups: tuple[Read, Read]
-    name: Callable[[Row], object] = itemgetter(0)  # of a row; one that is a tuple begins with the owner's
-    weighed: bool = True  # the column before the vector has the weights of the text's tokens
+    def read(wanted: list[tuple[object, Place]]) -> Iterable[tuple[object, bytes]]:
+        sequences = list(dict.fromkeys(sequence for _, (sequence, _) in wanted))
+        columns = {row.sequence: row.vectors for row in store.rows(reads.VECTORS_AT, group, sequences)}
+        return [
+            (name, vector_at(columns[sequence], position, store.dimensions))
+            for name, (sequence, position) in wanted
+            if sequence in columns
+        ]
 
-    def exact(self, store: Store, group: str) -> Exact:
-        """Return what reads vectors of a group by their names."""
-
-        def read(names: list[object]) -> Iterable[tuple[object, bytes]]:
-            wanted, owners = set(names), dict.fromkeys(n[0] if isinstance(n, tuple) else n for n in names)
-            rows = store.rows(self.look_ups[False], group, list(owners))
-            return [(self.name(row), row[-1]) for row in rows if self.name(row) in wanted]
-
-        return read
+    return read
 
 
-MESSAGE_VECTORS = VectorReads(
-    (kinds.ALL["episode_vectors"], kinds.EPISODE_SIGNS), (kinds.EPISODE_VECTORS_AT, kinds.EPISODE_SIGNS_AT)
-)
-_STATEMENTS = kinds.STATEMENT_VECTORS_OF, kinds.STATEMENT_SIGNS_OF
-STATEMENT_VECTORS = VectorReads((kinds.ALL["statement_vectors"], kinds.STATEMENT_SIGNS), _STATEMENTS)
-_NAMES = kinds.NAME_VECTORS_OF, kinds.NAME_SIGNS_OF
-NAME_VECTORS = VectorReads(
-    (kinds.ALL["name_vectors"], kinds.NAME_SIGNS), _NAMES, itemgetter(0, 1), weighed=False
-)
+def read_name_vectors(store: Store, group: str) -> Exact:
+    """Return a function that reads vectors of a group's names."""
+
+    def read(wanted: list[tuple[object, Place]]) -> Iterable[tuple[object, bytes]]:
+        names = {name for name, _ in wanted}
+        sequences = list(dict.fromkeys(sequence for _, (sequence, _) in wanted))
+        rows = store.rows(reads.NAME_VECTORS_AT, group, sequences)
+        stored = (one for row in rows for one in name_vectors(row.names))
+        return [(name, one.vector) for one in stored if (name := (one.entity, one.surface)) in names]
+
+    return read
 
 
 class _Column:
@@ -295,20 +305,19 @@ class Messages(_Indexed):
         self.speakers, self.sources = _Column(), _Column()
         self.known = Speakers()
 
-    def add(self, found: Sequence[Row]) -> None:
-        """Append rows of EPISODE_WORDS."""
-        rows = [row for row in found if row[5] == COMMITTED]
+    def add(self, rows: Sequence[MessageRow], words: Sequence[bytes]) -> None:
+        """Append messages in order of sequence, each with its words."""
         if not rows:
             return
-        self.words.add([row[6] for row in rows])
-        self.numbers.update((row[0], n) for n, row in enumerate(rows, len(self.numbers)))
-        self.sequences = grown(self.sequences, (row[0] for row in rows))
-        self.times = grown(self.times, (row[4] for row in rows))
+        self.words.add(words)
+        self.numbers.update((row.sequence, n) for n, row in enumerate(rows, len(self.numbers)))
+        self.sequences = grown(self.sequences, (row.sequence for row in rows))
+        self.times = grown(self.times, (row.reference_time for row in rows))
         before = len(self.speakers.texts)
-        self.speakers.add([row[3] or "" for row in rows])
+        self.speakers.add([row.speaker or "" for row in rows])
         for speaker in self.speakers.texts[before:]:
             self.known.add(speaker)
-        self.sources.add([row[2] for row in rows])
+        self.sources.add([row.source for row in rows])
         self.__dict__.pop("sessions", None)
 
     def records(self, rows: Ints) -> list[Any]:
@@ -341,13 +350,13 @@ class Pieces(_Indexed):
         self.statements = _Column()
         self.numbers = self.statements.numbers
 
-    def add(self, rows: Sequence[Row]) -> None:
-        """Append rows of EVIDENCE_WORDS."""
-        if rows:
-            self.words.add([row[3] for row in rows])
-            self.sequences = grown(self.sequences, (row[0] for row in rows))
-            self.ordinals = grown(self.ordinals, (row[1] for row in rows))
-            self.statements.add([row[2] for row in rows])
+    def add(self, pieces: Sequence[_Piece]) -> None:
+        """Append pieces of evidence in order of place."""
+        if pieces:
+            self.words.add([piece.words for piece in pieces])
+            self.sequences = grown(self.sequences, (piece.sequence for piece in pieces))
+            self.ordinals = grown(self.ordinals, (piece.ordinal for piece in pieces))
+            self.statements.add([piece.statement for piece in pieces])
 
     def records(self, rows: Ints) -> list[Any]:
         """Return the places of rows."""
@@ -361,14 +370,15 @@ class Names(_Indexed):
         super().__init__(dimensions)
         self.entities = _Column()
 
-    def add(self, found: Sequence[Row]) -> None:
-        """Append rows of NAME_WORDS that are not there yet."""
-        new = (row for row in found if (row[2], row[3]) not in self.numbers)
-        rows = sorted(new, key=lambda row: row[:2])  # as commits bring them: equal scores go by row
-        if rows:
-            self.words.add([row[4] for row in rows])
-            self.numbers.update(((row[2], row[3]), n) for n, row in enumerate(rows, len(self.numbers)))
-            self.entities.add([row[2] for row in rows])
+    def add(self, names: Iterable[_Name]) -> None:
+        """Append names that are not there yet."""
+        new: dict[tuple[str, str], _Name] = {}
+        for name in sorted(names, key=lambda one: one.place):  # as commits bring them: equal scores go by row
+            if name.name not in self.numbers:
+                new.setdefault(name.name, name)
+        self.words.add([name.words for name in new.values()])
+        self.numbers.update((name, n) for n, name in enumerate(new, len(self.numbers)))
+        self.entities.add([entity for entity, _ in new])
 
     def records(self, rows: Ints) -> list[Any]:
         """Return the recorded entities that rows name."""
@@ -391,36 +401,110 @@ class GroupIndex:
 
     def load(self, store: Store, upto: int, sequences: Sequence[int] | None = None) -> None:
         """Read the rows of these sequences; None: of all up to `upto`, in scans."""
-
-        def rows(scan: Read, look_up: Read, keys: Sequence[object] | None) -> Iterator[Row]:
-            return store.rows(scan, self.group) if keys is None else store.rows(look_up, self.group, keys)
-
-        def known(scan: Read, look_up: Read, keys: Sequence[object] | None) -> list[Row]:
-            return [row for row in rows(scan, look_up, keys) if row[0] <= upto]
-
-        pieces = known(kinds.EVIDENCE_WORDS, kinds.EVIDENCE_WORDS_IN, sequences)
-        entities = statements = None
-        if sequences is not None:
-            mentions = store.rows(kinds.MENTIONS_IN, self.group, sequences)
-            entities = list(dict.fromkeys(row[3] for row in mentions))
-            statements = list(dict.fromkeys(row[2] for row in pieces))
-        self.messages.add(known(kinds.EPISODE_WORDS, kinds.EPISODE_WORDS_AT, sequences))
-        self.pieces.add(pieces)
-        self.names.add(known(kinds.NAME_WORDS, kinds.NAME_WORDS_OF, entities))
-        held: tuple[tuple[_Indexed, VectorReads, Sequence[object] | None], ...] = (
-            (self.messages, MESSAGE_VECTORS, sequences),
-            (self.pieces, STATEMENT_VECTORS, statements),
-            (self.names, NAME_VECTORS, entities),
+        every = sequences is None
+        asked = list(sequences or ())
+        messages = {
+            row.sequence: row
+            for row in (
+                store.rows(reads.MESSAGES, self.group)
+                if every
+                else store.rows(reads.MESSAGES_AT, self.group, asked)
+            )
+        }
+        searched = (
+            store.rows(reads.SEARCHED, self.group)
+            if every
+            else store.rows(reads.SEARCHED_AT, self.group, asked)
         )
-        for part, reads, owners in held:
+        found = _Loaded()
+        for row in searched:
+            message = messages.get(row.sequence)
+            if message is None or (message.state == COMMITTED and message.sequence <= upto):
+                found.take(row.sequence, search_columns(row.search), message)
+        self.messages.add(found.messages, found.words)
+        self.pieces.add(found.pieces)
+        self.names.add(found.names)
+        read_texts, read_names = read_text_vectors(store, self.group), read_name_vectors(store, self.group)
+        parts: tuple[tuple[_Indexed, Iterable[_Vector], Exact], ...] = (
+            (self.messages, found.message_vectors, read_texts),
+            (self.pieces, found.statement_vectors.values(), read_texts),
+            (self.names, (name.vector for name in found.names), read_names),
+        )
+        for part, vectors, exact in parts:
             signs = not part.vectors.keeps_whole(len(part.numbers))
-            found = rows(reads.scans[signs], reads.look_ups[signs], owners)
-            some = (row for row in found if reads.name(row) in part.numbers)
+            some = (one for one in vectors if one.name in part.numbers)
             while page := list(islice(some, _PAGE)):
-                weights = [row[-2] for row in page] if reads.weighed else ()
-                names, values = [*map(reads.name, page)], [row[-1] for row in page]
-                part.vectors.add(names, values, part.numbers, signs=signs, weights=weights)
-        self.upto = sequences[-1] if sequences else upto
+                if not signs:
+                    values = dict(exact([(one.name, one.place) for one in page]))
+                    page = [one for one in page if one.name in values]
+                part.vectors.add(
+                    [one.name for one in page],
+                    [one.signs if signs else values[one.name] for one in page],
+                    part.numbers,
+                    [one.place for one in page],
+                    signs=signs,
+                    weights=[one.weights for one in page],
+                )
+        self.upto = asked[-1] if asked else upto
+
+
+class _Piece(NamedTuple):
+    """A piece of evidence."""
+
+    sequence: int
+    ordinal: int
+    statement: str
+    words: bytes
+
+
+class _Vector(NamedTuple):
+    """A stored vector: its owner, the place of the vector, and its columns for a search."""
+
+    name: object
+    place: Place
+    weights: bytes | None
+    signs: bytes
+
+
+class _Name(NamedTuple):
+    """A surface of an entity, with the place of its first mention."""
+
+    place: Place
+    name: tuple[str, str]
+    words: bytes
+    vector: _Vector
+
+
+class _Loaded:
+    """The searched columns of many entries, in order of sequence."""
+
+    def __init__(self) -> None:
+        self.messages: list[MessageRow] = []
+        self.words: list[bytes] = []
+        self.pieces: list[_Piece] = []
+        self.names: list[_Name] = []
+        self.message_vectors: list[_Vector] = []
+        self.statement_vectors: dict[str, _Vector] = {}
+        self._recorded_at: dict[str, Instant] = {}  # of the vector of a statement: the newest is valid
+
+    def take(self, sequence: int, columns: SearchColumns, message: MessageRow | None) -> None:
+        """Add the columns of an entry; message: None for the row of a removal."""
+        for at, (begun, ordinal, entity, surface, words, signs) in enumerate(columns.names):
+            vector = _Vector((entity, surface), (sequence, at), None, signs)
+            self.names.append(_Name((begun, ordinal), (entity, surface), words, vector))
+        for at, (statement, weights, signs) in enumerate(columns.statements):
+            if columns.recorded_at >= self._recorded_at.get(statement, columns.recorded_at):
+                self._recorded_at[statement] = columns.recorded_at
+                self.statement_vectors[statement] = _Vector(statement, (sequence, at), weights, signs)
+        if message is None or columns.episode is None:
+            return
+        words, episode_weights, episode_signs = columns.episode
+        self.messages.append(message)
+        self.words.append(words)
+        self.pieces += (_Piece(sequence, *columns_of) for columns_of in columns.evidence)
+        if episode_signs is not None:
+            place = (sequence, len(columns.statements))
+            self.message_vectors.append(_Vector(sequence, place, episode_weights, episode_signs))
 
 
 class Indexes:
@@ -475,7 +559,7 @@ class Indexes:
 
 def run_at(store: Store, group: str, known_at: Instant | None) -> tuple[int, Instant] | None:
     """Return the newest kept run of communities that rests on nothing recorded later, and its record time."""
-    known = [(row[0], row[2]) for row in store.rows(kinds.ALL["community_runs"], group)]
+    known = [(row.run, row.recorded_at) for row in store.rows(kinds.COMMUNITY_RUNS.all, group)]
     return next((run for run in reversed(known) if known_at is None or run[1] <= known_at), None)
 
 
@@ -483,6 +567,6 @@ def texts_of(
     store: Store, group: str, run: int, ids: Iterable[str] | None = None
 ) -> tuple[list[Community], dict[str, Community]]:
     """Return the communities of a run, and entity id -> what a model wrote of it; of all, or of these ids."""
-    read = kinds.COMMUNITIES_OF_RUN if ids is None else kinds.COMMUNITIES_AT
+    read = reads.COMMUNITIES_OF_RUN if ids is None else reads.COMMUNITIES_AT
     texts = [*map(community, store.rows(read, group, [run] if ids is None else [(run, id_) for id_ in ids]))]
     return [t for t in texts if t.level != PROFILE], {t.id: t for t in texts if t.level == PROFILE}

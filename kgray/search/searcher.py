@@ -99,7 +99,7 @@ class Searcher:
                 raise ValueError(f"the view shows group {shown.group}, the query asks {group}")
             run = SearchRun(
                 store=self.store, view=shown, query=query, ways=ways, question=question, moment=moment,
-                ranked=ranked, linked=linked, told=told,
+                ranked=ranked, linked=linked, told=told, statements=index.pieces.vectors,
             )  # fmt: skip
             return _answer(run, None if topic is None else topic.vector)
 
@@ -136,6 +136,9 @@ class Searcher:
         return held
 
 
+_Work = Callable[[indexing.Exact], Scores]
+
+
 def _first_stage(
     store: ports.Store,
     index: indexing.GroupIndex,
@@ -148,16 +151,18 @@ def _first_stage(
     ways = query.ways
     unused: dict[str, Any] = {weight: 0.0 for weight, method in _TEXTS.items() if method not in ways.methods}
     stage = FirstStage(index, question, replace(ways.weights, **unused), topic)
-    works: dict[ports.SearchScope, tuple[Callable[[indexing.Exact], Scores], indexing.VectorReads]] = {
-        "fact": (stage.pieces, indexing.STATEMENT_VECTORS),
-        "entity": (stage.names, indexing.NAME_VECTORS),
-        "episode": (stage.messages, indexing.MESSAGE_VECTORS),
+    works: dict[
+        ports.SearchScope, tuple[Callable[[indexing.Exact], Scores], Callable[..., indexing.Exact]]
+    ] = {
+        "fact": (stage.pieces, indexing.read_text_vectors),
+        "entity": (stage.names, indexing.read_name_vectors),
+        "episode": (stage.messages, indexing.read_text_vectors),
     }
     asked = [scope for scope in works if scope in ways.scopes]
 
     def score(scope: ports.SearchScope) -> Scores:
-        work, reads = works[scope]
-        return work(reads.exact(store, query.group))
+        work, reads_vectors = works[scope]
+        return work(reads_vectors(store, query.group))
 
     if store.remote:  # each may wait for 100 vectors of a large group: a server is asked for all at once
         with ThreadPoolExecutor(len(works)) as threads:  # one a search: none outlives a fork, none is shared

@@ -69,7 +69,8 @@ class FoldedBatch:
         """Return the state of a change's entry after what was added; stored: as in the store."""
         ledger, name = change.ledger, (change.group, (change.sequence,))
         if (row := self.puts[ledger].get(name)) is not None:
-            return row[ledger.names.index("state")], row[ledger.names.index(_ENDED[ledger])]
+            kept: Any = row
+            return kept.state, getattr(kept, _ENDED[ledger])
         if stored is None or name in self.drops[ledger]:
             return None, None
         patched = self.patches[ledger].get(name, {})
@@ -99,8 +100,8 @@ class FoldedBatch:
             if put is None or kind.first_wins:
                 self.patches[kind].setdefault(name, {}).update(new)
             if put is not None:
-                self.puts[kind][name] = tuple(
-                    new.get(column, value) for column, value in zip(kind.names, put, strict=True)
+                self.puts[kind][name] = kind.row(
+                    *(new.get(column, value) for column, value in zip(kind.names, put, strict=True))
                 )
 
 

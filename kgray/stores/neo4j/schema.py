@@ -10,12 +10,15 @@ Nodes and relationships that hold no rows of `kgray.kinds`:
                  anything is pending; adopting: token of a copy on its way into it; clearing, cleared_name:
                  the sequence of the removal whose rows are deleted in pieces, and the name that they have
     KgrayCall    id: of a thread that appends, call: its last committed append (Neo4jStore.append)
-    Episodic     second label of a KgrayEpisode that is live and committed; then it has Graphiti's name,
-                 source, valid_at, created_at, entity_edges too
-    Entity       created_at besides the columns of its kind
     Value        uuid: of its fact, name: as a person reads it; the end node of a fact about a value
+
+Properties of rows that are no columns, for Graphiti's readers:
+
+    Episodic     second label of a KgrayEpisode that is live and committed; then it has name, source, valid_at,
+                 created_at, entity_edges (the facts that named it when it was committed)
+    Entity       created_at
     RELATES_TO   from Entity to Entity or Value; created_at, valid_at, invalid_at, expired_at: datetimes
-    MENTIONS     from Episodic to Entity: uuid, created_at
+    MENTIONS     from KgrayEpisode to Entity; uuid, created_at
 
 The full-text indexes that Graphiti's readers use by name are created too; kgray does not use them.
 """
@@ -31,7 +34,7 @@ from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection
 from kgray.stores.neo4j.mapping import STORED
 
-VERSION = 9  # of the stored data; a database of another version is refused
+VERSION = 10  # of the stored data; a database of another version is refused
 _OLDEST = (5, 23)  # relationship uniqueness, `CALL (x) {}`
 _AWAIT_S = 600
 _UNIQUE = "CREATE CONSTRAINT {name} IF NOT EXISTS FOR {of} REQUIRE ({named}) IS UNIQUE"
@@ -62,7 +65,6 @@ RULES: Mapping[str, str] = dict((
     _rule(_UNIQUE, "kgray_values", "(n:Value)", "group_id", "uuid"),
     # No constraint: several rows may have one id, and the engine ensures that at most one is live.
     _rule(_RANGE, "kgray_episodic", "(n:Episodic)", "group_id", "uuid"),
-    _rule(_UNIQUE, "kgray_mentions_edges", "()-[n:MENTIONS]-()", "group_id", "uuid"),
     _rule(_TEXT, "edge_name_and_fact", "()-[n:RELATES_TO]-()", "name", "fact", "group_id"),
     _rule(_TEXT, "node_name_and_content", "(n:Entity)", "name", "summary", "group_id"),
     _rule(_TEXT, "episode_content", "(n:Episodic)", "content", "source", "source_description", "group_id"),

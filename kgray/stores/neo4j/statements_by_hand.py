@@ -8,6 +8,8 @@ Reads take $group, $group_key, $copy besides (`statements.OPEN`); those with a `
 
 from __future__ import annotations
 
+from typing import Any
+
 from kgray import kinds
 from kgray.stores.neo4j.mapping import STORED
 from kgray.stores.neo4j.statements import OPEN
@@ -165,17 +167,17 @@ CALL () {{
 }}
 RETURN n.sequence
 """
-# $rows: {group_id, group_key, sequence}. What each entry is now: group, sequence, an episode's state and when
-# it ended, an operation's.
+# {group_id, group_key, sequence}. One list: of each entry group, sequence, an episode's state and when it
+# ended, an operation's.
 STATES = """
 OPTIONAL MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})
 OPTIONAL MATCH (o:KgrayOperation {group_id: row.group_key, sequence: row.sequence})
-RETURN row.group_id, row.sequence, [e.state, e.ended_at], [o.state, o.recorded_at]
+RETURN collect([row.group_id, row.sequence, [e.state, e.ended_at], [o.state, o.recorded_at]])
 """
 
 
 def _counting(*, one: bool) -> tuple[str, str]:
-    def each(kind: kinds.Kind, by: str, told: str) -> str:
+    def each(kind: kinds.Kind[Any], by: str, told: str) -> str:
         """Return what is told of the rows of a kind as `n`: of $group, by an index, or of all groups."""
         named = "".join(f" AND n.{name} IS NOT NULL" for name in STORED[kind].serving((by,)))
         return f"MATCH {STORED[kind].pattern} WHERE {f'n.group_id = $group{named}' if one else 'true'} {told}"
@@ -215,71 +217,29 @@ WITH DISTINCT f ORDER BY f.created DESC, f.uuid LIMIT $limit
 RETURN {_FACT}
 """
 
-# All properties. A live, committed episode is visible to Graphiti.
-PUT_EPISODES = """
-MERGE (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})
-SET e = row
-WITH e, e.state = 2 AND e.retired_at IS NULL AS live
-FOREACH (_ IN CASE WHEN live THEN [1] ELSE [] END | SET e:Episodic)
-FOREACH (_ IN CASE WHEN live THEN [] ELSE [1] END | REMOVE e:Episodic)
+# {group_id, entity, sequence}. The first episode dates an entity. Rows: as of NEW_FACTS.
+PUT_MENTIONS = """
+MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})
+MATCH (t:Entity {group_id: row.group_id, uuid: row.entity})
+MERGE (e)-[m:MENTIONS {group_id: row.group_id, entity: row.entity, sequence: row.sequence}]->(t)
+SET m.uuid = e.uuid + '/' + row.entity, m.created_at = e.created_at,
+    t.created_at = coalesce(t.created_at, e.created_at)
+RETURN count(*)
 """
-# The columns; `created_at` stays.
-PUT_ENTITIES = "MERGE (e:Entity {group_id: row.group_id, uuid: row.uuid}) SET e += row"
-# {group_id, uuid}: with the value that it ends at. One that is put anew goes first: its ends may be others.
-DROP_FACTS = """
-MATCH ()-[f:RELATES_TO {group_id: row.group_id, uuid: row.uuid}]->(o) DELETE f
-FOREACH (_ IN CASE WHEN o:Value THEN [1] ELSE [] END | DELETE o)
-"""
-# All properties. Rows: the facts that were made; of one that is not, an entity is not stored.
+# All properties. Rows: how many were made; of one that is not, an entity is not stored.
 NEW_FACTS = """
 MATCH (s:Entity {group_id: row.group_id, uuid: row.source})
 MATCH (o:Entity {group_id: row.group_id, uuid: row.target})
-CREATE (s)-[f:RELATES_TO]->(o) SET f = row RETURN row.uuid
+CREATE (s)-[f:RELATES_TO]->(o) SET f = row RETURN count(*)
 """
 NEW_VALUE_FACTS = """
 MATCH (s:Entity {group_id: row.group_id, uuid: row.source})
 WITH row, s, CASE WHEN row.unit <> '' THEN row.value + ' ' + row.unit ELSE row.value END AS shown
 CREATE (s)-[f:RELATES_TO]->(:Value {group_id: row.group_id, uuid: row.uuid, name: shown}) SET f = row
-RETURN row.uuid
+RETURN count(*)
 """
-# {group_id, uuid}: with whatever still hangs on it.
-DROP_ENTITIES = """
-MATCH (e:Entity {group_id: row.group_id, uuid: row.uuid})
-OPTIONAL MATCH (e)-[:RELATES_TO]->(v:Value) DETACH DELETE v, e
-"""
-# {group_id, id}: recorded entities that moved. Rows: group, sequences that mention them.
-MENTIONED_IN = """
-MATCH (m:KgrayMention {group_id: row.group_id, entity: row.id}) RETURN DISTINCT m.group_id, m.sequence
-"""
-# {group_id, sequence}: an episode's edges to what its mentions show as now, made anew. Of a recorded
-# entity that shows as several, the one that bears the surface. The first episode dates an entity.
-DROP_LINKS = """
-MATCH (:KgrayEpisode {group_id: row.group_id, sequence: row.sequence})-[l:MENTIONS]->() DELETE l
-"""
-LINK_MENTIONS = """
-MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) WHERE e:Episodic
-MATCH (m:KgrayMention) USING INDEX m:KgrayMention(group_id, sequence, ordinal)
-WHERE m.group_id = row.group_id AND m.sequence = row.sequence AND m.ordinal >= 0
-MATCH (s:KgrayShown) USING INDEX s:KgrayShown(group_id, recorded, shown)
-WHERE s.group_id = row.group_id AND s.recorded = m.entity AND s.shown IS NOT NULL
-MATCH (t:Entity {group_id: row.group_id, uuid: s.shown})
-WITH e, m, t, COUNT {
-    MATCH (p:KgrayShown) USING INDEX p:KgrayShown(group_id, recorded, shown)
-    WHERE p.group_id = row.group_id AND p.recorded = m.entity AND p.shown IS NOT NULL
-} AS parts
-WHERE parts = 1 OR m.surface = t.name OR m.surface IN t.aliases
-WITH DISTINCT e, t ORDER BY e.sequence
-SET t.created_at = coalesce(t.created_at, e.created_at)
-CREATE (e)-[:MENTIONS {group_id: e.group_id, uuid: e.uuid + '/' + t.uuid, created_at: e.created_at}]->(t)
-"""
-# {group_id, sequence}: an episode's `entity_edges`: the facts that name it.
-KNOW_FACTS = """
-MATCH (e:KgrayEpisode {group_id: row.group_id, sequence: row.sequence}) WHERE e:Episodic
-MATCH (v:KgrayEvidence) USING INDEX v:KgrayEvidence(group_id, sequence, ordinal)
-WHERE v.group_id = row.group_id AND v.sequence = row.sequence AND v.ordinal >= 0
-MATCH ()-[f:RELATES_TO]->() USING INDEX f:RELATES_TO(group_id, statement)
-WHERE f.group_id = row.group_id AND f.statement = v.shown AND e.uuid IN f.episodes
-WITH e, f.uuid AS id ORDER BY id
-WITH e, collect(DISTINCT id) AS ids
-SET e.entity_edges = ids
+# {group_id, uuid, edges}: further facts that name an episode, of a copy.
+ADD_EDGES = """
+MATCH (e:Episodic {group_id: row.group_id, uuid: row.uuid})
+SET e.entity_edges = [id IN e.entity_edges WHERE NOT id IN row.edges] + row.edges
 """

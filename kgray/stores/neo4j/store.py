@@ -15,8 +15,9 @@ from kgray import locks
 from kgray import rows as packing
 from kgray.errors import KgrayError, Outrun, StoreError
 from kgray.graph import Fact
-from kgray.kinds import ALL, COMMITTED, EPISODES, EPISODES_AT, Kind, Read, Row
+from kgray.kinds import COMMUNITY_RUNS, FactRow, Kind, R, Read, Row
 from kgray.ports import Appending, GroupCounts, GroupHead, RowChanges, Store, T
+from kgray.reads import EPISODES_AT
 from kgray.records import Episode
 from kgray.stores import alike
 from kgray.stores.alike import EVERY_SEQUENCE, FoldedBatch, portions
@@ -26,13 +27,13 @@ from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import PATIENCE_S, Connection, Running
 from kgray.stores.neo4j.fence import Held
 from kgray.stores.neo4j.mapping import group_key, named_group
-from kgray.stores.neo4j.row_writer import STATE, BatchWriter
+from kgray.stores.neo4j.row_writer import BatchWriter
 from kgray.stores.neo4j.statements import storable
 from kgray.times import SECOND, Instant
 
 _Work = Callable[[BatchWriter], None]
 _NO_LIMIT = (1 << 31) - 1
-_RUNS = ALL["community_runs"]
+_RUNS = COMMUNITY_RUNS.all
 _PORTION_ROWS = 500  # of a transaction that copies
 # How long an append may take from its look at the clock to its commit to be found by `newly_pending`.
 _LATE: Instant = 5 * SECOND
@@ -99,7 +100,7 @@ class Neo4jStore(Store):
             locked = grouped.locked(self._db, running, groups, make=True, whole=True)
             if values and self._db.run(running, cypher.LAST_CALL, id=here) == [[call]]:
                 return values[-1]
-            appending = BatchWriter(self._db, running, 0, locked)
+            appending = BatchWriter(self._db, running, locked)
             value = work(appending)
             if appending.finish():
                 self._db.run(running, cypher.NOTE_CALL, id=here, call=call)
@@ -169,13 +170,13 @@ class Neo4jStore(Store):
         def work(running: Running) -> None:
             fence.check(self._db, running, self._held, names)
             groups = grouped.locked(self._db, running, names, make=False, whole=True)
-            BatchWriter(self._db, running, self.dimensions, groups).carry_out(changes)
+            BatchWriter(self._db, running, groups).carry_out(changes)
             fence.renew_late(self._db, running, self._held)
 
         grouped.write(self._db, work)
 
     def adopt(
-        self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
+        self, group: str, head: GroupHead, rows: Iterable[tuple[Kind[Any], Row]], verify: Callable[[], None]
     ) -> None:
         """Copy a group in, portion by portion; one whose outcome is unknown can be put again.
 
@@ -183,7 +184,7 @@ class Neo4jStore(Store):
         going: only this process's reads find the group, appending to it is refused, and who ingests next
         deletes what a killed process left (`groups.finish`).
         """
-        token, committed = str(uuid4()), list[tuple[str, int]]()
+        token = str(uuid4())
         own = partial(self._own, group, token)
         self._db.write(lambda running: fence.check(self._db, running, self._held))
         grouped.finish(self._db, group)
@@ -195,11 +196,7 @@ class Neo4jStore(Store):
                 found = FoldedBatch()
                 for row in portion:
                     found.put(kind, group, row)
-                    if kind is EPISODES and row[STATE] == COMMITTED:
-                        committed.append((group, row[0]))
-                own({}, partial(BatchWriter.write, found=found, complete=False))
-            for start in range(0, len(committed), _PORTION_ROWS):  # what needs all of the rows
-                own({}, partial(BatchWriter.link, episodes=committed[start : start + _PORTION_ROWS]))
+                own({}, partial(BatchWriter.copy, found=found))
             self._adopting[group] = token
             verify()
             own({"named": True, "adopting": None, "clearing": None})
@@ -228,7 +225,7 @@ class Neo4jStore(Store):
                 return  # the answer to its commit was lost
             if there.adopting != token:
                 raise StoreError(f"another process has taken group {group!r} over meanwhile: run it again")
-            work(BatchWriter(self._db, running, self.dimensions, {group: there}))
+            work(BatchWriter(self._db, running, {group: there}))
             grouped.keep(self._db, running, [replace(there, **counters)])
             fence.renew_late(self._db, running, self._held)
 
@@ -282,12 +279,14 @@ class Neo4jStore(Store):
             found[group] = GroupHead(named=named, **counters)
         return found if groups is None else {group: found.get(group, GroupHead()) for group in wanted}
 
-    def rows(self, read: Read, group: str | None, values: Sequence[Any] = ()) -> Iterator[Row]:
+    def rows(self, read: Read[R], group: str, values: Sequence[Any] = ()) -> Iterator[R]:
         scanned, runs = getattr(self._local, "scanned", None), read is _RUNS
-        if group is not None and read.by is None and scanned is not None and (group, runs) not in scanned:
+        if read.by is None and scanned is not None and (group, runs) not in scanned:
             scanned[group, runs] = self._settled(group, runs=runs)
-        named = None if group is None else self._named(group)
-        yield from statements.read_rows(self._db.rows, read, named, values)
+        yield from statements.read_rows(self._db.rows, read, self._named(group), values)
+
+    def everywhere(self, read: Read[R], values: Sequence[Any] = ()) -> Iterator[tuple[str, R]]:
+        return statements.rows_everywhere(self._db.rows, read, values)
 
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
@@ -297,7 +296,7 @@ class Neo4jStore(Store):
             return []
         take = _NO_LIMIT if limit is None else limit
         found = self._db.rows(cypher.FACTS_AT, **self._named(group), asked=asked, as_of=as_of, limit=take)
-        return [packing.fact((*row[:13], tuple(row[13]), *row[14:])) for row in found]
+        return [packing.fact(FactRow(*row[:13], tuple(row[13]), *row[14:])) for row in found]
 
     def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
         heads = self.heads(None if group is None else [group])

@@ -20,8 +20,9 @@ from typing import Any
 import apsw
 
 from kgray.errors import NoSpace, StoreError, Unavailable
-from kgray.kinds import READS, Read, Row
+from kgray.kinds import R, Read, Row
 from kgray.ports import shard_of
+from kgray.reads import READS
 from kgray.rows import pack
 from kgray.stores.alike import Counters, stale
 from kgray.stores.sqlite import statements as sql
@@ -320,7 +321,7 @@ def array(values: Any) -> str:  # noqa: ANN401 - any iterable of JSON values
     return _ENCODER.encode(list(values))
 
 
-def read_rows(run: Run, read: Read, no: int, values: Sequence[Any]) -> Iterator[Row]:
+def read_rows(run: Run, read: Read[R], no: int, values: Sequence[Any]) -> Iterator[R]:
     """Return the rows of a declared read, page by page. no: the group's number."""
     if read.by is None:
         pages: Iterator[list[Row]] = _scan(run, read, no, values)
@@ -329,10 +330,10 @@ def read_rows(run: Run, read: Read, no: int, values: Sequence[Any]) -> Iterator[
         parts = (array(asked[n : n + _PAGE_VALUES]) for n in range(0, len(asked), _PAGE_VALUES))
         pages = (run(sql.OF_READ[read], (no, part)) for part in parts)
     # No generator of ours is entered for a row.
-    return chain.from_iterable(map(partial(restored, read), pages) if _CONVERTERS[read] else pages)
+    return map(read.make, chain.from_iterable(map(partial(restored, read), pages)))
 
 
-def _scan(run: Run, read: Read, no: int, since: Sequence[Any]) -> Iterator[list[Row]]:
+def _scan(run: Run, read: Read[Any], no: int, since: Sequence[Any]) -> Iterator[list[Row]]:
     width, at, lowest = _SCANS[read]
     place = (*since, *lowest[len(since) :])
     while page := run(sql.OF_READ[read], (no, _PAGE_ROWS, *place)):
@@ -349,8 +350,8 @@ _MADE: Mapping[str, Callable[[Any], Any]] = {
 # Made once, of each scan: its number of columns, where those of a place are, what is below its first place.
 _SCANS = {
     read: (
-        len(read.chosen),
-        [[*dict.fromkeys((*read.chosen, *read.place))].index(name) for name in read.place],
+        len(read.columns),
+        [[*dict.fromkeys((*read.columns, *read.place))].index(name) for name in read.place],
         read.kind.lowest(read.place),
     )
     for read in READS
@@ -358,15 +359,17 @@ _SCANS = {
 }
 # Of each read: the indexes of the columns whose types SQLite lacks, and what restores them.
 _CONVERTERS = {
-    read: [(n, _MADE[of]) for n, name in enumerate(read.chosen) if (of := read.kind.types[name]) in _MADE]
+    read: [(n, _MADE[of]) for n, name in enumerate(read.columns) if (of := read.kind.types[name]) in _MADE]
     for read in READS
 }
 
 
-def restored(read: Read, page: list[Row], *, first: int = 0) -> list[Row]:
+def restored(read: Read[Any], page: list[Row], *, first: int = 0) -> list[Row]:
     """Return rows of a read, whose columns begin at an index, with the types that SQLite lacks."""
+    if not _CONVERTERS[read] or not page:
+        return page
     columns = list(zip(*page, strict=True))
-    for place, convert in _CONVERTERS[read] if columns else ():
+    for place, convert in _CONVERTERS[read]:
         columns[first + place] = tuple(map(convert, columns[first + place]))
     return list(zip(*columns, strict=True))
 

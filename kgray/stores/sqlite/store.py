@@ -15,10 +15,10 @@ import apsw
 from kgray import kinds, locks, times
 from kgray.errors import StoreError
 from kgray.graph import Fact
-from kgray.kinds import EPISODES_AT, FACTS_OF, Kind, Read, Row
+from kgray.kinds import Kind, R, Read, Row
 from kgray.ports import Appending, GroupCounts, GroupHead, RowChanges, Store, T
+from kgray.reads import EPISODES_AT, FACTS_OF
 from kgray.records import Episode
-from kgray.rows import computed
 from kgray.rows import episode as episode_of
 from kgray.rows import fact as fact_of
 from kgray.stores import alike
@@ -107,7 +107,7 @@ class SqliteStore(Store):
             RowWriter(self._db, connection, groups).carry_out(changes)
 
     def adopt(
-        self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
+        self, group: str, head: GroupHead, rows: Iterable[tuple[Kind[Any], Row]], verify: Callable[[], None]
     ) -> None:
         # Until it is complete its rows belong to a group that has a number and is found by a name that no
         # group has ("#" is in none). One small transaction then gives it the name.
@@ -206,10 +206,11 @@ class SqliteStore(Store):
                 )  # fmt: skip
         return heads
 
-    def rows(self, read: Read, group: str | None, values: Sequence[Any] = ()) -> Iterator[Row]:
-        if group is None:
-            found = self._db.rows(sql.EVERYWHERE[read], (array(values),))
-            return iter(restored(read, found, first=1))
+    def everywhere(self, read: Read[R], values: Sequence[Any] = ()) -> Iterator[tuple[str, R]]:
+        found = restored(read, self._db.rows(sql.EVERYWHERE[read], (array(values),)), first=1)
+        return ((group, read.make(columns)) for group, *columns in found)
+
+    def rows(self, read: Read[R], group: str, values: Sequence[Any] = ()) -> Iterator[R]:
         no = self._number(group)
         return iter(()) if no is None else read_rows(self._db.rows, read, no, values)
 
@@ -252,11 +253,11 @@ class RowWriter(Transaction[KnownGroup]):
     def __init__(
         self, db: Database, connection: apsw.Connection, groups: Iterable[str], *, new: bool = False
     ) -> None:
-        self.connection, self._dimensions = connection, db.dimensions
+        self.connection = connection
         found = {name: db.group(connection, name) for name in set(groups)}
         super().__init__({n: g or KnownGroup(asked=n) for n, g in found.items() if g is not None or new})
 
-    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]:
+    def rows(self, read: Read[R], group: str, values: Sequence[Any] = ()) -> list[R]:
         known = self.groups.get(group)
         if known is None or known.no is None:
             return []
@@ -280,8 +281,6 @@ class RowWriter(Transaction[KnownGroup]):
                 self.connection.executemany(sql.patch(kind, columns), bound)
         for kind, rows in found.puts.items():
             bound = [(self._no(group), *row) for (group, _), row in rows.items()]
-            if kind.computed:
-                bound = [(*row, *computed(kind, row[1:], self._dimensions)) for row in bound]
             self.connection.executemany(sql.PUT[kind], bound)
         if found.erases:
             self.connection.execute(sql.COUNT_ERASURE)
