@@ -285,16 +285,6 @@ class RecordRow(NamedTuple):
 RECORDS = Kind("records", RecordRow, ("sequence",), indexes=(("timed", "sequence"),))
 
 
-class MentionRow(NamedTuple):
-    """Derived: a live committed episode mentions an entity, as it shows now."""
-
-    entity: str
-    sequence: int
-
-
-MENTIONS = Kind("mentions", MentionRow, ("entity", "sequence"))
-
-
 class ShownEvidenceRow(NamedTuple):
     """Derived: evidence is about another statement than it was recorded with; None: about none (R16)."""
 
@@ -330,6 +320,16 @@ class ShownEntityRow(NamedTuple):
 
 
 SHOWN_ENTITIES = Kind("shown_entities", ShownEntityRow, ("recorded", "shown"))
+
+
+class MentionRow(NamedTuple):
+    """Derived: a live committed episode mentions an entity, as it shows now."""
+
+    entity: str
+    sequence: int
+
+
+MENTIONS = Kind("mentions", MentionRow, ("entity", "sequence"))
 
 
 class FactRow(NamedTuple):

@@ -32,6 +32,7 @@ from kgray.ledger import Acceptance, Foresight, NoneAccepted
 from kgray.ledger import retry as retried
 from kgray.memory import Memory
 from kgray.memory.ingesting import group_rows, ledger_of
+from kgray.reads import EPISODE_HEADS_AT
 from kgray.records import OperationKind, check_group
 
 # The types of the parameters of verbs; of others: a moment.
@@ -323,13 +324,11 @@ async def _ended(door: Door, group: str, answers: Sequence[Acceptance], wait_s: 
     ended = {"committed": 0, "failed": 0}
     until = time.monotonic() + wait_s
     while True:
-        found = await door.call(
-            lambda: list(door.memory.store.rows(kinds.EPISODE_HEADS_AT, group, sorted(left)))
-        )
+        found = await door.call(lambda: list(door.memory.store.rows(EPISODE_HEADS_AT, group, sorted(left))))
         for row in found:
-            if row[5] >= kinds.COMMITTED:
-                ended["failed" if row[5] == kinds.FAILED else "committed"] += 1
-                left.discard(row[0])
+            if row.state >= kinds.COMMITTED:
+                ended["failed" if row.state == kinds.FAILED else "committed"] += 1
+                left.discard(row.sequence)
         if not left or (pause := until - time.monotonic()) <= 0:
             return ended | {"pending": len(left)}
         await door.ingesting.step(min(pause, _LOOK_S))

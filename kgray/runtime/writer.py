@@ -84,8 +84,8 @@ class GraphWriter:
         telemetry.measure("kgray_batch_size", len(changes), of="write")
         for change in changes:
             if change.recorded_at is not None and EPISODES is change.ledger:
-                (row,) = change.puts[EPISODES]
-                telemetry.stage(STATES[row[10]], change.group, change.sequence)
+                episode: Any = change.puts[EPISODES][0]
+                telemetry.stage(STATES[episode.state], change.group, change.sequence)
         return None
 
     @control

@@ -9,22 +9,22 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
 from kgray import times
 from kgray.derivation import dump
 from kgray.derivation.stored import View, records_of
 from kgray.errors import InputError, Locked, NotFound, StoreError
-from kgray.kinds import ALL, KINDS, SINCE, Kind, Row
+from kgray.kinds import KINDS, Kind, Row
 from kgray.ledger import dumped_episodes
 from kgray.ports import GroupHead, Store
+from kgray.reads import EPISODES_SINCE
 from kgray.times import Instant
 from kgray.wiring import OpenStore
 
 OnRow = Callable[[], None]
 # The names that are shown for kinds, where their own words are not.
-_CALLED = {
-    "operations": "corrections", "answer_uses": "uses of answers", "community_runs": "runs of communities",
-}  # fmt: skip
+_CALLED = {"operations": "corrections", "community_runs": "runs of communities"}
 _MOMENTS = 4  # earlier moments at which the two graphs are compared
 
 
@@ -100,7 +100,7 @@ def _verified(source: OpenStore, target: OpenStore, group: str, ours: Sum, their
     if different := ours.differing(theirs):
         raise StoreError(f"the copy of group {group!r} differs ({'; '.join(different[:3])})")
     with source.store.reading():
-        ended = [row[0] for row in source.store.rows(SINCE[0], group)]
+        ended = [row.ended_at for row in source.store.rows(EPISODES_SINCE, group)]
     moments = [None, *ended[:: max(1, len(ended) // _MOMENTS)][:_MOMENTS]]
     for moment in moments:
         if _digest(source.store, group, moment) != _digest(target.store, group, moment):
@@ -123,7 +123,7 @@ def _summed(store: Store, group: str, on_row: OnRow) -> Sum:
     return found
 
 
-def rows_of(store: Store, group: str, head: GroupHead) -> Generator[tuple[Kind, Row], None, None]:
+def rows_of(store: Store, group: str, head: GroupHead) -> Generator[tuple[Kind[Any], Row], None, None]:
     """Yield every row of a group at one moment, kind by kind in the order of KINDS, each kind in its order.
 
     What others have appended since `head` is left out: the copy would give its sequence to another entry.
@@ -132,8 +132,8 @@ def rows_of(store: Store, group: str, head: GroupHead) -> Generator[tuple[Kind, 
     with store.reading():
         for kind in KINDS:
             numbered = kind.log and kind.key[0] == "sequence"
-            for row in store.rows(ALL[kind.name], group):
-                if not numbered or row[0] <= head.last:
+            for row in store.rows(kind.all, group):
+                if not numbered or row.sequence <= head.last:
                     yield kind, row
 
 
@@ -147,14 +147,14 @@ class Sum:
     _of_kind: Counter[str] = field(default_factory=Counter)
 
     def passing(
-        self, rows: Iterable[tuple[Kind, Row]], on_row: OnRow = lambda: None
-    ) -> Iterator[tuple[Kind, Row]]:
+        self, rows: Iterable[tuple[Kind[Any], Row]], on_row: OnRow = lambda: None
+    ) -> Iterator[tuple[Kind[Any], Row]]:
         """Yield the same rows while counting and hashing them; on_row: called for each."""
         for kind, found in groupby(rows, key=itemgetter(0)):
             hashed = hashlib.sha256()
             for _, row in found:
                 # The repr of a tuple of texts, numbers and bytes is complete and always the same.
-                hashed.update(repr(row).encode("utf-8", "surrogatepass"))
+                hashed.update(repr(tuple(row)).encode("utf-8", "surrogatepass"))
                 self._of_kind[kind.name] += 1
                 self.counts[called(kind)] += 1
                 on_row()
@@ -173,7 +173,6 @@ class Sum:
         return lines
 
 
-def called(kind: Kind) -> str:
-    """Return the name under which a kind is shown; vectors are counted together."""
-    own = "vectors" if kind.name.endswith("_vectors") else kind.name.replace("_", " ")
-    return _CALLED.get(kind.name, own)
+def called(kind: Kind[Any]) -> str:
+    """Return the name under which a kind is shown."""
+    return _CALLED.get(kind.name, kind.name.replace("_", " "))
