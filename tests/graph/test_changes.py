@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from kgray import kinds
+from kgray import kinds, reads
 from kgray.errors import InputError
 from kgray.memory.reads import GroupReads
 from kgray.records import Operation
@@ -68,10 +68,8 @@ def test_all_that_a_group_recorded_comes_in_order_page_by_page(store, group, oth
         store.apply([declined(asked, head(store, group).last_recorded + 10, "no", group=group)])
         at = head(store, group).last_recorded + 10
         (fifth,) = append(store, draft("fifth", group=group))
-        old = dict(zip(kinds.FACTS.names, next(store.rows(kinds.FACTS_OF, group, ["F1"])), strict=True))
-        store.apply(
-            [changes(fifth, at, {kinds.FACTS: [(*(old | {"expired_at": at}).values(),)]}, group=group)]
-        )
+        (old,) = store.rows(reads.FACTS_OF, group, ["F1"])
+        store.apply([changes(fifth, at, {kinds.FACTS: [old._replace(expired_at=at)]}, group=group)])
         remove(store, [second], group=group, episodes=("second",))
     told = []
     since, pages = 0, 0
