@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from kgray import kinds, reads
 from kgray.errors import Unavailable
 from kgray.graph import PROFILE, Community
-from kgray.kinds import COMMITTED
+from kgray.kinds import COMMITTED, R, Read
 from kgray.ports import Store, Vector, at_one_moment
 from kgray.reads import MessageRow
 from kgray.record_rows import SearchColumns, name_vectors, search_columns, vector_at
@@ -390,7 +390,7 @@ class GroupIndex:
 
     def __init__(self, group: str, dimensions: int, removals: int) -> None:
         """Hold nothing; removals: the group's count when it is loaded."""
-        self.group, self.removals, self.upto = group, removals, 0
+        self.group, self.dimensions, self.removals, self.upto = group, dimensions, removals, 0
         self.messages, self.pieces, self.names = Messages(dimensions), Pieces(dimensions), Names(dimensions)
 
     def nbytes(self) -> int:
@@ -401,21 +401,9 @@ class GroupIndex:
 
     def load(self, store: Store, upto: int, sequences: Sequence[int] | None = None) -> None:
         """Read the rows of these sequences; None: of all up to `upto`, in scans."""
-        every = sequences is None
-        asked = list(sequences or ())
-        messages = {
-            row.sequence: row
-            for row in (
-                store.rows(reads.MESSAGES, self.group)
-                if every
-                else store.rows(reads.MESSAGES_AT, self.group, asked)
-            )
-        }
-        searched = (
-            store.rows(reads.SEARCHED, self.group)
-            if every
-            else store.rows(reads.SEARCHED_AT, self.group, asked)
-        )
+        said = _scanned(store, self.group, reads.MESSAGES, reads.MESSAGES_AT, sequences)
+        messages = {row.sequence: row for row in said}
+        searched = _scanned(store, self.group, reads.SEARCHED, reads.SEARCHED_AT, sequences)
         found = _Loaded()
         for row in searched:
             message = messages.get(row.sequence)
@@ -424,28 +412,53 @@ class GroupIndex:
         self.messages.add(found.messages, found.words)
         self.pieces.add(found.pieces)
         self.names.add(found.names)
-        read_texts, read_names = read_text_vectors(store, self.group), read_name_vectors(store, self.group)
-        parts: tuple[tuple[_Indexed, Iterable[_Vector], Exact], ...] = (
-            (self.messages, found.message_vectors, read_texts),
-            (self.pieces, found.statement_vectors.values(), read_texts),
-            (self.names, (name.vector for name in found.names), read_names),
+        self._add_vectors(store, found, sequences)
+        self.upto = sequences[-1] if sequences else upto
+
+    def _add_vectors(self, store: Store, found: _Loaded, sequences: Sequence[int] | None) -> None:
+        """Add the vectors of loaded entries: whole ones while they are few, else their signs."""
+        texts: tuple[tuple[_Indexed, Iterable[_Vector]], ...] = (
+            (self.messages, found.message_vectors),
+            (self.pieces, found.statement_vectors.values()),
         )
-        for part, vectors, exact in parts:
-            signs = not part.vectors.keeps_whole(len(part.numbers))
-            some = (one for one in vectors if one.name in part.numbers)
-            while page := list(islice(some, _PAGE)):
-                if not signs:
-                    values = dict(exact([(one.name, one.place) for one in page]))
-                    page = [one for one in page if one.name in values]
-                part.vectors.add(
-                    [one.name for one in page],
-                    [one.signs if signs else values[one.name] for one in page],
-                    part.numbers,
-                    [one.place for one in page],
-                    signs=signs,
-                    weights=[one.weights for one in page],
-                )
-        self.upto = asked[-1] if asked else upto
+        names = (self.names, [name.vector for name in found.names])
+        whole = {part for part, _ in (*texts, names) if part.vectors.keeps_whole(len(part.numbers))}
+        width = 4 * self.dimensions
+        values: dict[Place, bytes] = {}
+        if {self.messages, self.pieces} & whole:
+            for row in _scanned(store, self.group, reads.VECTORS, reads.VECTORS_AT, sequences):
+                column = row.vectors or b""
+                for at in range(len(column) // width):
+                    values[row.sequence, at] = column[at * width : (at + 1) * width]
+        for part, vectors in texts:
+            _add(part, vectors, values if part in whole else None)
+        values.clear()
+        if self.names in whole:
+            for named in _scanned(store, self.group, reads.NAME_VECTORS, reads.NAME_VECTORS_AT, sequences):
+                for at, name in enumerate(name_vectors(named.names)):
+                    values[named.sequence, at] = name.vector
+        _add(*names, values if self.names in whole else None)
+
+
+def _scanned(
+    store: Store, group: str, scan: Read[R], look_up: Read[R], sequences: Sequence[int] | None
+) -> Iterator[R]:
+    """Return the rows of these sequences; None: all."""
+    return store.rows(scan, group) if sequences is None else store.rows(look_up, group, sequences)
+
+
+def _add(part: _Indexed, vectors: Iterable[_Vector], values: Mapping[Place, bytes] | None) -> None:
+    """Add vectors to a part of an index; values: of them by place; None: add their signs."""
+    some = (one for one in vectors if one.name in part.numbers and (values is None or one.place in values))
+    while page := list(islice(some, _PAGE)):
+        part.vectors.add(
+            [one.name for one in page],
+            [one.signs if values is None else values[one.place] for one in page],
+            part.numbers,
+            [one.place for one in page],
+            signs=values is None,
+            weights=[one.weights for one in page],
+        )
 
 
 class _Piece(NamedTuple):

@@ -1,14 +1,13 @@
-"""Writes a batch of rows, of many entries together: about ten statements, each a round trip.
+"""Writes a batch of rows, of many entries together: most in one statement (`statements_by_hand.WRITE`).
 
 In the order drops, patches, puts. Entities are put before the relationships between them, and dropped after
-them. An episode is retired (a patch) before another with its id is put as the live one. Rows are sent in the
-order of their keys, so that all transactions lock in one order.
+them. Rows are sent in the order of their keys, so that all transactions lock in one order.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +22,8 @@ from kgray.stores.neo4j.connection import MAX_ROWS, PLANNED_ONCE, Connection, Fe
 from kgray.stores.neo4j.groups import LockedGroup
 from kgray.stores.neo4j.mapping import STORED, group_key, named_group
 from kgray.stores.neo4j.statements import read_rows
+
+_LEDGERS: tuple[Kind[Any], ...] = (kinds.EPISODES, kinds.OPERATIONS)  # as STATES has them
 
 
 class BatchWriter(Transaction[LockedGroup]):
@@ -40,7 +41,7 @@ class BatchWriter(Transaction[LockedGroup]):
         asked = ({"group_id": g, "group_key": group_key(g), "sequence": n} for g, n in sorted(entries))
         for (entry_states,) in self._send(cypher.STATES, asked):
             for group, sequence, *states in entry_states:
-                for ledger, (state, ended_at) in zip((kinds.EPISODES, kinds.OPERATIONS), states, strict=True):
+                for ledger, (state, ended_at) in zip(_LEDGERS, states, strict=True):
                     if state is not None:
                         found[ledger, group, sequence] = state, ended_at
         return found
@@ -57,26 +58,37 @@ class BatchWriter(Transaction[LockedGroup]):
 
     def write(self, found: FoldedBatch) -> None:
         for kind in reversed(kinds.KINDS):
-            if kind is not kinds.ENTITIES:
-                gone = found.drops[kind]
-                # A fact that is put anew goes first: its ends may be others.
-                self._drop(kind, {**gone, **found.puts[kind]} if kind is kinds.FACTS else gone)
-        for kind, stored in STORED.items():
-            if patches := sorted(found.patches[kind].items()):
-                self._send(statements.PATCH[kind], (
-                    stored.key_values(*name) | {"put": {stored.property_of(c): v for c, v in new.items()}}
-                    for name, new in patches
-                ))  # fmt: skip
+            if kind not in (kinds.ENTITIES, kinds.FACTS):
+                self._drop(kind, found.drops[kind])
+        for kind, statement in statements.PATCH.items():
+            if kind is not kinds.EPISODES:
+                self._send(statement, _patches(found, kind))
         edges = _entity_edges(found)
-        lists = {kind.name: _values(found, kind) for kind in statements.NODES}
-        lists[kinds.EPISODES.name] = [_seen_episode(row, edges) for row in lists[kinds.EPISODES.name]]
-        for start in range(0, max(map(len, lists.values())), MAX_ROWS):
-            portion = {name: rows[start : start + MAX_ROWS] for name, rows in lists.items()}
-            self._db.run(self._running, PLANNED_ONCE + statements.PUT_NODES, rows=portion)
+        nodes = {kind.name: _values(found, kind) for kind in statements.NODES}
+        nodes[kinds.EPISODES.name] = [_seen_episode(row, edges) for row in nodes[kinds.EPISODES.name]]
+        nodes["patches"] = _patches(found, kinds.EPISODES)
+        nodes["gone"] = _keys(kinds.FACTS, {**found.drops[kinds.FACTS], **found.puts[kinds.FACTS]})
         facts = list(map(_seen_fact, _values(found, kinds.FACTS)))
-        self._connect(cypher.NEW_FACTS, [row for row in facts if row["target"] is not None])
-        self._connect(cypher.NEW_VALUE_FACTS, [row for row in facts if row["target"] is None])
-        self._connect(cypher.PUT_MENTIONS, _values(found, kinds.MENTIONS))
+        ends = {
+            "relations": [row for row in facts if row["target"] is not None],
+            "attributes": [row for row in facts if row["target"] is None],
+            "mentions": _values(found, kinds.MENTIONS),
+        }
+        is_small = max(map(len, (*nodes.values(), *ends.values()))) <= MAX_ROWS
+        made, mentions = set[str](), 0
+        # Where there are too many, all nodes go before what lies between them.
+        for portion in _portions({**nodes, **ends}) if is_small else (*_portions(nodes), *_portions(ends)):
+            ((ids, count),) = self._db.run(self._running, PLANNED_ONCE + cypher.WRITE, rows=portion)
+            made.update(ids)
+            mentions += count
+        if lost := [row for row in facts if row["uuid"] not in made]:
+            named = sorted({str(row[end]) for row in lost for end in ("source", "target") if row[end]})
+            raise Unwritable(
+                f"{len(lost)} of {len(facts)} facts end at an entity that is not stored "
+                f"({', '.join(named[:4])}): nothing was changed"
+            )
+        if missed := len(ends["mentions"]) - mentions:
+            raise Unwritable(f"{missed} mentions are of an entity that is not stored: nothing was changed")
         self._drop(kinds.ENTITIES, found.drops[kinds.ENTITIES])
 
     def copy(self, found: FoldedBatch) -> None:
@@ -89,17 +101,26 @@ class BatchWriter(Transaction[LockedGroup]):
         return self._db.run_rows(self._running, statement, rows)
 
     def _drop(self, kind: Kind[Any], names: Iterable[RowName]) -> None:
-        self._send(statements.DROP[kind], (STORED[kind].key_values(*name) for name in sorted(names)))
+        self._send(statements.DROP[kind], _keys(kind, names))
 
-    def _connect(self, statement: str, rows: Sequence[Values]) -> None:
-        """Put relationships; Unwritable where an end is not stored."""
-        made = sum(count for (count,) in self._send(statement, rows))
-        if made != len(rows):
-            ends = sorted({str(row[end]) for row in rows for end in ("source", "target", "entity") if row.get(end)})
-            raise Unwritable(
-                f"{len(rows) - made} of {len(rows)} relationships end at an entity that is not stored "
-                f"({', '.join(ends[:4])}): nothing was changed"
-            )
+
+def _portions(lists: Mapping[str, Sequence[Values]]) -> Iterator[dict[str, Sequence[Values]]]:
+    """Yield maps of lists of at most MAX_ROWS, without empty ones."""
+    for start in range(0, max(map(len, lists.values())), MAX_ROWS):
+        parts = {name: rows[start : start + MAX_ROWS] for name, rows in lists.items()}
+        yield {name: rows for name, rows in parts.items() if rows}
+
+
+def _keys(kind: Kind[Any], names: Iterable[RowName]) -> list[Values]:
+    return [STORED[kind].key_values(*name) for name in sorted(names)]
+
+
+def _patches(found: FoldedBatch, kind: Kind[Any]) -> list[Values]:
+    of = STORED[kind]
+    return [
+        of.key_values(*name) | {"put": {of.property_of(column): value for column, value in new.items()}}
+        for name, new in sorted(found.patches[kind].items())
+    ]
 
 
 def _values(found: FoldedBatch, kind: Kind[Any]) -> list[Values]:
@@ -110,13 +131,11 @@ def _values(found: FoldedBatch, kind: Kind[Any]) -> list[Values]:
 def _entity_edges(found: FoldedBatch) -> dict[tuple[str, str], list[str]]:
     """Return the facts that are put, sorted, by the group and id of each episode that they name."""
     edges: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for (group, _), row in sorted(found.puts[kinds.FACTS].items()):
-        for episode in row[_EPISODES]:
-            edges[group, episode].append(row[0])
+    puts: Any = found.puts[kinds.FACTS]
+    for (group, _), row in sorted(puts.items()):
+        for episode in row.episodes:
+            edges[group, episode].append(row.id)
     return edges
-
-
-_EPISODES = kinds.FACTS.names.index("episodes")
 
 
 def _seen_episode(put: Values, edges: Mapping[tuple[str, str], list[str]]) -> Values:

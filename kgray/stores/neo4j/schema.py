@@ -14,8 +14,8 @@ Nodes and relationships that hold no rows of `kgray.kinds`:
 
 Properties of rows that are no columns, for Graphiti's readers:
 
-    Episodic     second label of a KgrayEpisode that is live and committed; then it has name, source, valid_at,
-                 created_at, entity_edges (the facts that named it when it was committed)
+    Episodic     second label of a KgrayEpisode that is live and committed; then it has name, source,
+                 valid_at, created_at, entity_edges (the facts that named it when it was committed)
     Entity       created_at
     RELATES_TO   from Entity to Entity or Value; created_at, valid_at, invalid_at, expired_at: datetimes
     MENTIONS     from KgrayEpisode to Entity; uuid, created_at

@@ -82,9 +82,7 @@ CALL () {{
 """
 
 
-OF_READ: Mapping[Read[Any], str] = {
-    read: _look_up(read) if read.by else _scan(read) for read in reads.READS
-}
+OF_READ: Mapping[Read[Any], str] = {read: _look_up(read) if read.by else _scan(read) for read in reads.READS}
 
 
 def _everywhere(read: Read[Any]) -> str:
@@ -112,8 +110,8 @@ def _put(kind: Kind[Any]) -> str:
     return f"FOREACH (row IN $rows.{kind.name} | {made})"
 
 
-# $rows: a map of lists by kind. One round trip for all nodes, and one parameter, since the server plans a
-# statement anew for each mixture of empty, short and long lists. An entity keeps its `created_at`.
+# $rows: a map of lists by kind, each row with all properties of its columns; others, as an entity's
+# `created_at`, stay.
 PUT_NODES = "\n".join(map(_put, NODES))
 # {group_id, key}. A fact goes with the value that it ends at.
 DROP: Mapping[Kind[Any], str] = {

@@ -296,7 +296,7 @@ class Neo4jStore(Store):
             return []
         take = _NO_LIMIT if limit is None else limit
         found = self._db.rows(cypher.FACTS_AT, **self._named(group), asked=asked, as_of=as_of, limit=take)
-        return [packing.fact(FactRow(*row[:13], tuple(row[13]), *row[14:])) for row in found]
+        return [packing.fact(FactRow._make((*row[:13], tuple(row[13]), *row[14:]))) for row in found]
 
     def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
         heads = self.heads(None if group is None else [group])
