@@ -372,7 +372,7 @@ def _store(memory: Memory, file: Path | None, began: float) -> Iterator[Check]:
     else:
         yield "store", True, f"Neo4j {store.server} ({held}), {built}"
         missing = store.missing()
-        detail = f"not there or not online: {', '.join(missing)}; opening the store makes them"
+        detail = f"missing, broken or not online: {', '.join(missing)}; `kgray init` makes them again"
         yield "store indexes", not missing, detail if missing else "all constraints and indexes are online"
         store.check_writable()
         yield "store writable", True, "a transaction could write"

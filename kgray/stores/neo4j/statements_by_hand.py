@@ -26,10 +26,25 @@ NEW_META = """
 MERGE (m:KgrayMeta {id: 'kgray'})
 ON CREATE SET m.schema = $schema, m.embedder = $embedder, m.dimensions = $dimensions
 """
+# $names.
+CONSTRAINTS = "SHOW CONSTRAINTS YIELD name WHERE name IN $names RETURN name"
 # $names; those behind constraints included.
-INDEXES = "SHOW INDEXES YIELD name, state WHERE name IN $names RETURN name, state"
+INDEXES = """
+SHOW INDEXES YIELD name, entityType, labelsOrTypes, properties, state, populationPercent, failureMessage
+WHERE name IN $names
+RETURN name, entityType, labelsOrTypes, properties, state, populationPercent, failureMessage
+"""
+# Statements, by any process, that are making a constraint of ours.
+MAKING = """
+SHOW TRANSACTIONS YIELD currentQuery WHERE currentQuery STARTS WITH 'CREATE CONSTRAINT kgray_'
+RETURN currentQuery
+"""
+# $token: ends the transaction that bears it in its metadata.
+END = """
+SHOW TRANSACTIONS YIELD transactionId AS id, metaData WHERE metaData.kgray = $token
+TERMINATE TRANSACTIONS id YIELD message RETURN message
+"""
 PROBE = "CREATE (n:KgrayProbe) DELETE n"  # what is committed is nothing
-AWAIT_INDEXES = "CALL db.awaitIndexes($seconds)"
 
 # Locks the meta node: who takes a shard sees the map as it is. One row: the number of shards.
 LOCK_MAP = "MATCH (m:KgrayMeta {id: 'kgray'}) SET m.locked = true WITH m RETURN coalesce(m.shards, 1)"

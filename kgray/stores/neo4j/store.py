@@ -65,7 +65,7 @@ def open_neo4j(
     try:
         server = schema.probe(db)
         width = schema.prepare(db, embedder=embedder, dimensions=dimensions, create=create)
-        return Neo4jStore(db, server, dimensions=width, folder=folder)
+        return Neo4jStore(db, server, dimensions=width, folder=folder, complete=create)
     except BaseException:
         db.close()
         raise
@@ -79,11 +79,15 @@ class Neo4jStore(Store):
     remote = True
     schema_version = schema.VERSION
 
-    def __init__(self, db: Connection, server: str, *, dimensions: int, folder: Path | None) -> None:
+    def __init__(
+        self, db: Connection, server: str, *, dimensions: int, folder: Path | None, complete: bool
+    ) -> None:
+        """complete: whether constraints and indexes are known to be there."""
         self._db = db
         self.folder = folder
         self.server = server
         self.dimensions = dimensions
+        self._complete = complete
         self._held: Held | None = None
         self._adopting: dict[str, str] = {}  # group -> token of this process's copy into it
         self._local = threading.local()
@@ -92,6 +96,7 @@ class Neo4jStore(Store):
     def append(self, groups: Collection[str], work: Callable[[Appending], T]) -> T:
         # Each append is noted in a node of its thread. Where a retry finds it there, an earlier attempt was
         # committed, and its value, kept here, is returned.
+        self._make_complete()
         here, call, values = self._local.__dict__.setdefault("name", str(uuid4())), str(uuid4()), list[T]()
         self._threads.add(here)
 
@@ -108,6 +113,12 @@ class Neo4jStore(Store):
             return value
 
         return grouped.write(self._db, attempt)
+
+    def _make_complete(self) -> None:
+        """Repair the schema before the first write: without constraints, two processes may make one node."""
+        if not self._complete:
+            schema.repair(self._db)
+            self._complete = True
 
     def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
         found = self._db.rows(cypher.PENDING_GROUPS, mark=mark)
@@ -139,6 +150,7 @@ class Neo4jStore(Store):
     def writing(
         self, *, epoch: int | None = None, shard: int = 0, shards: int | None = None, shared: bool = False
     ) -> Iterator[int]:
+        self._make_complete()
         with ExitStack() as stack:
             if self.folder is not None and shard == 0 and not shared:
                 stack.enter_context(locks.ingesting(self.folder))
@@ -310,9 +322,8 @@ class Neo4jStore(Store):
         return named_group(group, self._adopting.get(group, ""))
 
     def missing(self) -> list[str]:
-        """Return the names of constraints and indexes that are missing or not online."""
-        found = self._db.alone(cypher.INDEXES, names=list(schema.RULES))
-        return sorted(schema.RULES.keys() - {name for name, state in found if state == "ONLINE"})
+        """Return the names of constraints and indexes that are missing, broken or not online."""
+        return sorted(schema.flaws_of(self._db))
 
     def check_writable(self) -> None:
         """Raise StoreError where the server refuses a write."""
