@@ -155,6 +155,10 @@ class SqliteStore(Store):
     def compact(self) -> bool:
         return self._db.compact()
 
+    def copy_to(self, path: Path, on_step: Callable[[], None]) -> None:
+        """Copy the store's file as of now to a new file, while others write; on_step: called every 10 MB."""
+        self._db.copy_to(path, on_step)
+
     def close(self) -> None:
         self._db.close()
 
