@@ -162,7 +162,7 @@ class SqliteStore(Store):
     def close(self) -> None:
         self._db.close()
 
-    def reading(self) -> AbstractContextManager[None]:
+    def reading(self, *, still: bool = False) -> AbstractContextManager[None]:  # noqa: ARG002 - it has snapshots
         return self._db.snapshot()
 
     def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
