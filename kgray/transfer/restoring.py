@@ -120,8 +120,8 @@ def _embedder(settings: Settings, found: Manifest, root: Root) -> Embedder:
     if (embedder.identity, embedder.dimensions or found.dimensions) != (found.embedder, found.dimensions):
         raise InputError(
             f"the backup at {root} was embedded with {found.embedder!r} ({found.dimensions} numbers a text), "
-            f"and the settings are for {embedder.identity!r} ({embedder.dimensions}): set the embedder of the "
-            f"backup"
+            f"and the settings are for {embedder.identity!r} ({embedder.dimensions}): set the embedder as it "
+            f"was"
         )
     embedder.dimensions = found.dimensions  # so that no server is asked for it
     return embedder

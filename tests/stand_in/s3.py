@@ -1,4 +1,4 @@
-"""A server on loopback that speaks a part of S3's protocol: HEAD, GET of a range, lists, PUT whole or in parts."""
+"""A server on loopback that speaks a part of S3's protocol: HEAD, GET of a range, lists, PUT in parts."""
 
 from __future__ import annotations
 
@@ -60,10 +60,7 @@ class _Asked(BaseHTTPRequestHandler):
         self.server.sent += len(body)
         if self.is_broken():
             return
-        if "partNumber" in asked:
-            self.server.parts[path][int(asked["partNumber"][0])] = body
-        else:
-            self.server.objects[path] = body
+        self.server.parts[path][int(asked["partNumber"][0])] = body
         self.answer(200, b"")
 
     def do_POST(self) -> None:
@@ -73,14 +70,14 @@ class _Asked(BaseHTTPRequestHandler):
             return
         if "uploads" in asked:
             self.server.parts[path] = {}
-            self.answer(200, b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>")
+            self.answer(200, _xml("InitiateMultipartUploadResult", "<UploadId>u</UploadId>"))
         else:
             parts = self.server.parts.pop(path)
             self.server.objects[path] = b"".join(parts[number] for number in sorted(parts))
-            self.answer(200, b"<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>")
+            self.answer(200, _xml("CompleteMultipartUploadResult", "<ETag>e</ETag>"))
 
     def content(self) -> bytes:
-        """Return what was sent. AWS_REQUEST_CHECKSUM_CALCULATION is to be when_required: else it is framed."""
+        """Return what was sent; the client must have AWS_REQUEST_CHECKSUM_CALCULATION=when_required."""
         return self.rfile.read(int(self.headers["Content-Length"]))
 
     def do_GET(self) -> None:
@@ -124,6 +121,10 @@ class _Asked(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
+
+
+def _xml(name: str, content: str) -> bytes:
+    return f"<{name}>{content}</{name}>".encode()
 
 
 @contextmanager
