@@ -356,11 +356,12 @@ class Store(Protocol):
     def compact(self) -> bool:
         """Clean erased bytes out of the files; False where a reader or a server's files prevent it."""
 
-    def reading(self) -> AbstractContextManager[None]:
+    def reading(self, *, still: bool = False) -> AbstractContextManager[None]:
         """Hold one snapshot for the reads inside it; nests.
 
         A server without snapshots raises Outrun at the end of the outermost block where a group that was scanned
         inside was recorded to meanwhile, or (if its runs of communities were) a run published: `at_one_moment`.
+        still: instead, writes to a group wait there from its first scan to the end of the block
         """
 
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
@@ -404,11 +405,11 @@ def shard_of(group: str, shards: int) -> int:
 def at_one_moment(store: Store, read: Callable[[], T]) -> T:
     """Return what `read` returns inside `Store.reading`; all its reads see one moment.
 
-    Run again, up to 20 times (Unavailable), where a store without snapshots was written meanwhile; inside
-    another `reading` once, because the outer block has to be repeated.
+    Run again where a store without snapshots was written meanwhile, the fourth time while its writers wait;
+    inside another `reading` once, because the outer block has to be repeated. Raises Unavailable.
     """
-    for _ in range(20):
-        with suppress(Outrun), store.reading():
+    for attempt in range(6):
+        with suppress(Outrun), store.reading(still=attempt > 2):
             return read()
     raise Unavailable("a group is written faster than it can be read: run it again")
 

@@ -1,8 +1,15 @@
-"""Copies a group from one store to another and compares the two; the source is not changed."""
+"""Copies a group from one store to another and compares the two; the source is not changed.
+
+The text of a group is what a copy is compared by, and what a backup keeps: lines of JSON. The first has the
+name and the counters of the group; each kind begins with a line of its own, and each row is an array of its
+values in the order of the kind's columns, bytes as base64. Equal groups have equal texts, on every store.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+from binascii import a2b_base64, b2a_base64
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -15,7 +22,7 @@ from kgray import times
 from kgray.derivation import dump
 from kgray.derivation.stored import View, records_of
 from kgray.errors import InputError, Locked, NotFound, StoreError
-from kgray.kinds import KINDS, Kind, Row
+from kgray.kinds import BY_NAME, KINDS, Kind, Row
 from kgray.ledger import dumped_episodes
 from kgray.ports import GroupHead, Store
 from kgray.reads import EPISODES_SINCE
@@ -49,26 +56,43 @@ def copy_group(source: OpenStore, target: OpenStore, group: str, *, on_row: OnRo
         if not head.named:
             raise NotFound(f"there is no group {group!r} in {source.shown}")
         already, moments = target.store.heads([group])[group].named, 0
-        ours = _summed(source.store, group, on_row) if already else Sum(head)
 
-        def verify() -> None:
+        def verify(ours: Sum, theirs: Sum) -> None:
             nonlocal moments
-            theirs = _summed(target.store, group, on_row)
-            if already and (different := ours.differing(theirs)):
-                raise StoreError(
-                    f"group {group!r} is in {target.shown} already, and not the same "
-                    f"({'; '.join(different[:3])}): nothing was changed; a copy needs a store that never had "
-                    f"the group"
-                )
             moments = _verified(source, target, group, ours, theirs)
 
         if already:
-            verify()
+            ours, theirs = (summed(side.store, group, on_row) for side in (source, target))
+            if different := ours.differing(theirs):
+                raise differs(target, group, "; ".join(different[:3]))
+            verify(ours, theirs)
         else:
-            # Closed whatever happens: a store that is scanned cannot be closed.
-            with closing(rows_of(source.store, group, head)) as scanned:
-                target.store.adopt(group, head, ours.passing(scanned, on_row), verify)
+            ours = take_over(target.store, group, head, rows_of(source.store, group, head), verify, on_row)
     return Copied(group=group, rows=dict(ours.counts), moments=moments, already=already)
+
+
+def take_over(
+    target: Store, group: str, head: GroupHead, rows: Generator[tuple[Kind[Any], Row], None, None],
+    verify: Callable[[Sum, Sum], None], on_row: OnRow,
+) -> Sum:  # fmt: skip
+    """Put a group into a store that never had it, inside `writing`; return the sum of its rows.
+
+    verify: gets the sums of the rows and of what is in the store then; if it raises, that is deleted
+    """
+    ours = Sum(group, head)
+    # Closed whatever happens: a store that is scanned cannot be closed.
+    with closing(rows):
+        passing = ours.passing(rows, on_row)
+        target.adopt(group, head, passing, lambda: verify(ours, summed(target, group, on_row)))
+    return ours
+
+
+def differs(target: OpenStore, group: str, how: str) -> StoreError:
+    """Return the refusal of a group that the target has with other rows."""
+    return StoreError(
+        f"group {group!r} is in {target.shown} already, and not the same ({how}): nothing was changed; a "
+        f"copy needs a store that never had the group"
+    )
 
 
 @contextmanager
@@ -88,10 +112,18 @@ def _held(source: OpenStore, target: OpenStore) -> Iterator[None]:
         raise InputError(f"the source and the target are one store, {source.shown}: name another target")
     with ExitStack() as stack:
         for side in (source, target):
-            try:
-                stack.enter_context(side.store.writing(shared=one_folder and side.store.remote))
-            except Locked as error:
-                raise Locked(f"{side.shown} is in use: {error}; run the copy when that has ended") from None
+            stack.enter_context(held_alone(side, shared=one_folder and side.store.remote))
+        yield
+
+
+@contextmanager
+def held_alone(side: OpenStore, *, shared: bool = False) -> Iterator[None]:
+    """Hold a store as its only writer; shared: as of `Store.writing`."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(side.store.writing(shared=shared))
+        except Locked as error:
+            raise Locked(f"{side.shown} is in use: {error}; run the command when that has ended") from None
         yield
 
 
@@ -115,10 +147,10 @@ def _digest(store: Store, group: str, known_at: Instant | None) -> str:
         return dump.digest(dump.rows(view, dumped_episodes(store, group, known_at)))
 
 
-def _summed(store: Store, group: str, on_row: OnRow) -> Sum:
+def summed(store: Store, group: str, on_row: OnRow = lambda: None) -> Sum:
     """Return the sum of a group's rows in one snapshot; `on_row` is called for each."""
     with store.reading():
-        found = Sum(store.heads([group])[group])
+        found = Sum(group, store.heads([group])[group])
         deque(found.passing(rows_of(store, group, found.head), on_row), maxlen=0)
     return found
 
@@ -131,30 +163,89 @@ def rows_of(store: Store, group: str, head: GroupHead) -> Generator[tuple[Kind[A
     """
     with store.reading():
         for kind in KINDS:
-            numbered = kind.log and kind.key[0] == "sequence"
+            place = kind.names.index("sequence") if kind.log else None
             for row in store.rows(kind.all, group):
-                if not numbered or row.sequence <= head.last:
+                if place is None or row[place] <= head.last:
                     yield kind, row
+
+
+def _base64(value: bytes) -> str:
+    return b2a_base64(value, newline=False).decode("ascii")
+
+
+_LINE = json.JSONEncoder(separators=(",", ":"), default=_base64)
+_WRITTEN: Mapping[str, Callable[[Any], Any]] = {"texts": tuple, "bytes": a2b_base64}
+# Of each kind: the indexes of the columns that JSON has other types for, and what restores them.
+_RESTORED = {
+    kind: [(n, _WRITTEN[column.type]) for n, column in enumerate(kind.columns) if column.type in _WRITTEN]
+    for kind in KINDS
+}
+
+
+def _line(value: object) -> bytes:
+    return _LINE.encode(value).encode("ascii") + b"\n"
+
+
+def head_in(line: bytes) -> GroupHead:
+    """Return the counters of a group from the first line of its text. Raises ValueError, KeyError."""
+    found = json.loads(line)
+    return GroupHead(named=True, last=found["last"], last_recorded=found["last_recorded"])
+
+
+def rows_in(lines: Iterable[bytes]) -> Generator[tuple[Kind[Any], Row], None, None]:
+    """Yield the rows of a group's text, whose first line was read before. Raises ValueError, KeyError."""
+    kind = KINDS[0]
+    for line in lines:
+        found = json.loads(line)
+        if isinstance(found, dict):
+            kind = BY_NAME[found["kind"]]
+            continue
+        for place, restore in _RESTORED[kind]:
+            if found[place] is not None:
+                found[place] = restore(found[place])
+        yield kind, kind.row(*found)
 
 
 @dataclass(slots=True)
 class Sum:
     """Sums of the rows read so far."""
 
+    group: str
     head: GroupHead
     counts: Counter[str] = field(default_factory=lambda: Counter({"group": 1}))  # by shown name of the kind
-    hashes: dict[str, str] = field(default_factory=dict)  # SHA-256 of the rows of a kind
+    hashes: dict[str, str] = field(default_factory=dict)  # SHA-256 of the lines of a kind
     _of_kind: Counter[str] = field(default_factory=Counter)
+    _text: Any = field(default_factory=hashlib.sha256, compare=False, repr=False)
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self._of_kind.total()
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the group's text, in hex."""
+        return str(self._text.hexdigest())
 
     def passing(
-        self, rows: Iterable[tuple[Kind[Any], Row]], on_row: OnRow = lambda: None
-    ) -> Iterator[tuple[Kind[Any], Row]]:
-        """Yield the same rows while counting and hashing them; on_row: called for each."""
+        self, rows: Iterable[tuple[Kind[Any], Row]], on_row: OnRow = lambda: None,
+        write: Callable[[bytes], object] = lambda _: None,
+    ) -> Iterator[tuple[Kind[Any], Row]]:  # fmt: skip
+        """Yield the same rows while counting and hashing them; write: called with each line of the text."""
+
+        def add(line: bytes) -> None:
+            self._text.update(line)
+            write(line)
+
+        head = self.head
+        add(_line({"group": self.group, "last": head.last, "last_recorded": head.last_recorded}))
         for kind, found in groupby(rows, key=itemgetter(0)):
             hashed = hashlib.sha256()
+            add(_line({"kind": kind.name}))
             for _, row in found:
-                # The repr of a tuple of texts, numbers and bytes is complete and always the same.
-                hashed.update(repr(tuple(row)).encode("utf-8", "surrogatepass"))
+                line = _line(row)
+                hashed.update(line)
+                add(line)
                 self._of_kind[kind.name] += 1
                 self.counts[called(kind)] += 1
                 on_row()

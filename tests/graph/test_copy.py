@@ -107,7 +107,7 @@ def lived(store: Store, prefix: str) -> Engine:
 
 def summed(store: Store, group: str) -> Sum:
     """Return the sum of a group's export."""
-    found = Sum(replace(store.heads([group])[group], removals=0))  # each store counts its own
+    found = Sum(group, replace(store.heads([group])[group], removals=0))  # each store counts its own
     for _ in found.passing(rows_of(store, group, found.head)):
         pass
     return found
@@ -250,7 +250,7 @@ def test_a_copy_is_refused_where_it_cannot_be_one(ways):
     )
     with pytest.raises(InputError, match="same embedder"):
         copy_group(source, other, group)
-    with source.store.writing(), pytest.raises(Locked, match="run the copy when that has ended"):
+    with source.store.writing(), pytest.raises(Locked, match="run the command when that has ended"):
         copy_group(opened(ways[0]), target, group)
     with pytest.raises(InputError, match="one store"):
         copy_group(source, source, group)

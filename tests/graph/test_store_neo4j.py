@@ -45,6 +45,7 @@ from tests.graph.by_hand import (
 from tests.graph.by_hand import ask as asked_for
 from tests.graph.engine import SMALL, Engine, engine_on, in_group, triples, works
 from tests.graph.stores import Neo4jStores, opened
+from tests.waiting import HANGS_S
 
 pytestmark = pytest.mark.neo4j
 
@@ -498,6 +499,27 @@ def test_what_a_commit_met_is_read_again_until_it_is_of_one_moment(stores, group
             return mentions, len(all_of(store, kinds.EVIDENCE, group))
 
         assert at_one_moment(store, read) == (3, 3)
+
+
+def test_commits_without_a_pause_wait_while_a_group_is_read(stores, group):
+    """Each try meets a commit, until commits to the group wait; all of them are made in the end."""
+    store, writer = stores.open(), stores.open()
+    commits: list[threading.Thread] = []
+
+    def read():
+        mentions = len(all_of(store, kinds.MENTIONS, group))
+        number = len(commits)
+        told = threading.Thread(target=tell, args=(writer, f"Al {number}", "two"), kwargs={"group": group})
+        commits.append(told)
+        told.start()
+        told.join(HANGS_S if number < 3 else 0.5)  # the fourth waits for this block
+        return mentions, len(all_of(store, kinds.EVIDENCE, group)), told.is_alive()
+
+    with writer.writing():
+        tell(writer, "Al", "one", group=group)
+        assert at_one_moment(store, read) == (4, 4, True)
+        commits[-1].join(HANGS_S)
+    assert len(all_of(store, kinds.EVIDENCE, group)) == 5
 
 
 def test_a_fact_that_ends_at_no_entity_changes_nothing(stores, group):

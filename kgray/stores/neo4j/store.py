@@ -247,24 +247,24 @@ class Neo4jStore(Store):
         return False  # a server's files, logs and backups are its own (docs/neo4j.md, "Removal")
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self, *, still: bool = False) -> Iterator[None]:
         """See that nothing is written while this thread reads inside it; nests.
 
         Each statement sees what is committed when it runs, and a commit becomes visible bit by bit. So the
         record time and the removals of a group that is scanned (and its runs of communities, where these
-        are) are read, under its lock, before the first scan and at the end.
+        are) are read, under its lock, before the first scan and at the end. still: it stays locked between
         """
         if getattr(self._local, "scanned", None) is not None:
             yield
             return
-        self._local.scanned = scanned = dict[tuple[str, bool], tuple[object, ...]]()
-        try:
+        with ExitStack() as stack:
+            self._local.locking = stack.enter_context(self._db.transaction()) if still else None
+            self._local.scanned = scanned = dict[tuple[str, bool], tuple[object, ...]]()
+            stack.callback(setattr, self._local, "scanned", None)
             yield
             for (group, runs), before in scanned.items():
                 if self._settled(group, runs=runs) != before:
                     raise Outrun(f"group {group!r} was written while it was read: run it again")
-        finally:
-            self._local.scanned = None
 
     def _settled(self, group: str, *, runs: bool) -> tuple[object, ...]:
         """Return what tells that a group, or one of its runs, changed; under the lock that writers hold."""
@@ -276,7 +276,8 @@ class Neo4jStore(Store):
             published = statements.read_rows(ask, _RUNS, self._named(group), ()) if runs else ()
             return (*head, *published)
 
-        return self._db.write(work)
+        locking: Running | None = self._local.locking
+        return self._db.write(work) if locking is None else work(locking)
 
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
         wanted = sorted(set(groups or ()))

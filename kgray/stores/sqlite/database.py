@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -21,6 +21,7 @@ import apsw
 
 from kgray.errors import NoSpace, StoreError, Unavailable
 from kgray.kinds import R, Read, Row
+from kgray.locks import for_owner, sync
 from kgray.ports import shard_of
 from kgray.reads import READS
 from kgray.rows import pack
@@ -29,6 +30,7 @@ from kgray.stores.sqlite import statements as sql
 
 _CHECK_S = 1.0  # of a file before it is written to: 1.7 GB that the system has in memory
 _WRITER_MB = 32  # page cache of the writing connection, which no search uses
+_COPY_PAGES = 2_500  # of a step of a copy: 10 MB
 _READERS = 4  # connections that read: one is enough until a thread reads for seconds
 
 
@@ -152,6 +154,24 @@ class Database:
                 self._writer.execute(sql.SET_META, ("cut", erased))
                 cut_log(self._writer, patience_s=self.patience_s)
         return whole
+
+    def copy_to(self, path: Path, on_step: Callable[[], None]) -> None:
+        """Copy the file as of one moment to a new one, by SQLite's backup interface, while others write.
+
+        on_step: called every _COPY_PAGES pages. Raises StoreError where the copy is damaged, NoSpace.
+        """
+        with self.snapshot(), self._reading() as reader, explained(path):
+            os.close(for_owner(str(path), os.O_RDWR | os.O_CREAT | os.O_EXCL))
+            one(reader, sql.META, ("epoch",))  # The snapshot begins here: no write makes the copy begin anew.
+            with closing(apsw.Connection(str(path))) as made:
+                made.pragma("synchronous", "OFF")
+                with made.backup("main", reader, "main") as copying:
+                    while not copying.done:
+                        copying.step(_COPY_PAGES)
+                        on_step()
+                if (found := made.pragma("quick_check", 1)) != "ok":
+                    raise StoreError(_DAMAGED.format(path=self.path, error=found))
+            sync(path)
 
     @contextmanager
     def _reading(self) -> Iterator[apsw.Connection]:

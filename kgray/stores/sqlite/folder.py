@@ -96,18 +96,38 @@ def _make(path: Path, embedder: str, dimensions: int) -> None:
             connection.pragma("user_version", schema.VERSION)
         connection.close()
         made.chmod(locks.OWNER_FILE)
-        try:  # give it its name, unless another process was first
-            with suppress(FileExistsError):
-                os.link(made, path)
-        except OSError:  # a file system without hard links
-            if not path.exists():
-                made.rename(path)
+        put_in_place(made, path)
     finally:
         for left in (made, Path(name + "-wal"), Path(name + "-shm")):
             left.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
+
+
+def install(made: Path, folder: Path) -> bool:
+    """Make a complete file the store of a data folder, which has none; else return False.
+
+    A log that a lost store left behind is deleted: SQLite would apply it to the new file.
+    """
+    path = folder / schema.FILE
+    with explained(path):
+        if path.exists():
+            return False
+        for end in ("-wal", "-shm"):
+            path.with_name(path.name + end).unlink(missing_ok=True)
+        return put_in_place(made, path)
+
+
+def put_in_place(made: Path, path: Path) -> bool:
+    """Give a complete file its name; False where there is a file of this name: another process was first."""
+    try:
+        os.link(made, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links
+        if path.exists():
+            return False
+        made.rename(path)
+    locks.sync(path.parent)
+    return True
 
 
 def _check_header(path: Path) -> None:

@@ -155,10 +155,14 @@ class SqliteStore(Store):
     def compact(self) -> bool:
         return self._db.compact()
 
+    def copy_to(self, path: Path, on_step: Callable[[], None]) -> None:
+        """Copy the store's file as of now to a new file, while others write; on_step: called every 10 MB."""
+        self._db.copy_to(path, on_step)
+
     def close(self) -> None:
         self._db.close()
 
-    def reading(self) -> AbstractContextManager[None]:
+    def reading(self, *, still: bool = False) -> AbstractContextManager[None]:  # noqa: ARG002 - it has snapshots
         return self._db.snapshot()
 
     def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:

@@ -1,0 +1,145 @@
+"""Makes backups: all groups of a store, or some, as of one moment, while others write to it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from kgray import locks, times
+from kgray.errors import InputError, NotFound
+from kgray.intake.remote import RemoteFile
+from kgray.kinds import OWN
+from kgray.ports import Store, at_one_moment
+from kgray.settings import CONFIG_NAME, portable_toml
+from kgray.stores.sqlite import FILE, SqliteStore, open_sqlite
+from kgray.transfer.backup_files import (
+    MANIFEST,
+    SCHEMA,
+    GroupEntry,
+    Manifest,
+    Root,
+    hashed,
+    opened,
+    root_at,
+    write_manifest,
+    written,
+)
+from kgray.transfer.copying import OnRow, Sum, rows_of, summed
+from kgray.wiring import OpenStore
+
+_UNFINISHED = "unfinished"  # the folder, in that of a backup, where its files are made
+_BUFFER = 1 << 20
+_LEVEL = 1  # of gzip
+_Entries = dict[str, GroupEntry]
+
+
+def backup(
+    source: OpenStore, to: str, groups: Sequence[str] = (), *, on_row: OnRow = lambda: None
+) -> Manifest:
+    """Copy all groups, or some, to a folder that is new or empty, or to a URL, while others write.
+
+    on_row: called for each row that is read
+
+    An embedded store is copied as of one moment; on a server each group is, at a moment of its own. Raises
+    NotFound; InputError where there is a backup already, or anything else; StoreError, NoSpace, Unavailable.
+    """
+    root, store, store_sha256 = root_at(to), source.store, None
+    with _target(root) as folder:
+        if isinstance(store, SqliteStore) and isinstance(folder, Path) and not groups:
+            entries, store_sha256 = _copied(store, source.embedder.identity, folder, on_row)
+        else:
+            entries = _exported(source, groups, folder, on_row)
+        config = source.folder / CONFIG_NAME
+        if config.is_file():
+            with written(folder / CONFIG_NAME) as out:
+                out.write(portable_toml(config).encode())
+        manifest = Manifest(
+            made_at=times.to_datetime(times.now()).isoformat(),
+            embedder=source.embedder.identity,
+            dimensions=store.dimensions,
+            schema=SCHEMA,
+            store_sha256=store_sha256,
+            groups=entries,
+        )
+        write_manifest(folder, manifest)
+    return manifest
+
+
+@contextmanager
+def _target(root: Root) -> Iterator[Root]:
+    """Yield where the files of a backup are made; at the end all are in place, the manifest last."""
+    with suppress(FileNotFoundError), opened(root / MANIFEST):
+        raise InputError(f"there is a backup at {root} already: name another place")
+    if isinstance(root, RemoteFile):
+        yield root  # a file is there once it is complete, and the manifest is written last
+        return
+    with locks.explained(root, "made"):
+        there = {path.name for path in root.iterdir()} if root.exists() else set()
+        if there and _UNFINISHED not in there:
+            raise InputError(f"{root} is not empty: name a new folder for the backup")
+        locks.make_folder(root)
+    try:
+        with locks.staging(root / _UNFINISHED) as folder:
+            yield folder
+            with locks.explained(root):
+                made = {path.name for path in folder.iterdir()} - {locks.LOCK, MANIFEST}
+                for name in (*sorted(made), MANIFEST):
+                    (folder / name).replace(root / name)
+                locks.sync(root)
+    except BaseException:
+        with suppress(OSError):
+            root.rmdir()  # unless something is in it
+        raise
+
+
+def names_of(store: Store) -> list[str]:
+    """Return the names of all groups, the store's own among them where it has rows."""
+    return [*store.heads(), *[OWN] * store.heads([OWN])[OWN].named]
+
+
+def _copied(store: SqliteStore, embedder: str, folder: Path, on_row: OnRow) -> tuple[_Entries, str]:
+    """Copy the file of an embedded store; return the groups in the copy, and the SHA-256 of the file."""
+    store.copy_to(folder / FILE, on_row)
+    copy = open_sqlite(folder, embedder=embedder, dimensions=store.dimensions, create=False)
+    with closing(copy):
+        sums = {name: summed(copy, name, on_row) for name in names_of(copy)}
+    entries = {name: GroupEntry(rows=found.rows, sha256=found.sha256) for name, found in sums.items()}
+    return entries, hashed(folder / FILE)
+
+
+def _exported(source: OpenStore, groups: Sequence[str], folder: Root, on_row: OnRow) -> _Entries:
+    """Write a file for each group; one that is removed meanwhile is left out."""
+    store, found = source.store, _Entries()
+    with ExitStack() as stack:
+        if not store.remote:
+            stack.enter_context(store.reading())  # one moment for all
+        there = names_of(store)
+        if missing := sorted(set(groups) - set(there)):
+            raise NotFound(f"there is no group {missing[0]!r} in {source.shown}")
+        for number, group in enumerate(sorted(set(groups)) or there, 1):
+            name = f"rows-{number:06}.jsonl.gz"
+            entry = at_one_moment(store, partial(_export, store, group, folder, name, on_row))
+            if entry is not None:
+                found[group] = entry
+    return found
+
+
+def _export(store: Store, group: str, folder: Root, name: str, on_row: OnRow) -> GroupEntry | None:
+    """Write the file of a group anew; None: the group is not there any more."""
+    found = Sum(group, store.heads([group])[group])
+    if not found.head.named:
+        return None
+    with (
+        closing(rows_of(store, group, found.head)) as rows,
+        written(folder / name) as raw,
+        gzip.GzipFile("", "wb", _LEVEL, raw, mtime=0) as packed,
+        io.BufferedWriter(cast(Any, packed), _BUFFER) as out,
+    ):
+        deque(found.passing(rows, on_row, out.write), maxlen=0)
+    return GroupEntry(rows=found.rows, sha256=found.sha256, file=name)
