@@ -19,8 +19,25 @@ from kgray.graph import Entity, Fact
 from kgray.kinds import EPISODES, KINDS, OPERATIONS, EpisodeRow, Key, Kind, Row
 from kgray.ledger import pending
 from kgray.ports import Appending, GroupHead, Matrix, Patch, RowChanges, Store, Vector
-from kgray.record_rows import EntryRecords, NameVector, TextVector, search_columns
-from kgray.records import Draft, Evidence, Extraction, Mention, Operation, Value, canonical
+from kgray.record_rows import (
+    EntryRecords,
+    Judgements,
+    NameVector,
+    TextVector,
+    judged_column,
+    search_columns,
+)
+from kgray.records import (
+    Declaration,
+    Draft,
+    Evidence,
+    Extraction,
+    Mention,
+    Operation,
+    Value,
+    Verdict,
+    canonical,
+)
 from kgray.stores.sqlite import SqliteStore, open_sqlite
 from kgray.words import term, words
 
@@ -133,6 +150,17 @@ def told(
         },
         group=group,
     )
+
+
+def with_judgements(
+    commit: RowChanges, *, declarations: Sequence[Declaration] = (), verdicts: Sequence[Verdict] = ()
+) -> RowChanges:
+    """Return a commit of `told` that records declarations and verdicts too."""
+    at = commit.recorded_at or 0
+    judgements = Judgements([(one, at) for one in declarations], [(one, at) for one in verdicts])
+    (row,) = commit.puts[kinds.RECORDS]
+    judged = kinds.RecordRow(*row)._replace(timed=at, judged=judged_column(judgements))
+    return replace(commit, puts={**commit.puts, kinds.RECORDS: [judged]})
 
 
 def changes(

@@ -261,7 +261,7 @@ def test_an_embedder_that_hangs_is_waited_for_once_and_only_where_something_is_l
 ) -> None:
     """R27: also where an earlier removal has left something that still waits."""
     for module in (committer, correct):
-        monkeypatch.setattr(module, "EMBEDDER_S", 0.01)
+        monkeypatch.setattr(module, "EMBEDDER_S", 0.3)
     engine, embedder = with_two_removals(tmp_path), Refusing()
     parts = replace(engine.parts, embedder=embedder)
     with engine.store.writing():

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kgray import reads
 from kgray.backends.hashing import HashingEmbedder
 from kgray.backends.rules.extractor import RulesExtractor
 from kgray.errors import InputError
@@ -181,12 +182,20 @@ def test_what_is_not_asked_for_finds_nothing_counts_for_nothing_and_is_not_read(
     engine = reader(stores)
     engine.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID)))
     monkeypatch.setattr(indexing, "EXACT_BYTES", 0)
-    exact, reads = indexing.VectorReads.exact, []
-    monkeypatch.setattr(indexing.VectorReads, "exact", lambda *of: [reads.append(of), exact(*of)][1])
+    rows, asked = engine.store.rows, list[str]()
+
+    def noted(read: Any, *more: Any) -> Any:
+        asked.append(read.name)
+        return rows(read, *more)
+
+    monkeypatch.setattr(engine.store, "rows", noted)
     for recipe in ("paper", "hybrid"):
         for method in ("bm25", "cosine", "sparse"):
+            asked.clear()
             found = hits(engine, "Where works a bicyclist, Marta?", recipe=recipe, methods=(method,))
             assert {used for hit in found for used in hit.methods} == {method}
+            vectors = {reads.VECTORS_AT.name, reads.NAME_VECTORS_AT.name} & {*asked}
+            assert bool(vectors) == (method == "cosine")
 
 
 @EMBEDDED
