@@ -14,6 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kgray import ledger, spans, times
@@ -35,6 +36,7 @@ LIVE_LATELY_S = 10.0
 # episode, each of about a millisecond. (least, median) of the latest, which a busy loop lengthens.
 AT_ONCE_S = 0.01, 0.05
 _LOOK_S = 0.25  # seconds between two looks for new entries and for a request to stop
+_SOON_S = 0.05  # the same while there is room in the window, and nothing that is known of to take
 _ALL_S = 30.0  # between two looks at all that is pending, not only at what was appended lately
 # Entries that a group may have at its turn, so that its state, once loaded, is used for several episodes; but
 # not more than a quarter of the window. Another group waits for so many of each group before it.
@@ -70,29 +72,39 @@ class Runner:
         """
         self.totals = Totals()
         try:
-            await self._go(lambda group: groups is None or group in groups, stop, on_step, room)
+            await self._go(
+                lambda: WindowedRun(
+                    self, self._parts, lambda group: groups is None or group in groups, stop, on_step, room
+                )
+            )
         except Unavailable:
             if not stop():
                 raise  # after a request to stop an outage is no error: nobody waits for the model
         return self.totals
 
     async def serve(
-        self, *, mine: Takes = lambda _: True, stop: Stop = lambda: False, on_step: OnStep = lambda *_: None
+        self, *, shard: int | None = None, stop: Stop = lambda: False, on_step: OnStep = lambda *_: None
     ) -> None:
-        """Carry out pending entries and those that arrive, until `stop()` is true; raises as `run` does."""
+        """Carry out pending entries and those that arrive, until `stop()` is true; raises as `run` does.
+
+        shard: only those of the groups of one shard (None = all).
+        """
         while not stop():
-            await self._go(mine, stop, on_step)
-            await asyncio.sleep(_LOOK_S)
+            await self._go(
+                lambda: WindowedRun(
+                    self, self._parts, lambda _: True, stop, on_step, boundless, shard=shard, serves=True
+                )
+            )
 
     def in_flight(self) -> int:
         """Return how many entries are in the window now."""
         run = self._run  # read once: other threads call this too
         return run.in_flight if run is not None else 0
 
-    async def _go(self, takes: Takes, stop: Stop, on_step: OnStep, room: Room = boundless) -> None:
+    async def _go(self, new_run: Callable[[], WindowedRun]) -> None:
         await self.committer.forget_stale()
         while True:
-            run = self._run = WindowedRun(self, self._parts, takes, stop, on_step, room)
+            run = self._run = new_run()
             try:
                 with garbage_collected_rarely():
                     await run.go()
@@ -118,16 +130,21 @@ class Runner:
 
 
 class WindowedRun:
-    """One run: its windows and its tasks. A run ends when nothing is pending, or at a request to stop."""
+    """One run: its windows and its tasks. It ends when nothing is pending, or at a request to stop.
+
+    shard: only the groups of one (None = all). serves: it ends only at a request to stop.
+    """
 
     def __init__(
-        self, runner: Runner, parts: Parts, takes: Takes, stop: Stop, on_step: OnStep, room: Room
-    ) -> None:
+        self, runner: Runner, parts: Parts, takes: Takes, stop: Stop, on_step: OnStep, room: Room,
+        *, shard: int | None = None, serves: bool = False,
+    ) -> None:  # fmt: skip
         self.parts, self.stop, self.committer = parts, stop, runner.committer
         self.gate, self.totals, self.watch = Gate(parts.streams), runner.totals, runner.watch
         self.took: deque[float] = deque(maxlen=32)  # seconds of the latest extractions
         self.judged: deque[float] = deque(maxlen=32)  # and of the latest questions
         self._runner, self._takes, self._on_step, self._room = runner, takes, on_step, room
+        self._shard, self._serves = shard, serves
         self._windows: dict[str, GroupWindow] = {}
         self._withdrawn: dict[str, asyncio.Task[list[tuple[int, str]]]] = {}  # retractions and removals
         self._taken = 0
@@ -137,7 +154,8 @@ class WindowedRun:
         self._mark, self._all_at = 0, -_ALL_S  # of the look for what was appended; when it last saw all
         self._tail: int | None = None  # number of entries taken when the end of the backlog came in sight
         self._live_at = -LIVE_LATELY_S
-        self._looked_at = self._asked_at = -_LOOK_S
+        self._looked_at = self._filled_at = -_LOOK_S
+        self._rested = -1  # how many entries were taken when everything was seen, and nothing was left to do
         self._tasks: set[asyncio.Task[Any]] = set()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -168,22 +186,26 @@ class WindowedRun:
         """Carry out what is pending."""
         grace: float | None = None
         while grace is None or time.monotonic() < grace:
-            await self._withdraw()
+            await self._look()
             if grace is None and self.stop():
                 grace = time.monotonic() + GRACE_S
             if grace is None:
                 await self._fill()
             await self._hold_refused()
             await self._end_withdrawn()
-            if not (self._heads() or self._withdrawn):
+            if not (self._heads() or self._withdrawn) and (grace is not None or self._rested != self._taken):
                 await self.committer.outbox.flush()
                 if await self._hold_refused():
                     continue
                 # Posted entries stay pending until they are durable, and may have hidden later ones.
-                if await self._withdraw(anyway=True):
+                if await self._look(everything=True):
                     continue
-                if grace is not None or not await self._fill(anyway=True):
+                if grace is not None:
                     return
+                if not await self._fill():
+                    if not self._serves:
+                        return
+                    self._rested = self._taken
             await self._wait(None if grace is None else max(0.0, grace - time.monotonic()))
 
     async def _wait(self, left: float | None) -> None:
@@ -237,34 +259,51 @@ class WindowedRun:
         """How many entries are in the windows."""
         return sum(len(window.items) for window in list(self._windows.values()))
 
-    async def _withdraw(self, *, anyway: bool = False) -> int:
-        """Begin the retractions and removals that were requested; return in how many groups (R27).
+    async def _look(self, *, everything: bool = False) -> int:
+        """See what was appended, held and asked for, every _LOOK_S seconds; what costs in proportion to it.
 
-        They do not wait for what is pending. What is in flight in their groups is dropped first, and taken
-        again after them; other groups go on. Unless `anyway`, it looks only every _LOOK_S seconds.
+        Begins the retractions and removals that were requested; returns in how many groups (R27). They do not
+        wait for what is pending. What is in flight in their groups is dropped first, and taken again after
+        them; other groups go on. everything: look now, also at what was appended before the last look.
         """
-        now = time.monotonic()
-        if not anyway and now - self._asked_at < _LOOK_S:
+        now, store, shard = time.monotonic(), self.parts.store, self._shard
+        is_idle = not any(self._lanes) and self._room_left() >= max(1, self._width() // 8)
+        if not everything and now - self._looked_at < (_SOON_S if is_idle and self._windows else _LOOK_S):
             return 0
-        self._asked_at = now
-        store, before = self.parts.store, len(self._withdrawn)
-        self._runner.holds = await off_the_loop(store, lambda: ledger.held(store))
+        everything = everything or now - self._all_at >= _ALL_S
+        mark = 0 if everything else self._mark  # of what was appended before the last look
+        ask = partial(store.newly_pending, mark, shard)
+        found, self._mark = await off_the_loop(store, ask, much=everything)
+        self._looked_at = time.monotonic()
+        if everything:
+            self._all_at = self._looked_at
+        for group, live in found.items():
+            self._queue(group, live=live)
+        if any(self._lanes) or self._windows or self._runner.holds:
+            self._runner.holds = await off_the_loop(store, lambda: ledger.held(store))
+            await self._see_the_end(self.in_flight + self._posted())
+        before = len(self._withdrawn)
+        if found or everything:  # what asks for a withdrawal was appended, too
+            for group in await off_the_loop(store, partial(store.withdrawing, shard)):
+                self._withdraw(group)
+        return len(self._withdrawn) - before
 
-        async def withdraw(group: str, window: GroupWindow | None) -> list[tuple[int, str]]:
+    def _withdraw(self, group: str) -> None:
+        """Begin the retractions and removals of a group, unless that is done already."""
+
+        async def withdraw(window: GroupWindow | None) -> list[tuple[int, str]]:
             if window is not None:
                 await window.discard()
             return await self.committer.withdraw(group)
 
-        for group in await off_the_loop(store, store.withdrawing):
-            hold = self._runner.holds.get(group)
-            # An episode at which its group is held is in no removal's way.
-            is_held_elsewhere = hold is not None and hold.sequence > 0 and self._takes(group)
-            if group not in self._withdrawn and (self._may_take(group) or is_held_elsewhere):
-                window = self._windows.pop(group, None)
-                self._withdrawn[group] = self.spawn(withdraw(group, window))
-                if window is not None:
-                    self._queue(group, live=True)
-        return len(self._withdrawn) - before
+        hold = self._runner.holds.get(group)
+        # An episode at which its group is held is in no removal's way.
+        is_held_elsewhere = hold is not None and hold.sequence > 0 and self._takes(group)
+        if group not in self._withdrawn and (self._may_take(group) or is_held_elsewhere):
+            window = self._windows.pop(group, None)
+            self._withdrawn[group] = self.spawn(withdraw(window))
+            if window is not None:
+                self._queue(group, live=True)
 
     async def _end_withdrawn(self) -> None:
         for group, task in list(self._withdrawn.items()):
@@ -296,28 +335,27 @@ class WindowedRun:
         if window is not None and not (window.items or window.posted or window.head):
             del self._windows[group]
 
-    async def _fill(self, *, anyway: bool = False) -> int:
-        """Take entries into the window until it is full or nothing more is pending; return how many.
+    def _posted(self) -> int:
+        """Return how many entries wait for the writer: they are in memory too."""
+        return sum(window.posted for window in self._windows.values())
 
-        Groups with live entries go first, then by turn. Unless `anyway`, it looks only every _LOOK_S seconds
-        or when an eighth of the window is free: once per commit would ask the store too often.
+    def _width(self) -> int:
+        return min(self.parts.window, self._room())
+
+    def _room_left(self) -> int:
+        """Return how many entries may be taken; while the writer is slow, no more are."""
+        return self._width() - max(self.in_flight, self._posted())
+
+    async def _fill(self) -> int:
+        """Take entries into the window until it is full or nothing more is known of; return how many.
+
+        Groups with live entries go first, then by turn. It waits until an eighth of the window is free, or
+        _LOOK_S seconds: once per commit would ask the store too often.
         """
-        # Entries that wait for the writer are in memory too: while it is slow, no more are taken.
-        posted = sum(window.posted for window in self._windows.values())
-        width = min(self.parts.window, self._room())
-        room, now = width - max(self.in_flight, posted), time.monotonic()
-        due = now - self._looked_at >= _LOOK_S or room >= max(1, width // 8)
-        if room <= 0 or not (anyway or due):
+        room, width, now = self._room_left(), self._width(), time.monotonic()
+        if room <= 0 or (room < max(1, width // 8) and now - self._filled_at < _LOOK_S):
             return 0
-        self._looked_at = now
-        everything, store = anyway or now - self._all_at >= _ALL_S, self.parts.store
-        mark = 0 if everything else self._mark  # of what was appended before the last look
-        found, self._mark = await off_the_loop(store, lambda: store.newly_pending(mark), much=everything)
-        if everything:
-            self._all_at = time.monotonic()
-        for group, live in found.items():
-            self._queue(group, live=live)
-        await self._see_the_end(self.in_flight + posted)
+        self._filled_at = now
         if self._lanes[False]:
             self._live_at = now
         free = {False: room, True: room - width // LIVE_SHARE}  # places by lane: bulk or not
@@ -342,7 +380,8 @@ class WindowedRun:
     async def _see_the_end(self, taken: int) -> None:
         """Note where the end of the backlog begins: from there the longest texts go first."""
         store, few = self.parts.store, 2 * self.parts.streams
-        if await off_the_loop(store, lambda: store.pending_count(most=taken + few + 1)) > taken + few:
+        ask = partial(store.pending_count, shard=self._shard, most=taken + few + 1)
+        if await off_the_loop(store, ask) > taken + few:
             self._tail = None
         elif self._tail is None:
             self._tail = self._taken

@@ -281,6 +281,7 @@ class Store(Protocol):
     schema_version: int  # of the stored data; data of another version is refused
     dimensions: int  # numbers a vector
     batch: int  # most changes that a run applies together: appends wait until they are written
+    lanes: int  # how many batches, of different groups, it pays to apply side by side
     remote: bool  # calls wait for a server, so a run makes them in another thread
 
     def append(self, groups: Collection[str], work: Callable[[Appending], T]) -> T:
@@ -289,20 +290,24 @@ class Store(Protocol):
         It may run again; its last result is returned. What it appends is never appended twice.
         """
 
-    def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
+    # Of what is pending, `shard` asks for the groups of one shard, without slots that are being moved; None: all.
+
+    def newly_pending(self, mark: Instant, shard: int | None = None) -> tuple[dict[str, bool], Instant]:
         """Return the groups with anything pending that were appended to since a mark, sorted; and the next mark.
 
         True: some of it is live. mark: what the last call returned; 0: all. What an append took long to commit
-        may be missed: ask for all now and then. Takes time in proportion to what it returns.
+        may be missed: ask for all now and then. Takes time in proportion to the slots and what it returns.
         """
 
-    def withdrawing(self) -> list[str]:
+    def withdrawing(self, shard: int | None = None) -> list[str]:
         """Return the groups with a retraction or removal that was requested and not carried out, sorted."""
 
     def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
         """Return what is next behind a sequence, in the group's order: (sequence, whether it is an episode)."""
 
-    def pending_count(self, group: str | None = None, *, most: int = 1 << 62) -> int:
+    def pending_count(
+        self, group: str | None = None, *, shard: int | None = None, most: int = 1 << 62
+    ) -> int:
         """Return how many entries are pending, in one group or in all; more than `most` need not be counted."""
 
     def said_before(self, episode: Episode, limit: int) -> list[Episode]:
@@ -314,29 +319,46 @@ class Store(Protocol):
     def writing(
         self, *, epoch: int | None = None, shard: int = 0, shards: int | None = None, shared: bool = False
     ) -> AbstractContextManager[int]:
-        """Hold a shard, or all, for writing; yields the fencing epoch that `apply` is checked against (R23).
+        """Hold the slots of a shard, or all, for writing; yields the fencing epoch of the hold (R23).
 
-        `shard_of` maps a group to its shard, which has an epoch of its own. An embedded store may hold several
-        side by side, each in a context of its own; one on a server holds one at a time, or all.
+        Taking a shard ends every move of its slots that is not complete (`moving`). An embedded store may hold
+        several shards side by side, each in a context of its own; one on a server holds one at a time, or all.
 
         epoch   None: a new one, so that every older writer of the shard is stale; else that one, which must
                 still be its newest: for a restarted writer that continues for the run that it served
-        shards  how many there are; the store keeps the number, and changes it only while nobody holds one.
-                None: take all that there are, or none
+        shards  how many there are; the store keeps the number, and changes it only while nobody holds one:
+                then slot n is of shard n % shards. None: take all that there are, or none
         shared  of a store on a server: another store in this process holds the data folder's ingest lock
 
         Raises Locked, naming the holder's pid, where another process holds the data folder or a shard;
         StoreError where others hold shards of another number; StaleWriter where the epoch is not the newest.
         """
 
-    def apply(self, changes: Sequence[RowChanges]) -> None:
+    def moving(self, slots: Collection[int], shard: int) -> AbstractContextManager[None]:
+        """Hand slots over to a shard, which may be a new one: the next number.
+
+        Inside, nobody who asks for the pending work of a shard finds any of theirs, and their owner may still
+        write what it has decided. At the end their epochs are raised, and they are the shard's: what the
+        former owner sends from then on changes nothing (StaleWriter), and who holds the shard finds what is
+        pending. Left by an error, they stay where they were. Those of a process that was killed inside stay
+        marked until they are moved again, or their shard is taken.
+
+        Raises StoreError for a shard that cannot be; StaleWriter at the end, where the shard of a slot was
+        taken meanwhile.
+        """
+
+    def apply(self, changes: Sequence[RowChanges], *, epoch: int | None = None) -> None:
         """Apply changes of any groups, in order: one transaction, whole or not at all, durable on return (R23).
+
+        It locks the slots of their groups, so several threads may apply changes of different groups side by
+        side, as far as `lanes` says that it pays. epoch: of the hold under which they were decided; None: of
+        any hold of this store.
 
         A change whose entry is not in one of its states is left out, so a batch can be applied again. A batch of
         which no change is `durable` may be lost by a power cut. A group that is too large for one transaction
         is cleared in several; nothing of it is readable from the first one on (R27).
 
-        Raises StaleWriter, before all else, where a group's shard is not held, or by another meanwhile; Outrun
+        Raises StaleWriter, before all else, where a group's slot is not held, or by another meanwhile; Outrun
         where a record time is not past its group's last, or what a change rests on is not: another process
         has recorded something (a retry), so the caller reads the state again; StoreError for a sequence that
         was never taken.
@@ -397,9 +419,12 @@ class Store(Protocol):
         """Release files and memory; idempotent."""
 
 
-def shard_of(group: str, shards: int) -> int:
-    """Return the shard that owns a group: the same in every process."""
-    return zlib.crc32(group.encode()) % shards
+SLOTS = 1024
+
+
+def slot_of(group: str) -> int:
+    """Return the slot that a group lies in: the same in every process. The store says whose it is."""
+    return zlib.crc32(group.encode(errors="surrogatepass")) % SLOTS
 
 
 def at_one_moment(store: Store, read: Callable[[], T]) -> T:

@@ -109,6 +109,7 @@ def without_foreign_facts(
     if not previous or _answers(episode, previous) or not _COMMON.search(episode.text):
         return extraction
     text = words_of(episode.text)
+
     def is_foreign(fact: ExtractedFact) -> bool:
         ends = [extraction.entities[end].name for end in (fact.source, fact.target) if end is not None]
         foreign = words_of(" ".join((*ends, episode.speaker or "")))

@@ -118,10 +118,9 @@ def status(settings: Settings, data: Path) -> dict[str, Any]:
             more = {"raw": getattr(fault, "raw", ""), "waited": getattr(fault, "waited", False)}
             row["fault"] = {"kind": type(fault).__name__, "message": str(fault), **more}
     shards = [row for name, row in actors.items() if name.startswith("sequencer-")]  # in their order
-    summed = {key: sum(row.get(key, 0) for row in shards) for key in ("window", "in_flight")}
-    lag = max((row.get("lag", 0) for row in shards), default=0)
+    summed = {key: sum(row.get(key, 0) for row in shards) for key in ("window", "in_flight", "lag")}
     epochs = [row.get("epoch") for row in shards]
-    return shown | {"state": "up", **summed, "lag": lag, "epochs": epochs, "actors": actors}
+    return shown | {"state": "up", **summed, "epochs": epochs, "actors": actors}
 
 
 @contextmanager

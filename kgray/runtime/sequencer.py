@@ -22,7 +22,6 @@ from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
 from kgray.ingest.committer import Parts, tell_lag
 from kgray.ingest.runner import Runner
 from kgray.outages import OUTAGES
-from kgray.ports import shard_of
 from kgray.ports.ingest import Totals
 from kgray.records import Episode
 from kgray.runtime import telemetry
@@ -77,7 +76,9 @@ class Sequencer:
         self._reason = ""  # of the last one
         self._fault: Exception | None = None
         self._pause_s = _AFTER_OUTAGE_S  # after the next fault
-        self._lag = self._held_bytes = 0  # what waits; estimated size of the groups' states in memory
+        self._lag = self._held_bytes = (
+            0  # what waits in its shard; estimated size of the groups' states in memory
+        )
         self._loop = asyncio.get_running_loop()
         self._nudge = asyncio.Event()  # set from outside: look at what was asked
         self._service = asyncio.create_task(self._serve())
@@ -111,12 +112,7 @@ class Sequencer:
                 self._runner.totals = self._totals
                 self._widen(self._runner)
             self._state = "serving"
-            shards = self._profile.sequencer.shards
-            await self._runner.serve(
-                mine=lambda group: shard_of(group, shards) == self._shard,
-                stop=lambda: self._stopping,
-                on_step=self._step,
-            )
+            await self._runner.serve(shard=self._shard, stop=lambda: self._stopping, on_step=self._step)
         except StaleWriter:
             self._runner = None  # the next one takes a new epoch
             if await self._replaced():
@@ -204,8 +200,9 @@ class Sequencer:
     async def _measure(self) -> None:
         while True:
             if self._parts is not None:
+                count = partial(self._parts.store.pending_count, shard=self._shard)
                 with suppress(KgrayError):  # the run meets it too, and says so
-                    self._lag = await asyncio.to_thread(self._parts.store.pending_count)
+                    self._lag = await asyncio.to_thread(count)
                 telemetry.measure("kgray_log_lag", self._lag, shard=self._shard)
                 telemetry.measure("kgray_in_flight", self._in_flight(), shard=self._shard)
                 telemetry.export(self._totals, self._exported)

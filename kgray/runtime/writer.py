@@ -24,7 +24,7 @@ from kgray.errors import KgrayError, Locked, StaleWriter, Unavailable
 from kgray.ingest.state import collect_garbage_rarely
 from kgray.kinds import EPISODES
 from kgray.outages import OUTAGES
-from kgray.ports import RowChanges, Store, shard_of
+from kgray.ports import RowChanges, Store
 from kgray.rows import STATES
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, control, reached
@@ -71,9 +71,7 @@ class GraphWriter:
                 self._hold(shard, epoch)  # this process is new, or another one gave out the epoch
             since = time.monotonic()
             assert self._store is not None  # noqa: S101 - `_hold` has opened it
-            if foreign := [one.group for one in changes if shard_of(one.group, self._shards) != shard]:
-                raise StaleWriter(f"group {foreign[0]} is not of shard {shard}")
-            self._store.apply(changes)
+            self._store.apply(changes, epoch=epoch)
             telemetry.measure("kgray_commit_seconds", time.monotonic() - since)
         except KgrayError as error:
             if isinstance(error, StaleWriter) and epoch >= newest:

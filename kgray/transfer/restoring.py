@@ -135,7 +135,9 @@ def _rows_in_files(
     return head_in(next(lines)), rows_in(lines)
 
 
-def _rows_in_store(store: Store, group: str) -> tuple[GroupHead, Generator[tuple[Kind[Any], Row], None, None]]:
+def _rows_in_store(
+    store: Store, group: str
+) -> tuple[GroupHead, Generator[tuple[Kind[Any], Row], None, None]]:
     head = store.heads([group])[group]
     return head, rows_of(store, group, head)
 

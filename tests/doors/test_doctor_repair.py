@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import apsw
+import msgpack
 import pytest
 
 from kgray.stores.sqlite.schema import FILE
@@ -10,26 +11,31 @@ from kgray.stores.sqlite.schema import FILE
 ALICE = {"source": "Alice", "relation": "WORKS_AT", "target": "Acme"}
 BOB = {"source": "Bob", "relation": "KNOWS", "target": "Acme"}
 CARL = {"source": "Carl", "relation": "KNOWS", "target": "Acme"}
+BROKEN = "(SELECT no FROM groups WHERE name = 'broken')"
+STRAY = """
+INSERT INTO records (no, sequence, statements, packed, search) VALUES ({broken}, 99, '[]', x'c1', x'c1')
+"""
 
 
 def said(group, triple):
     return {"triples": [triple], "group": group, "at": "2026-01-01T00:00:00Z", "id": triple["source"]}
 
 
-def damage(folder, statement):
-    """Change rows of the group `broken` behind the store's back."""
+def damage(folder, statement, values=()):
+    """Change rows of the group `broken` behind the store's back; return those that the statement reads."""
     database = apsw.Connection(str(folder / "kgray-data" / FILE))
-    database.execute(statement.format(broken="(SELECT no FROM groups WHERE name = 'broken')"))
+    found = list(database.execute(statement.format(broken=BROKEN), values))
     database.close()
+    return found
 
 
 @pytest.fixture
 def folder(kgray):
-    """Return a folder with the groups `broken`, which lacks its births, and `whole`."""
+    """Return a folder with the groups `whole` and `broken`, which has records that nobody can read."""
     rows = [said(group, triple) for group in ("broken", "whole") for triple in (ALICE, BOB)]
     assert kgray("add", kgray.write("rows.jsonl", *rows)).code == 0
     kgray.dumped = kgray("dump", "--group", "broken").out
-    damage(kgray.folder, "DELETE FROM births WHERE no = {broken}")
+    damage(kgray.folder, STRAY)
     return kgray
 
 
@@ -107,12 +113,17 @@ def test_repair_stores_what_the_records_derive_and_says_what_differed(folder):
 
 
 def test_repair_sets_aside_records_that_contradict_each_other(folder):
-    damage(folder.folder, "DELETE FROM mentions WHERE no = {broken} AND sequence = 2 AND ordinal = 0")
+    read = "SELECT packed FROM records WHERE no = {broken} AND sequence = 2"
+    [(packed,)] = damage(folder.folder, read)
+    layout, recorded_at, [_, *mentions], *rest = msgpack.unpackb(packed)
+    put = "UPDATE records SET packed = ? WHERE no = {broken} AND sequence = 2"
+    damage(folder.folder, put, [msgpack.packb([layout, recorded_at, mentions, *rest])])
 
     done = folder("doctor", "--repair", "--group", "broken", "--json")
 
     assert done.code == 0
     told = done.json["repaired"]["broken"]
+    assert "set aside records 99: its entry is not stored" in told
     assert "set aside evidence 2.0: a mention that it names is not stored" in told
     assert "Bob" not in " ".join(told)
     left = [line for line in folder.dumped.splitlines() if '"type":"fact"' in line and "Alice" in line]

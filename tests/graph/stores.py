@@ -111,7 +111,7 @@ class Neo4jStores(Stores):
         self._server, self._driver = server, driver
 
     def lose_hold(self) -> None:
-        self._driver.execute_query("MATCH (s:KgrayShard) REMOVE s.holder, s.beat")
+        self._driver.execute_query("MATCH (o:KgrayShard) REMOVE o.holder, o.beat")
 
     def _open(self) -> Store:
         return opened(self._server)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ from kgray.derivation.stored import stored_records
 from kgray.ontology import shipped
 from kgray.ports import Answer, Question
 from kgray.records import Declaration
-from tests.graph.engine import Engine, WildJudge, triples
+from kgray.search import Query, Searcher
+from tests.graph.engine import SMALL, Engine, WildJudge, reading, triples
 
 Fact = dict[str, Any]
 
@@ -104,6 +106,35 @@ def test_a_split_goes_with_the_last_mention_that_it_moved(engine: Engine) -> Non
     assert engine.dump() == before
     engine.check()
     assert [row.kind for row in engine.store.rows(kinds.OPERATIONS.all, engine.named())] == ["remove"]
+
+
+class Joins(WildJudge):
+    """A judge for whom a new name means the first entity that it may mean."""
+
+    @staticmethod
+    def _answer(question: Question) -> Answer:
+        if question.kind == "entity":
+            return {"duplicate_of": 0 if question.candidates else None}
+        return {"answers": ["independent"] * len(question.candidates)}
+
+
+def test_a_part_of_a_split_is_found_by_its_name_once_the_first_mention_of_it_is_removed(
+    tmp_path: Path,
+) -> None:
+    """R16, R25: a later mention bears the name under the id that the split made."""
+    engine = Engine(tmp_path, judge=Joins())
+    for number, name in enumerate(("Marcus Webb", "M. Webb")):
+        engine.add(reading(number, [], [fact(name, "KNOWS", "Zed")], client_id=f"e{number}"))
+    [joined] = [entity for entity in engine.view().all_entities() if entity.aliases]
+    [_, made] = engine.ask("split", entities=(joined.id,), surfaces=("M. Webb",))["entities"]
+    engine.add(reading(2, [], [fact("M. Webb", "LIKES", "tea")], client_id="e2"))
+
+    engine.ask("remove", episodes=("e1",))
+
+    engine.check()
+    asked = Query(text="M. Webb", group=engine.named(), scopes=("entity",), methods=("bm25",))
+    assert made in [hit.id for hit in asyncio.run(Searcher(engine.store, SMALL).search(asked))]
+    engine.store.close()
 
 
 def test_three_that_were_merged_stay_one_when_the_first_is_removed(engine: Engine) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from kgray.derivation.repair import differences
 from kgray.errors import Locked, Outrun, StaleWriter, StoreError
 from kgray.ingest.runner import Runner
 from kgray.kinds import COMMITTED, EPISODE_HEADS
-from kgray.ports import ExtractionRequest, Judged, QuestionRequest, RowChanges, shard_of
+from kgray.ports import ExtractionRequest, Judged, QuestionRequest, RowChanges, Store, slot_of
 from kgray.records import Draft, Extraction
 from tests.graph.by_hand import append, draft, told
 from tests.graph.engine import Engine, ReadsItself, WildJudge, in_group, reading
@@ -76,6 +78,12 @@ def checked(engine: Engine, steps: list[tuple[str, int]]) -> None:
         assert differences(engine.store, group) == []
 
 
+def note(steps: list[tuple[str, int]], group: str, sequence: int, outcome: str) -> None:
+    """Note a step that tells of a commit."""
+    if outcome == "committed":
+        steps.append((group, sequence))
+
+
 def runners(
     engine: Engine, seed: int, steps: list[tuple[str, int]], *stores: Any, shards: int = 1
 ) -> list[Any]:
@@ -83,20 +91,15 @@ def runners(
 
     shards: of how many each store has the next one, so that its runner sees the groups of that one alone
     """
-
-    def told_of(group: str, sequence: int, outcome: str) -> None:
-        if outcome == "committed":
-            steps.append((group, sequence))
-
     groups = {
-        number: [g for g in map(engine.named, GROUPS) if shard_of(g, shards) == number]
+        number: [g for g in map(engine.named, GROUPS) if slot_of(g) % shards == number]
         for number in range(shards)
     }
     made = []
     for number, store in enumerate(stores):
         model = Fickle(2 * seed + number)
         parts = replace(engine.parts, store=store, extractor=model, judge=model, window=8, streams=4)
-        made.append(Runner(parts).run(groups=groups[number % shards], on_step=told_of))
+        made.append(Runner(parts).run(groups=groups[number % shards], on_step=partial(note, steps)))
     return made
 
 
@@ -169,7 +172,51 @@ def divided_anew(stores: Stores, seed: int) -> None:
         pass  # as the database of the other tests is divided
 
 
-CASES = [two_deciders, taken_over, divided_anew]
+class Under:
+    """A writer of what was decided under one epoch."""
+
+    def __init__(self, store: Store, epoch: int) -> None:
+        self._store, self._epoch = store, epoch
+
+    async def write(self, changes: Sequence[RowChanges]) -> None:
+        """Apply the changes."""
+        await asyncio.to_thread(self._store.apply, changes, epoch=self._epoch)
+
+
+def moved(stores: Stores, seed: int) -> None:
+    """Move the slot of a group from one run that lives to another: the first ends as stale."""
+    engine, steps = filled(stores), list[tuple[str, int]]()
+    group = engine.named(GROUPS[0])
+    own, slot = slot_of(group) % 2, [slot_of(group)]
+    second = engine.store if "Sqlite" in type(stores).__name__ else stores.open()
+
+    def run(store: Store, epoch: int, groups: list[str]) -> Any:
+        model = Fickle(seed + epoch)
+        writer = Under(store, epoch)
+        parts = replace(engine.parts, store=store, extractor=model, judge=model, writer=writer, window=8)
+        on_step = partial(note, steps)
+        return Runner(parts).run(groups=groups, on_step=on_step)
+
+    async def both(old: int, new: int) -> list[Any]:
+        going = asyncio.create_task(run(engine.store, old, [group]))
+        await asyncio.sleep(random.Random(seed).random() * 0.05)
+        with engine.store.moving(slot, 1 - own):
+            await asyncio.sleep(random.Random(seed).random() * 0.01)
+        return await asyncio.gather(going, run(second, new, [group]), return_exceptions=True)
+
+    with (
+        engine.store.writing(shard=own, shards=2) as old,
+        second.writing(shard=1 - own, shards=2) as new,
+    ):
+        ended = asyncio.run(both(old, new))
+    assert not isinstance(ended[0], Exception) or isinstance(ended[0], StaleWriter)
+    assert not isinstance(ended[1], Exception)
+    with engine.store.writing(shard=0, shards=1) as epoch:  # as the database of the other tests is divided
+        asyncio.run(run(engine.store, epoch, [engine.named(GROUPS[1])]))
+    checked(engine, steps)
+
+
+CASES = [two_deciders, taken_over, divided_anew, moved]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -214,7 +261,7 @@ def test_a_commit_that_rests_on_an_older_record_changes_nothing(store, group):
 def test_who_divides_the_groups_otherwise_is_refused_and_a_local_run_takes_all_or_none(stores, group):
     one, other, local = stores.open(), stores.open(), stores.open()
     append(one, draft("Al says one", group=group))
-    own = shard_of(group, 3)
+    own = slot_of(group) % 3
     with one.writing(shard=own, shards=3) as epoch:
         with pytest.raises(StoreError, match=r"divided among 3 shards.*this deployment has 2"):
             other.writing(shard=0, shards=2).__enter__()
@@ -223,7 +270,7 @@ def test_who_divides_the_groups_otherwise_is_refused_and_a_local_run_takes_all_o
         beside = (own + 1) % 3
         with (
             other.writing(shard=beside, shards=3),
-            pytest.raises(StaleWriter, match="another shard of the 3"),
+            pytest.raises(StaleWriter, match="which this run does not hold"),
         ):
             other.apply([told(1, "Al", "one", 10, group=group)])
         one.apply([told(1, "Al", "one", 10, group=group)])

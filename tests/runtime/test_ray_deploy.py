@@ -123,7 +123,7 @@ def test_a_writer_that_starts_anew_goes_on_and_an_older_run_is_stale(tmp_path: P
     assert second.write(0, epoch, batch) is None
     assert second.write(1, beside, []) is None
     newer = second.begin(0)
-    assert newer == beside + 1
+    assert newer > beside
     assert second.write(1, beside, []) is None, "the other shard's run goes on"
     assert isinstance(second.write(0, epoch, batch), StaleWriter)
     locked = GraphWriter(spec, "writer-0").begin(0)

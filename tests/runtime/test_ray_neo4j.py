@@ -32,7 +32,7 @@ async def test_two_shards_write_to_one_server_and_its_death_costs_time_and_nothi
 
     Each shard has a sequencer, a writer and an epoch, and the groups that are dealt to it by their names.
     """
-    from kgray.runtime.sequencer import shard_of
+    from kgray.ports import slot_of
 
     expected = await plain(tmp_path / "plain")
     ended: list[tuple[str, int, str]] = []
@@ -58,7 +58,7 @@ async def test_two_shards_write_to_one_server_and_its_death_costs_time_and_nothi
         ]
         assert await hashes(memory) == expected
     for shard in (0, 1):
-        groups = [group for group in GROUPS if shard_of(group, 2) == shard]
+        groups = [group for group in GROUPS if slot_of(group) % 2 == shard]
         sequencer, writer = told[f"sequencer-{shard}"], told[f"writer-{shard}"]
         assert sequencer["totals"]["committed"] == EACH * len(groups) > 0
         assert writer["epochs"] == {str(shard): sequencer["epoch"]}

@@ -21,7 +21,7 @@ from kgray.errors import StaleWriter, StoreError
 from kgray.ingest.runner import Runner
 from kgray.kinds import COMMITTED, EPISODE_HEADS
 from kgray.locks import INGEST_LOCK
-from kgray.ports import shard_of
+from kgray.ports import slot_of
 from kgray.records import Draft
 from tests.doors.chat_server import Asked, ChatServer, Say, as_json
 from tests.neo4j_server import driver_of
@@ -92,7 +92,7 @@ async def beside_others(
         with closing(kgray.open(folder, **model, **settings)) as memory:
             take()
             for shard in range(anew or 1):
-                own = [group for group in GROUPS if shard_of(group, anew or 1) == shard]
+                own = [group for group in GROUPS if slot_of(group) % (anew or 1) == shard]
                 with memory.store.writing(shard=shard, shards=anew):
                     asyncio.run(Runner(memory.parts).run(groups=own, on_step=on_step))
 
@@ -145,7 +145,7 @@ async def test_others_that_take_the_server_from_ray(tmp_path: Path, own_neo4j: A
 
         def take() -> None:
             (folder / INGEST_LOCK).unlink()
-            driver.execute_query("MATCH (s:KgrayShard) REMOVE s.holder, s.beat")
+            driver.execute_query("MATCH (o:KgrayShard) REMOVE o.holder, o.beat")
 
         for run in range(5):
             driver.execute_query("MATCH (n) WHERE NOT n:KgrayMeta DETACH DELETE n")

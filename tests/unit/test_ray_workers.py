@@ -26,7 +26,7 @@ from kgray.errors import Cost, Garbled, Refused, SettingsError, StaleWriter, Una
 from kgray.ingest.changes import refused
 from kgray.ledger import request, result
 from kgray.outages import OUTAGES
-from kgray.ports import ExtractionRequest, SummaryRequest, shard_of
+from kgray.ports import ExtractionRequest, SummaryRequest, slot_of
 from kgray.records import Episode, Operation
 from kgray.settings import Settings, load
 from tests.waiting import HANGS_S, wait_for
@@ -305,7 +305,7 @@ def test_a_shards_epoch_writes_nothing_of_a_group_of_another(tmp_path: Path) -> 
     asked = Operation(group="g", kind="undo", target=1)
     batch = [refused(replace(asked, sequence=request(memory.store, asked)), "no such merge", 5)]
     writer = GraphWriter(spec_of(Settings(), tmp_path, {"sequencer": {"shards": 2}}), "writer-0")
-    epochs, own = [writer.begin(shard) for shard in (0, 1)], shard_of("g", 2)
+    epochs, own = [writer.begin(shard) for shard in (0, 1)], slot_of("g") % 2
 
     assert isinstance(writer.write(1 - own, epochs[1 - own], batch), StaleWriter)
     assert result(memory.store, "g", 1) is None

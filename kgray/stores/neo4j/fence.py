@@ -1,8 +1,9 @@
-"""The one writer of a shard: a fencing epoch, and a lease that keeps a second process away (R23).
+"""Who writes to slots: their epochs, and a lease on each shard that keeps a second process away (R23).
 
-Correctness rests on the epoch: each write first checks it, and the holder's token. The lease only keeps two
-processes from taking the shard from each other again and again. Writes and a thread renew it; one that was
-not renewed for LEASE_MS may be taken over. Times are by the server's clock.
+Correctness rests on the epochs of slots, which each write locks and checks (`kgray.stores.slots`). The
+lease, in the node of the shard, only keeps two processes from taking the shard from each other again and
+again. A thread renews it: no write touches that node, so writes of different slots go on side by side. A
+lease that was not renewed for LEASE_MS may be taken over. Times are by the server's clock.
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from kgray.errors import KgrayError, Locked, StaleWriter, StoreError
-from kgray.ports import shard_of
+from kgray.errors import KgrayError, Locked, StoreError
+from kgray.ports import SLOTS
+from kgray.stores import slots
 from kgray.stores.alike import stale
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection, Fetched, Running
+from kgray.stores.slots import Hold
 
 LEASE_MS = 10_000
 _BEAT_S = 3.0
@@ -31,68 +32,77 @@ _IDS = Path("/proc/self/ns/pid")
 HERE = f"{socket.gethostname()} {_IDS.readlink() if _IDS.exists() else ''}"
 
 
-@dataclass(slots=True)
-class Held:
-    """What this process holds of the map of groups to shards."""
-
-    shards: list[str]  # their ids
-    of: int  # how many there are
-    epoch: int
-    token: str
-    renewed: float  # when the lease last was, by this process's clock
-
-
 @contextmanager
-def holding(db: Connection, *, epoch: int | None, shard: int, shards: int | None) -> Iterator[Held]:
-    """Hold a shard, or (shards None) every one that there is; see `ports.Store.writing`."""
+def holding(db: Connection, *, epoch: int | None, shard: int, shards: int | None) -> Iterator[Hold]:
+    """Hold the slots of a shard, or (shards None) of every one that there is; see `ports.Store.writing`."""
     token = str(uuid.uuid4())
-    held = db.write(lambda running: _take(db, running, epoch=epoch, shard=shard, of=shards, token=token))
+    hold = db.write(lambda running: _take(db, running, epoch=epoch, shard=shard, of=shards, token=token))
     ended = threading.Event()
-    beating = threading.Thread(target=_beat, args=(db, held, ended), name="kgray-lease", daemon=True)
+    beating = threading.Thread(target=_beat, args=(db, hold, ended), name="kgray-lease", daemon=True)
     beating.start()
     try:
-        yield held
+        yield hold
     finally:
         ended.set()
         beating.join()
         with suppress(KgrayError):  # the server is away: the lease expires by itself
-            free = partial(db.run, statement=cypher.FREE_SHARDS, shards=held.shards, token=token)
+            free = partial(db.run, statement=cypher.FREE_SHARDS, shards=list(hold.shards), token=token)
             db.write(free, patient=False)
 
 
-def check(db: Connection, running: Running, held: Held | None, groups: Iterable[str] = ()) -> None:
-    """Lock what is held, of which the groups must be; renew the lease. Raises StaleWriter: roll back then."""
-    if held is None:
-        raise StaleWriter(
-            f"this process does not ingest {db.where}: nothing was changed; it must hold the store to write"
-        )
-    found = db.run(running, cypher.FENCE, shards=held.shards)
-    held.renewed = time.monotonic()
-    if found != [[held.epoch, held.token]] * len(held.shards):
-        newest = next((row[0] for row in found if row != [held.epoch, held.token]), None)
-        raise stale(db.where, newest, held.epoch)
-    if strange := {group for group in groups if str(shard_of(group, held.of)) not in held.shards}:
-        raise StaleWriter(
-            f"group {min(strange)!r} is of another shard of the {held.of} in {db.where}: nothing was changed"
-        )
+def check(
+    db: Connection, running: Running, hold: Hold | None, groups: Iterable[str], epoch: int | None = None
+) -> None:
+    """Lock the slots of the groups, which must be held. Raises StaleWriter: roll back then."""
+    holds = [] if hold is None else [hold]
+    slots.check(
+        db.where, holds, groups, lambda asked: db.run(running, cypher.LOCK_SLOTS, slots=asked), epoch=epoch
+    )
 
 
-def renew_late(db: Connection, running: Running, held: Held | None) -> None:
-    """Renew the lease at the end of a long write: who waits for the lock reads its last renewal."""
-    if held is not None and time.monotonic() - held.renewed >= _BEAT_S:
-        check(db, running, held)
+@contextmanager
+def moving(db: Connection, asked: Collection[int], shard: int) -> Iterator[None]:
+    """Hand slots over to a shard; see `ports.Store.moving`."""
+    chosen, given = sorted(set(asked)), list[int]()
+
+    def mark(running: Running) -> None:
+        number = _locked_map(db, running)
+        slots.check_move(db.where, chosen, shard, number)
+        db.run(running, cypher.LOCK_SHARDS, shards=[shard])
+        db.run(running, cypher.MARK_SLOTS, slots=chosen, shard=shard, shards=max(number, shard + 1))
+
+    def hand_over(running: Running) -> None:
+        ((epoch,),) = db.run(running, cypher.NEW_EPOCH)
+        rows = db.run(running, cypher.LOCK_SLOTS, slots=chosen)
+        if given and all(row[2] == given[-1] for row in rows):
+            return  # the answer to its commit was lost
+        given.append(epoch)
+        moved = db.run(running, cypher.MOVE_SLOTS, slots=chosen, shard=shard, epoch=epoch)
+        slots.check_moved(db.where, chosen, moved)
+        db.run(running, cypher.NOTE_WAITING_IN, slots=chosen)
+
+    db.write(mark)
+    try:
+        yield
+        db.write(hand_over)
+    except BaseException:
+        unmark = partial(db.run, statement=cypher.UNMARK_SLOTS, slots=chosen, shard=shard)
+        with suppress(KgrayError):  # the server is away: who takes their shard ends the move
+            db.write(unmark, patient=False)
+        raise
 
 
 def _take(
     db: Connection, running: Running, *, epoch: int | None, shard: int, of: int | None, token: str
-) -> Held:
-    ((there,),) = db.run(running, cypher.LOCK_MAP)
+) -> Hold:
+    there = _locked_map(db, running)
     number = there if of is None else of
-    wanted = [str(n) for n in range(number)] if of is None else [str(shard)]
+    wanted = list(range(number)) if of is None else [shard]
+    ((newest_of_all,),) = db.run(running, cypher.NEW_EPOCH)
     if number != there:  # the groups are divided anew, where nobody holds a shard of the map that is there
         if epoch is not None:
             raise stale(db.where, f"another one, of {there} shards", epoch)
-        rows = db.run(running, cypher.LOCK_SHARDS, shards=[str(n) for n in range(max(there, number))])
+        rows = db.run(running, cypher.LOCK_SHARDS, shards=list(range(max(there, number))))
         for _, holder, _, _, _, every, _ in _living(rows):
             if every:
                 raise Locked(f"{holder} is ingesting {db.where} now; what is added is ingested by it")
@@ -100,24 +110,34 @@ def _take(
                 f"the groups in {db.where} are divided among {there} shards, and {holder} serves one; this "
                 f"deployment has {number}: set sequencer.shards = {there}, or end the other one (kgray down)"
             )
-        db.run(running, cypher.NEW_MAP, shards=number)
+        db.run(running, cypher.DIVIDE_SLOTS, last=SLOTS - 1, shards=number, epoch=newest_of_all)
     rows = db.run(running, cypher.LOCK_SHARDS, shards=wanted)
     newest = max(row[0] for row in rows)
-    held = Held(wanted, number, newest, token, time.monotonic())
-    if all(row[2] == token for row in rows):
-        return held  # the commit that took it had lost its answer
-    if epoch is None:
-        if living := _living(rows):
-            raise Locked(
-                f"{living[0][1]} is ingesting {db.where} now; adding and reading go on, and what is added is "
-                f"ingested by it"
-            )
-        held.epoch = newest + 1
-    elif epoch != newest:
-        raise stale(db.where, newest, epoch)
-    own = {"holder": f"process {os.getpid()} on {socket.gethostname()}", "host": HERE, "pid": os.getpid()}
-    db.run(running, cypher.HOLD_SHARDS, shards=wanted, epoch=held.epoch, token=token, every=of is None, **own)
-    return held
+    hold = Hold(shards=wanted, epoch=newest, token=token)
+    if not all(row[2] == token for row in rows):  # else the commit that took it had lost its answer
+        if epoch is None:
+            if living := _living(rows):
+                raise Locked(
+                    f"{living[0][1]} is ingesting {db.where} now; adding and reading go on, and what is "
+                    f"added is ingested by it"
+                )
+            hold.epoch = newest_of_all
+        elif epoch != newest:
+            raise stale(db.where, newest, epoch)
+        own = {"holder": f"process {os.getpid()} on {socket.gethostname()}", "host": HERE, "pid": os.getpid()}
+        mine = own | {"shards": wanted, "epoch": hold.epoch, "token": token, "every": of is None}
+        db.run(running, cypher.HOLD_SHARDS, **mine)
+        db.run(running, cypher.TAKE_SLOTS, shards=wanted, epoch=newest_of_all)
+    hold.slots.update(db.run(running, cypher.SLOTS_OF, shards=wanted))
+    return hold
+
+
+def _locked_map(db: Connection, running: Running) -> int:
+    """Lock the map of slots to shards, which is made where it is not whole; return the number of shards."""
+    ((there, rows),) = db.run(running, cypher.LOCK_MAP)
+    if rows != SLOTS:
+        db.run(running, cypher.DIVIDE_SLOTS, last=SLOTS - 1, shards=there, epoch=0)
+    return int(there)
 
 
 def _living(rows: Iterable[Fetched]) -> list[Fetched]:
@@ -134,10 +154,9 @@ def _may_live(host: str | None, pid: int | None) -> bool:
     return True
 
 
-def _beat(db: Connection, held: Held, ended: threading.Event) -> None:
-    """Renew the lease until `ended` is set; if that fails, the next write reports why."""
+def _beat(db: Connection, hold: Hold, ended: threading.Event) -> None:
+    """Renew the lease until `ended` is set; if it was lost, the next write reports it."""
+    renew = partial(db.run, statement=cypher.RENEW_SHARDS, shards=list(hold.shards), token=hold.token)
     while not ended.wait(_BEAT_S):
-        # Where a write renewed it, renewing would only wait for its lock.
-        if time.monotonic() - held.renewed >= _BEAT_S:
-            with suppress(KgrayError):  # the next beat tries again
-                db.write(lambda running: check(db, running, held), patient=False)
+        with suppress(KgrayError):  # the next beat tries again
+            db.write(renew, patient=False)

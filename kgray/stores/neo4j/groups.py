@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from kgray.errors import StoreError
-from kgray.ports import T
+from kgray.ports import T, slot_of
 from kgray.stores.alike import Counters
 from kgray.stores.neo4j import statements
 from kgray.stores.neo4j import statements_by_hand as cypher
@@ -42,7 +43,7 @@ def locked(
     make    create those that never existed, without a name. Else they are left out
     whole   raise BeingCleared, which `write` waits out; StoreError where one is being copied into
     """
-    asked = sorted(({"id": group_key(name), "name": name} for name in set(names)), key=lambda row: row["id"])
+    asked = sorted(({**_place(name), "name": name} for name in set(names)), key=lambda row: str(row["id"]))
     rows = db.run_rows(running, cypher.LOCK_GROUPS if make else cypher.LOCK_GROUPS_THERE, asked)
     found = {row["asked"]: LockedGroup(**row) for (row,) in rows}
     for group in found.values() if whole else ():
@@ -58,8 +59,12 @@ def locked(
 
 def keep(db: Connection, running: Running, groups: Iterable[LockedGroup]) -> None:
     """Write back locked groups."""
-    rows = ({"id": group_key(group.asked), **asdict(group)} for group in groups)
+    rows = (_place(group.asked) | asdict(group) for group in groups)
     db.run_rows(running, cypher.KEEP_GROUPS, sorted(rows, key=lambda row: str(row["id"])))
+
+
+def _place(name: str) -> dict[str, Any]:
+    return {"id": group_key(name), "slot": slot_of(name)}
 
 
 ROWS_A_PIECE = 4_000

@@ -2,11 +2,13 @@
 
 Nodes and relationships that hold no rows of `kgray.kinds`:
 
-    KgrayMeta    id: 'kgray', schema, embedder, dimensions; shards: how many the groups are divided among
-    KgrayShard   id: "0"..., epoch, holder, token, host, pid, beat: fence and lease of a shard's writer;
-                 every: whether it is a process that took all shards
-    KgrayGroup   id: SHA-256 of the name, last, last_recorded, removals; name: only while it can be read;
-                 waiting: when something was last appended (microseconds by the server's clock), while
+    KgrayMeta    id: 'kgray', schema, embedder, dimensions; shards: how many the groups are divided among;
+                 epoch: the last that was given
+    KgrayShard   id: 0..., epoch, holder, token, host, pid, beat: the newest run of a shard, and the lease of
+                 its writer; every: whether it is a process that took all shards
+    KgraySlot    slot, shard, epoch; target: the shard that it is being moved to (`kgray.stores.slots`)
+    KgrayGroup   id: SHA-256 of the name, slot, last, last_recorded, removals; name: only while it can be
+                 read; waiting: when something was last appended (microseconds by the server's clock), while
                  anything is pending; adopting: token of a copy on its way into it; clearing, cleared_name:
                  the sequence of the removal whose rows are deleted in pieces, and the name that they have
     KgrayCall    id: of a thread that appends, call: its last committed append (Neo4jStore.append)
@@ -88,7 +90,10 @@ RULES: Mapping[str, Rule] = {rule.name: rule for rule in (
         for stored in STORED.values()
         for name, properties in stored.range_indexes().items()
     ),
+    _rule(_UNIQUE, "kgray_slot", "(n:KgraySlot)", "slot"),
+    _rule(_RANGE, "kgray_slots_of", "(n:KgraySlot)", "shard"),
     _rule(_RANGE, "kgray_groups_waiting", "(n:KgrayGroup)", "waiting"),
+    _rule(_RANGE, "kgray_groups_in_slot", "(n:KgrayGroup)", "slot", "waiting"),
     _rule(_RANGE, "kgray_operations_asked", "(n:KgrayOperation)", "state"),
     _rule(_UNIQUE, "kgray_values", "(n:Value)", "group_id", "uuid"),
     # No constraint: several rows may have one id, and the engine ensures that at most one is live.

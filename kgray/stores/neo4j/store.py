@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,10 +25,10 @@ from kgray.stores.neo4j import fence, schema, statements
 from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import PATIENCE_S, Connection, Running
-from kgray.stores.neo4j.fence import Held
 from kgray.stores.neo4j.mapping import group_key, named_group
 from kgray.stores.neo4j.row_writer import BatchWriter
 from kgray.stores.neo4j.statements import storable
+from kgray.stores.slots import Hold
 from kgray.times import SECOND, Instant
 
 _Work = Callable[[BatchWriter], None]
@@ -72,10 +72,11 @@ def open_neo4j(
 
 
 class Neo4jStore(Store):
-    """`ports.Store` on one database; to be closed. Any thread may read; one thread writes."""
+    """`ports.Store` on one database; to be closed. Any thread may read; threads write different groups."""
 
     # 32 episodes, about 0.6 s with vectors of 1,024 numbers. Twice as many were no faster in a run.
     batch = 64
+    lanes = 1
     remote = True
     schema_version = schema.VERSION
 
@@ -88,7 +89,7 @@ class Neo4jStore(Store):
         self.server = server
         self.dimensions = dimensions
         self._complete = complete
-        self._held: Held | None = None
+        self._hold: Hold | None = None
         self._adopting: dict[str, str] = {}  # group -> token of this process's copy into it
         self._local = threading.local()
         self._threads = set[str]()  # those that appended, each by the id of its node
@@ -120,13 +121,14 @@ class Neo4jStore(Store):
             schema.repair(self._db)
             self._complete = True
 
-    def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
-        found = self._db.rows(cypher.PENDING_GROUPS, mark=mark)
+    def newly_pending(self, mark: Instant, shard: int | None = None) -> tuple[dict[str, bool], Instant]:
+        statement = cypher.PENDING_GROUPS if shard is None else cypher.PENDING_GROUPS_IN_SHARD
+        found = self._db.one_list(statement, mark=mark, shard=shard)
         newest = max((row[2] for row in found), default=0)
         return {row[0]: row[1] for row in found}, max(mark, newest - _LATE)
 
-    def withdrawing(self) -> list[str]:
-        return [row[0] for row in self._db.rows(cypher.WITHDRAWING)]
+    def withdrawing(self, shard: int | None = None) -> list[str]:
+        return [row[0] for row in self._db.rows(cypher.WITHDRAWING, shard=shard)]
 
     def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
         if limit <= 0:
@@ -134,8 +136,14 @@ class Neo4jStore(Store):
         asked = self._named(group) | {"after": max(0, after), "limit": limit}
         return [(row[0], row[1]) for row in self._db.rows(cypher.PENDING_SEQUENCES, **asked)]
 
-    def pending_count(self, group: str | None = None, *, most: int = 1 << 62) -> int:
-        ((count,),) = self._db.rows(cypher.PENDING_COUNT, group=group, most=most)
+    def pending_count(
+        self, group: str | None = None, *, shard: int | None = None, most: int = 1 << 62
+    ) -> int:
+        statement = cypher.PENDING_COUNT if shard is None else cypher.PENDING_COUNT_IN_SHARD
+        asked = {"mark": 0, "most": most, "shard": shard}
+        if group is not None:
+            statement, asked["group_key"] = cypher.PENDING_COUNT_OF, group_key(group)
+        ((count,),) = self._db.rows(statement, **asked)
         return int(count)
 
     def said_before(self, episode: Episode, limit: int) -> list[Episode]:
@@ -154,38 +162,41 @@ class Neo4jStore(Store):
         with ExitStack() as stack:
             if self.folder is not None and shard == 0 and not shared:
                 stack.enter_context(locks.ingesting(self.folder))
-            held = stack.enter_context(fence.holding(self._db, epoch=epoch, shard=shard, shards=shards))
-            self._held = held
+            hold = stack.enter_context(fence.holding(self._db, epoch=epoch, shard=shard, shards=shards))
+            self._hold = hold
             try:
                 for (name,) in self._db.rows(
                     cypher.CLEARING
                 ):  # what other processes began and did not finish
                     grouped.finish(self._db, name)
-                yield held.epoch
+                yield hold.epoch
             finally:
-                self._held = None
+                self._hold = None
 
-    def apply(self, changes: Sequence[RowChanges]) -> None:
+    def moving(self, slots: Collection[int], shard: int) -> AbstractContextManager[None]:
+        return fence.moving(self._db, slots, shard)
+
+    def apply(self, changes: Sequence[RowChanges], *, epoch: int | None = None) -> None:
         # The removal of a group ends a transaction: its rows are deleted in further ones.
         start = 0
         for at, change in enumerate(changes, 1):
             if change.clear:
-                self._apply(changes[start:at])
+                self._apply(changes[start:at], epoch)
                 grouped.finish(self._db, change.group)
                 start = at
-        self._apply(changes[start:])
+        self._apply(changes[start:], epoch)
 
-    def _apply(self, changes: Sequence[RowChanges]) -> None:
+    def _apply(self, changes: Sequence[RowChanges], epoch: int | None) -> None:
         """Apply in one transaction; the removal of a group is only begun."""
         names = {change.group for change in changes}
 
         def work(running: Running) -> None:
-            fence.check(self._db, running, self._held, names)
+            fence.check(self._db, running, self._hold, names, epoch)
             groups = grouped.locked(self._db, running, names, make=False, whole=True)
             BatchWriter(self._db, running, groups).carry_out(changes)
-            fence.renew_late(self._db, running, self._held)
 
-        grouped.write(self._db, work)
+        if changes:
+            grouped.write(self._db, work)
 
     def adopt(
         self, group: str, head: GroupHead, rows: Iterable[tuple[Kind[Any], Row]], verify: Callable[[], None]
@@ -198,7 +209,7 @@ class Neo4jStore(Store):
         """
         token = str(uuid4())
         own = partial(self._own, group, token)
-        self._db.write(lambda running: fence.check(self._db, running, self._held))
+        self._db.write(lambda running: fence.check(self._db, running, self._hold, [group]))
         grouped.finish(self._db, group)
         # Part of what is copied may be pending.
         counters = {"last": head.last, "last_recorded": head.last_recorded, "appended": True}
@@ -227,7 +238,7 @@ class Neo4jStore(Store):
         """Run a transaction on the copy of a group, and set counters; StoreError where it is not ours."""
 
         def once(running: Running) -> None:
-            fence.check(self._db, running, self._held)
+            fence.check(self._db, running, self._hold, [group])
             there = grouped.locked(self._db, running, [group], make=True)[group]
             if counters.get("clearing") and there.adopting is None:  # it begins
                 if there.last:
@@ -239,7 +250,6 @@ class Neo4jStore(Store):
                 raise StoreError(f"another process has taken group {group!r} over meanwhile: run it again")
             work(BatchWriter(self._db, running, {group: there}))
             grouped.keep(self._db, running, [replace(there, **counters)])
-            fence.renew_late(self._db, running, self._held)
 
         self._db.write(once)
 
@@ -282,14 +292,14 @@ class Neo4jStore(Store):
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
         wanted = sorted(set(groups or ()))
         ids = {group_key(group): group for group in wanted if storable(group)}
-        rows = self._db.rows(cypher.HEADS) if groups is None else []
+        rows = self._db.one_list(cypher.HEADS) if groups is None else []
         if ids:
-            rows = self._db.rows(cypher.HEADS_OF, ids=list(ids))
+            rows = self._db.one_list(cypher.HEADS_OF, ids=list(ids))
         found = {}
-        for id_, name, adopting, counters in rows:
+        for id_, name, adopting, last, last_recorded, removals in rows:
             group: str = ids[id_] if ids else name
             named = name is not None or adopting == self._adopting.get(group, "")
-            found[group] = GroupHead(named=named, **counters)
+            found[group] = GroupHead(named=named, last=last, last_recorded=last_recorded, removals=removals)
         return found if groups is None else {group: found.get(group, GroupHead()) for group in wanted}
 
     def rows(self, read: Read[R], group: str, values: Sequence[Any] = ()) -> Iterator[R]:
@@ -315,7 +325,7 @@ class Neo4jStore(Store):
         heads = self.heads(None if group is None else [group])
         there = {name for name, head in heads.items() if head.named}
         statements = cypher.COUNT_ALL if group is None else cypher.COUNT
-        rows = (self._db.rows(each, group=group) for each in statements)
+        rows = (self._db.one_list(each, group=group) for each in statements)
         found = alike.counted(*([row for row in part if row[0] in there] for part in rows))
         return {name: found.get(name, GroupCounts()) for name in heads}
 

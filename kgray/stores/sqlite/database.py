@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,13 +19,15 @@ from typing import Any
 
 import apsw
 
+from kgray import times
 from kgray.errors import NoSpace, StoreError, Unavailable
 from kgray.kinds import R, Read, Row
 from kgray.locks import for_owner, sync
-from kgray.ports import shard_of
 from kgray.reads import READS
 from kgray.rows import pack
+from kgray.stores import slots
 from kgray.stores.alike import Counters, stale
+from kgray.stores.slots import Hold
 from kgray.stores.sqlite import statements as sql
 
 _CHECK_S = 1.0  # of a file before it is written to: 1.7 GB that the system has in memory
@@ -60,8 +62,7 @@ class Database:
             self._idle.put(connection)
         self._held = threading.local()  # this thread's snapshot: its reader, the groups that it asked for
         self._checked = False
-        self.epochs: dict[int, int] = {}  # shard -> epoch, of those that this process writes to
-        self.of = 1  # how many shards there were when it took them
+        self.holds: list[Hold] = []  # of this process, of no shard two
         # Groups that have no name yet, which the reads of this process find -> their digests meanwhile.
         self.staged: dict[str, bytes] = {}
 
@@ -92,12 +93,15 @@ class Database:
             with transaction(self._writer) as connection:
                 yield connection
 
-    def check_epoch(self, connection: apsw.Connection, groups: Iterable[str]) -> None:
-        """Raise StaleWriter where a group's shard is not held, or another process took it since (R23)."""
-        stored = _epochs(connection)
-        for shard in {shard_of(group, len(stored)) for group in groups}:
-            if (own := self.epochs.get(shard)) != stored[shard]:
-                raise stale(self.path.parent, stored[shard], own)
+    def check_slots(
+        self, connection: apsw.Connection, groups: Iterable[str], *, epoch: int | None = None
+    ) -> None:
+        """Raise StaleWriter where a group's slot is not held, or another process took it since (R23)."""
+
+        def rows(asked: Iterable[int]) -> list[Row]:
+            return many(connection, sql.SLOTS_AT, (array(asked),))
+
+        slots.check(self.path.parent, self.holds, groups, rows, epoch=epoch)
 
     def group(self, connection: apsw.Connection, name: str) -> KnownGroup | None:
         """Return a group that exists or ever did, by the hash of its name; else None."""
@@ -112,31 +116,51 @@ class Database:
         )  # fmt: skip
 
     @contextmanager
-    def fenced(self, epoch: int | None, shard: int, shards: int | None) -> Iterator[int]:
-        """Write to a shard, or to all, under a fencing epoch until the end; see `ports.Store.writing`.
+    def holding(self, epoch: int | None, shard: int, shards: int | None) -> Iterator[int]:
+        """Hold the slots of a shard, or all, until the end; see `ports.Store.writing`.
 
         All epochs are of one counter, so none comes twice, also where the groups are divided anew.
         """
         with self.transaction(durable=True) as connection:
-            stored = _epochs(connection)
-            of = shards or len(stored)
-            if of != len(stored):
-                stored = [0] * of  # nobody's epoch: who held a shard of the former map is stale
+            there = many(connection, sql.SHARDS)
+            of = shards or len(there)
+            token = _new_epoch(connection)
+            if of != len(there):
+                _divide(connection, of, token)  # who held a slot of the former map is stale
+                there = many(connection, sql.SHARDS)
             mine = range(of) if shards is None else (shard,)
             if epoch is None:
-                epoch = int(one(connection, sql.NEW_EPOCH)[0])
-                for number in mine:
-                    stored[number] = epoch
-                connection.execute(sql.SET_META, ("epochs", array(stored)))
-            elif behind := [stored[number] for number in mine if stored[number] != epoch]:
+                epoch = token
+            elif behind := [there[number][1] for number in mine if there[number][1] != epoch]:
                 raise stale(self.path.parent, behind[0], epoch)
-        self.epochs |= dict.fromkeys(mine, epoch)
-        self.of = of
+            connection.execute(sql.TAKE_SHARDS, (epoch, token, array(mine)))
+            taken = dict(many(connection, sql.TAKE_SLOTS, (token, array(mine))))
+        hold = Hold(shards=mine, epoch=epoch, token=token, slots=taken)
+        self.holds.append(hold)
         try:
             yield epoch
         finally:  # another process may adopt it now, and both would pass
-            for number in mine:
-                del self.epochs[number]
+            self.holds.remove(hold)
+
+    @contextmanager
+    def moving(self, asked: Collection[int], shard: int) -> Iterator[None]:
+        """Hand slots over to a shard; see `ports.Store.moving`."""
+        chosen = array(asked)
+        with self.transaction(durable=True) as connection:
+            number = len(many(connection, sql.SHARDS))
+            slots.check_move(self.path.parent, asked, shard, number)
+            connection.execute(sql.NEW_SHARD, (shard,))
+            connection.execute(sql.MARK_SLOTS, (shard, chosen))
+        try:
+            yield
+            with self.transaction(durable=True) as connection:
+                moved = many(connection, sql.MOVE_SLOTS, (_new_epoch(connection), shard, chosen))
+                slots.check_moved(self.path.parent, asked, moved)
+                connection.execute(sql.NOTE_WAITING_IN, (times.now(), chosen))
+        except BaseException:
+            with self.transaction(durable=True) as connection:
+                connection.execute(sql.UNMARK_SLOTS, (shard, chosen))
+            raise
 
     def compact(self) -> bool:
         """Rewrite the file where anything was erased, and cut the log; False where a reader prevents it.
@@ -227,8 +251,14 @@ def _meta(connection: apsw.Connection, key: str) -> Any:  # noqa: ANN401 - a tex
     return None if found is None else found[0]
 
 
-def _epochs(connection: apsw.Connection) -> list[int]:
-    return list(json.loads(_meta(connection, "epochs") or "[0]"))
+def _new_epoch(connection: apsw.Connection) -> int:
+    return int(one(connection, sql.NEW_EPOCH)[0])
+
+
+def _divide(connection: apsw.Connection, shards: int, epoch: int) -> None:
+    connection.execute(sql.DROP_SHARDS, (shards,))
+    connection.executemany(sql.NEW_SHARD, ((shard,) for shard in range(shards)))
+    connection.execute(sql.DIVIDE_SLOTS, (shards, epoch))
 
 
 def connect(path: Path, *, patience_s: float, cache_mb: int) -> apsw.Connection:

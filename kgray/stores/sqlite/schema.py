@@ -13,6 +13,7 @@ from typing import Any
 
 from kgray import kinds
 from kgray.kinds import Kind
+from kgray.ports import SLOTS
 
 APPLICATION_ID = 0x6B677279  # "kgry", in the header of the file
 FILE = "kgray.sqlite3"
@@ -62,15 +63,25 @@ CREATE INDEX operations_asked ON operations (no, kind) WHERE state = 0;
 """
 # groups.name is NULL for a removed group: its digest, last sequence and last record time stay. waiting: when
 # something was last appended, while anything is pending; else 0.
+# shards.epoch is that of a shard's newest run; token tells its newest hold from another one with this epoch.
+# slots.target is the shard that a slot is being moved to (`kgray.stores.slots`).
 _META = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE groups (
-    no INTEGER PRIMARY KEY, name TEXT UNIQUE, digest BLOB NOT NULL UNIQUE,
+    no INTEGER PRIMARY KEY, name TEXT UNIQUE, digest BLOB NOT NULL UNIQUE, slot INTEGER NOT NULL,
     last INTEGER NOT NULL DEFAULT 0, last_recorded INTEGER NOT NULL DEFAULT 0,
     removals INTEGER NOT NULL DEFAULT 0, waiting INTEGER NOT NULL DEFAULT 0
 ) STRICT;
-CREATE INDEX groups_waiting ON groups (waiting) WHERE waiting > 0;
+CREATE INDEX groups_waiting ON groups (slot, waiting) WHERE waiting > 0;
+CREATE TABLE shards (
+    shard INTEGER PRIMARY KEY, epoch INTEGER NOT NULL DEFAULT 0, token INTEGER NOT NULL DEFAULT 0
+) STRICT;
+INSERT INTO shards (shard) VALUES (0);
+CREATE TABLE slots (
+    slot INTEGER PRIMARY KEY, shard INTEGER NOT NULL, epoch INTEGER NOT NULL DEFAULT 0, target INTEGER
+) STRICT;
 """
+_SLOTS = f"INSERT INTO slots (slot, shard) VALUES {', '.join(f'({slot}, 0)' for slot in range(SLOTS))};\n"  # noqa: S608 - numbers
 
 
 def indexes(kind: Kind[Any]) -> dict[str, tuple[str, ...]]:
@@ -92,4 +103,4 @@ def _table(kind: Kind[Any]) -> str:
 
 
 # Every table and index of the file.
-TABLES = _META + "".join(map(_table, kinds.KINDS)) + _PENDING
+TABLES = _META + _SLOTS + "".join(map(_table, kinds.KINDS)) + _PENDING

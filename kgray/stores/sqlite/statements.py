@@ -86,17 +86,41 @@ def _everywhere(read: Read[Any]) -> str:
 
 EVERYWHERE: Mapping[Read[Any], str] = {read: _everywhere(read) for read in READS_EVERYWHERE}
 
-# (epoch | epochs | erased | rewritten | cut). epochs: the map of groups to shards, a JSON array of each
-# shard's newest epoch. Erasures are counted; beside the count stands how many there were when the file was
-# last rewritten and its log last cut: one that another process commits meanwhile is not taken for cleaned.
+# (epoch | erased | rewritten | cut). epoch: the last that was given. Erasures are counted; beside the count
+# stands how many there were when the file was last rewritten and its log last cut: one that another process
+# commits meanwhile is not taken for cleaned.
 META = "SELECT value FROM meta WHERE key = ?"
 NEW_EPOCH = "UPDATE meta SET value = value + 1 WHERE key = 'epoch' RETURNING value"
 COUNT_ERASURE = "INSERT INTO meta VALUES ('erased', 1) ON CONFLICT (key) DO UPDATE SET value = value + 1"
-# (rewritten | cut, the count of erasures that it covers), or (epochs, as above).
+# (rewritten | cut, the count of erasures that it covers).
 SET_META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 
-NEW_GROUP = "INSERT INTO groups (digest) VALUES (?)"
-NAME_GROUP = "UPDATE groups SET name = ?, digest = ? WHERE no = ?"
+_LIST = "(SELECT value FROM json_each(?) AS asked)"
+SHARDS = "SELECT shard, epoch, token FROM shards ORDER BY shard"
+# (epoch, token, shards as JSON).
+TAKE_SHARDS = f"UPDATE shards SET epoch = ?, token = ? WHERE shard IN {_LIST}"
+# (epoch, shards as JSON): slot, epoch. A move that is not complete ends.
+TAKE_SLOTS = f"UPDATE slots SET epoch = ?, target = NULL WHERE shard IN {_LIST} RETURNING slot, epoch"
+# (slots as JSON): the columns of `slots.SlotRow`.
+SLOTS_AT = (
+    "SELECT s.slot, s.shard, s.epoch, o.epoch, o.token FROM json_each(?1) AS asked "
+    "CROSS JOIN slots AS s ON s.slot = asked.value CROSS JOIN shards AS o ON o.shard = s.shard"
+)
+# The groups are divided anew. (shards), (shards, epoch).
+DROP_SHARDS = "DELETE FROM shards WHERE shard >= ?"
+NEW_SHARD = "INSERT OR IGNORE INTO shards (shard) VALUES (?)"
+DIVIDE_SLOTS = "UPDATE slots SET shard = slot % ?, epoch = ?, target = NULL"
+# A move. (shard, slots as JSON), (the same; RETURNING slot), (epoch, shard, slots), (now, slots).
+MARK_SLOTS = f"UPDATE slots SET target = ? WHERE slot IN {_LIST}"
+UNMARK_SLOTS = f"UPDATE slots SET target = NULL WHERE target = ? AND slot IN {_LIST}"
+MOVE_SLOTS = (
+    "UPDATE slots SET epoch = ?1, shard = ?2, target = NULL WHERE target = ?2 "
+    "AND slot IN (SELECT value FROM json_each(?3) AS asked) RETURNING slot"
+)
+NOTE_WAITING_IN = f"UPDATE groups SET waiting = max(?, waiting + 1) WHERE waiting > 0 AND slot IN {_LIST}"
+
+NEW_GROUP = "INSERT INTO groups (digest, slot) VALUES (?, ?)"
+NAME_GROUP = "UPDATE groups SET name = ?, digest = ?, slot = ? WHERE no = ?"
 # name is NULL: removed, or being taken over.
 GROUP_BY_DIGEST = "SELECT no, name, last, last_recorded, removals FROM groups WHERE digest = ?"
 # NULL <> is NULL: no row of a removed group either.
@@ -122,13 +146,18 @@ SAID_BEFORE = (
     "AND reference_time <= ?3 AND sequence < ?4 AND retired_at IS NULL "
     "ORDER BY reference_time DESC, sequence DESC LIMIT ?5"
 )
-# (mark): name, whether any of it is live, when something was last appended.
+# (shard, or NULL for all): `s`, the slots that are asked about.
+_SLOTS = "slots AS s {} WHERE (?1 IS NULL OR s.shard = ?1 AND s.target IS NULL) AND "
+_WAITING = _SLOTS.format(
+    "CROSS JOIN groups AS g INDEXED BY groups_waiting ON g.slot = s.slot AND g.waiting > 0"
+)
+# (shard, mark): name, whether any of it is live, when something was last appended.
 PENDING_GROUPS = (
-    "SELECT name, live, waiting FROM (SELECT name, no, waiting, "
-    "EXISTS (SELECT 1 FROM operations INDEXED BY operations_asked WHERE no = groups.no AND state = 0) OR "
+    "SELECT name, live, waiting FROM (SELECT g.name, g.no, g.waiting, "
+    "EXISTS (SELECT 1 FROM operations INDEXED BY operations_asked WHERE no = g.no AND state = 0) OR "
     "EXISTS (SELECT 1 FROM episodes INDEXED BY episodes_live "
-    "WHERE no = groups.no AND state < 2 AND bulk = 0) AS live "
-    "FROM groups INDEXED BY groups_waiting WHERE waiting > 0 AND waiting > ?1 AND name IS NOT NULL) AS g "
+    "WHERE no = g.no AND state < 2 AND bulk = 0) AS live "
+    f"FROM {_WAITING} g.waiting > ?2 AND g.name IS NOT NULL) AS g "
     "WHERE live OR EXISTS (SELECT 1 FROM episodes INDEXED BY episodes_pending WHERE no = g.no AND state < 2) "
     "ORDER BY name"
 )
@@ -140,20 +169,21 @@ SETTLE = (
     "INDEXED BY episodes_pending WHERE no = ?1 AND state < 2) AND NOT EXISTS (SELECT 1 FROM operations "
     "INDEXED BY operations_asked WHERE no = ?1 AND state = 0)"
 )
-# (name) of groups with a retraction or removal that was requested and not carried out.
+# (shard): names of groups with a retraction or removal that was requested and not carried out.
 WITHDRAWING = (
-    "SELECT DISTINCT name FROM operations INDEXED BY operations_asked CROSS JOIN groups "
-    "ON groups.no = operations.no WHERE state = 0 AND kind IN ('remove', 'retract') AND name IS NOT NULL "
-    "ORDER BY name"
+    "SELECT DISTINCT g.name FROM operations AS o INDEXED BY operations_asked CROSS JOIN groups AS g "
+    "ON g.no = o.no CROSS JOIN slots AS s ON s.slot = g.slot "
+    "WHERE o.state = 0 AND o.kind IN ('remove', 'retract') AND g.name IS NOT NULL "
+    "AND (?1 IS NULL OR s.shard = ?1 AND s.target IS NULL) ORDER BY g.name"
 )
-# (name, or NULL for all that have one: another may be on its way into the file; most).
-PENDING_COUNT = (
-    "WITH named AS (SELECT no FROM groups INDEXED BY groups_waiting "
-    "WHERE waiting > 0 AND (name = ?1 OR ?1 IS NULL AND name IS NOT NULL)) "
+# (shard, most), (group, most): of all, those that have a name: another may be on its way into the file.
+_COUNT_IN = (
     "SELECT count(*) FROM (SELECT 1 FROM named CROSS JOIN episodes INDEXED BY episodes_pending "
     "ON episodes.no = named.no AND state < 2 UNION ALL SELECT 1 FROM named CROSS JOIN operations "
     "INDEXED BY operations_asked ON operations.no = named.no AND state = 0 LIMIT ?2)"
 )
+PENDING_COUNT = f"WITH named AS (SELECT g.no FROM {_WAITING} g.name IS NOT NULL) {_COUNT_IN}"
+PENDING_COUNT_OF = f"WITH named AS (SELECT no FROM groups WHERE name = ?1 AND waiting > 0) {_COUNT_IN}"
 _COUNTED = "groups AS g WHERE g.no = ?1 OR ?1 IS NULL AND g.name IS NOT NULL"
 # (no, or NULL for all): name, state, how many.
 COUNT_STATES = (

@@ -16,7 +16,7 @@ from kgray import kinds, locks, times
 from kgray.errors import StoreError
 from kgray.graph import Fact
 from kgray.kinds import Kind, R, Read, Row
-from kgray.ports import Appending, GroupCounts, GroupHead, RowChanges, Store, T
+from kgray.ports import Appending, GroupCounts, GroupHead, RowChanges, Store, T, slot_of
 from kgray.reads import EPISODES_AT, FACTS_OF
 from kgray.records import Episode
 from kgray.rows import episode as episode_of
@@ -66,6 +66,7 @@ class SqliteStore(Store):
 
     schema_version = schema.VERSION
     batch = 32  # 16 episodes of 0.6 ms of CPU each
+    lanes = 1  # the file has one write lock
     remote = False
 
     def __init__(self, db: Database) -> None:
@@ -86,13 +87,13 @@ class SqliteStore(Store):
     ) -> Iterator[int]:
         if shared:
             raise StoreError("the embedded store holds its folder's lock itself: it cannot share it")
-        held = self._db.epochs
         with self._holding:  # one lock of the folder for all shards of this process
-            if not self._holders or shards != self._db.of or shard in held:
+            taken = any(shard in hold.shards for hold in self._db.holds)
+            if not self._holders or taken or shards != len(self._db.rows(sql.SHARDS)):
                 self._folder_lock.enter_context(locks.ingesting(self.folder))
             self._holders += 1
         try:
-            with self._db.fenced(epoch, shard, shards) as own:
+            with self._db.holding(epoch, shard, shards) as own:
                 yield own
         finally:
             with self._holding:
@@ -100,10 +101,13 @@ class SqliteStore(Store):
                 if not self._holders:
                     self._folder_lock.close()
 
-    def apply(self, changes: Sequence[RowChanges]) -> None:
+    def moving(self, slots: Collection[int], shard: int) -> AbstractContextManager[None]:
+        return self._db.moving(slots, shard)
+
+    def apply(self, changes: Sequence[RowChanges], *, epoch: int | None = None) -> None:
         with self._db.transaction(durable=any(change.durable for change in changes)) as connection:
             groups = [change.group for change in changes]
-            self._db.check_epoch(connection, groups)
+            self._db.check_slots(connection, groups, epoch=epoch)
             RowWriter(self._db, connection, groups).carry_out(changes)
 
     def adopt(
@@ -129,7 +133,7 @@ class SqliteStore(Store):
             verify()
             del self._db.staged[group]
             with self._copying(group, stage) as writer:
-                writer.connection.execute(sql.NAME_GROUP, (group, digest(group), copy.no))
+                writer.connection.execute(sql.NAME_GROUP, (group, digest(group), slot_of(group), copy.no))
                 writer.connection.execute(sql.NOTE_WAITING, (times.now(), copy.no))
                 writer.connection.execute(sql.SETTLE, (copy.no,))
         except BaseException:
@@ -147,7 +151,7 @@ class SqliteStore(Store):
     def _copying(self, group: str, stage: str, *, durable: bool = True) -> Iterator[RowWriter]:
         """Write to the copy of a group, which must not be there."""
         with self._db.transaction(durable=durable) as connection:
-            self._db.check_epoch(connection, [group])
+            self._db.check_slots(connection, [group])
             if there := self._db.group(connection, group):
                 raise alike.known(self.folder, there)
             yield RowWriter(self._db, connection, [stage], new=True)
@@ -165,13 +169,13 @@ class SqliteStore(Store):
     def reading(self, *, still: bool = False) -> AbstractContextManager[None]:  # noqa: ARG002 - it has snapshots
         return self._db.snapshot()
 
-    def newly_pending(self, mark: Instant) -> tuple[dict[str, bool], Instant]:
-        found = self._db.rows(sql.PENDING_GROUPS, (mark,))
+    def newly_pending(self, mark: Instant, shard: int | None = None) -> tuple[dict[str, bool], Instant]:
+        found = self._db.rows(sql.PENDING_GROUPS, (shard, mark))
         newest = max((waiting for *_, waiting in found), default=mark)  # in the order of commits
         return {name: bool(live) for name, live, _ in found}, newest
 
-    def withdrawing(self) -> list[str]:
-        return [name for (name,) in self._db.rows(sql.WITHDRAWING)]
+    def withdrawing(self, shard: int | None = None) -> list[str]:
+        return [name for (name,) in self._db.rows(sql.WITHDRAWING, (shard,))]
 
     def pending_sequences(self, group: str, after: int, limit: int) -> list[tuple[int, bool]]:
         no = self._number(group)
@@ -180,8 +184,11 @@ class SqliteStore(Store):
         found = self._db.rows(sql.SEQUENCES_PENDING, (no, after, limit))
         return [(sequence, bool(is_episode)) for sequence, is_episode in found]
 
-    def pending_count(self, group: str | None = None, *, most: int = 1 << 62) -> int:
-        ((count,),) = self._db.rows(sql.PENDING_COUNT, (group, most))
+    def pending_count(
+        self, group: str | None = None, *, shard: int | None = None, most: int = 1 << 62
+    ) -> int:
+        statement, of = (sql.PENDING_COUNT, shard) if group is None else (sql.PENDING_COUNT_OF, group)
+        ((count,),) = self._db.rows(statement, (of, most))
         return int(count)
 
     def said_before(self, episode: Episode, limit: int) -> list[Episode]:
@@ -312,6 +319,6 @@ class RowWriter(Transaction[KnownGroup]):
         """Return a held group's number; one that is new is numbered now."""
         group = self.groups[name]
         if group.no is None:
-            self.connection.execute(sql.NEW_GROUP, (digest(name),))
+            self.connection.execute(sql.NEW_GROUP, (digest(name), slot_of(name)))
             group.no = int(self.connection.last_insert_rowid())
         return group.no

@@ -1,0 +1,165 @@
+"""A slot has one owner, and can be moved to another: marked, drained, handed over (R23)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import pytest
+
+from kgray.errors import StaleWriter, StoreError
+from kgray.ports import SLOTS, RowChanges, Store, slot_of
+from tests.graph.by_hand import append, draft, head, told
+from tests.graph.stores import Stores
+
+
+class Owner(NamedTuple):
+    """Who holds one of two shards: a process of its own on a server, one of two runs in a file's process."""
+
+    store: Store
+    shard: int
+    epoch: int
+
+    def apply(self, *changes: RowChanges) -> None:
+        self.store.apply(changes, epoch=self.epoch)
+
+
+@pytest.fixture
+def owners(stores: Stores, group: str) -> Iterator[tuple[Owner, Owner]]:
+    """Yield the owner of the group's slot, and the owner of the other shard, of two."""
+    first = stores.open()
+    others = [first, first if "Sqlite" in type(stores).__name__ else stores.open()]
+    own = slot_of(group) % 2
+    append(first, *(draft(text, group=group) for text in ("Al says one", "Bo says two", "Cy says three")))
+    with ExitStack() as held:
+        yield tuple(
+            Owner(store, shard, held.enter_context(store.writing(shard=shard, shards=2)))
+            for store, shard in zip(others, (own, 1 - own), strict=True)
+        )
+    with first.writing(shard=0, shards=1):
+        pass  # as the database of the other tests is divided
+
+
+@pytest.fixture
+def beside(group: str) -> str:
+    """Return the name of another group of the group's shard, in another slot."""
+    names = (f"{group}{n}" for n in range(SLOTS))
+    return next(n for n in names if slot_of(n) != slot_of(group) and (slot_of(n) - slot_of(group)) % 2 == 0)
+
+
+def test_a_group_lies_in_one_slot_wherever_it_is_asked():
+    assert [slot_of(name) for name in ("g", "h", "Zürich", "")] == [886, 743, 318, 0]
+    assert {slot_of(f"group {n}") for n in range(20_000)} == set(range(SLOTS))
+
+
+def test_a_slot_that_is_handed_over_has_a_new_owner_and_the_late_batch_of_the_old_one_is_refused(
+    owners, mine, group, beside
+):
+    old, new = owners
+    slot = slot_of(group)
+    append(old.store, draft("Di says four", group=beside))
+    one, two, three = (
+        told(n, name, "x", 10 * n, group=group) for n, name in enumerate(("Al", "Bo", "Cy"), start=1)
+    )
+    old.apply(one)
+    with pytest.raises(StaleWriter):
+        new.apply(two)
+    _, mark = new.store.newly_pending(0, new.shard)
+    with old.store.moving([slot], new.shard):
+        for owner in owners:
+            assert group not in owner.store.newly_pending(0, owner.shard)[0]
+            assert owner.store.withdrawing(owner.shard) == []
+        assert mine(old.store.newly_pending(0, old.shard)[0]) == {beside: True}
+        assert mine(old.store.newly_pending(0)[0]) == {group: True, beside: True}
+        old.apply(two)  # what it had decided
+        with pytest.raises(StaleWriter):
+            new.apply(three)
+    with pytest.raises(StaleWriter, match="nothing was changed"):
+        old.apply(three)
+    assert head(old.store, group).last_recorded == 20
+    assert mine(new.store.newly_pending(mark, new.shard)[0]) == {group: True}
+    assert mine(old.store.newly_pending(0, old.shard)[0]) == {beside: True}
+    assert old.store.pending_count(group) == 1
+    new.apply(two)  # sent again: left out
+    new.apply(three)
+    old.apply(told(1, "Di", "four", 10, group=beside))  # it keeps its other slots
+    assert old.store.pending_count(group) == old.store.pending_count(beside) == 0
+
+
+def test_what_was_decided_before_a_slot_went_and_came_back_is_refused(owners, group):
+    """Its owner is the same, and so is its run; what it sent before may come in late."""
+    old, new = owners
+    for owner in (new, old):
+        with old.store.moving([slot_of(group)], owner.shard):
+            pass
+    with pytest.raises(StaleWriter):
+        old.apply(told(1, "Al", "one", 10, group=group))
+
+
+def test_who_takes_a_shard_anew_or_goes_on_for_its_run_has_the_slots_that_came_to_it(owners, stores, group):
+    old, new = owners
+    with old.store.moving([slot_of(group)], new.shard):
+        pass
+    stores.lose_hold()
+    other = stores.open()
+    with other.writing(epoch=new.epoch, shard=new.shard, shards=2):
+        other.apply([told(1, "Al", "one", 10, group=group)])
+        with pytest.raises(StaleWriter):
+            new.apply(told(2, "Bo", "two", 20, group=group))  # it lives, and has the same epoch
+    with other.writing(shard=new.shard, shards=2):
+        other.apply([told(2, "Bo", "two", 20, group=group)])
+
+
+def test_a_move_that_fails_leaves_the_slots_where_they_were(owners, mine, group):
+    old, new = owners
+    with pytest.raises(KeyboardInterrupt), new.store.moving([slot_of(group)], new.shard):
+        raise KeyboardInterrupt
+    assert mine(old.store.newly_pending(0, old.shard)[0]) == {group: True}
+    old.apply(told(1, "Al", "one", 10, group=group))
+    with pytest.raises(StaleWriter):
+        new.apply(told(2, "Bo", "two", 20, group=group))
+
+
+def test_a_move_of_a_process_that_was_killed_ends_when_the_shard_is_taken(stores, mine, group):
+    store, other = stores.open(), stores.open()
+    append(store, draft("Al says one", group=group))
+    own = slot_of(group) % 2
+    with store.writing(shard=own, shards=2) as epoch:
+        move = store.moving([slot_of(group)], 1 - own)
+        move.__enter__()
+        assert mine(store.newly_pending(0, own)[0]) == {}
+    with other.writing(epoch=epoch, shard=own, shards=2):
+        assert mine(other.newly_pending(0, own)[0]) == {group: True}
+        with pytest.raises(StaleWriter, match="was taken while its slots were moved"):
+            move.__exit__(None, None, None)
+        other.apply([told(1, "Al", "one", 10, group=group)])
+    with other.writing(shard=0, shards=1):
+        pass
+
+
+def test_slots_go_to_a_shard_that_is_there_or_is_the_next(owners, group):
+    old, _ = owners
+    for slots, shard in (([slot_of(group)], 3), ([slot_of(group)], -1), ([SLOTS], 0), ([-1], 0)):
+        with pytest.raises(StoreError, match="slot"), old.store.moving(slots, shard):
+            pass
+    with old.store.moving([slot_of(group)], 2):
+        pass
+    with pytest.raises(StaleWriter):
+        old.apply(told(1, "Al", "one", 10, group=group))
+
+
+def test_a_new_shard_is_served_beside_those_that_gave_it_their_slots(stores, mine, group):
+    """From one shard to two: the owner of the first goes on, unless it sends what went."""
+    first, second = stores.open(), stores.open()
+    append(first, draft("Al says one", group=group))
+    if "Sqlite" in type(stores).__name__:
+        second = first
+    with first.writing(shard=0, shards=1):
+        with first.moving([slot_of(group)], 1):
+            pass
+        with second.writing(shard=1, shards=2) as epoch:
+            assert mine(second.newly_pending(0, 1)[0]) == {group: True}
+            second.apply([told(1, "Al", "one", 10, group=group)], epoch=epoch)
+    with first.writing(shard=0, shards=1):
+        pass
