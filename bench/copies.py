@@ -121,12 +121,13 @@ class _Copy:
                 "client_id": lambda value: f"{value}{self._suffix}",
             }
             self._changes[kind] = [by_name.get(one.name, by_type.get(one.type)) for one in kind.columns]
-        return kind.row(
+        changed: Row = kind.row(
             *(
                 value if value is None or change is None else change(value)
                 for value, change in zip(row, self._changes[kind], strict=True)
             )
         )
+        return changed
 
     def records(self, row: RecordRow, episode: EpisodeRow, dimensions: int) -> RecordRow:
         """Return the record row of the copy; without declarations and verdicts."""

@@ -3,19 +3,17 @@
 The engine works out which rows change (`RowChanges`); a store puts, patches, drops, scans and looks up rows
 by the declarations of this module, and knows no rule of the domain. A kind is declared by the class of its
 rows, a read by the class of the rows that it returns: a NamedTuple whose fields are columns. The types are
-int (an instant is microseconds since 1970, UTC), bool, str, tuple[str, ...] and bytes. The group is no column:
-each call of a store names it.
+int (an instant is microseconds since 1970, UTC), bool, str, tuple[str, ...] and bytes. The group is no
+column: each call of a store names it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from types import NoneType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_type_hints
-
-from kgray.times import Instant
 
 ColumnType = Literal["int", "bool", "text", "texts", "bytes"]
 SearchScope = Literal["fact", "entity", "episode", "community"]
@@ -490,46 +488,3 @@ SCHEDULES = Kind("schedules", ScheduleRow, ("name",))
 # In the order in which a copy puts them: what a row refers to comes before it.
 KINDS: tuple[Kind[Any], ...] = tuple(one for one in vars().values() if isinstance(one, Kind))
 BY_NAME: Mapping[str, Kind[Any]] = {kind.name: kind for kind in KINDS}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patch:
-    """New values for some columns of existing rows; a row that does not exist is skipped."""
-
-    kind: Kind[Any]
-    columns: tuple[str, ...]
-    rows: tuple[Row, ...]  # each the key of a row, then the values of `columns`
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowChanges:
-    """What one entry of a group's log changes, row by row: applied whole or not at all (R23).
-
-    sequence     the entry: an episode or an operation; ledger: its kind
-    states       of the entry, in which this applies. In any other, or once the entry was removed, it was
-                 applied before or came too late, and is left out: so a batch can be sent again
-    recorded_at  its record time, which must be past the group's last; None: nothing is recorded (journal)
-    rests_on     the group's last record time when it was decided: whatever else was recorded since, it is
-                 refused (Outrun), and so it is where its entry was ended by another. None: not said
-    clear        True: first delete the group: rows of log kinds up to `sequence` (the entry's own row stays),
-                 all rows of other kinds. If nothing but the entry is pending, the group loses its name. Such
-                 a change puts nothing but the entry's row: the others may go after it, in portions
-    drops, puts, patches    then rows are dropped, put and patched, in this order; keys of a kind are distinct
-    erases       what is dropped or replaced must not stay readable: `Store.compact` cleans the files (R25)
-    durable      False: a power cut (not a kill) may lose it, because a model can be asked again
-    unsettles    it is counted in `GroupHead.removals`: an index of the group's words and vectors is stale
-    """
-
-    group: str
-    sequence: int
-    ledger: Kind[Any]
-    states: frozenset[int]
-    recorded_at: Instant | None = None
-    rests_on: Instant | None = None
-    clear: bool = False
-    drops: Mapping[Kind[Any], Sequence[Key]] = field(default_factory=dict)
-    puts: Mapping[Kind[Any], Sequence[Row]] = field(default_factory=dict)
-    patches: tuple[Patch, ...] = ()
-    erases: bool = False
-    durable: bool = True
-    unsettles: bool = False

@@ -158,6 +158,7 @@ def _pack(value: object) -> bytes:
 
 def unpack(column: bytes) -> list[Any]:
     """Return the values of a column behind the number of its layout. Raises ValueError for another layout."""
+    values: list[Any]
     layout, *values = msgpack.unpackb(column, strict_map_key=False)
     if layout != LAYOUT:
         raise ValueError(f"a record of layout {layout}: this version reads {LAYOUT}")
@@ -256,7 +257,7 @@ def _evidence(
     births.update(zip(columns["statement"], places, strict=True))
     values = zip(columns.pop("value_type"), columns["value"], columns.pop("unit"), strict=True)
     columns["value"] = [
-        None if typed is None else Value(strings.setdefault(typed, typed), value, unit)
+        None if typed is None else Value(strings.setdefault(typed, typed), value, unit)  # type: ignore[arg-type]
         for typed, value, unit in values
     ]
     return _built(Evidence, columns)

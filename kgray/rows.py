@@ -131,15 +131,13 @@ def accepted_again(row: EpisodeRow, sequence: int) -> EpisodeRow:
 def committed_row(episode: Episode, recorded_at: Instant) -> EpisodeRow:
     """Return the row of an episode once it is committed."""
     state = (kinds.COMMITTED, episode.bulk, episode.attempts)
-    return EpisodeRow(*_EPISODE.of(episode), *state, recorded_at, *[None] * 4)
+    return EpisodeRow._make((*_EPISODE.of(episode), *state, recorded_at, *[None] * 4))
 
 
 def failed_row(episode: Episode, recorded_at: Instant, kind: str, message: str, raw: str) -> EpisodeRow:
     """Return the row of an episode that failed by its own content (R24), one attempt more."""
-    return EpisodeRow(
-        *_EPISODE.of(episode), kinds.FAILED, episode.bulk, episode.attempts + 1, recorded_at, None, kind,
-        storable(message), storable(raw),
-    )  # fmt: skip
+    state = (kinds.FAILED, episode.bulk, episode.attempts + 1, recorded_at, None)
+    return EpisodeRow._make((*_EPISODE.of(episode), *state, kind, storable(message), storable(raw)))
 
 
 def episode(group: str, row: EpisodeRow) -> Episode:

@@ -142,7 +142,8 @@ def _records(
         answered = [
             (one, at) for one, at in verdicts if stands(at, gone.get(("verdict", one.sequence, one.ordinal)))
         ]
-        recorded = {one.sequence: at for one, at in (*carried_out, *declared, *answered)}
+        recorded = {one.sequence: at for one, at in carried_out}
+        recorded |= {one.sequence: at for one, at in declared} | {one.sequence: at for one, at in answered}
         vectors = {
             id_: max(placed for part in (ours, others) if (placed := part.vectors.get(id_)))[1:]
             for id_ in {**ours.vectors, **others.vectors}

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from kgray.errors import Cost, Outrun, Unavailable
 from kgray.graph import Entity, Fact
 from kgray.kinds import Key, Kind, R, Read, Row
-from kgray.kinds import Patch as Patch
-from kgray.kinds import RowChanges as RowChanges
 from kgray.kinds import SearchScope as SearchScope
 from kgray.records import Episode, Extraction, Place, Spent, canonical
+from kgray.row_changes import Patch as Patch
+from kgray.row_changes import RowChanges as RowChanges
 from kgray.times import Instant
 
 T = TypeVar("T")

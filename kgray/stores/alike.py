@@ -24,7 +24,7 @@ EVERY_SEQUENCE = (1 << 63) - 1
 _ENDED = {EPISODES: "ended_at", OPERATIONS: "recorded_at"}
 RowName = tuple[str, Key]  # group, key
 _State = tuple[int, Instant | None]  # of an entry, and when it ended
-States = dict[tuple[Kind, str, int], _State]  # by ledger, group, sequence
+States = dict[tuple[Kind[Any], str, int], _State]  # by ledger, group, sequence
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,9 +46,9 @@ _Group = TypeVar("_Group", bound=Counters)
 class FoldedBatch:
     """Rows by kind, each once. erases: what is dropped or replaced must not stay readable (R25)."""
 
-    drops: defaultdict[Kind, dict[RowName, None]] = field(default_factory=lambda: defaultdict(dict))
-    puts: defaultdict[Kind, dict[RowName, Row]] = field(default_factory=lambda: defaultdict(dict))
-    patches: defaultdict[Kind, dict[RowName, dict[str, Any]]] = field(
+    drops: defaultdict[Kind[Any], dict[RowName, None]] = field(default_factory=lambda: defaultdict(dict))
+    puts: defaultdict[Kind[Any], dict[RowName, Row]] = field(default_factory=lambda: defaultdict(dict))
+    patches: defaultdict[Kind[Any], dict[RowName, dict[str, Any]]] = field(
         default_factory=lambda: defaultdict(dict)
     )
     erases: bool = False
@@ -76,12 +76,12 @@ class FoldedBatch:
         patched = self.patches[ledger].get(name, {})
         return patched.get("state", stored[0]), patched.get(_ENDED[ledger], stored[1])
 
-    def drop(self, kind: Kind, group: str, key: Key) -> None:
+    def drop(self, kind: Kind[Any], group: str, key: Key) -> None:
         self.puts[kind].pop((group, key), None)
         self.patches[kind].pop((group, key), None)
         self.drops[kind][group, key] = None
 
-    def put(self, kind: Kind, group: str, row: Row) -> None:
+    def put(self, kind: Kind[Any], group: str, row: Row) -> None:
         name = (group, kind.key_of(row))
         if kind.first_wins:
             self.puts[kind].setdefault(name, row)
@@ -217,7 +217,7 @@ def counted(states: Iterable[Sequence[Any]], rest: Iterable[Sequence[Any]]) -> d
     return {group: GroupCounts(**found[group]) for group in sorted(found)}
 
 
-def portions(rows: Iterable[tuple[Kind, Row]], most: int) -> Iterator[tuple[Kind, list[Row]]]:
+def portions(rows: Iterable[tuple[Kind[Any], Row]], most: int) -> Iterator[tuple[Kind[Any], list[Row]]]:
     """Yield the rows in portions of one kind and at most so many, in order."""
     for kind, found in groupby(rows, itemgetter(0)):
         while portion := [row for _, row in islice(found, most)]:

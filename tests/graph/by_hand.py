@@ -292,9 +292,7 @@ def worded(store: Store, scope: str, text: str, group: str = "g") -> list[Any]:
     return found
 
 
-def fill(
-    store: Store, matrix: Matrix, *, group: str = "g", scope: str = "fact", first: int = 0
-) -> None:
+def fill(store: Store, matrix: Matrix, *, group: str = "g", scope: str = "fact", first: int = 0) -> None:
     """Commit vectors of statements (scope "fact") or of names, owners "0", "1", ... from `first` on."""
     for start in range(0, len(matrix), 5_000):
         (sequence,) = append(store, draft(f"rows {start} {len(matrix)}", group=group))

@@ -235,14 +235,17 @@ def test_retracted_declarations_are_seen_before_only(store):
     commit = told(1, "Al", "one", 10)
     (row,) = commit.puts[RECORDS]
     judged, blank = (
-        judged_column(Judgements([(declared, 10)], [(one, 10)])) for one in (verdict, replace(verdict, reason=""))
+        judged_column(Judgements([(declared, 10)], [(one, 10)]))
+        for one in (verdict, replace(verdict, reason=""))
     )
     accept(store, [draft("Al says one", client_id="c")], now=1)
     with store.writing():
         store.apply([replace(commit, puts={**commit.puts, RECORDS: [row._replace(timed=10, judged=judged)]})])
         asked = Operation(group="g", kind="retract", episodes=("c",))
         asked = replace(asked, sequence=request(store, asked), retired=(("declaration", 1, 0),))
-        store.apply([ended(asked, 20, patches=(Patch(kind=RECORDS, columns=("judged",), rows=((1, blank),)),))])
+        store.apply(
+            [ended(asked, 20, patches=(Patch(kind=RECORDS, columns=("judged",), rows=((1, blank),)),))]
+        )
     assert records_of(store, "g").declarations == []
     assert records_of(store, "g", 19).declarations == [declared]
     assert records_of(store, "g").verdicts == [replace(verdict, reason="")]

@@ -1,4 +1,4 @@
-"""What the embedded store's statements cost: look-ups by index, scans that read no long column in vain."""
+"""The cost of the embedded store's statements: look-ups use indexes, scans read no long column in vain."""
 
 from __future__ import annotations
 
