@@ -340,11 +340,14 @@ def with_statement_vectors(row: RecordRow, added: Mapping[str, TextVector]) -> R
     )
 
 
-def faults_of(row: PackedRow) -> dict[int, str]:
+def faults_of(row: RecordRow) -> dict[int, str]:
     """Return the pieces of evidence from which nothing can be derived: ordinal -> the reason.
 
-    Raises ValueError, TypeError or LookupError for a row that cannot be read.
+    Raises ValueError, TypeError or LookupError for a row of which a column cannot be read.
     """
+    judgements(row.judged)
+    search_columns(row.search)
+    deque(name_vectors(row.names), maxlen=0)
     _, mentions, evidence, _ = unpack(row.packed)
     ordinals = {mention[0] for mention in mentions}
     kinds = frozenset(get_args(EvidenceKind))

@@ -42,21 +42,20 @@ def _mended(store: Store, group: str) -> list[str]:
     lines: list[str] = []
     entries = {row.sequence for row in store.rows(reads.EPISODE_HEADS, group)}
     entries |= {row.sequence for row in store.rows(kinds.OPERATIONS.all, group)}
-    for packed in store.rows(reads.PACKED, group):
+    for row in store.rows(kinds.RECORDS.all, group):
         why, faults = "", dict[int, str]()
         try:
-            faults = faults_of(packed)
+            faults = faults_of(row)
         except _UNREADABLE:
             why = "its content cannot be read"
-        if packed.sequence not in entries:
+        if row.sequence not in entries:
             why = "its entry is not stored"
         if why:
-            drops[kinds.RECORDS].append((packed.sequence,))
-            lines.append(f"set aside records {packed.sequence}: {why}")
+            drops[kinds.RECORDS].append((row.sequence,))
+            lines.append(f"set aside records {row.sequence}: {why}")
         elif faults:
-            (row,) = store.rows(reads.RECORDS_AT, group, [packed.sequence])
             puts.append(without_evidence(row, faults))
-            lines += [f"set aside evidence {packed.sequence}.{at}: {fault}" for at, fault in faults.items()]
+            lines += [f"set aside evidence {row.sequence}.{at}: {fault}" for at, fault in faults.items()]
     for operation, why in _checked(store, group):
         if why:
             drops[kinds.OPERATIONS].append((operation.sequence,))

@@ -28,6 +28,7 @@ from kgray.derivation.group import GroupGraph
 from kgray.derivation.names import EntityNote
 from kgray.derivation.statements import Statement
 from kgray.derivation.stored import garbage_not_collected, let_go, stored_records
+from kgray.errors import damaged
 from kgray.ingest.candidates import (
     NameIndex,
     NameLookUp,
@@ -213,7 +214,11 @@ class GroupState:
         with garbage_not_collected():
             stored = stored_records(store, group)
             records = stored.live
-            state = cls(records, stored_names(store, group, stored.saved_at), dimensions, stored.vectors)
+            try:
+                names = stored_names(store, group, stored.saved_at)
+                state = cls(records, names, dimensions, stored.vectors)
+            except (LookupError, ValueError, TypeError, AttributeError) as fault:  # a row that cannot be read
+                raise damaged(group, fault) from fault
             let_go(stored.heads, records.heads, records.mentions, records.evidence)
             if state.is_large:
                 gc.freeze()  # else the collector looks at all of it at once, and the loop waits

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgray import kinds, reads
-from kgray.errors import Unavailable
+from kgray.errors import Unavailable, damaged
 from kgray.graph import PROFILE, Community
 from kgray.kinds import COMMITTED, R, Read
 from kgray.ports import Store, Vector, at_one_moment
@@ -400,7 +400,13 @@ class GroupIndex:
         return sum(held) + 68 * sum(len(p.words.lengths) for p in parts)
 
     def load(self, store: Store, upto: int, sequences: Sequence[int] | None = None) -> None:
-        """Read the rows of these sequences; None: of all up to `upto`, in scans."""
+        """Read the rows of these sequences; None: of all up to `upto`, in scans. Raises Damaged."""
+        try:
+            self._load(store, upto, sequences)
+        except (LookupError, ValueError, TypeError, AttributeError) as fault:  # a row that cannot be read
+            raise damaged(self.group, fault) from fault
+
+    def _load(self, store: Store, upto: int, sequences: Sequence[int] | None) -> None:
         said = _scanned(store, self.group, reads.MESSAGES, reads.MESSAGES_AT, sequences)
         messages = {row.sequence: row for row in said}
         searched = _scanned(store, self.group, reads.SEARCHED, reads.SEARCHED_AT, sequences)

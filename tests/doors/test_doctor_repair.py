@@ -13,7 +13,7 @@ BOB = {"source": "Bob", "relation": "KNOWS", "target": "Acme"}
 CARL = {"source": "Carl", "relation": "KNOWS", "target": "Acme"}
 BROKEN = "(SELECT no FROM groups WHERE name = 'broken')"
 STRAY = """
-INSERT INTO records (no, sequence, statements, packed, search) VALUES ({broken}, 99, '[]', x'c1', x'c1')
+INSERT INTO records (no, sequence, statements, packed, search) VALUES ({broken}, 99, '[]', x'c1', ?)
 """
 
 
@@ -35,7 +35,7 @@ def folder(kgray):
     rows = [said(group, triple) for group in ("broken", "whole") for triple in (ALICE, BOB)]
     assert kgray("add", kgray.write("rows.jsonl", *rows)).code == 0
     kgray.dumped = kgray("dump", "--group", "broken").out
-    damage(kgray.folder, STRAY)
+    damage(kgray.folder, STRAY, [msgpack.packb([1, 0, [], [], [], None])])
     return kgray
 
 
@@ -59,6 +59,7 @@ def test_its_own_commands_end_with_one_line_that_says_what_to_do(folder, command
     found = folder("search", "Alice", "--group", "broken", "--json").json["hits"]
     ids = [hit["id"] for hit in found if hit["scope"] == "entity"]
     more = list(dict.fromkeys([*ids, *folder_ids(folder)]))[:2] if command == "merge" else []
+    damage(folder.folder, "UPDATE records SET packed = x'c1' WHERE no = {broken}")  # a merge reads but some
 
     done = folder(command, *more, "--group", "broken")
 
@@ -128,6 +129,27 @@ def test_repair_sets_aside_records_that_contradict_each_other(folder):
     assert "Bob" not in " ".join(told)
     left = [line for line in folder.dumped.splitlines() if '"type":"fact"' in line and "Alice" in line]
     assert [line for line in folder("dump", "--group", "broken").out.splitlines() if '"fact"' in line] == left
+
+
+@pytest.mark.parametrize("column", ["packed", "judged", "search", "names"])
+def test_records_that_cannot_be_read_are_set_aside_whichever_column_it_is(folder, column):
+    damage(folder.folder, f"UPDATE records SET timed = 1, {column} = x'c1' WHERE no = {{broken}} AND sequence = 2")
+
+    done = folder("doctor", "--repair", "--group", "broken", "--json")
+
+    assert done.code == 0
+    assert "set aside records 2: its content cannot be read" in done.json["repaired"]["broken"]
+    assert "KNOWS" not in folder("dump", "--group", "broken").out
+    assert folder("search", "Alice", "--group", "broken", "--json").json["hits"] != []
+
+
+def test_a_search_of_records_that_cannot_be_read_says_what_to_do(folder):
+    damage(folder.folder, "UPDATE records SET search = x'c1' WHERE no = {broken} AND sequence = 2")
+
+    done = folder("search", "Alice", "--group", "broken")
+
+    assert done.code in {2, 75}
+    assert "`kgray doctor --repair --group broken`" in done.err
 
 
 def test_a_group_is_named_only_with_repair(folder):
