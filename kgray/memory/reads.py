@@ -29,7 +29,7 @@ from kgray.ingest.resolve import NAME_FLOOR
 from kgray.ingest.state import GroupState
 from kgray.ledger import Failure, failures, result, sequences_of
 from kgray.memory import answers
-from kgray.ports import Embedder, GraphView, GroupCounts, Store, at_one_moment
+from kgray.ports import GraphView, GroupCounts, Store, at_one_moment
 from kgray.records import check_group
 from kgray.search import spans_of
 from kgray.search.context import profile_of
@@ -90,9 +90,8 @@ def _at_one_moment(
 class GroupReads:
     """Reads of one store."""
 
-    def __init__(self, store: Store, embedder: Embedder) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self.embedder = embedder
         self._views: dict[tuple[str, Instant, Instant], View] = {}
         self.on_view: Callable[[], None] = lambda: None  # called when a past view is derived
 
@@ -181,7 +180,7 @@ class GroupReads:
         """Return pairs of entities that may be one, the likeliest first, without those held apart."""
         if limit < 1:
             raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
-        state = GroupState.load(self.store, group, self.embedder.dimensions)
+        state = GroupState.load(self.store, group, self.store.dimensions)
         name_vectors = self.store.rows(kinds.ALL["name_vectors"], group)
         vectors = {row[:2]: rows.as_vector(row[-1]) for row in name_vectors}
         neighbours = defaultdict[str, set[str]](set)

@@ -280,6 +280,7 @@ class Store(Protocol):
     """
 
     schema_version: int  # of the stored data; data of another version is refused
+    embedder: str  # identity of the embedder of its vectors
     dimensions: int  # numbers a vector
     batch: int  # most changes that a run applies together: appends wait until they are written
     remote: bool  # calls wait for a server, so a run makes them in another thread
