@@ -119,7 +119,8 @@ def _plain(found: Any) -> Any:  # noqa: ANN401 - JSON, or values that have their
 async def status(door: At, group: Group) -> Response:
     """Return the ledger: episodes by state, what models have cost."""
     counts = await door.read(door.memory.status, group=group)
-    return JSONResponse(ledger_of(counts) | {"ingesting": {"fault": door.ingesting.fault or None}})
+    ingesting = {"fault": door.ingesting.fault or None}
+    return JSONResponse(ledger_of(counts) | {"ingesting": ingesting, "embedder": door.memory.vectors()})
 
 
 async def groups(door: At, request: Request) -> Response:
@@ -367,6 +368,7 @@ async def _blocks(request: Request) -> AsyncIterator[tuple[int, bytes]]:
 async def retry(door: At, group: Group, body: models.Retry) -> Response:
     """Take failed episodes up again: all, or these."""
     check_group(group)
+    door.memory.check_embedder()
     count = await door.call(lambda: retried(door.memory.store, group, body.episodes, now=times.now()))
     door.ingesting.appended(count)
     return JSONResponse({"accepted": count}, 202)

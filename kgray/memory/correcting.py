@@ -12,9 +12,10 @@ import asyncio
 import json
 import re
 import shutil
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +30,7 @@ from kgray.locks import explained
 from kgray.memory.access import Webhooks
 from kgray.memory.answers import entity_called
 from kgray.memory.reads import GroupReads
-from kgray.ports import Store, at_one_moment, embedded
+from kgray.ports import Embedder, Store, at_one_moment, embedded
 from kgray.ports.ingest import Ingest, IngestOutcome, OnWait, Queued, Sequences, Stop, never
 from kgray.reads import EpisodeHeadRow, TakenRow
 from kgray.records import Operation, OperationKind, check_group
@@ -53,6 +54,15 @@ class Corrections(GroupReads):
     on_wait: OnWait
     _data: Path | None
     _previous: int
+
+    @cached_property
+    @abstractmethod
+    def embedder(self) -> Embedder:
+        """The embedder of the store's vectors."""
+
+    @abstractmethod
+    def check_embedder(self) -> None:
+        """Raise StoreError or SettingsError where there is no embedder for the store: before a change."""
 
     async def merge(self, first: str, second: str, *, group: str, stop: Stop = never) -> dict[str, Any]:
         """Merge two entities (R16), called by name, id or its beginning. Raises NotFound, Ambiguous."""
@@ -82,6 +92,7 @@ class Corrections(GroupReads):
         Raises NotFound or InputError.
         """
         check_group(group)
+        self.check_embedder()
 
         def checked() -> Operation:
             operation = Operation(group=group, kind=kind, **what)
@@ -129,6 +140,7 @@ class Corrections(GroupReads):
     async def _correct(self, kind: CorrectionKind, group: str, stop: Stop, **what: Any) -> dict[str, Any]:  # noqa: ANN401
         """Request a correction, wait for its result. Raises Stopped, and InputError where it is refused."""
         check_group(group)
+        self.check_embedder()
         # This group's alone: a correction does not wait for other groups.
         done = await self._carry_out({}, groups={group}, stop=stop)
         if done.stopped or stop():
@@ -154,6 +166,7 @@ class Corrections(GroupReads):
         operation, hard = Operation(group=check_group(group), kind=kind, **chosen), kind == "remove"
         if sum((bool(operation.episodes), operation.source is not None, operation.everything)) != 1:
             raise InputError("say which episodes: their ids, or a source, or everything; one of these")
+        self.check_embedder()
         found, followers = at_one_moment(self.store, lambda: self._found(operation))
         changes = any(hard or row.retired_at is None for row in found)
         if hard and operation.everything:

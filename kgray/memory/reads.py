@@ -29,7 +29,7 @@ from kgray.ingest.resolve import NAME_FLOOR
 from kgray.ingest.state import GroupState, stored_names
 from kgray.ledger import Failure, failures, result, sequences_of
 from kgray.memory import answers
-from kgray.ports import Embedder, GraphView, GroupCounts, Store, at_one_moment
+from kgray.ports import GraphView, GroupCounts, Store, at_one_moment
 from kgray.reads import EndedEpisodeRow, EndedOperationRow
 from kgray.records import check_group
 from kgray.search import spans_of
@@ -91,9 +91,8 @@ def _at_one_moment(
 class GroupReads:
     """Reads of one store."""
 
-    def __init__(self, store: Store, embedder: Embedder) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self.embedder = embedder
         self._views: dict[tuple[str, Instant, Instant], View] = {}
         self.on_view: Callable[[], None] = lambda: None  # called when a past view is derived
 
@@ -185,7 +184,7 @@ class GroupReads:
         with garbage_not_collected():
             stored = stored_records(self.store, group)
             names = list(stored_names(self.store, group, stored.saved_at))
-            state = GroupState(stored.live, iter(names), self.embedder.dimensions)
+            state = GroupState(stored.live, iter(names), self.store.dimensions)
         vectors = {(name.entity, name.surface): rows.as_vector(name.vector) for name in names}
         neighbours = defaultdict[str, set[str]](set)
         for statement in state.graph.statements.values():

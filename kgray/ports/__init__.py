@@ -279,6 +279,7 @@ class Store(Protocol):
     """
 
     schema_version: int  # of the stored data; data of another version is refused
+    embedder: str  # identity of the embedder of its vectors
     dimensions: int  # numbers a vector
     batch: int  # most changes that a run applies together: appends wait until they are written
     lanes: int  # how many batches, of different groups, it pays to apply side by side

@@ -245,19 +245,3 @@ def check_version(where: object, stored: int, ours: int, *, empty: str) -> None:
     if stored < ours:
         what_to_do = f"choose an empty {empty} and add the episodes again"
         raise StoreError(f"{where} was written by an earlier {written}: {what_to_do}")
-
-
-def check_embedder(
-    where: object, stored: Mapping[str, object], embedder: str, dimensions: int, *, empty: str
-) -> int:
-    """Return a vector's width; StoreError for another embedder. stored: the store's note; 0 = any width."""
-    width = int(str(stored.get("dimensions")))
-    if (stored.get("embedder"), width) != (embedder, dimensions or width):
-        weighed = embedder.removesuffix("+sparse") == str(stored.get("embedder")).removesuffix("+sparse")
-        raise StoreError(
-            f"the embedder {embedder!r} gives {dimensions} numbers a text, but the graph in {where} was "
-            f"built with {stored.get('embedder')!r} ({width} numbers): set "
-            f"{'embedder.sparse as it was' if weighed else 'embedder.backend to that one'}, "
-            f"or start an empty {empty} and add the episodes again"
-        )
-    return width

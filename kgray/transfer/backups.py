@@ -52,7 +52,7 @@ def backup(
     root, store, store_sha256 = root_at(to), source.store, None
     with _target(root) as folder:
         if isinstance(store, SqliteStore) and isinstance(folder, Path) and not groups:
-            entries, store_sha256 = _copied(store, source.embedder.identity, folder, on_row)
+            entries, store_sha256 = _copied(store, folder, on_row)
         else:
             entries = _exported(source, groups, folder, on_row)
         config = source.folder / CONFIG_NAME
@@ -61,7 +61,7 @@ def backup(
                 out.write(portable_toml(config).encode())
         manifest = Manifest(
             made_at=times.to_datetime(times.now()).isoformat(),
-            embedder=source.embedder.identity,
+            embedder=store.embedder,
             dimensions=store.dimensions,
             schema=SCHEMA,
             store_sha256=store_sha256,
@@ -103,10 +103,10 @@ def names_of(store: Store) -> list[str]:
     return [*store.heads(), *[OWN] * store.heads([OWN])[OWN].named]
 
 
-def _copied(store: SqliteStore, embedder: str, folder: Path, on_row: OnRow) -> tuple[_Entries, str]:
+def _copied(store: SqliteStore, folder: Path, on_row: OnRow) -> tuple[_Entries, str]:
     """Copy the file of an embedded store; return the groups in the copy, and the SHA-256 of the file."""
     store.copy_to(folder / FILE, on_row)
-    copy = open_sqlite(folder, embedder=embedder, dimensions=store.dimensions, create=False)
+    copy = open_sqlite(folder, create=False)
     with closing(copy):
         sums = {name: summed(copy, name, on_row) for name in names_of(copy)}
     entries = {name: GroupEntry(rows=found.rows, sha256=found.sha256) for name, found in sums.items()}

@@ -98,11 +98,11 @@ def differs(target: OpenStore, group: str, how: str) -> StoreError:
 @contextmanager
 def _held(source: OpenStore, target: OpenStore) -> Iterator[None]:
     """Hold two stores between which a copy can be made: nobody else commits to either meanwhile."""
-    one, other = source.embedder, target.embedder
-    if (one.identity, one.dimensions) != (other.identity, other.dimensions):
+    one, other = source.store, target.store
+    if (one.embedder, one.dimensions) != (other.embedder, other.dimensions):
         raise InputError(
-            f"the source was embedded with {one.identity!r} ({one.dimensions} numbers a text) and the target "
-            f"is for {other.identity!r} ({other.dimensions}): vectors of two embedders cannot be compared; "
+            f"the source was embedded with {one.embedder!r} ({one.dimensions} numbers a text) and the target "
+            f"is for {other.embedder!r} ({other.dimensions}): vectors of two embedders cannot be compared; "
             f"set the same embedder for both"
         )
     ours, theirs = source.settings.store, target.settings.store

@@ -100,10 +100,16 @@ def restore(
             _fetch(root / FILE, found.store_sha256, stage / FILE)
             embedded = settings.store.backend == "sqlite" and not groups
             if not (embedded and install(stage / FILE, data)):
-                copy = open_sqlite(stage, embedder=found.embedder, dimensions=found.dimensions, create=False)
+                copy = open_sqlite(stage, create=False)
                 rows = partial(_rows_in_store, stack.enter_context(closing(copy)))
         store = stack.enter_context(closing(open_store(settings, data, embedder, create=True)))
-        target = OpenStore(settings=settings, folder=data, store=store, embedder=embedder)
+        target = OpenStore(settings=settings, folder=data, store=store)
+        if (store.embedder, store.dimensions) != (found.embedder, found.dimensions):
+            raise InputError(
+                f"the backup at {root} was embedded with {found.embedder!r} ({found.dimensions} numbers a text), "
+                f"and {target.shown} was built with {store.embedder!r} ({store.dimensions}): restore it into a "
+                f"new store"
+            )
         stack.enter_context(held_alone(target))
         _fill(target, found, root, rows, on_row)
     return found

@@ -131,9 +131,16 @@ def test_a_backup_goes_from_each_store_to_the_other(on_server):
     assert kgray("dump", "--group", "team", "--hash", "--data", "back").out == dump
 
 
-def test_another_embedder_than_the_databases_is_refused(on_server):
+def test_another_embedder_than_the_databases_reads_and_adds_nothing(on_server):
     kgray = on_server
-    assert kgray("init").code == 0
+    jobs = kgray.write("jobs.jsonl", *JOBS)
+    assert kgray("add", jobs).code == 0
+    before = {name: answer for name, answer in read(kgray).items() if name in ("dump", "history")}
     kgray.env["KGRAY_EMBEDDER_DIMENSIONS"] = "32"
-    answer = kgray("add", kgray.write("jobs.jsonl", *JOBS))
+    assert before == {name: answer for name, answer in read(kgray).items() if name in before}
+    for words in (["groups"], ["failures"], ["show", "t2", "--group", "team"]):
+        assert kgray(*words).code == 0
+    told = kgray("status", "--json").json["embedder"]
+    assert (told["name"], "was built with" in told["fault"]) == ("hashing-1/64", True)
+    answer = kgray("add", jobs)
     assert (answer.code, "was built with" in answer.err) == (2, True)

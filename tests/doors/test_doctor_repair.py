@@ -133,7 +133,10 @@ def test_repair_sets_aside_records_that_contradict_each_other(folder):
 
 @pytest.mark.parametrize("column", ["packed", "judged", "search", "names"])
 def test_records_that_cannot_be_read_are_set_aside_whichever_column_it_is(folder, column):
-    damage(folder.folder, f"UPDATE records SET timed = 1, {column} = x'c1' WHERE no = {{broken}} AND sequence = 2")
+    damage(
+        folder.folder,
+        f"UPDATE records SET timed = 1, {column} = x'c1' WHERE no = {{broken}} AND sequence = 2",
+    )
 
     done = folder("doctor", "--repair", "--group", "broken", "--json")
 

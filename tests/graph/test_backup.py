@@ -27,7 +27,7 @@ SETTINGS = Settings(embedder=EmbedderSettings(dimensions=WIDTH))
 def opened(folder: Path) -> OpenStore:
     """Open the embedded store in a folder."""
     store = open_sqlite(folder, embedder=SMALL.identity, dimensions=SMALL.dimensions)
-    return OpenStore(store=store, embedder=SMALL, folder=folder, settings=SETTINGS)
+    return OpenStore(store=store, folder=folder, settings=SETTINGS)
 
 
 @pytest.fixture

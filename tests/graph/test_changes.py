@@ -12,12 +12,11 @@ from kgray.errors import InputError
 from kgray.memory.reads import GroupReads
 from kgray.records import Operation
 from tests.graph.by_hand import append, ask, changes, declined, draft, failed, head, remove, tell
-from tests.graph.engine import SMALL
 from tests.graph.stores import EMBEDDED
 
 
 def since_then(store, group, since, limit):
-    return asyncio.run(GroupReads(store, SMALL).changes(group=group, since=since, limit=limit))
+    return asyncio.run(GroupReads(store).changes(group=group, since=since, limit=limit))
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,11 @@ from kgray.reads import (
 from kgray.record_rows import UnpackedRecords
 from kgray.records import Extraction, Operation
 from kgray.settings import Settings, StoreSettings
+from kgray.stores.sqlite import open_sqlite
 from kgray.transfer.copying import Sum, copy_group, rows_of
 from kgray.wiring import OpenStore
 from tests.graph.by_hand import answered, draft, extracted
-from tests.graph.engine import SMALL, Engine, WildJudge, day, in_group, reading, triples, works
+from tests.graph.engine import Engine, WildJudge, day, in_group, reading, triples, works
 from tests.graph.stores import Neo4jStores, SqliteStores
 
 neo4j = pytest.mark.neo4j
@@ -61,9 +63,7 @@ def opened(stores: Any) -> OpenStore:
     store = stores.open()
     backend = "sqlite" if isinstance(stores, SqliteStores) else "neo4j"
     folder = stores.folder if backend == "sqlite" else Path("nowhere")
-    return OpenStore(
-        store=store, embedder=SMALL, folder=folder, settings=Settings(store=StoreSettings(backend=backend))
-    )
+    return OpenStore(store=store, folder=folder, settings=Settings(store=StoreSettings(backend=backend)))
 
 
 def lived(store: Store, prefix: str) -> Engine:
@@ -245,7 +245,7 @@ def test_a_copy_that_is_not_the_same_is_taken_away_again(ways):
 
 
 @pytest.mark.parametrize("ways", WAYS[:1], indirect=True)
-def test_a_copy_is_refused_where_it_cannot_be_one(ways):
+def test_a_copy_is_refused_where_it_cannot_be_one(ways, tmp_path):
     """Another embedder, no such group, a store in use, a group that was removed there: one line each."""
     source, target = map(opened, ways)
     engine = Engine(store=source.store, prefix=ways[1].prefix)
@@ -253,11 +253,10 @@ def test_a_copy_is_refused_where_it_cannot_be_one(ways):
     engine.add(triples(0, works("Firm")))
     with pytest.raises(NotFound, match="no group 'absent'"):
         copy_group(source, target, "absent")
-    other = OpenStore(
-        store=target.store, embedder=type(SMALL)(128), folder=target.folder, settings=target.settings
-    )
-    with pytest.raises(InputError, match="same embedder"):
-        copy_group(source, other, group)
+    with closing(open_sqlite(tmp_path / "other", embedder="another", dimensions=128)) as other:
+        foreign = OpenStore(store=other, folder=tmp_path / "other", settings=target.settings)
+        with pytest.raises(InputError, match="same embedder"):
+            copy_group(source, foreign, group)
     with source.store.writing(), pytest.raises(Locked, match="run the command when that has ended"):
         copy_group(opened(ways[0]), target, group)
     with pytest.raises(InputError, match="one store"):

@@ -271,14 +271,11 @@ def test_another_group_and_one_that_is_not_there_have_none(hand, other):
 
 
 def test_a_memory_suggests_by_its_own_ontology_and_checks_it(hand):
-    from tests.graph.engine import SMALL
-
     hand.compare("PAINTED", "SKETCHED", False, False, False)
     ontology = shipped().extended({"PAINTED": {"independent": ["SKETCHED"]}, "WORK_AT": {}})
     for mine, count in ((shipped(), 1), (ontology, 0)):
-        memory = Memory(
-            hand.store, SMALL, lambda: pytest.fail("no model is needed"), ontology=lambda o=mine: o
-        )
+        unneeded = lambda: pytest.fail("no model is needed")  # noqa: E731
+        memory = Memory(hand.store, unneeded, unneeded, ontology=lambda o=mine: o)
         assert len(asyncio.run(memory.relation_suggestions(group=hand.name))) == count
         assert len(asyncio.run(memory.ontology_faults())) == 1 - count
         with pytest.raises(InputError, match="limit"):

@@ -41,7 +41,7 @@ from neo4j import Query
 
 from kgray.errors import KgrayError, NoStore, StoreError, Unwritable
 from kgray.outages import OUTAGES
-from kgray.stores.alike import check_embedder, check_version
+from kgray.stores.alike import check_version
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection
 from kgray.stores.neo4j.mapping import STORED
@@ -162,15 +162,17 @@ def repair(db: Connection) -> None:
     """
     tries, refusals = Counter[str](), dict[str, str]()
     seen: dict[str, Flaw] = {}
-    since = begin = time.monotonic()
+    since = time.monotonic()
+    ends = since + LIMIT_S
     with OUTAGES.asking(db.where, LIMIT_S):
+        OUTAGES.writes(db.where, "compares constraints and indexes", left_s=LIMIT_S)
         while flaws := flaws_of(db):
             now = time.monotonic()
             if flaws != seen:
                 seen, since = flaws, now
-            left, stalled = begin + LIMIT_S - now, now - since >= STALL_S
-            there = len(RULES) - len(flaws)
+            there, stalled = len(RULES) - len(flaws), now - since >= STALL_S
             for name, flaw in flaws.items():
+                left = ends - time.monotonic()
                 words = f"makes constraints and indexes ({there} of {len(RULES)} are there)"
                 OUTAGES.writes(db.where, words, left_s=left)
                 if left < 0 or (tries[name] == _TRIES and (stalled or not flaw.waits)):
@@ -186,41 +188,43 @@ def repair(db: Connection) -> None:
 
 def _make(db: Connection, rule: Rule, drop: str, limit_s: float) -> str:
     """Make a constraint or an index anew; return why the server did not, "" where it did."""
-    token, ended = str(uuid4()), threading.Event()
+    token, done, late = str(uuid4()), threading.Event(), threading.Event()
 
     def end() -> None:
-        ended.set()
-        with suppress(KgrayError):  # the server is away
-            db.alone(cypher.END, token=token)
+        wait_s = limit_s
+        while not done.wait(wait_s):
+            late.set()
+            wait_s = 1.0  # it may be between two statements
+            with suppress(KgrayError):  # the server is away
+                db.alone(cypher.END, token=token)
 
     # The server applies no timeout to a change of the schema, which waits for the lock of its label.
-    timer = threading.Timer(limit_s, end)
-    timer.start()
+    threading.Thread(target=end, daemon=True).start()
     try:
         for statement in filter(None, (drop, rule.statement)):
             db.alone(Query(statement, metadata={"kgray": token}))
     except Unwritable as error:
         # Another process may have made it since the look; the next look tells.
-        late = f"not done in {LIMIT_S:.0f} s: another transaction may hold a lock"
-        return f" ({late if ended.is_set() else str(error).removeprefix(f'{db.where} ')})"
+        why = f"not done in {LIMIT_S:.0f} s: another transaction may hold a lock"
+        return f" ({why if late.is_set() else str(error).removeprefix(f'{db.where} ')})"
     finally:
-        timer.cancel()
+        done.set()
     return ""
 
 
-def prepare(db: Connection, *, embedder: str, dimensions: int, create: bool) -> int:
+def prepare(db: Connection, *, embedder: str, dimensions: int, create: bool) -> tuple[str, int]:
     """Create constraints, indexes and the meta node in a database without a store; check them otherwise.
 
-    create: repair constraints and indexes; False = only log a warning where some are broken.
+    embedder, dimensions    of the vectors of a new store; "" = a database without a store is an error
+    create      repair constraints and indexes; False = only log a warning where some are broken
 
-    Returns how many numbers a vector has; dimensions: 0 = as many as the store's have. Raises NoStore where
-    there is none that it may create, StoreError for another schema or embedder, and for a constraint that
-    cannot be made. Several processes may do so.
+    Returns embedder and dimensions of the store. Raises NoStore; StoreError for another schema, and for a
+    constraint that cannot be made. Several processes may do so.
     """
     found = db.alone(cypher.META)
     if found:
         check_version(f"the store in {db.where}", found[0][0], VERSION, empty="database")
-    elif not create:
+    elif not (create and embedder):
         raise NoStore(f"there is no kgray store in {db.where}: run `kgray init`")
     if create:
         repair(db)
@@ -231,6 +235,4 @@ def prepare(db: Connection, *, embedder: str, dimensions: int, create: bool) -> 
         values = {"schema": VERSION, "embedder": embedder, "dimensions": dimensions}
         db.write(lambda transaction: db.run(transaction, cypher.NEW_META, **values))
         return prepare(db, embedder=embedder, dimensions=dimensions, create=False)  # another may be first
-    _, other, numbers = found[0]
-    stored = {"embedder": other, "dimensions": numbers}
-    return check_embedder(db.where, stored, embedder, dimensions, empty="database")
+    return found[0][1], found[0][2]

@@ -45,8 +45,8 @@ def open_neo4j(
     user: str,
     password: str,
     database: str | None = None,
-    embedder: str,
-    dimensions: int,
+    embedder: str = "",
+    dimensions: int = 0,
     folder: Path | None = None,
     create: bool = True,
     patience_s: float = PATIENCE_S,
@@ -54,18 +54,20 @@ def open_neo4j(
     """Open the store in a database; create it where there is none.
 
     uri         bolt://, neo4j:// or their TLS forms (+s, +ssc); database: None = the user's own
-    dimensions  numbers a vector; 0 = as many as the store's have, which must be there
+    embedder    identity of the embedder of a new store; one that exists keeps its own
+    dimensions  numbers a vector of a new store
     folder      the data folder, whose ingest lock is held while writing; None: the lease alone
-    create      False: a database without a store is an error that names `kgray init`
+    create      repair constraints and indexes. False, or no embedder: a database without a store is an error
+                that names `kgray init`
 
-    Raises SettingsError for what the server refuses; Unavailable at once where it does not answer; StoreError
-    for another schema or another embedder.
+    Raises SettingsError for what the server refuses; Unavailable at once where it does not answer; NoStore;
+    StoreError for another schema, or constraints that cannot be made.
     """
     db = Connection(uri=uri, user=user, password=password, database=database, patience_s=patience_s)
     try:
         server = schema.probe(db)
-        width = schema.prepare(db, embedder=embedder, dimensions=dimensions, create=create)
-        return Neo4jStore(db, server, dimensions=width, folder=folder, complete=create)
+        vectors = schema.prepare(db, embedder=embedder, dimensions=dimensions, create=create)
+        return Neo4jStore(db, server, vectors, folder=folder, complete=create)
     except BaseException:
         db.close()
         raise
@@ -81,13 +83,13 @@ class Neo4jStore(Store):
     schema_version = schema.VERSION
 
     def __init__(
-        self, db: Connection, server: str, *, dimensions: int, folder: Path | None, complete: bool
+        self, db: Connection, server: str, vectors: tuple[str, int], *, folder: Path | None, complete: bool
     ) -> None:
-        """complete: whether constraints and indexes are known to be there."""
+        """vectors: their embedder and dimensions; complete: whether constraints and indexes are there."""
         self._db = db
         self.folder = folder
         self.server = server
-        self.dimensions = dimensions
+        self.embedder, self.dimensions = vectors
         self._complete = complete
         self._hold: Hold | None = None
         self._adopting: dict[str, str] = {}  # group -> token of this process's copy into it

@@ -13,7 +13,7 @@ import apsw
 
 from kgray import locks
 from kgray.errors import NoStore, StoreError
-from kgray.stores.alike import check_embedder, check_version
+from kgray.stores.alike import check_version
 from kgray.stores.sqlite import schema
 from kgray.stores.sqlite.database import connect, explained
 
@@ -24,12 +24,12 @@ _REPLIES_ID = 0x6B677263  # "kgrc": its application_id
 
 def opened(
     folder: Path, *, embedder: str, dimensions: int, create: bool, patience_s: float
-) -> tuple[Path, int]:
-    """Return the path of the file and the width of a vector; raises as `store.open_sqlite` does."""
+) -> tuple[Path, str, int]:
+    """Return the path of the file, the embedder of its vectors, their width; raises as `open_sqlite` does."""
     path = folder / schema.FILE
     with explained(path):
         if not _there(path):
-            if not create:
+            if not (create and embedder):
                 raise NoStore(f"there is no kgray store in {folder}: run `kgray init --data {folder}`")
             _make(path, embedder, dimensions)
         _check_header(path)
@@ -38,13 +38,13 @@ def opened(
             version = int(connection.pragma("user_version"))
             check_version(path, version, schema.VERSION, empty="data folder")
             rows: list[Any] = connection.execute("SELECT key, value FROM meta").fetchall()
-        width = check_embedder(folder, dict(rows), embedder, dimensions, empty="data folder")
+        meta = dict(rows)
         _delete_replies(folder)
         # A note that there is a store: without its file the folder must not pass for a new one. It may be
         # there; a folder that can only be read goes without.
         with suppress(OSError), open(path.with_name(schema.MARKER), "x", opener=locks.for_owner) as file:
             file.write(f"{path.name} is a store of kgray. If it is gone, restore it from a copy.\n")
-    return path, width
+    return path, str(meta["embedder"]), int(meta["dimensions"])
 
 
 def _delete_replies(folder: Path) -> None:

@@ -40,25 +40,26 @@ _PORTION_ROWS = 1_000  # of a transaction that copies
 def open_sqlite(
     path: Path,
     *,
-    embedder: str,
-    dimensions: int,
+    embedder: str = "",
+    dimensions: int = 0,
     create: bool = True,
     patience_s: float = PATIENCE_S,
     cache_mb: int = CACHE_MB,
 ) -> SqliteStore:
     """Open the store in a data folder; creates it where there is none.
 
-    dimensions  numbers a vector; 0 = as many as the store's have, which must be there
-    create      False: a folder without a store is an error that names `kgray init`
+    embedder    identity of the embedder of a new store; one that exists keeps its own
+    dimensions  numbers a vector of a new store
+    create      False, or no embedder: a folder without a store is an error that names `kgray init`
     cache_mb    of pages, at most, by the connection that reads; the one that writes keeps 32 at most
 
-    Raises StoreError, with nothing changed, for what is not ours, of another schema, damaged, or built with
-    another embedder; Unavailable where another process holds the file beyond `patience_s`.
+    Raises NoStore; StoreError, with nothing changed, for what is not ours, of another schema, or damaged;
+    Unavailable where another process holds the file beyond `patience_s`.
     """
-    file, width = folder.opened(
+    file, found, width = folder.opened(
         path, embedder=embedder, dimensions=dimensions, create=create, patience_s=patience_s
     )
-    return SqliteStore(Database(file, width, patience_s=patience_s, cache_mb=cache_mb))
+    return SqliteStore(Database(file, width, patience_s=patience_s, cache_mb=cache_mb), found)
 
 
 class SqliteStore(Store):
@@ -69,8 +70,9 @@ class SqliteStore(Store):
     lanes = 1  # the file has one write lock
     remote = False
 
-    def __init__(self, db: Database) -> None:
-        self._db, self.folder, self.dimensions = db, db.path.parent, db.dimensions
+    def __init__(self, db: Database, embedder: str) -> None:
+        self._db, self.folder = db, db.path.parent
+        self.embedder, self.dimensions = embedder, db.dimensions
         self._folder_lock = ExitStack()
         self._holding, self._holders = Lock(), 0
 
