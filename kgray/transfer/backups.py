@@ -79,8 +79,9 @@ def _target(root: Root) -> Iterator[Root]:
     if isinstance(root, RemoteFile):
         yield root  # a file is there once it is complete, and the manifest is written last
         return
+    is_new = not root.exists()
     with locks.explained(root, "made"):
-        present = {path.name for path in root.iterdir()} if root.exists() else set()
+        present = {path.name for path in root.iterdir()} if not is_new else set()
         if present and _UNFINISHED not in present:
             raise InputError(f"{root} is not empty: name a new folder for the backup")
         locks.make_folder(root)
@@ -94,7 +95,8 @@ def _target(root: Root) -> Iterator[Root]:
                 locks.sync(root)
     except BaseException:
         with suppress(OSError):
-            root.rmdir()  # unless something is in it
+            if is_new:
+                root.rmdir()  # it stays where files of a backup are in it
         raise
 
 
