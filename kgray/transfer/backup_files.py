@@ -5,7 +5,7 @@
     rows-000001.jsonl.gz    a file for each group: its text (see `copying`), compressed
     kgray.toml              the settings of the data folder, without secrets
 
-A folder or URL without backup.json is no backup: what was to make it goes on, or was killed.
+A folder or URL without backup.json is no backup: the process that writes it still runs, or was killed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Manifest:
         return {"rows": rows, "sha256": hashlib.sha256(lines.encode()).hexdigest()}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the form in which commands show it."""
+        """Return the JSON document of the commands."""
         groups = {name: {"rows": entry.rows, "sha256": entry.sha256} for name, entry in self.groups.items()}
         return {"groups": groups, **self.sums()}
 
@@ -87,13 +87,13 @@ class Manifest:
         return replace(self, groups={name: self.groups[name] for name in sorted(set(groups))})
 
 
-def root_at(asked: str) -> Root:
+def root_at(name: str) -> Root:
     """Return the folder or URL that a user names. Raises InputError."""
-    found = place(asked)
-    return Path(found).resolve() if isinstance(found, str) else found
+    root = place(name)
+    return Path(root).resolve() if isinstance(root, str) else root
 
 
-def opened(file: Root) -> BinaryIO:
+def open_file(file: Root) -> BinaryIO:
     """Open a file of a backup to read it. Raises FileNotFoundError, InputError, Unavailable."""
     try:
         return file.open("rb")
@@ -104,7 +104,7 @@ def opened(file: Root) -> BinaryIO:
 
 
 @contextmanager
-def written(file: Root) -> Iterator[BinaryIO]:
+def write_file(file: Root) -> Iterator[BinaryIO]:
     """Write a file, whole and durable at the end of the block; one on this machine for its owner alone.
 
     Raises InputError, StoreError, NoSpace, Unavailable.
@@ -125,54 +125,54 @@ def written(file: Root) -> Iterator[BinaryIO]:
 
 def write_manifest(root: Root, manifest: Manifest) -> None:
     """Write the manifest of a backup, which is whole from then on."""
-    with written(root / MANIFEST) as out:
+    with write_file(root / MANIFEST) as out:
         out.write(json.dumps(asdict(manifest) | manifest.sums(), indent=1).encode() + b"\n")
 
 
 def read_manifest(root: Root) -> Manifest:
     """Return the manifest of a backup. Raises InputError, StoreError, Unavailable."""
     try:
-        with opened(root / MANIFEST) as file:
+        with open_file(root / MANIFEST) as file:
             document = json.load(file)
         if document["format"] > FORMAT:
             newer = f"the backup at {root} was written by a newer kgray ({document['version']})"
             raise StoreError(f"{newer}: upgrade kgray")
         sums = {name: document.pop(name) for name in ("rows", "sha256")}
         groups = {name: GroupEntry(**entry) for name, entry in document["groups"].items()}
-        found = Manifest(**document | {"groups": groups})
-        if sums != found.sums():
+        manifest = Manifest(**document | {"groups": groups})
+        if sums != manifest.sums():
             raise ValueError("the sums are those of other groups")
     except FileNotFoundError:
         raise InputError(
             f"there is no backup at {root}: it has no {MANIFEST}, which is written when the rest is whole"
         ) from None
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise damaged(root / MANIFEST) from None
-    return found
+        raise damage_error(root / MANIFEST) from None
+    return manifest
 
 
-def damaged(file: Root) -> StoreError:
+def damage_error(file: Root) -> StoreError:
     """Return the refusal of a file that is missing, damaged, or another than the manifest says."""
     return StoreError(f"{file} is missing, damaged, or was changed since: restore from another backup")
 
 
-def hashed(file: Root, to: Path | None = None) -> str:
-    """Return the SHA-256 of a file; copy it, where `to` names one. Raises as `opened` and `written`."""
-    found = hashlib.sha256()
+def file_sha256(file: Root, to: Path | None = None) -> str:
+    """Return the SHA-256 of a file; copy it, where `to` names one. Raises as `open_file` and `write_file`."""
+    digest = hashlib.sha256()
     with ExitStack() as stack:
-        read = stack.enter_context(opened(file))
-        out = None if to is None else stack.enter_context(written(to))
-        while part := read.read(_BUFFER):
-            found.update(part)
-            if out is not None:
-                out.write(part)
-    return found.hexdigest()
+        source = stack.enter_context(open_file(file))
+        target = None if to is None else stack.enter_context(write_file(to))
+        while part := source.read(_BUFFER):
+            digest.update(part)
+            if target is not None:
+                target.write(part)
+    return digest.hexdigest()
 
 
 def text_lines(file: Root) -> Generator[bytes, None, None]:
     """Yield the lines of a group's text. Raises StoreError where the file is missing or damaged."""
     try:
-        with opened(file) as raw, gzip.GzipFile(fileobj=raw) as text:
+        with open_file(file) as raw, gzip.GzipFile(fileobj=raw) as text:
             yield from text
     except (FileNotFoundError, EOFError, gzip.BadGzipFile, zlib.error):
-        raise damaged(file) from None
+        raise damage_error(file) from None

@@ -24,13 +24,13 @@ from kgray.transfer.backup_files import (
     GroupEntry,
     Manifest,
     Root,
-    hashed,
-    opened,
+    file_sha256,
+    open_file,
     root_at,
+    write_file,
     write_manifest,
-    written,
 )
-from kgray.transfer.copying import OnRow, Sum, rows_of, summed
+from kgray.transfer.copying import OnRow, Sum, rows_of, sum_of
 from kgray.wiring import OpenStore
 
 _UNFINISHED = "unfinished"  # the folder, in that of a backup, where its files are made
@@ -46,8 +46,8 @@ def backup(
 
     on_row: called for each row that is read
 
-    An embedded store is copied as of one moment; on a server each group is, at a moment of its own. Raises
-    NotFound; InputError where there is a backup already, or anything else; StoreError, NoSpace, Unavailable.
+    The copy of an embedded store shows one moment; the copy of a store on a server shows one moment for each
+    group. Raises NotFound, InputError where the folder is not empty, StoreError, NoSpace, Unavailable.
     """
     root, store, store_sha256 = root_at(to), source.store, None
     with _target(root) as folder:
@@ -57,7 +57,7 @@ def backup(
             entries = _exported(source, groups, folder, on_row)
         config = source.folder / CONFIG_NAME
         if config.is_file():
-            with written(folder / CONFIG_NAME) as out:
+            with write_file(folder / CONFIG_NAME) as out:
                 out.write(portable_toml(config).encode())
         manifest = Manifest(
             made_at=times.to_datetime(times.now()).isoformat(),
@@ -73,28 +73,30 @@ def backup(
 
 @contextmanager
 def _target(root: Root) -> Iterator[Root]:
-    """Yield where the files of a backup are made; at the end all are in place, the manifest last."""
-    with suppress(FileNotFoundError), opened(root / MANIFEST):
+    """Yield the folder for new files of a backup; at the end move them into place, the manifest last."""
+    with suppress(FileNotFoundError), open_file(root / MANIFEST):
         raise InputError(f"there is a backup at {root} already: name another place")
     if isinstance(root, RemoteFile):
         yield root  # a file is there once it is complete, and the manifest is written last
         return
+    is_new = not root.exists()
     with locks.explained(root, "made"):
-        there = {path.name for path in root.iterdir()} if root.exists() else set()
-        if there and _UNFINISHED not in there:
+        present = {path.name for path in root.iterdir()} if not is_new else set()
+        if present and _UNFINISHED not in present:
             raise InputError(f"{root} is not empty: name a new folder for the backup")
         locks.make_folder(root)
     try:
         with locks.staging(root / _UNFINISHED) as folder:
             yield folder
             with locks.explained(root):
-                made = {path.name for path in folder.iterdir()} - {locks.LOCK, MANIFEST}
-                for name in (*sorted(made), MANIFEST):
+                files = {path.name for path in folder.iterdir()} - {locks.LOCK, MANIFEST}
+                for name in (*sorted(files), MANIFEST):
                     (folder / name).replace(root / name)
                 locks.sync(root)
     except BaseException:
         with suppress(OSError):
-            root.rmdir()  # unless something is in it
+            if is_new:
+                root.rmdir()  # it stays where files of a backup are in it
         raise
 
 
@@ -108,38 +110,38 @@ def _copied(store: SqliteStore, folder: Path, on_row: OnRow) -> tuple[_Entries, 
     store.copy_to(folder / FILE, on_row)
     copy = open_sqlite(folder, create=False)
     with closing(copy):
-        sums = {name: summed(copy, name, on_row) for name in names_of(copy)}
-    entries = {name: GroupEntry(rows=found.rows, sha256=found.sha256) for name, found in sums.items()}
-    return entries, hashed(folder / FILE)
+        sums = {name: sum_of(copy, name, on_row) for name in names_of(copy)}
+    entries = {name: GroupEntry(rows=text.rows, sha256=text.sha256) for name, text in sums.items()}
+    return entries, file_sha256(folder / FILE)
 
 
 def _exported(source: OpenStore, groups: Sequence[str], folder: Root, on_row: OnRow) -> _Entries:
-    """Write a file for each group; one that is removed meanwhile is left out."""
-    store, found = source.store, _Entries()
+    """Write a file for each group, without groups that others remove while this runs."""
+    store, entries = source.store, _Entries()
     with ExitStack() as stack:
         if not store.remote:
             stack.enter_context(store.reading())  # one moment for all
-        there = names_of(store)
-        if missing := sorted(set(groups) - set(there)):
+        present = names_of(store)
+        if missing := sorted(set(groups) - set(present)):
             raise NotFound(f"there is no group {missing[0]!r} in {source.shown}")
-        for number, group in enumerate(sorted(set(groups)) or there, 1):
+        for number, group in enumerate(sorted(set(groups)) or present, 1):
             name = f"rows-{number:06}.jsonl.gz"
             entry = at_one_moment(store, partial(_export, store, group, folder, name, on_row))
             if entry is not None:
-                found[group] = entry
-    return found
+                entries[group] = entry
+    return entries
 
 
 def _export(store: Store, group: str, folder: Root, name: str, on_row: OnRow) -> GroupEntry | None:
-    """Write the file of a group anew; None: the group is not there any more."""
-    found = Sum(group, store.heads([group])[group])
-    if not found.head.named:
+    """Write the file of a group; return None if the group was removed."""
+    text = Sum(group, store.heads([group])[group])
+    if not text.head.named:
         return None
     with (
-        closing(rows_of(store, group, found.head)) as rows,
-        written(folder / name) as raw,
+        closing(rows_of(store, group, text.head)) as rows,
+        write_file(folder / name) as raw,
         gzip.GzipFile("", "wb", _LEVEL, raw, mtime=0) as packed,
         io.BufferedWriter(cast(Any, packed), _BUFFER) as out,
     ):
-        deque(found.passing(rows, on_row, out.write), maxlen=0)
-    return GroupEntry(rows=found.rows, sha256=found.sha256, file=name)
+        deque(text.passing(rows, on_row, out.write), maxlen=0)
+    return GroupEntry(rows=text.rows, sha256=text.sha256, file=name)

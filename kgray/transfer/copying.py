@@ -1,8 +1,8 @@
 """Copies a group from one store to another and compares the two; the source is not changed.
 
-The text of a group is what a copy is compared by, and what a backup keeps: lines of JSON. The first has the
-name and the counters of the group; each kind begins with a line of its own, and each row is an array of its
-values in the order of the kind's columns, bytes as base64. Equal groups have equal texts, on every store.
+Groups are compared by their texts, which a backup contains: lines of JSON. The first line has the name and
+the counters of the group, the rows of each kind follow a line with its name, and a row is an array of its
+values in the order of the kind's columns, bytes as base64. Equal groups have equal texts on every store.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def copy_group(source: OpenStore, target: OpenStore, group: str, *, on_row: OnRo
             moments = _verified(source, target, group, ours, theirs)
 
         if already:
-            ours, theirs = (summed(side.store, group, on_row) for side in (source, target))
+            ours, theirs = (sum_of(side.store, group, on_row) for side in (source, target))
             if different := ours.differing(theirs):
-                raise differs(target, group, "; ".join(different[:3]))
+                raise conflict_error(target, group, "; ".join(different[:3]))
             verify(ours, theirs)
         else:
             ours = take_over(target.store, group, head, rows_of(source.store, group, head), verify, on_row)
@@ -77,17 +77,17 @@ def take_over(
 ) -> Sum:  # fmt: skip
     """Put a group into a store that never had it, inside `writing`; return the sum of its rows.
 
-    verify: gets the sums of the rows and of what is in the store then; if it raises, that is deleted
+    verify: gets the sums of the rows and of the new group; if it raises, the new group is deleted
     """
     ours = Sum(group, head)
     # Closed whatever happens: a store that is scanned cannot be closed.
     with closing(rows):
         passing = ours.passing(rows, on_row)
-        target.adopt(group, head, passing, lambda: verify(ours, summed(target, group, on_row)))
+        target.adopt(group, head, passing, lambda: verify(ours, sum_of(target, group, on_row)))
     return ours
 
 
-def differs(target: OpenStore, group: str, how: str) -> StoreError:
+def conflict_error(target: OpenStore, group: str, how: str) -> StoreError:
     """Return the refusal of a group that the target has with other rows."""
     return StoreError(
         f"group {group!r} is in {target.shown} already, and not the same ({how}): nothing was changed; a "
@@ -112,12 +112,12 @@ def _held(source: OpenStore, target: OpenStore) -> Iterator[None]:
         raise InputError(f"the source and the target are one store, {source.shown}: name another target")
     with ExitStack() as stack:
         for side in (source, target):
-            stack.enter_context(held_alone(side, shared=one_folder and side.store.remote))
+            stack.enter_context(single_writer(side, shared=one_folder and side.store.remote))
         yield
 
 
 @contextmanager
-def held_alone(side: OpenStore, *, shared: bool = False) -> Iterator[None]:
+def single_writer(side: OpenStore, *, shared: bool = False) -> Iterator[None]:
     """Hold a store as its only writer; shared: as of `Store.writing`."""
     with ExitStack() as stack:
         try:
@@ -147,7 +147,7 @@ def _digest(store: Store, group: str, known_at: Instant | None) -> str:
         return dump.digest(dump.rows(view, dumped_episodes(store, group, known_at)))
 
 
-def summed(store: Store, group: str, on_row: OnRow = lambda: None) -> Sum:
+def sum_of(store: Store, group: str, on_row: OnRow = lambda: None) -> Sum:
     """Return the sum of a group's rows in one snapshot; `on_row` is called for each."""
     with store.reading():
         found = Sum(group, store.heads([group])[group])
@@ -175,7 +175,7 @@ def _base64(value: bytes) -> str:
 
 _LINE = json.JSONEncoder(separators=(",", ":"), default=_base64)
 _WRITTEN: Mapping[str, Callable[[Any], Any]] = {"texts": tuple, "bytes": a2b_base64}
-# Of each kind: the indexes of the columns that JSON has other types for, and what restores them.
+# For each kind: the places of columns whose type JSON lacks, each with the function that restores the value.
 _RESTORED = {
     kind: [(n, _WRITTEN[column.type]) for n, column in enumerate(kind.columns) if column.type in _WRITTEN]
     for kind in KINDS
@@ -186,24 +186,24 @@ def _line(value: object) -> bytes:
     return _LINE.encode(value).encode("ascii") + b"\n"
 
 
-def head_in(line: bytes) -> GroupHead:
+def parse_head(line: bytes) -> GroupHead:
     """Return the counters of a group from the first line of its text. Raises ValueError, KeyError."""
-    found = json.loads(line)
-    return GroupHead(named=True, last=found["last"], last_recorded=found["last_recorded"])
+    counters = json.loads(line)
+    return GroupHead(named=True, last=counters["last"], last_recorded=counters["last_recorded"])
 
 
-def rows_in(lines: Iterable[bytes]) -> Generator[tuple[Kind[Any], Row], None, None]:
+def parse_rows(lines: Iterable[bytes]) -> Generator[tuple[Kind[Any], Row], None, None]:
     """Yield the rows of a group's text, whose first line was read before. Raises ValueError, KeyError."""
     kind = KINDS[0]
     for line in lines:
-        found = json.loads(line)
-        if isinstance(found, dict):
-            kind = BY_NAME[found["kind"]]
+        values = json.loads(line)
+        if isinstance(values, dict):
+            kind = BY_NAME[values["kind"]]
             continue
         for place, restore in _RESTORED[kind]:
-            if found[place] is not None:
-                found[place] = restore(found[place])
-        yield kind, kind.row(*found)
+            if values[place] is not None:
+                values[place] = restore(values[place])
+        yield kind, kind.row(*values)
 
 
 @dataclass(slots=True)
@@ -213,7 +213,7 @@ class Sum:
     group: str
     head: GroupHead
     counts: Counter[str] = field(default_factory=lambda: Counter({"group": 1}))  # by shown name of the kind
-    hashes: dict[str, str] = field(default_factory=dict)  # SHA-256 of the lines of a kind
+    hashes: dict[str, str] = field(default_factory=dict)  # SHA-256 of the text up to the end of a kind
     _of_kind: Counter[str] = field(default_factory=Counter)
     _text: Any = field(default_factory=hashlib.sha256, compare=False, repr=False)
 
@@ -239,28 +239,28 @@ class Sum:
 
         head = self.head
         add(_line({"group": self.group, "last": head.last, "last_recorded": head.last_recorded}))
-        for kind, found in groupby(rows, key=itemgetter(0)):
-            hashed = hashlib.sha256()
+        for kind, pairs in groupby(rows, key=itemgetter(0)):
+            count = 0
             add(_line({"kind": kind.name}))
-            for _, row in found:
-                line = _line(row)
-                hashed.update(line)
-                add(line)
-                self._of_kind[kind.name] += 1
-                self.counts[called(kind)] += 1
+            for pair in pairs:
+                add(_line(pair[1]))
+                count += 1
                 on_row()
-                yield kind, row
-            self.hashes[kind.name] = hashed.hexdigest()
+                yield pair
+            self.hashes[kind.name] = self.sha256
+            self._of_kind[kind.name] += count
+            self.counts[called(kind)] += count
 
     def differing(self, other: Sum) -> list[str]:
-        """Return one line for each kind whose rows differ."""
+        """Return a line for each kind with more or fewer rows; if none, for the first that differs."""
         same = (self.head.last, self.head.last_recorded) == (other.head.last, other.head.last_recorded)
         lines = [] if same else ["group: 1 rows, 1 in the copy, of other content"]
         for kind in KINDS:
             ours, theirs = self._of_kind[kind.name], other._of_kind[kind.name]
-            if self.hashes.get(kind.name) != other.hashes.get(kind.name):
-                content = ", of other content" if ours == theirs else ""
-                lines.append(f"{called(kind)}: {ours} rows, {theirs} in the copy{content}")
+            if ours != theirs:
+                lines.append(f"{called(kind)}: {ours} rows, {theirs} in the copy")
+            elif not lines and self.hashes.get(kind.name) != other.hashes.get(kind.name):
+                lines.append(f"{called(kind)}: {ours} rows, {theirs} in the copy, of other content")
         return lines
 
 

@@ -19,23 +19,21 @@ from kgray.transfer.backup_files import (
     SCHEMA,
     Manifest,
     Root,
-    damaged,
-    hashed,
-    opened,
+    damage_error,
+    file_sha256,
+    open_file,
     read_manifest,
     root_at,
     text_lines,
-    written,
+    write_file,
 )
 from kgray.transfer.copying import (
     OnRow,
     Sum,
-    differs,
-    head_in,
-    held_alone,
-    rows_in,
+    conflict_error,
     rows_of,
-    summed,
+    single_writer,
+    sum_of,
     take_over,
 )
 from kgray.wiring import OpenStore, build_embedder, open_store
@@ -45,27 +43,27 @@ _Origin = Callable[[str], tuple[GroupHead, Generator[tuple[Kind[Any], Row], None
 
 
 def verify(origin: str, groups: Sequence[str] = ()) -> Manifest:
-    """Read all files of a backup, or those of some groups; return what is in it.
+    """Read all files of a backup, or the files of some groups; return the manifest.
 
     origin: a folder or URL. Raises InputError where there is no backup, StoreError where it is damaged.
     """
-    root, found = _chosen(origin, groups)
-    if found.store_sha256 is None:
-        _verify(root, found)
+    root, manifest = _selected(origin, groups)
+    if manifest.store_sha256 is None:
+        _verify(root, manifest)
     else:
-        _fetch(root / FILE, found.store_sha256)
-    return found
+        _fetch(root / FILE, manifest.store_sha256)
+    return manifest
 
 
 def lend_settings(origin: str, data: Path) -> None:
-    """Give a data folder without settings those of a backup. Raises as `verify`."""
-    root, _ = _chosen(origin, ())
+    """Copy the settings of a backup into a data folder that has none. Raises as `verify`."""
+    root, _ = _selected(origin, ())
     if not (data / CONFIG_NAME).exists():
-        with suppress(FileNotFoundError), opened(root / CONFIG_NAME) as file:
+        with suppress(FileNotFoundError), open_file(root / CONFIG_NAME) as file:
             text = file.read()
             with locks.explained(data, "made"):
                 locks.make_folder(data)
-            with written(data / CONFIG_NAME) as out:
+            with write_file(data / CONFIG_NAME) as out:
                 out.write(text)
 
 
@@ -83,54 +81,53 @@ def restore(
     damaged or of another schema, or the store has a group with other rows; InputError for another embedder;
     NotFound; Locked; Unavailable.
     """
-    root, found = _chosen(origin, groups)
+    root, manifest = _selected(origin, groups)
     require_built(settings)
-    embedder = _embedder(settings, found, root)
-    if found.schema != SCHEMA:
+    embedder = _embedder(settings, manifest, root)
+    if manifest.schema != SCHEMA:
         raise StoreError(
-            f"the backup at {root} has rows of another schema, that of kgray {found.version}: restore it "
+            f"the backup at {root} has rows of another schema, that of kgray {manifest.version}: restore it "
             f"with that version, and run `kgray upgrade` then"
         )
     with ExitStack() as stack:
-        rows: _Origin = partial(_rows_in_files, root, found)
-        if found.store_sha256 is None:
-            _verify(root, found)
+        rows: _Origin = partial(_rows_in_files, root, manifest)
+        if manifest.store_sha256 is None:
+            _verify(root, manifest)
         else:
             stage = stack.enter_context(locks.staging(data / _RESTORING))
-            _fetch(root / FILE, found.store_sha256, stage / FILE)
+            _fetch(root / FILE, manifest.store_sha256, stage / FILE)
             embedded = settings.store.backend == "sqlite" and not groups
             if not (embedded and install(stage / FILE, data)):
                 copy = open_sqlite(stage, create=False)
                 rows = partial(_rows_in_store, stack.enter_context(closing(copy)))
         store = stack.enter_context(closing(open_store(settings, data, embedder, create=True)))
         target = OpenStore(settings=settings, folder=data, store=store)
-        if (store.embedder, store.dimensions) != (found.embedder, found.dimensions):
+        if (store.embedder, store.dimensions) != (manifest.embedder, manifest.dimensions):
             raise InputError(
-                f"the backup at {root} was embedded with {found.embedder!r} ({found.dimensions} numbers a text), "
-                f"and {target.shown} was built with {store.embedder!r} ({store.dimensions}): restore it into a "
-                f"new store"
+                f"the backup at {root} was embedded with {manifest.embedder!r} ({manifest.dimensions} numbers "
+                f"a text), and {target.shown} was built with {store.embedder!r} ({store.dimensions}): restore "
+                f"it into a new store"
             )
-        stack.enter_context(held_alone(target))
-        _fill(target, found, root, rows, on_row)
-    return found
+        stack.enter_context(single_writer(target))
+        _fill(target, manifest, root, rows, on_row)
+    return manifest
 
 
-def _chosen(origin: str, groups: Sequence[str]) -> tuple[Root, Manifest]:
+def _selected(origin: str, groups: Sequence[str]) -> tuple[Root, Manifest]:
     root = root_at(origin)
-    found = read_manifest(root)
-    return root, found.part(groups, root) if groups else found
+    manifest = read_manifest(root)
+    return root, manifest.part(groups, root) if groups else manifest
 
 
-def _embedder(settings: Settings, found: Manifest, root: Root) -> Embedder:
+def _embedder(settings: Settings, manifest: Manifest, root: Root) -> Embedder:
     """Return the embedder of the settings, which must be that of the backup. Raises InputError."""
-    embedder = build_embedder(settings)
-    if (embedder.identity, embedder.dimensions or found.dimensions) != (found.embedder, found.dimensions):
+    embedder, width = build_embedder(settings), manifest.dimensions
+    if (embedder.identity, embedder.dimensions or width) != (manifest.embedder, width):
         raise InputError(
-            f"the backup at {root} was embedded with {found.embedder!r} ({found.dimensions} numbers a text), "
-            f"and the settings are for {embedder.identity!r} ({embedder.dimensions}): set the embedder as it "
-            f"was"
+            f"the backup at {root} was embedded with {manifest.embedder!r} ({width} numbers a text), and the "
+            f"settings are for {embedder.identity!r} ({embedder.dimensions}): set the embedder as it was"
         )
-    embedder.dimensions = found.dimensions  # so that no server is asked for it
+    embedder.dimensions = width  # so that no server is asked for it
     return embedder
 
 
@@ -148,38 +145,38 @@ def _rows_in_store(
     return head, rows_of(store, group, head)
 
 
-def _verify(root: Root, found: Manifest) -> None:
-    """Read the groups' files. Raises StoreError where one is missing, damaged or another."""
-    for entry in found.groups.values():
+def _verify(root: Root, manifest: Manifest) -> None:
+    """Read the files of the groups. Raises StoreError where a file is missing, damaged or replaced."""
+    for entry in manifest.groups.values():
         file, text = root / str(entry.file), hashlib.sha256()
         for line in text_lines(file):
             text.update(line)
         if text.hexdigest() != entry.sha256:
-            raise damaged(file)
+            raise damage_error(file)
 
 
 def _fetch(file: Root, sha256: str, to: Path | None = None) -> None:
     """Read the store's file, and copy it to another. Raises StoreError where it is missing or damaged."""
     try:
-        if hashed(file, to) == sha256:
+        if file_sha256(file, to) == sha256:
             return
     except FileNotFoundError:
         pass
-    raise damaged(file)
+    raise damage_error(file)
 
 
-def _fill(target: OpenStore, found: Manifest, root: Root, rows_from: _Origin, on_row: OnRow) -> None:
-    """Put those groups into a store that it lacks; before, compare those that it has. Raises StoreError."""
-    heads = target.store.heads(found.groups)
-    there = {group for group in found.groups if heads[group].named}
-    for group in sorted(there):
-        if summed(target.store, group, on_row).sha256 != found.groups[group].sha256:
-            raise differs(target, group, f"as in the backup at {root}")
-    for group in sorted(found.groups.keys() - there):
+def _fill(target: OpenStore, manifest: Manifest, root: Root, rows_from: _Origin, on_row: OnRow) -> None:
+    """Compare the groups that the store has, then put the other groups into it. Raises StoreError."""
+    heads = target.store.heads(manifest.groups)
+    present = {group for group in manifest.groups if heads[group].named}
+    for group in sorted(present):
+        if sum_of(target.store, group, on_row).sha256 != manifest.groups[group].sha256:
+            raise conflict_error(target, group, f"as in the backup at {root}")
+    for group in sorted(manifest.groups.keys() - present):
 
-        def verify(ours: Sum, theirs: Sum, expected: str = found.groups[group].sha256) -> None:
+        def verify(ours: Sum, theirs: Sum, expected: str = manifest.groups[group].sha256) -> None:
             if ours.sha256 != expected:
-                raise damaged(root)
+                raise damage_error(root)
             if different := ours.differing(theirs):
                 raise StoreError(f"the copy of group {ours.group!r} differs ({'; '.join(different[:3])})")
 

@@ -14,7 +14,7 @@ from kgray.memory.access import Access
 from kgray.settings import EmbedderSettings, Settings
 from kgray.stores.sqlite import FILE, open_sqlite
 from kgray.transfer.backups import backup
-from kgray.transfer.copying import rows_in, rows_of, summed
+from kgray.transfer.copying import parse_rows, rows_of, sum_of
 from kgray.transfer.restoring import restore
 from kgray.wiring import OpenStore
 from tests.graph.by_hand import WIDTH, append, draft, remove, tell
@@ -53,8 +53,8 @@ def test_restored_groups_are_the_same_in_every_row_and_go_on_the_same(source, tm
     assert made.groups.keys() == {"g", "other"}
     with closing(opened(tmp_path / "back")) as target:
         for group in made.groups:
-            assert summed(target.store, group).sha256 == made.groups[group].sha256
-            assert summed(source.store, group).sha256 == made.groups[group].sha256
+            assert sum_of(target.store, group).sha256 == made.groups[group].sha256
+            assert sum_of(source.store, group).sha256 == made.groups[group].sha256
         theirs = Engine(store=target.store, prefix="", judge=WildJudge())
         for moment in moments(ours):
             assert ours.dump(moment) == theirs.dump(moment)
@@ -68,12 +68,12 @@ def test_restored_groups_are_the_same_in_every_row_and_go_on_the_same(source, tm
 def test_the_text_of_a_group_has_its_rows(source):
     lived(source.store, "")
     lines: list[bytes] = []
-    found = summed(source.store, "g")
+    found = sum_of(source.store, "g")
     rows = list(rows_of(source.store, "g", found.head))
 
     assert list(found.passing(rows, write=lines.append)) == rows
 
-    assert list(rows_in(lines[1:])) == rows
+    assert list(parse_rows(lines[1:])) == rows
     assert any(isinstance(value, bytes) for _, row in rows for value in row)
     assert any(isinstance(value, tuple) for _, row in rows for value in row)
 
@@ -81,7 +81,7 @@ def test_the_text_of_a_group_has_its_rows(source):
 def test_the_file_of_a_store_is_copied_as_of_one_moment_while_others_write(source, tmp_path):
     """25 MB in steps of 10 MB, and before each of them more is written: the copy does not begin anew."""
     append(source.store, *(draft("x" * 100_000, client_id=str(n)) for n in range(250)))
-    before, steps = summed(source.store, "g"), 0
+    before, steps = sum_of(source.store, "g"), 0
     with closing(opened(source.folder)) as other:
 
         def written() -> None:
@@ -100,7 +100,7 @@ def test_the_file_of_a_store_is_copied_as_of_one_moment_while_others_write(sourc
 def test_all_groups_are_written_as_of_one_moment_while_others_write(source, tmp_path):
     engine = Engine(store=source.store, prefix="")
     engine.add(triples(0, works("Acme")), in_group(triples(0, works("Acme")), "h"))
-    before = {group: summed(source.store, group).sha256 for group in ("g", "h")}
+    before = {group: sum_of(source.store, group).sha256 for group in ("g", "h")}
     with closing(opened(source.folder)) as other:
 
         def written() -> None:
@@ -145,7 +145,7 @@ def test_groups_of_a_full_backup_go_into_a_store_that_has_others(source, tmp_pat
 
     with closing(opened(tmp_path / "there")) as there:
         assert list(there.store.heads()) == ["g", "h", "mine"]
-        assert summed(there.store, "h").sha256 == summed(source.store, "h").sha256
+        assert sum_of(there.store, "h").sha256 == sum_of(source.store, "h").sha256
     assert not (tmp_path / "there" / "restoring").exists()
 
 
@@ -163,4 +163,4 @@ def test_a_log_that_a_lost_file_left_behind_is_not_applied(source, tmp_path):
     restore(SETTINGS, lost, str(tmp_path / "backup"))
 
     with closing(opened(lost)) as target:
-        assert summed(target.store, "g").sha256 == made.groups["g"].sha256
+        assert sum_of(target.store, "g").sha256 == made.groups["g"].sha256

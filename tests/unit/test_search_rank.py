@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kgray.graph import Entity, Fact
 from kgray.kinds import COMMITTED
-from kgray.reads import MessageRow
 from kgray.ports import Embedding
+from kgray.reads import MessageRow
 from kgray.records import Episode
 from kgray.search.index import SESSION_GAP, GroupIndex
 from kgray.search.query import Weights
