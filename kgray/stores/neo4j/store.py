@@ -128,7 +128,7 @@ class Neo4jStore(Store):
         self, group: str | None = None, *, shard: int | None = None, most: int = 1 << 62
     ) -> int:
         statement = cypher.PENDING_COUNT if shard is None else cypher.PENDING_COUNT_IN_SHARD
-        asked = {"mark": 0, "most": most, "shard": shard}
+        asked: dict[str, Any] = {"mark": 0, "most": most, "shard": shard}
         if group is not None:
             statement, asked["group_key"] = cypher.PENDING_COUNT_OF, group_key(group)
         ((count,),) = self._db.rows(statement, **asked)

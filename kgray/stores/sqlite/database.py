@@ -131,7 +131,7 @@ class Database:
             elif behind := [there[number][1] for number in mine if there[number][1] != epoch]:
                 raise stale(self.path.parent, behind[0], epoch)
             connection.execute(sql.TAKE_SHARDS, (epoch, token, array(mine)))
-            taken = dict(many(connection, sql.TAKE_SLOTS, (token, array(mine))))
+            taken: dict[int, int] = dict(many(connection, sql.TAKE_SLOTS, (token, array(mine))))
         hold = Hold(shards=mine, epoch=epoch, token=token, slots=taken)
         self.holds.append(hold)
         try:
