@@ -104,9 +104,9 @@ def restore(
         target = OpenStore(settings=settings, folder=data, store=store)
         if (store.embedder, store.dimensions) != (manifest.embedder, manifest.dimensions):
             raise InputError(
-                f"the backup at {root} was embedded with {manifest.embedder!r} ({manifest.dimensions} numbers "
-                f"a text), and {target.shown} was built with {store.embedder!r} ({store.dimensions}): restore "
-                f"it into a new store"
+                f"the backup at {root} was embedded with {manifest.embedder!r} ({manifest.dimensions} "
+                f"numbers a text), and {target.shown} was built with {store.embedder!r} "
+                f"({store.dimensions}): restore it into a new store"
             )
         stack.enter_context(single_writer(target))
         _fill(target, manifest, root, rows, on_row)
@@ -132,10 +132,10 @@ def _embedder(settings: Settings, manifest: Manifest, root: Root) -> Embedder:
 
 
 def _rows_in_files(
-    root: Root, found: Manifest, group: str
+    root: Root, manifest: Manifest, group: str
 ) -> tuple[GroupHead, Generator[tuple[Kind[Any], Row], None, None]]:
-    lines = text_lines(root / str(found.groups[group].file))
-    return head_in(next(lines)), rows_in(lines)
+    lines = text_lines(root / str(manifest.groups[group].file))
+    return parse_head(next(lines)), parse_rows(lines)
 
 
 def _rows_in_store(

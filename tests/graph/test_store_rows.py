@@ -103,7 +103,7 @@ def test_a_scan_gives_every_row_once_in_the_order_of_its_key(store, group):
         FACTS: [(id_, "S", "00001", "R", "t", 1, *[None] * 7, ("b",), False, None, None) for id_ in texts],
         MENTIONS: [(f"{n // 50:05}", 1 + n % 50) for n in range(MANY)],
     }  # fmt: skip
-    mixed = {kind: [*rows[::2], *rows[:0:-2]] for kind, rows in puts.items()}
+    mixed = {kind: list(map(kind.row._make, [*rows[::2], *rows[:0:-2]])) for kind, rows in puts.items()}
     with store.writing():
         store.apply([changes(1, 10, mixed, group=group)])
     for kind, rows in puts.items():

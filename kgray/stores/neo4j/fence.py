@@ -128,7 +128,7 @@ def _take(
         mine = own | {"shards": wanted, "epoch": hold.epoch, "token": token, "every": of is None}
         db.run(running, cypher.HOLD_SHARDS, **mine)
         db.run(running, cypher.TAKE_SLOTS, shards=wanted, epoch=newest_of_all)
-    hold.slots.update((slot, held) for slot, held in db.run(running, cypher.SLOTS_OF, shards=wanted))
+    hold.slots.update((slot, own) for slot, own in db.run(running, cypher.SLOTS_OF, shards=wanted))
     return hold
 
 

@@ -63,12 +63,12 @@ class BatchWriter(Transaction[LockedGroup]):
         for kind, statement in statements.PATCH.items():
             if kind is not kinds.EPISODES:
                 self._send(statement, _patches(found, kind))
-        edges = _entity_edges(found)
+        facts = list(map(_seen_fact, _values(found, kinds.FACTS)))
+        edges = _entity_edges(facts)
         nodes = {kind.name: _values(found, kind) for kind in statements.NODES}
         nodes[kinds.EPISODES.name] = [_seen_episode(row, edges) for row in nodes[kinds.EPISODES.name]]
         nodes["patches"] = _patches(found, kinds.EPISODES)
         nodes["gone"] = _keys(kinds.FACTS, {**found.drops[kinds.FACTS], **found.puts[kinds.FACTS]})
-        facts = list(map(_seen_fact, _values(found, kinds.FACTS)))
         ends = {
             "relations": [row for row in facts if row["target"] is not None],
             "attributes": [row for row in facts if row["target"] is None],
@@ -94,7 +94,7 @@ class BatchWriter(Transaction[LockedGroup]):
     def copy(self, found: FoldedBatch) -> None:
         """Write a portion of a copy, whose facts come after their episodes."""
         self.write(found)
-        edges = sorted(_entity_edges(found).items())
+        edges = sorted(_entity_edges(_values(found, kinds.FACTS)).items())
         self._send(cypher.ADD_EDGES, ({"group_id": g, "uuid": id_, "edges": ids} for (g, id_), ids in edges))
 
     def _send(self, statement: str, rows: Iterable[Values]) -> list[Fetched]:
@@ -128,13 +128,12 @@ def _values(found: FoldedBatch, kind: Kind[Any]) -> list[Values]:
     return [STORED[kind].row_values(group, row) for (group, _), row in ordered]
 
 
-def _entity_edges(found: FoldedBatch) -> dict[tuple[str, str], list[str]]:
-    """Return the facts that are put, sorted, by the group and id of each episode that they name."""
+def _entity_edges(facts: Iterable[Values]) -> dict[tuple[str, str], list[str]]:
+    """Return the ids of facts, in their order, by the group and id of each episode that they name."""
     edges: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    puts: Any = found.puts[kinds.FACTS]
-    for (group, _), row in sorted(puts.items()):
-        for episode in row.episodes:
-            edges[group, episode].append(row.id)
+    for fact in facts:
+        for episode in fact["episodes"]:
+            edges[fact["group_id"], episode].append(fact["uuid"])
     return edges
 
 
