@@ -31,6 +31,8 @@ from kgray.transfer.copying import (
     OnRow,
     Sum,
     conflict_error,
+    parse_head,
+    parse_rows,
     rows_of,
     single_writer,
     sum_of,
