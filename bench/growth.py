@@ -28,7 +28,8 @@ from kgray.ports import Embedder, ExtractionRequest, RowChanges, Store, Vector
 from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Episode, Extraction
 from kgray.search import Searcher
-from kgray.search.index import Indexes, read_text_vectors
+from kgray.search.index import Indexes
+from kgray.search.loading import read_text_vectors
 
 _BATCH = 256
 RUNNER = asyncio.Runner()

@@ -26,13 +26,14 @@ from kgray.communities.partition import (
     plurality,
 )
 from kgray.derivation.names import Fold
-from kgray.derivation.stored import garbage_not_collected, in_pieces, records_of
+from kgray.derivation.stored import in_pieces, records_of
 from kgray.errors import Unavailable
+from kgray.garbage import garbage_not_collected
 from kgray.graph import PROFILE, Community, Entity, Fact
 from kgray.kinds import CommunityRunRow, OperationRow
 from kgray.ports import Appending, Store, at_one_moment
 from kgray.search.context import TOLD
-from kgray.search.index import texts_of
+from kgray.search.loading import texts_of
 from kgray.times import Instant
 
 HOLDS, ENDED = 2, 1  # what a fact counts between its ends

@@ -26,7 +26,7 @@ from kgray.graph import AS_OF, PROFILE, Community
 from kgray.kinds import AnswerRow, CommunityRunRow
 from kgray.ports import Appending, Embedder, Store, Summarizer, SummaryRequest
 from kgray.prompting.tokens import count_tokens
-from kgray.search.index import texts_of
+from kgray.search.loading import texts_of
 
 _KEPT_RUNS, _CENTRAL = 2, 10  # runs; members that an upper community names
 _TRIES = 10

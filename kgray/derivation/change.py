@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kgray.derivation import names
 from kgray.derivation.names import Fold, connected
 from kgray.graph import Entity, Fact
+from kgray.kinds import ShownEvidenceRow
 from kgray.ports import Embedding, Vector
 from kgray.records import Declaration, Episode, Evidence, GroupRecords, Mention, Operation, Place, Verdict
 from kgray.timeline import SpanChange
@@ -21,8 +22,6 @@ from kgray.times import Instant
 
 if TYPE_CHECKING:
     from kgray.derivation.group import GroupGraph
-
-MovedEvidence = tuple[int, int, str, str | None]  # sequence, ordinal, recorded statement, shown one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +63,16 @@ class Difference:
     unmentioned: tuple[tuple[str, int], ...] = ()
     shown: tuple[tuple[str, str], ...] = ()
     unshown: tuple[tuple[str, str], ...] = ()
-    moved: tuple[MovedEvidence, ...] = ()
+    moved: tuple[ShownEvidenceRow, ...] = ()
     unmoved: tuple[Place, ...] = ()
+
+    def without_evidence(self, gone: Collection[int]) -> Difference:
+        """Return the difference without the evidence of episodes whose rows go: it shows as nothing."""
+        return replace(
+            self,
+            moved=tuple(row for row in self.moved if row.sequence not in gone),
+            unmoved=tuple((sequence, ordinal) for sequence, ordinal in self.unmoved if sequence not in gone),
+        )
 
 
 def shown_entities(graph: GroupGraph, recorded: Iterable[str]) -> set[tuple[str, str]]:
@@ -81,14 +88,15 @@ def mentioned_entities(fold: Fold, mentions: Iterable[Mention]) -> set[tuple[str
 
 def moved_evidence(
     places: Mapping[Place, str], evidence: Iterable[Evidence], retired: Iterable[Evidence] = ()
-) -> dict[Place, MovedEvidence]:
+) -> dict[Place, ShownEvidenceRow]:
     """Return the evidence that is about another statement than the recorded one, by place.
 
     places: of live evidence -> the statement that it shows as; retired evidence is about none
     """
     shown = ((e, places.get((e.sequence, e.ordinal))) for e in evidence)
     both = (*((e, id_) for e, id_ in shown if id_ != e.statement), *((e, None) for e in retired))
-    return {(e.sequence, e.ordinal): (e.sequence, e.ordinal, e.statement, id_) for e, id_ in both}
+    moved = (ShownEvidenceRow(e.sequence, e.ordinal, e.statement, id_) for e, id_ in both)
+    return {(row.sequence, row.ordinal): row for row in moved}
 
 
 def with_change(records: GroupRecords, change: EpisodeChange, recorded_at: Instant) -> GroupRecords:
@@ -197,6 +205,14 @@ class Withdrawn:
     declarations: Collection[Place]
     verdicts: Mapping[Place, Verdict | None]
     operations: Mapping[int, Operation | None]
+
+    @property
+    def retired(self) -> tuple[tuple[str, int, int], ...]:
+        """The declarations and verdicts that go, as `Operation.retired` has them."""
+        return (
+            *(("declaration", *place) for place in sorted(self.declarations)),
+            *(("verdict", *place) for place in sorted(self.verdicts)),
+        )
 
 
 def retracted(records: GroupRecords, gone: Collection[int]) -> Withdrawn:

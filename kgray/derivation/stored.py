@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from heapq import merge
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from kgray import kinds, reads, rows
@@ -20,35 +20,14 @@ from kgray.derivation.group import GroupGraph
 from kgray.derivation.names import connected
 from kgray.derivation.summaries import summaries_of
 from kgray.errors import damaged
+from kgray.garbage import garbage_not_collected
 from kgray.graph import Entity, Fact
 from kgray.kinds import Key, Kind, R, Read, Row
 from kgray.ports import GraphView, Store, at_one_moment
 from kgray.reads import EpisodeHeadRow, PackedRow
-from kgray.record_rows import Judgements, UnpackedRecords, judgements
+from kgray.record_rows import Judgements, NameVector, UnpackedRecords, judgements, name_vectors
 from kgray.records import Episode, EpisodeHead, GroupRecords, Operation, Place
 from kgray.times import Instant
-
-_OPEN: list[bool] = []  # the blocks that are open, in any thread: whether the collector was on before each
-
-
-@contextmanager
-def garbage_not_collected() -> Iterator[None]:
-    """Turn the collector off inside the block, for a bulk load: else all threads would wait 0.13 s."""
-    _OPEN.append(gc.isenabled())
-    gc.disable()
-    try:
-        yield
-    finally:
-        if _OPEN.pop():
-            gc.enable()
-
-
-def let_go(*held: object) -> None:
-    """Empty what is not used any more item by item: freed at once, 100,000 facts keep the lock for 0.4 s."""
-    for one in held:
-        while isinstance(one, dict | list | set) and one:
-            one.popitem() if isinstance(one, dict) else one.pop()
-
 
 DERIVED: tuple[Kind[Any], ...] = (
     kinds.ENTITIES, kinds.MENTIONS, kinds.SHOWN_ENTITIES, kinds.SHOWN_EVIDENCE, kinds.FACTS,
@@ -101,8 +80,6 @@ def stored_records(
 def _records(
     store: Store, group: str, known_at: Instant | None, within: Sequence[int] | None
 ) -> StoredRecords:
-    strings: dict[str, str] = {}
-
     def stands(recorded_at: Instant | None, retired_at: Instant | None) -> bool:
         known = recorded_at is not None and (known_at is None or recorded_at <= known_at)
         return known and (retired_at is None or (known_at is not None and retired_at > known_at))
@@ -117,31 +94,11 @@ def _records(
             for row in heads.values()
             if row.state == kinds.COMMITTED and stands(row.ended_at, row.retired_at)
         }
-        # While a removal goes on in pieces, its episodes are stored, and no part of the graph any more.
-        out = {row.sequence for row in heads.values() if row.state != kinds.COMMITTED}
-        stored = chosen(reads.PACKED, reads.PACKED_AT)
-        packed: Iterator[PackedRow] = (row for row in stored if row.sequence not in out)
-        ours, others, saved_at = UnpackedRecords(), UnpackedRecords(), list[int]()
-        for are_live, some in groupby(packed, key=lambda row: row.sequence in live):
-            group_of_rows = list(some)
-            (ours if are_live else others).take(group_of_rows, strings)
-            saved_at += [row.sequence for row in group_of_rows if row.sequence not in heads]
+        ours, others, saved_at = _unpacked(chosen(reads.PACKED, reads.PACKED_AT), heads, live)
         carried_out = _operations(store, group)
         operations = [one for one, at in carried_out if one.kind in TIMED and stands(at, None)]
-        gone = {place: at for one, at in carried_out for place in one.retired}  # with retractions
         judged = {row.sequence: judgements(row.judged) for row in store.rows(reads.JUDGED, group)}
-        declarations = [one for each in judged.values() for one in each.declarations]
-        verdicts = [one for each in judged.values() for one in each.verdicts]
-        for found in (declarations, verdicts):
-            found.sort(key=lambda one: (one[0].sequence, one[0].ordinal))
-        declared = [
-            (one, at)
-            for one, at in declarations
-            if stands(at, gone.get(("declaration", one.sequence, one.ordinal)))
-        ]
-        answered = [
-            (one, at) for one, at in verdicts if stands(at, gone.get(("verdict", one.sequence, one.ordinal)))
-        ]
+        declared, answered = _standing(judged.values(), carried_out, stands)
         recorded = {one.sequence: at for one, at in carried_out}
         recorded |= {one.sequence: at for one, at in declared} | {one.sequence: at for one, at in answered}
         vectors = {
@@ -171,10 +128,69 @@ def _records(
         )
 
 
+def _unpacked(
+    stored: Iterable[PackedRow], heads: Mapping[int, EpisodeHeadRow], live: Collection[int]
+) -> tuple[UnpackedRecords, UnpackedRecords, list[int]]:
+    """Return the records of live episodes, those of other rows, and the sequences of removals among these."""
+    # While a removal goes on in pieces, its episodes are stored, and no part of the graph any more.
+    out = {row.sequence for row in heads.values() if row.state != kinds.COMMITTED}
+    packed = (row for row in stored if row.sequence not in out)
+    strings: dict[str, str] = {}
+    ours, others, saved_at = UnpackedRecords(), UnpackedRecords(), list[int]()
+    for are_live, some in groupby(packed, key=lambda row: row.sequence in live):
+        rows_of_kind = list(some)
+        (ours if are_live else others).take(rows_of_kind, strings)
+        saved_at += [row.sequence for row in rows_of_kind if row.sequence not in heads]
+    return ours, others, saved_at
+
+
+def _standing(
+    judged: Iterable[Judgements],
+    operations: Iterable[tuple[Operation, Instant]],
+    stands: Callable[[Instant, Instant | None], bool],
+) -> Judgements:
+    """Return the declarations and verdicts that stand, in order of place; some went with retractions."""
+    gone = {place: at for one, at in operations for place in one.retired}
+    standing = Judgements([], [])
+    for each in judged:
+        standing.declarations.extend(
+            (one, at)
+            for one, at in each.declarations
+            if stands(at, gone.get(("declaration", one.sequence, one.ordinal)))
+        )
+        standing.verdicts.extend(
+            (one, at)
+            for one, at in each.verdicts
+            if stands(at, gone.get(("verdict", one.sequence, one.ordinal)))
+        )
+    for found in standing:
+        found.sort(key=lambda one: (one[0].sequence, one[0].ordinal))
+    return standing
+
+
 def _operations(store: Store, group: str) -> list[tuple[Operation, Instant]]:
     """Return the corrections that were carried out, or begun, with their record times."""
     found = (row for row in store.rows(kinds.OPERATIONS.all, group) if row.state != kinds.REFUSED)
     return [(rows.operation(group, row), row.recorded_at) for row in found if row.recorded_at is not None]
+
+
+def stored_names(store: Store, group: str, saved_at: Sequence[int]) -> Iterator[NameVector]:
+    """Yield the vectors of a group's names in order of place, each name once.
+
+    saved_at: the sequences of the removals that saved names of removed episodes
+    """
+    saved = [
+        name for row in store.rows(reads.NAME_VECTORS_AT, group, saved_at) for name in name_vectors(row.names)
+    ]
+    apart = set(saved_at)
+    scanned = store.rows(reads.NAME_VECTORS, group)
+    own = (name for row in scanned if row.sequence not in apart for name in name_vectors(row.names))
+    place = attrgetter("sequence", "ordinal")
+    known: set[tuple[str, str]] = set()
+    for name in merge(sorted(saved, key=place), own, key=place) if saved else own:
+        if (owner := (name.entity, name.surface)) not in known:
+            known.add(owner)
+            yield name
 
 
 # Where more than a quarter of many episodes is needed, to read all costs less than to look them up.

@@ -87,6 +87,13 @@ def committed(
     )
 
 
+def births_of(change: EpisodeChange, known: Mapping[str, Place]) -> dict[str, Place]:
+    """Return the birth places of the recorded entities and statements that an episode names."""
+    made = dict((*change.entity_births, *change.statement_births))
+    named = {one.entity for one in change.mentions} | {one.statement for one in change.evidence}
+    return {id_: known[id_] if id_ in known else made[id_] for id_ in named}
+
+
 def check_widths(change: EpisodeChange, dimensions: int) -> None:
     """Raise StoreError for a vector that the store cannot hold: an embedder has changed while it was used."""
     vectors = [vector for _, vector in change.name_vectors]

@@ -6,10 +6,8 @@ one: the slower the store, the more episodes share a transaction.
 
 Extractions and answers are posted before the commits that use them, so no batch holds a commit whose journal
 is lost. What is lost with the process was not acknowledged: it is asked and decided again (R21).
-
-What takes seconds on one group runs in a thread beside the loop. A thread shares the interpreter's lock with
-the loop, and each call into SQLite gives the lock away. So while anything long goes on, short reads go to
-threads too: in the loop each would wait for the lock many times.
+Work of seconds on one group runs in a thread beside the loop. Each call into SQLite gives the interpreter's
+lock away. So while anything long goes on, short reads go to threads too: the loop would wait many times.
 """
 
 from __future__ import annotations
@@ -28,8 +26,9 @@ from typing import Any, TypeVar
 from kgray import kinds, reads, rows, times
 from kgray.derivation.change import Difference, EpisodeChange, compare, with_change
 from kgray.derivation.group import GroupGraph
-from kgray.derivation.stored import garbage_not_collected, let_go, records_of
+from kgray.derivation.stored import records_of
 from kgray.errors import ContentError, Cost, Garbled, InputError, KgrayError, NotFound, Refused, Unwritable
+from kgray.garbage import garbage_not_collected, let_go
 from kgray.ingest import changes
 from kgray.ingest.candidates import quantised
 from kgray.ingest.compare import statement_floor
@@ -100,10 +99,7 @@ async def tell_lag(observe: Callable[[float], None]) -> None:
 async def statement_vectors(
     store: Store, state: GroupState, ids: Sequence[str]
 ) -> dict[str, Quantised | None]:
-    """Return the quantised vectors of stored statements; None where the store has none.
-
-    The state keeps the vectors of the statements that it made, so none of these is still on its way.
-    """
+    """Return the quantised vectors of stored statements, or None. The state has those not stored yet."""
     places = {id_: place for id_ in ids if (place := state.vector_places.get(id_)) is not None}
     wanted = sorted({sequence for sequence, _ in places.values()})
     columns = {r.sequence: r.vectors for r in await rows_of(store, reads.VECTORS_AT, state.group, wanted)}
@@ -409,9 +405,7 @@ class Committer:
 
         changes.check_widths(change, self._parts.store.dimensions)
         recorded_at = _after(rests_on)
-        births = {**dict((*change.entity_births, *change.statement_births))}
-        named = (*(one.entity for one in change.mentions), *(one.statement for one in change.evidence))
-        births |= {id_: place for id_ in named if (place := state.graph.births.get(id_)) is not None}
+        births = changes.births_of(change, state.graph.births)
         try:
             difference = state.commit(change, recorded_at)
             if difference is None:

@@ -24,44 +24,37 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
-import numpy as np
-
 from kgray import kinds, reads, rows, times
 from kgray.derivation import names
 from kgray.derivation.change import (
     Difference,
-    Left,
-    Withdrawn,
     borne,
     compare,
-    removed,
     retracted,
 )
 from kgray.derivation.group import GroupGraph
-from kgray.derivation.stored import (
-    StoredRecords,
-    let_go,
-    records_of_entities,
-    stale,
-    stored_records,
-)
+from kgray.derivation.stored import records_of_entities, stale, stored_records
 from kgray.derivation.summaries import corrected_entities
 from kgray.errors import InputError, KgrayError, NotFound, Outrun
+from kgray.garbage import let_go
 from kgray.ingest import changes
+from kgray.ingest.removed_records import (
+    keys_of,
+    keys_of_episodes,
+    left_without,
+    removed_from,
+    saved_records,
+    sequences_in,
+    statements_to_embed,
+)
 from kgray.kinds import Key, Kind, OperationRow, Row
 from kgray.ledger import named, removals
 from kgray.ports import Embed, Patch, RowChanges, Store
 from kgray.reads import TakenRow
 from kgray.record_rows import (
     EntryRecords,
-    Judgements,
-    NameVector,
     TextVector,
-    judged_column,
-    name_vectors,
-    search_columns,
     statement_texts,
-    vector_at,
     with_statement_vectors,
 )
 from kgray.records import GroupRecords, Operation, Place, entity_id
@@ -149,7 +142,7 @@ def _pieces(store: Store, operation: Operation) -> Iterator[RowChanges]:
     operation = rows.operation(group, begun)
     drops: dict[Kind[Any], Sequence[Key]] = {}
     if operation.kind == "remove":
-        drops = _keys_of(store, group, {row.sequence for row in _named(store, operation)})
+        drops = keys_of_episodes(store, group, {row.sequence for row in _named(store, operation)})
     different = stale(store, group)
     steps: list[tuple[Verb, Kind[Any], Row]] = [
         *(("drop", kind, key) for kind, keys in drops.items() if kind is not kinds.EPISODES for key in keys),
@@ -184,8 +177,8 @@ def _whole(store: Store, operation: Operation, recorded_at: Instant) -> tuple[Ro
     old = GroupGraph.build(records)
     withdrawn = _named(store, operation)
     gone = {row.sequence for row in withdrawn}
-    left = _left(stored, gone) if hard else None
-    changed = retracted(records, gone) if left is None else _removed(stored, left)
+    left = left_without(stored, gone) if hard else None
+    changed = retracted(records, gone) if left is None else removed_from(stored, left)
     new = GroupGraph.build(changed.records)
     difference = compare(old, new, records, changed.records)
     live = [row for row in withdrawn if row.retired_at is None]  # an earlier retirement is kept
@@ -197,149 +190,35 @@ def _whole(store: Store, operation: Operation, recorded_at: Instant) -> tuple[Ro
     let_go(*vars(new).values(), *vars(old).values(), changed.records.heads)
     # The communities of all runs whose texts rest on these episodes (R25).
     communities = store.rows(reads.COMMUNITY_SOURCES, group)
-    rests = [(row.run, row.id) for row in communities if not gone.isdisjoint(_sequences(row.sources))]
+    rests = [(row.run, row.id) for row in communities if not gone.isdisjoint(sequences_in(row.sources))]
+    drops: dict[Kind[Any], Sequence[Key]] = {kinds.COMMUNITIES: rests}
     if left is None:
-        retired = (
-            *(("declaration", *place) for place in sorted(changed.declarations)),
-            *(("verdict", *place) for place in sorted(changed.verdicts)),
-        )
-        drops: dict[Kind[Any], Sequence[Key]] = {kinds.COMMUNITIES: rests}
-        ended = replace(operation, retired=retired)
+        ended = replace(operation, retired=changed.retired)
         patches = _retired(live, recorded_at)
         return changes.corrected(ended, result, recorded_at, difference, drops=drops, patches=patches), set()
     if operation.everything:
         row = rows.operation_row(operation, kinds.DONE, recorded_at, result)
         cleared = {"recorded_at": recorded_at, "clear": True, "erases": True, "unsettles": True}
         return changes.of(operation, changes.PENDING, puts={kinds.OPERATIONS: (row,)}, **cleared), set()
-    saved, patches = _saved(store, stored, left, changed, gone)
-    waiting = _waiting(stored, left, gone)
+    saved, patches = saved_records(store, stored, left, changed, gone)
+    waiting = statements_to_embed(stored, left, gone)
     saved.sequence, saved.recorded_at = operation.sequence, recorded_at
     saved.statements = {id_: one for id_, one in saved.statements.items() if id_ not in waiting}
-    drops = _keys_of(store, group, gone)
-    earlier = stored.saved_at  # their content is in the row of this removal from now on
-    drops[kinds.RECORDS] = [*drops[kinds.RECORDS], *((sequence,) for sequence in earlier)]
-    drops[kinds.COMMUNITIES] = rests
-    drops[kinds.OPERATIONS] = [(at,) for at, kept in sorted(changed.operations.items()) if kept is None]
+    drops |= keys_of(store, stored, changed, gone)
     corrected = ((at, rows.operation_payload(o)) for at, o in sorted(changed.operations.items()) if o)
     patches += changes.patched(kinds.OPERATIONS, ("payload",), corrected)
     result |= {_UNEMBEDDED: [(id_, *place) for id_, place in sorted(waiting.items())]} if waiting else {}
-    # Evidence that goes is no evidence about no statement.
-    moved = tuple(row for row in difference.moved if row[0] not in gone)
-    unmoved = tuple(place for place in difference.unmoved if place[0] not in gone)
     whole = changes.corrected(
         operation,
         result,
         recorded_at,
-        replace(difference, moved=moved, unmoved=unmoved),
+        difference.without_evidence(gone),
         drops=drops,
         puts={kinds.RECORDS: (saved.row(),)} if saved else {},
         patches=patches,
         erases=True,
     )
     return whole, gone
-
-
-def _sequences(packed: bytes) -> list[int]:
-    """Return the sequences of a column `sources`."""
-    sequences: list[int] = np.frombuffer(packed, "<u4").tolist()
-    return sequences
-
-
-def _left(stored: StoredRecords, gone: set[int]) -> Left:
-    """Return what the episodes that are stored without these hold, retracted ones included (R25)."""
-    heads = stored.heads.values()
-    there = {row.sequence for row in heads if row.state == kinds.COMMITTED and row.sequence not in gone}
-    left = Left(episodes=there, erased_from=min(gone, default=0))
-    for said in (*stored.live.evidence, *stored.retired.evidence):
-        if said.sequence in there:
-            left.use(said.sequence, said.statement)
-    mentions = sorted(
-        (*stored.live.mentions, *stored.retired.mentions), key=lambda one: (one.sequence, one.ordinal)
-    )
-    for mention in mentions:
-        if mention.sequence in there:
-            left.mentions.append((mention.entity, mention.surface, mention.sequence))
-        elif mention.sequence in gone:
-            left.erased.add(mention.entity)
-    return left
-
-
-def _removed(stored: StoredRecords, left: Left) -> Withdrawn:
-    judged = stored.judged.values()
-    return removed(
-        stored.live,
-        left,
-        declarations=[one for each in judged for one, _ in each.declarations],
-        verdicts=[one for each in judged for one, _ in each.verdicts],
-    )
-
-
-def _saved(
-    store: Store, stored: StoredRecords, left: Left, changed: Withdrawn, gone: set[int]
-) -> tuple[EntryRecords, list[Patch]]:
-    """Return the records of removed episodes, and of earlier removals, that must survive.
-
-    And the patches of the rows of other episodes, from which verdicts go, or lose their reasons (R25).
-    """
-    saved = EntryRecords(sequence=0, recorded_at=0)
-    patches: list[Row] = []
-    for sequence, each in stored.judged.items():
-        judgements = Judgements(
-            [(one, at) for one, at in each.declarations if _place(one) not in changed.declarations],
-            [
-                (kept, at)
-                for one, at in each.verdicts
-                if (kept := changed.verdicts.get(_place(one), one)) is not None
-            ],
-        )
-        if sequence in gone or sequence in stored.saved_at:
-            saved.judgements.declarations.extend(judgements.declarations)
-            saved.judgements.verdicts.extend(judgements.verdicts)
-        elif judgements != each:
-            timed = stored.heads[sequence].ended_at if any(judgements) else None
-            patches.append((sequence, timed, judged_column(judgements)))
-    group = stored.live.group
-    erased = sorted({*gone, *stored.saved_at})
-    borne_names = {(entity, surface) for entity, surface, _ in left.mentions}
-    names_of: dict[Key, NameVector] = {}
-    for row in store.rows(reads.NAME_VECTORS_AT, group, erased):
-        for name in name_vectors(row.names):
-            if (name.entity, name.surface) in borne_names:
-                names_of.setdefault((name.entity, name.surface), name)
-    saved.names = list(names_of.values())
-    statements: dict[str, TextVector] = {}
-    for texts in store.rows(reads.TEXT_VECTORS_AT, group, stored.saved_at):
-        for position, (id_, weights, _) in enumerate(search_columns(texts.search).statements):
-            if id_ in left.statements and stored.vectors.get(id_) == (texts.sequence, position):
-                vector = vector_at(texts.vectors, position, store.dimensions)
-                statements[id_] = TextVector(vector, weights)
-    saved.statements = statements
-    return saved, list(changes.patched(kinds.RECORDS, ("timed", "judged"), patches))
-
-
-def _place(one: Any) -> Place:  # noqa: ANN401 - a declaration or a verdict
-    return one.sequence, one.ordinal
-
-
-def _waiting(stored: StoredRecords, left: Left, gone: set[int]) -> dict[str, Place]:
-    """Return the statements that stay and lose their vector, with the place of their first stored wording."""
-    first: dict[str, Place] = {}
-    lost = {id_ for id_, (sequence, _) in stored.vectors.items() if sequence in gone}
-    for said in (*stored.live.evidence, *stored.retired.evidence):
-        place = (said.sequence, said.ordinal)
-        if said.sequence in gone:
-            lost.add(said.statement)
-        elif place < first.get(said.statement, (1 << 62, 0)):
-            first[said.statement] = place
-    began: dict[str, Place] = {}
-    for said in (*stored.live.evidence, *stored.retired.evidence):
-        place = (said.sequence, said.ordinal)
-        began[said.statement] = min(place, began.get(said.statement, place))
-    return {
-        id_: first[id_]
-        for id_ in lost
-        if id_ in left.statements and (began[id_][0] in gone or stored.vectors.get(id_, (0,))[0] in gone)
-    }
 
 
 def _retired(live: Iterable[TakenRow], at: Instant) -> list[Patch]:
@@ -351,24 +230,6 @@ def _retired(live: Iterable[TakenRow], at: Instant) -> list[Patch]:
         *changes.patched(kinds.EPISODES, ("retired_at",), ended),
         *changes.patched(kinds.EPISODES, ("state", "ended_at", "retired_at"), pending),
     ]
-
-
-def _keys_of(store: Store, group: str, gone: set[int]) -> dict[Kind[Any], Sequence[Key]]:
-    """Return the keys of the rows that go with the episodes of these sequences, the episodes last."""
-    by_sequence = [(sequence,) for sequence in sorted(gone)]
-    answers = store.rows(reads.ANSWER_SOURCES, group)
-    moved = store.rows(reads.SHOWN_BY_EVIDENCE, group, sorted(gone)) if gone else ()
-    return {
-        kinds.ANSWERS: [
-            (row.sequence, row.request)
-            for row in answers
-            if row.sequence in gone or not gone.isdisjoint(_sequences(row.sources))
-        ],
-        kinds.EXTRACTIONS: by_sequence,
-        kinds.SHOWN_EVIDENCE: [(row.sequence, row.ordinal) for row in moved],
-        kinds.RECORDS: by_sequence,
-        kinds.EPISODES: by_sequence,
-    }
 
 
 def _unembedded(

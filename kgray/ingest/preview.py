@@ -8,12 +8,12 @@ from functools import partial
 from kgray import times
 from kgray.derivation import dump
 from kgray.derivation.change import retracted, with_change
-from kgray.derivation.stored import View, records_of, stored_records
+from kgray.derivation.stored import View, records_of, stored_names, stored_records
 from kgray.errors import InputError
 from kgray.ingest.calls import EpisodeReading, settle
 from kgray.ingest.committer import Committer, Parts
 from kgray.ingest.decide import decide
-from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode, stored_names
+from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode
 from kgray.ledger import Foresight, dumped_episodes, find
 from kgray.ports import Answer, QuestionRequest, embedded
 from kgray.records import Draft

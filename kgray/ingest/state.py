@@ -12,23 +12,21 @@ from __future__ import annotations
 import gc
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from heapq import merge
 from itertools import islice
-from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray import reads, rows
+from kgray import rows
 from kgray.derivation.change import Difference, EpisodeChange
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.names import EntityNote
 from kgray.derivation.statements import Statement
-from kgray.derivation.stored import garbage_not_collected, let_go, stored_records
+from kgray.derivation.stored import stored_names, stored_records
 from kgray.errors import damaged
+from kgray.garbage import garbage_not_collected, let_go
 from kgray.ingest.candidates import (
     NameIndex,
     NameLookUp,
@@ -42,7 +40,7 @@ from kgray.ingest.candidates import (
 from kgray.ingest.extract import ToldNames
 from kgray.ontology import Ontology
 from kgray.ports import Answer, Embedding, Question, Store, Vector
-from kgray.record_rows import NameVector, name_vectors
+from kgray.record_rows import NameVector
 from kgray.records import Declaration, Episode, Evidence, ExtractedFact, Extraction, GroupRecords, Place
 from kgray.times import Instant
 
@@ -53,33 +51,11 @@ BYTES_A_STATEMENT = 8_000
 BYTES_A_NAME = 3_500
 BYTES_A_VECTOR = 300  # besides a byte for each dimension
 _LARGE_BYTES = 16 << 20
-# gc.set_threshold: new objects per collection, and collections of one generation per one of the next.
-_RARE = (100_000, 50, 1_000)
 LATER = 1 << 62
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 ReadKey = tuple[str, Hashable]  # (table, key within it)
 Quantised: TypeAlias = NDArray[np.int8]  # (dimensions,), as `candidates.quantised` gives it
-
-
-@contextmanager
-def garbage_collected_rarely() -> Iterator[None]:
-    """Let Python's cyclic garbage collector run rarely inside the block.
-
-    It would scan the millions of objects of a group of 100,000 facts for every few hundred new ones.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(*_RARE)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
-def collect_garbage_rarely() -> None:
-    """Do the same from now on, and leave alone what is there: for a worker or writer, 7 % of its time."""
-    gc.freeze()
-    gc.set_threshold(*_RARE)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -302,25 +278,6 @@ class GroupState:
     def clear(self) -> None:
         """Empty a state that is not used any more."""
         let_go(*vars(self.graph).values(), *vars(self).values(), self.names.postings)
-
-
-def stored_names(store: Store, group: str, saved_at: Sequence[int]) -> Iterator[NameVector]:
-    """Yield the vectors of a group's names in order of place, each name once.
-
-    saved_at: the sequences of the removals that saved names of removed episodes
-    """
-    saved = [
-        name for row in store.rows(reads.NAME_VECTORS_AT, group, saved_at) for name in name_vectors(row.names)
-    ]
-    apart = set(saved_at)
-    scanned = store.rows(reads.NAME_VECTORS, group)
-    own = (name for row in scanned if row.sequence not in apart for name in name_vectors(row.names))
-    place = attrgetter("sequence", "ordinal")
-    known: set[tuple[str, str]] = set()
-    for name in merge(sorted(saved, key=place), own, key=place) if saved else own:
-        if (owner := (name.entity, name.surface)) not in known:
-            known.add(owner)
-            yield name
 
 
 def span_of(said: Evidence | ExtractedFact) -> tuple[Instant | None, Instant | None]:

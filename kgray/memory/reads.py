@@ -21,12 +21,13 @@ from kgray.communities.reading import ShownCommunity, list_of, one_of
 from kgray.derivation import dump as dumping
 from kgray.derivation.names import EntityNote
 from kgray.derivation.names import digits as digits_of
-from kgray.derivation.stored import View, garbage_not_collected, in_pieces, stored_records, view_now
+from kgray.derivation.stored import View, in_pieces, stored_names, stored_records, view_now
 from kgray.errors import InputError, NotFound
+from kgray.garbage import garbage_not_collected
 from kgray.graph import Community, Fact
 from kgray.ingest.candidates import Likeness, code_match, likeness
 from kgray.ingest.resolve import NAME_FLOOR
-from kgray.ingest.state import GroupState, stored_names
+from kgray.ingest.state import GroupState
 from kgray.ledger import Failure, failures, result, sequences_of
 from kgray.memory import answers
 from kgray.ports import GraphView, GroupCounts, Store, at_one_moment

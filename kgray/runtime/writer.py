@@ -21,7 +21,7 @@ import ray
 from ray.exceptions import RayError
 
 from kgray.errors import KgrayError, Locked, StaleWriter, Unavailable
-from kgray.ingest.state import collect_garbage_rarely
+from kgray.garbage import collect_garbage_rarely
 from kgray.kinds import EPISODES
 from kgray.outages import OUTAGES
 from kgray.ports import RowChanges, Store

@@ -23,7 +23,7 @@ from kgray.errors import InputError
 from kgray.graph import Community, Entity, Fact, Hit, Scope, named
 from kgray.ports import GraphView, Store, at_one_moment
 from kgray.prompting import tokens as counting
-from kgray.search.index import run_at, texts_of
+from kgray.search.loading import run_at, texts_of
 from kgray.search.query import MAX_LIMIT, Query
 from kgray.search.searcher import Searcher, ViewAt
 from kgray.times import Instant, to_datetime

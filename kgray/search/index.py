@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, reduce
 from itertools import islice
@@ -23,25 +23,30 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray import kinds, reads
+from kgray import reads
 from kgray.errors import Unavailable, damaged
-from kgray.graph import PROFILE, Community
-from kgray.kinds import COMMITTED, R, Read
+from kgray.kinds import COMMITTED
 from kgray.ports import Store, Vector, at_one_moment
 from kgray.reads import MessageRow
-from kgray.record_rows import SearchColumns, name_vectors, search_columns, vector_at
+from kgray.record_rows import name_vectors, search_columns
 from kgray.records import Place
-from kgray.rows import as_weights, community, sign_bits
+from kgray.rows import as_weights, sign_bits
+from kgray.search.loading import (
+    Exact,
+    LoadedEntries,
+    LoadedName,
+    LoadedPiece,
+    LoadedVector,
+    scanned,
+)
 from kgray.search.query import Speakers
-from kgray.times import SECOND, Instant
+from kgray.times import SECOND
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 # rows, rising; how often, or (float32) how much of the term
 Postings = tuple[NDArray[np.int32], NDArray[Any]]
 _Run = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]  # terms (uint32), sorted; the rows of each; how much
-# (name, place of its vector) -> (name, vector)
-Exact = Callable[[list[tuple[object, Place]]], Iterable[tuple[object, bytes]]]
 
 MEMORY_BYTES = 512 << 20  # of all indexes of a reader; the least recently used go first
 EXACT_BYTES = 64 << 20  # of a set of vectors that is kept whole; beyond, their signs: 1/32 of it
@@ -234,34 +239,6 @@ def _by_word(matrix: Floats) -> NDArray[np.uint64]:
     return np.ascontiguousarray(sign_bits(np.ascontiguousarray(matrix, np.float32)).view(np.uint64).T)
 
 
-def read_text_vectors(store: Store, group: str) -> Exact:
-    """Return a function that reads vectors of a group's messages and statements."""
-
-    def read(wanted: list[tuple[object, Place]]) -> Iterable[tuple[object, bytes]]:
-        sequences = list(dict.fromkeys(sequence for _, (sequence, _) in wanted))
-        columns = {row.sequence: row.vectors for row in store.rows(reads.VECTORS_AT, group, sequences)}
-        return [
-            (name, vector_at(columns[sequence], position, store.dimensions))
-            for name, (sequence, position) in wanted
-            if sequence in columns
-        ]
-
-    return read
-
-
-def read_name_vectors(store: Store, group: str) -> Exact:
-    """Return a function that reads vectors of a group's names."""
-
-    def read(wanted: list[tuple[object, Place]]) -> Iterable[tuple[object, bytes]]:
-        names = {name for name, _ in wanted}
-        sequences = list(dict.fromkeys(sequence for _, (sequence, _) in wanted))
-        rows = store.rows(reads.NAME_VECTORS_AT, group, sequences)
-        stored = (one for row in rows for one in name_vectors(row.names))
-        return [(name, one.vector) for one in stored if (name := (one.entity, one.surface)) in names]
-
-    return read
-
-
 class _Column:
     """A text of each row, as small numbers in the order in which the texts came."""
 
@@ -350,7 +327,7 @@ class Pieces(_Indexed):
         self.statements = _Column()
         self.numbers = self.statements.numbers
 
-    def add(self, pieces: Sequence[_Piece]) -> None:
+    def add(self, pieces: Sequence[LoadedPiece]) -> None:
         """Append pieces of evidence in order of place."""
         if pieces:
             self.words.add([piece.words for piece in pieces])
@@ -370,9 +347,9 @@ class Names(_Indexed):
         super().__init__(dimensions)
         self.entities = _Column()
 
-    def add(self, names: Iterable[_Name]) -> None:
+    def add(self, names: Iterable[LoadedName]) -> None:
         """Append names that are not there yet."""
-        new: dict[tuple[str, str], _Name] = {}
+        new: dict[tuple[str, str], LoadedName] = {}
         for name in sorted(names, key=lambda one: one.place):  # as commits bring them: equal scores go by row
             if name.name not in self.numbers:
                 new.setdefault(name.name, name)
@@ -407,10 +384,10 @@ class GroupIndex:
             raise damaged(self.group, fault) from fault
 
     def _load(self, store: Store, upto: int, sequences: Sequence[int] | None) -> None:
-        said = _scanned(store, self.group, reads.MESSAGES, reads.MESSAGES_AT, sequences)
+        said = scanned(store, self.group, reads.MESSAGES, reads.MESSAGES_AT, sequences)
         messages = {row.sequence: row for row in said}
-        searched = _scanned(store, self.group, reads.SEARCHED, reads.SEARCHED_AT, sequences)
-        found = _Loaded()
+        searched = scanned(store, self.group, reads.SEARCHED, reads.SEARCHED_AT, sequences)
+        found = LoadedEntries()
         for row in searched:
             message = messages.get(row.sequence)
             if message is None or (message.state == COMMITTED and message.sequence <= upto):
@@ -421,9 +398,9 @@ class GroupIndex:
         self._add_vectors(store, found, sequences)
         self.upto = sequences[-1] if sequences else upto
 
-    def _add_vectors(self, store: Store, found: _Loaded, sequences: Sequence[int] | None) -> None:
+    def _add_vectors(self, store: Store, found: LoadedEntries, sequences: Sequence[int] | None) -> None:
         """Add the vectors of loaded entries: whole ones while they are few, else their signs."""
-        texts: tuple[tuple[_Indexed, Iterable[_Vector]], ...] = (
+        texts: tuple[tuple[_Indexed, Iterable[LoadedVector]], ...] = (
             (self.messages, found.message_vectors),
             (self.pieces, found.statement_vectors.values()),
         )
@@ -432,7 +409,7 @@ class GroupIndex:
         width = 4 * self.dimensions
         values: dict[Place, bytes] = {}
         if {self.messages, self.pieces} & whole:
-            for row in _scanned(store, self.group, reads.VECTORS, reads.VECTORS_AT, sequences):
+            for row in scanned(store, self.group, reads.VECTORS, reads.VECTORS_AT, sequences):
                 column = row.vectors or b""
                 for at in range(len(column) // width):
                     values[row.sequence, at] = column[at * width : (at + 1) * width]
@@ -440,20 +417,13 @@ class GroupIndex:
             _add(part, vectors, values if part in whole else None)
         values.clear()
         if self.names in whole:
-            for named in _scanned(store, self.group, reads.NAME_VECTORS, reads.NAME_VECTORS_AT, sequences):
+            for named in scanned(store, self.group, reads.NAME_VECTORS, reads.NAME_VECTORS_AT, sequences):
                 for at, name in enumerate(name_vectors(named.names)):
                     values[named.sequence, at] = name.vector
         _add(*names, values if self.names in whole else None)
 
 
-def _scanned(
-    store: Store, group: str, scan: Read[R], look_up: Read[R], sequences: Sequence[int] | None
-) -> Iterator[R]:
-    """Return the rows of these sequences; None: all."""
-    return store.rows(scan, group) if sequences is None else store.rows(look_up, group, sequences)
-
-
-def _add(part: _Indexed, vectors: Iterable[_Vector], values: Mapping[Place, bytes] | None) -> None:
+def _add(part: _Indexed, vectors: Iterable[LoadedVector], values: Mapping[Place, bytes] | None) -> None:
     """Add vectors to a part of an index; values: of them by place; None: add their signs."""
     some = (one for one in vectors if one.name in part.numbers and (values is None or one.place in values))
     while page := list(islice(some, _PAGE)):
@@ -465,65 +435,6 @@ def _add(part: _Indexed, vectors: Iterable[_Vector], values: Mapping[Place, byte
             signs=values is None,
             weights=[one.weights for one in page],
         )
-
-
-class _Piece(NamedTuple):
-    """A piece of evidence."""
-
-    sequence: int
-    ordinal: int
-    statement: str
-    words: bytes
-
-
-class _Vector(NamedTuple):
-    """A stored vector: its owner, the place of the vector, and its columns for a search."""
-
-    name: object
-    place: Place
-    weights: bytes | None
-    signs: bytes
-
-
-class _Name(NamedTuple):
-    """A surface of an entity, with the place of its first mention."""
-
-    place: Place
-    name: tuple[str, str]
-    words: bytes
-    vector: _Vector
-
-
-class _Loaded:
-    """The searched columns of many entries, in order of sequence."""
-
-    def __init__(self) -> None:
-        self.messages: list[MessageRow] = []
-        self.words: list[bytes] = []
-        self.pieces: list[_Piece] = []
-        self.names: list[_Name] = []
-        self.message_vectors: list[_Vector] = []
-        self.statement_vectors: dict[str, _Vector] = {}
-        self._recorded_at: dict[str, Instant] = {}  # of the vector of a statement: the newest is valid
-
-    def take(self, sequence: int, columns: SearchColumns, message: MessageRow | None) -> None:
-        """Add the columns of an entry; message: None for the row of a removal."""
-        for at, (begun, ordinal, entity, surface, words, signs) in enumerate(columns.names):
-            vector = _Vector((entity, surface), (sequence, at), None, signs)
-            self.names.append(_Name((begun, ordinal), (entity, surface), words, vector))
-        for at, (statement, weights, signs) in enumerate(columns.statements):
-            if columns.recorded_at >= self._recorded_at.get(statement, columns.recorded_at):
-                self._recorded_at[statement] = columns.recorded_at
-                self.statement_vectors[statement] = _Vector(statement, (sequence, at), weights, signs)
-        if message is None or columns.episode is None:
-            return
-        words, episode_weights, episode_signs = columns.episode
-        self.messages.append(message)
-        self.words.append(words)
-        self.pieces += (_Piece(sequence, *columns_of) for columns_of in columns.evidence)
-        if episode_signs is not None:
-            place = (sequence, len(columns.statements))
-            self.message_vectors.append(_Vector(sequence, place, episode_weights, episode_signs))
 
 
 class Indexes:
@@ -574,18 +485,3 @@ class Indexes:
                     self._held.popitem(last=False)
                 return known
         raise Unavailable(f"group {group!r} is removed from faster than it can be read: run it again")
-
-
-def run_at(store: Store, group: str, known_at: Instant | None) -> tuple[int, Instant] | None:
-    """Return the newest kept run of communities that rests on nothing recorded later, and its record time."""
-    known = [(row.run, row.recorded_at) for row in store.rows(kinds.COMMUNITY_RUNS.all, group)]
-    return next((run for run in reversed(known) if known_at is None or run[1] <= known_at), None)
-
-
-def texts_of(
-    store: Store, group: str, run: int, ids: Iterable[str] | None = None
-) -> tuple[list[Community], dict[str, Community]]:
-    """Return the communities of a run, and entity id -> what a model wrote of it; of all, or of these ids."""
-    read = reads.COMMUNITIES_OF_RUN if ids is None else reads.COMMUNITIES_AT
-    texts = [*map(community, store.rows(read, group, [run] if ids is None else [(run, id_) for id_ in ids]))]
-    return [t for t in texts if t.level != PROFILE], {t.id: t for t in texts if t.level == PROFILE}

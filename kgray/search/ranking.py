@@ -19,18 +19,8 @@ from kgray.graph import PROFILE, Community
 from kgray.ports import Embedding, GraphView, SearchScope, Store
 from kgray.reads import OPERATIONS_SINCE
 from kgray.rows import as_weights
-from kgray.search.index import (
-    Exact,
-    Floats,
-    GroupIndex,
-    Ints,
-    Messages,
-    Postings,
-    Vectors,
-    Words,
-    run_at,
-    texts_of,
-)
+from kgray.search.index import Floats, GroupIndex, Ints, Messages, Postings, Vectors, Words
+from kgray.search.loading import Exact, run_at, texts_of
 from kgray.search.query import FoundRow, Query, Question, Recipe, Weights
 from kgray.times import Instant
 from kgray.words import packed, term, words

@@ -19,7 +19,7 @@ import numpy as np
 from kgray.graph import Entity, Fact
 from kgray.ports import Matrix, Vector
 from kgray.rows import as_vector
-from kgray.search.index import read_text_vectors
+from kgray.search.loading import read_text_vectors
 from kgray.search.query import FoundRow
 from kgray.search.ranking import Candidate, SearchRun
 from kgray.search.steps import distances

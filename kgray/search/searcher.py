@@ -21,6 +21,7 @@ from kgray.errors import InputError
 from kgray.graph import Community, Entity, Fact, FactSpan, Hit
 from kgray.records import Episode
 from kgray.search import index as indexing
+from kgray.search import loading
 from kgray.search.query import SCOPES, FoundRow, Query, Question, is_scored, read_question, within
 from kgray.search.ranking import OVER_FETCH, Candidate, FirstStage, Profiled, Scores, SearchRun, Summaries
 from kgray.search.rerank import fused_by_rank, reranked
@@ -124,7 +125,7 @@ class Searcher:
         store, group, scopes = self.store, query.group, query.ways.scopes
         if "community" not in scopes and ("entity" not in scopes or query.as_of is not None):
             return None
-        if (known := indexing.run_at(store, group, query.known_at)) is None:
+        if (known := loading.run_at(store, group, query.known_at)) is None:
             self._summaries.pop(group, None)
             return None
         held = self._summaries.get(group)
@@ -136,7 +137,7 @@ class Searcher:
         return held
 
 
-_Work = Callable[[indexing.Exact], Scores]
+_Work = Callable[[loading.Exact], Scores]
 
 
 def _first_stage(
@@ -151,12 +152,10 @@ def _first_stage(
     ways = query.ways
     unused: dict[str, Any] = {weight: 0.0 for weight, method in _TEXTS.items() if method not in ways.methods}
     stage = FirstStage(index, question, replace(ways.weights, **unused), topic)
-    works: dict[
-        ports.SearchScope, tuple[Callable[[indexing.Exact], Scores], Callable[..., indexing.Exact]]
-    ] = {
-        "fact": (stage.pieces, indexing.read_text_vectors),
-        "entity": (stage.names, indexing.read_name_vectors),
-        "episode": (stage.messages, indexing.read_text_vectors),
+    works: dict[ports.SearchScope, tuple[_Work, Callable[[ports.Store, str], loading.Exact]]] = {
+        "fact": (stage.pieces, loading.read_text_vectors),
+        "entity": (stage.names, loading.read_name_vectors),
+        "episode": (stage.messages, loading.read_text_vectors),
     }
     asked = [scope for scope in works if scope in ways.scopes]
 
@@ -270,7 +269,7 @@ def _shown(run: SearchRun, scope: ports.SearchScope, records: Sequence[Any]) -> 
     # What was written may be gone since it was loaded (R25).
     told = [id_ for id_ in records if scope == "community" or isinstance(id_, Profiled)]
     number = run.told.run if run.told else 0
-    listed, profiles = indexing.texts_of(run.store, view.group, number, told) if told else ([], {})
+    listed, profiles = loading.texts_of(run.store, view.group, number, told) if told else ([], {})
     if scope == "community":
         there = {one.id: one for one in listed}
         return [[there[id_]] if id_ in there else [] for id_ in records]

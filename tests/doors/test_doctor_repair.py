@@ -21,10 +21,10 @@ def said(group, triple):
     return {"triples": [triple], "group": group, "at": "2026-01-01T00:00:00Z", "id": triple["source"]}
 
 
-def damage(folder, statement, values=()):
+def damage(folder, statement, values=(), **names):
     """Change rows of the group `broken` behind the store's back; return those that the statement reads."""
     database = apsw.Connection(str(folder / "kgray-data" / FILE))
-    found = list(database.execute(statement.format(broken=BROKEN), values))
+    found = list(database.execute(statement.format(broken=BROKEN, **names), values))
     database.close()
     return found
 
@@ -133,10 +133,8 @@ def test_repair_sets_aside_records_that_contradict_each_other(folder):
 
 @pytest.mark.parametrize("column", ["packed", "judged", "search", "names"])
 def test_records_that_cannot_be_read_are_set_aside_whichever_column_it_is(folder, column):
-    damage(
-        folder.folder,
-        f"UPDATE records SET timed = 1, {column} = x'c1' WHERE no = {{broken}} AND sequence = 2",
-    )
+    put = "UPDATE records SET timed = 1, {column} = x'c1' WHERE no = {broken} AND sequence = 2"
+    damage(folder.folder, put, column=column)
 
     done = folder("doctor", "--repair", "--group", "broken", "--json")
 

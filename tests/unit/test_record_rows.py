@@ -9,7 +9,7 @@ from typing import Any, get_args
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgray.record_rows import (
@@ -128,6 +128,7 @@ def taken(*rows: Any) -> UnpackedRecords:
     return records
 
 
+@settings(max_examples=40)
 @given(entries(sequence=7), entries(sequence=8))
 def test_records_come_back_as_they_were_packed(first: EntryRecords, second: EntryRecords) -> None:
     second.births = first.births  # the birth place of an id is the same wherever it is recorded
