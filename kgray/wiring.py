@@ -119,7 +119,7 @@ def _unit_size(settings: Settings) -> UnitSize | None:
 def open_store(
     settings: Settings, data: Path, embedder: Embedder | None, *, create: bool, cache_mb: int | None = None
 ) -> Store:
-    """Open the store. embedder: of a new one; None = raise NoStore where there is none."""
+    """Open the store. embedder: that of a new store; None: raise NoStore where no store exists."""
     vectors = (embedder.identity, embedder.dimensions) if embedder else ("", 0)
     if settings.store.backend == "sqlite":
         from kgray.stores.sqlite import CACHE_MB, open_sqlite

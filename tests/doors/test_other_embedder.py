@@ -97,8 +97,8 @@ def test_python_reads_and_refuses_alike(jobs, tmp_path, other):
         assert memory.describe("t2", group="team").episodes
         assert memory.dump(group="team")
         assert memory.duplicates(group="team") == []
-        told = memory.vectors()
-        assert (told["name"], told["dimensions"]) == ("hashing-1/1024", 1024)
+        embedder = memory.vectors()
+        assert (embedder["name"], embedder["dimensions"]) == ("hashing-1/1024", 1024)
         refused = [
             memory.check_embedder,
             lambda: memory.add("I work at Gamma", group="team", speaker="Alice"),
@@ -119,8 +119,8 @@ def test_a_server_reads_and_refuses_alike(jobs, tmp_path):
     shutil.copytree(jobs, tmp_path / "data")
     with serving(tmp_path / "data", settings=OTHERS["another-width"]) as server:
         client, team = server.client(), "/v1/groups/team"
-        told = client.get(f"{team}/status").json()["embedder"]
-        assert (told["name"], "hashing-1/512" in told["fault"]) == ("hashing-1/1024", True)
+        embedder = client.get(f"{team}/status").json()["embedder"]
+        assert (embedder["name"], "hashing-1/512" in embedder["fault"]) == ("hashing-1/1024", True)
         history = f"{team}/entities/Alice%20Nguyen/history"
         for path in ("/v1/groups", history, f"{team}/failures", f"{team}/dump", f"{team}/show/t2"):
             assert client.get(path).status_code == 200, path

@@ -1,4 +1,4 @@
-"""A Neo4j server that is killed while constraints and indexes are made: whoever opens next repairs them."""
+"""A Neo4j server that is killed while constraints and indexes are made: the next process repairs them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = "YIELD name WHERE name STARTS WITH 'kgray_' RETURN name"
 
 
 def names(server, what):
-    """Return the names of the constraints, or of the indexes, of kgray that are there."""
+    """Return the names of kgray's constraints, or of its indexes."""
     with driver_of(server) as driver:
         return [name for (name,) in driver.execute_query(f"SHOW {what} {NAMES}").records]
 

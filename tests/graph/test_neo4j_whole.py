@@ -138,8 +138,8 @@ def test_a_constraint_that_cannot_be_made_is_one_clear_line(
     ):
         transaction.run("CREATE (:Value {group_id: 'v', uuid: 'v'})").consume()
         opening, whole = pool.submit(opened, own_neo4j), len(schema.RULES)
-        told = f"makes constraints and indexes ({whole - 1} of {whole} are there)"
-        wait_for(lambda: told in waits() or opening.done())
+        words = f"makes constraints and indexes ({whole - 1} of {whole} are online)"
+        wait_for(lambda: words in waits() or opening.done())
         assert not opening.done()
         with pytest.raises(StoreError, match=r"kgray_values is missing \(not done in 2 s.*SHOW TRANSACTIONS"):
             opening.result()

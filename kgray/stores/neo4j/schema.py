@@ -54,11 +54,11 @@ _TRIES = 3  # to make one constraint or index
 _LOOK_S = 0.2
 _REMEDY = "put that right (its log and SHOW TRANSACTIONS say more), then run `kgray init`"
 _log = logging.getLogger("kgray")
-_UNIQUE = "CREATE CONSTRAINT {name} FOR {of} REQUIRE ({named}) IS UNIQUE"
-_RANGE = "CREATE RANGE INDEX {name} FOR {of} ON ({named})"
+_UNIQUE = "CREATE CONSTRAINT {name} FOR {of} REQUIRE ({columns}) IS UNIQUE"
+_RANGE = "CREATE RANGE INDEX {name} FOR {of} ON ({columns})"
 # As Graphiti makes it, but eventually consistent, to keep commits short.
 _TEXT = (
-    "CREATE FULLTEXT INDEX {name} FOR {of} ON EACH [{named}] "
+    "CREATE FULLTEXT INDEX {name} FOR {of} ON EACH [{columns}] "
     "OPTIONS {{indexConfig: {{`fulltext.eventually_consistent`: true}}}}"
 )
 
@@ -69,17 +69,17 @@ class Rule(NamedTuple):
     name: str
     unique: bool  # whether it is a constraint
     statement: str  # makes it
-    # Of its index, as SHOW INDEXES returns them: entity type, labels, properties. None: any, for Graphiti
-    # may have made it.
+    # Entity type, labels and properties of its index, as SHOW INDEXES returns them. None: any, because
+    # Graphiti may have made it.
     definition: list[object] | None
 
 
 def _rule(statement: str, name: str, pattern: str, *properties: str) -> Rule:
-    named = ", ".join(f"n.{p}" for p in properties)
-    made = statement.format(name=name, of=pattern.replace(">", ""), named=named)
+    columns = ", ".join(f"n.{p}" for p in properties)
+    command = statement.format(name=name, of=pattern.replace(">", ""), columns=columns)
     entity = "RELATIONSHIP" if "[" in pattern else "NODE"
     definition: list[object] = [entity, re.findall(r":(\w+)", pattern), [*properties]]
-    return Rule(name, statement is _UNIQUE, made, None if statement is _TEXT else definition)
+    return Rule(name, statement is _UNIQUE, command, None if statement is _TEXT else definition)
 
 
 RULES: Mapping[str, Rule] = {rule.name: rule for rule in (
@@ -145,8 +145,8 @@ def flaws_of(db: Connection) -> dict[str, Flaw]:
             orphans.append(name)
         elif state != "ONLINE":
             flaws[name] = Flaw(f"is {state} ({percent:.1f} %)", drop, waits=True)
-    # Or another process is making the constraint now. This is read after the indexes: a process that is gone
-    # since either made its constraint, so that the index cannot be dropped, or left the index.
+    # Or another process is making the constraint now. Its transaction is looked for after the indexes were
+    # read: one that has ended since has made its constraint, so that DROP INDEX is refused, or never will.
     for (statement,) in db.alone(cypher.MAKING) if orphans else ():
         name = statement.split()[2]
         if name in orphans:
@@ -161,19 +161,18 @@ def repair(db: Connection) -> None:
     cannot be made, or is not online in time.
     """
     tries, refusals = Counter[str](), dict[str, str]()
-    seen: dict[str, Flaw] = {}
-    since = time.monotonic()
-    ends = since + LIMIT_S
+    previous: dict[str, Flaw] = {}
+    changed_at = time.monotonic()
+    deadline = changed_at + LIMIT_S
     with OUTAGES.asking(db.where, LIMIT_S):
         OUTAGES.writes(db.where, "compares constraints and indexes", left_s=LIMIT_S)
         while flaws := flaws_of(db):
-            now = time.monotonic()
-            if flaws != seen:
-                seen, since = flaws, now
-            there, stalled = len(RULES) - len(flaws), now - since >= STALL_S
+            if flaws != previous:
+                previous, changed_at = flaws, time.monotonic()
+            online, stalled = len(RULES) - len(flaws), time.monotonic() - changed_at >= STALL_S
             for name, flaw in flaws.items():
-                left = ends - time.monotonic()
-                words = f"makes constraints and indexes ({there} of {len(RULES)} are there)"
+                left = deadline - time.monotonic()
+                words = f"makes constraints and indexes ({online} of {len(RULES)} are online)"
                 OUTAGES.writes(db.where, words, left_s=left)
                 if left < 0 or (tries[name] == _TRIES and (stalled or not flaw.waits)):
                     why = f"{name} {flaw.words}{refusals.get(name, '')}"
@@ -181,7 +180,7 @@ def repair(db: Connection) -> None:
                 if stalled or not flaw.waits:
                     tries[name] += 1
                     refusals[name] = _make(db, RULES[name], flaw.drop, left)
-                    there += 1
+                    online += 1
             time.sleep(_LOOK_S)
         OUTAGES.answered(db.where)
 
@@ -221,9 +220,9 @@ def prepare(db: Connection, *, embedder: str, dimensions: int, create: bool) -> 
     Returns embedder and dimensions of the store. Raises NoStore; StoreError for another schema, and for a
     constraint that cannot be made. Several processes may do so.
     """
-    found = db.alone(cypher.META)
-    if found:
-        check_version(f"the store in {db.where}", found[0][0], VERSION, empty="database")
+    meta = db.alone(cypher.META)
+    if meta:
+        check_version(f"the store in {db.where}", meta[0][0], VERSION, empty="database")
     elif not (create and embedder):
         raise NoStore(f"there is no kgray store in {db.where}: run `kgray init`")
     if create:
@@ -231,8 +230,8 @@ def prepare(db: Connection, *, embedder: str, dimensions: int, create: bool) -> 
     elif flaws := flaws_of(db):
         broken = ", ".join(f"{name} {flaw.words}" for name, flaw in flaws.items())
         _log.warning("%s: %s; `kgray init` makes what is missing", db.where, broken)
-    if not found:
+    if not meta:
         values = {"schema": VERSION, "embedder": embedder, "dimensions": dimensions}
         db.write(lambda transaction: db.run(transaction, cypher.NEW_META, **values))
         return prepare(db, embedder=embedder, dimensions=dimensions, create=False)  # another may be first
-    return found[0][1], found[0][2]
+    return meta[0][1], meta[0][2]
