@@ -210,7 +210,8 @@ class Sequencer:
             if self._runner is not None:
                 self._held_bytes = self._runner.committer.size()
                 self._widen(self._runner)
-            await asyncio.sleep(max(_MEASURE_S, 20 * (time.monotonic() - began)))  # a long log is counted less
+            # To count a long log takes long: it is counted less often.
+            await asyncio.sleep(max(_MEASURE_S, 20 * (time.monotonic() - began)))
 
     def _widen(self, runner: Runner) -> None:
         """Have as many calls in flight as the engines that are there take; a server has its own number."""

@@ -164,9 +164,9 @@ WAITING = (
 )
 _SINCE = "g.waiting > $mark AND g.name IS NOT NULL"
 _WAITING = f"MATCH (g:KgrayGroup) USING INDEX g:KgrayGroup(waiting) WHERE {_SINCE}"
-# $shard: of its slots, those that are being moved left out. A seek for each of few slots (20 microseconds), as
-# many shards have; else one of what has changed in all slots. The planner takes both branches at their first
-# seek, so the branch that is not meant gets nothing to seek.
+# $shard: of its slots, those that are being moved left out. A seek for each of few slots (20 microseconds),
+# as many shards have; else one of what has changed in all slots. Each branch begins with its seek, whatever
+# the condition: so the branch that is not meant gets nothing to seek.
 _WAITING_IN_SHARD = f"""
 MATCH (s:KgraySlot) WHERE s.shard = $shard AND s.target IS NULL
 WITH collect(s.slot) AS slots
