@@ -19,8 +19,9 @@ from kgray import rows
 from kgray.derivation.change import EpisodeChange
 from kgray.errors import ContentError, Cost, KgrayError, Unavailable
 from kgray.ingest import changes
-from kgray.ingest.committer import Outbox, Parts, at_length, off_the_loop, rows_of
+from kgray.ingest.committer import Parts, at_length, off_the_loop, rows_of
 from kgray.ingest.extract import ground
+from kgray.ingest.outbox import Outbox
 from kgray.ingest.repeats import without_repeats
 from kgray.ingest.state import Answers, Decision, Quantised, Questions, ReadEpisode
 from kgray.ingest.union import joined

@@ -1,13 +1,11 @@
 """The one place where a group changes: its state in memory and its rows in the store, step by step, in order.
 
 States in memory are ahead of the store by what is in the outbox. So a state is read from the store, and a
-correction carried out, only after `Outbox.flush`. While a batch is on its way, new writes wait for the next
-one: the slower the store, the more episodes share a transaction.
+correction carried out, only after `Outbox.flush`.
 
-Extractions and answers are posted before the commits that use them, so no batch holds a commit whose journal
-is lost. What is lost with the process was not acknowledged: it is asked and decided again (R21).
-Work of seconds on one group runs in a thread beside the loop. Each call into SQLite gives the interpreter's
-lock away. So while anything long goes on, short reads go to threads too: the loop would wait many times.
+What takes seconds on one group runs in a thread beside the loop. A thread shares the interpreter's lock with
+the loop, and each call into SQLite gives the lock away. So while anything long goes on, short reads go to
+threads too: in the loop each would wait for the lock many times.
 """
 
 from __future__ import annotations
@@ -15,15 +13,15 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections import OrderedDict
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from kgray import kinds, reads, rows, times
+from kgray import reads, rows, times
 from kgray.derivation.change import Difference, EpisodeChange, compare, with_change
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import records_of
@@ -33,28 +31,28 @@ from kgray.ingest import changes
 from kgray.ingest.candidates import quantised
 from kgray.ingest.compare import statement_floor
 from kgray.ingest.correct import EMBEDDER_S, correct, embed_missing
+from kgray.ingest.outbox import OnDurable, Outbox
 from kgray.ingest.state import GroupState, Quantised, Rules
 from kgray.ingest.units import UnitSize
 from kgray.kinds import R, Read
-from kgray.ledger import is_groups_own, removals
+from kgray.ledger import removals
 from kgray.ontology import Ontology
-from kgray.ports import Answer, Embedder, Extractor, Judge, RowChanges, Store, Writer, embedded
+from kgray.ports import Embedder, Extractor, Judge, RowChanges, Store, Writer, embedded
 from kgray.record_rows import vector_at
 from kgray.records import Episode, Operation
 from kgray.settings import PipelineSettings
 from kgray.times import Instant
 
 _FEW = 50  # groups whose counters are read in no time
-_ANSWERS = 4096  # how many of the latest requests keep their answers in memory
 # States whose size is measured per commit, on average: with more groups, all are measured every few commits.
 _WEIGHED = 64
 _PROBE_S = 0.02
 _SWITCH_S = 0.001  # how long a thread keeps the lock that the loop asks for, at most
 # Two groups at a time: more would take as much processor time and more memory.
 _THREADS = ThreadPoolExecutor(2, thread_name_prefix="kgray-group")
+_WRITES = ThreadPoolExecutor(8, thread_name_prefix="kgray-write")  # a store on a server has fewer lanes
 _LONG: dict[object, float] = {}  # what goes on; how long threads kept the lock before
 _T = TypeVar("_T")
-OnDurable = Callable[[], None]
 OnStage = Callable[[str, float, Episode | None], None]  # stage, seconds, episode (None: of several)
 OnCall = Callable[[str, str, Cost], None]  # extract or judge; "ok", or the class of the error; tokens
 
@@ -155,132 +153,10 @@ class Direct:
 
     async def write(self, changes: Sequence[RowChanges]) -> None:
         """Apply the changes, in order, in one transaction."""
-        await off_the_loop(self._store, lambda: self._store.apply(changes))
-
-
-class Outbox:
-    """Posted writes, and the one task that sends them while there are any."""
-
-    def __init__(self, writer: Writer, *, most: int, took: Callable[[float], None] = lambda _: None) -> None:
-        """most: writes per batch; took: is called with the seconds of each batch."""
-        self._writer, self._most, self._took = writer, most, took
-        self._waiting: deque[tuple[RowChanges | None, OnDurable | None]] = deque()  # no change: a flush
-        # The task that sends, None before the first write; a failed one keeps its error.
-        self.sending: asyncio.Task[None] | None = None
-        self.answers: dict[tuple[str, str], tuple[Answer, ...]] = {}
-        self._moving: Counter[str] = Counter()  # group -> writes that change its state and are not durable
-        # Group -> at which episode (0: a correction), and why, its writes are refused, until it is forgiven.
-        self.faults: dict[str, tuple[int, Exception]] = {}
-
-    def post(self, change: RowChanges, done: OnDurable | None = None) -> None:
-        """Queue a change; `done` is called when it is durable, and never where the group has a fault."""
-        if change.group in self.faults:
-            return
-        self._waiting.append((change, done))
-        if change.recorded_at is not None:
-            self._moving[change.group] += 1
-        if change.erases:  # an erased episode may have used the group's answers (R25)
-            for asked in [asked for asked in self.answers if asked[0] == change.group]:
-                del self.answers[asked]
-        # After a failed batch nothing more is sent: the store would have it without what came before.
-        if self.sending is None or _went_well(self.sending):
-            self.sending = asyncio.create_task(self._send())
-
-    def remember(self, group: str, key: str, answers: tuple[Answer, ...]) -> None:
-        """Keep the answers of a request that were posted and may not be in the journal yet."""
-        self.answers[group, key] = answers
-        if len(self.answers) > _ANSWERS:
-            del self.answers[next(iter(self.answers))]
-
-    def note_spent(self, episode: Episode, cost: Cost) -> None:
-        """Post what calls of a model cost that gave nothing to keep: they count as spent (R24)."""
-        if cost.calls:
-            self.post(changes.spent(episode, cost))
-
-    @contextmanager
-    def accounted(self, episode: Episode, told: Callable[[str, Cost], None]) -> Iterator[None]:
-        """Note, and tell, what was spent on an error, or a call that was cancelled, that leaves the block."""
-        try:
-            yield
-        except (KgrayError, asyncio.CancelledError) as error:
-            spent = getattr(error, "spent", Cost())
-            told(type(error).__name__, spent)
-            self.note_spent(episode, spent)
-            raise
-
-    @property
-    def idle(self) -> bool:
-        """Whether all that was posted is durable."""
-        return not self._waiting and (self.sending is None or _went_well(self.sending))
-
-    def moves(self, group: str) -> bool:
-        """Whether a write that is not durable yet changes the group's state."""
-        return self._moving[group] > 0
-
-    async def flush(self) -> None:
-        """Wait until what was posted before this call is durable; raises the error of a failed batch."""
-        if (sending := self.sending) is None or self.idle:
-            return
-        durable = asyncio.get_running_loop().create_future()
-        self._waiting.append((None, lambda: durable.set_result(None)))
-        await asyncio.wait((sending, durable), return_when=asyncio.FIRST_COMPLETED)
-        if not durable.done() and not sending.cancelled():
-            sending.result()
-
-    def drop(self) -> None:
-        """Drop what was posted and not sent; the batch on its way may still arrive."""
-        if self.sending is not None:
-            self.sending.cancel()
-            if self.sending.done() and not self.sending.cancelled():
-                self.sending.exception()
-        self.sending = None
-        self._waiting.clear()
-        self.answers.clear()
-        self._moving.clear()
-        self.faults.clear()
-
-    async def _send(self) -> None:
-        await asyncio.sleep(0)  # let writes that are posted at the same time share the first batch
-        while self._waiting:
-            taken = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
-            refused: set[str] = set()
-            if written := [change for change, _ in taken if change is not None]:
-                since = time.monotonic()
-                refused = await self._write(written)
-                self._took(time.monotonic() - since)
-            self._moving -= Counter(change.group for change in written if change.recorded_at is not None)
-            for change, done in taken:
-                if done is not None and (change is None or change.group not in refused):
-                    done()
-
-    async def _write(self, written: Sequence[RowChanges]) -> set[str]:
-        """Write a batch; of one that the store refuses, each group's part by itself, so that others go on.
-
-        Returns the groups of which nothing was written.
-        """
-        refused: set[str] = set()
-        try:
-            await self._writer.write(written)
-            return refused
-        except Exception as error:
-            if not is_groups_own(error):
-                raise
-        for group in dict.fromkeys(change.group for change in written):
-            own = [change for change in written if change.group == group]
-            try:
-                await self._writer.write(own)
-            except Exception as error:
-                if not is_groups_own(error):
-                    raise
-                refused.add(group)
-                self.faults[group] = own[0].sequence if own[0].ledger is kinds.EPISODES else 0, error
-                self._waiting = deque(one for one in self._waiting if one[0] is None or one[0].group != group)
-                del self._moving[group]
-        return refused
-
-
-def _went_well(task: asyncio.Task[None]) -> bool:
-    return task.done() and not task.cancelled() and task.exception() is None
+        if self._store.remote:
+            await asyncio.get_running_loop().run_in_executor(_WRITES, self._store.apply, changes)
+        else:
+            await off_the_loop(self._store, lambda: self._store.apply(changes))
 
 
 class Committer:
@@ -298,6 +174,7 @@ class Committer:
         self.outbox = Outbox(
             parts.writer or Direct(parts.store),
             most=parts.store.batch,
+            lanes=parts.store.lanes,
             took=lambda seconds: (watch or parts.watch)("write", seconds, None),
         )
 

@@ -27,13 +27,14 @@ _LOOKS = ThreadPoolExecutor(1, "kgray-named")  # one: each waits where Ray's hea
 
 _method: Any = ray.method
 control: Callable[[_F], _F] = _method(concurrency_group="control")
+writing: Callable[[_F], _F] = _method(concurrency_group="writing")  # batches of a writer, side by side
 streaming: Callable[[_F], _F] = _method(num_returns="streaming")  # what is yielded is sent at once
 
 
 def actor_of(cls: type[Any]) -> Any:  # noqa: ANN401 - Ray's class of an actor has no useful type
-    """Return the actor class of a plain class, with a control group."""
+    """Return the actor class of a plain class, with a group of threads for control, and one for writing."""
     remote: Any = ray.remote
-    return remote(concurrency_groups={"control": 4})(cls)
+    return remote(concurrency_groups={"control": 4, "writing": 8})(cls)
 
 
 @contextmanager

@@ -199,6 +199,7 @@ class Sequencer:
 
     async def _measure(self) -> None:
         while True:
+            began = time.monotonic()
             if self._parts is not None:
                 count = partial(self._parts.store.pending_count, shard=self._shard)
                 with suppress(KgrayError):  # the run meets it too, and says so
@@ -209,7 +210,8 @@ class Sequencer:
             if self._runner is not None:
                 self._held_bytes = self._runner.committer.size()
                 self._widen(self._runner)
-            await asyncio.sleep(_MEASURE_S)
+            # To count a long log takes long: it is counted less often.
+            await asyncio.sleep(max(_MEASURE_S, 20 * (time.monotonic() - began)))
 
     def _widen(self, runner: Runner) -> None:
         """Have as many calls in flight as the engines that are there take; a server has its own number."""

@@ -36,6 +36,7 @@ _METRICS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "kgray_stage_seconds": (Histogram, "Seconds of a call.", ("stage",)),
     "kgray_commit_seconds": (Histogram, "Seconds of a transaction.", ()),
     "kgray_batch_size": (Histogram, "Requests of a chunk, texts or writes of a batch.", ("of",)),
+    "kgray_rows_written": (Counter, "Rows that the writer puts, changes and drops.", ("kind",)),
     "kgray_model_calls": (Counter, "Calls of a model.", ("stage", "outcome")),
     "kgray_model_tokens": (Counter, "Tokens of model calls.", ("kind",)),
     "kgray_episodes": (Counter, "Episodes by the state they ended in.", ("state",)),

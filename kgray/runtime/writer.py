@@ -2,15 +2,17 @@
 
 Calls may arrive late or twice. So a batch carries its shard and epoch. The store checks in the same
 transaction (R23) whether the epoch is the newest, and which changes still apply: of what was committed
-before, none. Rows of the journal apply again: a run has one batch on its way at a time, so none comes behind
-a later one.
+before, none. Rows of the journal apply again: a run has one batch of a group on its way at a time, so none
+comes behind a later one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from copy import copy
@@ -27,7 +29,7 @@ from kgray.outages import OUTAGES
 from kgray.ports import RowChanges, Store
 from kgray.rows import STATES
 from kgray.runtime import telemetry
-from kgray.runtime.actors import Handle, control, reached
+from kgray.runtime.actors import Handle, control, reached, writing
 from kgray.runtime.pools import Lost, within
 from kgray.runtime.spec import DeploymentSpec
 
@@ -38,7 +40,7 @@ _PASSING = (Locked, Unavailable)  # transient: retried until the patience is spe
 
 
 class GraphWriter:
-    """Holds shards of the store, each for its sequencer; `begin` and `write` run one at a time."""
+    """Holds shards of the store, each for its sequencer; batches of different groups go side by side."""
 
     def __init__(self, spec: DeploymentSpec, name: str, kept: bool = False) -> None:
         """Open nothing yet: an error of the store is to be a call's answer, not a failed start."""
@@ -51,35 +53,44 @@ class GraphWriter:
         self._epochs: dict[int, int] = {}  # by shard, of those that are held
         self._holds: dict[int, ExitStack] = {}
         self._batches = self._writes = 0
+        self._guard = threading.Lock()  # of the holds and the counts
         self._keeper = Keeper(spec, stays=True) if kept else None  # the deployment stays
         collect_garbage_rarely()
 
     def begin(self, shard: int) -> int | Exception:
         """Take a new epoch, so that every older run of the shard is stale; return it, or why it cannot be."""
         try:
-            return self._hold(shard, None)
+            with self._guard:
+                return self._hold(shard, None)
         except KgrayError as error:
             return error
 
+    @writing
     def write(self, shard: int, epoch: int, changes: Sequence[RowChanges]) -> Exception | None:
         """Write a batch; None = it is durable."""
-        newest = self._epochs.get(shard, 0)
         try:
-            if epoch < newest:
-                raise StaleWriter(f"epoch {epoch} was followed by {newest}: another run writes now")
-            if epoch > newest:
-                self._hold(shard, epoch)  # this process is new, or another one gave out the epoch
+            with self._guard:
+                newest = self._epochs.get(shard, 0)
+                if epoch < newest:
+                    raise StaleWriter(f"epoch {epoch} was followed by {newest}: another run writes now")
+                if epoch > newest:
+                    self._hold(shard, epoch)  # this process is new, or another one gave out the epoch
+                store = self._store
             since = time.monotonic()
-            assert self._store is not None  # noqa: S101 - `_hold` has opened it
-            self._store.apply(changes, epoch=epoch)
+            assert store is not None  # noqa: S101 - `_hold` has opened it
+            store.apply(changes, epoch=epoch)
             telemetry.measure("kgray_commit_seconds", time.monotonic() - since)
         except KgrayError as error:
-            if isinstance(error, StaleWriter) and epoch >= newest:
-                self._release(shard)  # an older run's batch does not take the store from the newest
+            with self._guard:  # an older run's batch does not take the store from the newest
+                if isinstance(error, StaleWriter) and epoch == self._epochs.get(shard):
+                    self._release(shard)
             return error
-        self._batches += 1
-        self._writes += len(changes)
+        with self._guard:
+            self._batches += 1
+            self._writes += len(changes)
         telemetry.measure("kgray_batch_size", len(changes), of="write")
+        for kind, number in rows_written(changes).items():
+            telemetry.measure("kgray_rows_written", number, kind=kind)
         for change in changes:
             if change.recorded_at is not None and EPISODES is change.ledger:
                 episode: Any = change.puts[EPISODES][0]
@@ -121,6 +132,17 @@ class GraphWriter:
     def _release(self, shard: int) -> None:
         self._epochs.pop(shard, None)
         self._holds.pop(shard, ExitStack()).close()
+
+
+def rows_written(changes: Sequence[RowChanges]) -> Counter[str]:
+    """Return how many rows these changes put, patch and drop, by kind."""
+    found = Counter[str]()
+    for change in changes:
+        for kind, rows in (*change.puts.items(), *change.drops.items()):
+            found[kind.name] += len(rows)
+        for patch in change.patches:
+            found[patch.kind.name] += len(patch.rows)
+    return found
 
 
 @dataclass(eq=False)

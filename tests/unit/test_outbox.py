@@ -1,4 +1,4 @@
-"""What a run has decided and not yet written: in order, one batch at a time, told when it is durable."""
+"""What a run has decided and not yet written: in order, batch by batch in lanes, told when it is durable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kgray.errors import StaleWriter, Unwritable
-from kgray.ingest.committer import Outbox
+from kgray.ingest.outbox import BatchSize, Outbox
 from kgray.kinds import EPISODES
 from kgray.ports import RowChanges
 
@@ -148,3 +148,109 @@ async def test_what_a_store_refuses_of_one_group_is_not_told_durable_and_the_oth
         outbox.post(commit(len(durable), group), lambda g=group: durable.append(g))
     await outbox.flush()
     assert durable == written == ["one", "two"]
+
+
+class Lanes:
+    """A writer whose batches end when they are let go; notes those that are on their way at once."""
+
+    def __init__(self) -> None:
+        self.going: dict[tuple[str, ...], asyncio.Future[None]] = {}
+
+    async def write(self, changes: Sequence[RowChanges]) -> None:
+        groups = tuple(sorted({change.group for change in changes}))
+        assert not {*groups} & {group for other in self.going for group in other}, "of a group one at a time"
+        self.going[groups] = asyncio.get_running_loop().create_future()
+        try:
+            await self.going[groups]
+        finally:
+            del self.going[groups]
+
+    async def end(self, *groups: str, error: Exception | None = None) -> None:
+        """Let a batch go, and wait until the outbox has seen it."""
+        one = self.going[groups]
+        one.set_exception(error) if error else one.set_result(None)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+async def test_batches_of_different_groups_go_side_by_side_and_those_of_one_in_order() -> None:
+    writer, durable = Lanes(), list[str]()
+    outbox = Outbox(writer, most=MOST, lanes=2)
+
+    async def post(*names: str) -> None:
+        for name in names:
+            outbox.post(commit(int(name[1:]), name[0]), lambda n=name: durable.append(n))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    await post("a1", "b1")
+    assert set(writer.going) == {("a", "b")}
+    await post("a2", "c1")
+    assert set(writer.going) == {("a", "b"), ("c",)}
+    await post("d1", "c2")
+    assert len(writer.going) == 2, "there are two lanes"
+    flush = asyncio.ensure_future(outbox.flush())
+    await writer.end("c")
+    assert (set(writer.going), durable) == ({("a", "b"), ("c", "d")}, ["c1"])
+    await post("e1")
+    await writer.end("a", "b")
+    assert set(writer.going) == {("c", "d"), ("a", "e")}
+    await writer.end("c", "d")
+    assert not flush.done(), "a2 was posted before"
+    await post("f1")
+    await writer.end("a", "e")
+    assert flush.done(), "f1 was posted after it"
+    assert not outbox.idle
+    await writer.end("f")
+    assert outbox.idle
+    assert durable == ["c1", "a1", "b1", "d1", "c2", "a2", "e1", "f1"]
+    assert not any(map(outbox.moves, "abcdef"))
+
+
+async def test_a_failure_in_one_lane_is_told_once_the_other_lanes_have_ended() -> None:
+    """What they wrote is durable, and is told so; nothing is sent after the failure."""
+    writer, durable = Lanes(), list[str]()
+    outbox = Outbox(writer, most=MOST, lanes=2)
+    for group in "ab":
+        outbox.post(commit(1, group), lambda g=group: durable.append(g))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    outbox.post(commit(2, "a"))
+    flush = asyncio.ensure_future(outbox.flush())
+    await writer.end("a", error=StaleWriter("an older epoch"))
+    assert set(writer.going) == {("b",)}
+    assert not flush.done()
+    await writer.end("b")
+    with pytest.raises(StaleWriter):
+        await flush
+    assert (durable, writer.going, outbox.idle) == (["b"], {}, False)
+    outbox.drop()
+    assert outbox.idle
+
+
+@pytest.mark.parametrize(
+    ("once", "each", "least", "most"),
+    [
+        (0.1, 0.001, 256, 256),  # each transaction costs much: the more go together the better
+        (0.0, 0.001, 32, 128),  # they cost nothing by themselves: nothing is gained
+        (0.0, 0.5, 16, 16),  # whatever is done takes too long
+    ],
+)
+def test_a_batch_grows_while_that_pays_and_shrinks_where_it_takes_too_long(
+    once: float, each: float, least: int, most: int
+) -> None:
+    size = BatchSize(64)
+    for _ in range(50):
+        size.note(3, once + 3 * each)  # it was not full
+        size.note(size.most, once + size.most * each)
+    assert least <= size.most <= most
+
+
+def test_a_batch_grows_again_when_the_server_is_faster() -> None:
+    size = BatchSize(64)
+    for _ in range(4):
+        size.note(size.most, 3.0)
+    assert size.most == 16
+    for _ in range(50):
+        size.note(size.most, 0.1 + size.most * 0.001)
+    assert size.most >= 128

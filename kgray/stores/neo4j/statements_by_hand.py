@@ -179,20 +179,20 @@ WAITING = (
     f"RETURN EXISTS {{ {_OPEN.format(name='$group', bulk=_ANY_LANE)} }} "
     f"OR EXISTS {{ {_ASKED.format(key='$group_key')} }}"
 )
-# $shard. The slots of a shard, those that are being moved left out.
-_SLOTS = "MATCH (s:KgraySlot) WHERE s.shard = $shard AND s.target IS NULL WITH collect(s.slot) AS slots"
 _SINCE = "g.waiting > $mark AND g.name IS NOT NULL"
 _WAITING = f"MATCH (g:KgrayGroup) USING INDEX g:KgrayGroup(waiting) WHERE {_SINCE}"
-# A look costs a seek for each of few slots, which 20 shards and more have; else one seek, of what has changed
-# in all slots: a seek takes 25 microseconds.
+# $shard: of its slots, those that are being moved left out. A seek for each of few slots (20 microseconds),
+# as many shards have; else one of what has changed in all slots. Each branch begins with its seek, whatever
+# the condition: so the branch that is not meant gets nothing to seek.
 _WAITING_IN_SHARD = f"""
-{_SLOTS}
-CALL (slots) {{
-    WITH slots WHERE size(slots) <= 64
-    MATCH (g:KgrayGroup) USING INDEX g:KgrayGroup(slot, waiting) WHERE g.slot IN slots AND {_SINCE} RETURN g
+MATCH (s:KgraySlot) WHERE s.shard = $shard AND s.target IS NULL
+WITH collect(s.slot) AS slots
+WITH slots, CASE WHEN size(slots) <= 64 THEN slots ELSE [] END AS few,
+    CASE WHEN size(slots) > 64 THEN $mark ELSE {(1 << 63) - 1} END AS since
+CALL (slots, few, since) {{
+    MATCH (g:KgrayGroup) USING INDEX g:KgrayGroup(slot, waiting) WHERE g.slot IN few AND {_SINCE} RETURN g
     UNION ALL
-    WITH slots WHERE size(slots) > 64
-    {_WAITING} AND g.slot IN slots RETURN g
+    {_WAITING.replace("$mark", "since")} AND g.slot IN slots RETURN g
 }}
 """
 _PENDING_IN_G = f"""
