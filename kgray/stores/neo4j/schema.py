@@ -79,6 +79,18 @@ def probe(db: Connection) -> str:
     return f"{version} {edition}"
 
 
+def make_rules(db: Connection) -> None:
+    """Create the constraints and indexes that are missing."""
+    there = {name for name, _ in db.alone(cypher.INDEXES, names=list(RULES))}
+    for name in RULES.keys() - there:  # each in a transaction of its own
+        try:
+            db.alone(RULES[name])
+        except StoreError as error:
+            if "AlreadyExists" not in str(error):  # Neo.ClientError.Schema.IndexAlreadyExists
+                raise
+    db.alone(cypher.AWAIT_INDEXES, seconds=_AWAIT_S)
+
+
 def prepare(db: Connection, *, embedder: str, dimensions: int, create: bool) -> int:
     """Create constraints, indexes and the meta node in a database without a store; check them otherwise.
 
@@ -89,18 +101,11 @@ def prepare(db: Connection, *, embedder: str, dimensions: int, create: bool) -> 
     if not found:
         if not create:
             raise NoStore(f"there is no kgray store in {db.where}: run `kgray init`")
-        there = {name for name, _ in db.alone(cypher.INDEXES, names=list(RULES))}
-        for name in RULES.keys() - there:  # each in a transaction of its own
-            try:
-                db.alone(RULES[name])
-            except StoreError as error:
-                if "AlreadyExists" not in str(error):  # Neo.ClientError.Schema.IndexAlreadyExists
-                    raise
-        db.alone(cypher.AWAIT_INDEXES, seconds=_AWAIT_S)
+        make_rules(db)
         values = {"schema": VERSION, "embedder": embedder, "dimensions": dimensions}
         db.write(lambda transaction: db.run(transaction, cypher.NEW_META, **values))
         found = db.alone(cypher.META)
     version, other, numbers = found[0]
-    check_version(f"the store in {db.where}", version, VERSION, empty="database")
+    check_version(f"the store in {db.where}", version, VERSION)
     stored = {"embedder": other, "dimensions": numbers}
     return check_embedder(db.where, stored, embedder, dimensions, empty="database")
