@@ -143,7 +143,7 @@ def open_earlier(settings: Settings, data: Path, *, alone: bool) -> Iterator[Ear
         return
     with needed_by('store.backend = "neo4j"', "neo4j"):
         from kgray.stores.neo4j.earlier import earlier_neo4j
-    with earlier_neo4j(**_login(settings)) as database:
+    with earlier_neo4j(alone=alone, **_login(settings)) as database:
         yield database
 
 

@@ -11,15 +11,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 from kgray.errors import Locked, NoStore, StoreError
 from kgray.kinds import COMMITTED, PENDING
 from kgray.ports import GroupHead, Store
 from kgray.stores.alike import check_version
-from kgray.stores.earlier import OLD_KINDS, EarlierStore, OldGroup, OldKind, OldRow
+from kgray.stores.earlier import OLD_KINDS, EarlierStore, OldColumn, OldGroup, OldKind, OldRow
 from kgray.stores.neo4j import schema
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import Connection, Running
@@ -35,6 +35,9 @@ _META = "MATCH (m:KgrayMeta {id: 'kgray'}) RETURN m.schema, m.embedder, m.dimens
 _PHASE = "MATCH (m:KgrayMeta {id: 'kgray'}) SET m.upgrading = $phase, m.upgrade_report = $report"
 # The one step that readers see.
 _SWAP = "MATCH (m:KgrayMeta {id: 'kgray'}) SET m.schema = $schema REMOVE m.upgrading, m.upgrade_report"
+# One upgrade at a time holds the lock of this node.
+_NEW_LOCK = "MERGE (u:KgrayUpgrade {id: 'kgray'})"
+_LOCK = "MATCH (u:KgrayUpgrade {id: 'kgray'}) SET u.locked = true"
 _INDEX = "CREATE RANGE INDEX kgray_old IF NOT EXISTS FOR (n:KgrayOld) ON (n.group_id, n.old_kind)"
 _LIVING = """
 MATCH (s:KgrayShard) WHERE s.holder IS NOT NULL AND timestamp() - coalesce(s.beat, 0) < $lease RETURN s.holder LIMIT 1
@@ -76,29 +79,34 @@ def _moving(kind: OldKind) -> str:
     gone = f"n:{kind.label}" + (", n:Episodic" if kind.name == "episodes" else "")
     return (
         f"MATCH (n:{kind.label}) {ours}WITH n LIMIT $most "
-        f"REMOVE {gone} SET n:KgrayOld, n.old_kind = '{kind.name}' RETURN count(*)"
+        f"REMOVE {gone}, n.words, n.signs SET n:KgrayOld, n.old_kind = '{kind.name}' RETURN count(*)"
     )
 
 
-def _reading(kind: OldKind, *, moved: bool) -> str:
-    columns = ", ".join(f"n.{column.stored_as}" for column in kind.columns)
-    if moved:
-        return f"MATCH (n:KgrayOld) WHERE n.group_id = $group AND n.old_kind = '{kind.name}' RETURN {columns}"
+# $group, $kind: all properties of each row that has moved; one statement, because each new one costs a plan.
+_MOVED = "MATCH (n:KgrayOld) WHERE n.group_id = $group AND n.old_kind = $kind RETURN properties(n)"
+
+
+def _reading(kind: OldKind) -> str:
     pattern = f"()-[n:{kind.label}]->()" if kind.name == "facts" else f"(n:{kind.label})"
     # An index over several properties is used only where all of them are named.
     named = "".join(f" AND n.{name} IS NOT NULL" for name in kind.key)
-    return f"MATCH {pattern} WHERE n.group_id = $group{named} RETURN {columns}"
+    return f"MATCH {pattern} WHERE n.group_id = $group{named} RETURN properties(n)"
 
 
 @contextmanager
-def earlier_neo4j(**login: Any) -> Iterator[EarlierNeo4j | None]:  # noqa: ANN401 - of Connection
+def earlier_neo4j(*, alone: bool, **login: Any) -> Iterator[EarlierNeo4j | None]:  # noqa: ANN401 - of Connection
     """Open a database of an earlier version; None where it is of this version; errors as of `earlier_sqlite`."""
-    with closing(Connection(**login)) as db:
+    with ExitStack() as stack:
+        db = stack.enter_context(closing(Connection(**login)))
         schema.probe(db)
-        found = db.alone(_META)
-        if not found:
+        if not db.alone(_META):
             raise NoStore(f"there is no kgray store in {db.where}: run `kgray init`")
-        version = found[0][0]
+        if alone:
+            db.write(lambda running: _make_lock(db, running))
+            if not stack.enter_context(db.locking(_LOCK)):
+                raise Locked(f"another process upgrades the store in {db.where} now")
+        version = db.alone(_META)[0][0]
         if version == schema.VERSION:
             yield None
             return
@@ -110,6 +118,20 @@ def earlier_neo4j(**login: Any) -> Iterator[EarlierNeo4j | None]:  # noqa: ANN40
         if version > schema.VERSION:
             check_version(f"the store in {db.where}", version, schema.VERSION)
         yield EarlierNeo4j(db, login)
+
+
+def _make_lock(db: Connection, running: Running) -> None:
+    db.run(running, cypher.LOCK_MAP)  # so that two processes do not make two
+    db.run(running, _NEW_LOCK)
+
+
+_MADE = {"texts": tuple, "bytes": bytes}
+
+
+def _value(column: OldColumn, stored: Any) -> Any:  # noqa: ANN401 - of any type
+    if stored is None:
+        return column.default
+    return _MADE[column.type](stored) if column.type in _MADE else stored
 
 
 class EarlierNeo4j(EarlierStore):
@@ -143,16 +165,12 @@ class EarlierNeo4j(EarlierStore):
         return sorted(found)
 
     def rows(self, group: str, kind: OldKind) -> list[OldRow]:
-        moved = self._phase in ("building", "dropping")
+        statement = _MOVED if self._phase == "building" else _reading(kind)
         group_id = group_key(group) if kind.name == "operations" else group
-        makers: list[Callable[[Any], Any] | None] = [{"texts": tuple, "bytes": bytes}.get(c.type) for c in kind.columns]
-        made = []
-        for row in self._db.rows(_reading(kind, moved=moved), group=group_id):
-            values = (
-                column.default if value is None else value if make is None else make(value)
-                for column, make, value in zip(kind.columns, makers, row, strict=True)
-            )
-            made.append(kind.make(*values))
+        made = [
+            kind.make(*(_value(column, stored.get(column.stored_as)) for column in kind.columns))
+            for (stored,) in self._db.rows(statement, group=group_id, kind=kind.name)
+        ]
         if (since := self._clearing.get(group)) is not None:
             after = since - (kind.name == "operations")
             made = [row for row in made if row.sequence > after] if kind.name in _LOG else []
@@ -161,24 +179,27 @@ class EarlierNeo4j(EarlierStore):
 
     @contextmanager
     def successor(self) -> Iterator[Store]:
+        self._move()
+        store = Connection(**self._login)
+        with closing(Neo4jStore(store, schema.probe(store), dimensions=self._dimensions, folder=None)) as new:
+            yield new
+
+    def _move(self) -> None:
+        """Bring the database to the phase `building`, from any before it."""
         if self._phase is None:
             self._db.alone(_INDEX)
             self._db.write(self._lock_out)
-            self._enter("moving")
+            self._phase = "moving"
         if self._phase == "moving":
             names = [row[0] for row in self._db.rows(_MARKED)]
             for statement in (*_DERIVED, *(_moving(kind) for kind in OLD_KINDS.values() if kind.name != "facts")):
                 self._repeat(statement, groups=names)
             self._enter("building")
-        if self._phase == "building":
-            ended = [row[0] for row in self._db.rows(_MARKED) if row[5]]  # copies that were cut off
-            names = [*ended, *(group.name for group in self.groups())]
-            self._db.write(lambda running: self._free(running, list(map(group_key, names))))
-            self._drop_rules()
-            schema.make_rules(self._db)
-        store = Connection(**self._login)
-        with closing(Neo4jStore(store, schema.probe(store), dimensions=self._dimensions, folder=None)) as successor:
-            yield successor
+        copies = [row[0] for row in self._db.rows(_MARKED) if row[5]]  # those that were cut off
+        ids = [group_key(name) for name in (*copies, *(group.name for group in self.groups()))]
+        self._db.write(lambda running: self._free(running, ids))
+        self._drop_rules()
+        schema.make_rules(self._db)
 
     def _lock_out(self, running: Running) -> None:
         self._db.run(running, cypher.LOCK_MAP)
