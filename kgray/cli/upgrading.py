@@ -42,7 +42,7 @@ def upgrade(call: Call, dry_run: bool) -> None:
     if not call.emitted(done):
         _print(done, dry_run=dry_run)
     if changed := sum(len(group["changed"]) for group in done["groups"].values()):
-        printing.note(f"{printing.counted(changed, 'fact or entity', 'facts or entities')} will differ")
+        printing.note(f"{printing.counted(changed, 'row')} of facts and entities differ from the stored ones")
 
 
 def _version(backend: str) -> int:
@@ -59,7 +59,8 @@ def _print(done: Mapping[str, Any], *, dry_run: bool) -> None:
         return
     head = ("group", "episodes", "entities", "facts", "verdicts", "attached", "changed")
     rows = [
-        [name, *(group[column] for column in head[1:-1]), len(group["changed"])] for name, group in done["groups"].items()
+        [name, *(group[column] for column in head[1:-1]), len(group["changed"])]
+        for name, group in done["groups"].items()
     ]
     printing.table(rows, head=head, nothing="No groups.")
     for name, group in done["groups"].items():

@@ -1,16 +1,16 @@
 """The rows that earlier versions stored: their kinds and columns, as data, and the port that reads them.
 
-    version                SQLite schema   Neo4j schema   differs in
-    0.1                    9               8              `rulings` of models and of the ontology about relation names
-    0.2 before record rows 10              9              `declarations` of the ontology, how mentions were resolved
+    SQLite schema   Neo4j schema
+    9               8              version 0.1: `rulings` of models and of the ontology about relation names
+    10              9              `declarations` of the ontology; how mentions were resolved
 
-A column that a store does not have yet reads as its default. What is derived is not listed, except entities and
-facts: they are compared with what this version derives.
+A column that a store does not have yet reads as its default. Derived rows are not listed, except entities
+and facts, which are compared with those that this version derives.
 """
 
 from __future__ import annotations
 
-from collections import namedtuple
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ OldRow = Any  # a named tuple with the columns of its kind
 
 
 class OldColumn(NamedTuple):
-    """One column; stored_as: its property in Neo4j; type: one that SQLite lacks; default: where it is missing."""
+    """One column; stored_as: its property in Neo4j; type: one that SQLite lacks."""
 
     name: str
     stored_as: str
@@ -42,8 +42,8 @@ class OldKind:
     make: Callable[..., OldRow]
 
 
-# NAME LABEL, then columns: a star marks the key (its property, where that is not the column: *surface/surface_key),
-# "=property" the name in Neo4j, ":type" a type that SQLite lacks, "~default" a column that came later.
+# NAME LABEL, then columns: a star marks the key, "=property" the name in Neo4j, "/property" the one that is
+# indexed, ":type" a type that SQLite lacks, "~False" the default of a column that came later.
 _KINDS = """
 episodes KgrayEpisode *sequence id=uuid source=source_description kind text=content reference_time=said
     content_sha256 speaker client_id metadata state bulk:bool attempts ended_at retired_at failure_kind
@@ -55,8 +55,8 @@ answer_uses KgrayUse *sequence *request
 holds KgrayHold *one sequence since again_at tries reason
 births KgrayBirth *id sequence ordinal
 mentions KgrayMention *sequence *ordinal surface entity type sentence key:bool resolved_by span_from span_to
-evidence KgrayEvidence *sequence *ordinal statement variant kind relation text subject object value_type value unit
-    valid_from valid_to from_precision to_precision inferred:bool fact_group every_variant:bool
+evidence KgrayEvidence *sequence *ordinal statement variant kind relation text subject object value_type
+    value unit valid_from valid_to from_precision to_precision inferred:bool fact_group every_variant:bool
     is_reversed:bool~False is_field:bool~False shown
 rulings KgrayRuling *sequence *ordinal name aspect value judge other reason recorded_at retired_at
 declarations KgrayDeclaration *sequence *ordinal name aspect value other recorded_at retired_at
@@ -65,11 +65,12 @@ name_vectors KgrayNameVector *entity *surface/surface_key sequence ordinal vecto
 statement_vectors KgrayStatementVector *id weights:bytes vector:bytes
 episode_vectors KgrayEpisodeVector *sequence weights:bytes vector:bytes
 entities Entity *id=uuid name aliases:texts labels:texts born_sequence born_ordinal
-facts RELATES_TO *id=uuid statement source relation=name text=fact created_at=created target value_type value unit
-    valid_at=valid invalid_at=invalid expired_at=expired episodes:texts event:bool ended_episode ended_ordinal
+facts RELATES_TO *id=uuid statement source relation=name text=fact created_at=created target value_type
+    value unit valid_at=valid invalid_at=invalid expired_at=expired episodes:texts event:bool ended_episode
+    ended_ordinal
 community_runs KgrayCommunityRun *run watermark recorded_at made_at cold:bool entities cold_entities writer
-communities Community *run *id=uuid level parent size name summary report writer content members:texts sources:bytes
-    vector:bytes
+communities Community *run *id=uuid level parent size name summary report writer content members:texts
+    sources:bytes vector:bytes
 access_keys KgrayAccessKey *id sequence digest groups:texts scopes:texts rate created_at expires_at revoked_at
 audit KgrayAudit *sequence at access_key action of_group asked
 webhooks KgrayWebhook *id sequence of_group url made_at sent tries again_at fault
@@ -82,16 +83,14 @@ def _kinds() -> Iterator[OldKind]:
         name, label, *texts = line.split()
         key, columns = [], []
         for text in texts:
-            text, _, default = text.partition("~")
-            text, _, type_ = text.partition(":")
-            text, _, indexed = text.partition("/")
-            column, _, stored_as = text.lstrip("*").partition("=")
+            found = re.fullmatch(r"(\*?)(\w+)(?:=(\w+))?(?:/(\w+))?(?::(\w+))?(~False)?", text)
+            assert found is not None, text  # noqa: S101 - the table above
+            star, column, stored_as, indexed, type_, default = found.groups()
             stored_as = stored_as or column
-            is_key = text.startswith("*")
-            columns.append(OldColumn(column, stored_as, is_key, type_, False if default else None))
-            if is_key:
+            columns.append(OldColumn(column, stored_as, bool(star), type_ or "", False if default else None))
+            if star:
                 key.append(indexed or stored_as)
-        make: Any = namedtuple(name, [column.name for column in columns])  # noqa: PYI024 - the table has the fields
+        make = NamedTuple(name, [(column.name, Any) for column in columns])  # type: ignore[misc]
         yield OldKind(name, label, tuple(key), tuple(columns), make)
 
 
@@ -108,23 +107,26 @@ class OldGroup(NamedTuple):
 class EarlierStore(Protocol):
     """A store of an earlier schema, which one process upgrades.
 
-    Its rows stay readable until `replace`. A process that is killed at any moment leaves either the earlier store,
-    or what the next upgrade goes on with.
+    Its rows stay readable until `replace`. A process that is killed at any moment leaves the earlier store, or
+    a state from which the next upgrade goes on.
     """
 
     where: str
     schema: int
     schema_after: int
     is_in_place: bool  # rows move within one database: so everything is checked before the first one moves
-    is_changed: bool  # an earlier run has begun to move rows
     report: str | None  # of an earlier run that had written everything
     kept: str  # where the earlier data are after `replace`; "" = they are gone
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether an earlier run has begun to move rows."""
 
     def groups(self) -> list[OldGroup]:
         """Return the groups that have a name, sorted."""
 
     def rows(self, group: str, kind: OldKind) -> list[OldRow]:
-        """Return the rows of a kind of a group, in the order of their keys; [] of a kind that it does not have."""
+        """Return the rows of a kind of a group, in the order of their keys; [] where the kind is missing."""
 
     def successor(self) -> AbstractContextManager[Store]:
         """Lock other processes out, and open the store that takes the groups over; closed at the end.

@@ -66,7 +66,7 @@ class Answer:
 class GroupContent:
     """One group; lists are in order of place, and hold retracted episodes too.
 
-    rows    rows that are stored as they were, by kind: the log, extractions, communities, access keys and the like
+    rows    rows that are stored as they were, by kind: the log, extractions, communities, access keys ...
     births  recorded entity or statement -> the place that made it
     """
 
@@ -84,13 +84,11 @@ class GroupContent:
     episodes: dict[int, TextVector] = field(default_factory=dict)
 
     def records(self, known_at: Instant | None = None) -> GroupRecords:
-        """Return the live records, as of now or as known at `known_at` (as `derivation.stored.records_of`)."""
+        """Return the live records, now or as known at `known_at` (as `derivation.stored.records_of`)."""
 
         def stands(recorded_at: Instant, retired_at: Instant | None) -> bool:
             known = known_at is None or recorded_at <= known_at
             return known and (retired_at is None or (known_at is not None and retired_at > known_at))
-
-        recorded: dict[int, Instant] = {}
 
         def standing(timed: Iterable[Timed[_T]]) -> list[_T]:
             return [one.value for one in timed if stands(one.recorded_at, one.retired_at)]
@@ -106,8 +104,8 @@ class GroupContent:
             for row in self.rows["operations"]
             if row.state == kinds.DONE and row.kind in TIMED and stands(row.recorded_at, None)
         ]
-        for one in (*self.declarations, *self.verdicts):
-            recorded[one.value.sequence] = one.recorded_at
+        recorded = {one.value.sequence: one.recorded_at for one in self.declarations}
+        recorded.update((one.value.sequence, one.recorded_at) for one in self.verdicts)
         recorded.update((row.sequence, row.recorded_at) for row in done)
         return GroupRecords(
             group=self.name,

@@ -1,10 +1,10 @@
 """Turn the rows of an earlier version into the values of this one. No model is asked.
 
-    row of version 0.1          becomes
-    mention                     how it was resolved follows from its name and from the answers that were used (R14a)
-    evidence                    its direction follows from its ends (R17c); the reading says whether it is a field
-    ruling of the ontology      a declaration, and one that the ontology lists the name
-    ruling of a model           see `kgray.upgrade.rulings`
+row of version 0.1          becomes
+mention                     how it was resolved follows from its name and from the answers that were used (R14a)
+evidence                    its direction follows from its ends (R17c); the reading says whether it is a field
+ruling of the ontology      a declaration, and one that the ontology lists the name
+ruling of a model           see `kgray.upgrade.rulings`
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ ONTOLOGY = "ontology"  # the judge of a ruling that people made
 _AS_THEY_WERE = (
     "episodes operations extractions holds community_runs communities access_keys audit webhooks schedules"
 ).split()
-_DATES = "valid_from valid_to from_precision to_precision inferred fact_group every_variant is_reversed is_field"
+_DATES = (
+    "valid_from valid_to from_precision to_precision inferred fact_group every_variant is_reversed is_field"
+)
 _MENTION, _EVIDENCE = (
     "sequence ordinal surface entity type sentence key resolved_by",
     f"sequence ordinal statement variant kind relation text subject object {_DATES}",
@@ -52,8 +54,12 @@ def content_of(name: str, head: GroupHead, read: Read, ontology: Ontology) -> Gr
         mentions=[_mention(row) for row in read("mentions")],
         evidence=[_evidence(row) for row in read("evidence")],
         births={row.id: (row.sequence, row.ordinal) for row in read("births")},
-        declarations=[_timed(Declaration, "sequence ordinal name aspect value other", r) for r in read("declarations")],
-        verdicts=[_timed(Verdict, "sequence ordinal a b exclusive judge reason", r) for r in read("verdicts")],
+        declarations=[
+            _timed(Declaration, "sequence ordinal name aspect value other", r) for r in read("declarations")
+        ],
+        verdicts=[
+            _timed(Verdict, "sequence ordinal a b exclusive judge reason", r) for r in read("verdicts")
+        ],
         names=[
             NameVector(row.entity, row.surface, (row.sequence, row.ordinal), row.vector)
             for row in sorted(read("name_vectors"), key=lambda row: (row.sequence, row.ordinal))
@@ -114,7 +120,7 @@ def _finish_removals(content: GroupContent) -> None:
     if not gone:
         return
     for kind in ("episodes", "extractions"):
-        content.rows[kind][:] = [row for row in content.rows[kind] if row.sequence not in gone]  # type: ignore[index]
+        content.rows[kind][:] = [row for row in content.rows[kind] if row.sequence not in gone]
     content.answers = [answer for answer in content.answers if gone.isdisjoint(answer.used_by)]
     content.mentions = [mention for mention in content.mentions if mention.sequence not in gone]
     content.evidence = [item for item in content.evidence if item.sequence not in gone]
@@ -142,8 +148,8 @@ def _named_by(removal: OldRow, episodes: Iterable[OldRow]) -> set[int]:
 def _resolved(content: GroupContent) -> list[Mention]:
     """Return the mentions with how each was resolved, which version 0.1 did not record (R14a).
 
-    The first mention of an entity, or of a name that it bears already, was resolved by name. Another name was found
-    by code if its letters say so, else by a model if the episode used an answer of one.
+    The first mention of an entity, or of a name that it bears already, was resolved by name. Another name was
+    found by code if its letters say so, else by a model if the episode used an answer of one.
     """
     asked = {sequence for answer in content.answers for sequence in answer.used_by}
     triples = {row.sequence for row in content.rows["episodes"] if row.kind == "triples"}
@@ -163,7 +169,7 @@ def _resolved(content: GroupContent) -> list[Mention]:
 
 
 def _directed(content: GroupContent) -> list[Evidence]:
-    """Return the evidence with its direction beside the first evidence of its statement, and whether it is a field."""
+    """Return the evidence with its direction (R17c), and with whether it is a field of a record (R17)."""
     ends_of, fields = content.ends(), _fields_of_records(content)
     first: dict[str, tuple[str, str | None]] = {}
     found = []
@@ -177,7 +183,7 @@ def _directed(content: GroupContent) -> list[Evidence]:
 
 
 def _fields_of_records(content: GroupContent) -> set[tuple[int, str, str]]:
-    """Return (sequence, relation, sentence) of the facts that the readings mark as the only value of a field."""
+    """Return (sequence, relation, sentence) of the facts that are the only value of a field, as was read."""
     found = set()
     for row in content.rows["extractions"]:
         for fact in json.loads(row.body)["facts"]:
@@ -188,7 +194,7 @@ def _fields_of_records(content: GroupContent) -> set[tuple[int, str, str]]:
 
 
 def _note_contexts(content: GroupContent) -> None:
-    """Add to each read name whether the previous context has it: not known, so that it is asked about (R14a)."""
+    """Note of each read name that the previous context lacks it: that is not known, so it is asked (R14a)."""
     rows = []
     for row in content.rows["extractions"]:
         body = json.loads(row.body)
@@ -197,13 +203,17 @@ def _note_contexts(content: GroupContent) -> None:
     content.rows = {**content.rows, "extractions": rows}
 
 
-def _declared(rulings: Sequence[OldRow], content: GroupContent, ontology: Ontology) -> list[Timed[Declaration]]:
+def _declared(
+    rulings: Sequence[OldRow], content: GroupContent, ontology: Ontology
+) -> list[Timed[Declaration]]:
     """Return the declarations that the rulings of the ontology are, and that it lists their names.
 
-    Version 0.1 recorded a pair of names in both directions; the ontology says which of the two is the main name. A
-    declaration outlives a retraction while a later episode is left (R26).
+    Version 0.1 recorded a pair of names in both directions; the ontology says which of the two is the main name.
+    A declaration outlives a retraction while a later episode is left (R26).
     """
-    live = [row.sequence for row in content.rows["episodes"] if row.state == COMMITTED and row.retired_at is None]
+    live = [
+        row.sequence for row in content.rows["episodes"] if row.state == COMMITTED and row.retired_at is None
+    ]
     last = max(live, default=0)
     found: dict[tuple[Any, ...], Timed[Declaration]] = {}
     uses: dict[str, tuple[int, int]] = {}  # name -> (sequence, record time) of the first use
@@ -218,7 +228,9 @@ def _declared(rulings: Sequence[OldRow], content: GroupContent, ontology: Ontolo
             sequence=row.sequence, ordinal=row.ordinal, name=name, aspect=row.aspect, value=value, other=other
         )
         retired_at = None if row.sequence <= last else row.retired_at
-        found.setdefault((row.sequence, name, row.aspect, other, value), Timed(one, row.recorded_at, retired_at))
+        found.setdefault(
+            (row.sequence, name, row.aspect, other, value), Timed(one, row.recorded_at, retired_at)
+        )
         for used in (row.name, row.other):
             uses.setdefault(used, (row.sequence, row.recorded_at))
     ended = {row.sequence: row.ended_at for row in content.rows["episodes"]}
@@ -227,8 +239,9 @@ def _declared(rulings: Sequence[OldRow], content: GroupContent, ontology: Ontolo
     taken = Counter(row.sequence for row in rulings)  # their ordinals are 0, 1, ...
     for name, (sequence, recorded_at) in uses.items():
         if ontology.get(name) is not None:
-            place = {"sequence": sequence, "ordinal": taken[sequence]}
-            one = Declaration(**place, name=name, aspect="listed", value="yes")
+            one = Declaration(
+                sequence=sequence, ordinal=taken[sequence], name=name, aspect="listed", value="yes"
+            )
             taken[sequence] += 1
             found[sequence, name, "listed"] = Timed(one, recorded_at)
     return sorted(found.values(), key=lambda timed: (timed.value.sequence, timed.value.ordinal))

@@ -1,11 +1,11 @@
 """What the rulings of models about relation names become (R17).
 
-Version 0.1 asked a model about names: whether two mean the same, and how many objects one takes. One wrong answer
-changed every fact of a name. Now only the ontology speaks of names, and models of pairs of statements:
+Version 0.1 asked a model about names: whether two mean the same, and how many objects one takes. One wrong
+answer changed every fact of a name. Now only the ontology speaks of names, and models of pairs of statements:
 
-    two names are the same or inverse   evidence of statements that showed as one attaches to the oldest of them
-                                        (R17c); other statements show under their own name
-    a fact ended by a ruling            a verdict on its statement and the one that ended it, by the judge `upgrade`
+    two names are the same or inverse    evidence of statements that showed as one attaches to the oldest of them
+                                         (R17c); other statements show under their own name
+    a ruling had ended a fact            a verdict on its statement and its rival, by the judge `upgrade`
 
 What a ruling kept from being asked is asked when a new statement meets the old ones.
 """
@@ -41,7 +41,9 @@ class _Rulings:
     """The rulings in force that no person made, by the relation names that they connect or limit."""
 
     def __init__(self, rows: Iterable[OldRow]) -> None:
-        newest = {(row.aspect, frozenset((row.name, row.other))): row for row in rows if row.retired_at is None}
+        newest = {
+            (row.aspect, frozenset((row.name, row.other))): row for row in rows if row.retired_at is None
+        }
         in_force = [row for row in newest.values() if row.judge != ONTOLOGY]
         self._same: dict[str, str] = {}
         for row in in_force:
@@ -51,7 +53,9 @@ class _Rulings:
         for row in in_force:
             for root in {self._root(row.name), self._root(row.other or row.name)}:
                 if row.value not in _HARMLESS:
-                    self._made_at[root] = max((row.sequence, row.recorded_at), self._made_at.get(root, (0, 0)))
+                    self._made_at[root] = max(
+                        (row.sequence, row.recorded_at), self._made_at.get(root, (0, 0))
+                    )
 
     def __bool__(self) -> bool:
         return bool(self._made_at)
@@ -66,24 +70,29 @@ class _Rulings:
         return self._root(a) == self._root(b)
 
     def newest(self, names: Iterable[str]) -> tuple[int, Instant] | None:
-        """Return (sequence, record time) of the newest ruling on one of the names; None where there is none."""
+        """Return (sequence, record time) of the newest ruling on one of the names; None: no ruling."""
         return max((self._made_at[r] for r in map(self._root, names) if r in self._made_at), default=None)
 
 
 def convert_rulings(
-    content: GroupContent, rulings: Sequence[OldRow], facts: Sequence[OldRow], shown: Mapping[Place, str | None]
+    content: GroupContent,
+    rulings: Sequence[OldRow],
+    facts: Sequence[OldRow],
+    shown: Mapping[Place, str | None],
 ) -> Converted:
     """Change a group by what the rulings of models become; return how much that is.
 
-    facts, shown    as the earlier version derived them; place of evidence -> the statement that it was about, None
-                    of a loop, and of what is retracted
+    facts, shown    as the earlier version derived them; place of evidence -> the statement that it was about,
+                    None of a loop, and of what is retracted
     """
     in_force = _Rulings(rulings)
     if not in_force:
         return Converted()
     attached = _attach(content, in_force, shown)
     verdicts = _verdicts(content, in_force, facts, shown)
-    content.verdicts = sorted([*content.verdicts, *verdicts], key=lambda t: (t.value.sequence, t.value.ordinal))
+    content.verdicts = sorted(
+        [*content.verdicts, *verdicts], key=lambda t: (t.value.sequence, t.value.ordinal)
+    )
     return Converted(len(verdicts), attached, were_there=True)
 
 
@@ -92,7 +101,9 @@ def _attach(content: GroupContent, in_force: _Rulings, shown: Mapping[Place, str
     places = GroupGraph.build(content.records()).places()
     evidence_of, ends_of = content.evidence_of(), content.ends()
     oldest_of: dict[str, str] = {}  # what the earlier version showed -> the oldest recorded statement of it
-    moved: dict[str, tuple[str, bool]] = {}  # statement -> the one that takes it over, and whether its ends differ
+    moved: dict[
+        str, tuple[str, bool]
+    ] = {}  # statement -> the one that takes it over, and whether its ends differ
     for statement in sorted(evidence_of, key=lambda id_: (content.births[id_], id_)):
         said = next((item for item in evidence_of[statement] if places.get(_place(item))), None)
         if said is None or (was := shown.get(_place(said))) is None:
@@ -127,12 +138,14 @@ def _attach(content: GroupContent, in_force: _Rulings, shown: Mapping[Place, str
 def _verdicts(
     content: GroupContent, in_force: _Rulings, facts: Iterable[OldRow], shown: Mapping[Place, str | None]
 ) -> list[Timed[Verdict]]:
-    """Return a verdict on each pair of statements of which one ended the other by a ruling, and does not now."""
+    """Return a verdict on each pair of statements of which one ended the other only by a ruling."""
     records = content.records()
     graph = GroupGraph.build(records)
     ends_now = {fact.id: fact.invalid_at for fact in graph.facts_of(graph.statements)}
     sequences = {head.id: head.sequence for head in records.heads}
-    said: dict[str, list[Evidence]] = defaultdict(list)  # by what the earlier version showed, in order of place
+    said: dict[str, list[Evidence]] = defaultdict(
+        list
+    )  # by what the earlier version showed, in order of place
     for item in records.evidence:
         if (statement := shown.get(_place(item))) is not None:
             said[statement].append(item)

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any
 
 from kgray import kinds, rows
@@ -37,8 +36,8 @@ class UpgradedGroup:
     """What became of a group.
 
     verdicts, attached  what rulings of models became: verdicts on pairs of statements, attached evidence
-    changed             facts and entities that differ from those that the earlier version had derived: for each its
-                        id, and the columns that differ, before and after (null: it is not there)
+    changed             facts and entities that differ from those that the earlier version had derived: of each
+                        its id, and the columns that differ, before and after (null: it is not there)
     """
 
     episodes: int
@@ -54,8 +53,8 @@ class Upgraded:
     """What an upgrade did, or would do.
 
     rows        written, by kind
-    verified    all rows were read back, and give the same graph now and at earlier moments; and no fact differs in a
-                group without rulings of models
+    verified    all rows were read back, and give the same graph now and at earlier moments; and no fact differs
+                in a group without rulings of models
     kept        where the earlier data are; "" = they are gone
     """
 
@@ -69,7 +68,12 @@ class Upgraded:
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray upgrade --json` prints."""
         named = asdict(self)
-        return {"from": named.pop("schema"), "to": named.pop("schema_after"), **named, "rows": dict(self.rows)}
+        return {
+            "from": named.pop("schema"),
+            "to": named.pop("schema_after"),
+            **named,
+            "rows": dict(self.rows),
+        }
 
 
 def upgrade(
@@ -80,7 +84,7 @@ def upgrade(
     ontology    of the settings: which of two synonyms is the main name
     dry_run     convert and derive everything, and change nothing
 
-    Raises StoreError where what was written is not what was read. Killed at any moment, it goes on when run again.
+    Raises StoreError where the new store differs from what was read. A run that was killed is run again.
     """
     if dry_run or (earlier.is_in_place and not earlier.is_changed):
         planned = _upgraded(earlier, ontology, None, on_group)
@@ -97,9 +101,7 @@ def upgrade(
     return done.as_dict()
 
 
-def _upgraded(
-    earlier: EarlierStore, ontology: Ontology, store: Store | None, on_group: OnGroup
-) -> Upgraded:
+def _upgraded(earlier: EarlierStore, ontology: Ontology, store: Store | None, on_group: OnGroup) -> Upgraded:
     """Convert all groups, and write them to a store; None: to no store."""
     done = Upgraded(schema=earlier.schema, schema_after=earlier.schema_after, verified=store is not None)
     for group in earlier.groups():
@@ -115,7 +117,11 @@ def _upgrade_group(
     def read(kind: str) -> list[OldRow]:
         return earlier.rows(group.name, OLD_KINDS[kind])
 
-    content, rulings, facts = content_of(group.name, group.head, read, ontology), read("rulings"), read("facts")
+    content, rulings, facts = (
+        content_of(group.name, group.head, read, ontology),
+        read("rulings"),
+        read("facts"),
+    )
     shown = {(row.sequence, row.ordinal): row.shown for row in read("evidence")}
     converted = convert_rulings(content, rulings, facts, shown)
     graph = GroupGraph.build(content.records())
@@ -126,7 +132,10 @@ def _upgrade_group(
     if group.name == OWN:
         return
     ignored = {"text"} if rulings else set()  # version 0.1 composed the texts of facts (R18a)
-    changed = [*_changed(kinds.FACTS, facts, found, ignored), *_changed(kinds.ENTITIES, read("entities"), found)]
+    changed = [
+        *_changed(kinds.FACTS, facts, found, ignored),
+        *_changed(kinds.ENTITIES, read("entities"), found),
+    ]
     done.groups[group.name] = UpgradedGroup(
         episodes=len(content.rows["episodes"]),
         entities=len(graph.entities),
@@ -139,7 +148,10 @@ def _upgrade_group(
 
 
 def _changed(
-    kind: kinds.Kind, before: Iterable[OldRow], found: Iterable[tuple[kinds.Kind, kinds.Row]], ignored: Iterable[str] = ()
+    kind: kinds.Kind,
+    before: Iterable[OldRow],
+    found: Iterable[tuple[kinds.Kind, kinds.Row]],
+    ignored: Iterable[str] = (),
 ) -> list[dict[str, Any]]:
     """Return the derived rows of a kind that differ from those that the earlier version had stored."""
     columns = [column.name for column in OLD_KINDS[kind.name].columns if column.name not in ignored]
@@ -159,7 +171,9 @@ def _changed(
     return changed
 
 
-def _write(content: GroupContent, graph: GroupGraph, found: list[tuple[kinds.Kind, kinds.Row]], store: Store) -> None:
+def _write(
+    content: GroupContent, graph: GroupGraph, found: list[tuple[kinds.Kind, kinds.Row]], store: Store
+) -> None:
     """Write a group, unless a run that was cut off did; read it back, and compare."""
     group, written = content.name, Sum(content.head)
     for _ in written.passing(found):
@@ -209,10 +223,10 @@ def _counts(content: GroupContent, graph: GroupGraph) -> GroupCounts:
     states = Counter(STATES[row.state] for row in content.rows["episodes"] if row.retired_at is None)
     states.pop("withdrawn", None)
     costs = [(row.calls, row.prompt_tokens, row.completion_tokens) for row in content.rows["extractions"]]
-    costs += [tuple(answer.cost) for answer in content.answers]
+    costs += [(answer.cost.calls, *answer.cost[1:]) for answer in content.answers]
     calls, prompt, completion = (sum(cost[n] for cost in costs) for n in range(3))
     facts = len(graph.facts_of(graph.statements))
     return GroupCounts(
-        entities=len(graph.entities), facts=facts, calls=calls, prompt_tokens=prompt, completion_tokens=completion,
-        **states,
+        entities=len(graph.entities), facts=facts, calls=calls, prompt_tokens=prompt,
+        completion_tokens=completion, **states,
     )  # fmt: skip

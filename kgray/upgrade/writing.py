@@ -1,4 +1,4 @@
-"""The rows of the new store: what a group holds, and what follows from that. The only step that knows its kinds."""
+"""The rows of the new store: the content of a group, and what it derives. Only this step knows the kinds."""
 
 from __future__ import annotations
 
@@ -35,8 +35,12 @@ def _recorded(content: GroupContent, graph: GroupGraph) -> dict[str, list[Row]]:
         "answer_uses": [(sequence, one.request) for one in content.answers for sequence in one.used_by],
         "births": [(id_, *place) for id_, place in content.births.items()],
         "mentions": [rows.mention_row(mention) for mention in content.mentions],
-        "evidence": [rows.evidence_row(one, places.get((one.sequence, one.ordinal))) for one in content.evidence],
-        "declarations": [_retired(rows.declaration_row(t.value, t.recorded_at), t) for t in content.declarations],
+        "evidence": [
+            rows.evidence_row(one, places.get((one.sequence, one.ordinal))) for one in content.evidence
+        ],
+        "declarations": [
+            _retired(rows.declaration_row(t.value, t.recorded_at), t) for t in content.declarations
+        ],
         "verdicts": [_retired(rows.verdict_row(t.value, t.recorded_at), t) for t in content.verdicts],
         "names": [rows.name_row(mention) for mention in bearers.values()],
         "name_vectors": [(one.entity, one.surface, *one.place, one.vector) for one in content.names],

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import neo4j
-from neo4j import ManagedTransaction, Query, Session
+from neo4j import ManagedTransaction, Query, Session, Transaction
 from neo4j import exceptions as driver
 
 from kgray.errors import KgrayError, NoSpace, SettingsError, Unavailable, Unwritable
@@ -22,7 +22,7 @@ from kgray.settings.checks import NEO4J_SCHEMES
 
 Fetched = list[Any]  # a row of an answer, in the order of its RETURN
 Values = dict[str, Any]  # one row of an UNWIND, or the properties of a node
-Running = ManagedTransaction | Session
+Running = ManagedTransaction | Session | Transaction
 
 PATIENCE_S = 30.0  # for a server that restarts (16 s after a kill), or for another's lock
 _CONNECT_S = 5.0
@@ -111,9 +111,9 @@ class Connection:
 
     @contextmanager
     def locking(self, statement: str, **values: Any) -> Iterator[bool]:  # noqa: ANN401 - as rows
-        """Hold the locks that a statement takes, in a transaction that changes nothing; False: another holds them.
+        """Hold the locks that a statement takes, in a transaction that changes nothing.
 
-        The server frees them when the process dies.
+        Yields False where another process holds them. The server frees them when a process dies.
         """
         with self._driver.session(database=self._database) as session:
             try:  # it waits for locks without end, but for this limit of a transaction's time

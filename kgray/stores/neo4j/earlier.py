@@ -1,6 +1,6 @@
 """Upgrade a database: the rows of the earlier version move aside, and the groups are written anew from them.
 
-`KgrayMeta.upgrading` says how far it is. Whoever opens the database sees the earlier schema until the last step.
+`KgrayMeta.upgrading` is the phase. Whoever opens the database meets the earlier schema until the last step.
 
     (none)     nothing has changed
     moving     old writers are stale, old groups cannot be read or appended to; nodes lose their labels for
@@ -31,7 +31,10 @@ _LEASE_MS = 10_000  # of writers of all earlier versions
 _MOST = 4_000  # rows that move in one transaction
 _LOG = ("episodes", "operations", "extractions")
 
-_META = "MATCH (m:KgrayMeta {id: 'kgray'}) RETURN m.schema, m.embedder, m.dimensions, m.upgrading, m.upgrade_report"
+_META = """
+MATCH (m:KgrayMeta {id: 'kgray'})
+RETURN m.schema, m.embedder, m.dimensions, m.upgrading, m.upgrade_report
+"""
 _PHASE = "MATCH (m:KgrayMeta {id: 'kgray'}) SET m.upgrading = $phase, m.upgrade_report = $report"
 # The one step that readers see.
 _SWAP = "MATCH (m:KgrayMeta {id: 'kgray'}) SET m.schema = $schema REMOVE m.upgrading, m.upgrade_report"
@@ -40,20 +43,29 @@ _NEW_LOCK = "MERGE (u:KgrayUpgrade {id: 'kgray'})"
 _LOCK = "MATCH (u:KgrayUpgrade {id: 'kgray'}) SET u.locked = true"
 _INDEX = "CREATE RANGE INDEX kgray_old IF NOT EXISTS FOR (n:KgrayOld) ON (n.group_id, n.old_kind)"
 _LIVING = """
-MATCH (s:KgrayShard) WHERE s.holder IS NOT NULL AND timestamp() - coalesce(s.beat, 0) < $lease RETURN s.holder LIMIT 1
+MATCH (s:KgrayShard) WHERE s.holder IS NOT NULL AND timestamp() - coalesce(s.beat, 0) < $lease
+RETURN s.holder LIMIT 1
 """
-_STALE = "MATCH (s:KgrayShard) SET s.epoch = s.epoch + 1 REMOVE s.holder, s.token, s.host, s.pid, s.beat, s.every"
+_STALE = (
+    "MATCH (s:KgrayShard) SET s.epoch = s.epoch + 1 REMOVE s.holder, s.token, s.host, s.pid, s.beat, s.every"
+)
 # Groups of earlier versions are neither read nor appended to while `adopting` is set.
 _MARK_GROUPS = """
 MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL OR g.cleared_name IS NOT NULL
 CREATE (o:KgrayOld {old_kind: 'groups', group_id: coalesce(g.name, g.cleared_name), last: g.last,
-    last_recorded: g.last_recorded, removals: g.removals, clearing: g.clearing, copied: g.adopting IS NOT NULL})
+    last_recorded: g.last_recorded, removals: g.removals, clearing: g.clearing,
+    copied: g.adopting IS NOT NULL})
 SET g.adopting = 'upgrade'
 """
-_GROUPS = "MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL OR g.cleared_name IS NOT NULL RETURN "
-_GROUPS += "coalesce(g.name, g.cleared_name), g.last, g.last_recorded, g.removals, g.clearing, g.adopting IS NOT NULL"
-_MARKED = "MATCH (o:KgrayOld {old_kind: 'groups'}) WHERE o.group_id IS NOT NULL "
-_MARKED += "RETURN o.group_id, o.last, o.last_recorded, o.removals, o.clearing, o.copied"
+_GROUPS = """
+MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL OR g.cleared_name IS NOT NULL
+RETURN coalesce(g.name, g.cleared_name), g.last, g.last_recorded, g.removals, g.clearing,
+    g.adopting IS NOT NULL
+"""
+_MARKED = """
+MATCH (o:KgrayOld {old_kind: 'groups'}) WHERE o.group_id IS NOT NULL
+RETURN o.group_id, o.last, o.last_recorded, o.removals, o.clearing, o.copied
+"""
 # $ids: of the groups that are taken over, which are made anew, and of copies that were cut off.
 _DROP_GROUPS = "MATCH (g:KgrayGroup {adopting: 'upgrade'}) WHERE g.id IN $ids DELETE g"
 # The others were removed: their last sequence stays (R19).
@@ -61,15 +73,19 @@ _FREE_GROUPS = """
 MATCH (g:KgrayGroup {adopting: 'upgrade'}) REMOVE g.adopting, g.clearing, g.cleared_name, g.name, g.waiting
 """
 _DROP_OLD = "MATCH (n:KgrayOld) WITH n LIMIT $most DETACH DELETE n RETURN count(*)"
-_RULES = "SHOW INDEXES YIELD name, owningConstraint WHERE name STARTS WITH 'kgray_' RETURN name, owningConstraint"
+_RULES = (
+    "SHOW INDEXES YIELD name, owningConstraint WHERE name STARTS WITH 'kgray_' RETURN name, owningConstraint"
+)
 _OURS = "WHERE n.group_id IN $groups"
 # What follows from the records, and what nothing is compared with. MENTIONS and values go before their ends.
 _DERIVED = (
     f"MATCH ()-[n:MENTIONS]->() {_OURS} WITH n LIMIT $most DELETE n RETURN count(*)",
     "MATCH (n:KgrayName) WITH n LIMIT $most DELETE n RETURN count(*)",
     "MATCH (n:KgrayShown) WITH n LIMIT $most DELETE n RETURN count(*)",
-    f"MATCH ()-[n:RELATES_TO]->() {_OURS} WITH n LIMIT $most "
-    "CREATE (o:KgrayOld) SET o = properties(n), o.old_kind = 'facts' DELETE n RETURN count(*)",
+    f"""
+    MATCH ()-[n:RELATES_TO]->() {_OURS} WITH n LIMIT $most
+    CREATE (o:KgrayOld) SET o = properties(n), o.old_kind = 'facts' DELETE n RETURN count(*)
+    """,
     f"MATCH (n:Value) {_OURS} WITH n LIMIT $most DETACH DELETE n RETURN count(*)",
 )
 
@@ -96,7 +112,7 @@ def _reading(kind: OldKind) -> str:
 
 @contextmanager
 def earlier_neo4j(*, alone: bool, **login: Any) -> Iterator[EarlierNeo4j | None]:  # noqa: ANN401 - of Connection
-    """Open a database of an earlier version; None where it is of this version; errors as of `earlier_sqlite`."""
+    """Open a database of an earlier version; None where it is of this one; errors as of `earlier_sqlite`."""
     with ExitStack() as stack:
         db = stack.enter_context(closing(Connection(**login)))
         schema.probe(db)
@@ -112,8 +128,8 @@ def earlier_neo4j(*, alone: bool, **login: Any) -> Iterator[EarlierNeo4j | None]
             return
         if version < OLDEST:
             raise StoreError(
-                f"the store in {db.where} has schema {version}; kgray can upgrade data from schema {OLDEST} on: "
-                f"choose an empty database and add the episodes again"
+                f"the store in {db.where} has schema {version}; kgray can upgrade data from schema {OLDEST} "
+                f"on: choose an empty database and add the episodes again"
             )
         if version > schema.VERSION:
             check_version(f"the store in {db.where}", version, schema.VERSION)
@@ -152,16 +168,22 @@ class EarlierNeo4j(EarlierStore):
 
     def groups(self) -> list[OldGroup]:
         found = []
-        for name, last, at, removals, clearing, copied in self._db.rows(_MARKED if self.is_changed else _GROUPS):
+        for name, last, at, removals, clearing, copied in self._db.rows(
+            _MARKED if self.is_changed else _GROUPS
+        ):
             if copied:  # a copy into it was cut off: it never was a group
                 continue
             if clearing is not None:  # a removal was cut off, in pieces: only what was accepted later is left
                 self._clearing[name] = clearing
-                episodes, operations = (self.rows(name, OLD_KINDS[kind]) for kind in ("episodes", "operations"))
+                episodes, operations = (
+                    self.rows(name, OLD_KINDS[kind]) for kind in ("episodes", "operations")
+                )
                 waits = any(row.state < COMMITTED for row in episodes)
                 if not (waits or any(row.state == PENDING for row in operations)):
                     continue
-            found.append(OldGroup(name, GroupHead(named=True, last=last, last_recorded=at, removals=removals)))
+            found.append(
+                OldGroup(name, GroupHead(named=True, last=last, last_recorded=at, removals=removals))
+            )
         return sorted(found)
 
     def rows(self, group: str, kind: OldKind) -> list[OldRow]:
@@ -192,7 +214,10 @@ class EarlierNeo4j(EarlierStore):
             self._phase = "moving"
         if self._phase == "moving":
             names = [row[0] for row in self._db.rows(_MARKED)]
-            for statement in (*_DERIVED, *(_moving(kind) for kind in OLD_KINDS.values() if kind.name != "facts")):
+            for statement in (
+                *_DERIVED,
+                *(_moving(kind) for kind in OLD_KINDS.values() if kind.name != "facts"),
+            ):
                 self._repeat(statement, groups=names)
             self._enter("building")
         copies = [row[0] for row in self._db.rows(_MARKED) if row[5]]  # those that were cut off

@@ -1,7 +1,7 @@
 """Upgrade a data folder: a new file is built beside the old one, and renamed into its place.
 
-The old file is not changed until then, so a process that is killed loses only its own work. Nobody else may have
-the file open: an earlier version would go on writing to a file that has lost its name.
+The old file is not changed until then, so a process that is killed loses only its own work. No other process
+may have the file open: an earlier version would go on writing to a file that has lost its name.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,21 +23,23 @@ from kgray.stores.alike import check_version
 from kgray.stores.earlier import EarlierStore, OldGroup, OldKind, OldRow
 from kgray.stores.sqlite import schema
 from kgray.stores.sqlite.database import explained
-from kgray.stores.sqlite.folder import read_header, is_there
+from kgray.stores.sqlite.folder import is_there, read_header
 from kgray.stores.sqlite.store import open_sqlite
 
 OLDEST = 9  # the schema of version 0.1
 BESIDE = "upgrading"  # the folder in which the new file is built
 _PATIENCE_S = 5.0
-_MADE = {"bool": bool, "texts": lambda text: tuple(json.loads(text))}
+_MADE: dict[str, Callable[[Any], Any]] = {"bool": bool, "texts": lambda text: tuple(json.loads(text))}
 
 
 @contextmanager
 def earlier_sqlite(folder: Path, *, alone: bool) -> Iterator[EarlierSqlite | None]:
     """Open the file of an earlier version in a data folder; None where it is of this version.
 
-    alone   keep every other process out. Raises Locked where one has the file open or ingests; NoStore; StoreError
-            for a file that is newer, older than all that can be upgraded, or none of ours
+    alone   keep every other process out
+
+    Raises Locked where one has the file open or ingests; NoStore; StoreError for a file that is newer, too old,
+    or not one of kgray.
     """
     path = folder / schema.FILE
     with ExitStack() as stack:
@@ -53,8 +55,8 @@ def earlier_sqlite(folder: Path, *, alone: bool) -> Iterator[EarlierSqlite | Non
             return
         if version < OLDEST:
             raise StoreError(
-                f"{path} has schema {version}; kgray can upgrade data from schema {OLDEST} on: choose an empty "
-                f"data folder and add the episodes again"
+                f"{path} has schema {version}; kgray can upgrade data from schema {OLDEST} on: choose an "
+                f"empty data folder and add the episodes again"
             )
         if version > schema.VERSION:
             check_version(path, version, schema.VERSION)
@@ -76,7 +78,7 @@ def _connection(path: Path, *, alone: bool) -> apsw.Connection:
     except apsw.BusyError:
         connection.close()
         raise Locked(
-            f"another process has {path} open: end it (kgray serve, kgray mcp, kgray up), then run the upgrade again"
+            f"another process has {path} open: end it (kgray serve, kgray mcp, kgray up), then run it again"
         ) from None
     return connection
 
@@ -97,11 +99,17 @@ class EarlierSqlite(EarlierStore):
         self._columns: dict[str, set[str]] = {}
 
     def groups(self) -> list[OldGroup]:
-        asked = "SELECT no, name, last, last_recorded, removals FROM groups WHERE name IS NOT NULL ORDER BY name"
+        asked = (
+            "SELECT no, name, last, last_recorded, removals FROM groups WHERE name IS NOT NULL ORDER BY name"
+        )
         found = []
         for no, name, last, last_recorded, removals in self._all(asked):
             self._numbers[name] = no
-            found.append(OldGroup(name, GroupHead(named=True, last=last, last_recorded=last_recorded, removals=removals)))
+            found.append(
+                OldGroup(
+                    name, GroupHead(named=True, last=last, last_recorded=last_recorded, removals=removals)
+                )
+            )
         return found
 
     def rows(self, group: str, kind: OldKind) -> list[OldRow]:
@@ -142,15 +150,17 @@ class EarlierSqlite(EarlierStore):
     def _keep_removed(self, path: Path) -> None:
         """Take over removed groups: the hash of the name, the counters, and how the removal ended (R19)."""
         removed = "SELECT no, digest, last, last_recorded, removals FROM groups WHERE name IS NULL"
-        ended = "SELECT sequence, kind, payload, state, recorded_at, result FROM operations WHERE no = ? AND payload = '{}'"
+        columns = "sequence, kind, payload, state, recorded_at, result"
+        ended = f"SELECT {columns} FROM operations WHERE no = ? AND payload = '{{}}'"  # noqa: S608 - names
         with closing(apsw.Connection(str(path))) as new, new:
             for no, *head in self._all(removed):
-                new.execute("INSERT INTO groups (digest, last, last_recorded, removals) VALUES (?, ?, ?, ?)", head)
+                new.execute(
+                    "INSERT INTO groups (digest, last, last_recorded, removals) VALUES (?, ?, ?, ?)", head
+                )
                 own = new.last_insert_rowid()
                 rows = [(own, *row) for row in self._all(ended, (no,))]
                 new.executemany(
-                    "INSERT INTO operations (no, sequence, kind, payload, state, recorded_at, result) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    f"INSERT INTO operations (no, {columns}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
                     rows,
                 )
 
@@ -159,8 +169,8 @@ class EarlierSqlite(EarlierStore):
         with explained(path):
             _closed(beside / schema.FILE)
             self._copy_to(Path(self.kept))
-            # The log goes with the old file: it must not lie beside the new one. Out of a log's mode, its journal
-            # is in memory, for the file is about to lose its name.
+            # The write-ahead log of the old file must not lie beside the new one; a journal in memory leaves
+            # no file.
             if self._connection.pragma("journal_mode", "memory") != "memory":
                 raise Locked(f"another process has {path} open: end it, then run the upgrade again")
             (beside / schema.FILE).replace(path)
@@ -174,7 +184,10 @@ class EarlierSqlite(EarlierStore):
         new = kept.with_name(f"{kept.name}.new")
         new.unlink(missing_ok=True)
         os.close(locks.for_owner(str(new), os.O_CREAT | os.O_WRONLY))
-        with closing(apsw.Connection(str(new))) as copy, copy.backup("main", self._connection, "main") as backup:
+        with (
+            closing(apsw.Connection(str(new))) as copy,
+            copy.backup("main", self._connection, "main") as backup,
+        ):
             while not backup.done:
                 backup.step(10_000)
         with new.open("rb") as file:
