@@ -18,12 +18,12 @@ _SHOWN = 20  # rows that changed, for people
 def upgrade(call: Call, dry_run: bool) -> None:
     """Rewrite the store that an earlier version of kgray made, as this version stores it. No model is asked.
 
-    End every process that uses the store first. The log, the answers of models and the records are copied, and the
-    rest is derived anew and compared with what was stored. Readers see the earlier store, then the new one, never a
-    part. If it is interrupted, run it again.
+    End every process that uses the store first. The log, the answers of models and the records are copied;
+    the rest is derived anew and compared with the stored graph. Readers see the earlier store, then the new
+    one, never a part. If it is interrupted, run it again.
 
-    In a data folder the earlier file stays beside the new one. It still has texts that you remove later: delete it
-    when you do not need it any more.
+    In a data folder the earlier file stays beside the new one. It still has texts that you remove later:
+    delete it when you do not need it any more.
 
       kgray upgrade --data my-data --dry-run
       kgray upgrade --data my-data

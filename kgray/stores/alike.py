@@ -243,8 +243,8 @@ def check_version(where: object, stored: int, ours: int) -> None:
         raise StoreError(f"{where} was written by a newer {written}: upgrade kgray")
     if stored < ours:
         raise StoreError(
-            f"{where} was written by an earlier {written}: end what uses it, and run `kgray upgrade`, which asks "
-            f"no model; --dry-run says what it would do"
+            f"{where} was written by an earlier {written}: end what uses it, and run `kgray upgrade`, which "
+            f"asks no model; --dry-run says what it would do"
         )
 
 

@@ -107,8 +107,8 @@ class OldGroup(NamedTuple):
 class EarlierStore(Protocol):
     """A store of an earlier schema, which one process upgrades.
 
-    Its rows stay readable until `replace`. A process that is killed at any moment leaves the earlier store, or
-    a state from which the next upgrade goes on.
+    Its rows stay readable until `replace`. A process that is killed at any moment leaves the earlier store,
+    or a state from which the next upgrade goes on.
     """
 
     where: str

@@ -1,7 +1,7 @@
 """Turn the rows of an earlier version into the values of this one. No model is asked.
 
 row of version 0.1          becomes
-mention                     how it was resolved follows from its name and from the answers that were used (R14a)
+mention                     its name, and the answers that were used, say how it was resolved (R14a)
 evidence                    its direction follows from its ends (R17c); the reading says whether it is a field
 ruling of the ontology      a declaration, and one that the ontology lists the name
 ruling of a model           see `kgray.upgrade.rulings`
@@ -208,8 +208,8 @@ def _declared(
 ) -> list[Timed[Declaration]]:
     """Return the declarations that the rulings of the ontology are, and that it lists their names.
 
-    Version 0.1 recorded a pair of names in both directions; the ontology says which of the two is the main name.
-    A declaration outlives a retraction while a later episode is left (R26).
+    Version 0.1 recorded a pair of names in both directions; the ontology says which of them is the main
+    name. A declaration outlives a retraction while a later episode is left (R26).
     """
     live = [
         row.sequence for row in content.rows["episodes"] if row.state == COMMITTED and row.retired_at is None

@@ -3,7 +3,7 @@
 Version 0.1 asked a model about names: whether two mean the same, and how many objects one takes. One wrong
 answer changed every fact of a name. Now only the ontology speaks of names, and models of pairs of statements:
 
-    two names are the same or inverse    evidence of statements that showed as one attaches to the oldest of them
+    two names are the same or inverse    evidence of statements that showed as one attaches to the oldest
                                          (R17c); other statements show under their own name
     a ruling had ended a fact            a verdict on its statement and its rival, by the judge `upgrade`
 

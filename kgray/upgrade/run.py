@@ -36,8 +36,8 @@ class UpgradedGroup:
     """What became of a group.
 
     verdicts, attached  what rulings of models became: verdicts on pairs of statements, attached evidence
-    changed             facts and entities that differ from those that the earlier version had derived: of each
-                        its id, and the columns that differ, before and after (null: it is not there)
+    changed             facts and entities that differ from those that the earlier version had derived: the
+                        id of each, and the columns that differ, before and after (null: it is not there)
     """
 
     episodes: int
@@ -53,8 +53,8 @@ class Upgraded:
     """What an upgrade did, or would do.
 
     rows        written, by kind
-    verified    all rows were read back, and give the same graph now and at earlier moments; and no fact differs
-                in a group without rulings of models
+    verified    all rows were read back, and give the same graph now and at earlier moments; and no fact
+                differs in a group without rulings of models
     kept        where the earlier data are; "" = they are gone
     """
 

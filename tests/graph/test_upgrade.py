@@ -1,4 +1,4 @@
-"""Stores of earlier versions become this version's, without a model; `tests/data/version-*` has two of them."""
+"""Upgrades of stores that earlier versions made: `tests/data/version-*` has two of them."""
 
 from __future__ import annotations
 
@@ -36,20 +36,21 @@ from kgray.upgrade import upgrade
 from kgray.wiring import open_earlier
 from tests.neo4j_dump import database_dump
 from tests.neo4j_dump import load as load_dump
+from tests.neo4j_server import empty
 
 DATA = Path(__file__).parent.parent / "data"
 FIRST, SECOND = DATA / "version-0.1", DATA / "version-0.2"
 neo4j = pytest.mark.neo4j
-# What the rules of this version give otherwise than those of version 0.1: the sentences that are texts of facts
-# (R18a); what a model said of relation names (R17).
+# What the rules of this version give otherwise than those of version 0.1: sentences are texts of facts
+# (R18a), and no model speaks about relation names (R17).
 CHANGED = {"fact": {"text"}, "relation": {"judge", "cardinality", "same_as", "inverse_of"}}
-# Ends the command by force at its n-th call of a function of the stores; prints how many there were.
+# Ends the command by force at its n-th call of a function in these files; prints how many there were.
 KILLED = """
 import atexit, os, signal, sys
-limit, calls = int(sys.argv.pop(1)), 0
+files, limit, calls = sys.argv.pop(1), int(sys.argv.pop(1)), 0
 def count(frame, event, _):
     global calls
-    if event == "call" and "kgray/stores" in frame.f_code.co_filename:
+    if event == "call" and files in frame.f_code.co_filename:
         calls += 1
         if calls == limit:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -57,6 +58,14 @@ atexit.register(lambda: print(calls, file=sys.stderr))
 sys.setprofile(count)
 from kgray.cli import main
 main()
+"""
+
+# Has a file open until its standard input ends.
+READING = """
+import sqlite3, sys
+database = sqlite3.connect(sys.argv[1])
+print(database.execute("SELECT count(*) FROM groups").fetchone(), flush=True)
+sys.stdin.read()
 """
 
 
@@ -104,15 +113,24 @@ def upgraded(folder: Path, **how: Any) -> dict[str, Any]:
         return dict(upgrade(earlier, shipped(), **how))
 
 
-def kgray_run(*arguments: str, limit: int | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command, up to a number of calls of the stores."""
-    command = [sys.executable, "-c", KILLED, str(limit or 0), *arguments]
+def kgray_run(*arguments: str, files: str = "stores/sqlite", limit: int = 0) -> Any:
+    """Run the command, and end it by force at its n-th call of a function in these files; 0: never."""
+    command = [sys.executable, "-c", KILLED, files, str(limit), *arguments]
     others = {name: text for name, text in os.environ.items() if not name.startswith("KGRAY_")}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=others)
 
 
 def opened(folder: Path) -> kgray.Memory:
     return kgray.open(folder, create=False)
+
+
+def refused(folder: Path) -> bool:
+    """Whether a reader is told to upgrade the store; else it reads the new one."""
+    try:
+        opened(folder).close()
+    except StoreError as error:
+        return "run `kgray upgrade`" in str(error)
+    return False
 
 
 def lines_of(store: Store, group: str, moment: str = "now") -> list[str]:
@@ -216,7 +234,7 @@ def test_a_database_of_version_0_2_gives_the_same_hashes(on_neo4j):
 
 
 def test_the_earlier_file_is_kept_and_can_be_put_back(folder):
-    before = (folder / FILE).read_bytes()
+    before = shutil.copy(folder / FILE, folder.parent / "before")
 
     kept = Path(upgraded(folder)["kept"])
 
@@ -224,8 +242,7 @@ def test_the_earlier_file_is_kept_and_can_be_put_back(folder):
         FILE, f"{FILE}.made", f"{FILE}.schema-9",
     ]  # fmt: skip
     assert kept.stat().st_mode & 0o777 == 0o600
-    with closing(sqlite3.connect(kept)) as database, closing(sqlite3.connect(":memory:")) as then:
-        then.deserialize(before)
+    with closing(sqlite3.connect(kept)) as database, closing(sqlite3.connect(before)) as then:
         assert list(database.iterdump()) == list(then.iterdump())
         assert database.execute("PRAGMA user_version").fetchone() == (9,)
 
@@ -269,44 +286,50 @@ async def test_what_was_pending_is_committed_and_more_can_be_added(folder):
 
 def test_a_killed_upgrade_leaves_the_earlier_store_and_the_next_one_ends_it(folder, tmp_path):
     whole = kgray_run("upgrade", "--data", str(shutil.copytree(folder, tmp_path / "whole")), "--json")
-    calls, expected = int(whole.stderr.split()[-1]), json.loads(whole.stdout)
-    left = set()
-    for number in range(1, 9):
-        copy = shutil.copytree(folder, tmp_path / str(number))
-        killed = kgray_run("upgrade", "--data", str(copy), limit=calls * number // 9)
-        assert killed.returncode == -signal.SIGKILL
-        try:  # a reader finds either store, whole
-            opened(copy).close()
-            left.add("new")
-        except StoreError as error:
-            assert "run `kgray upgrade`" in str(error)
-            left.add("old")
-        done = kgray_run("upgrade", "--data", str(copy), "--json")
-        assert done.returncode == 0, done.stderr
-        if left == {"old"}:
-            assert json.loads(done.stdout)["groups"] == expected["groups"]
-        assert sorted(path.name for path in copy.iterdir()) == sorted(
-            p.name for p in (tmp_path / "whole").iterdir()
-        )
+    calls, found = int(whole.stderr.split()[-1]), set()
+    # The last ones: while the file is copied, renamed and closed.
+    for limit in (calls // 4, calls // 2, calls - 20, calls - 8, calls - 4, calls - 1):
+        copy = shutil.copytree(folder, tmp_path / str(limit))
+        assert kgray_run("upgrade", "--data", str(copy), limit=limit).returncode == -signal.SIGKILL
+
+        is_earlier = refused(copy)
+        found.add(is_earlier)
+        with open_earlier(settings_of(copy), copy, alone=True) as earlier:
+            assert (earlier is not None) == is_earlier
+            if earlier is not None:
+                assert upgrade(earlier, shipped())["groups"] == json.loads(whole.stdout)["groups"]
+        names = [sorted(path.name for path in each.iterdir()) for each in (copy, tmp_path / "whole")]
+        assert names[0] == names[1]
         check_first(copy, HASHES[FIRST.name]["sqlite"])
-    assert "old" in left
+    assert found == {True, False}
 
 
 @neo4j
-def test_an_upgrade_of_a_database_that_is_killed_again_and_again_goes_on(on_neo4j, neo4j_driver):
+def test_an_upgrade_of_a_database_that_is_killed_goes_on(on_neo4j, neo4j_driver):
+    """In each phase: while rows move, while groups are built, while the old rows go."""
     folder = on_neo4j(FIRST)
-    kills = 0
-    for limit in (600, 1_500, 3_000, 6_000, 12_000, 24_000, 0):
-        done = kgray_run("upgrade", "--data", str(folder), "--json", limit=limit)
-        if done.returncode == 0:
-            break
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        kills += 1
-        with pytest.raises(StoreError, match="run `kgray upgrade`"):
-            opened(folder)
-    assert kills > 2
-    assert [group["changed"] for group in json.loads(done.stdout)["groups"].values()] == [[], []]
-    check_first(folder, HASHES[FIRST.name]["neo4j"])
+
+    def run(*options: str, limit: int = 0) -> Any:
+        arguments = ("upgrade", "--data", str(folder), "--json", *options)
+        return kgray_run(*arguments, files="stores/neo4j/connection", limit=limit)
+
+    checking, whole = (int(run(*options).stderr.split()[-1]) for options in (["--dry-run"], []))
+    phases = []
+    for limits in ([whole - 6], [checking + 60, whole // 3, whole // 3]):
+        empty(neo4j_driver)
+        load_dump(neo4j_driver, (FIRST / "neo4j.jsonl.gz").read_bytes())
+        for limit in limits:
+            assert run(limit=limit).returncode == -signal.SIGKILL
+            meta = neo4j_driver.execute_query("MATCH (m:KgrayMeta) RETURN m.upgrading")
+            phases.append(meta.records[0][0])
+            assert refused(folder)
+        report = upgraded(folder)
+        assert {name: (g["facts"], g["changed"]) for name, g in report["groups"].items()} == {
+            "desk": (7, []),
+            "team": (19, []),
+        }
+        check_first(folder, HASHES[FIRST.name]["neo4j"])
+    assert set(phases) == {"moving", "building", "dropping"}
 
 
 def changed_folder(folder: Path, *statements: str) -> None:
@@ -343,16 +366,13 @@ def upgraded_copy(folder: Path, to: Path) -> Path:
     return copy
 
 
-def test_statements_that_a_model_called_the_same_become_one_and_others_keep_their_own_name(folder):
+def test_statements_that_a_model_called_the_same_become_one(folder):
     """Erin coaches Gil: of its own, as before the ruling that folded it into "Erin mentors Gil"."""
     own = statement_id("team", (11, 0))
     changed_folder(
         folder,
-        f"INSERT INTO births SELECT no, '{own}', 11, 0 FROM groups WHERE name = 'team'",
-        f"UPDATE evidence SET statement = '{own}' WHERE relation = 'COACHES'",
-        # "Alice knows" somebody, folded by a model into another name: it shows under its own name from now on.
-        "INSERT INTO rulings SELECT no, 8, 9, 'OWNS', 'pair', 'same_as', 'some-model', 'HOLDS', '', last_recorded, "
-        "NULL FROM groups WHERE name = 'team'",
+        f"INSERT INTO births SELECT no, '{own}', 11, 0 FROM groups WHERE name = 'team'",  # noqa: S608
+        f"UPDATE evidence SET statement = '{own}' WHERE relation = 'COACHES'",  # noqa: S608
     )
 
     report = upgraded(folder)
@@ -373,7 +393,8 @@ def test_a_fact_that_differs_without_a_ruling_is_reported(folder):
 
 def test_sequences_of_a_removed_group_are_not_used_again(folder):
     digest = hashlib.sha256(b"gone").hexdigest()
-    changed_folder(folder, f"INSERT INTO groups (digest, last, last_recorded) VALUES (x'{digest}', 7, 9)")
+    removed = f"INSERT INTO groups (digest, last, last_recorded) VALUES (x'{digest}', 7, 9)"  # noqa: S608
+    changed_folder(folder, removed)
 
     upgraded(folder)
 
@@ -382,10 +403,13 @@ def test_sequences_of_a_removed_group_are_not_used_again(folder):
 
 
 def test_a_folder_that_another_process_has_open_is_refused(folder):
-    with closing(sqlite3.connect(folder / FILE)) as database:
-        database.execute("SELECT count(*) FROM groups").fetchone()
-        with pytest.raises(Locked, match="another process has .* open: end it"):
+    command = [sys.executable, "-c", READING, folder / FILE]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        reader.stdout.readline()
+        with pytest.raises(Locked, match=r"another process has .* open: end it"):
             upgraded(folder)
+        reader.communicate("")
     assert upgraded(folder)["verified"]
 
 

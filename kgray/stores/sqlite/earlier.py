@@ -38,8 +38,8 @@ def earlier_sqlite(folder: Path, *, alone: bool) -> Iterator[EarlierSqlite | Non
 
     alone   keep every other process out
 
-    Raises Locked where one has the file open or ingests; NoStore; StoreError for a file that is newer, too old,
-    or not one of kgray.
+    Raises Locked where one has the file open or ingests; NoStore; StoreError for a file that is newer, too
+    old, or not one of kgray.
     """
     path = folder / schema.FILE
     with ExitStack() as stack:

@@ -1,8 +1,8 @@
 """Remake the data of an earlier version: `PYTHONPATH=. python tests/data/version-0.1/make.py CODE [FOLDER]`.
 
 CODE is a checkout of that version, whose command line runs the story below twice: in a data folder, and on a
-Neo4j server that is started for it. The tests' loader of dumps comes from the checkout around this file. FOLDER
-gets the files; the default is the folder of this file.
+Neo4j server that is started for it. The tests' loader of dumps comes from the checkout around this file.
+FOLDER gets the files; the default is the folder of this file.
 """
 
 from __future__ import annotations
