@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kgray import locks
 from kgray.errors import NoStore, SettingsError, StoreError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kgray.ontology import Ontology
     from kgray.ports import Answerer, Embedder, Extractor, Judge, Reranker, Store, Summarizer
     from kgray.prompting.prompts import PromptFiles, Prompts
+    from kgray.stores.earlier import EarlierStore
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,22 +134,8 @@ def open_store(
         )
     with needed_by('store.backend = "neo4j"', "neo4j"):
         from kgray.stores.neo4j import open_neo4j
-    require(settings, "store")
-    chosen = settings.store
-    if chosen.password is not None:
-        password = chosen.password.reveal()
-    elif chosen.password_file is not None:
-        password = _text_of("store.password_file", chosen.password_file).rstrip("\r\n")
-    else:
-        raise SettingsError(
-            'store.backend = "neo4j" needs the password: KGRAY_STORE_PASSWORD in the environment, or '
-            "store.password_file."
-        )
     store = open_neo4j(
-        uri=str(chosen.uri),
-        user=chosen.user or "neo4j",
-        password=password,
-        database=chosen.database,
+        **_login(settings),
         embedder=vectors[0],
         dimensions=vectors[1],
         folder=data,
@@ -161,6 +148,42 @@ def open_store(
             store.close()
             raise StoreError(f"{error.filename or data}: {error.strerror}") from None
     return store
+
+
+@contextmanager
+def open_earlier(settings: Settings, data: Path, *, alone: bool) -> Iterator[EarlierStore | None]:
+    """Open the store of an earlier version; None where it is of this one. alone: lock other processes out."""
+    if settings.store.backend == "sqlite":
+        from kgray.stores.sqlite.earlier import earlier_sqlite
+
+        with earlier_sqlite(data, alone=alone) as found:
+            yield found
+        return
+    with needed_by('store.backend = "neo4j"', "neo4j"):
+        from kgray.stores.neo4j.earlier import earlier_neo4j
+    with earlier_neo4j(alone=alone, **_login(settings)) as database:
+        yield database
+
+
+def _login(settings: Settings) -> dict[str, Any]:
+    """Return the arguments of `open_neo4j` that say which database it is, and who opens it."""
+    require(settings, "store")
+    chosen = settings.store
+    if chosen.password is not None:
+        password = chosen.password.reveal()
+    elif chosen.password_file is not None:
+        password = _text_of("store.password_file", chosen.password_file).rstrip("\r\n")
+    else:
+        raise SettingsError(
+            'store.backend = "neo4j" needs the password: KGRAY_STORE_PASSWORD in the environment, or '
+            "store.password_file."
+        )
+    return {
+        "uri": str(chosen.uri),
+        "user": chosen.user or "neo4j",
+        "password": password,
+        "database": chosen.database,
+    }
 
 
 @contextmanager

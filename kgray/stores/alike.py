@@ -237,11 +237,13 @@ def stale(where: object, newest: object, epoch: int | None) -> StaleWriter:
     return StaleWriter(f"{where} is at epoch {newest}, and {why}: nothing was changed; run it again")
 
 
-def check_version(where: object, stored: int, ours: int, *, empty: str) -> None:
-    """Raise StoreError for data of another schema; empty: what takes the place of older data."""
+def check_version(where: object, stored: int, ours: int) -> None:
+    """Raise StoreError for data of another schema."""
     written = f"kgray (schema {stored}; this one knows {ours})"
     if stored > ours:
         raise StoreError(f"{where} was written by a newer {written}: upgrade kgray")
     if stored < ours:
-        what_to_do = f"choose an empty {empty} and add the episodes again"
-        raise StoreError(f"{where} was written by an earlier {written}: {what_to_do}")
+        raise StoreError(
+            f"{where} was written by an earlier {written}: end what uses it, and run `kgray upgrade`, which "
+            f"asks no model; --dry-run says what it would do"
+        )

@@ -29,6 +29,7 @@ _CONNECT_S = 5.0
 _READ_S = 120.0  # for one statement; then the server ends it
 _WRITE_S = 300.0
 _HOLD_S = 240.0  # of locks: a write that waits for them must not be ended before
+_LOCK_S = 5.0  # for a lock of `Connection.locking`
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
 MAX_ROWS = 1_000  # an UNWIND: with vectors of 1,024 numbers 9 MB
 # The server plans a statement anew whenever its counts have changed, and PUT_PLAIN takes it 0.4 to 1.5 s:
@@ -125,6 +126,27 @@ class Connection:
                 yield running
         except (driver.DriverError, driver.Neo4jError) as error:
             raise error_of(error, self.where) from None
+
+    @contextmanager
+    def locking(self, statement: str, **values: Any) -> Iterator[bool]:  # noqa: ANN401 - as rows
+        """Hold the locks that a statement takes, in a transaction that changes nothing.
+
+        Yields False where another process holds them. The server frees them when a process dies.
+        """
+        with self._driver.session(database=self._database) as session:
+            try:  # it waits for locks without end, but for this limit of a transaction's time
+                with session.begin_transaction(timeout=_LOCK_S) as probing:
+                    self.run(probing, statement, **values)
+                    probing.rollback()
+            except (driver.DriverError, driver.Neo4jError) as error:
+                if "TransactionTimedOut" not in str(getattr(error, "code", "")):
+                    raise error_of(error, self.where) from None
+                yield False
+                return
+            with session.begin_transaction() as holding:
+                self.run(holding, statement, **values)
+                yield True
+                holding.rollback()
 
     def _patiently(self, attempt: Callable[[], T], patience_s: float | None = None) -> T:
         patience_s = self._patience_s if patience_s is None else patience_s

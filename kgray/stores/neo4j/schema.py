@@ -222,7 +222,7 @@ def prepare(db: Connection, *, embedder: str, dimensions: int, create: bool) -> 
     """
     meta = db.alone(cypher.META)
     if meta:
-        check_version(f"the store in {db.where}", meta[0][0], VERSION, empty="database")
+        check_version(f"the store in {db.where}", meta[0][0], VERSION)
     elif not (create and embedder):
         raise NoStore(f"there is no kgray store in {db.where}: run `kgray init`")
     if create:

@@ -28,15 +28,15 @@ def opened(
     """Return the path of the file, the embedder of its vectors, their width; raises as `open_sqlite` does."""
     path = folder / schema.FILE
     with explained(path):
-        if not _there(path):
+        if not is_there(path):
             if not (create and embedder):
                 raise NoStore(f"there is no kgray store in {folder}: run `kgray init --data {folder}`")
             _make(path, embedder, dimensions)
-        _check_header(path)
+        check_version(path, read_header(path), schema.VERSION)
         with closing(connect(path, patience_s=patience_s, cache_mb=2)) as connection:
             # The log may hold a newer header than the file.
             version = int(connection.pragma("user_version"))
-            check_version(path, version, schema.VERSION, empty="data folder")
+            check_version(path, version, schema.VERSION)
             rows: list[Any] = connection.execute("SELECT key, value FROM meta").fetchall()
         meta = dict(rows)
         _delete_replies(folder)
@@ -65,7 +65,7 @@ def _delete_replies(folder: Path) -> None:
                 file.unlink(missing_ok=True)
 
 
-def _there(path: Path) -> bool:
+def is_there(path: Path) -> bool:
     """Whether there is a store's file. Raises StoreError where there was one, and it is empty or gone."""
     size: int | None = None
     with suppress(FileNotFoundError, NotADirectoryError):
@@ -130,8 +130,10 @@ def put_in_place(made: Path, path: Path) -> bool:
     return True
 
 
-def _check_header(path: Path) -> None:
-    """Check the header's bytes: opening a foreign file with SQLite could already change it.
+def read_header(path: Path) -> int:
+    """Check the header's bytes, and return the schema's version.
+
+    Opening a foreign file with SQLite could already change it.
 
     They are read through SQLite's own file layer. To close a plain file would drop all locks that this
     process has on it, those of its connections too (POSIX): another process that closes the store would then
@@ -151,7 +153,7 @@ def _check_header(path: Path) -> None:
     page, pages, version, identity = struct.unpack_from(">16xH10xI28xI4xI", header)
     if identity != schema.APPLICATION_ID:
         raise StoreError(f"{path} is a database of another program: choose another data folder")
-    check_version(path, version, schema.VERSION, empty="data folder")
     log = path.with_name(path.name + "-wal")
     if (65536 if page == 1 else page) * pages > size and not (log.exists() and log.stat().st_size):
         raise StoreError(f"{path} is damaged: it was cut short; restore it from a copy")
+    return int(version)
