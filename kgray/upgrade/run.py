@@ -151,7 +151,7 @@ def _upgrade_group(
 def _changed(
     kind: kinds.Kind[Any],
     before: Iterable[OldRow],
-    found: Iterable[tuple[kinds.Kind, kinds.Row]],
+    found: Iterable[tuple[kinds.Kind[Any], kinds.Row]],
     ignored: Iterable[str] = (),
 ) -> list[dict[str, Any]]:
     """Return the derived rows of a kind that differ from those that the earlier version had stored."""
@@ -173,7 +173,7 @@ def _changed(
 
 
 def _write(
-    content: GroupContent, graph: GroupGraph, found: list[tuple[kinds.Kind, kinds.Row]], store: Store
+    content: GroupContent, graph: GroupGraph, found: list[tuple[kinds.Kind[Any], kinds.Row]], store: Store
 ) -> None:
     """Write a group, unless a run that was cut off did; read it back, and compare."""
     group, written = content.name, Sum(content.name, content.head)

@@ -24,10 +24,12 @@ import kgray
 from kgray.derivation import dump
 from kgray.derivation.stored import View, records_of
 from kgray.errors import Locked, NoStore, StoreError
-from kgray.kinds import ALL, OWN
+from kgray.kinds import ACCESS_KEYS, OWN, SCHEDULES
 from kgray.ledger import dumped_episodes
 from kgray.ontology import shipped
 from kgray.ports import Store
+from kgray.reads import JUDGED
+from kgray.record_rows import judgements
 from kgray.records import statement_id
 from kgray.settings import Settings, load
 from kgray.stores.sqlite.schema import FILE, VERSION
@@ -176,8 +178,8 @@ def check_first(folder: Path, moments: dict[str, dict[str, str]]) -> None:
                 new = lines_of(memory.store, group, moment)
                 assert sorted(map(repr, without_changed(new))) == sorted(map(repr, without_changed(old)))
         assert memory.store.heads([OWN])[OWN].last == 2
-        (schedule,) = memory.store.rows(ALL["schedules"], OWN)
-        (key,) = memory.store.rows(ALL["access_keys"], OWN)
+        (schedule,) = memory.store.rows(SCHEDULES.all, OWN)
+        (key,) = memory.store.rows(ACCESS_KEYS.all, OWN)
     assert (schedule[0], schedule[1], schedule[2]) == ("nightly", "0 3 * * *", "Europe/Berlin")
     assert key[3:5] == (("team",), ("read",))
 
@@ -276,12 +278,13 @@ async def test_what_was_pending_is_committed_and_more_can_be_added(folder):
         await memory.ingest()
         counts = await memory.status(group="team")
         [facts] = [await memory.history("Alice Nguyen", group="team")]
-        declared = [row for row in memory.store.rows(ALL["declarations"], "team") if row[0] > 27]
+        judged = [judgements(row.judged) for row in memory.store.rows(JUDGED, "team")]
+        declared = [one for each in judged for one, _ in each.declarations if one.sequence > 27]
 
     assert (counts["team"].accepted, counts["team"].failed) == (0, 2)
     assert "Oslo" in {fact.target for fact in facts.facts}
     # What the ontology of version 0.1 had declared is not declared again.
-    assert not [row for row in declared if row[2] in ("WORKS_AT", "LIVES_IN", "LIKES")]
+    assert not [one for one in declared if one.name in ("WORKS_AT", "LIVES_IN", "LIKES")]
 
 
 def test_a_killed_upgrade_leaves_the_earlier_store_and_the_next_one_ends_it(folder, tmp_path):

@@ -155,7 +155,9 @@ class EarlierSqlite(EarlierStore):
         with closing(apsw.Connection(str(path))) as new, new:
             for no, *head in self._all(removed):
                 new.execute(
-                    "INSERT INTO groups (digest, last, last_recorded, removals) VALUES (?, ?, ?, ?)", head
+                    # Its slot follows from its name, which is not known before it is used again.
+                    "INSERT INTO groups (digest, slot, last, last_recorded, removals) VALUES (?, 0, ?, ?, ?)",
+                    head,
                 )
                 own = new.last_insert_rowid()
                 rows = [(own, *row) for row in self._all(ended, (no,))]

@@ -125,8 +125,8 @@ NAME_GROUP = "UPDATE groups SET name = ?, digest = ?, slot = ? WHERE no = ?"
 GROUP_BY_DIGEST = "SELECT no, name, last, last_recorded, removals FROM groups WHERE digest = ?"
 # NULL <> is NULL: no row of a removed group either.
 GROUPS = f"SELECT name, last, last_recorded, removals FROM groups WHERE name <> '{kinds.OWN}' ORDER BY name"
-# (name, last, last_recorded, removals, no).
-SET_HEAD = "UPDATE groups SET name = ?, last = ?, last_recorded = ?, removals = ? WHERE no = ?"
+# (name, slot, last, last_recorded, removals, no).
+SET_HEAD = "UPDATE groups SET name = ?, slot = ?, last = ?, last_recorded = ?, removals = ? WHERE no = ?"
 
 # (no, sequence): the ledgers that have the entry, its state there, and when it ended.
 STATES = (

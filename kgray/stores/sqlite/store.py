@@ -308,7 +308,8 @@ class RowWriter(Transaction[KnownGroup]):
 
     def keep(self, groups: Iterable[KnownGroup]) -> None:
         for group in groups:
-            values = (group.asked if group.named else None, group.last, group.last_recorded, group.removals)
+            name = group.asked if group.named else None
+            values = (name, slot_of(group.asked), group.last, group.last_recorded, group.removals)
             self.connection.execute(sql.SET_HEAD, (*values, self._no(group.asked)))
             if group.appended:
                 self.connection.execute(sql.NOTE_WAITING, (times.now(), group.no))
