@@ -60,7 +60,7 @@ queries = st.one_of(
     st.text(max_size=40),
 )
 ALLOWED = {
-    "KgrayMeta", "KgrayShard", "KgrayGroup", "KgrayCall", "Value", "Episodic",
+    "KgrayMeta", "KgrayShard", "KgraySlot", "KgrayGroup", "KgrayCall", "Value", "Episodic",
     *(stored.label for stored in STORED.values()),
 }  # fmt: skip
 

@@ -56,45 +56,45 @@ class BatchWriter(Transaction[LockedGroup]):
         if groups:
             self._db.run(self._running, cypher.SETTLE, ids=list(map(group_key, groups)))
 
-    def write(self, found: FoldedBatch) -> None:
+    def write(self, batch: FoldedBatch) -> None:
         for kind in reversed(kinds.KINDS):
             if kind not in (kinds.ENTITIES, kinds.FACTS):
-                self._drop(kind, found.drops[kind])
+                self._drop(kind, batch.drops[kind])
         for kind, statement in statements.PATCH.items():
             if kind is not kinds.EPISODES:
-                self._send(statement, _patches(found, kind))
-        facts = list(map(_seen_fact, _values(found, kinds.FACTS)))
-        edges = _entity_edges(facts)
-        nodes = {kind.name: _values(found, kind) for kind in statements.NODES}
-        nodes[kinds.EPISODES.name] = [_seen_episode(row, edges) for row in nodes[kinds.EPISODES.name]]
-        nodes["patches"] = _patches(found, kinds.EPISODES)
-        nodes["gone"] = _keys(kinds.FACTS, {**found.drops[kinds.FACTS], **found.puts[kinds.FACTS]})
-        ends = {
+                self._send(statement, _patches(batch, kind))
+        facts = list(map(_graphiti_fact, _values(batch, kinds.FACTS)))
+        facts_of = _entity_edges(facts)
+        nodes = {kind.name: _values(batch, kind) for kind in statements.NODES}
+        nodes[kinds.EPISODES.name] = [_graphiti_episode(row, facts_of) for row in nodes[kinds.EPISODES.name]]
+        nodes["patches"] = _patches(batch, kinds.EPISODES)
+        nodes["gone"] = _keys(kinds.FACTS, {**batch.drops[kinds.FACTS], **batch.puts[kinds.FACTS]})
+        edges = {
             "relations": [row for row in facts if row["target"] is not None],
             "attributes": [row for row in facts if row["target"] is None],
-            "mentions": _values(found, kinds.MENTIONS),
+            "mentions": _values(batch, kinds.MENTIONS),
         }
-        is_small = max(map(len, (*nodes.values(), *ends.values()))) <= MAX_ROWS
-        made, mentions = set[str](), 0
-        # Where there are too many, all nodes go before what lies between them.
-        for portion in _portions({**nodes, **ends}) if is_small else (*_portions(nodes), *_portions(ends)):
+        is_small = max(map(len, (*nodes.values(), *edges.values()))) <= MAX_ROWS
+        stored, mentions = set[str](), 0
+        # If there are too many for one portion, all nodes go before all relationships.
+        for portion in _portions({**nodes, **edges}) if is_small else (*_portions(nodes), *_portions(edges)):
             ((ids, count),) = self._db.run(self._running, PLANNED_ONCE + cypher.WRITE, rows=portion)
-            made.update(ids)
+            stored.update(ids)
             mentions += count
-        if lost := [row for row in facts if row["uuid"] not in made]:
-            named = sorted({str(row[end]) for row in lost for end in ("source", "target") if row[end]})
+        if lost := [row for row in facts if row["uuid"] not in stored]:
+            ends = sorted({str(row[end]) for row in lost for end in ("source", "target") if row[end]})
             raise Unwritable(
                 f"{len(lost)} of {len(facts)} facts end at an entity that is not stored "
-                f"({', '.join(named[:4])}): nothing was changed"
+                f"({', '.join(ends[:4])}): nothing was changed"
             )
-        if missed := len(ends["mentions"]) - mentions:
+        if missed := len(edges["mentions"]) - mentions:
             raise Unwritable(f"{missed} mentions are of an entity that is not stored: nothing was changed")
-        self._drop(kinds.ENTITIES, found.drops[kinds.ENTITIES])
+        self._drop(kinds.ENTITIES, batch.drops[kinds.ENTITIES])
 
-    def copy(self, found: FoldedBatch) -> None:
+    def copy(self, batch: FoldedBatch) -> None:
         """Write a portion of a copy, whose facts come after their episodes."""
-        self.write(found)
-        edges = sorted(_entity_edges(_values(found, kinds.FACTS)).items())
+        self.write(batch)
+        edges = sorted(_entity_edges(_values(batch, kinds.FACTS)).items())
         self._send(cypher.ADD_EDGES, ({"group_id": g, "uuid": id_, "edges": ids} for (g, id_), ids in edges))
 
     def _send(self, statement: str, rows: Iterable[Values]) -> list[Fetched]:
@@ -115,42 +115,43 @@ def _keys(kind: Kind[Any], names: Iterable[RowName]) -> list[Values]:
     return [STORED[kind].key_values(*name) for name in sorted(names)]
 
 
-def _patches(found: FoldedBatch, kind: Kind[Any]) -> list[Values]:
+def _patches(batch: FoldedBatch, kind: Kind[Any]) -> list[Values]:
     of = STORED[kind]
     return [
         of.key_values(*name) | {"put": {of.property_of(column): value for column, value in new.items()}}
-        for name, new in sorted(found.patches[kind].items())
+        for name, new in sorted(batch.patches[kind].items())
     ]
 
 
-def _values(found: FoldedBatch, kind: Kind[Any]) -> list[Values]:
-    ordered = sorted(found.puts[kind].items())  # names differ, so nothing else is compared
+def _values(batch: FoldedBatch, kind: Kind[Any]) -> list[Values]:
+    ordered = sorted(batch.puts[kind].items())  # names differ, so nothing else is compared
     return [STORED[kind].row_values(group, row) for (group, _), row in ordered]
 
 
 def _entity_edges(facts: Iterable[Values]) -> dict[tuple[str, str], list[str]]:
     """Return the ids of facts, in their order, by the group and id of each episode that they name."""
-    edges: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    ids: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for fact in facts:
         for episode in fact["episodes"]:
-            edges[fact["group_id"], episode].append(fact["uuid"])
-    return edges
+            ids[fact["group_id"], episode].append(fact["uuid"])
+    return ids
 
 
-def _seen_episode(put: Values, edges: Mapping[tuple[str, str], list[str]]) -> Values:
-    """Return the properties of an episode with those that Graphiti's readers find on a committed one."""
+def _graphiti_episode(put: Values, facts_of: Mapping[tuple[str, str], list[str]]) -> Values:
+    """Return the properties of an episode; a committed one has those of Graphiti too."""
     if put["state"] != COMMITTED:
         return put
     return put | {
         "name": put["client_id"] or put["uuid"],
-        "source": "json" if put["kind"] == "triples" else put["kind"],  # kgray's own kind stands beside it
+        "source": "json" if put["kind"] == "triples" else put["kind"],  # `kind` keeps ours
         "valid_at": times.to_datetime(put["said"]),
         "created_at": None if put["ended_at"] is None else times.to_datetime(put["ended_at"]),
-        "entity_edges": edges.get((put["group_id"], put["uuid"]), []),
+        "entity_edges": facts_of.get((put["group_id"], put["uuid"]), []),
     }
 
 
-def _seen_fact(put: Values) -> Values:
+def _graphiti_fact(put: Values) -> Values:
+    """Return the properties of a fact with the datetimes of Graphiti."""
     for theirs in ("created_at", "valid_at", "invalid_at", "expired_at"):
         instant = put[theirs.removesuffix("_at")]
         put[theirs] = None if instant is None else times.to_datetime(instant)

@@ -160,19 +160,23 @@ def read_rows(ask: Ask, read: Read[R], named: Named, values: Sequence[Any]) -> I
     if read.by is None:
         yield from _scanned(ask, read, named, values)
         return
-    asked = _storable(values)
-    for start in range(0, len(asked), MAX_ROWS):
-        ((found,),) = ask(OF_READ[read], values=asked[start : start + MAX_ROWS], **named)
-        # They begin with the index of a value; then in the kind's order.
-        found.sort(key=lambda row: (row[0], *row[1 + len(read.columns) :]))
-        yield from _rows(read, found, first=1)
+    lookups = _storable(values)
+    for start in range(0, len(lookups), MAX_ROWS):
+        ((rows,),) = ask(OF_READ[read], values=lookups[start : start + MAX_ROWS], **named)
+        _sort(read, rows)
+        yield from _rows(read, rows, first=1)
 
 
 def rows_everywhere(ask: Ask, read: Read[R], values: Sequence[Any]) -> Iterator[tuple[str, R]]:
     """Return (group, row) of one of `reads.EVERYWHERE`, of all groups by name."""
-    ((found,),) = ask(EVERYWHERE[read], values=_storable(values))
-    found.sort(key=lambda row: (row[0], *row[1 + len(read.columns) :]))
-    return zip([row[0] for row in found], _rows(read, found, first=1), strict=True)
+    ((rows,),) = ask(EVERYWHERE[read], values=_storable(values))
+    _sort(read, rows)
+    return zip([row[0] for row in rows], _rows(read, rows, first=1), strict=True)
+
+
+def _sort(read: Read[Any], rows: list[list[Any]]) -> None:
+    """Sort rows by their first item, the index of a value or a group, then by the kind's key."""
+    rows.sort(key=lambda row: (row[0], *row[1 + len(read.columns) :]))
 
 
 def _storable(values: Sequence[Any]) -> list[Any]:
@@ -190,16 +194,16 @@ def _scanned(ask: Ask, read: Read[R], named: Named, since: Sequence[Any]) -> Ite
             yield from _rows(read, page, first=0)
 
 
-_MADE: Mapping[str, Callable[[Any], Any]] = {"texts": tuple, "bytes": bytes}
+_CONVERTERS: Mapping[str, Callable[[Any], Any]] = {"texts": tuple, "bytes": bytes}
 
 
-def _rows(read: Read[R], found: Iterable[list[Any]], *, first: int) -> Iterator[R]:
+def _rows(read: Read[R], rows: Iterable[list[Any]], *, first: int) -> Iterator[R]:
     """Yield rows with the types that Neo4j lacks. first: where the columns begin."""
     types = [(n, read.kind.types[name]) for n, name in enumerate(read.columns, first)]
-    changed = [(n, _MADE[of]) for n, of in types if of in _MADE]
+    converted = [(n, _CONVERTERS[of]) for n, of in types if of in _CONVERTERS]
     last = first + len(read.columns)
-    for row in found:
-        for place, convert in changed:
+    for row in rows:
+        for place, convert in converted:
             row[place] = None if row[place] is None else convert(row[place])
         yield read.make(row[first:last])
 

@@ -218,10 +218,10 @@ class Neo4jStore(Store):
         own({"clearing": EVERY_SEQUENCE, **counters})
         try:
             for kind, portion in portions(rows, _PORTION_ROWS):
-                found = FoldedBatch()
+                batch = FoldedBatch()
                 for row in portion:
-                    found.put(kind, group, row)
-                own({}, partial(BatchWriter.copy, found=found))
+                    batch.put(kind, group, row)
+                own({}, partial(BatchWriter.copy, batch=batch))
             self._adopting[group] = token
             verify()
             own({"named": True, "adopting": None, "clearing": None})
