@@ -1,8 +1,8 @@
 """What a run has decided and not yet written: sent in batches, several side by side where that pays.
 
 The writes of one group go one batch after the other, in the order in which they were posted; those of
-different groups may overlap, in as many lanes as the store has. While the batch of a group is on its way, its
-new writes wait for a later one: the slower the store, the more episodes share a transaction.
+different groups may overlap, in as many lanes as the store has, where there are enough of them. While batches
+are on their way, new writes wait for a later one: the slower the store, the more share a transaction.
 
 Extractions and answers are posted before the commits that use them, so no batch holds a commit whose journal
 is lost. What is lost with the process was not acknowledged: it is asked and decided again (R21).
@@ -35,9 +35,14 @@ class BatchSize:
     """How many writes go together: more while that makes each cheaper, fewer where a batch takes too long."""
 
     def __init__(self, proposed: int) -> None:
-        self.most = proposed
+        self.most = self._proposed = proposed
         self._bounds = max(1, round(_LEAST * proposed)), round(_MOST * proposed)
         self._each: dict[int, float] = {}  # size -> seconds a write, of full batches, the latest count most
+
+    @property
+    def whole(self) -> int:
+        """How many writes are worth a transaction beside another one."""
+        return min(self.most, self._proposed)
 
     def note(self, writes: int, seconds: float) -> None:
         """Note how long a batch took; one that was not full says nothing of another size."""
@@ -157,11 +162,14 @@ class Outbox:
             task.add_done_callback(self._sent_one)
 
     def _next(self) -> list[_Posted]:
+        """Take the next batch; beside another one only a whole one: two halves cost a server more."""
         busy = {one.change.group for sent in self._sent.values() for one in sent}
         taken, left = list[_Posted](), deque[_Posted]()
         for one in self._waiting:
             is_free = len(taken) < self._size.most and one.change.group not in busy
             (taken if is_free else left).append(one)
+        if self._sent and len(taken) < self._size.whole:
+            return []
         self._waiting = left
         return taken
 
