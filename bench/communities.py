@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.tables import Column, aligned
-from kgray.communities.found import HOLDS, WEIGHTS, Found, Run, Snapshot, communities
+from kgray.communities.found import HOLDS, WEIGHTS, Found, Snapshot, communities
 from kgray.communities.partition import NOBODY, Graph, Ints, cap_for, from_arrays, levels_of, partition
 from kgray.communities.texts import Kept, Text, request_of
 from kgray.errors import Cost
 from kgray.graph import Community, Entity, Fact
+from kgray.kinds import CommunityRunRow
 from kgray.ports import SummaryRequest
 from kgray.prompting.prompts import load
 from kgray.settings import Settings
@@ -198,7 +199,10 @@ def grow(nodes: int, mu: float, seed: int, share: float) -> Grown:
     inputs = {one.id: request_of(before, one, texts, (), load).data for level in found for one in level}
     same = {one.id: set(one.members) for level in found for one in level}
     listed = [_listed(one) for level in found for one in level]
-    parent = Run(1, 1, _FIRST, _FIRST, True, nodes, nodes, "")
+    parent = CommunityRunRow(
+        run=1, watermark=1, recorded_at=_FIRST, made_at=_FIRST, cold=True, entities=nodes,
+        cold_entities=nodes, writer="",
+    )  # fmt: skip
     after = replace(_snapshot(whole, late, _SECOND), parent=parent, listed=listed)
     started = time.process_time()
     now = communities(after, cold=False)

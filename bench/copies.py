@@ -15,16 +15,23 @@ import numpy as np
 from bench.world import WorldEpisode
 from bench.world.growing import growing
 from kgray import kinds
-from kgray.kinds import ALL, Kind, Row
+from kgray.kinds import EpisodeRow, Kind, RecordRow, Row
 from kgray.ports import GroupHead, Store
+from kgray.reads import PackedRow
+from kgray.record_rows import (
+    EntryRecords,
+    TextVector,
+    UnpackedRecords,
+    name_vectors,
+    search_columns,
+    vector_at,
+)
 from kgray.times import SECOND, now
 
 COPIES = 16
-_KINDS = tuple(
-    kinds.BY_NAME[name]
-    for name in "episodes births mentions evidence names name_vectors statement_vectors episode_vectors "
-    "entities shown_entities facts".split()
-)
+_KINDS: tuple[Kind[Any], ...] = (
+    kinds.EPISODES, kinds.RECORDS, kinds.ENTITIES, kinds.MENTIONS, kinds.FACTS,
+)  # fmt: skip
 _PLACES = frozenset({"sequence", "born_sequence"})
 _INSTANTS = frozenset(
     "reference_time ended_at created_at expired_at valid_at invalid_at valid_from valid_to".split()
@@ -44,9 +51,9 @@ def telling_one(group: str, count: int) -> Iterator[WorldEpisode]:
 
 def put_copies(source: Store, base: str, targets: Sequence[Store], group: str, copies: int = COPIES) -> None:
     """Put the rows of a group so many times, as one group, into stores that are held for writing."""
-    rows = {kind: list(source.rows(ALL[kind.name], base)) for kind in _KINDS}
+    rows: dict[Kind[Any], list[Any]] = {kind: list(source.rows(kind.all, base)) for kind in _KINDS}
     head = source.heads([base])[base]
-    copied = _Copies(rows, head, copies)
+    copied = _Copies(rows, head, copies, source.dimensions)
     for target in targets:
         target.adopt(group, copied.head, copied.rows(), lambda: None)
 
@@ -55,63 +62,125 @@ def put_copies(source: Store, base: str, targets: Sequence[Store], group: str, c
 class _Copies:
     """The rows of a group, and how its copies differ."""
 
-    _of: dict[Kind, list[Row]]
+    _of: dict[Kind[Any], list[Any]]
     _base: GroupHead
     _count: int
+    _dimensions: int
 
     @property
     def head(self) -> GroupHead:
         """The counters of all copies together."""
         return replace(self._base, last=self._base.last * self._count)
 
-    def rows(self) -> Iterator[tuple[Kind, Row]]:
-        """Yield the rows, kind by kind, each kind in the order of its key or, where it has one, its place."""
-        names = {word for row in self._of[kinds.NAMES] for word in _WORD.findall(row[1])}
+    def rows(self) -> Iterator[tuple[Kind[Any], Row]]:
+        """Yield the rows, kind by kind, each kind in the order of its key."""
+        entities = self._of[kinds.ENTITIES]
+        names = {
+            word for row in entities for name in (row.name, *row.aliases) for word in _WORD.findall(name)
+        }
         renamed = names | {word.casefold() for word in names}
-        dates = [row[5] for row in self._of[kinds.EPISODES]]
+        dates = [row.reference_time for row in self._of[kinds.EPISODES]]
         span, late = max(dates) - min(dates) + 86_400 * SECOND, max(0, max(dates) - now())
+        copies = [
+            _Copy(number, self._base.last, late + span * (self._count - 1 - number), renamed)
+            for number in range(self._count)
+        ]
+        texts = {row.sequence: row for row in self._of[kinds.EPISODES]}
         for kind, rows in self._of.items():
-            for number in range(self._count):
-                change = _changed(
-                    kind, number, self._base.last, late + span * (self._count - 1 - number), renamed
+            for copy in copies:
+                for row in rows:
+                    if kind is kinds.RECORDS:
+                        yield kind, copy.records(row, texts[row.sequence], self._dimensions)
+                    else:
+                        yield kind, copy.row(kind, row)
+
+
+class _Copy:
+    """One copy: its rows have other ids, names, sequences, vectors and times than those of the group."""
+
+    def __init__(self, number: int, sequences: int, back: int, renamed: set[str]) -> None:
+        """Make the copy with this number, from 0. sequences: of the group; back: how much earlier it is."""
+        self._offset, self._back, self._renamed = number * sequences, back, renamed
+        self._mask = 0x9E37_79B9_7F4A_7C15 * number
+        self._random = np.random.default_rng(number)
+        self._suffix = "bcdfghjklmnpqrst"[number % 16] + "aeiou"[number // 16 % 5]
+        self._identity = cache(lambda text: str(UUID(int=UUID(text).int ^ self._mask)))
+        self._changes: dict[Kind[Any], list[Callable[[Any], Any] | None]] = {}
+
+    def row(self, kind: Kind[Any], row: Row) -> Row:
+        """Return the row of the copy."""
+        if kind not in self._changes:
+            by_type: dict[str, Callable[[Any], Any]] = {
+                "text": self._text,
+                "texts": lambda values: tuple(map(self._text, values)),
+            }
+            by_name: dict[str, Callable[[Any], Any] | None] = {
+                **dict.fromkeys(_PLACES, lambda value: value + self._offset),
+                **dict.fromkeys(_INSTANTS, self._moved),
+                **({} if kind is kinds.FACTS else dict.fromkeys(_KEPT)),
+                "client_id": lambda value: f"{value}{self._suffix}",
+            }
+            self._changes[kind] = [by_name.get(one.name, by_type.get(one.type)) for one in kind.columns]
+        changed: Row = kind.row(
+            *(
+                value if value is None or change is None else change(value)
+                for value, change in zip(row, self._changes[kind], strict=True)
+            )
+        )
+        return changed
+
+    def records(self, row: RecordRow, episode: EpisodeRow, dimensions: int) -> RecordRow:
+        """Return the record row of the copy; without declarations and verdicts."""
+        stored = UnpackedRecords()
+        stored.take([PackedRow(row.sequence, row.packed)], {})
+        columns = search_columns(row.search)
+        vectors = [vector_at(row.vectors, n, dimensions) for n in range(len(columns.statements) + 1)]
+        sequence, identity = row.sequence + self._offset, self._identity
+        texts = " ".join(filter(None, (episode.speaker, episode.text)))
+        return EntryRecords(
+            sequence=sequence,
+            recorded_at=self._moved(columns.recorded_at),
+            mentions=[
+                replace(
+                    one, sequence=sequence, surface=self._text(one.surface), entity=identity(one.entity),
+                    sentence=self._text(one.sentence),
                 )
-                yield from ((kind, change(row)) for row in rows)
+                for one in stored.mentions
+            ],
+            evidence=[
+                replace(
+                    one, sequence=sequence, statement=identity(one.statement), text=self._text(one.text),
+                    valid_from=self._moved(one.valid_from), valid_to=self._moved(one.valid_to),
+                )
+                for one in stored.evidence
+            ],
+            births={identity(id_): (at + self._offset, n) for id_, (at, n) in stored.births.items()},
+            names=[
+                one._replace(
+                    entity=identity(one.entity), surface=self._text(one.surface),
+                    sequence=one.sequence + self._offset, vector=self._noisy(one.vector),
+                )
+                for one in name_vectors(row.names)
+            ],
+            statements={
+                identity(id_): TextVector(self._noisy(vector), weights)
+                for (id_, weights, _), vector in zip(columns.statements, vectors, strict=False)
+            },
+            text=self._text(texts),
+            vector=TextVector(self._noisy(vectors[-1])),
+        ).row()  # fmt: skip
 
+    def _moved(self, at: Any) -> Any:  # noqa: ANN401 - an instant or None
+        return at and at - self._back
 
-def _changed(kind: Kind, number: int, sequences: int, back: int, renamed: set[str]) -> Callable[[Row], Row]:
-    """Return what makes the row of a copy from that of the group."""
-    random = np.random.default_rng(number)
-    suffix = "bcdfghjklmnpqrst"[number % 16] + "aeiou"[number // 16 % 5]
+    def _text(self, value: str) -> str:
+        return self._identity(value) if _UUID.fullmatch(value) else _WORD.sub(self._word, value)
 
-    @cache
-    def identity(text: str) -> str:
-        return str(UUID(int=UUID(text).int ^ (0x9E37_79B9_7F4A_7C15 * number)))
+    def _word(self, match: re.Match[str]) -> str:
+        return match[0] + self._suffix if match[0] in self._renamed else match[0]
 
-    def word(match: re.Match[str]) -> str:
-        return match[0] + suffix if match[0] in renamed else match[0]
-
-    def text(value: str) -> str:
-        return identity(value) if _UUID.fullmatch(value) else _WORD.sub(word, value)
-
-    def vector(value: bytes) -> bytes:
+    def _noisy(self, value: bytes) -> bytes:
         given = np.frombuffer(value, "<f4")
-        noise = random.standard_normal(len(given), np.float32)
+        noise = self._random.standard_normal(len(given), np.float32)
         mixed = given + _NOISE * noise / np.linalg.norm(noise)
         return np.asarray(mixed / np.linalg.norm(mixed), "<f4").tobytes()
-
-    by_type: dict[str, Callable[[Any], Any]] = {
-        "text": text,
-        "texts": lambda values: tuple(map(text, values)),
-        "vector": vector,
-    }
-    by_name: dict[str, Callable[[Any], Any] | None] = {
-        **dict.fromkeys(_PLACES, lambda value: value + number * sequences),
-        **dict.fromkeys(_INSTANTS, lambda value: value - back),
-        **({} if kind is kinds.FACTS else dict.fromkeys(_KEPT)),
-        "client_id": lambda value: f"{value}{suffix}",
-    }
-    changes = [by_name.get(column.name, by_type.get(column.type)) for column in kind.columns]
-    return lambda row: tuple(
-        value if value is None or change is None else change(value)
-        for value, change in zip(row, changes, strict=True)
-    )

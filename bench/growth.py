@@ -29,7 +29,8 @@ from kgray.ports import Embedder, ExtractionRequest, RowChanges, Store, Vector
 from kgray.prompting.replies import parse_extraction
 from kgray.records import Draft, Episode, Extraction
 from kgray.search import Searcher
-from kgray.search.index import STATEMENT_VECTORS, Indexes
+from kgray.search.index import Indexes
+from kgray.search.loading import read_text_vectors
 
 _BATCH = 256
 RUNNER = asyncio.Runner()
@@ -139,7 +140,7 @@ class GrowingStore:
         difference = state.commit(change, recorded_at)
         if difference is None:
             raise RuntimeError("the generated group never folds relation names")
-        commit = committed(change, difference, recorded_at)
+        commit = committed(change, difference, recorded_at, state.graph.births)
         costs.commit.append(time.process_time() - start)
         costs.rows += _rows(change) + len(difference.facts) + len(difference.entities)
         self.statements[episode.group].update((id_, said.vector) for id_, said in change.statement_vectors)
@@ -162,7 +163,7 @@ class GrowingStore:
         limit = min(limit, len(statements))
         matrix = np.asarray(list(statements.values()), np.float32)
 
-        exact = STATEMENT_VECTORS.exact(self.store, group)
+        exact = read_text_vectors(self.store, group)
         found = 0
         with Indexes(self.store, self.embedder.dimensions).of(group) as index:
             held = index.pieces.vectors

@@ -127,5 +127,5 @@ async def decided_change(parts: Parts, read: ReadEpisode, state: GroupState, out
         return (await journaled(parts, outbox, request, parts.judge.key(request)))[0]
 
     embed = partial(embedded, parts.embedder)
-    look_up = partial(statement_vectors, parts.store, read.episode.group)
+    look_up = partial(statement_vectors, parts.store, state)
     return (await settle(read, parts, attempt=attempt, embed=embed, look_up=look_up, ask=ask))[0]

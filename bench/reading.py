@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from kgray.derivation.stored import View, records_of
 from kgray.graph import Fact
-from kgray.kinds import ALL, EXTRACTIONS
+from kgray.kinds import EXTRACTIONS
 from kgray.ledger import dumped_episodes
 from kgray.memory import Memory
 from kgray.ports import Store
@@ -53,7 +53,7 @@ def model_use(store: Store) -> ModelUse:
 def extraction_tokens(store: Store) -> Iterator[int]:
     """Yield the completion tokens of each episode's extraction."""
     for group in store.heads():
-        for row in store.rows(ALL[EXTRACTIONS.name], group):
+        for row in store.rows(EXTRACTIONS.all, group):
             yield extraction(row).completion_tokens
 
 

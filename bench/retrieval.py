@@ -50,7 +50,9 @@ _INGESTING = (
     "stores",
     "timeline",
     "kinds.py",
+    "reads.py",
     "rows.py",
+    "record_rows.py",
     "records.py",
 )
 

@@ -25,7 +25,7 @@ from bench.tables import Column, aligned
 from kgray import times
 from kgray.backends.hashing import HashingEmbedder
 from kgray.errors import KgrayError
-from kgray.kinds import ALL
+from kgray.kinds import FACTS
 from kgray.ports import Store
 from kgray.search import Query, Searcher, context
 from kgray.wiring import open_store
@@ -117,7 +117,7 @@ def _opened(place: EmptyStore, *, create: bool = False) -> Iterator[Store]:
 
 def _texts(store: Store, group: str) -> list[str]:
     """Return questions in the words of facts, from the first to the last."""
-    texts = sorted({row[4] for row in store.rows(ALL["facts"], group)})
+    texts = sorted({row.text for row in store.rows(FACTS.all, group)})
     return [f"where {text}?" for text in texts[:: max(1, len(texts) // _QUESTIONS)][:_QUESTIONS]]
 
 

@@ -20,7 +20,8 @@ from kgray import times
 from kgray.backends.hashing import HashingEmbedder
 from kgray.derivation.stored import StoredView
 from kgray.errors import InputError
-from kgray.ingest.state import GroupState, garbage_collected_rarely
+from kgray.garbage import garbage_collected_rarely
+from kgray.ingest.state import GroupState
 from kgray.intake.triples import normalise
 from kgray.records import Draft
 from kgray.search import Method, Query

@@ -11,20 +11,23 @@ the row: whoever ingests tries again when its pause is over, and each failure ma
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from itertools import islice
 from typing import Any, Literal, TypeAlias
 
-from kgray import kinds, rows, times
+from kgray import kinds, reads, rows, times
 from kgray.errors import Damaged, Garbled, InputError, KgrayError, Unwritable
-from kgray.kinds import EPISODES, EPISODES_IN_STATE, OPERATIONS, OPERATIONS_IN_STATE, Kind, Read, Row
+from kgray.kinds import EPISODES, HOLDS, OPERATIONS, EpisodeRow, HoldRow, Kind, R, Read
 from kgray.ports import Appending, GroupCounts, Patch, Store
+from kgray.reads import EPISODES_IN_STATE, OPERATIONS_IN_STATE, EpisodeHeadRow, TakenRow
 from kgray.records import WITHDRAWALS, Draft, Episode, Operation, check_group, is_storable
 from kgray.times import Instant
 
 _NEVER = 1 << 62  # later than every instant
+_STATEMENT = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # an id of one (`records.make_id`)
 _FIRST_PAUSE_S, _TIMES, _LONGEST_PAUSE_S = 5, 4, 1800  # of a group that is held
 
 
@@ -95,7 +98,7 @@ class Foresight:
         with self._store.reading():
             return self._accepting.each(drafts, [draft.id for draft in drafts], now)
 
-    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> Iterable[Row]:
+    def rows(self, read: Read[R], group: str, values: Sequence[Any] = ()) -> Iterable[R]:
         """Return the rows of a declared read."""
         return self._store.rows(read, group, values)
 
@@ -105,7 +108,7 @@ class Foresight:
         self._last[group] = last + 1
         return last + 1
 
-    def put(self, kind: Kind, group: str, row: Row) -> None:
+    def put(self, kind: Kind[R], group: str, row: R) -> None:
         """Put nothing."""
 
 
@@ -122,8 +125,9 @@ def request_reading_again(
     group = operation.group
 
     def append(log: Appending) -> tuple[int, list[int]]:
-        found = [row for row in log.rows(kinds.EPISODES_AT, group, sorted(followers)) if row[14] is None]
-        both = (*operation.episodes, *(row[1] for row in found))
+        followed = log.rows(reads.EPISODES_AT, group, sorted(followers))
+        found = [row for row in followed if row.retired_at is None]
+        both = (*operation.episodes, *(row.id for row in found))
         asked = _requested(log, replace(operation, episodes=both))
         again = [log.take_sequence(group) for _ in found]
         for row, sequence in zip(found, again, strict=True):
@@ -139,8 +143,8 @@ class _Accepting:
     def __init__(self, log: Appending | Foresight, *, replaces: bool, again: bool, bulk: bool) -> None:
         self._log, self._replaces, self._again, self._bulk = log, replaces, again, bulk
         self._removals: dict[str, tuple[Operation, ...]] = {}
-        self._retractions: dict[str, set[Instant]] = {}  # read where a draft meets a retracted row
-        self._taken: dict[tuple[str, str], Row] = {}  # group, id -> the row that it means: the last
+        self._retractions: dict[str, set[Instant | None]] = {}  # read where a draft meets a retracted row
+        self._taken: dict[tuple[str, str], TakenRow] = {}  # group, id -> the row that it means: the last
 
     def each(self, drafts: Sequence[Draft], ids: Sequence[str], now: Instant) -> list[Acceptance]:
         """Accept drafts in order. ids: theirs, which cost a hash each time."""
@@ -149,14 +153,14 @@ class _Accepting:
             if group not in self._removals:
                 self._removals[group] = removals(self._log, group)
             fresh = [id_ for draft, id_ in found if draft.group == group and (group, id_) not in self._taken]
-            self._taken |= {(group, row[1]): row for row in self._log.rows(kinds.TAKEN_IDS, group, fresh)}
+            self._taken |= {(group, row.id): row for row in self._log.rows(reads.TAKEN_IDS, group, fresh)}
         return [self._accept(draft, id_, now) for draft, id_ in found]
 
     def _accept(self, draft: Draft, id_: str, now: Instant) -> Acceptance:
         group, content = draft.group, draft.content_sha256
         row, waiting = self._taken.get((group, id_)), self._removals[group]
-        if row is not None and row[5] is None and not _covering(waiting, row[0], row[1:3], row[3]):
-            sequence, stored = row[0], row[4]
+        if row is not None and row.retired_at is None and not _covering(waiting, row):
+            sequence, stored = row.sequence, row.content_sha256
             if stored == content:
                 return Acceptance(status="duplicate", id=id_, sequence=sequence)
             if not self._replaces:
@@ -167,27 +171,27 @@ class _Accepting:
                 return Acceptance(status="conflict", id=id_, sequence=sequence, reason=reason)
             asked = Operation(group=group, kind="retract", episodes=(id_,), replaces=True)
             self._removals[group] = (*waiting, _requested(self._log, asked))
-        elif row is not None and row[4] == content and not self._again and self._stays_retracted(group, row):
-            return Acceptance(status="duplicate", id=id_, sequence=row[0], retracted=True)
+        elif row and row.content_sha256 == content and not self._again and self._stays_retracted(group, row):
+            return Acceptance(status="duplicate", id=id_, sequence=row.sequence, retracted=True)
         sequence = self._log.take_sequence(group)
         new = rows.new_episode_row(
             draft, id_=id_, content_sha256=content, sequence=sequence, now=now, bulk=self._bulk
         )
         self._log.put(EPISODES, group, new)
         named = (draft.client_id, draft.source, content)
-        self._taken[group, id_] = (sequence, id_, *named, None, kinds.ACCEPTED)
+        self._taken[group, id_] = TakenRow(sequence, id_, *named, None, kinds.ACCEPTED)
         timed = draft.reference_time is not None
         return Acceptance(status="accepted", id=id_, sequence=sequence, timed=timed)
 
-    def _stays_retracted(self, group: str, row: Row) -> bool:
+    def _stays_retracted(self, group: str, row: TakenRow) -> bool:
         """Whether a row that is not live was retracted, and neither to be replaced nor to be removed."""
-        if covering := _covering(self._removals[group], row[0], row[1:3], row[3]):
+        if covering := _covering(self._removals[group], row):
             return all(one.kind == "retract" and not one.replaces for one in covering)
         if group not in self._retractions:  # when those were carried out that replace nothing (R19)
             found = self._log.rows(OPERATIONS_IN_STATE, group, [kinds.DONE])
-            done = (row for row in found if row[1] == "retract")
-            self._retractions[group] = {row[4] for row in done if not json.loads(row[5]).get("replaces")}
-        return row[5] in self._retractions[group]
+            done = ((row.recorded_at, row.result or "{}") for row in found if row.kind == "retract")
+            self._retractions[group] = {at for at, said in done if not json.loads(said).get("replaces")}
+        return row.retired_at in self._retractions[group]
 
 
 def _requested(log: Appending | Foresight, operation: Operation) -> Operation:
@@ -212,11 +216,11 @@ def _retry(log: Appending, group: str, ids: set[str], now: Instant) -> int:
     chosen = [
         row
         for row in _failed_rows(log, group)
-        if (not ids or ids & {row[1], row[8]}) and not _covering(waiting, row[0], (row[1], row[8]), row[2])
+        if (not ids or ids & {row.id, row.client_id}) and not _covering(waiting, row)
     ]
     if chosen:
         retired_at = log.take_record_time(group, now)
-        retired = tuple((row[0], retired_at) for row in chosen)
+        retired = tuple((row.sequence, retired_at) for row in chosen)
         log.patch(group, Patch(kind=EPISODES, columns=("retired_at",), rows=retired))
         for row in chosen:
             log.put(EPISODES, group, rows.accepted_again(row, log.take_sequence(group)))
@@ -229,15 +233,14 @@ RowSource: TypeAlias = "Store | Appending | Foresight"
 def removals(source: RowSource, group: str) -> tuple[Operation, ...]:
     """Return requested retractions and removals that are not carried out yet; what they take is out."""
     found = source.rows(OPERATIONS_IN_STATE, group, [kinds.PENDING])
-    return tuple(rows.operation(group, row) for row in found if row[1] in WITHDRAWALS)
+    return tuple(rows.operation(group, row) for row in found if row.kind in WITHDRAWALS)
 
 
-def _covering(
-    asked: Iterable[Operation], sequence: int, names: tuple[str | None, ...], source: str
-) -> list[Operation]:
-    """Return those of these operations that take away the row with one of these ids."""
-    later = (one for one in asked if sequence < one.sequence)
-    return [o for o in later if o.everything or o.source == source or not {*names}.isdisjoint(o.episodes)]
+def _covering(asked: Iterable[Operation], row: TakenRow | EpisodeRow | Episode) -> list[Operation]:
+    """Return those of these operations that take an episode away."""
+    later = (one for one in asked if row.sequence < one.sequence)
+    ids = {row.id, row.client_id}
+    return [o for o in later if o.everything or o.source == row.source or not ids.isdisjoint(o.episodes)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,42 +261,53 @@ def find(store: Store, group: str, identifier: str) -> Bearers:
     if not is_storable(identifier):
         return Bearers()
 
-    def there(*reads: Read) -> bool:
-        return any(next(iter(store.rows(read, group, [identifier])), None) is not None for read in reads)
+    def there(*looked_up: Read[Any]) -> bool:
+        return any(next(iter(store.rows(read, group, [identifier])), None) is not None for read in looked_up)
 
     with store.reading():
         taken = _taken_by(store, group, [identifier])
-        return Bearers(
-            episodes=tuple(sorted({row[0] for row in taken if row[5] is None})),
-            entity=there(kinds.ENTITY_IDS, kinds.SHOWN_OF),
-            statement=there(kinds.FACTS_OF_STATEMENTS, kinds.STATEMENTS_SHOWN),
-            fact=there(kinds.FACTS_OF),
+        found = Bearers(
+            episodes=tuple(sorted({row.sequence for row in taken if row.retired_at is None})),
+            entity=there(reads.ENTITY_IDS, reads.SHOWN_OF),
+            statement=there(reads.FACTS_OF_STATEMENTS, reads.SHOWN_BY_STATEMENTS),
+            fact=there(reads.FACTS_OF),
         )
+        if not found and stated_at(store, group, identifier):  # a statement that has no facts
+            return Bearers(statement=True)
+        return found
 
 
-def named(store: Store, operation: Operation) -> list[Row]:
-    """Return the episodes that a retraction or removal names, in any state, by sequence (as TAKEN_BY)."""
+def stated_at(store: Store, group: str, statement: str) -> list[int]:
+    """Return the sequences whose evidence was recorded with a statement; a scan where it is an id of one."""
+    if not _STATEMENT.fullmatch(statement):
+        return []
+    told = store.rows(reads.STATEMENTS, group)
+    return [row.sequence for row in told if any(one.endswith(f" {statement}") for one in row.statements)]
+
+
+def named(store: Store, operation: Operation) -> list[TakenRow]:
+    """Return the episodes that a retraction or removal names, in any state, by sequence."""
     group, source = operation.group, operation.source
     with store.reading():
         found = _taken_by(store, group, operation.episodes)
         if source is not None and is_storable(source):
-            found += store.rows(kinds.TAKEN_IN_SOURCES, group, [source])
+            found += store.rows(reads.TAKEN_IN_SOURCES, group, [source])
         if operation.everything:
-            found += store.rows(kinds.TAKEN, group)
-    return sorted({row[0]: row for row in found}.values(), key=lambda row: row[0])
+            found += store.rows(reads.TAKEN, group)
+    return sorted({row.sequence: row for row in found}.values(), key=lambda row: row.sequence)
 
 
 def sequences_of(store: Store, group: str, ids: Sequence[str]) -> list[int]:
     """Return the sequences of the episodes with these ids, ours or the client's, sorted; retired ones too."""
-    return sorted({row[0] for row in _taken_by(store, group, ids)})
+    return sorted({row.sequence for row in _taken_by(store, group, ids)})
 
 
 def live_ids(store: Store, operation: Operation) -> list[str]:
     """Return the ids of the named episodes that were not retired, in any state, in the group's order."""
-    return list(dict.fromkeys(row[1] for row in named(store, operation) if row[5] is None))
+    return list(dict.fromkeys(row.id for row in named(store, operation) if row.retired_at is None))
 
 
-def read_with(store: Store, group: str, gone: Collection[int], limit: int) -> list[Row]:
+def read_with(store: Store, group: str, gone: Collection[int], limit: int) -> list[EpisodeHeadRow]:
     """Return the heads of live episodes that were extracted with one of these as previous context (R22).
 
     limit: how many episodes are another's previous context. Earlier removals made room, so one may
@@ -301,24 +315,25 @@ def read_with(store: Store, group: str, gone: Collection[int], limit: int) -> li
     """
     found = []
     said: dict[str, list[tuple[Instant, int, Instant]]] = {}  # source -> (said at, sequence, retired at)
-    for row in store.rows(kinds.EPISODE_HEADS, group):
-        sequence, source, said_at, state, ended_at, retired_at, kind = (row[0], *row[3:])
-        before = said.setdefault(source, [])
-        last = bisect_right(before, (said_at, sequence, 0))
-        was_read = state in {kinds.EXTRACTED, kinds.COMMITTED} and kind != "triples" and retired_at is None
-        if was_read and sequence not in gone:
-            there = (at for _, at, out in reversed(before[:last]) if ended_at is None or out > ended_at)
+    for row in store.rows(reads.EPISODE_HEADS, group):
+        before = said.setdefault(row.source, [])
+        last = bisect_right(before, (row.reference_time, row.sequence, 0))
+        was_read = row.state in {kinds.EXTRACTED, kinds.COMMITTED} and row.kind != "triples"
+        if was_read and row.retired_at is None and row.sequence not in gone:
+            ended_at = -1 if row.ended_at is None else row.ended_at
+            there = (at for _, at, out in reversed(before[:last]) if out > ended_at)
             if any(at in gone for at in islice(there, limit)):
                 found.append(row)
-        before.insert(last, (said_at, sequence, _NEVER if retired_at is None else retired_at))
+        retired_at = _NEVER if row.retired_at is None else row.retired_at
+        before.insert(last, (row.reference_time, row.sequence, retired_at))
     return found
 
 
 def result(store: Store, group: str, sequence: int) -> Mapping[str, Any] | None:
     """Return an operation's result; None while it is pending or where there is no such operation."""
-    for row in store.rows(kinds.OPERATIONS_AT, group, [sequence]):
-        if row[3] != kinds.PENDING:
-            answer: Mapping[str, Any] = json.loads(row[5])
+    for row in store.rows(reads.OPERATIONS_AT, group, [sequence]):
+        if row.state != kinds.PENDING and row.result is not None:
+            answer: Mapping[str, Any] = json.loads(row.result)
             return answer
     return None
 
@@ -332,7 +347,7 @@ def previous(store: Store, episode: Episode, limit: int) -> list[Episode]:
         asked = limit
         while True:
             found = store.said_before(episode, asked)
-            kept = [e for e in found if not _covering(waiting, e.sequence, (e.id, e.client_id), e.source)]
+            kept = [episode for episode in found if not _covering(waiting, episode)]
             if len(kept) >= limit or len(found) < asked:
                 return kept[:limit][::-1]
             asked *= 4
@@ -347,38 +362,36 @@ def pending(store: Store, group: str, limit: int, *, after: int = 0) -> list[Epi
     """Return what is next in a group's order behind a sequence, at most `limit`."""
     with store.reading():
         asked = store.pending_sequences(group, after, limit)
-        episodes = store.rows(kinds.EPISODES_AT, group, [sequence for sequence, its in asked if its])
-        operations = store.rows(kinds.OPERATIONS_AT, group, [sequence for sequence, its in asked if not its])
+        episodes = store.rows(reads.EPISODES_AT, group, [sequence for sequence, its in asked if its])
+        operations = store.rows(reads.OPERATIONS_AT, group, [sequence for sequence, its in asked if not its])
         # Where there are no snapshots, an entry may have ended meanwhile.
         found: list[Episode | Operation] = [
-            rows.episode(group, row) for row in episodes if row[10] in (kinds.ACCEPTED, kinds.EXTRACTED)
+            rows.episode(group, row) for row in episodes if row.state in (kinds.ACCEPTED, kinds.EXTRACTED)
         ]
-        found += [rows.operation(group, row) for row in operations if row[3] == kinds.PENDING]
+        found += [rows.operation(group, row) for row in operations if row.state == kinds.PENDING]
     return sorted(found, key=lambda entry: entry.sequence)
 
 
 def episodes_at(store: Store, group: str, sequences: Sequence[int]) -> list[Episode]:
     """Return the episodes with these sequences, in any state, in the order asked, each once."""
     asked = list(dict.fromkeys(sequences))
-    return [rows.episode(group, row) for row in store.rows(kinds.EPISODES_AT, group, asked)] if asked else []
+    return [rows.episode(group, row) for row in store.rows(reads.EPISODES_AT, group, asked)] if asked else []
 
 
 def dumped_episodes(store: Store, group: str, known_at: Instant | None = None) -> Iterator[Episode]:
     """Yield the episodes of the dump, by sequence: ended, and not retired, by `known_at` (None: now)."""
-    for row in store.rows(kinds.ALL["episodes"], group):
-        ended_at, retired_at = row[13], row[14]
-        if row[10] < kinds.COMMITTED:
-            continue
-        at = _NEVER if known_at is None else known_at
-        if ended_at <= at and (retired_at is None or retired_at > at):
+    at = _NEVER if known_at is None else known_at
+    for row in store.rows(EPISODES.all, group):
+        has_ended = row.state >= kinds.COMMITTED and row.ended_at is not None and row.ended_at <= at
+        if has_ended and (row.retired_at is None or row.retired_at > at):
             yield rows.episode(group, row)
 
 
-def _taken_by(store: Store, group: str, ids: Sequence[str]) -> list[Row]:
-    """Return the rows with one of these ids, their own or the client's (columns of TAKEN_BY)."""
+def _taken_by(store: Store, group: str, ids: Sequence[str]) -> list[TakenRow]:
+    """Return the rows with one of these ids, their own or the client's."""
     asked = [id_ for id_ in dict.fromkeys(ids) if is_storable(id_)]
-    reads = (kinds.TAKEN_IDS, kinds.TAKEN_CLIENT_IDS) if asked else ()
-    return [row for read in reads for row in store.rows(read, group, asked)]
+    both = (reads.TAKEN_IDS, reads.TAKEN_CLIENT_IDS) if asked else ()
+    return [row for read in both for row in store.rows(read, group, asked)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,27 +420,30 @@ class FailedEpisode:
 def failures(store: Store, group: str | None = None) -> list[FailedEpisode]:
     """Return the failed episodes that were not retried or retracted, by group and sequence."""
     if group is None:
-        everywhere = store.rows(EPISODES_IN_STATE, None, [kinds.FAILED])
-        found = [(name, tuple(row)) for name, *row in everywhere if row[14] is None]
+        everywhere = store.everywhere(EPISODES_IN_STATE, [kinds.FAILED])
+        found = [(name, row) for name, row in everywhere if row.retired_at is None]
     else:
         found = [(group, row) for row in _failed_rows(store, group)]
     return [
         FailedEpisode(
             episode=rows.episode(name, row),
-            failure=Failure(kind=row[15], message=row[16], raw=row[17], attempts=row[12]),
+            failure=Failure(
+                kind=row.failure_kind or "", message=row.failure_message or "", raw=row.failure_raw or "",
+                attempts=row.attempts,
+            ),
         )
         for name, row in found
-    ]
+    ]  # fmt: skip
 
 
-def _failed_rows(source: RowSource, group: str) -> list[Row]:
+def _failed_rows(source: RowSource, group: str) -> list[EpisodeRow]:
     found = source.rows(EPISODES_IN_STATE, group, [kinds.FAILED])
-    return [row for row in found if row[14] is None]
+    return [row for row in found if row.retired_at is None]
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Why a group is held; see `kinds.HOLDS`."""
+    """Why a group is held; as a `kinds.HoldRow`."""
 
     sequence: int
     since: Instant
@@ -445,7 +461,8 @@ def is_groups_own(error: BaseException | None) -> bool:
 
 def held(store: Store) -> dict[str, Hold]:
     """Return the groups that are held, those whose pause is over included, by name."""
-    return {group: Hold(*row[1:]) for group, *row in store.rows(kinds.ALL["holds"], None) if row[4]}
+    found = ((group, row) for group, row in store.everywhere(HOLDS.all) if row.tries)
+    return {name: Hold(row.sequence, row.since, row.again_at, row.tries, row.reason) for name, row in found}
 
 
 def counts(store: Store, group: str | None = None) -> dict[str, GroupCounts]:
@@ -480,4 +497,4 @@ def try_again(store: Store, group: str | None) -> None:
 
 
 def _put_hold(store: Store, group: str, found: Hold) -> None:
-    store.append([group], lambda log: log.put(kinds.HOLDS, group, (0, *astuple(found))))
+    store.append([group], lambda log: log.put(HOLDS, group, HoldRow(0, *astuple(found))))

@@ -9,11 +9,13 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shutil import rmtree
 from typing import IO, NoReturn
 
 from kgray.errors import Locked, NoSpace, StoreError
 
 INGEST_LOCK = "ingest.lock"
+LOCK = "lock"  # of a folder of its own
 # What people say is stored as text: nobody but the owner may read it, whatever the umask.
 OWNER_FOLDER, OWNER_FILE = 0o700, 0o600
 
@@ -31,6 +33,15 @@ def make_folder(folder: Path) -> None:
 def for_owner(path: str, flags: int) -> int:
     """Open a file, as `opener` of `open`: a new one can be read by its owner alone."""
     return os.open(path, flags | os.O_CLOEXEC, OWNER_FILE)
+
+
+def sync(path: Path) -> None:
+    """Make the content of a file durable, or the names in a folder. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextmanager
@@ -95,3 +106,27 @@ def ingesting(folder: Path) -> Iterator[None]:
 
     with held(folder / INGEST_LOCK, refuse):
         yield
+
+
+@contextmanager
+def staging(folder: Path) -> Iterator[Path]:
+    """Hold an empty folder for files that are not complete yet; it is deleted at the end, with all in it.
+
+    Files that a killed process left there are deleted first. Raises Locked, naming the holder, where another
+    process uses it; StoreError or NoSpace where it cannot be made.
+    """
+
+    def refuse(holder: str) -> NoReturn:
+        raise Locked(f"{holder} is writing to {folder} now: run the command when that has ended")
+
+    with explained(folder, "made"):
+        make_folder(folder)
+    with held(folder / LOCK, refuse):
+        try:
+            with explained(folder, "emptied"):
+                for left in folder.iterdir():
+                    if left.name != LOCK:
+                        left.unlink()
+            yield folder
+        finally:
+            rmtree(folder, ignore_errors=True)

@@ -293,6 +293,7 @@ async def serve_stdio(memory: Memory, group: str, *, read_only: bool = False) ->
         return await to_thread.run_sync(lambda: asyncio.run(verb(*args, **how)))
 
     async def accepted(drafts: list[Draft]) -> list[Acceptance]:
+        memory.check_embedder()
         return await to_thread.run_sync(lambda: accept(memory.store, drafts, now=times.now()))
 
     seat = Seat(

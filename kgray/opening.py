@@ -29,7 +29,8 @@ def open(  # noqa: A001 - the verb a user expects: kgray.open(...)
     data      default: KGRAY_DATA, else ./kgray-data
     config    default: KGRAY_CONFIG, else kgray.toml in the data folder, then in the current one
     create    make the folder and its store where there are none
-    settings  keys with an underscore for the dot (model_backend="scripted"); these win
+    settings  keys with an underscore for the dot (model_backend="scripted"); these win. An embedder that is
+              not the store's is refused by the methods that need one: status, dump, history, ... do not
 
     Raises SettingsError, NotBuilt, StoreError.
     """
@@ -51,15 +52,15 @@ def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
         wiring.build_models(settings, ontology)
     reranker = wiring.build_reranker(settings)
     reader = wiring.open_reader(settings, folder, create=create)
-    ingest, embedder = None, reader.embedder
+    ingest = None
     if on_ray:
         from kgray.runtime.ingest import RayIngest
 
         ingest = RayIngest(settings, folder, reader.store)
-        embedder, reranker = ingest.models(embedder, reranker)
+        reranker = ingest.reranker(reranker)
     memory = Memory(
         reader.store,
-        embedder,
+        lambda: reader.embedder if ingest is None else ingest.embedder(reader.embedder),
         partial(wiring.ingesting, reader),
         ingest=ingest,
         data=folder,

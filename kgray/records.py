@@ -340,7 +340,10 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether two statements can both hold at one moment; a < b, recorded statement ids."""
+    """Whether two statements can both hold at one moment; a < b, recorded statement ids.
+
+    subjects: the entities that were their subjects then: their evidence is in episodes that mention these
+    """
 
     sequence: int
     ordinal: int
@@ -349,6 +352,7 @@ class Verdict:
     exclusive: bool
     judge: str
     reason: str = ""
+    subjects: tuple[str, ...] = ()
 
 
 OperationKind = Literal["merge", "split", "distinct", "undo", "retract", "remove"]
@@ -367,6 +371,10 @@ class Operation:
     undo            target: the sequence of the merge, split or distinction taken back
     retract/remove  episodes: ids (ours or the client's) | source | everything: which of the group's episodes;
                     replaces: it makes room for other content, and what it took may be accepted anew (R19)
+
+    births          once carried out: the birth places of these entities, (id, sequence, ordinal)
+    retired         once a retraction is carried out: the verdicts and declarations that went with it, each as
+                    ("verdict" or "declaration", sequence, ordinal)
     """
 
     group: str
@@ -382,6 +390,8 @@ class Operation:
     source: str | None = None
     everything: bool = False
     replaces: bool = False
+    births: tuple[tuple[str, int, int], ...] = ()
+    retired: tuple[tuple[str, int, int], ...] = ()
 
     @property
     def withdraws(self) -> bool:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kgray import locks
 from kgray.errors import NoStore, SettingsError, StoreError
@@ -23,16 +24,32 @@ if TYPE_CHECKING:
     from kgray.ontology import Ontology
     from kgray.ports import Answerer, Embedder, Extractor, Judge, Reranker, Store, Summarizer
     from kgray.prompting.prompts import PromptFiles, Prompts
+    from kgray.stores.earlier import EarlierStore
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OpenStore:
-    """An open store with the embedder of its vectors: all that reading needs."""
+    """An open store, and the embedder that searches it: all that reading needs."""
 
     settings: Settings
     folder: Path
     store: Store
-    embedder: Embedder
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """The embedder of the settings. Raises StoreError where the store's vectors are another's."""
+        embedder, store = build_embedder(self.settings), self.store
+        width = embedder.dimensions or store.dimensions  # not every embedder knows before it has embedded
+        if (embedder.identity, width) != (store.embedder, store.dimensions):
+            alike = embedder.identity.removesuffix("+sparse") == store.embedder.removesuffix("+sparse")
+            raise StoreError(
+                f"the embedder {embedder.identity!r} gives {width} numbers a text, but the graph in "
+                f"{self.shown} was built with {store.embedder!r} ({store.dimensions} numbers): set "
+                f"{'embedder.sparse as it was' if alike else 'embedder.backend to that one'}, or start an "
+                f"empty {'database' if store.remote else 'data folder'} and add the episodes again"
+            )
+        embedder.dimensions = width
+        return embedder
 
     @property
     def shown(self) -> str:
@@ -48,23 +65,24 @@ class OpenStore:
 def open_reader(
     settings: Settings, data: Path, *, create: bool = False, cache_mb: int | None = None
 ) -> OpenStore:
-    """Open the store with its embedder, without the models that fill it. Raises StoreError and the like.
+    """Open the store, without the models that fill it; its embedder is built when it is first needed.
+
+    Only a new store needs one at once. Raises NoStore, StoreError, SettingsError and the like.
 
     cache_mb: size of the embedded store's page cache; None = the size for a process that searches
     """
     require_built(settings)
-    embedder = build_embedder(settings)
     try:
-        known = embedder.dimensions > 0  # else a store that is there knows
-        store = open_store(settings, data, embedder, create=create and known, cache_mb=cache_mb)
+        store = open_store(settings, data, None, create=create, cache_mb=cache_mb)
     except NoStore:
-        if known or not create:
+        if not create:
             raise
-        with ThreadPoolExecutor(1) as other:  # this thread may have an event loop that runs
-            other.submit(asyncio.run, embedder.embed(["a text"])).result()
+        embedder = build_embedder(settings)
+        if not embedder.dimensions:
+            with ThreadPoolExecutor(1) as other:  # this thread may have an event loop that runs
+                other.submit(asyncio.run, embedder.embed(["a text"])).result()
         store = open_store(settings, data, embedder, create=True, cache_mb=cache_mb)
-    embedder.dimensions = store.dimensions
-    return OpenStore(settings=settings, folder=data, store=store, embedder=embedder)
+    return OpenStore(settings=settings, folder=data, store=store)
 
 
 def ingesting(opened: OpenStore) -> Parts:
@@ -100,21 +118,55 @@ def _unit_size(settings: Settings) -> UnitSize | None:
 
 
 def open_store(
-    settings: Settings, data: Path, embedder: Embedder, *, create: bool, cache_mb: int | None = None
+    settings: Settings, data: Path, embedder: Embedder | None, *, create: bool, cache_mb: int | None = None
 ) -> Store:
-    """Open the store."""
+    """Open the store. embedder: that of a new store; None: raise NoStore where no store exists."""
+    vectors = (embedder.identity, embedder.dimensions) if embedder else ("", 0)
     if settings.store.backend == "sqlite":
         from kgray.stores.sqlite import CACHE_MB, open_sqlite
 
         return open_sqlite(
             data,
-            embedder=embedder.identity,
-            dimensions=embedder.dimensions,
+            embedder=vectors[0],
+            dimensions=vectors[1],
             create=create,
             cache_mb=CACHE_MB if cache_mb is None else cache_mb,
         )
     with needed_by('store.backend = "neo4j"', "neo4j"):
         from kgray.stores.neo4j import open_neo4j
+    store = open_neo4j(
+        **_login(settings),
+        embedder=vectors[0],
+        dimensions=vectors[1],
+        folder=data,
+        create=create,
+    )
+    if create:
+        try:
+            locks.make_folder(data)  # the lock, reports and settings lie in it
+        except OSError as error:
+            store.close()
+            raise StoreError(f"{error.filename or data}: {error.strerror}") from None
+    return store
+
+
+@contextmanager
+def open_earlier(settings: Settings, data: Path, *, alone: bool) -> Iterator[EarlierStore | None]:
+    """Open the store of an earlier version; None where it is of this one. alone: lock other processes out."""
+    if settings.store.backend == "sqlite":
+        from kgray.stores.sqlite.earlier import earlier_sqlite
+
+        with earlier_sqlite(data, alone=alone) as found:
+            yield found
+        return
+    with needed_by('store.backend = "neo4j"', "neo4j"):
+        from kgray.stores.neo4j.earlier import earlier_neo4j
+    with earlier_neo4j(alone=alone, **_login(settings)) as database:
+        yield database
+
+
+def _login(settings: Settings) -> dict[str, Any]:
+    """Return the arguments of `open_neo4j` that say which database it is, and who opens it."""
     require(settings, "store")
     chosen = settings.store
     if chosen.password is not None:
@@ -126,23 +178,12 @@ def open_store(
             'store.backend = "neo4j" needs the password: KGRAY_STORE_PASSWORD in the environment, or '
             "store.password_file."
         )
-    store = open_neo4j(
-        uri=str(chosen.uri),
-        user=chosen.user or "neo4j",
-        password=password,
-        database=chosen.database,
-        embedder=embedder.identity,
-        dimensions=embedder.dimensions,
-        folder=data,
-        create=create,
-    )
-    if create:
-        try:
-            locks.make_folder(data)  # the lock, reports and settings lie in it
-        except OSError as error:
-            store.close()
-            raise StoreError(f"{error.filename or data}: {error.strerror}") from None
-    return store
+    return {
+        "uri": str(chosen.uri),
+        "user": chosen.user or "neo4j",
+        "password": password,
+        "database": chosen.database,
+    }
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from bench.labelled_set.spelling import normal_name
 from bench.reading import ShownGraph, graph_of
 from kgray import times
 from kgray.errors import Cost, KgrayError
-from kgray.kinds import ALL, EXTRACTIONS
+from kgray.kinds import EXTRACTIONS
 from kgray.ledger import dumped_episodes, failures
 from kgray.records import ExtractedFact, Extraction
 from kgray.rows import extraction
@@ -132,8 +132,8 @@ class EngineReader:
     def _extractions(self, group: str) -> dict[str, Extraction]:
         store = self._memory.store
         clients = {episode.sequence: episode.client_id or "" for episode in dumped_episodes(store, group)}
-        rows = store.rows(ALL[EXTRACTIONS.name], group)
-        return {clients[row[0]]: extraction(row) for row in rows if row[0] in clients}
+        rows = store.rows(EXTRACTIONS.all, group)
+        return {clients[row.sequence]: extraction(row) for row in rows if row.sequence in clients}
 
 
 def read_facts(read: Extraction, speaker: str | None) -> list[ReadFact]:

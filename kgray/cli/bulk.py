@@ -66,6 +66,7 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
         **{name: options[name] for name in ("replace", "again", "order", "limit", "max_calls", "max_tokens")},
     )
     with call.trial() if options["dry_run"] else call.memory(create=True) as memory:
+        memory.check_embedder()
         if options["dry_run"]:
             return _dry_run(call, settings, memory, request)
         if options["on_error"] == "stop":

@@ -32,6 +32,7 @@ def init(call: Call) -> None:
     """
     backend = call.settings().store.backend
     with call.memory(create=True) as memory:
+        memory.check_embedder()
         version = memory.store.schema_version
     made = {"data": str(call.folder), "store": backend, "schema_version": version}
     if not call.emitted(made):
@@ -53,8 +54,8 @@ def up(call: Call, profile: Path | None) -> None:
     settings = call.settings()
     if profile is not None:
         settings = replace(settings, runtime=replace(settings.runtime, profile=profile))
-    with call.memory(create=True):
-        pass  # make the folder, and report a fault in it, before Ray is started
+    with call.memory(create=True) as memory:
+        memory.check_embedder()  # make the folder, and report a fault in it, before Ray is started
     with lifecycle.one_at_a_time(call.folder, printing.note):
         found = lifecycle.up(settings, call.folder, printing.note)
 
@@ -89,7 +90,7 @@ def down(call: Call) -> None:
 @command("The ledger: episodes by state.")
 @any_group_option
 def status(call: Call, group: str | None) -> None:
-    """Show how many episodes are in which state, and what the model has cost.
+    """Show how many episodes are in which state, what the model has cost, and the graph's embedder.
 
     held: how many of those accepted and extracted wait because their group is held: see `kgray failures`.
 
@@ -99,17 +100,18 @@ def status(call: Call, group: str | None) -> None:
     from kgray.runtime import lifecycle
 
     with call.reader(group, says_pending=False) as memory:
-        counts = finished(memory.status(group=group))
+        counts, vectors = finished(memory.status(group=group)), memory.vectors()
     runtime = lifecycle.status(call.settings(), call.folder)
     outage = last_outage(call.folder, runtime.get("actors", {}).values())
-    found: dict[str, Any] = ledger_of(counts) | {"outage": outage, "runtime": runtime}
+    found: dict[str, Any] = ledger_of(counts) | {"outage": outage, "runtime": runtime, "embedder": vectors}
     if not call.emitted(found):
         _print_status(**found)
 
 
 def _print_status(
-    groups: dict[str, Any], model: dict[str, int], outage: dict[str, Any] | None, runtime: dict[str, Any]
-) -> None:
+    groups: dict[str, Any], model: dict[str, int], outage: dict[str, Any] | None, runtime: dict[str, Any],
+    embedder: dict[str, Any],
+) -> None:  # fmt: skip
     rows = [[name, *row.values()] for name, row in groups.items()]
     head = ("group", *next(iter(groups.values()), ()))
     printing.table(rows, head=head, nothing="No episodes.")
@@ -117,6 +119,9 @@ def _print_status(
         f"model: {printing.counted(model['calls'], 'call')}, "
         f"{model['prompt_tokens']} prompt tokens, {model['completion_tokens']} completion tokens"
     )
+    click.echo(f"embedder: {embedder['name']} ({embedder['dimensions']} numbers a text)")
+    if embedder["fault"] is not None:
+        click.echo(f"no search, no new episodes: {printing.plain(embedder['fault'])}")
     if outage is not None:
         over = f"until {outage['until']}" if outage["until"] else f"not over at {outage['seen']}"
         words = f"{outage['what']} {outage['reason']}, since {outage['since']}, {over}"
@@ -372,7 +377,7 @@ def _store(memory: Memory, file: Path | None, began: float) -> Iterator[Check]:
     else:
         yield "store", True, f"Neo4j {store.server} ({held}), {built}"
         missing = store.missing()
-        detail = f"not there or not online: {', '.join(missing)}; opening the store makes them"
+        detail = f"missing, broken or not online: {', '.join(missing)}; `kgray init` makes them again"
         yield "store indexes", not missing, detail if missing else "all constraints and indexes are online"
         store.check_writable()
         yield "store writable", True, "a transaction could write"

@@ -37,8 +37,8 @@ _PLACES = """
     folder:failures changing:retry folder:groups reading:search reading:context reading:ask reading:entities
     reading:history reading:show grouping:communities grouping:schedule changing:merge changing:split
     reading:duplicates changing:distinct changing:undo changing:retract changing:remove reading:dump
-    declaring:ontology bulk:copy bulk:import_from=import evaluating:evaluate=eval serving:serve serving:keys
-    serving:mcp folder:doctor
+    declaring:ontology backups:backup backups:restore bulk:copy bulk:import_from=import
+    evaluating:evaluate=eval serving:serve serving:keys serving:mcp upgrading:upgrade folder:doctor
 """.split()
 COMMANDS: Mapping[str, str] = {re.split("[:=]", place)[-1]: place.partition("=")[0] for place in _PLACES}
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kgray import times
 from kgray.cli import printing
 from kgray.cli.frame import MOMENT, Call, Signals, command, finished, group_of, group_option, number, several
+
+if TYPE_CHECKING:
+    from kgray.memory import Memory
 
 
 @command("Serve HTTP and MCP from one port.")
@@ -55,6 +58,7 @@ def serve(
         "private_webhooks": private_webhooks,
     }
     with call.memory(create=True) as memory:
+        _say_fault(memory)
         # Before a signal is kept for the server, which looks for none that came while this was made.
         app = create_app(memory, host=host, names=names, bounds=limits, ingests=not accept_only, **posts)
         with Signals.gentle():
@@ -80,7 +84,13 @@ def mcp(call: Call, group: str, read_only: bool) -> None:
     with needed_by("this", "mcp"):
         from kgray.mcp import serve_stdio
     with call.memory(create=True) as memory, Signals.gentle():
+        _say_fault(memory)
         finished(serve_stdio(memory, group, read_only=read_only))
+
+
+def _say_fault(memory: Memory) -> None:
+    if fault := memory.vectors()["fault"]:
+        printing.note(f"only what needs no embedder is served: {fault}")
 
 
 keys = group_of(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kgray import kinds, rows
+from kgray import kinds, reads, rows
 from kgray.communities.partition import (
     HUB,
     NOBODY,
@@ -25,31 +25,20 @@ from kgray.communities.partition import (
     partition,
     plurality,
 )
-from kgray.derivation.stored import garbage_not_collected, in_pieces
+from kgray.derivation.names import Fold
+from kgray.derivation.stored import in_pieces, records_of
 from kgray.errors import Unavailable
+from kgray.garbage import garbage_not_collected
 from kgray.graph import PROFILE, Community, Entity, Fact
-from kgray.kinds import Row
+from kgray.kinds import CommunityRunRow, OperationRow
 from kgray.ports import Appending, Store, at_one_moment
 from kgray.search.context import TOLD
-from kgray.search.index import texts_of
+from kgray.search.loading import texts_of
 from kgray.times import Instant
 
 HOLDS, ENDED = 2, 1  # what a fact counts between its ends
 # Of a pair, by what its facts count: that two are connected says more than how often (docs/communities.md).
 WEIGHTS = (0, 3, 6, 7, 8, 9, 10)
-
-
-class Run(NamedTuple):
-    """A published run, by the columns of `kinds.COMMUNITY_RUNS`."""
-
-    run: int
-    watermark: int
-    recorded_at: Instant
-    made_at: Instant
-    cold: bool
-    entities: int
-    cold_entities: int
-    writer: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +54,7 @@ class Snapshot:
     mentioned: Mapping[str, set[int]] = field(default_factory=dict)  # entity -> the sequences that mention it
     named: Mapping[str, int] = field(default_factory=dict)  # entity -> the first of them that has its name
     withdrawn: tuple[int, ...] = ()  # what was retracted or removed: a run made from other ones is void
-    parent: Run | None = None  # the current run; the next two are of it
+    parent: CommunityRunRow | None = None  # the current run; the next two are of it
     listed: Sequence[Community] = ()
     profiles: Mapping[str, Community] = field(default_factory=dict)  # of the entities that a model wrote of
     corrected: bool = False  # something was merged, split, undone, retracted or removed since
@@ -107,23 +96,25 @@ def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
         raise Unavailable(f"a removal of group {group} is being carried out: run it again")
     head = store.heads([group])[group]
     first = store.pending_sequences(group, 0, 1)
-    entities = {one.id: one for one in map(rows.entity, store.rows(kinds.ALL["entities"], group))}
+    entities = {one.id: one for one in map(rows.entity, store.rows(kinds.ENTITIES.all, group))}
     parent = current(store, group)
     listed, profiles = texts_of(store, group, parent.run) if parent else ([], {})
-    heads = store.rows(kinds.EPISODE_HEADS, group) if texts else ()
-    operations = list(store.rows(kinds.ALL["operations"], group))
+    heads = store.rows(reads.EPISODE_HEADS, group) if texts else ()
+    operations = list(store.rows(kinds.OPERATIONS.all, group))
     mentioned, named = _mentioned(store, group, entities) if texts else ({}, {})
     return Snapshot(
         group=group,
         watermark=first[0][0] - 1 if first else head.last,
         recorded_at=head.last_recorded,
         entities=dict(sorted(entities.items())),
-        facts=[rows.fact(row) for row in store.rows(kinds.ALL["facts"], group)],
-        places={row[1]: row[0] for row in heads if row[5] == kinds.COMMITTED and row[7] is None},
+        facts=[rows.fact(row) for row in store.rows(kinds.FACTS.all, group)],
+        places={
+            row.id: row.sequence for row in heads if row.state == kinds.COMMITTED and row.retired_at is None
+        },
         mentioned=mentioned,
         named=named,
         withdrawn=withdrawn(operations),
-        corrected=parent is not None and any(row[0] > parent.watermark for row in operations),
+        corrected=parent is not None and any(row.sequence > parent.watermark for row in operations),
         parent=parent,
         listed=listed,
         profiles=profiles,
@@ -133,28 +124,28 @@ def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
 def _mentioned(
     store: Store, group: str, entities: Mapping[str, Entity]
 ) -> tuple[dict[str, set[int]], dict[str, int]]:
-    shown, found, named = defaultdict[str, list[str]](list), defaultdict[str, set[int]](set), dict[str, int]()
-    for recorded, id_ in store.rows(kinds.ALL["shown_entities"], group):
-        shown[recorded].append(id_)
-    for sequence, recorded, surface in store.rows(kinds.MENTIONED, group):
-        for id_ in shown.get(recorded, (recorded,)):
-            found[id_].add(sequence)
-            if id_ in entities and surface == entities[id_].name:
-                named[id_] = min(sequence, named.get(id_, sequence))
+    found, named, records = defaultdict[str, set[int]](set), dict[str, int](), records_of(store, group)
+    fold = Fold(records.operations, records.births, records.recorded)
+    for mention in records.mentions:
+        id_, _ = fold.shown(mention.entity, mention.surface, mention.sequence)
+        found[id_].add(mention.sequence)
+        if id_ in entities and mention.surface == entities[id_].name:
+            named.setdefault(id_, mention.sequence)
     return found, named
 
 
-def withdrawn(operations: Sequence[Row]) -> tuple[int, ...]:
+def withdrawn(operations: Iterable[OperationRow]) -> tuple[int, ...]:
     """Return the sequences of the retractions and removals that were carried out, or begun."""
-    return tuple(row[0] for row in operations if row[1] in {"retract", "remove"} and row[4] is not None)
+    out = (row for row in operations if row.kind in {"retract", "remove"})
+    return tuple(row.sequence for row in out if row.recorded_at is not None)
 
 
-def runs(store: Store | Appending, group: str) -> list[Run]:
+def runs(store: Store | Appending, group: str) -> list[CommunityRunRow]:
     """Return the runs that are kept, the current one last."""
-    return [Run(*row) for row in store.rows(kinds.ALL["community_runs"], group)]
+    return list(store.rows(kinds.COMMUNITY_RUNS.all, group))
 
 
-def current(store: Store | Appending, group: str) -> Run | None:
+def current(store: Store | Appending, group: str) -> CommunityRunRow | None:
     """Return the current run; None before the first."""
     return found[-1] if (found := runs(store, group)) else None
 

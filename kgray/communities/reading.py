@@ -12,7 +12,7 @@ from kgray.derivation.stored import view_now
 from kgray.errors import Ambiguous, NotFound
 from kgray.graph import Community
 from kgray.ports import GraphView, Store, at_one_moment
-from kgray.search.index import run_at, texts_of
+from kgray.search.loading import run_at, texts_of
 from kgray.times import Instant, to_datetime
 
 

@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from kgray import kinds, rows, times
+from kgray import kinds, reads, rows, times
 from kgray.communities import found as finding
 from kgray.communities import texts as writing
-from kgray.communities.found import Clustering, Found, Run, Snapshot, clustered, current
+from kgray.communities.found import Clustering, Found, Snapshot, clustered, current
 from kgray.communities.texts import OFFLINE, Kept, Text
 from kgray.errors import ContentError, Cost, Unavailable
 from kgray.graph import AS_OF, PROFILE, Community
-from kgray.kinds import Row
+from kgray.kinds import AnswerRow, CommunityRunRow
 from kgray.ports import Appending, Embedder, Store, Summarizer, SummaryRequest
 from kgray.prompting.tokens import count_tokens
-from kgray.search.index import texts_of
+from kgray.search.loading import texts_of
 
 _KEPT_RUNS, _CENTRAL = 2, 10  # runs; members that an upper community names
 _TRIES = 10
@@ -120,8 +120,10 @@ class Refresh:
             made = await self._made(shown, done, found, texts)
             entities = len(shown.entities)
             then = entities if cold or parent is None else parent.cold_entities
-            seen = (shown.watermark, shown.recorded_at, times.now())
-            run = Run(done.run, *seen, cold, entities, then, writer)
+            run = CommunityRunRow(
+                run=done.run, watermark=shown.watermark, recorded_at=shown.recorded_at, made_at=times.now(),
+                cold=cold, entities=entities, cold_entities=then, writer=writer,
+            )  # fmt: skip
             if self.store.append([group], partial(_published, shown=shown, made=made, run=run)):
                 return done
         raise Unavailable(f"group {group} changes faster than its communities can be found: run it again")
@@ -158,7 +160,7 @@ class Refresh:
         ]  # fmt: skip
 
 
-def _kept(run: Run, listed: Sequence[Community], profiles: int) -> Refreshed:
+def _kept(run: CommunityRunRow, listed: Sequence[Community], profiles: int) -> Refreshed:
     levels, count = len({one.level for one in listed}), len(listed)
     return Refreshed(run=run.run, news=False, levels=levels, communities=count, kept=count, profiles=profiles)
 
@@ -240,8 +242,8 @@ class _Writer:
     def _journaled(self, keys: Iterable[str]) -> dict[str, Sequence[Mapping[str, Any]]]:
         """Return by key the reply to a request and the note on it, of those that were made."""
         asked = [_JOURNALED + key for key in keys]
-        found = self.refresh.store.rows(kinds.ANSWERS_TO, self.shown.group, asked)
-        return {row[0].removeprefix(_JOURNALED): rows.answers(row) for row in found}
+        found = self.refresh.store.rows(reads.ANSWERS_TO, self.shown.group, asked)
+        return {row.request.removeprefix(_JOURNALED): rows.answers(row) for row in found}
 
     async def _asked(
         self, one: Found, request: SummaryRequest, key: str, note: Sequence[Mapping[str, Any]]
@@ -266,34 +268,33 @@ class _Writer:
                 return None
         refresh.spent += cost.prompt_tokens + cost.completion_tokens - price
         self.done.pay(cost)
-        answer = rows.answers_row(_JOURNALED + key, [reply, *note], *cost)
-        sources = sorted(one.sources(self.shown))
-        keep = partial(_journal, group=self.shown.group, answer=answer, sources=sources)
-        refresh.store.append([self.shown.group], keep)
+        if sources := sorted(one.sources(self.shown)):
+            first, others = sources[0], np.array(sources[1:], "<u4").tobytes()
+            answer = rows.answers_row(first, _JOURNALED + key, [reply, *note], *cost, sources=others)
+            keep = partial(_journal, group=self.shown.group, answer=answer, sources=sources)
+            refresh.store.append([self.shown.group], keep)
         return reply
 
 
-def _journal(at: Appending, *, group: str, answer: Row, sources: Sequence[int]) -> None:
-    """Keep an answer with the episodes that it rests on; nothing where one of them is gone (R25)."""
-    there = {row[0] for row in at.rows(kinds.EPISODE_HEADS_AT, group, sources) if row[5] != kinds.WITHDRAWN}
-    if sources and there.issuperset(sources):
+def _journal(at: Appending, *, group: str, answer: AnswerRow, sources: Sequence[int]) -> None:
+    """Keep an answer that rests on these episodes; nothing where one of them is gone (R25)."""
+    heads = at.rows(reads.EPISODE_HEADS_AT, group, sources)
+    if {row.sequence for row in heads if row.state != kinds.WITHDRAWN}.issuperset(sources):
         at.put(kinds.ANSWERS, group, answer)
-        for sequence in sources:
-            at.put(kinds.ANSWER_USES, group, (sequence, answer[0]))
 
 
-def _published(at: Appending, *, shown: Snapshot, made: Sequence[Community], run: Run) -> bool:
+def _published(at: Appending, *, shown: Snapshot, made: Sequence[Community], run: CommunityRunRow) -> bool:
     """Make a run the current one, and drop what is older than the one before; False where it is void."""
     group = shown.group
-    if finding.withdrawn(at.rows(kinds.ALL["operations"], group)) != shown.withdrawn:
+    if finding.withdrawn(at.rows(kinds.OPERATIONS.all, group)) != shown.withdrawn:
         return False
     if current(at, group) != shown.parent:
         return False
-    at.put(kinds.COMMUNITY_RUNS, group, tuple(run))
+    at.put(kinds.COMMUNITY_RUNS, group, run)
     for one in made:
         at.put(kinds.COMMUNITIES, group, rows.community_row(one))
     for old in finding.runs(at, group)[: -(_KEPT_RUNS - 1)]:
         at.drop(kinds.COMMUNITY_RUNS, group, (old.run,))
-        for row in at.rows(kinds.COMMUNITIES_OF_RUN, group, [old.run]):
-            at.drop(kinds.COMMUNITIES, group, row[:2])
+        for row in at.rows(reads.COMMUNITIES_OF_RUN, group, [old.run]):
+            at.drop(kinds.COMMUNITIES, group, (row.run, row.id))
     return True

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kgray.derivation import names
 from kgray.derivation.names import Fold, connected
 from kgray.graph import Entity, Fact
+from kgray.kinds import ShownEvidenceRow
 from kgray.ports import Embedding, Vector
 from kgray.records import Declaration, Episode, Evidence, GroupRecords, Mention, Operation, Place, Verdict
 from kgray.timeline import SpanChange
@@ -48,17 +49,54 @@ class EpisodeChange:
 class Difference:
     """What differs between a group's derived graph before and after: whole rows, sorted by id.
 
-    shown, unshown      added and removed pairs (recorded entity, entity it shows as)
-    spoken              (place of evidence, the statement it is about now or None) where that changed
+    mentioned, unmentioned  added and removed pairs (entity as it shows, sequence of a live episode)
+    shown, unshown          the same of `shown_entities`
+    moved, unmoved          rows of `shown_evidence`; places of evidence that is about its recorded statement
+                            again
     """
 
     entities: tuple[Entity, ...] = ()
     gone_entities: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
     gone_facts: tuple[str, ...] = ()
+    mentioned: tuple[tuple[str, int], ...] = ()
+    unmentioned: tuple[tuple[str, int], ...] = ()
     shown: tuple[tuple[str, str], ...] = ()
     unshown: tuple[tuple[str, str], ...] = ()
-    spoken: tuple[tuple[Place, str | None], ...] = ()
+    moved: tuple[ShownEvidenceRow, ...] = ()
+    unmoved: tuple[Place, ...] = ()
+
+    def without_evidence(self, gone: Collection[int]) -> Difference:
+        """Return the difference without the evidence of episodes whose rows go: it shows as nothing."""
+        return replace(
+            self,
+            moved=tuple(row for row in self.moved if row.sequence not in gone),
+            unmoved=tuple((sequence, ordinal) for sequence, ordinal in self.unmoved if sequence not in gone),
+        )
+
+
+def shown_entities(graph: GroupGraph, recorded: Iterable[str]) -> set[tuple[str, str]]:
+    """Return the pairs (recorded, shown) of entities that show as others, or as several."""
+    shows = {entity: graph.shows_as(entity) for entity in recorded}
+    return {(entity, shown) for entity, ids in shows.items() if ids != {entity} for shown in ids}
+
+
+def mentioned_entities(fold: Fold, mentions: Iterable[Mention]) -> set[tuple[str, int]]:
+    """Return the pairs (entity as it shows, sequence) of mentions."""
+    return {(fold.shown(m.entity, m.surface, m.sequence)[0], m.sequence) for m in mentions}
+
+
+def moved_evidence(
+    places: Mapping[Place, str], evidence: Iterable[Evidence], retired: Iterable[Evidence] = ()
+) -> dict[Place, ShownEvidenceRow]:
+    """Return the evidence that is about another statement than the recorded one, by place.
+
+    places: of live evidence -> the statement that it shows as; retired evidence is about none
+    """
+    shown = ((e, places.get((e.sequence, e.ordinal))) for e in evidence)
+    both = (*((e, id_) for e, id_ in shown if id_ != e.statement), *((e, None) for e in retired))
+    moved = (ShownEvidenceRow(e.sequence, e.ordinal, e.statement, id_) for e, id_ in both)
+    return {(row.sequence, row.ordinal): row for row in moved}
 
 
 def with_change(records: GroupRecords, change: EpisodeChange, recorded_at: Instant) -> GroupRecords:
@@ -76,11 +114,12 @@ def with_change(records: GroupRecords, change: EpisodeChange, recorded_at: Insta
     )
 
 
-def compare(old: GroupGraph, new: GroupGraph) -> Difference:
-    """Return the difference between two graphs of one group; sweeps only the statements that changed."""
+def compare(old: GroupGraph, new: GroupGraph, before: GroupRecords, after: GroupRecords) -> Difference:
+    """Return the difference between two graphs of one group; sweeps only the statements that changed.
+
+    before, after: the records of the two graphs
+    """
     was, now = old.places(), new.places()
-    places = [place for place, shown in now.items() if was.get(place) != shown]
-    places += [place for place in was if place not in now]
     moves = {p for p in old.moved.keys() | new.moved.keys() if old.moved.get(p) != new.moved.get(p)}
     moved = {s for p in moves for s in (was.get(p), now.get(p)) if s}
     changed: dict[str, SpanChange] = {}  # of the statements touched, and of their components in either graph
@@ -96,16 +135,25 @@ def compare(old: GroupGraph, new: GroupGraph) -> Difference:
     stated = [graph.statements[s] for graph in (old, new) for s in changed if s in graph.statements]
     others |= {end for one in stated for end in (one.subject, one.object) if end in new.entities}
     entities = [(new.entity(e), old.entity(e) if e in old.entities else None) for e in sorted(others)]
-    recorded = {*(old.entities.keys() ^ new.entities.keys()), *old.shows, *new.shows}
-    before, after = ({(r, i) for r in recorded for i in graph.shows_as(r)} for graph in (old, new))
+    recorded = {*old.shows, *new.shows}
+    shown, shown_now = (shown_entities(graph, recorded) for graph in (old, new))
+    mentioned = mentioned_entities(old.fold, before.mentions)
+    mentioned_now = mentioned_entities(new.fold, after.mentions)
+    left = {head.sequence for head in after.heads}
+    retired = (e for e in before.evidence if e.sequence not in left)
+    moved_before = moved_evidence(was, before.evidence)
+    moved_now = moved_evidence(now, after.evidence, retired)
     return Difference(
         entities=tuple(now for now, then in entities if now != then),
         gone_entities=tuple(sorted(old.entities.keys() - new.entities.keys())),
         facts=facts,
         gone_facts=gone,
-        shown=tuple(sorted(after - before)),
-        unshown=tuple(sorted(before - after)),
-        spoken=tuple((place, now.get(place)) for place in sorted(places)),
+        mentioned=tuple(sorted(mentioned_now - mentioned)),
+        unmentioned=tuple(sorted(mentioned - mentioned_now)),
+        shown=tuple(sorted(shown_now - shown)),
+        unshown=tuple(sorted(shown - shown_now)),
+        moved=tuple(row for place, row in sorted(moved_now.items()) if moved_before.get(place) != row),
+        unmoved=tuple(sorted(moved_before.keys() - moved_now.keys())),
     )
 
 
@@ -142,8 +190,8 @@ class Left:
     erased: set[str] = field(default_factory=set)
 
     def use(self, sequence: int, statement: str) -> None:
-        """Take a piece of evidence that is left; they come in order of place."""
-        self.statements[statement] = sequence
+        """Take a piece of evidence that is left."""
+        self.statements[statement] = max(sequence, self.statements.get(statement, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +205,14 @@ class Withdrawn:
     declarations: Collection[Place]
     verdicts: Mapping[Place, Verdict | None]
     operations: Mapping[int, Operation | None]
+
+    @property
+    def retired(self) -> tuple[tuple[str, int, int], ...]:
+        """The declarations and verdicts that go, as `Operation.retired` has them."""
+        return (
+            *(("declaration", *place) for place in sorted(self.declarations)),
+            *(("verdict", *place) for place in sorted(self.verdicts)),
+        )
 
 
 def retracted(records: GroupRecords, gone: Collection[int]) -> Withdrawn:

@@ -12,7 +12,7 @@ from itertools import chain
 from operator import attrgetter
 from sys import intern
 
-from kgray.derivation.change import Difference, EpisodeChange
+from kgray.derivation.change import Difference, EpisodeChange, moved_evidence, shown_entities
 from kgray.derivation.names import EntityNote, Fold, Relations, as_flipped
 from kgray.derivation.rivals import SlotKey, StatementRivals
 from kgray.derivation.statements import (
@@ -300,8 +300,12 @@ class GroupGraph(StatementRivals):
             self._reindex(name)
         shown: dict[str, EntityNote] = {}
         names: dict[str, str] = {}
+        recorded = {mention.entity for mention in change.mentions}
+        shows_before = shown_entities(self, recorded)
+        mentioned: dict[tuple[str, int], None] = {}
         for mention in change.mentions:
             note, changed, name = self.take_mention(mention)
+            mentioned[note.id, mention.sequence] = None
             if changed:
                 names.setdefault(note.id, name)
                 shown[note.id] = note
@@ -324,13 +328,13 @@ class GroupGraph(StatementRivals):
             facts = tuple(told[id_] for id_ in sorted(told))
         summarised = update_summaries(self, changes, facts, gone, retold)
         spoken = {c.said[1:]: s for s, taken in claims.items() for c in taken if not c.other_variant}
-        places = [(e.sequence, e.ordinal) for e in change.evidence]
         return Difference(
             entities=tuple(map(self.entity, sorted({*shown, *summarised}))),
             facts=facts,
             gone_facts=gone,
-            shown=tuple((i, i) for i, _ in sorted(change.entity_births)),
-            spoken=tuple((place, spoken.get(place)) for place in places),
+            mentioned=tuple(sorted(mentioned)),
+            shown=tuple(sorted(shown_entities(self, recorded) - shows_before)),
+            moved=tuple(moved_evidence(spoken, change.evidence).values()),
         )
 
     def _reindex(self, relation: str) -> None:

@@ -2,50 +2,36 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import itemgetter
-from typing import Any
+from heapq import merge
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
 
-from kgray import kinds, rows
+from kgray import kinds, reads, rows
+from kgray.derivation.change import (
+    mentioned_entities,
+    moved_evidence,
+    shown_entities,
+)
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.names import connected
 from kgray.derivation.summaries import summaries_of
 from kgray.errors import damaged
+from kgray.garbage import garbage_not_collected
 from kgray.graph import Entity, Fact
-from kgray.kinds import Key, Kind, Read, Row
+from kgray.kinds import Key, Kind, R, Read, Row
 from kgray.ports import GraphView, Store, at_one_moment
-from kgray.records import Episode, EpisodeHead, GroupRecords, Place, is_storable
+from kgray.reads import EpisodeHeadRow, PackedRow
+from kgray.record_rows import Judgements, NameVector, UnpackedRecords, judgements, name_vectors
+from kgray.records import Episode, EpisodeHead, GroupRecords, Operation, Place
 from kgray.times import Instant
 
-_OPEN: list[bool] = []  # the blocks that are open, in any thread: whether the collector was on before each
-
-
-@contextmanager
-def garbage_not_collected() -> Iterator[None]:
-    """Turn the collector off inside the block, for a bulk load: else all threads would wait 0.13 s."""
-    _OPEN.append(gc.isenabled())
-    gc.disable()
-    try:
-        yield
-    finally:
-        if _OPEN.pop():
-            gc.enable()
-
-
-def let_go(*held: object) -> None:
-    """Empty what is not used any more item by item: freed at once, 100,000 facts keep the lock for 0.4 s."""
-    for one in held:
-        while isinstance(one, dict | list | set) and one:
-            one.popitem() if isinstance(one, dict) else one.pop()
-
-
-_HEAD = itemgetter(0, 1, 4, 6)
-DERIVED = (kinds.ENTITIES, kinds.SHOWN_ENTITIES, kinds.FACTS)
-_SHOWN = kinds.EVIDENCE.names.index("shown")
+DERIVED: tuple[Kind[Any], ...] = (
+    kinds.ENTITIES, kinds.MENTIONS, kinds.SHOWN_ENTITIES, kinds.SHOWN_EVIDENCE, kinds.FACTS,
+)  # fmt: skip
 TIMED = frozenset({"merge", "split", "distinct", "undo"})  # the corrections that derivation applies
 
 
@@ -54,10 +40,37 @@ def records_of(
 ) -> GroupRecords:
     """Return the group's live records, as of now or as known at `known_at`.
 
-    `births` and `last_recorded` are always those of now. 100,000 facts take about 2 s. Raises Damaged.
+    `last_recorded` is always that of now. Raises Damaged.
 
     within  sequences: mentions, evidence and births of these episodes alone, at the cost of these alone
     """
+    return stored_records(store, group, known_at, within=within).live
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRecords:
+    """The records of a group.
+
+    live     those that stand at a moment
+    retired  the mentions and evidence of committed episodes that are not live
+    vectors  recorded statement -> (sequence, position) of its vector among the records of an entry
+    heads    of the stored episodes, in any state, by sequence
+    judged   all stored declarations and verdicts by the sequence of their row; retired ones, too
+    saved_at  the sequences of the removals that saved records of removed episodes
+    """
+
+    live: GroupRecords
+    retired: UnpackedRecords
+    vectors: dict[str, Place]
+    heads: dict[int, EpisodeHeadRow]
+    judged: dict[int, Judgements]
+    saved_at: list[int]
+
+
+def stored_records(
+    store: Store, group: str, known_at: Instant | None = None, *, within: Sequence[int] | None = None
+) -> StoredRecords:
+    """Return the records of a group; `known_at` and `within` as in `records_of`. Raises Damaged."""
     try:
         return at_one_moment(store, lambda: _records(store, group, known_at, within))
     except (LookupError, ValueError, TypeError, AttributeError) as fault:  # a row that cannot be read
@@ -66,52 +79,118 @@ def records_of(
 
 def _records(
     store: Store, group: str, known_at: Instant | None, within: Sequence[int] | None
-) -> GroupRecords:
-    strings: dict[str, str] = {}
-    recorded: dict[int, Instant] = {}
-
-    def stands(recorded_at: Instant, retired_at: Instant | None) -> bool:
-        known = known_at is None or recorded_at <= known_at
+) -> StoredRecords:
+    def stands(recorded_at: Instant | None, retired_at: Instant | None) -> bool:
+        known = recorded_at is not None and (known_at is None or recorded_at <= known_at)
         return known and (retired_at is None or (known_at is not None and retired_at > known_at))
 
-    def timed(name: str, *, at: int) -> list[Row]:
-        """Return the declarations or verdicts that stand; at: the column of their record time."""
-        found = [row for row in store.rows(kinds.ALL[name], group) if stands(row[at], row[at + 1])]
-        recorded.update((row[0], row[at]) for row in found)
-        return found
-
-    def told(scan: Read, look_up: Read, values: Iterable[Any] = within or ()) -> Iterator[Row]:
-        return store.rows(scan, group) if within is None else store.rows(look_up, group, list(values))
+    def chosen(scan: Read[R], look_up: Read[R]) -> Iterator[R]:
+        return store.rows(scan, group) if within is None else store.rows(look_up, group, list(within))
 
     with garbage_not_collected():
-        found = told(kinds.EPISODE_HEADS, kinds.EPISODE_HEADS_AT)
-        heads = [EpisodeHead(*_HEAD(row)) for row in found if row[5] == kinds.COMMITTED and stands(*row[6:8])]
-        live = {head.sequence for head in heads}
-        mentioned = (row for row in told(kinds.ALL["mentions"], kinds.MENTIONS_IN) if row[0] in live)
-        spoken = (row for row in told(kinds.ALL["evidence"], kinds.EVIDENCE_IN) if row[0] in live)
-        mentions, evidence = rows.mentions(mentioned, strings), rows.evidence(spoken, strings)
-        declared, verdicts = timed("declarations", at=6), timed("verdicts", at=7)
-        asked = store.rows(kinds.ALL["operations"], group)
-        operations = [r for r in asked if r[3] == kinds.DONE and r[1] in TIMED and stands(r[4], None)]
-        recorded.update((row[0], row[4]) for row in operations)
-        corrections = [rows.operation(group, row) for row in operations]
-        born: set[str] = set()
-        if within is not None:  # the entities and statements that are named
-            born = {one.entity for one in mentions} | {one.statement for one in evidence}
-            born = born.union(*({*one.entities, one.made} for one in corrections)) - {""}
-        births = told(kinds.ALL["births"], kinds.BIRTHS_OF, born)
-        return GroupRecords(
+        heads = {row.sequence: row for row in chosen(reads.EPISODE_HEADS, reads.EPISODE_HEADS_AT)}
+        live = {
+            row.sequence: EpisodeHead(row.sequence, row.id, row.reference_time, row.ended_at or 0)
+            for row in heads.values()
+            if row.state == kinds.COMMITTED and stands(row.ended_at, row.retired_at)
+        }
+        ours, others, saved_at = _unpacked(chosen(reads.PACKED, reads.PACKED_AT), heads, live)
+        carried_out = _operations(store, group)
+        operations = [one for one, at in carried_out if one.kind in TIMED and stands(at, None)]
+        judged = {row.sequence: judgements(row.judged) for row in store.rows(reads.JUDGED, group)}
+        declared, answered = _standing(judged.values(), carried_out, stands)
+        recorded = {one.sequence: at for one, at in carried_out}
+        recorded |= {one.sequence: at for one, at in declared} | {one.sequence: at for one, at in answered}
+        vectors = {
+            id_: max(placed for part in (ours, others) if (placed := part.vectors.get(id_)))[1:]
+            for id_ in {**ours.vectors, **others.vectors}
+        }
+        corrected = {id_: (a, b) for one in operations for id_, a, b in one.births}
+        records = GroupRecords(
             group=group,
-            heads=heads,
-            mentions=mentions,
-            evidence=evidence,
-            declarations=[rows.declaration(row) for row in declared],
-            verdicts=[rows.verdict(row) for row in verdicts],
-            operations=corrections,
+            heads=list(live.values()),
+            mentions=ours.mentions,
+            evidence=ours.evidence,
+            declarations=[one for one, _ in declared],
+            verdicts=[one for one, _ in answered],
+            operations=operations,
             recorded=recorded,
-            births={strings.setdefault(id_, id_): (sequence, ordinal) for id_, sequence, ordinal in births},
+            births={**others.births, **corrected, **ours.births},
             last_recorded=store.heads([group])[group].last_recorded,
         )
+        return StoredRecords(
+            live=records,
+            retired=others,
+            vectors=vectors,
+            heads=heads,
+            judged=judged,
+            saved_at=saved_at,
+        )
+
+
+def _unpacked(
+    stored: Iterable[PackedRow], heads: Mapping[int, EpisodeHeadRow], live: Collection[int]
+) -> tuple[UnpackedRecords, UnpackedRecords, list[int]]:
+    """Return the records of live episodes, those of other rows, and the sequences of removals among these."""
+    # While a removal goes on in pieces, its episodes are stored, and no part of the graph any more.
+    out = {row.sequence for row in heads.values() if row.state != kinds.COMMITTED}
+    packed = (row for row in stored if row.sequence not in out)
+    strings: dict[str, str] = {}
+    ours, others, saved_at = UnpackedRecords(), UnpackedRecords(), list[int]()
+    for are_live, some in groupby(packed, key=lambda row: row.sequence in live):
+        rows_of_kind = list(some)
+        (ours if are_live else others).take(rows_of_kind, strings)
+        saved_at += [row.sequence for row in rows_of_kind if row.sequence not in heads]
+    return ours, others, saved_at
+
+
+def _standing(
+    judged: Iterable[Judgements],
+    operations: Iterable[tuple[Operation, Instant]],
+    stands: Callable[[Instant, Instant | None], bool],
+) -> Judgements:
+    """Return the declarations and verdicts that stand, in order of place; some went with retractions."""
+    gone = {place: at for one, at in operations for place in one.retired}
+    standing = Judgements([], [])
+    for each in judged:
+        standing.declarations.extend(
+            (one, at)
+            for one, at in each.declarations
+            if stands(at, gone.get(("declaration", one.sequence, one.ordinal)))
+        )
+        standing.verdicts.extend(
+            (one, at)
+            for one, at in each.verdicts
+            if stands(at, gone.get(("verdict", one.sequence, one.ordinal)))
+        )
+    for found in standing:
+        found.sort(key=lambda one: (one[0].sequence, one[0].ordinal))
+    return standing
+
+
+def _operations(store: Store, group: str) -> list[tuple[Operation, Instant]]:
+    """Return the corrections that were carried out, or begun, with their record times."""
+    found = (row for row in store.rows(kinds.OPERATIONS.all, group) if row.state != kinds.REFUSED)
+    return [(rows.operation(group, row), row.recorded_at) for row in found if row.recorded_at is not None]
+
+
+def stored_names(store: Store, group: str, saved_at: Sequence[int]) -> Iterator[NameVector]:
+    """Yield the vectors of a group's names in order of place, each name once.
+
+    saved_at: the sequences of the removals that saved names of removed episodes
+    """
+    saved = [
+        name for row in store.rows(reads.NAME_VECTORS_AT, group, saved_at) for name in name_vectors(row.names)
+    ]
+    apart = set(saved_at)
+    scanned = store.rows(reads.NAME_VECTORS, group)
+    own = (name for row in scanned if row.sequence not in apart for name in name_vectors(row.names))
+    place = attrgetter("sequence", "ordinal")
+    known: set[tuple[str, str]] = set()
+    for name in merge(sorted(saved, key=place), own, key=place) if saved else own:
+        if (owner := (name.entity, name.surface)) not in known:
+            known.add(owner)
+            yield name
 
 
 # Where more than a quarter of many episodes is needed, to read all costs less than to look them up.
@@ -142,7 +221,7 @@ def records_around(
             corrected = {i for o in records.operations for i in (*o.entities, o.made) if i}
             ids = {mention.entity for mention in records.mentions} | corrected
             ids -= connected(records.operations, set(entities))
-            names = {row[0]: row[1] for row in store.rows(kinds.ENTITIES_OF, group, sorted(ids))}
+            names = {row.id: row.name for row in store.rows(reads.ENTITIES_OF, group, sorted(ids))}
             return replace(records, names=names)
         within |= needed
     return records_of(store, group)
@@ -174,45 +253,52 @@ def _needed(store: Store, records: GroupRecords, wanted: Wanted) -> set[int]:
     places = graph.places()
     told = {e.statement for e in records.evidence if places.get((e.sequence, e.ordinal)) in members}
     judged = [verdict for verdict in records.verdicts if {verdict.a, verdict.b} & told]
-    sequences |= {verdict.sequence for verdict in judged}
-    both = sorted({statement for verdict in judged for statement in (verdict.a, verdict.b)})
-    return sequences | {row[1] for row in store.rows(kinds.EVIDENCE_OF, records.group, both)}
+    # The evidence of both statements is in episodes that mention their subjects.
+    return sequences | _mentioning(store, records, {id_ for verdict in judged for id_ in verdict.subjects})
 
 
 def _mentioning(store: Store, records: GroupRecords, ends: Iterable[str]) -> set[int]:
     """Return the episodes that mention entities, under any id that corrections connect with them."""
     entities = sorted(connected(records.operations, ends))
-    return {row[2] for row in store.rows(kinds.MENTIONS_OF, records.group, entities)}
+    return {row.sequence for row in store.rows(reads.MENTIONS_OF, records.group, entities)}
 
 
-def stale(store: Store, group: str) -> tuple[dict[Kind, Sequence[Row]], dict[Kind, Sequence[Key]], list[Row]]:
-    """Return where the stored graph is not what the records derive: rows to put, keys to drop, by kind.
+class StaleRows(NamedTuple):
+    """Where the stored graph is not what the records derive: rows to put and keys to drop, by kind."""
 
-    The last are (sequence, ordinal, shown) of evidence that is about another statement than was stored.
-    """
-    graph = GroupGraph.build(records_of(store, group))
+    puts: dict[Kind[Any], Sequence[Row]]
+    drops: dict[Kind[Any], Sequence[Key]]
+
+
+def stale(store: Store, group: str) -> StaleRows:
+    """Compare a group's stored graph with what its records derive."""
+    stored = stored_records(store, group)
+    records = stored.live
+    graph = GroupGraph.build(records)
     derived_facts = graph.facts_of(graph.statements)
     texts = summaries_of(derived_facts)
     shown_now = (note.shown() for note in graph.entities.values())
-    entities = (rows.entity_row(replace(one, summary=texts.get(one.id, ""))) for one in shown_now)
-    recorded = {**graph.entities, **graph.shows}
-    shown = ((one, i) for one in recorded for i in sorted(graph.shows_as(one)))
-    facts = map(rows.fact_row, derived_facts)
-    puts: dict[Kind, Sequence[Row]] = {}
-    drops: dict[Kind, Sequence[Key]] = {}
-    for kind, derived in zip(DERIVED, (entities, shown, facts), strict=True):
-        held = {kind.key_of(row): tuple(row) for row in store.rows(kinds.ALL[kind.name], group)}
-        now = {kind.key_of(row): tuple(row) for row in derived}
-        puts[kind] = [row for key, row in sorted(now.items()) if held.get(key) != row]
-        drops[kind] = sorted(held.keys() - now.keys())
-    places = graph.places()
-    told = ((row[:2], row[_SHOWN]) for row in store.rows(kinds.ALL["evidence"], group))
-    return puts, drops, [(*at, places.get(at)) for at, stored in told if stored != places.get(at)]
+    moved = moved_evidence(graph.places(), records.evidence, stored.retired.evidence)
+    derived: dict[Kind[Any], Iterable[Row]] = {
+        kinds.ENTITIES: (rows.entity_row(replace(one, summary=texts.get(one.id, ""))) for one in shown_now),
+        kinds.MENTIONS: mentioned_entities(graph.fold, records.mentions),
+        kinds.SHOWN_ENTITIES: shown_entities(graph, graph.shows),
+        kinds.SHOWN_EVIDENCE: moved.values(),
+        kinds.FACTS: map(rows.fact_row, derived_facts),
+    }
+    found = StaleRows({}, {})
+    for kind in DERIVED:
+        held = {kind.key_of(row): tuple(row) for row in store.rows(kind.all, group)}
+        now = {kind.key_of(row): tuple(row) for row in derived[kind]}
+        found.puts[kind] = [row for key, row in sorted(now.items()) if held.get(key) != row]
+        found.drops[kind] = sorted(held.keys() - now.keys())
+    return found
 
 
 def in_pieces(store: Store, group: str) -> bool:
     """Whether a retraction or removal of the group is being carried out in pieces (`ingest.correct`)."""
-    return any(row[5] is not None for row in store.rows(kinds.OPERATIONS_IN_STATE, group, [kinds.PENDING]))
+    pending = store.rows(reads.OPERATIONS_IN_STATE, group, [kinds.PENDING])
+    return any(row.result is not None for row in pending)
 
 
 def view_now(store: Store, group: str) -> GraphView:
@@ -310,63 +396,69 @@ class StoredView(GraphView):
         self.group = group
 
     def facts_of(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
-        shown: dict[str, dict[str, None]] = {statement: {} for statement in statements}
-        for statement, shown_as, _ in self._rows(kinds.STATEMENTS_SHOWN, shown):
-            if shown_as is not None:
-                shown[statement][shown_as] = None
+        # Of a recorded statement that shows as others alone, no fact bears the id.
+        shown: dict[str, dict[str, None]] = {statement: {statement: None} for statement in statements}
+        for row in self._rows(reads.SHOWN_BY_STATEMENTS, shown):
+            if row.shown is not None:
+                shown[row.statement][row.shown] = None
         return self._facts(list(shown.values()), as_of)
 
     def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[list[Fact]]:
-        shown = {(row[0], row[1]): row[2] for row in self._rows(kinds.EVIDENCE_SHOWN, dict.fromkeys(places))}
+        sequences = dict.fromkeys(sequence for sequence, _ in places)
+        shown: dict[Place, str | None] = {}
+        for row in self._rows(reads.STATEMENTS_AT, sequences):
+            for ordinal, _, statement in (each.partition(" ") for each in row.statements):
+                shown[row.sequence, int(ordinal)] = statement
+        for moved in self._rows(reads.SHOWN_BY_EVIDENCE, sequences):
+            shown[moved.sequence, moved.ordinal] = moved.shown
+        wanted = dict.fromkeys(id_ for place in places if (id_ := shown.get(place)) is not None)
         by_statement: dict[str, list[Fact]] = {}
-        for fact in self._facts([dict.fromkeys(id_ for id_ in shown.values() if id_ is not None)], as_of):
+        for fact in self._facts([wanted], as_of):
             by_statement.setdefault(fact.statement, []).append(fact)
         return [by_statement.get(shown.get(place) or "", []) for place in places]
 
     def facts_at(self, entities: Sequence[str], as_of: Instant | None, limit: int | None) -> list[Fact]:
         asked = dict.fromkeys(entities)
-        shown = dict.fromkeys(id_ for (id_,) in self._rows(kinds.ENTITY_IDS, asked))
+        shown = dict.fromkeys(row.id for row in self._rows(reads.ENTITY_IDS, asked))
         folded = [id_ for id_ in asked if id_ not in shown]
-        shown.update((id_, None) for _, id_ in self._rows(kinds.SHOWN_OF, folded))
+        shown.update((row.shown, None) for row in self._rows(reads.SHOWN_OF, folded))
         return self._store.facts_at(self.group, list(shown), as_of, limit) if shown else []
 
     def facts(self, ids: Sequence[str]) -> list[Fact]:
-        return [rows.fact(row) for row in self._rows(kinds.FACTS_OF, dict.fromkeys(ids))]
+        return [rows.fact(row) for row in self._rows(reads.FACTS_OF, dict.fromkeys(ids))]
 
     def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
         shown: dict[str, list[str]] = {id_: [] for id_ in recorded}
-        for recorded_id, id_ in self._rows(kinds.SHOWN_OF, shown):
-            shown[recorded_id].append(id_)
+        for row in self._rows(reads.SHOWN_OF, shown):
+            shown[row.recorded].append(row.shown)
         # An id that no mention was recorded with, a split's, stands for itself.
         parts = {id_: found or [id_] for id_, found in shown.items()}
         wanted = dict.fromkeys(id_ for part in parts.values() for id_ in part)
-        known = {row[0]: rows.entity(row) for row in self._rows(kinds.ENTITIES_OF, wanted)}
+        known = {row.id: rows.entity(row) for row in self._rows(reads.ENTITIES_OF, wanted)}
         shows = ([known[id_] for id_ in parts[asked] if id_ in known] for asked in recorded)
         return [sorted(found, key=lambda entity: entity.born) for found in shows]
 
     def entities_named(self, name: str) -> list[Entity]:
         """Return the entities shown with this name or alias (ignoring case and spacing), oldest first."""
         folded = rows.folded(name)
-        if not is_storable(folded):
-            return []
-        recorded = [entity for _, entity in self._rows(kinds.NAMED, [folded])]
-        found = self.entities(list(dict.fromkeys(recorded)))
-        bearing = [one for one in found if folded in map(rows.folded, (one.name, *one.aliases))]
-        return sorted(bearing, key=lambda entity: (entity.born, entity.id))
+        named = self._store.rows(reads.ENTITY_NAMES, self.group)
+        bearing = [row.id for row in named if folded in map(rows.folded, (row.name, *row.aliases))]
+        known = (rows.entity(row) for row in self._rows(reads.ENTITIES_OF, bearing))
+        return sorted(known, key=lambda entity: (entity.born, entity.id))
 
     def episodes(self, sequences: Sequence[int]) -> list[Episode]:
-        found = self._rows(kinds.EPISODES_AT, dict.fromkeys(sequences))
-        live = (row for row in found if row[10] == kinds.COMMITTED and row[14] is None)
+        found = self._rows(reads.EPISODES_AT, dict.fromkeys(sequences))
+        live = (row for row in found if row.state == kinds.COMMITTED and row.retired_at is None)
         return [rows.episode(self.group, row) for row in live]
 
     def supporters(self, ids: Sequence[str]) -> dict[str, str | None]:
-        return dict(self._rows(kinds.SUPPORTERS, dict.fromkeys(ids)))
+        return {row.id: row.client_id for row in self._rows(reads.SUPPORTERS, dict.fromkeys(ids))}
 
     def _facts(self, parts: list[dict[str, None]], as_of: Instant | None) -> list[Fact]:
         """Return the facts of these statements, each once, part by part; within a part by start and id."""
         wanted = dict.fromkeys(statement for part in parts for statement in part)
         by_statement: dict[str, list[Fact]] = {}
-        for row in self._rows(kinds.FACTS_OF_STATEMENTS, wanted):
+        for row in self._rows(reads.FACTS_OF_STATEMENTS, wanted):
             fact = rows.fact(row)
             if as_of is None or fact.holds_at(as_of):
                 by_statement.setdefault(fact.statement, []).append(fact)
@@ -378,6 +470,6 @@ class StoredView(GraphView):
                 found.setdefault(fact.id, fact)
         return list(found.values())
 
-    def _rows(self, read: Read, values: Iterable[object]) -> list[Row]:
+    def _rows(self, read: Read[R], values: Iterable[object]) -> list[R]:
         asked = list(values)
         return list(self._store.rows(read, self.group, asked)) if asked else []

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from heapq import nsmallest
 from typing import TYPE_CHECKING, NamedTuple
 
-from kgray import kinds, rows
+from kgray import reads, rows
 from kgray.graph import Entity, Fact
 from kgray.ports import GraphView, Store
 from kgray.timeline import Span
@@ -216,13 +216,13 @@ def corrected_entities(
     """
     facts = {fact.id: fact for fact in difference.facts}
     changed_ids = {*facts, *difference.gone_facts}
-    former_rows = store.rows(kinds.FACTS_OF, group, sorted(changed_ids)) if changed_ids else ()
+    former_rows = store.rows(reads.FACTS_OF, group, sorted(changed_ids)) if changed_ids else ()
     former_facts = list(map(rows.fact, former_rows))
     present = {entity.id: entity for entity in changed}
     touched = {end for fact in (*former_facts, *facts.values()) for end in fact.ends} | present.keys()
     ids = sorted(touched - {*difference.gone_entities})
-    entity_rows = store.rows(kinds.ENTITIES_OF, group, ids) if ids else ()
-    stored = {row[0]: rows.entity(row) for row in entity_rows}
+    entity_rows = store.rows(reads.ENTITIES_OF, group, ids) if ids else ()
+    stored = {row.id: rows.entity(row) for row in entity_rows}
     result = []
     for id_ in ids:
         limit = NEWEST + sum(id_ in fact.ends for fact in former_facts)

@@ -333,7 +333,11 @@ class Door:
         self._ended_at = time.monotonic()
 
     def check_room(self) -> None:
-        """Raise Overloaded where too much waits to be ingested, or for too long."""
+        """Raise Overloaded where too much waits to be ingested, or for too long.
+
+        Raises what `Memory.check_embedder` raises, too.
+        """
+        self.memory.check_embedder()
         waits, bounds = self.ingesting, self.bounds
         if waits.pending >= bounds.max_pending:
             raise Overloaded(

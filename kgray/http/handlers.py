@@ -32,6 +32,7 @@ from kgray.ledger import Acceptance, Foresight, NoneAccepted
 from kgray.ledger import retry as retried
 from kgray.memory import Memory
 from kgray.memory.ingesting import group_rows, ledger_of
+from kgray.reads import EPISODE_HEADS_AT
 from kgray.records import OperationKind, check_group
 
 # The types of the parameters of verbs; of others: a moment.
@@ -118,7 +119,8 @@ def _plain(found: Any) -> Any:  # noqa: ANN401 - JSON, or values that have their
 async def status(door: At, group: Group) -> Response:
     """Return the ledger: episodes by state, what models have cost."""
     counts = await door.read(door.memory.status, group=group)
-    return JSONResponse(ledger_of(counts) | {"ingesting": {"fault": door.ingesting.fault or None}})
+    ingesting = {"fault": door.ingesting.fault or None}
+    return JSONResponse(ledger_of(counts) | {"ingesting": ingesting, "embedder": door.memory.vectors()})
 
 
 async def groups(door: At, request: Request) -> Response:
@@ -323,13 +325,11 @@ async def _ended(door: Door, group: str, answers: Sequence[Acceptance], wait_s: 
     ended = {"committed": 0, "failed": 0}
     until = time.monotonic() + wait_s
     while True:
-        found = await door.call(
-            lambda: list(door.memory.store.rows(kinds.EPISODE_HEADS_AT, group, sorted(left)))
-        )
+        found = await door.call(lambda: list(door.memory.store.rows(EPISODE_HEADS_AT, group, sorted(left))))
         for row in found:
-            if row[5] >= kinds.COMMITTED:
-                ended["failed" if row[5] == kinds.FAILED else "committed"] += 1
-                left.discard(row[0])
+            if row.state >= kinds.COMMITTED:
+                ended["failed" if row.state == kinds.FAILED else "committed"] += 1
+                left.discard(row.sequence)
         if not left or (pause := until - time.monotonic()) <= 0:
             return ended | {"pending": len(left)}
         await door.ingesting.step(min(pause, _LOOK_S))
@@ -368,6 +368,7 @@ async def _blocks(request: Request) -> AsyncIterator[tuple[int, bytes]]:
 async def retry(door: At, group: Group, body: models.Retry) -> Response:
     """Take failed episodes up again: all, or these."""
     check_group(group)
+    door.memory.check_embedder()
     count = await door.call(lambda: retried(door.memory.store, group, body.episodes, now=times.now()))
     door.ingesting.appended(count)
     return JSONResponse({"accepted": count}, 202)

@@ -104,7 +104,7 @@ class Posts:
     async def _serve(self, webhook: Webhook) -> None:
         """Post what is new for one webhook."""
         try:
-            head = (await self._door.head(webhook.group)).last_recorded
+            head = (await self._door.head(webhook.of_group)).last_recorded
             if head > webhook.sent:
                 await self._post_all(webhook, head)
         except Exception:  # noqa: BLE001 - as above
@@ -113,10 +113,10 @@ class Posts:
     async def _post_all(self, webhook: Webhook, head: int) -> None:
         note, counted = partial(self._door.call, self.webhooks.note, webhook.id), self._door.metrics.webhooks
         was = sent = webhook.sent
-        found, saved = await self._door.changes(webhook.group, sent, head), time.monotonic()
+        found, saved = await self._door.changes(webhook.of_group, sent, head), time.monotonic()
         for commit in found["commits"]:
             try:
-                async with self._of_group[webhook.group], self._turns:
+                async with self._of_group[webhook.of_group], self._turns:
                     await self._post(webhook, commit)
             except Unavailable as error:
                 counted.labels("failed").inc()
@@ -137,7 +137,7 @@ class Posts:
         now, id_ = times.to_datetime(times.now()), message_id(webhook.id, commit["commit"])
         lists = {name: commit[name][:_MOST_IDS] for name in ("entries", "opened", "ended")}
         counts = {name: len(commit[name]) for name in lists}
-        data = {"group": webhook.group, "commit": commit["commit"], **lists, "counts": counts}
+        data = {"group": webhook.of_group, "commit": commit["commit"], **lists, "counts": counts}
         body = json.dumps({"type": "group.committed", "timestamp": commit["at"], "data": data})
         signature = Signer(self.secret_of(webhook.id)).sign(id_, now, body)
         headers = {

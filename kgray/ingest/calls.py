@@ -27,12 +27,12 @@ from kgray.ingest.state import Answers, Decision, Quantised, Questions, ReadEpis
 from kgray.ingest.union import joined
 from kgray.ingest.units import TextUnit, excerpt, unit_requests
 from kgray.intake import triples
-from kgray.kinds import ANSWERS_TO, EXTRACTIONS_AT
 from kgray.ledger import previous
 from kgray.outages import OUTAGES
 from kgray.ports import Answer, Embedding, ExtractionRequest, QuestionRequest
 from kgray.ports.ingest import Stop
 from kgray.prompting.replies import speaker_first
+from kgray.reads import ANSWERS_TO, EXTRACTIONS_AT
 from kgray.records import Episode, Extraction
 
 
@@ -177,13 +177,13 @@ async def journaled(
         said = outbox.answers.get((episode.group, key))
         if said is None:
             # In the form the journal gives back, so that a replay decides on the same values.
-            row = rows.answers_row(key, judged.answers, *judged.cost)
+            row = rows.answers_row(episode.sequence, key, judged.answers, *judged.cost)
             said = rows.answers(row)
-            outbox.post(changes.answered(episode, key, row))
+            outbox.post(changes.answered(episode, row))
             outbox.remember(episode.group, key, said)
             return said, judged.prompt_tokens + judged.completion_tokens
         outbox.note_spent(episode, judged.cost)
-    outbox.post(changes.answered(episode, key))
+    outbox.post(changes.answered(episode, rows.answers_row(episode.sequence, key, said, 0, 0, 0)))
     return said, 0
 
 
@@ -225,7 +225,7 @@ def keep(outbox: Outbox, episode: Episode, found: Extraction) -> Extraction:
     """Post an extraction to the journal; return it as a replay reads it: "?" for what cannot be stored."""
     row = rows.extraction_row(episode.sequence, found)
     outbox.post(changes.extracted(episode, row))
-    return rows.extraction(row) if "?" in row[-1] else found
+    return rows.extraction(row) if "?" in row.body else found
 
 
 class EpisodeReading:

@@ -8,10 +8,11 @@ from uuid import uuid4
 
 from kgray import kinds, rows
 from kgray.derivation.change import Difference, EpisodeChange
-from kgray.errors import ContentError, Cost
-from kgray.kinds import Key, Kind, Row
-from kgray.ports import Patch, RowChanges
-from kgray.records import Episode, Mention, Operation, Place
+from kgray.errors import ContentError, Cost, StoreError
+from kgray.kinds import AnswerRow, ExtractionRow, Key, Kind, Row
+from kgray.ports import Embedding, Patch, RowChanges
+from kgray.record_rows import EntryRecords, Judgements, NameVector, TextVector
+from kgray.records import Episode, Operation, Place
 from kgray.times import Instant
 
 _OPEN = frozenset({kinds.ACCEPTED, kinds.EXTRACTED})
@@ -20,23 +21,22 @@ PENDING = frozenset({kinds.PENDING})
 _ANY = frozenset({kinds.ACCEPTED, kinds.EXTRACTED, kinds.COMMITTED, kinds.FAILED})
 
 
-def extracted(episode: Episode, extraction: Row) -> RowChanges:
+def extracted(episode: Episode, extraction: ExtractionRow) -> RowChanges:
     """Return the move from accepted to extracted. The first extraction stays (R21)."""
     moved = patched(kinds.EPISODES, ("state",), [(episode.sequence, kinds.EXTRACTED)])
     accepted, puts = frozenset({kinds.ACCEPTED}), {kinds.EXTRACTIONS: (extraction,)}
     return of(episode, accepted, puts=puts, patches=moved, durable=False)
 
 
-def answered(episode: Episode, key: str, answers: Row | None = None) -> RowChanges:
-    """Return a request's answers (None: the journal has them) and the episode that uses them (R21)."""
-    puts = {kinds.ANSWER_USES: [(episode.sequence, key)], kinds.ANSWERS: [] if answers is None else [answers]}
-    return of(episode, _ANY, puts=puts, durable=False)
+def answered(episode: Episode, answers: AnswerRow) -> RowChanges:
+    """Return the answers to a request that an episode uses (R21)."""
+    return of(episode, _ANY, puts={kinds.ANSWERS: [answers]}, durable=False)
 
 
 def spent(episode: Episode, cost: Cost) -> RowChanges:
     """Return what calls of a model cost that gave nothing to keep: an answer that no request has (R24)."""
     key = f"spent {episode.sequence} {uuid4().hex}"
-    return answered(episode, key, rows.answers_row(key, (), *cost))
+    return answered(episode, rows.answers_row(episode.sequence, key, (), *cost))
 
 
 def failed(episode: Episode, error: ContentError, recorded_at: Instant) -> RowChanges:
@@ -45,35 +45,75 @@ def failed(episode: Episode, error: ContentError, recorded_at: Instant) -> RowCh
     return of(episode, _OPEN, recorded_at=recorded_at, puts={kinds.EPISODES: (row,)})
 
 
-def committed(change: EpisodeChange, difference: Difference, recorded_at: Instant) -> RowChanges:
-    """Return the commit of an episode: its records, their vectors and names, what they derive (R23)."""
+def committed(
+    change: EpisodeChange, difference: Difference, recorded_at: Instant, births: Mapping[str, Place]
+) -> RowChanges:
+    """Return the commit of an episode: its records and what they derive (R23).
+
+    births: the birth places of the entities and statements that it names
+    """
     episode = change.episode
-    spoken = dict(difference.spoken)
-    own = {(said.sequence, said.ordinal) for said in change.evidence}
-    births = dict((*change.entity_births, *change.statement_births))
-    own_vectors = [] if change.episode_vector is None else [change.episode_vector]
-    bearers: dict[Key, Mention] = {}  # of each surface of each entity the first mention
-    for mention in change.mentions:
-        bearers.setdefault((mention.entity, mention.surface), mention)
-    vectors: dict[Key, Row] = {}
+    names: dict[Key, NameVector] = {}  # of each surface of each entity the first mention
     for mention, vector in change.name_vectors:
-        vectors.setdefault((mention.entity, mention.surface), rows.name_vector_row(mention, vector))
-    gone, derived = _derived(difference)
-    puts: dict[Kind, Sequence[Row]] = {
-        kinds.EPISODES: (rows.committed_row(episode, recorded_at),),
-        kinds.BIRTHS: [(id_, *place) for id_, place in births.items()],
-        kinds.MENTIONS: [rows.mention_row(mention) for mention in change.mentions],
-        kinds.EVIDENCE: [rows.evidence_row(e, spoken.get((e.sequence, e.ordinal))) for e in change.evidence],
-        kinds.DECLARATIONS: [rows.declaration_row(one, recorded_at) for one in change.declarations],
-        kinds.VERDICTS: [rows.verdict_row(verdict, recorded_at) for verdict in change.verdicts],
-        kinds.NAMES: [rows.name_row(mention) for mention in bearers.values()],
-        kinds.NAME_VECTORS: list(vectors.values()),
-        kinds.STATEMENT_VECTORS: [rows.vector_row(id_, *found) for id_, found in change.statement_vectors],
-        kinds.EPISODE_VECTORS: [rows.vector_row(episode.sequence, *found) for found in own_vectors],
-        **derived,
-    }
-    moved = shown_patch((*place, shown) for place, shown in difference.spoken if place not in own)
-    return of(episode, _OPEN, recorded_at=recorded_at, drops=gone, puts=puts, patches=moved)
+        name = (mention.entity, mention.surface)
+        place = (mention.sequence, mention.ordinal)
+        names.setdefault(name, NameVector(*name, *place, rows.vector_bytes(vector)))
+    records = EntryRecords(
+        sequence=episode.sequence,
+        recorded_at=recorded_at,
+        mentions=change.mentions,
+        evidence=change.evidence,
+        births=births,
+        judgements=Judgements(
+            [(one, recorded_at) for one in change.declarations],
+            [(one, recorded_at) for one in change.verdicts],
+        ),
+        names=list(names.values()),
+        statements={id_: _text_vector(one) for id_, one in change.statement_vectors},
+        text=" ".join(filter(None, (episode.speaker, episode.text))),
+        vector=None if change.episode_vector is None else _text_vector(change.episode_vector),
+    )
+    drops, puts = _derived(difference)
+    puts |= {kinds.EPISODES: (rows.committed_row(episode, recorded_at),), kinds.RECORDS: (records.row(),)}
+    born = {id_ for id_, _ in change.statement_births}
+    return of(
+        episode,
+        _OPEN,
+        recorded_at=recorded_at,
+        drops=drops,
+        puts=puts,
+        # A statement that was said before, whose evidence is retracted, has another vector from now on.
+        unsettles=not born.issuperset(id_ for id_, _ in change.statement_vectors),
+    )
+
+
+def births_of(change: EpisodeChange, known: Mapping[str, Place]) -> dict[str, Place]:
+    """Return the birth places of the recorded entities and statements that an episode names."""
+    made = dict((*change.entity_births, *change.statement_births))
+    named = {one.entity for one in change.mentions} | {one.statement for one in change.evidence}
+    return {id_: known[id_] if id_ in known else made[id_] for id_ in named}
+
+
+def check_widths(change: EpisodeChange, dimensions: int) -> None:
+    """Raise StoreError for a vector that the store cannot hold: an embedder has changed while it was used."""
+    vectors = [vector for _, vector in change.name_vectors]
+    vectors += [embedding.vector for _, embedding in change.statement_vectors]
+    vectors += [] if change.episode_vector is None else [change.episode_vector.vector]
+    check_width((len(vector) for vector in vectors), dimensions)
+
+
+def check_width(widths: Iterable[int], dimensions: int) -> None:
+    """Raise StoreError where one of the widths is not that of the store."""
+    for width in widths:
+        if width != dimensions:
+            raise StoreError(
+                f"a vector of {width} numbers in a store of {dimensions} numbers a vector: nothing was "
+                f"changed"
+            )
+
+
+def _text_vector(embedding: Embedding) -> TextVector:
+    return TextVector(rows.vector_bytes(embedding.vector), embedding.weights)
 
 
 def corrected(
@@ -82,25 +122,25 @@ def corrected(
     recorded_at: Instant,
     difference: Difference,
     *,
-    births: Iterable[tuple[str, Place]] = (),
-    drops: Mapping[Kind, Sequence[Key]] | None = None,
+    drops: Mapping[Kind[Any], Sequence[Key]] | None = None,
+    puts: Mapping[Kind[Any], Sequence[Row]] | None = None,
     patches: Sequence[Patch] = (),
     erases: bool = False,
 ) -> RowChanges:
     """Return a correction: its result, the difference in the graph, and further changes of rows."""
     gone, derived = _derived(difference)
+    for kind, keys in (drops or {}).items():
+        gone[kind] = [*gone.get(kind, ()), *keys]
+    ended = rows.operation_row(operation, kinds.DONE, recorded_at, result)
     return of(
         operation,
         PENDING,
         recorded_at=recorded_at,
-        drops={**gone, **(drops or {})},
-        puts={
-            **derived,
-            kinds.OPERATIONS: (rows.operation_row(operation, kinds.DONE, recorded_at, result),),
-            kinds.BIRTHS: [(id_, *place) for id_, place in births],
-        },
-        patches=(*shown_patch((*place, shown) for place, shown in difference.spoken), *patches),
+        drops=gone,
+        puts={**derived, **(puts or {}), kinds.OPERATIONS: (ended,)},
+        patches=tuple(patches),
         erases=erases,
+        unsettles=bool(puts and puts.get(kinds.RECORDS)) or kinds.RECORDS in gone,
     )
 
 
@@ -118,25 +158,26 @@ def of(entry: Episode | Operation, states: frozenset[int], **what: Any) -> RowCh
     return RowChanges(group=entry.group, sequence=entry.sequence, ledger=ledger, states=states, **what)
 
 
-def _derived(difference: Difference) -> tuple[dict[Kind, Sequence[Key]], dict[Kind, Sequence[Row]]]:
-    drops: dict[Kind, Sequence[Key]] = {
+def _derived(
+    difference: Difference,
+) -> tuple[dict[Kind[Any], Sequence[Key]], dict[Kind[Any], Sequence[Row]]]:
+    drops: dict[Kind[Any], Sequence[Key]] = {
         kinds.FACTS: [(id_,) for id_ in difference.gone_facts],
+        kinds.MENTIONS: difference.unmentioned,
         kinds.ENTITIES: [(id_,) for id_ in difference.gone_entities],
         kinds.SHOWN_ENTITIES: difference.unshown,
+        kinds.SHOWN_EVIDENCE: difference.unmoved,
     }
     return drops, {
         kinds.ENTITIES: [rows.entity_row(entity) for entity in difference.entities],
+        kinds.MENTIONS: difference.mentioned,
         kinds.SHOWN_ENTITIES: difference.shown,
+        kinds.SHOWN_EVIDENCE: difference.moved,
         kinds.FACTS: [rows.fact_row(fact) for fact in difference.facts],
     }
 
 
-def patched(kind: Kind, columns: tuple[str, ...], rows_of: Iterable[Row]) -> tuple[Patch, ...]:
+def patched(kind: Kind[Any], columns: tuple[str, ...], rows_of: Iterable[Row]) -> tuple[Patch, ...]:
     """Return the patch of these rows: key and columns; none of no row."""
     found = tuple(rows_of)
     return (Patch(kind=kind, columns=columns, rows=found),) if found else ()
-
-
-def shown_patch(moved: Iterable[Row]) -> tuple[Patch, ...]:
-    """Return the patch of (sequence, ordinal, what stored evidence shows as)."""
-    return patched(kinds.EVIDENCE, ("shown",), moved)

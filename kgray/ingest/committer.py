@@ -21,11 +21,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from kgray import kinds, rows, times
+from kgray import reads, rows, times
 from kgray.derivation.change import Difference, EpisodeChange, compare, with_change
 from kgray.derivation.group import GroupGraph
-from kgray.derivation.stored import garbage_not_collected, let_go, records_of
+from kgray.derivation.stored import records_of
 from kgray.errors import ContentError, Cost, Garbled, InputError, KgrayError, NotFound, Refused, Unwritable
+from kgray.garbage import garbage_not_collected, let_go
 from kgray.ingest import changes
 from kgray.ingest.candidates import quantised
 from kgray.ingest.compare import statement_floor
@@ -33,10 +34,11 @@ from kgray.ingest.correct import EMBEDDER_S, correct, embed_missing
 from kgray.ingest.outbox import OnDurable, Outbox
 from kgray.ingest.state import GroupState, Quantised, Rules
 from kgray.ingest.units import UnitSize
-from kgray.kinds import Read, Row
+from kgray.kinds import R, Read
 from kgray.ledger import removals
 from kgray.ontology import Ontology
 from kgray.ports import Embedder, Extractor, Judge, RowChanges, Store, Writer, embedded
+from kgray.record_rows import vector_at
 from kgray.records import Episode, Operation
 from kgray.settings import PipelineSettings
 from kgray.times import Instant
@@ -64,7 +66,7 @@ async def off_the_loop(store: Store, call: Callable[[], _T], *, much: bool = Fal
     return await asyncio.to_thread(call) if store.remote or much or _LONG else call()
 
 
-async def rows_of(store: Store, read: Read, group: str, asked: Sequence[Any]) -> list[Row]:
+async def rows_of(store: Store, read: Read[R], group: str, asked: Sequence[Any]) -> list[R]:
     """Return the rows of a declared read; none for no value."""
     return await off_the_loop(store, lambda: list(store.rows(read, group, asked))) if asked else []
 
@@ -92,13 +94,18 @@ async def tell_lag(observe: Callable[[float], None]) -> None:
         observe(max(0.0, time.monotonic() - due))
 
 
-async def statement_vectors(store: Store, group: str, ids: Sequence[str]) -> dict[str, Quantised | None]:
-    """Return the quantised vectors of stored statements; None where the store has none.
-
-    A group's state keeps the vectors of the statements that it made, so none of these is still on its way.
-    """
-    found = await rows_of(store, kinds.STATEMENT_VECTORS_OF, group, list(ids))
-    vectors = {row[0]: quantised(rows.as_vector(row[-1])) for row in found}
+async def statement_vectors(
+    store: Store, state: GroupState, ids: Sequence[str]
+) -> dict[str, Quantised | None]:
+    """Return the quantised vectors of stored statements, or None. The state has those not stored yet."""
+    places = {id_: place for id_ in ids if (place := state.vector_places.get(id_)) is not None}
+    wanted = sorted({sequence for sequence, _ in places.values()})
+    columns = {r.sequence: r.vectors for r in await rows_of(store, reads.VECTORS_AT, state.group, wanted)}
+    vectors = {
+        id_: quantised(rows.as_vector(vector_at(columns[sequence], position, store.dimensions)))
+        for id_, (sequence, position) in places.items()
+        if sequence in columns
+    }
     return {id_: vectors.get(id_) for id_ in ids}
 
 
@@ -220,9 +227,9 @@ class Committer:
 
     async def statement_vectors(self, group: str, ids: Sequence[str]) -> dict[str, Quantised | None]:
         """Return the quantised vectors of stored statements, and keep them with the group's state."""
-        state = self._states.get(group)
-        vectors = await statement_vectors(self._parts.store, group, ids)
-        if state is not None and self._states.get(group) is state:  # not read anew meanwhile
+        state = await self.state(group)
+        vectors = await statement_vectors(self._parts.store, state, ids)
+        if self._states.get(group) is state:  # not read anew meanwhile
             state.statement_vectors.update((id_, v) for id_, v in vectors.items() if v is not None)
         return vectors
 
@@ -267,12 +274,15 @@ class Committer:
         def refolded() -> Difference:
             records = records_of(self._parts.store, group)
             before = GroupGraph.build(records)
-            after = GroupGraph.build(with_change(records, change, recorded_at))
-            found = compare(before, after)
+            changed = with_change(records, change, recorded_at)
+            after = GroupGraph.build(changed)
+            found = compare(before, after, records, changed)
             let_go(*vars(after).values(), *vars(before).values(), records.mentions, records.evidence)
             return found
 
+        changes.check_widths(change, self._parts.store.dimensions)
         recorded_at = _after(rests_on)
+        births = changes.births_of(change, state.graph.births)
         try:
             difference = state.commit(change, recorded_at)
             if difference is None:
@@ -283,7 +293,8 @@ class Committer:
             self.forget(group)
             raise
         self._recorded[group] = recorded_at
-        self.outbox.post(replace(changes.committed(change, difference, recorded_at), rests_on=rests_on), done)
+        committed = changes.committed(change, difference, recorded_at, births)
+        self.outbox.post(replace(committed, rests_on=rests_on), done)
         self._commits += 1
         if self._commits % max(1, len(self._states) // _WEIGHED) == 0:
             self._keep_within_bound()  # states grow even where none is loaded

@@ -313,7 +313,8 @@ class _Connector:
     def _add_verdict(
         self, first: Statement, second: Statement, is_exclusive: bool, judge: str, reason: str = ""
     ) -> None:
-        a, b = min(first.id, second.id), max(first.id, second.id)
+        one, other = sorted((first, second), key=lambda statement: statement.id)
+        a, b = one.id, other.id
         if (a, b) in self.result.verdicts or self.case.state.graph.verdict(a, b) is not None:
             return
         self.result.verdicts[a, b] = Verdict(
@@ -324,6 +325,7 @@ class _Connector:
             exclusive=is_exclusive,
             judge=judge,
             reason=reason,
+            subjects=(one.subject, other.subject),
         )
 
 

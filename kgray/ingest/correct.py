@@ -7,13 +7,11 @@ Retractions and removals act on what is committed, and take what they name out o
 The last sequence that had ended by then is kept with the result as "after": behind it the plain loop must
 carry the operation out to get the same graph (R20).
 
-A row of an erased sequence goes. A row of no sequence goes once no stored row names it, those of retracted
-episodes included, because a read with an earlier `known_at` may still see them:
-
-    names, name_vectors     an entity's surface, while a mention bears it
-    births                  an entity or statement, while a mention, evidence, merge or split names it
-    statement_vectors       a statement, while evidence is about it
-    answers                 a request, until one of the episodes that used it goes; then all its uses go too
+A removal deletes the rows of the erased sequences. The row of its own sequence keeps the records of the
+erased episodes that must survive: declarations, verdicts on statements with later evidence (without their
+reasons), and the vectors of names that other episodes bear. A retracted episode counts as stored, because a
+read with an earlier `known_at` may still see it. A statement whose first stored wording is erased is embedded
+again.
 """
 
 from __future__ import annotations
@@ -24,30 +22,41 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
-import numpy as np
-
-from kgray import kinds, rows, times
+from kgray import kinds, reads, rows, times
 from kgray.derivation import names
 from kgray.derivation.change import (
     Difference,
-    Left,
-    Withdrawn,
     borne,
     compare,
-    removed,
     retracted,
 )
 from kgray.derivation.group import GroupGraph
-from kgray.derivation.stored import let_go, records_of, records_of_entities, stale
+from kgray.derivation.stored import records_of_entities, stale, stored_records
 from kgray.derivation.summaries import corrected_entities
 from kgray.errors import InputError, KgrayError, NotFound, Outrun
+from kgray.garbage import let_go
 from kgray.ingest import changes
-from kgray.kinds import Key, Kind, Read, Row
+from kgray.ingest.removed_records import (
+    keys_of,
+    keys_of_episodes,
+    left_without,
+    removed_from,
+    saved_records,
+    sequences_in,
+    statements_to_embed,
+)
+from kgray.kinds import Key, Kind, OperationRow, Row
 from kgray.ledger import named, removals
 from kgray.ports import Embed, Patch, RowChanges, Store
+from kgray.reads import TakenRow
+from kgray.record_rows import (
+    EntryRecords,
+    TextVector,
+    statement_texts,
+    with_statement_vectors,
+)
 from kgray.records import GroupRecords, Operation, Place, entity_id
 from kgray.times import Instant
 
@@ -55,8 +64,9 @@ from kgray.times import Instant
 # numbers, took 231 MB of the server's heap in one transaction.
 AT_ONCE, A_PIECE = 20_000, 4_000
 EMBEDDER_S = 2.0  # how long an embedder is waited for after removals; a later run embeds what is missing
-Verb = Literal["drop", "put", "moved"]  # moved: a piece of evidence, and what it shows as now
-_UNEMBEDDED = "unembedded"  # in the result of a removal: the statements that wait for their vectors
+Verb = Literal["drop", "put"]
+# In the result of a removal: the statements that wait for their vectors, each with the place of its wording.
+_UNEMBEDDED = "unembedded"
 
 
 async def withdraw_requested(store: Store, embed: Embed, group: str) -> None:
@@ -84,193 +94,196 @@ def withdraw(store: Store, operation: Operation, recorded_at: Instant) -> Iterat
     of the derived graph follow in pieces; the last ends the operation. After a crash whoever ingests finds it
     pending, and this goes on with what is left.
     """
-    ((*_, begun),) = store.rows(kinds.OPERATIONS_AT, operation.group, [operation.sequence])
-    if begun is None:
+    (stored,) = store.rows(reads.OPERATIONS_AT, operation.group, [operation.sequence])
+    if stored.result is None:
         whole, hidden = _whole(store, operation, recorded_at)
         changed = (*whole.drops.values(), *whole.puts.values(), *(patch.rows for patch in whole.patches))
         if whole.clear or sum(map(len, changed)) <= AT_ONCE:
             yield whole
             return
-        kept = (kinds.OPERATIONS, kinds.DECLARATIONS, kinds.VERDICTS, kinds.COMMUNITIES)
-        (ended,) = whole.puts[kinds.OPERATIONS]
+        (row,) = whole.puts[kinds.OPERATIONS]
+        ended = OperationRow(*row)
         at = whole.recorded_at
         # From now on none of the removed episodes was ever committed.
         marks = ((sequence, kinds.WITHDRAWN, at, at) for sequence in sorted(hidden))
         marked = changes.patched(kinds.EPISODES, ("state", "ended_at", "retired_at"), marks)
+        unjudged = ((sequence, None, None) for sequence in sorted(hidden))
+        judged = changes.patched(kinds.RECORDS, ("timed", "judged"), unjudged)
+        erased = {(sequence,) for sequence in hidden}
+        drops: dict[Kind[Any], Sequence[Key]] = {
+            kinds.OPERATIONS: whole.drops.get(kinds.OPERATIONS, ()),
+            kinds.COMMUNITIES: whole.drops.get(kinds.COMMUNITIES, ()),
+            kinds.RECORDS: [key for key in whole.drops.get(kinds.RECORDS, ()) if key not in erased],
+        }
+        begun = rows.operation_row(replace(operation, retired=_retirements(ended)), kinds.PENDING)
         yield replace(
             whole,
-            drops={kind: keys for kind, keys in whole.drops.items() if kind in kept},
-            puts={kinds.OPERATIONS: ((*rows.operation_row(operation)[:4], *ended[4:]),)},
-            patches=(*(patch for patch in whole.patches if patch.kind is not kinds.EVIDENCE), *marked),
+            drops=drops,
+            puts={
+                kinds.OPERATIONS: (begun._replace(recorded_at=ended.recorded_at, result=ended.result),),
+                kinds.RECORDS: whole.puts.get(kinds.RECORDS, ()),
+            },
+            patches=(*whole.patches, *marked, *judged),
         )
     yield from _pieces(store, operation)
 
 
-def _pieces(store: Store, operation: Operation) -> Iterator[RowChanges]:
-    """Yield what is left to do of a begun retraction or removal, in pieces; the last ends the operation.
+def _retirements(ended: OperationRow) -> tuple[tuple[str, int, int], ...]:
+    return rows.operation("", ended).retired
 
-    Mentions and evidence go after what is found through them, so that a run that goes on finds it, too.
+
+def _pieces(store: Store, operation: Operation) -> Iterator[RowChanges]:
+    """Yield the rest of a begun retraction or removal, in pieces; the last ends the operation.
+
+    The episodes go last, because a run that goes on finds the rest by them.
     """
     group = operation.group
-    ((*_, recorded_at, found),) = store.rows(kinds.OPERATIONS_AT, group, [operation.sequence])
-    result: dict[str, Any] = json.loads(found)
-    gone: set[int] = set()
-    drops: dict[Kind, Sequence[Key]] = {}
+    (begun,) = store.rows(reads.OPERATIONS_AT, group, [operation.sequence])
+    operation = rows.operation(group, begun)
+    drops: dict[Kind[Any], Sequence[Key]] = {}
     if operation.kind == "remove":
-        gone = {row[0] for row in _named(store, operation)}
-        drops, waiting = _rows_of(store, group, gone, records_of(store, group, within=[]).operations)
-        if waiting := sorted({*waiting, *result.get(_UNEMBEDDED, ())}):
-            result[_UNEMBEDDED] = waiting
-    puts, stale_rows, moved = stale(store, group)
-    last = (kinds.MENTIONS, kinds.EVIDENCE, kinds.EXTRACTIONS, kinds.EPISODE_VECTORS, kinds.EPISODES)
-    parts: list[tuple[Verb, Kind, Sequence[Row]]] = [
-        *(("drop", kind, keys) for kind, keys in drops.items() if kind not in last),
-        *(("put", kind, made) for kind, made in puts.items()),
-        ("drop", kinds.FACTS, stale_rows.pop(kinds.FACTS)),
-        ("moved", kinds.EVIDENCE, [row for row in moved if row[0] not in gone]),
-        *(("drop", kind, drops[kind]) for kind in last if kind in drops),
-        *(("drop", kind, keys) for kind, keys in stale_rows.items()),
+        drops = keys_of_episodes(store, group, {row.sequence for row in _named(store, operation)})
+    different = stale(store, group)
+    steps: list[tuple[Verb, Kind[Any], Row]] = [
+        *(("drop", kind, key) for kind, keys in drops.items() if kind is not kinds.EPISODES for key in keys),
+        *(("put", kind, row) for kind, made in different.puts.items() for row in made),
+        # A fact before its ends.
+        *(("drop", kind, key) for kind, keys in reversed(different.drops.items()) for key in keys),
+        *(("drop", kinds.EPISODES, key) for key in drops.get(kinds.EPISODES, ())),
     ]
-    steps = [(what, kind, row) for what, kind, part in parts for row in part]
+    result: dict[str, Any] = json.loads(begun.result or "{}")
     for start in range(0, max(1, len(steps)), A_PIECE):
-        dropped: dict[Kind, list[Key]] = defaultdict(list)
-        written: dict[Kind, list[Row]] = defaultdict(list)
-        shown: list[Row] = []
-        for what, kind, row in steps[start : start + A_PIECE]:
-            (shown if what == "moved" else (dropped if what == "drop" else written)[kind]).append(row)
-        state = kinds.DONE if start + A_PIECE >= len(steps) else kinds.PENDING
-        written[kinds.OPERATIONS].append(rows.operation_row(operation, state, recorded_at, result))
-        rest = {"patches": changes.shown_patch(shown), "erases": operation.kind == "remove"}
+        dropped: dict[Kind[Any], list[Key]] = defaultdict(list)
+        written: dict[Kind[Any], list[Row]] = defaultdict(list)
+        for verb, kind, row in steps[start : start + A_PIECE]:
+            (dropped if verb == "drop" else written)[kind].append(row)
+        is_last = start + A_PIECE >= len(steps)
+        state = kinds.DONE if is_last else kinds.PENDING
+        written[kinds.OPERATIONS].append(rows.operation_row(operation, state, begun.recorded_at, result))
+        rest = {"erases": operation.kind == "remove", "unsettles": kinds.RECORDS in dropped}
         yield changes.of(operation, changes.PENDING, drops=dropped, puts=written, **rest)
 
 
-def _named(store: Store, operation: Operation) -> list[Row]:
+def _named(store: Store, operation: Operation) -> list[TakenRow]:
     """Return the episodes that are withdrawn: those accepted after the request are not."""
-    return [row for row in named(store, operation) if row[0] < operation.sequence]
+    return [row for row in named(store, operation) if row.sequence < operation.sequence]
 
 
-def _whole(store: Store, operation: Operation, recorded_at: Instant) -> tuple[RowChanges, Iterable[int]]:
+def _whole(store: Store, operation: Operation, recorded_at: Instant) -> tuple[RowChanges, set[int]]:
     """Return a retraction or removal as one change, on what is committed now, and the removed sequences."""
     group, hard = operation.group, operation.kind == "remove"
-    records = records_of(store, group)
+    stored = stored_records(store, group)
+    records = stored.live
     old = GroupGraph.build(records)
-    found = _named(store, operation)
-    gone = {row[0] for row in found}
-    changed = _removed(store, records, gone) if hard else retracted(records, gone)
+    withdrawn = _named(store, operation)
+    gone = {row.sequence for row in withdrawn}
+    left = left_without(stored, gone) if hard else None
+    changed = retracted(records, gone) if left is None else removed_from(stored, left)
     new = GroupGraph.build(changed.records)
-    difference = compare(old, new)
-    live = [row for row in found if row[5] is None]  # an earlier retirement is kept
+    difference = compare(old, new, records, changed.records)
+    live = [row for row in withdrawn if row.retired_at is None]  # an earlier retirement is kept
     asked = {one.sequence for one in removals(store, group)}
     pending = store.pending_sequences(group, 0, len(asked) + 1)
     after = min([operation.sequence, *(at for at, _ in pending if at not in asked)]) - 1
-    counted: dict[str, Any] = {"after": after, "episodes": len(found if hard else live)}
+    counted: dict[str, Any] = {"after": after, "episodes": len(withdrawn if hard else live)}
     result = counted | _counts(old, new, difference) | ({"replaces": True} if operation.replaces else {})
-    for graph, its in ((new, changed.records), (old, records)):
-        let_go(*vars(graph).values(), its.heads, its.mentions, its.evidence)
+    let_go(*vars(new).values(), *vars(old).values(), changed.records.heads)
     # The communities of all runs whose texts rest on these episodes (R25).
-    those = np.array(sorted(gone), "<u4")
-    texts = store.rows(kinds.COMMUNITY_SOURCES, group)
-    rests = [(run, id_) for run, id_, on in texts if np.isin(np.frombuffer(on, "<u4"), those).any()]
-    if not hard:
-        patches, blanked = _retired(live, changed, recorded_at), {kinds.COMMUNITIES: rests}
-        whole = changes.corrected(operation, result, recorded_at, difference, drops=blanked, patches=patches)
-        return whole, ()
+    communities = store.rows(reads.COMMUNITY_SOURCES, group)
+    rests = [(row.run, row.id) for row in communities if not gone.isdisjoint(sequences_in(row.sources))]
+    drops: dict[Kind[Any], Sequence[Key]] = {kinds.COMMUNITIES: rests}
+    if left is None:
+        ended = replace(operation, retired=changed.retired)
+        patches = _retired(live, recorded_at)
+        return changes.corrected(ended, result, recorded_at, difference, drops=drops, patches=patches), set()
     if operation.everything:
-        ended = {kinds.OPERATIONS: (rows.operation_row(operation, kinds.DONE, recorded_at, result),)}
-        cleared = {"recorded_at": recorded_at, "clear": True, "erases": True}
-        return changes.of(operation, changes.PENDING, puts=ended, **cleared), ()
-    drops, waiting = _rows_of(store, group, gone, changed.records.operations)
-    drops[kinds.COMMUNITIES] = rests
-    drops[kinds.OPERATIONS] = [(at,) for at, left in sorted(changed.operations.items()) if left is None]
-    drops[kinds.DECLARATIONS] = sorted(changed.declarations)
-    drops[kinds.VERDICTS] = [place for place, left in sorted(changed.verdicts.items()) if left is None]
-    result |= {_UNEMBEDDED: waiting} if waiting else {}
-    patches = _restated(changed)
+        row = rows.operation_row(operation, kinds.DONE, recorded_at, result)
+        cleared = {"recorded_at": recorded_at, "clear": True, "erases": True, "unsettles": True}
+        return changes.of(operation, changes.PENDING, puts={kinds.OPERATIONS: (row,)}, **cleared), set()
+    saved, patches = saved_records(store, stored, left, changed, gone)
+    waiting = statements_to_embed(stored, left, gone)
+    saved.sequence, saved.recorded_at = operation.sequence, recorded_at
+    saved.statements = {id_: one for id_, one in saved.statements.items() if id_ not in waiting}
+    drops |= keys_of(store, stored, changed, gone)
+    corrected = ((at, rows.operation_payload(o)) for at, o in sorted(changed.operations.items()) if o)
+    patches += changes.patched(kinds.OPERATIONS, ("payload",), corrected)
+    result |= {_UNEMBEDDED: [(id_, *place) for id_, place in sorted(waiting.items())]} if waiting else {}
     whole = changes.corrected(
-        operation, result, recorded_at, difference, drops=drops, patches=patches, erases=True
+        operation,
+        result,
+        recorded_at,
+        difference.without_evidence(gone),
+        drops=drops,
+        puts={kinds.RECORDS: (saved.row(),)} if saved else {},
+        patches=patches,
+        erases=True,
     )
     return whole, gone
 
 
-def _removed(store: Store, records: GroupRecords, gone: set[int]) -> Withdrawn:
-    """Return what a removal changes: with what all stored episodes hold, retracted ones included (R25)."""
-    group = records.group
-    heads = store.rows(kinds.EPISODE_HEADS, group)
-    there = {row[0] for row in heads if row[5] == kinds.COMMITTED and row[0] not in gone}
-    left = Left(episodes=there, erased_from=min(gone, default=0))
-    for sequence, _, statement in store.rows(kinds.STATEMENTS_BY_PLACE, group):
-        if sequence in left.episodes:
-            left.use(sequence, statement)
-    for sequence, entity, surface in store.rows(kinds.MENTIONED, group):
-        if sequence in left.episodes:
-            left.mentions.append((entity, surface, sequence))
-        elif sequence in gone:
-            left.erased.add(entity)
-    return removed(
-        records,
-        left,
-        declarations=[rows.declaration(row) for row in store.rows(kinds.ALL["declarations"], group)],
-        verdicts=[rows.verdict(row) for row in store.rows(kinds.ALL["verdicts"], group)],
-    )
-
-
-def _restated(changed: Withdrawn) -> list[Patch]:
-    """Return the patches of verdicts, merges and splits that stay, without what is erased."""
-    judged = ((*place, v.reason) for place, v in sorted(changed.verdicts.items()) if v)
-    corrected = ((at, rows.operation_payload(o)) for at, o in sorted(changed.operations.items()) if o)
-    return [
-        *changes.patched(kinds.VERDICTS, ("reason",), judged),
-        *changes.patched(kinds.OPERATIONS, ("payload",), corrected),
-    ]
-
-
-def _retired(live: Iterable[Row], changed: Withdrawn, at: Instant) -> list[Patch]:
+def _retired(live: Iterable[TakenRow], at: Instant) -> list[Patch]:
     """Return the patches of a retraction. Episodes that are pending end with it, never committed."""
-    ended = ((row[0], at) for row in live if row[6] >= kinds.COMMITTED)
-    pending = ((row[0], kinds.WITHDRAWN, at, at) for row in live if row[6] < kinds.COMMITTED)
+    live = list(live)
+    ended = ((row.sequence, at) for row in live if row.state >= kinds.COMMITTED)
+    pending = ((row.sequence, kinds.WITHDRAWN, at, at) for row in live if row.state < kinds.COMMITTED)
     return [
         *changes.patched(kinds.EPISODES, ("retired_at",), ended),
         *changes.patched(kinds.EPISODES, ("state", "ended_at", "retired_at"), pending),
-        *changes.patched(
-            kinds.DECLARATIONS, ("retired_at",), ((*key, at) for key in sorted(changed.declarations))
-        ),
-        *changes.patched(kinds.VERDICTS, ("retired_at",), ((*key, at) for key in sorted(changed.verdicts))),
     ]
 
 
-def _unembedded(store: Store, group: str, left_by: Set[int] | None) -> list[tuple[Row, dict[str, str]]]:
+def _unembedded(
+    store: Store, group: str, left_by: Set[int] | None
+) -> list[tuple[OperationRow, dict[str, str]]]:
     """Return the removals whose statements wait for vectors, each with the first wordings of these."""
-    found = []
-    for row in store.rows(kinds.ALL["operations"], group):
-        is_meant = left_by is None or row[0] in left_by
-        if is_meant and row[1] == "remove" and row[3] == kinds.DONE and _UNEMBEDDED in row[5]:
-            texts: dict[str, str] = {}
-            for statement, _, text in _read(store, group, kinds.EVIDENCE_OF, json.loads(row[5])[_UNEMBEDDED]):
-                texts.setdefault(statement, text)
-            found.append((row, texts))
-    return found
+    waiting = []
+    for row in store.rows(kinds.OPERATIONS.all, group):
+        is_meant = left_by is None or row.sequence in left_by
+        if not is_meant or row.kind != "remove" or row.state != kinds.DONE or not row.result:
+            continue
+        asked: list[tuple[str, int, int]] = json.loads(row.result).get(_UNEMBEDDED, ())
+        if asked:
+            sequences = sorted({sequence for _, sequence, _ in asked})
+            texts = statement_texts(store.rows(reads.PACKED_AT, group, sequences))
+            places = ((id_, texts.get((sequence, ordinal))) for id_, sequence, ordinal in asked)
+            # Without a text: a later removal has erased it, and waits for the next wording itself.
+            waiting.append((row, {id_: text for id_, text in places if text is not None}))
+    return waiting
 
 
 async def embed_missing(
     store: Store, embed: Embed, group: str, left_by: Set[int] | None = None
 ) -> list[RowChanges]:
-    """Return the changes that add the vectors of what is left by removals, which wait for no embedder (R27).
+    """Return the changes that add the vectors of statements that removals have left without (R27).
 
     left_by: the removals by their sequences; None = all. A group is decided on these vectors, so whoever
     ingests calls it for all before it reads the group's state. Raises what the embedder raises.
     """
     changed = []
     for row, texts in await asyncio.to_thread(_unembedded, store, group, left_by):
-        said = await embed(list(texts.values())) if texts else []
-        vectors = [rows.vector_row(id_, *one) for id_, one in zip(texts, said, strict=True)]
-        result = {name: value for name, value in json.loads(row[5]).items() if name != _UNEMBEDDED}
+        embeddings = await embed(list(texts.values())) if texts else []
+        changes.check_width((len(one.vector) for one in embeddings), store.dimensions)
+        added = {
+            id_: TextVector(rows.vector_bytes(one.vector), one.weights)
+            for id_, one in zip(texts, embeddings, strict=True)
+        }
+        saved = next(iter(store.rows(reads.RECORDS_AT, group, [row.sequence])), None)
+        if saved is None:
+            saved = EntryRecords(sequence=row.sequence, recorded_at=row.recorded_at or 0).row()
+        result = {
+            name: value for name, value in json.loads(row.result or "{}").items() if name != _UNEMBEDDED
+        }
         changed.append(
             RowChanges(
                 group=group,
-                sequence=row[0],
+                sequence=row.sequence,
                 ledger=kinds.OPERATIONS,
                 states=frozenset({kinds.DONE}),
-                puts={kinds.STATEMENT_VECTORS: vectors, kinds.OPERATIONS: [(*row[:5], rows.pack(result))]},
+                puts={
+                    kinds.RECORDS: [with_statement_vectors(saved, added)] if added else [],
+                    kinds.OPERATIONS: [row._replace(result=rows.pack(result))],
+                },
+                unsettles=bool(added),
             )
         )
     return changed
@@ -291,49 +304,6 @@ def _counts(old: GroupGraph, new: GroupGraph, difference: Difference) -> dict[st
     }
 
 
-def _rows_of(
-    store: Store, group: str, erased: set[int], operations: Iterable[Operation]
-) -> tuple[dict[Kind, Sequence[Key]], list[str]]:
-    """Return the keys of the recorded rows that go with the episodes of these sequences.
-
-    And the statements that stay and lose their vector, because their first stored wording is erased (R25); a
-    retracted one counts as stored. operations: the merges and splits that are left, whose births stay.
-    """
-    read = partial(_read, store, group)
-    mentions, evidence = read(kinds.MENTIONS_IN, erased), read(kinds.EVIDENCE_IN, erased)
-    # Names in erased rows, without those that other rows name too.
-    others = [row for row in read(kinds.MENTIONS_OF, {row[3] for row in mentions}) if row[2] not in erased]
-    surfaces = {(row[3], row[2]) for row in mentions} - {(entity, surface) for entity, surface, _ in others}
-    entities = {row[3] for row in mentions} - {entity for entity, _, _ in others}
-    said: dict[str, list[int]] = defaultdict(list)
-    for statement, sequence, _ in read(kinds.EVIDENCE_OF, {row[2] for row in evidence}):
-        said[statement].append(sequence)
-    statements = {id_ for id_, at in said.items() if erased.issuperset(at)}
-    waiting = [id_ for id_, at in said.items() if at[0] in erased and id_ not in statements]
-    named = {i for o in operations for i in (*o.entities, o.made)}
-    requests = {request for _, request in read(kinds.USES_BY, erased)}
-    by_sequence = [(sequence,) for sequence in sorted(erased)]
-    keys: dict[Kind, Sequence[Key]] = {
-        kinds.EPISODES: by_sequence,
-        kinds.EXTRACTIONS: by_sequence,
-        kinds.EPISODE_VECTORS: by_sequence,
-        kinds.MENTIONS: [row[:2] for row in mentions],
-        kinds.EVIDENCE: [row[:2] for row in evidence],
-        kinds.NAMES: sorted(surfaces),
-        kinds.NAME_VECTORS: sorted(surfaces),
-        kinds.BIRTHS: [(id_,) for id_ in sorted((entities - named) | statements)],
-        kinds.STATEMENT_VECTORS: [(id_,) for id_ in (*sorted(statements), *waiting)],
-        kinds.ANSWERS: [(request,) for request in sorted(requests)],
-        kinds.ANSWER_USES: sorted(read(kinds.USES_OF, requests)),
-    }
-    return keys, waiting
-
-
-def _read(store: Store, group: str, of: Read, values: Iterable[Any]) -> list[Row]:
-    asked = sorted(set(values))
-    return list(store.rows(of, group, asked)) if asked else []
-
-
 def correct(store: Store, operation: Operation, recorded_at: Instant) -> Iterator[RowChanges]:
     """Yield the row changes of the operation; each must be durable before the next is asked for.
 
@@ -344,7 +314,7 @@ def correct(store: Store, operation: Operation, recorded_at: Instant) -> Iterato
         return
     records = records_of_entities(store, operation.group, operation.entities, undone=operation.target)
     old = GroupGraph.build(records)
-    births: tuple[tuple[str, Place], ...] = ()
+    births: dict[str, Place] = {}
     result: dict[str, Any] = {}
     if operation.kind in ("merge", "distinct"):
         shown = tuple(_shown(old, i) for i in operation.entities)
@@ -356,26 +326,29 @@ def correct(store: Store, operation: Operation, recorded_at: Instant) -> Iterato
             result = {"entity": old.fold.first_born(shown)}
     elif operation.kind == "split":
         operation, place = _split(operation, old, records)
-        births = ((operation.made, place),) if operation.minted else ()
+        births = {operation.made: place} if operation.minted else {}
         result = {"entities": [operation.entities[0], operation.made]}
     else:
         undone = old.fold.check_undo(operation.target or 0)
         operation = replace(operation, entities=undone.entities)
         result = {"undone": undone.sequence, "kind": undone.kind}
+    known = {**old.births, **records.births, **births}
+    born = ((id_, *known[id_]) for id_ in sorted({*operation.entities, operation.made} - {""}))
+    operation = replace(operation, births=tuple(born))
     later = replace(
         records,
         operations=[*records.operations, operation],
         recorded={**records.recorded, operation.sequence: recorded_at},
-        births={**records.births, **dict(births)},
+        births={**records.births, **births},
         last_recorded=recorded_at,
     )
     new = GroupGraph.build(later)
-    difference = compare(old, new)
+    difference = compare(old, new, records, later)
     changed = (one for one in difference.entities if old.entities.get(one.id) != new.entities[one.id])
     entities = corrected_entities(store, operation.group, difference, changed)
     difference = replace(difference, entities=entities)
     result = {"sequence": operation.sequence, **result}
-    yield changes.corrected(operation, result, recorded_at, difference, births=births)
+    yield changes.corrected(operation, result, recorded_at, difference)
 
 
 def _shown(graph: GroupGraph, asked: str) -> str:

@@ -31,9 +31,14 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
     resolved = resolve_entities(case)
     connected = connect(case, resolved, declared.relations)
     stored, vectors = state.graph.entities, answers.vectors
-    # The mentions with a surface that is new to their entity, with the entity's id.
+    # The mentions with a surface that is new to the recorded entity, with the id of the shown one. After a
+    # split, a known surface may be recorded with another entity than before.
     mentioned = zip(resolved.mentions, resolved.entity_ids, strict=True)
-    fresh = [(m, id_) for m, id_ in mentioned if id_ not in stored or m.surface not in stored[id_].surfaces]
+    fresh = [
+        (m, id_)
+        for m, id_ in mentioned
+        if id_ not in stored or stored[id_].surfaces.get(m.surface) != m.entity
+    ]
     wordings = [(statement.id, statement.wording) for statement in connected.made.values()]
     texts = (read.episode.text, *(m.surface for m, _ in fresh), *(wording for _, wording in wordings))
     case.asked.texts = [text for text in dict.fromkeys(texts) if text not in vectors]

@@ -8,13 +8,12 @@ from functools import partial
 from kgray import times
 from kgray.derivation import dump
 from kgray.derivation.change import retracted, with_change
-from kgray.derivation.stored import View, records_of
+from kgray.derivation.stored import View, records_of, stored_names, stored_records
 from kgray.errors import InputError
 from kgray.ingest.calls import EpisodeReading, settle
 from kgray.ingest.committer import Committer, Parts
 from kgray.ingest.decide import decide
 from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode
-from kgray.kinds import ALL
 from kgray.ledger import Foresight, dumped_episodes, find
 from kgray.ports import Answer, QuestionRequest, embedded
 from kgray.records import Draft
@@ -58,7 +57,9 @@ class Preview:
         else:
             left = retracted(before.records, replaced).records
             gone = [e for e in dumped_episodes(store, group) if e.sequence in replaced]
-            state = GroupState(left, store.rows(ALL["name_vectors"], group), self._parts.embedder.dimensions)
+            stored = stored_records(store, group)
+            names = stored_names(store, group, stored.saved_at)
+            state = GroupState(left, names, self._parts.embedder.dimensions, stored.vectors)
         parts = self._parts
 
         async def attempt(answers: Answers) -> Decision:

@@ -19,9 +19,9 @@ from typing import Any
 
 from kgray import ledger, spans, times
 from kgray.errors import Outrun, Unavailable
+from kgray.garbage import garbage_collected_rarely
 from kgray.ingest.calls import Gate
 from kgray.ingest.committer import Committer, Parts, off_the_loop
-from kgray.ingest.state import garbage_collected_rarely
 from kgray.ingest.window import GroupWindow
 from kgray.ledger import Hold, is_groups_own, pending
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless

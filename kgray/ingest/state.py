@@ -12,10 +12,8 @@ from __future__ import annotations
 import gc
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from operator import itemgetter
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -26,7 +24,9 @@ from kgray.derivation.change import Difference, EpisodeChange
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.names import EntityNote
 from kgray.derivation.statements import Statement
-from kgray.derivation.stored import garbage_not_collected, let_go, records_of
+from kgray.derivation.stored import stored_names, stored_records
+from kgray.errors import damaged
+from kgray.garbage import garbage_not_collected, let_go
 from kgray.ingest.candidates import (
     NameIndex,
     NameLookUp,
@@ -38,10 +38,10 @@ from kgray.ingest.candidates import (
     quantised,
 )
 from kgray.ingest.extract import ToldNames
-from kgray.kinds import ALL, Row
 from kgray.ontology import Ontology
 from kgray.ports import Answer, Embedding, Question, Store, Vector
-from kgray.records import Declaration, Episode, Evidence, ExtractedFact, Extraction, GroupRecords
+from kgray.record_rows import NameVector
+from kgray.records import Declaration, Episode, Evidence, ExtractedFact, Extraction, GroupRecords, Place
 from kgray.times import Instant
 
 KnownState: TypeAlias = "GroupState | AheadState"
@@ -51,33 +51,11 @@ BYTES_A_STATEMENT = 8_000
 BYTES_A_NAME = 3_500
 BYTES_A_VECTOR = 300  # besides a byte for each dimension
 _LARGE_BYTES = 16 << 20
-# gc.set_threshold: new objects per collection, and collections of one generation per one of the next.
-_RARE = (100_000, 50, 1_000)
 LATER = 1 << 62
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 ReadKey = tuple[str, Hashable]  # (table, key within it)
 Quantised: TypeAlias = NDArray[np.int8]  # (dimensions,), as `candidates.quantised` gives it
-
-
-@contextmanager
-def garbage_collected_rarely() -> Iterator[None]:
-    """Let Python's cyclic garbage collector run rarely inside the block.
-
-    It would scan the millions of objects of a group of 100,000 facts for every few hundred new ones.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(*_RARE)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
-def collect_garbage_rarely() -> None:
-    """Do the same from now on, and leave alone what is there: for a worker or writer, 7 % of its time."""
-    gc.freeze()
-    gc.set_threshold(*_RARE)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,8 +154,17 @@ class Decision:
 class GroupState:
     """One group's graph with the look-ups that resolution needs. Has one owner; not thread-safe."""
 
-    def __init__(self, records: GroupRecords, vectors: Iterable[Row], dimensions: int) -> None:
-        """Build everything from the group's live records and its rows of `name_vectors`."""
+    def __init__(
+        self,
+        records: GroupRecords,
+        names: Iterable[NameVector],
+        dimensions: int,
+        vector_places: dict[str, Place] | None = None,
+    ) -> None:
+        """Build everything from the group's live records and the vectors of its names, in order of place.
+
+        vector_places: where the store has the vectors of statements (`StoredRecords.vectors`)
+        """
         self.group = records.group
         self.graph = GroupGraph.build(records)
         self.names = NameIndex()
@@ -185,14 +172,14 @@ class GroupState:
         self.last_recorded = records.last_recorded
         self.ontology_settled = False
         self.statement_vectors: dict[str, Quantised] = {}  # of statements that were made or compared
+        self.vector_places = vector_places or {}
         self._owners: list[tuple[str, str]] = []  # row of `nearest` -> (recorded entity, surface)
         self._dimensions = dimensions
         for note in sorted(self.graph.entities.values(), key=lambda n: (n.born, n.id)):
             self.names.add(note.id, note.surfaces, new=True)
-        left = iter(vectors)
-        while part := list(islice(left, 1024)):
-            self._owners += map(itemgetter(0, 1), part)
-            matrix = rows.as_vector(b"".join([row[-1] for row in part])).reshape(len(part), -1)
+        while part := list(islice(names, 1024)):
+            self._owners += ((name.entity, name.surface) for name in part)
+            matrix = rows.as_vector(b"".join([name.vector for name in part])).reshape(len(part), -1)
             self.nearest.extend(matrix, sort=False)
         self.nearest.sort()
         self._owned = set(self._owners)
@@ -201,9 +188,14 @@ class GroupState:
     def load(cls, store: Store, group: str, dimensions: int) -> GroupState:
         """Read the group from the store."""
         with garbage_not_collected():
-            records = records_of(store, group)
-            state = cls(records, store.rows(ALL["name_vectors"], group), dimensions)
-            let_go(records.heads, records.mentions, records.evidence)
+            stored = stored_records(store, group)
+            records = stored.live
+            try:
+                names = stored_names(store, group, stored.saved_at)
+                state = cls(records, names, dimensions, stored.vectors)
+            except (LookupError, ValueError, TypeError, AttributeError) as fault:  # a row that cannot be read
+                raise damaged(group, fault) from fault
+            let_go(stored.heads, records.heads, records.mentions, records.evidence)
             if state.is_large:
                 gc.freeze()  # else the collector looks at all of it at once, and the loop waits
         return state

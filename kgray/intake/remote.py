@@ -1,4 +1,4 @@
-"""Files at URLs that pyarrow's file systems read, streamed: s3://, gs://, hdfs://, and file:// for paths.
+"""Files at URLs that pyarrow's file systems read and write: s3://, gs://, hdfs://, and file:// for paths.
 
 Credentials come from the environment, as each file system documents it: in a URL they would be stored with
 the run's name and progress.
@@ -30,7 +30,7 @@ def place(path: str) -> str | RemoteFile:
         return url2pathname(parts.path)
     if parts.scheme not in _SCHEMES:
         raise InputError(
-            f"{parts.scheme}:// is not read: a backfill takes paths, {', '.join(_SCHEMES)} and file"
+            f"{parts.scheme}:// is not read or written: give a path, or a URL: {', '.join(_SCHEMES)} or file"
         )
     # A bucket has no port: what follows a colon is a key, which a slash in it may cut short.
     keyed = parts.username or ":" in parts.netloc
@@ -51,6 +51,9 @@ class RemoteFile:
     mtime_ns: int = 0
     _held: tuple[Any, str] | None = field(default=None, compare=False, repr=False)
 
+    def __str__(self) -> str:
+        return self.name
+
     @property
     def name(self) -> str:
         """The URL without its options."""
@@ -61,12 +64,25 @@ class RemoteFile:
         """The extension, with its dot."""
         return Path(self.name).suffix
 
-    def open(self, _mode: str = "rb") -> BinaryIO:
-        """Return its bytes as a stream. Raises OSError where it is not there, Unavailable as `read` does."""
-        system, path = self._system()
-        with _outages(self.name):
-            raw: Any = _Stream(self.name, system.open_input_file(path))
-            return io.BufferedReader(raw, _BUFFER)
+    def __truediv__(self, name: str) -> RemoteFile:
+        """Return the file of this name in this folder."""
+        _, mark, options = self.url.partition("?")
+        return RemoteFile(f"{self.name.rstrip('/')}/{quote(name)}{mark}{options}")
+
+    def open(self, mode: str = "rb") -> BinaryIO:
+        """Return a stream that reads its bytes ("rb"), or writes them ("wb"): once closed, it is there.
+
+        Raises OSError where it is not there or forbidden, Unavailable as the stream does.
+        """
+        verb = "read" if mode == "rb" else "written"
+        with _outages(self.name, verb):
+            system, path = self._system()
+            if mode == "rb":
+                raw: Any = _Stream(self.name, verb, system.open_input_file(path))
+                return io.BufferedReader(raw, _BUFFER)
+            # Not compressed by its extension: what is written to such a file is compressed already.
+            raw = _Stream(self.name, verb, system.open_output_stream(path, compression=None))
+            return io.BufferedWriter(raw, _BUFFER)
 
     def found(self) -> Iterator[RemoteFile]:
         """Yield the file itself, or all files in the folder, sorted. Raises InputError where nothing is."""
@@ -98,25 +114,25 @@ class RemoteFile:
 
 
 class _Stream:
-    """A file of pyarrow's as `io.BufferedReader` wants it; its failures are outages: reading goes on."""
+    """A file of pyarrow's as the buffers of `io` want it; its failures are outages: running again goes on."""
 
-    def __init__(self, name: str, file: Any) -> None:  # noqa: ANN401 - pyarrow has no types
-        self._name, self._file = name, file
+    def __init__(self, name: str, verb: str, file: Any) -> None:  # noqa: ANN401 - pyarrow has no types
+        self._name, self._verb, self._file = name, verb, file
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the file has
         found = getattr(self._file, name)
-        return _outages(self._name)(found) if callable(found) else found
+        return _outages(self._name, self._verb)(found) if callable(found) else found
 
 
 @contextmanager
-def _outages(name: str) -> Iterator[None]:
+def _outages(name: str, verb: str) -> Iterator[None]:
     """Turn what a file system meets inside into Unavailable, except that a file is missing or forbidden."""
     try:
         yield
     except (FileNotFoundError, PermissionError):
         raise
     except OSError as error:
-        raise Unavailable(f"{name} cannot be read now: {first_line(error)}", waited=True) from None
+        raise Unavailable(f"{name} cannot be {verb} now: {first_line(error)}", waited=True) from None
 
 
 def first_line(error: Exception) -> str:

@@ -12,12 +12,11 @@ import hmac
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from kgray import times
 from kgray.errors import InputError, NotFound
-from kgray.kinds import ACCESS_KEYS, ALL, AUDIT, OWN, WEBHOOKS
+from kgray.kinds import ACCESS_KEYS, AUDIT, OWN, WEBHOOKS, AccessKeyRow, AuditRow, WebhookRow
 from kgray.ports import Appending, Patch, Store
 from kgray.records import canonical, check_group
 from kgray.times import Instant, show
@@ -27,19 +26,14 @@ _WORDS = frozenset({"entities", "episodes", "source", "surfaces", "url"})  # of 
 RETRY_S = (5.0, 300.0, 1800.0, 7200.0, 18_000.0)  # after each failure of a webhook in a row; then it is dead
 
 
-@dataclass(frozen=True, slots=True)
-class AccessKey:
-    """A key without its secret: a row of `kinds.ACCESS_KEYS`."""
+class AccessKey(AccessKeyRow):
+    """A key without its secret.
 
-    id: str
-    sequence: int
-    digest: str
-    groups: tuple[str, ...]  # names, `PREFIX/*` for every name that begins with PREFIX, `*` for all
-    scopes: tuple[str, ...]  # of SCOPES; admin includes the others
-    rate: int | None  # requests a second; None = unbounded
-    created_at: Instant
-    expires_at: Instant | None
-    revoked_at: Instant | None
+    groups  names, `PREFIX/*` for every name that begins with PREFIX, `*` for all
+    scopes  some of SCOPES; admin includes the others
+    """
+
+    __slots__ = ()
 
     def reaches(self, group: str) -> bool:
         """Whether it is bound to the group, whether or not that exists."""
@@ -97,16 +91,21 @@ class Access:
         if rate is not None and rate < 1:
             raise InputError(f"rate is {rate}: use 1 or more")
         id_, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
-        bound = tuple(dict.fromkeys(groups)), tuple(dict.fromkeys(scopes))
-        facts = (_sha256(secret), *bound, rate, now, expires)
-        self._store.append(
-            [OWN], lambda log: log.put(ACCESS_KEYS, OWN, (id_, log.take_sequence(OWN), *facts, None))
-        )
+
+        def append(log: Appending) -> None:
+            made = AccessKeyRow(
+                id=id_, sequence=log.take_sequence(OWN), digest=_sha256(secret),
+                groups=tuple(dict.fromkeys(groups)), scopes=tuple(dict.fromkeys(scopes)), rate=rate,
+                created_at=now, expires_at=expires, revoked_at=None,
+            )  # fmt: skip
+            log.put(ACCESS_KEYS, OWN, made)
+
+        self._store.append([OWN], append)
         return id_, f"kg_{id_}_{secret}"
 
     def every(self) -> list[AccessKey]:
         """Return all keys, expired and revoked ones too, oldest first."""
-        found = (AccessKey(*row) for row in self._store.rows(ALL["access_keys"], OWN))
+        found = (AccessKey(*row) for row in self._store.rows(ACCESS_KEYS.all, OWN))
         return sorted(found, key=lambda key: key.sequence)
 
     def revoke(self, id_: str) -> None:
@@ -134,20 +133,27 @@ class Access:
             return [*map(digests, value)] if isinstance(value, list | tuple) else value
 
         what = {name: digests(value) if name in _WORDS else value for name, value in asked.items()}
-        told = (key, action, group, canonical(what))
-        self._store.append(
-            [OWN], lambda log: log.put(AUDIT, OWN, (log.take_sequence(OWN), times.now(), *told))
-        )
+
+        def append(log: Appending) -> None:
+            entry = AuditRow(
+                sequence=log.take_sequence(OWN), at=times.now(), access_key=key, action=action,
+                of_group=group, asked=canonical(what),
+            )  # fmt: skip
+            log.put(AUDIT, OWN, entry)
+
+        self._store.append([OWN], append)
 
     def audited(self, after: int = 0) -> list[dict[str, Any]]:
         """Return the audit log behind a sequence, oldest first. Raises InputError for what is none."""
         if not 0 <= after <= 1 << 62:
             raise InputError("after must be a sequence, or 0", field="after")
         return [
-            {"sequence": sequence, "at": show(at), "key": key, "action": action, "group": group}
-            | {"asked": json.loads(asked)}
-            for sequence, at, key, action, group, asked in self._store.rows(ALL["audit"], OWN, [after])
-        ]
+            {
+                "sequence": row.sequence, "at": show(row.at), "key": row.access_key, "action": row.action,
+                "group": row.of_group, "asked": json.loads(row.asked),
+            }
+            for row in self._store.rows(AUDIT.all, OWN, [after])
+        ]  # fmt: skip
 
 
 def presented(keys: Mapping[str, AccessKey], given: str, now: Instant) -> AccessKey | None:
@@ -162,18 +168,10 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
 
-class Webhook(NamedTuple):
-    """A row of `kinds.WEBHOOKS`."""
+class Webhook(WebhookRow):
+    """Where the commits of a group are posted to."""
 
-    id: str
-    sequence: int
-    group: str
-    url: str
-    made_at: Instant
-    sent: Instant
-    tries: int = 0
-    again_at: Instant | None = None
-    fault: str = ""
+    __slots__ = ()
 
     @property
     def state(self) -> str:
@@ -183,7 +181,7 @@ class Webhook(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """Return the form in which the server shows it."""
         shown = {"made_at": show(self.made_at), "again_at": show(self.again_at), "state": self.state}
-        return {k: v for k, v in self._asdict().items() if k not in ("sequence", "group")} | shown
+        return {k: v for k, v in self._asdict().items() if k not in ("sequence", "of_group")} | shown
 
 
 class Webhooks:
@@ -194,8 +192,8 @@ class Webhooks:
 
     def every(self, group: str | None = None) -> list[Webhook]:
         """Return the webhooks of a group, None: of all; oldest first."""
-        found = (Webhook(*row) for row in self._store.rows(ALL["webhooks"], OWN))
-        return sorted((one for one in found if group in (None, one.group)), key=lambda one: one.sequence)
+        found = (Webhook(*row) for row in self._store.rows(WEBHOOKS.all, OWN))
+        return sorted((one for one in found if group in (None, one.of_group)), key=lambda one: one.sequence)
 
     def add(self, group: str, url: str, since: Instant | None) -> Webhook:
         """Post the commits of a group after one to a URL; None: the later ones."""
@@ -203,8 +201,11 @@ class Webhooks:
         id_ = f"wh_{secrets.token_hex(8)}"
 
         def append(log: Appending) -> Webhook:
-            made = Webhook(id_, log.take_sequence(OWN), group, url, times.now(), sent)
-            log.put(WEBHOOKS, OWN, tuple(made))
+            made = Webhook(
+                id=id_, sequence=log.take_sequence(OWN), of_group=group, url=url, made_at=times.now(),
+                sent=sent, tries=0, again_at=None, fault="",
+            )  # fmt: skip
+            log.put(WEBHOOKS, OWN, made)
             return made
 
         return self._store.append([OWN], append)
@@ -233,7 +234,7 @@ class Webhooks:
         row, columns = (id_, sent, tries, again_at, fault), ("sent", "tries", "again_at", "fault")
 
         def append(log: Appending) -> bool:
-            there = (Webhook(*row) for row in log.rows(ALL["webhooks"], OWN))
+            there = log.rows(WEBHOOKS.all, OWN)
             if stands := any(one.id == id_ and was in (None, one.sent) for one in there):
                 log.patch(OWN, Patch(kind=WEBHOOKS, columns=columns, rows=(row,)))
             return stands

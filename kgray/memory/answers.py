@@ -16,7 +16,7 @@ from functools import partial
 from itertools import compress
 from typing import Any, NamedTuple
 
-from kgray import kinds, rows
+from kgray import reads, rows
 from kgray.derivation import dump
 from kgray.derivation.dump import DumpRow
 from kgray.derivation.group import GroupGraph
@@ -24,9 +24,11 @@ from kgray.derivation.stored import StoredView, View, records_around, records_of
 from kgray.derivation.summaries import summarised
 from kgray.errors import Ambiguous, InputError, NotFound
 from kgray.graph import Entity, FactSpan, named
-from kgray.ledger import Bearers, Failure, dumped_episodes, episodes_at, failures, find
+from kgray.kinds import ENTITIES, EPISODES, FACTS
+from kgray.ledger import Bearers, Failure, dumped_episodes, episodes_at, failures, find, stated_at
 from kgray.ports import GraphView, Store
-from kgray.records import Episode, GroupRecords, is_storable
+from kgray.record_rows import UnpackedRecords
+from kgray.records import Episode, Evidence, GroupRecords, Mention, Place, is_storable
 from kgray.rows import folded
 from kgray.search import Filters, spans_of
 from kgray.search.context import profile_of, profile_texts
@@ -36,7 +38,6 @@ _BEGINNING = re.compile(r"[0-9a-f]{4}[0-9a-f-]*")  # at least 4 digits of an id
 _SUGGESTED = 3
 _LISTED = 10  # ids that an error lists
 _KEPT = ("id", "client_id", "sequence", "source", "kind", "speaker", "text", "state")  # an episode's own
-_ENDED_AT = kinds.EPISODES.names.index("ended_at")
 
 
 class Mark(NamedTuple):
@@ -96,17 +97,23 @@ def told_episodes(
     store: Store, group: str, sequences: Sequence[int], evidence: Collection[tuple[str, int]] = ()
 ) -> Iterator[ToldEpisode]:
     """Yield the episodes with these sequences. evidence: (episode id, ordinal) of what is marked."""
-    marked = sequences if evidence else []
-    mentioned, told = (
-        [dict(zip(read.chosen, row, strict=True)) for row in store.rows(read, group, marked)]
-        for read in (kinds.MENTIONS_IN, kinds.EVIDENCE_IN)
-    )
-    mentions = {(mention["sequence"], mention["ordinal"]): mention for mention in mentioned}
-    for row in store.rows(kinds.EPISODES_AT, group, sequences):
-        episode, recorded_at = rows.episode(group, row), row[_ENDED_AT]
-        own = (one for one in told if one["sequence"] == episode.sequence)
-        asked = (one for one in own if (episode.id, one["ordinal"]) in evidence)
-        marks = {mark for one in asked for mark in _marks(episode.text, one, mentions)}
+    marked = list(sequences) if evidence else []
+    records = UnpackedRecords()
+    records.take(store.rows(reads.PACKED_AT, group, marked), {})
+    mentions = {(mention.sequence, mention.ordinal): mention for mention in records.mentions}
+    moved = {(row.sequence, row.ordinal): row for row in store.rows(reads.SHOWN_BY_EVIDENCE, group, marked)}
+    by_episode: dict[int, list[tuple[Evidence, str | None]]] = defaultdict(list)
+    for piece in records.evidence:
+        row = moved.get((piece.sequence, piece.ordinal))
+        by_episode[piece.sequence].append((piece, piece.statement if row is None else row.shown))
+    for stored in store.rows(reads.EPISODES_AT, group, sequences):
+        episode, recorded_at = rows.episode(group, stored), stored.ended_at
+        marks = {
+            mark
+            for piece, statement in by_episode[episode.sequence]
+            if statement is not None and (episode.id, piece.ordinal) in evidence  # None: a loop (R16)
+            for mark in _marks(episode.text, piece, statement, mentions)
+        }
         yield ToldEpisode(
             **{name: getattr(episode, name) for name in _KEPT},
             reference_time=to_datetime(episode.reference_time),
@@ -115,24 +122,18 @@ def told_episodes(
         )
 
 
-def _marks(
-    text: str, piece: Mapping[str, Any], mentions: Mapping[tuple[int, int], Mapping[str, Any]]
-) -> Iterator[Mark]:
-    """Yield the words of a text from which a piece of evidence was read: its sentence, else its names."""
-    statement: str | None = piece["shown"]
-    if statement is None:  # a loop, which derives nothing (R16)
-        return
-    at = text.find(piece["text"])
+def _marks(text: str, piece: Evidence, statement: str, mentions: Mapping[Place, Mention]) -> Iterator[Mark]:
+    """Yield the words of a text from which evidence about a statement was read: its sentence, or names."""
+    at = text.find(piece.text)
     if at >= 0:
-        yield Mark(at, at + len(piece["text"]), statement)
+        yield Mark(at, at + len(piece.text), statement)
         return
-    for ordinal in (piece["subject"], piece["object"]):
-        if (mention := mentions.get((piece["sequence"], ordinal))) is None:
+    for ordinal in (piece.subject, piece.object):
+        mention = None if ordinal is None else mentions.get((piece.sequence, ordinal))
+        if mention is None:
             continue
-        start, end = mention["span_from"], mention["span_to"]
-        if start is None:
-            start = text.find(mention["surface"])
-            end = start + len(mention["surface"])
+        start = text.find(mention.surface)
+        start, end = mention.span or (start, start + len(mention.surface))
         if start >= 0:
             yield Mark(start, end, statement)
 
@@ -224,8 +225,8 @@ def entities_like(store: Store, group: str, query: str, limit: int) -> list[Enti
     if limit < 1:
         raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
     counts: Counter[str] = Counter()
-    for _, _, source, target in store.rows(kinds.FACT_ENDS, group):
-        counts.update({source, target} - {None})
+    for ends in store.rows(reads.FACT_ENDS, group):
+        counts.update({end for end in (ends.source, ends.target) if end is not None})
     view = view_now(store, group)
     everyone = entities_of(store, view)
     wanted = folded(query)
@@ -270,9 +271,9 @@ def shown(store: Store, group: str, identifier: str) -> list[DumpRow]:
     said = episodes_at(store, group, told)
     kept = matches(identifier, found, view, said)
     ids = {episode.sequence: episode.id for episode in said}
-    for stored in store.rows(kinds.EXTRACTIONS_AT, group, found.episodes):
+    for stored in store.rows(reads.EXTRACTIONS_AT, group, found.episodes):
         for line in rows.extraction(stored).dropped:
-            kept.append({"type": "left_out", "episode": ids.get(stored[0]), "reason": line})
+            kept.append({"type": "left_out", "episode": ids.get(stored.sequence), "reason": line})
     for failed in failures(store, group):
         if failed.episode.sequence in found.episodes:
             why = failed.failure
@@ -328,25 +329,24 @@ class ViewAround(View):
     def all_entities(self) -> list[Entity]:
         """Return all entities of these episodes, by id."""
         ids = sorted(self.graph.entities)
-        return [rows.entity(row) for row in self._store.rows(kinds.ENTITIES_OF, self.group, ids)]
+        return [rows.entity(row) for row in self._store.rows(reads.ENTITIES_OF, self.group, ids)]
 
 
 def view_around(store: Store, group: str, identifier: str, found: Bearers) -> ViewAround:
     """Return a view in which `matches` shows of an id what the whole group would; inside `Store.reading`."""
-    reads = (kinds.FACTS_OF, kinds.FACTS_OF_STATEMENTS)
-    facts = [row for read in reads for row in store.rows(read, group, [identifier])]
-    told = {row[1] for row in store.rows(kinds.EVIDENCE_OF, group, [identifier])}
+    both = (reads.FACTS_OF, reads.FACTS_OF_STATEMENTS)
+    facts = [row for read in both for row in store.rows(read, group, [identifier])]
+    episodes = {*found.episodes, *(stated_at(store, group, identifier) if found.statement else ())}
 
     def wanted(graph: GroupGraph) -> set[str]:
         """Return the statements with which `matches` begins."""
         places = graph.places()
-        shown = {places[place] for place in places if place[0] in {*found.episodes, *told}}
+        shown = {places[place] for place in places if place[0] in episodes}
         subjects = {*graph.shows.get(identifier, ()), identifier}
         shown |= {s.id for s in graph.statements.values() if s.subject in subjects or s.object in subjects}
-        return shown | ({identifier, *(row[1] for row in facts)} & graph.statements.keys())
+        return shown | ({identifier, *(row.statement for row in facts)} & graph.statements.keys())
 
-    entities = {identifier, *(row[2] for row in facts)}
-    episodes = {*found.episodes, *told}
+    entities = {identifier, *(row.source for row in facts)}
     return ViewAround(store, records_around(store, group, wanted, episodes=episodes, entities=entities))
 
 
@@ -385,16 +385,17 @@ def _called(store: Store, view: GraphView, asked: str, nothing: str, *, of_all: 
     found = {entity.id: entity.name for entity in named}
     if not found:
         everyone = entities_of(store, view)
-        heads = [row for row in store.rows(kinds.EPISODE_HEADS, group) if row[7] is None] if of_all else []
-        there = {row[1]: row[2] or "episode" for row in heads}
-        for fact, statement, _, _ in store.rows(kinds.FACT_ENDS, group) if of_all else ():
-            there |= {statement: "statement", fact: "fact"}
+        every_head = store.rows(reads.EPISODE_HEADS, group) if of_all else ()
+        heads = [row for row in every_head if row.retired_at is None]
+        there = {row.id: row.client_id or "episode" for row in heads}
+        for fact in store.rows(reads.FACT_ENDS, group) if of_all else ():
+            there |= {fact.statement: "statement", fact.id: "fact"}
         there |= {entity.id: entity.name for entity in everyone}
         if _BEGINNING.fullmatch(begin := asked.lower()):
             found = {id_: what for id_, what in there.items() if id_.startswith(begin)}
         if not found:
             names = (name for one in everyone for name in (one.name, *one.aliases))
-            like = suggestion(asked, [*(row[2] for row in heads if row[2]), *names])
+            like = suggestion(asked, [*(row.client_id for row in heads if row.client_id), *names])
             raise NotFound(no_group(store, group) or f"{nothing}{like}")
     if len(found) == 1:
         return next(iter(found))
@@ -410,7 +411,7 @@ def entities_of(store: Store, view: GraphView) -> list[Entity]:
     if isinstance(view, View):
         found = view.all_entities()
     else:
-        found = [rows.entity(row) for row in store.rows(kinds.ALL["entities"], view.group)]
+        found = [rows.entity(row) for row in store.rows(ENTITIES.all, view.group)]
     return sorted(found, key=lambda entity: (entity.born, entity.id))
 
 
@@ -435,14 +436,14 @@ def suggestion(asked: str, names: Iterable[str]) -> str:
 
 def unmet(store: Store, group: str, filters: Filters) -> list[str]:
     """Return a line for each value of a filter that nothing in the group has; it scans the group."""
-    episodes = list(store.rows(kinds.ALL["episodes"], group)) if filters.sources or filters.speakers else []
+    episodes = list(store.rows(EPISODES.all, group)) if filters.sources or filters.speakers else []
     there = {
-        "relation": {row[3] for row in store.rows(kinds.ALL["facts"], group)} if filters.relations else (),
+        "relation": {row.relation for row in store.rows(FACTS.all, group)} if filters.relations else (),
         "type": {label for one in entities_of(store, view_now(store, group)) for label in one.labels}
         if filters.labels
         else (),
-        "source": {row[2] for row in episodes},
-        "speaker": {row[7] for row in episodes if row[7]},
+        "source": {row.source for row in episodes},
+        "speaker": {row.speaker for row in episodes if row.speaker},
     }
     asked = zip(there, (filters.relations, filters.labels, filters.sources, filters.speakers), strict=True)
     return [

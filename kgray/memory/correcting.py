@@ -12,9 +12,10 @@ import asyncio
 import json
 import re
 import shutil
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,14 +25,14 @@ from kgray.derivation.stored import records_of, view_now
 from kgray.errors import InputError, Locked, NoSpace, NotFound, Stopped, Unavailable
 from kgray.graph import Entity
 from kgray.ingest.correct import withdraw_requested
-from kgray.kinds import Row
 from kgray.ledger import find, named, read_with, request, request_reading_again, result
 from kgray.locks import explained
 from kgray.memory.access import Webhooks
 from kgray.memory.answers import entity_called
 from kgray.memory.reads import GroupReads
-from kgray.ports import Store, at_one_moment, embedded
+from kgray.ports import Embedder, Store, at_one_moment, embedded
 from kgray.ports.ingest import Ingest, IngestOutcome, OnWait, Queued, Sequences, Stop, never
+from kgray.reads import EpisodeHeadRow, TakenRow
 from kgray.records import Operation, OperationKind, check_group
 
 RUNS = "runs"  # in the data folder, the folder of the folders of backfill runs
@@ -53,6 +54,15 @@ class Corrections(GroupReads):
     on_wait: OnWait
     _data: Path | None
     _previous: int
+
+    @cached_property
+    @abstractmethod
+    def embedder(self) -> Embedder:
+        """The embedder of the store's vectors."""
+
+    @abstractmethod
+    def check_embedder(self) -> None:
+        """Raise StoreError or SettingsError where there is no embedder for the store: before a change."""
 
     async def merge(self, first: str, second: str, *, group: str, stop: Stop = never) -> dict[str, Any]:
         """Merge two entities (R16), called by name, id or its beginning. Raises NotFound, Ambiguous."""
@@ -82,6 +92,7 @@ class Corrections(GroupReads):
         Raises NotFound or InputError.
         """
         check_group(group)
+        self.check_embedder()
 
         def checked() -> Operation:
             operation = Operation(group=group, kind=kind, **what)
@@ -129,6 +140,7 @@ class Corrections(GroupReads):
     async def _correct(self, kind: CorrectionKind, group: str, stop: Stop, **what: Any) -> dict[str, Any]:  # noqa: ANN401
         """Request a correction, wait for its result. Raises Stopped, and InputError where it is refused."""
         check_group(group)
+        self.check_embedder()
         # This group's alone: a correction does not wait for other groups.
         done = await self._carry_out({}, groups={group}, stop=stop)
         if done.stopped or stop():
@@ -154,8 +166,9 @@ class Corrections(GroupReads):
         operation, hard = Operation(group=check_group(group), kind=kind, **chosen), kind == "remove"
         if sum((bool(operation.episodes), operation.source is not None, operation.everything)) != 1:
             raise InputError("say which episodes: their ids, or a source, or everything; one of these")
+        self.check_embedder()
         found, followers = at_one_moment(self.store, lambda: self._found(operation))
-        changes = any(hard or row[5] is None for row in found)
+        changes = any(hard or row.retired_at is None for row in found)
         if hard and operation.everything:
             changes = changes or self.store.heads([group])[group].named
         done: dict[str, Any] = dict.fromkeys(_COUNTED, 0)
@@ -166,7 +179,7 @@ class Corrections(GroupReads):
             if stop():
                 raise Stopped(f"stopped before the {kind} was asked for; run it again")
             if reread and followers:
-                ids = [row[0] for row in followers]
+                ids = [row.sequence for row in followers]
                 sequence, again = request_reading_again(self.store, operation, ids)
             else:
                 sequence = request(self.store, operation)
@@ -178,7 +191,7 @@ class Corrections(GroupReads):
             if again:
                 done["episodes"] = len(found)
         if hard:
-            done["context_of"] = [{"id": row[1], "client_id": row[2]} for row in followers]
+            done["context_of"] = [{"id": row.id, "client_id": row.client_id} for row in followers]
             try:
                 done["compacted"] = self.store.compact()
             except NoSpace as error:
@@ -188,12 +201,12 @@ class Corrections(GroupReads):
             done["reread"] = await self._ingested(group, again, stop)
         return done
 
-    def _found(self, operation: Operation) -> tuple[list[Row], list[Row]]:
+    def _found(self, operation: Operation) -> tuple[list[TakenRow], list[EpisodeHeadRow]]:
         """Return the episodes that are named, and those that were read with a removed one as context."""
         found = named(self.store, operation)
         if operation.kind != "remove" or operation.everything:
             return found, []
-        gone = {row[0] for row in found}
+        gone = {row.sequence for row in found}
         return found, read_with(self.store, operation.group, gone, self._previous)
 
     async def _at_once(self, operation: Operation, sequence: int, stop: Stop) -> Mapping[str, Any]:
@@ -227,7 +240,7 @@ class Corrections(GroupReads):
         ended = {"committed": done.committed, "failed": done.failed}
         return {"accepted": len(sequences)} | ended | {"stopped": done.stopped, "reason": done.reason}
 
-    def _forget(self, operation: Operation, removed: Sequence[Row]) -> None:
+    def _forget(self, operation: Operation, removed: Sequence[TakenRow]) -> None:
         """Delete a group's webhooks, and what files beside the store keep of removed episodes (R25)."""
         if operation.kind != "remove":
             return
@@ -235,7 +248,12 @@ class Corrections(GroupReads):
             Webhooks(self.store).drop(operation.group, None)
         if self._data is None:
             return
-        quotes = {text for row in removed for text in (row[4], f"id {row[2]!r} is taken") if row[2]}
+        quotes = {
+            text
+            for row in removed
+            for text in (row.content_sha256, f"id {row.client_id!r} is taken")
+            if row.client_id
+        }
         lines = {json.dumps(text, ensure_ascii=escaped)[1:-1] for text in quotes for escaped in (True, False)}
         with explained(self._data):
             (self._data / REFUSED).unlink(missing_ok=True)
@@ -252,9 +270,9 @@ class Corrections(GroupReads):
                                 file.write(b"-" * len(found[0]))
 
 
-def _absent(operation: Operation, found: Sequence[Row], *, there: bool) -> list[str]:
+def _absent(operation: Operation, found: Sequence[TakenRow], *, there: bool) -> list[str]:
     if operation.episodes:
-        held = {name for row in found for name in row[1:3]}
+        held = {name for row in found for name in (row.id, row.client_id)}
         return [id_ for id_ in dict.fromkeys(operation.episodes) if id_ not in held]
     if found or there:
         return []

@@ -14,7 +14,7 @@ from kgray import ledger, times
 from kgray.communities.found import Clustering, clustered
 from kgray.communities.refresh import OnGroup, Refresh, Refreshed
 from kgray.derivation.repair import differences, repaired
-from kgray.errors import InputError, NoSpace, NotFound, SettingsError
+from kgray.errors import InputError, KgrayError, NoSpace, NotFound, SettingsError
 from kgray.graph import Hit
 from kgray.intake.drafts import FIELDS, Defaults, Refusal, draft_from
 from kgray.ledger import retry
@@ -72,15 +72,16 @@ class Memory(Corrections, BothWays):
     """A temporal knowledge graph of what was said; use it `with` (blocking) or `async with`."""
 
     def __init__(
-        self, store: Store, embedder: Embedder, build: Callable[[], Parts], *,
+        self, store: Store, embedder: Callable[[], Embedder], build: Callable[[], Parts], *,
         ingest: Ingest | None = None, data: Path | None = None,
         previous: int = PipelineSettings().previous_episodes,
         answerer: Callable[[], Answerer] | None = None,
         summarizer: Callable[[], Summarizer | None] | None = None, reranker: RerankingModel | None = None,
         ontology: Callable[[], Ontology] = shipped,
     ) -> None:  # fmt: skip
-        """Take over an open store and the embedder that its vectors are from.
+        """Take over an open store.
 
+        embedder    returns the embedder of its vectors, or raises where there is none; called at first need
         build   returns the `Parts` of a run; called once, when something is to be ingested
         ingest  the runtime that carries out what is pending; None = this process
         data    the data folder: removals also delete texts that backfill runs keep there
@@ -88,8 +89,8 @@ class Memory(Corrections, BothWays):
         answerer, summarizer    return the model that answers, and that summarises communities; None = none
         ontology    returns the declared relations: the shipped ones with those of the settings
         """
-        super().__init__(store, embedder)
-        self._searcher = Searcher(store, embedder, reranker)
+        super().__init__(store)
+        self._build_embedder, self._reranker = embedder, reranker
         self.on_wait: OnWait = ignore  # called with a line when a method waits for another process
         # Called with the seconds of each stage of ingestion here, and with what each call of a model came to.
         self.on_stage: OnStage = lambda *_: None
@@ -102,6 +103,31 @@ class Memory(Corrections, BothWays):
             store, lambda: replaced(self.parts, watch=self.on_stage, on_call=self.on_call)
         )
         self._data, self._previous = data, previous
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """The embedder, built at first use. Raises StoreError where the store's vectors are another's."""
+        return self._build_embedder()
+
+    def check_embedder(self) -> None:
+        """Raise StoreError or SettingsError where there is no embedder for the store: before a change."""
+        _ = self.embedder
+
+    def vectors(self) -> dict[str, Any]:
+        """Return the embedder of the store's vectors: its name, dimensions, and fault.
+
+        fault   why the settings' embedder cannot take its place, in one line; None = it can
+        """
+        fault = None
+        try:
+            self.check_embedder()
+        except KgrayError as error:
+            fault = str(error)
+        return {"name": self.store.embedder, "dimensions": self.store.dimensions, "fault": fault}
+
+    @cached_property
+    def _searcher(self) -> Searcher:
+        return Searcher(self.store, self.embedder, self._reranker)
 
     @cached_property
     def parts(self) -> Parts:
@@ -155,6 +181,7 @@ class Memory(Corrections, BothWays):
         again        accept what was retracted, too (R19); else it is a duplicate
         accept_only  do not ingest
         """
+        self.check_embedder()
         before = last_sequences(self.store)
         taken = Submission(self.store, replace=replace, again=again)
         try:
@@ -175,11 +202,13 @@ class Memory(Corrections, BothWays):
 
     async def ingest(self, *, on_step: OnStep = ignore, stop: Stop = never) -> Report:
         """Ingest everything that is pending, waiting for another process that does."""
+        self.check_embedder()
         done = await self.runtime.carry_out(None, stop=stop, on_step=on_step, on_wait=self.on_wait)
         return Report(**done.told())
 
     def check(self, items: Iterable[Item], *, replace: bool = False) -> Report:
         """Return what accepting would refuse, with taken ids unless they replace; accepts nothing."""
+        self.check_embedder()
         found = foreseen(self.store, items, replace=replace)
         return Report(refusals=tuple(one for one in found if isinstance(one, Refusal)))
 
@@ -196,6 +225,7 @@ class Memory(Corrections, BothWays):
         """Retry failed episodes: all, or those with these ids (kgray's or the client's); and held groups."""
         if group is not None:
             check_group(group)
+        self.check_embedder()
         count = retry(self.store, group, episodes, now=times.now())
         ledger.try_again(self.store, group)
         report = await self.ingest(on_step=on_step, stop=stop)
@@ -296,6 +326,7 @@ class Memory(Corrections, BothWays):
 
         if self._answerer is None:
             raise InputError("this memory was opened without a model that answers")
+        self.check_embedder()
         return Asked(self, Spending(self._answerer(), calls, tokens), question, group, chosen)
 
     async def refresh_communities(
@@ -315,7 +346,7 @@ class Memory(Corrections, BothWays):
         for group in groups:
             if missing := no_group(self.store, check_group(group)):
                 raise NotFound(missing)
-        chosen = list(dict.fromkeys(groups)) or list(self.store.heads())
+        embedder, chosen = self.embedder, list(dict.fromkeys(groups)) or list(self.store.heads())
         summarizer = self._summarizer() if self._summarizer is not None else None
         if profiles and summarizer is None:
             raise SettingsError(
@@ -324,7 +355,7 @@ class Memory(Corrections, BothWays):
             )
         refresh = Refresh(
             store=self.store,
-            embedder=self.embedder,
+            embedder=embedder,
             summarizer=summarizer,
             profiles=profiles,
             max_tokens=max_tokens,

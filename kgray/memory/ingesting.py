@@ -14,7 +14,6 @@ from kgray import ledger, times
 from kgray.errors import Locked, NoSpace, Unavailable, exit_code_of
 from kgray.intake.drafts import Refusal
 from kgray.intake.files import Submitted
-from kgray.kinds import EXTRACTIONS_AT
 from kgray.ledger import Acceptance, Foresight, accept, failures, live_ids, pending_groups, request
 from kgray.outages import OUTAGES
 from kgray.ports import GroupCounts, Store
@@ -32,6 +31,7 @@ from kgray.ports.ingest import (
     joined,
     never,
 )
+from kgray.reads import EXTRACTIONS_AT
 from kgray.records import Draft, Operation
 from kgray.rows import extraction
 

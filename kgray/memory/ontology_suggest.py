@@ -12,16 +12,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from kgray import kinds
+from kgray import kinds, reads
+from kgray.derivation.stored import records_of
 from kgray.ontology import PAIR_KEYS, Ontology
 from kgray.ports import Store
+from kgray.records import GroupRecords, Verdict
 
 SuggestionKind = Literal["independent", "same_as", "inverse_of", "cardinality"]
 MIN_ANSWERS = 3  # answers that agree
 _NEARLY_ALL = 0.9
 _BY_CODE = frozenset({"record", "ontology", "person", "upgrade"})  # judges of verdicts that are no models
 _BARE = re.compile(r"[A-Z0-9_]+")  # TOML needs quotes around any other key
-_SOURCE, _TARGET, _VALUE = map(kinds.FACTS.names.index, ("source", "target", "value"))
 _FOLDS: Mapping[str, SuggestionKind] = {"same": "same_as", "reversed": "inverse_of"}
 _COUNTED = ("independent", "exclusive", "same", "reversed")
 Pair = tuple[str, str]
@@ -130,9 +131,7 @@ class _Naming:
 def suggestions(store: Store, group: str, ontology: Ontology, *, limit: int) -> list[RelationSuggestion]:
     """Return declarations that agree with the answers of models; most answers first.
 
-    Cost: one pass over the verdicts and the evidence of the group, without their texts, with one entry in
-    memory for each statement; then look-ups of the facts of compared statements of one name, and of the
-    examples.
+    Cost: one read of the records of the group; then look-ups of the facts of compared statements of one name.
     """
     answers = _Answers(store, group, ontology)
     folds: dict[str, RelationSuggestion] = {}
@@ -151,25 +150,26 @@ class _Answers:
 
     def __init__(self, store: Store, group: str, ontology: Ontology) -> None:
         self._store, self._group, self._ontology = store, group, ontology
-        heads = store.rows(kinds.EPISODE_HEADS, group)
-        self._live = {row[0] for row in heads if row[5] == kinds.COMMITTED and row[7] is None}
         self._uses: Counter[str] = Counter()
+        self._sentences: dict[Pair, str] = {}  # (statement, name) -> the earliest sentence
         self._between: dict[Pair, _Tally] = defaultdict(_Tally)  # two names, sorted
         self._one_name: dict[str, _Tally] = defaultdict(_Tally)  # statements of one name and subject
-        statements = self._read_evidence()
-        self._count_verdicts(statements)
+        records = records_of(store, group)
+        self._count_verdicts(records.verdicts, self._read_evidence(records))
 
-    def _read_evidence(self) -> dict[str, _Naming]:
+    def _read_evidence(self, records: GroupRecords) -> dict[str, _Naming]:
         """Return the recorded statements, and count the statements with evidence of two names."""
         statements: dict[str, _Naming] = {}
         counted = set[Pair]()
-        evidence = self._store.rows(kinds.RELATIONS_BY_PLACE, self._group)
-        for sequence, _, statement, relation, is_reversed, derived in evidence:
-            if sequence not in self._live:
-                continue
-            name, is_turned = self._ontology.folded(relation)
-            is_turned ^= is_reversed
+        moved = self._store.rows(kinds.SHOWN_EVIDENCE.all, self._group)
+        shown = {(row.sequence, row.ordinal): row.shown for row in moved}
+        for piece in records.evidence:
+            statement = piece.statement
+            derived = shown.get((piece.sequence, piece.ordinal), statement)
+            name, is_turned = self._ontology.folded(piece.relation)
+            is_turned ^= piece.is_reversed
             self._uses[name] += 1
+            self._sentences.setdefault((statement, name), piece.text)
             first = statements.setdefault(statement, _Naming(name, is_turned, derived))
             if name == first.name or (statement, name) in counted:
                 continue
@@ -183,12 +183,11 @@ class _Answers:
         first, second = sorted(ends, key=lambda end: end[1])
         self._between[first[1], second[1]].add(answer, first, second)
 
-    def _count_verdicts(self, statements: Mapping[str, _Naming]) -> None:
+    def _count_verdicts(self, judged: Iterable[Verdict], statements: Mapping[str, _Naming]) -> None:
         verdicts = dict[Pair, bool]()  # a newer verdict on a pair replaces an older verdict
-        rows = self._store.rows(kinds.ALL["verdicts"], self._group)
-        for _, _, a, b, exclusive, judge, _, _, retired_at in rows:
-            if retired_at is None and judge not in _BY_CODE and a in statements and b in statements:
-                verdicts[a, b] = exclusive
+        for one in judged:
+            if one.judge not in _BY_CODE and one.a in statements and one.b in statements:
+                verdicts[one.a, one.b] = one.exclusive
         of_one_name = list[tuple[str, str, str]]()
         for (a, b), exclusive in verdicts.items():
             answer = "exclusive" if exclusive else "independent"
@@ -203,11 +202,14 @@ class _Answers:
     ) -> None:
         """Count the answers about two statements of one name and one subject with different objects."""
         derived = {statements[id_].derived for *pair, _ in answers for id_ in pair} - {None}
-        facts = self._store.rows(kinds.FACTS_OF_STATEMENTS, self._group, sorted(map(str, derived)))
-        ends = {row[1]: (row[_SOURCE], row[_TARGET] or row[_VALUE]) for row in facts}
+        facts = self._store.rows(reads.FACTS_OF_STATEMENTS, self._group, sorted(map(str, derived)))
+        ends = {row.statement: (row.source, row.target or row.value) for row in facts}
         for a, b, answer in answers:
             first, second = (ends.get(str(statements[id_].derived)) for id_ in (a, b))
-            if first is not None and second is not None and first[0] == second[0] and first[1] != second[1]:
+            if first is None or second is None:
+                continue
+            (subject, object_), (other_subject, other_object) = first, second
+            if subject == other_subject and object_ != other_object:
                 name = statements[a].name
                 self._one_name[name].add(answer, (a, name), (b, name))
 
@@ -268,16 +270,7 @@ class _Answers:
         value: str = "",
     ) -> RelationSuggestion:
         counts = {name: tally.counts[name] for name in _COUNTED}
-        examples = tuple(map(self._sentence, tally.examples[answer]))
+        examples = tuple(self._sentences[pair] for pair in tally.examples[answer])
         return RelationSuggestion(
             kind=kind, names=names, value=value, counts=counts, examples=examples, table=table
         )
-
-    def _sentence(self, place: Pair) -> str:
-        """Return the earliest live sentence of a statement under a name."""
-        statement, name = place
-        wordings = self._store.rows(kinds.WORDINGS_OF, self._group, [statement])
-        texts = (
-            row[4] for row in wordings if row[0] in self._live and self._ontology.main_name(row[3]) == name
-        )
-        return next(texts, "")

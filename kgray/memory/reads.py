@@ -16,20 +16,22 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from kgray import kinds, ledger, rows, times
+from kgray import kinds, ledger, reads, rows, times
 from kgray.communities.reading import ShownCommunity, list_of, one_of
 from kgray.derivation import dump as dumping
 from kgray.derivation.names import EntityNote
 from kgray.derivation.names import digits as digits_of
-from kgray.derivation.stored import View, in_pieces, view_now
+from kgray.derivation.stored import View, in_pieces, stored_names, stored_records, view_now
 from kgray.errors import InputError, NotFound
+from kgray.garbage import garbage_not_collected
 from kgray.graph import Community, Fact
 from kgray.ingest.candidates import Likeness, code_match, likeness
 from kgray.ingest.resolve import NAME_FLOOR
 from kgray.ingest.state import GroupState
 from kgray.ledger import Failure, failures, result, sequences_of
 from kgray.memory import answers
-from kgray.ports import Embedder, GraphView, GroupCounts, Store, at_one_moment
+from kgray.ports import GraphView, GroupCounts, Store, at_one_moment
+from kgray.reads import EndedEpisodeRow, EndedOperationRow
 from kgray.records import check_group
 from kgray.search import spans_of
 from kgray.search.context import profile_of
@@ -90,9 +92,8 @@ def _at_one_moment(
 class GroupReads:
     """Reads of one store."""
 
-    def __init__(self, store: Store, embedder: Embedder) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self.embedder = embedder
         self._views: dict[tuple[str, Instant, Instant], View] = {}
         self.on_view: Callable[[], None] = lambda: None  # called when a past view is derived
 
@@ -181,9 +182,11 @@ class GroupReads:
         """Return pairs of entities that may be one, the likeliest first, without those held apart."""
         if limit < 1:
             raise InputError(f"limit is {limit!r}: use 1 or more", field="limit")
-        state = GroupState.load(self.store, group, self.embedder.dimensions)
-        name_vectors = self.store.rows(kinds.ALL["name_vectors"], group)
-        vectors = {row[:2]: rows.as_vector(row[-1]) for row in name_vectors}
+        with garbage_not_collected():
+            stored = stored_records(self.store, group)
+            names = list(stored_names(self.store, group, stored.saved_at))
+            state = GroupState(stored.live, iter(names), self.store.dimensions)
+        vectors = {(name.entity, name.surface): rows.as_vector(name.vector) for name in names}
         neighbours = defaultdict[str, set[str]](set)
         for statement in state.graph.statements.values():
             if statement.object is not None:
@@ -313,23 +316,31 @@ class GroupReads:
         _check_limit(limit)
         if not 0 <= since <= 1 << 62:
             raise InputError("since must be the number of a commit, or 0", field="since")
-        ended, done, opened, expired = (self.store.rows(read, group, [since + 1]) for read in kinds.SINCE)
+        begin = [since + 1]
+        opened = ((row.created_at, row.id) for row in self.store.rows(reads.FACTS_OPENED, group, begin))
+        expired = ((row.expired_at, row.id) for row in self.store.rows(reads.FACTS_EXPIRED, group, begin))
         if in_pieces(self.store, group):  # what is stored is not so any more (R27)
             facts = _facts_at(self.store, view_now(self.store, group), None)
-            opened = iter(sorted((f.created_at, f.id) for f in facts if f.created_at > since))
-            ends = ((f.expired_at or 0, f.id) for f in facts)
-            expired = iter(sorted(end for end in ends if end[0] > since))
+            opened = (pair for pair in sorted((f.created_at, f.id) for f in facts) if pair[0] > since)
+            expired = (pair for pair in sorted((f.expired_at or 0, f.id) for f in facts) if pair[0] > since)
 
-        def entry(at: Instant, what: str, state: str, sequence: int, **ids: str | None) -> tuple[Any, ...]:
-            return at, "entries", {"type": what, "sequence": sequence, **ids, "state": state}
+        def entry(
+            row: EndedEpisodeRow | EndedOperationRow, at: Instant, what: str, state: str, **ids: str | None
+        ) -> tuple[Any, ...]:
+            return at, "entries", {"type": what, "sequence": row.sequence, **ids, "state": state}
 
         found = heapq.merge(
             (
-                entry(at, "episode", rows.STATES[state], sequence, id=id_, client_id=client_id)
-                for at, state, sequence, id_, client_id in ended
-                if state in (kinds.COMMITTED, kinds.FAILED)
+                entry(
+                    row, row.ended_at, "episode", rows.STATES[row.state], id=row.id, client_id=row.client_id
+                )
+                for row in self.store.rows(reads.EPISODES_SINCE, group, begin)
+                if row.state in (kinds.COMMITTED, kinds.FAILED)
             ),
-            (entry(at, kind, "done" if state == kinds.DONE else "refused", n) for at, state, n, kind in done),
+            (
+                entry(row, row.recorded_at, row.kind, "done" if row.state == kinds.DONE else "refused")
+                for row in self.store.rows(reads.OPERATIONS_SINCE, group, begin)
+            ),
             ((at, "opened", id_) for at, id_ in opened),
             ((at, "ended", id_) for at, id_ in expired),
             key=itemgetter(0),
@@ -355,12 +366,12 @@ class GroupReads:
         if state is not None and state not in rows.STATES:
             raise InputError(f"state {state!r} is none of {', '.join(rows.STATES)}", field="state")
         chosen, at, behind = list[int](), after, None
-        for looked, row in enumerate(self.store.rows(kinds.EPISODE_HEADS, group, [at])):
+        for looked, row in enumerate(self.store.rows(reads.EPISODE_HEADS, group, [at])):
             if looked == _LOOKED or len(chosen) == limit:
                 behind = at
                 break
-            at = row[0]
-            if row[7] is None and (state is None or rows.STATES[row[5]] == state):
+            at = row.sequence
+            if row.retired_at is None and (state is None or rows.STATES[row.state] == state):
                 chosen.append(at)
         told = answers.told_episodes(self.store, group, chosen)
         return {"episodes": [one.as_dict() for one in told], "next": behind}
@@ -377,10 +388,10 @@ class GroupReads:
     @_at_one_moment
     def operation(self, sequence: int, *, group: str) -> Row:
         """Return a correction or removal with its state and result. Raises NotFound."""
-        for row in self.store.rows(kinds.OPERATIONS_AT, group, [sequence]):
-            state = ("pending", "done", "refused")[row[3]]
+        for row in self.store.rows(reads.OPERATIONS_AT, group, [sequence]):
+            state = ("pending", "done", "refused")[row.state]
             answer = result(self.store, group, sequence)
-            return {"sequence": sequence, "kind": row[1], "state": state, "result": answer}
+            return {"sequence": sequence, "kind": row.kind, "state": state, "result": answer}
         raise NotFound(f"group {group} has no operation {sequence}")
 
     async def communities(
@@ -428,7 +439,7 @@ def _fact_rows(view: GraphView, facts: Sequence[Fact]) -> list[Row]:
 
 def _facts_at(store: Store, view: GraphView, as_of: Instant | None) -> list[Fact]:
     """Return all facts that hold at a moment; None = of all spans."""
-    found = map(rows.fact, store.rows(kinds.ALL["facts"], view.group))
+    found = map(rows.fact, store.rows(kinds.FACTS.all, view.group))
     every = view.all_facts() if isinstance(view, View) else found
     return [fact for fact in every if as_of is None or fact.holds_at(as_of)]
 

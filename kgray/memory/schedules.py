@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from kgray.errors import InputError, KgrayError, NotFound
-from kgray.kinds import ALL, OWN
-from kgray.kinds import SCHEDULES as KIND
+from kgray.kinds import OWN, SCHEDULES, ScheduleRow
 from kgray.ports import Appending, Store
 from kgray.times import Instant, from_datetime, show, to_datetime
 
@@ -93,7 +92,7 @@ class Schedules:
 
     def every(self) -> list[Schedule]:
         """Return all schedules, by name."""
-        return [Schedule(*row) for row in self._store.rows(ALL["schedules"], OWN)]
+        return [Schedule(**row._asdict()) for row in self._store.rows(SCHEDULES.all, OWN)]
 
     def remove(self, name: str) -> None:
         """Remove a schedule; a refresh that goes on is finished. Raises NotFound."""
@@ -108,15 +107,15 @@ class Schedules:
         """Put what `change` makes of a schedule in its place, in one transaction; return what was there."""
 
         def append(log: Appending) -> Schedule | None:
-            every = (Schedule(*row) for row in log.rows(ALL["schedules"], OWN))
+            every = (Schedule(**row._asdict()) for row in log.rows(SCHEDULES.all, OWN))
             there = next((one for one in every if one.name == name), None)
             new = change(there)
             if new is not None and new != there:
                 if there is None:
                     log.take_sequence(OWN)  # so that there is such a group
-                log.put(KIND, OWN, astuple(new))
+                log.put(SCHEDULES, OWN, ScheduleRow(**asdict(new)))
             elif new is None and there is not None:
-                log.drop(KIND, OWN, (name,))
+                log.drop(SCHEDULES, OWN, (name,))
             return there
 
         return self._store.append([OWN], append)

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from kgray.errors import Cost, Outrun, Unavailable
 from kgray.graph import Entity, Fact
-from kgray.kinds import Key, Kind, Read, Row
-from kgray.kinds import Patch as Patch
-from kgray.kinds import RowChanges as RowChanges
+from kgray.kinds import Key, Kind, R, Read, Row
 from kgray.kinds import SearchScope as SearchScope
 from kgray.records import Episode, Extraction, Place, Spent, canonical
+from kgray.row_changes import Patch as Patch
+from kgray.row_changes import RowChanges as RowChanges
 from kgray.times import Instant
 
 T = TypeVar("T")
@@ -222,9 +222,8 @@ class GroupHead:
     named: bool = False  # it exists; False: it was removed, or never existed (all 0)
     last: int = 0  # the last sequence that was taken
     last_recorded: Instant = 0  # the newest record time; 0 = nothing was recorded
-    # How often rows with words or vectors (`Kind.computed`) went, were replaced, or were put by anything but the
-    # commit of their episode. While it stays the same, such rows were only added, by commits in the order of
-    # sequences.
+    # How many changes made an index of the group's words and vectors stale (`RowChanges.unsettles`). While it
+    # stays the same, words and vectors were only added, by commits in the order of sequences.
     removals: int = 0
 
 
@@ -254,7 +253,7 @@ class Writer(Protocol):
 class Appending(Protocol):
     """One transaction of `Store.append`. Reads do not see what the transaction itself appends."""
 
-    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]:
+    def rows(self, read: Read[R], group: str, values: Sequence[Any] = ()) -> list[R]:
         """Return the rows of a declared read."""
 
     def take_sequence(self, group: str) -> int:
@@ -263,13 +262,13 @@ class Appending(Protocol):
     def take_record_time(self, group: str, now: Instant) -> Instant:
         """Take a record time: the clock, or one microsecond past the group's last (R4)."""
 
-    def put(self, kind: Kind, group: str, row: Row) -> None:
+    def put(self, kind: Kind[R], group: str, row: R) -> None:
         """Append a row of a log kind, or put one of a kind without words or vectors."""
 
     def patch(self, group: str, patch: Patch) -> None:
         """Change rows that were in the store before this transaction."""
 
-    def drop(self, kind: Kind, group: str, key: Key) -> None:
+    def drop(self, kind: Kind[Any], group: str, key: Key) -> None:
         """Drop a row that was in the store before this transaction, of a kind without words or vectors."""
 
 
@@ -280,6 +279,7 @@ class Store(Protocol):
     """
 
     schema_version: int  # of the stored data; data of another version is refused
+    embedder: str  # identity of the embedder of its vectors
     dimensions: int  # numbers a vector
     batch: int  # most changes that a run applies together: appends wait until they are written
     lanes: int  # how many batches, of different groups, it pays to apply side by side
@@ -366,7 +366,7 @@ class Store(Protocol):
         """
 
     def adopt(
-        self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
+        self, group: str, head: GroupHead, rows: Iterable[tuple[Kind[Any], Row]], verify: Callable[[], None]
     ) -> None:
         """Copy a group in from another store, in many transactions, inside `writing()`.
 
@@ -379,21 +379,27 @@ class Store(Protocol):
     def compact(self) -> bool:
         """Clean erased bytes out of the files; False where a reader or a server's files prevent it."""
 
-    def reading(self) -> AbstractContextManager[None]:
+    def reading(self, *, still: bool = False) -> AbstractContextManager[None]:
         """Hold one snapshot for the reads inside it; nests.
 
         A server without snapshots raises Outrun at the end of the outermost block where a group that was scanned
         inside was recorded to meanwhile, or (if its runs of communities were) a run published: `at_one_moment`.
+        still: instead, writes to a group wait there from its first scan to the end of the block
         """
 
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
         """Return the counters of each of these groups, or (None) of all that exist, sorted by name."""
 
-    def rows(self, read: Read, group: str | None, values: Sequence[Any] = ()) -> Iterator[Row]:
+    def rows(self, read: Read[R], group: str, values: Sequence[Any] = ()) -> Iterator[R]:
         """Yield the rows of a declared read, page by page; none for a group that does not exist.
 
-        group   None: all, by name, of one of `kinds.EVERYWHERE`. One query; each row begins with its group
         values  those that are looked up; of a scan, the place behind which it begins
+        """
+
+    def everywhere(self, read: Read[R], values: Sequence[Any] = ()) -> Iterator[tuple[str, R]]:
+        """Yield (group, row) of one of `reads.EVERYWHERE`, of all groups by name, in one query.
+
+        values  those that are looked up; a scan has none
         """
 
     def facts_at(
@@ -425,11 +431,11 @@ def slot_of(group: str) -> int:
 def at_one_moment(store: Store, read: Callable[[], T]) -> T:
     """Return what `read` returns inside `Store.reading`; all its reads see one moment.
 
-    Run again, up to 20 times (Unavailable), where a store without snapshots was written meanwhile; inside
-    another `reading` once, because the outer block has to be repeated.
+    Run again where a store without snapshots was written meanwhile, the fourth time while its writers wait;
+    inside another `reading` once, because the outer block has to be repeated. Raises Unavailable.
     """
-    for _ in range(20):
-        with suppress(Outrun), store.reading():
+    for attempt in range(6):
+        with suppress(Outrun), store.reading(still=attempt > 2):
             return read()
     raise Unavailable("a group is written faster than it can be read: run it again")
 

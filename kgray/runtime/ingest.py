@@ -110,13 +110,17 @@ class RayIngest:
         local = build_summarizer(self._settings)
         return local and PooledReader(OnWorkers(partial(self.pool, "models"), local), local)
 
-    def models(self, embedder: Embedder, reranker: Reranker | None) -> tuple[Embedder, Reranker | None]:
-        """Return what a process searches with: the workers' models where they have weights, else its own."""
-        if self._settings.embedder.backend == "bge":
-            embedder = PooledEmbedder(OnWorkers(partial(self.pool, "embedder"), embedder), embedder)
-        if self._settings.reranker.backend == "bge" and reranker is not None:
-            reranker = PooledReranker(OnWorkers(partial(self.pool, "reranker"), reranker), reranker)
-        return embedder, reranker
+    def embedder(self, local: Embedder) -> Embedder:
+        """Return what a process searches with: the workers' model where they have weights, else its own."""
+        if self._settings.embedder.backend != "bge":
+            return local
+        return PooledEmbedder(OnWorkers(partial(self.pool, "embedder"), local), local)
+
+    def reranker(self, local: Reranker | None) -> Reranker | None:
+        """Return what a process ranks with, as `embedder`."""
+        if self._settings.reranker.backend != "bge" or local is None:
+            return local
+        return PooledReranker(OnWorkers(partial(self.pool, "reranker"), local), local)
 
     def _join(self, tell: port.OnWait = port.ignore, *, start: bool = False) -> Profile | None:
         """Join the Ray that runs; return its profile. Where none runs: None, unless it is to be started."""

@@ -16,7 +16,7 @@ from itertools import accumulate, takewhile
 from typing import Any
 
 from kgray.errors import ContentError, Garbled, KgrayError, SettingsError
-from kgray.ingest.state import collect_garbage_rarely
+from kgray.garbage import collect_garbage_rarely
 from kgray.outages import OUTAGES, Outage
 from kgray.ports import ExtractionRequest, QuestionRequest, SummaryRequest, embedded
 from kgray.runtime import telemetry

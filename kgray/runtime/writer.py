@@ -23,7 +23,7 @@ import ray
 from ray.exceptions import RayError
 
 from kgray.errors import KgrayError, Locked, StaleWriter, Unavailable
-from kgray.ingest.state import collect_garbage_rarely
+from kgray.garbage import collect_garbage_rarely
 from kgray.kinds import EPISODES
 from kgray.outages import OUTAGES
 from kgray.ports import RowChanges, Store
@@ -93,8 +93,8 @@ class GraphWriter:
             telemetry.measure("kgray_rows_written", number, kind=kind)
         for change in changes:
             if change.recorded_at is not None and EPISODES is change.ledger:
-                (row,) = change.puts[EPISODES]
-                telemetry.stage(STATES[row[10]], change.group, change.sequence)
+                episode: Any = change.puts[EPISODES][0]
+                telemetry.stage(STATES[episode.state], change.group, change.sequence)
         return None
 
     @control

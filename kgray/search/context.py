@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from kgray import kinds, times
+from kgray import kinds, reads, times
 from kgray.derivation.stored import view_now
 from kgray.errors import InputError
 from kgray.graph import Community, Entity, Fact, Hit, Scope, named
 from kgray.ports import GraphView, Store, at_one_moment
 from kgray.prompting import tokens as counting
-from kgray.search.index import run_at, texts_of
+from kgray.search.loading import run_at, texts_of
 from kgray.search.query import MAX_LIMIT, Query
 from kgray.search.searcher import Searcher, ViewAt
 from kgray.times import Instant, to_datetime
@@ -379,8 +379,8 @@ def profile_of(
     if found is None:
         return None
     sequences = np.frombuffer(found.sources, "<u4").tolist()
-    heads = store.rows(kinds.EPISODE_HEADS_AT, view.group, sequences) if sequences else ()
-    return Profile(text=safe(found.summary), sources=tuple((row[1], row[2]) for row in heads))
+    heads = store.rows(reads.EPISODE_HEADS_AT, view.group, sequences) if sequences else ()
+    return Profile(text=safe(found.summary), sources=tuple((row.id, row.client_id) for row in heads))
 
 
 def profile_texts(store: Store, view: GraphView, entities: Sequence[str]) -> dict[str, str]:
@@ -423,8 +423,8 @@ def _written(
     texts = texts_of(store, view.group, run, entities)[1]
     if not texts or store.heads([view.group])[view.group].last_recorded <= since:
         return texts
-    for row in store.rows(kinds.ALL["operations"], view.group):
-        if row[1] in _CORRECTIONS and row[4] is not None and row[4] > since:
+    for row in store.rows(kinds.OPERATIONS.all, view.group):
+        if row.kind in _CORRECTIONS and row.recorded_at is not None and row.recorded_at > since:
             return {}  # a merge or split: whose facts a text tells is not known
 
     def is_so(id_: str) -> bool:

@@ -14,31 +14,39 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, reduce
 from itertools import islice
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray import kinds
-from kgray.errors import Unavailable
-from kgray.graph import PROFILE, Community
-from kgray.kinds import COMMITTED, Read, Row
+from kgray import reads
+from kgray.errors import Unavailable, damaged
+from kgray.kinds import COMMITTED
 from kgray.ports import Store, Vector, at_one_moment
-from kgray.rows import as_weights, community, sign_bits
+from kgray.reads import MessageRow
+from kgray.record_rows import name_vectors, search_columns
+from kgray.records import Place
+from kgray.rows import as_weights, sign_bits
+from kgray.search.loading import (
+    Exact,
+    LoadedEntries,
+    LoadedName,
+    LoadedPiece,
+    LoadedVector,
+    scanned,
+)
 from kgray.search.query import Speakers
-from kgray.times import SECOND, Instant
+from kgray.times import SECOND
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 # rows, rising; how often, or (float32) how much of the term
 Postings = tuple[NDArray[np.int32], NDArray[Any]]
 _Run = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]  # terms (uint32), sorted; the rows of each; how much
-Exact = Callable[[list[object]], Iterable[tuple[object, bytes]]]  # names -> (name, vector)
 
 MEMORY_BYTES = 512 << 20  # of all indexes of a reader; the least recently used go first
 EXACT_BYTES = 64 << 20  # of a set of vectors that is kept whole; beyond, their signs: 1/32 of it
@@ -142,6 +150,7 @@ class Vectors:
         self.owners: Ints = np.zeros(0, np.int64)  # of each row: whose vector it is, as a number
         self.tokens = Tokens()  # of each row, where the embedder weighs them
         self._names: list[object] = []
+        self._places: list[Place] = []  # of each row: the sequence of the stored row, the position there
         self._whole: Floats | None = np.zeros((0, dimensions), np.float32)
         # (words of 64 bits, rows): one operation takes one word of all rows
         self._signs: NDArray[np.uint64] = np.zeros((-(-dimensions // 64), 0), np.uint64)
@@ -156,13 +165,15 @@ class Vectors:
         names: Sequence[object],
         values: Sequence[bytes],
         numbers: Mapping[object, int],
+        places: Sequence[Place],
         *,
         signs: bool,
         weights: Sequence[bytes | None] = (),
     ) -> None:
         """Append vectors (float32), or their signs; names that are there already are skipped.
 
-        numbers: of the owners, by name; weights: of the tokens of each, if any are weighed
+        numbers: of the owners, by name; places: where the store has each vector (`RECORDS`)
+        weights: of the tokens of each, if any are weighed
         """
         fresh = [n for n, name in enumerate(names) if name not in self.rows]
         if not fresh:
@@ -171,6 +182,7 @@ class Vectors:
             self.tokens.add(len(self._names), [weights[n] or b"" for n in fresh])
         self.rows.update((names[n], row) for row, n in enumerate(fresh, len(self._names)))
         self._names += [names[n] for n in fresh]
+        self._places += [places[n] for n in fresh]
         self.owners = grown(self.owners, (numbers[names[n]] for n in fresh))
         joined = b"".join([values[n] for n in fresh])
         if signs and self._whole is not None:
@@ -188,6 +200,10 @@ class Vectors:
         room[len(held) : count] = _matrix(joined, len(fresh))
         self._whole = room[:count]
 
+    def places_of(self, names: Iterable[object]) -> list[tuple[object, Place]]:
+        """Return where the store has the vectors of these names, of those that have one."""
+        return [(name, self._places[self.rows[name]]) for name in names if name in self.rows]
+
     def cosines(self, query: Vector, exact: Exact) -> Floats:
         """Return the cosine of each row with the query.
 
@@ -201,7 +217,8 @@ class Vectors:
             differing += np.bitwise_count(held ^ asked)
         found = np.cos(np.pi * np.arange(self.dimensions + 1, dtype=np.float32) / self.dimensions)[differing]
         nearest = np.argpartition(found, max(0, len(found) - RESCORED))[-RESCORED:]
-        there = [(self.rows[name], value) for name, value in exact([self._names[row] for row in nearest])]
+        asked = [(self._names[row], self._places[row]) for row in nearest]
+        there = [(self.rows[name], value) for name, value in exact(asked)]
         if there:
             values = _matrix(b"".join([value for _, value in there]), len(there)) @ query
             np.minimum(found, values.min(), out=found)  # no estimate stands above what is known
@@ -220,36 +237,6 @@ def _matrix(joined: bytes, rows: int) -> Floats:
 def _by_word(matrix: Floats) -> NDArray[np.uint64]:
     """Return the sign bits of vectors: (words of 64 bits, rows)."""
     return np.ascontiguousarray(sign_bits(np.ascontiguousarray(matrix, np.float32)).view(np.uint64).T)
-
-
-class VectorReads(NamedTuple):
-    """How the vectors of one kind are read, whole and their signs: all, or those of some owners."""
-
-    scans: tuple[Read, Read]
-    look_ups: tuple[Read, Read]
-    name: Callable[[Row], object] = itemgetter(0)  # of a row; one that is a tuple begins with the owner's
-    weighed: bool = True  # the column before the vector has the weights of the text's tokens
-
-    def exact(self, store: Store, group: str) -> Exact:
-        """Return what reads vectors of a group by their names."""
-
-        def read(names: list[object]) -> Iterable[tuple[object, bytes]]:
-            wanted, owners = set(names), dict.fromkeys(n[0] if isinstance(n, tuple) else n for n in names)
-            rows = store.rows(self.look_ups[False], group, list(owners))
-            return [(self.name(row), row[-1]) for row in rows if self.name(row) in wanted]
-
-        return read
-
-
-MESSAGE_VECTORS = VectorReads(
-    (kinds.ALL["episode_vectors"], kinds.EPISODE_SIGNS), (kinds.EPISODE_VECTORS_AT, kinds.EPISODE_SIGNS_AT)
-)
-_STATEMENTS = kinds.STATEMENT_VECTORS_OF, kinds.STATEMENT_SIGNS_OF
-STATEMENT_VECTORS = VectorReads((kinds.ALL["statement_vectors"], kinds.STATEMENT_SIGNS), _STATEMENTS)
-_NAMES = kinds.NAME_VECTORS_OF, kinds.NAME_SIGNS_OF
-NAME_VECTORS = VectorReads(
-    (kinds.ALL["name_vectors"], kinds.NAME_SIGNS), _NAMES, itemgetter(0, 1), weighed=False
-)
 
 
 class _Column:
@@ -295,20 +282,19 @@ class Messages(_Indexed):
         self.speakers, self.sources = _Column(), _Column()
         self.known = Speakers()
 
-    def add(self, found: Sequence[Row]) -> None:
-        """Append rows of EPISODE_WORDS."""
-        rows = [row for row in found if row[5] == COMMITTED]
+    def add(self, rows: Sequence[MessageRow], words: Sequence[bytes]) -> None:
+        """Append messages in order of sequence, each with its words."""
         if not rows:
             return
-        self.words.add([row[6] for row in rows])
-        self.numbers.update((row[0], n) for n, row in enumerate(rows, len(self.numbers)))
-        self.sequences = grown(self.sequences, (row[0] for row in rows))
-        self.times = grown(self.times, (row[4] for row in rows))
+        self.words.add(words)
+        self.numbers.update((row.sequence, n) for n, row in enumerate(rows, len(self.numbers)))
+        self.sequences = grown(self.sequences, (row.sequence for row in rows))
+        self.times = grown(self.times, (row.reference_time for row in rows))
         before = len(self.speakers.texts)
-        self.speakers.add([row[3] or "" for row in rows])
+        self.speakers.add([row.speaker or "" for row in rows])
         for speaker in self.speakers.texts[before:]:
             self.known.add(speaker)
-        self.sources.add([row[2] for row in rows])
+        self.sources.add([row.source for row in rows])
         self.__dict__.pop("sessions", None)
 
     def records(self, rows: Ints) -> list[Any]:
@@ -341,13 +327,13 @@ class Pieces(_Indexed):
         self.statements = _Column()
         self.numbers = self.statements.numbers
 
-    def add(self, rows: Sequence[Row]) -> None:
-        """Append rows of EVIDENCE_WORDS."""
-        if rows:
-            self.words.add([row[3] for row in rows])
-            self.sequences = grown(self.sequences, (row[0] for row in rows))
-            self.ordinals = grown(self.ordinals, (row[1] for row in rows))
-            self.statements.add([row[2] for row in rows])
+    def add(self, pieces: Sequence[LoadedPiece]) -> None:
+        """Append pieces of evidence in order of place."""
+        if pieces:
+            self.words.add([piece.words for piece in pieces])
+            self.sequences = grown(self.sequences, (piece.sequence for piece in pieces))
+            self.ordinals = grown(self.ordinals, (piece.ordinal for piece in pieces))
+            self.statements.add([piece.statement for piece in pieces])
 
     def records(self, rows: Ints) -> list[Any]:
         """Return the places of rows."""
@@ -361,14 +347,15 @@ class Names(_Indexed):
         super().__init__(dimensions)
         self.entities = _Column()
 
-    def add(self, found: Sequence[Row]) -> None:
-        """Append rows of NAME_WORDS that are not there yet."""
-        new = (row for row in found if (row[2], row[3]) not in self.numbers)
-        rows = sorted(new, key=lambda row: row[:2])  # as commits bring them: equal scores go by row
-        if rows:
-            self.words.add([row[4] for row in rows])
-            self.numbers.update(((row[2], row[3]), n) for n, row in enumerate(rows, len(self.numbers)))
-            self.entities.add([row[2] for row in rows])
+    def add(self, names: Iterable[LoadedName]) -> None:
+        """Append names that are not there yet."""
+        new: dict[tuple[str, str], LoadedName] = {}
+        for name in sorted(names, key=lambda one: one.place):  # as commits bring them: equal scores go by row
+            if name.name not in self.numbers:
+                new.setdefault(name.name, name)
+        self.words.add([name.words for name in new.values()])
+        self.numbers.update((name, n) for n, name in enumerate(new, len(self.numbers)))
+        self.entities.add([entity for entity, _ in new])
 
     def records(self, rows: Ints) -> list[Any]:
         """Return the recorded entities that rows name."""
@@ -380,7 +367,7 @@ class GroupIndex:
 
     def __init__(self, group: str, dimensions: int, removals: int) -> None:
         """Hold nothing; removals: the group's count when it is loaded."""
-        self.group, self.removals, self.upto = group, removals, 0
+        self.group, self.dimensions, self.removals, self.upto = group, dimensions, removals, 0
         self.messages, self.pieces, self.names = Messages(dimensions), Pieces(dimensions), Names(dimensions)
 
     def nbytes(self) -> int:
@@ -390,37 +377,64 @@ class GroupIndex:
         return sum(held) + 68 * sum(len(p.words.lengths) for p in parts)
 
     def load(self, store: Store, upto: int, sequences: Sequence[int] | None = None) -> None:
-        """Read the rows of these sequences; None: of all up to `upto`, in scans."""
+        """Read the rows of these sequences; None: of all up to `upto`, in scans. Raises Damaged."""
+        try:
+            self._load(store, upto, sequences)
+        except (LookupError, ValueError, TypeError, AttributeError) as fault:  # a row that cannot be read
+            raise damaged(self.group, fault) from fault
 
-        def rows(scan: Read, look_up: Read, keys: Sequence[object] | None) -> Iterator[Row]:
-            return store.rows(scan, self.group) if keys is None else store.rows(look_up, self.group, keys)
-
-        def known(scan: Read, look_up: Read, keys: Sequence[object] | None) -> list[Row]:
-            return [row for row in rows(scan, look_up, keys) if row[0] <= upto]
-
-        pieces = known(kinds.EVIDENCE_WORDS, kinds.EVIDENCE_WORDS_IN, sequences)
-        entities = statements = None
-        if sequences is not None:
-            mentions = store.rows(kinds.MENTIONS_IN, self.group, sequences)
-            entities = list(dict.fromkeys(row[3] for row in mentions))
-            statements = list(dict.fromkeys(row[2] for row in pieces))
-        self.messages.add(known(kinds.EPISODE_WORDS, kinds.EPISODE_WORDS_AT, sequences))
-        self.pieces.add(pieces)
-        self.names.add(known(kinds.NAME_WORDS, kinds.NAME_WORDS_OF, entities))
-        held: tuple[tuple[_Indexed, VectorReads, Sequence[object] | None], ...] = (
-            (self.messages, MESSAGE_VECTORS, sequences),
-            (self.pieces, STATEMENT_VECTORS, statements),
-            (self.names, NAME_VECTORS, entities),
-        )
-        for part, reads, owners in held:
-            signs = not part.vectors.keeps_whole(len(part.numbers))
-            found = rows(reads.scans[signs], reads.look_ups[signs], owners)
-            some = (row for row in found if reads.name(row) in part.numbers)
-            while page := list(islice(some, _PAGE)):
-                weights = [row[-2] for row in page] if reads.weighed else ()
-                names, values = [*map(reads.name, page)], [row[-1] for row in page]
-                part.vectors.add(names, values, part.numbers, signs=signs, weights=weights)
+    def _load(self, store: Store, upto: int, sequences: Sequence[int] | None) -> None:
+        said = scanned(store, self.group, reads.MESSAGES, reads.MESSAGES_AT, sequences)
+        messages = {row.sequence: row for row in said}
+        searched = scanned(store, self.group, reads.SEARCHED, reads.SEARCHED_AT, sequences)
+        found = LoadedEntries()
+        for row in searched:
+            message = messages.get(row.sequence)
+            if message is None or (message.state == COMMITTED and message.sequence <= upto):
+                found.take(row.sequence, search_columns(row.search), message)
+        self.messages.add(found.messages, found.words)
+        self.pieces.add(found.pieces)
+        self.names.add(found.names)
+        self._add_vectors(store, found, sequences)
         self.upto = sequences[-1] if sequences else upto
+
+    def _add_vectors(self, store: Store, found: LoadedEntries, sequences: Sequence[int] | None) -> None:
+        """Add the vectors of loaded entries: whole ones while they are few, else their signs."""
+        texts: tuple[tuple[_Indexed, Iterable[LoadedVector]], ...] = (
+            (self.messages, found.message_vectors),
+            (self.pieces, found.statement_vectors.values()),
+        )
+        names = (self.names, [name.vector for name in found.names])
+        whole = {part for part, _ in (*texts, names) if part.vectors.keeps_whole(len(part.numbers))}
+        width = 4 * self.dimensions
+        values: dict[Place, bytes] = {}
+        if {self.messages, self.pieces} & whole:
+            for row in scanned(store, self.group, reads.VECTORS, reads.VECTORS_AT, sequences):
+                column = row.vectors or b""
+                for at in range(len(column) // width):
+                    values[row.sequence, at] = column[at * width : (at + 1) * width]
+        for part, vectors in texts:
+            _add(part, vectors, values if part in whole else None)
+        values.clear()
+        if self.names in whole:
+            for named in scanned(store, self.group, reads.NAME_VECTORS, reads.NAME_VECTORS_AT, sequences):
+                for at, name in enumerate(name_vectors(named.names)):
+                    values[named.sequence, at] = name.vector
+        _add(*names, values if self.names in whole else None)
+
+
+def _add(part: _Indexed, vectors: Iterable[LoadedVector], values: Mapping[Place, bytes] | None) -> None:
+    """Add vectors to a part of an index; values: of them by place; None: add their signs."""
+    some = (one for one in vectors if one.name in part.numbers and (values is None or one.place in values))
+    while page := list(islice(some, _PAGE)):
+        part.vectors.add(
+            [one.name for one in page],
+            [one.signs if values is None else values[one.place] for one in page],
+            part.numbers,
+            [one.place for one in page],
+            signs=values is None,
+            weights=[one.weights for one in page],
+        )
 
 
 class Indexes:
@@ -471,18 +485,3 @@ class Indexes:
                     self._held.popitem(last=False)
                 return known
         raise Unavailable(f"group {group!r} is removed from faster than it can be read: run it again")
-
-
-def run_at(store: Store, group: str, known_at: Instant | None) -> tuple[int, Instant] | None:
-    """Return the newest kept run of communities that rests on nothing recorded later, and its record time."""
-    known = [(row[0], row[2]) for row in store.rows(kinds.ALL["community_runs"], group)]
-    return next((run for run in reversed(known) if known_at is None or run[1] <= known_at), None)
-
-
-def texts_of(
-    store: Store, group: str, run: int, ids: Iterable[str] | None = None
-) -> tuple[list[Community], dict[str, Community]]:
-    """Return the communities of a run, and entity id -> what a model wrote of it; of all, or of these ids."""
-    read = kinds.COMMUNITIES_OF_RUN if ids is None else kinds.COMMUNITIES_AT
-    texts = [*map(community, store.rows(read, group, [run] if ids is None else [(run, id_) for id_ in ids]))]
-    return [t for t in texts if t.level != PROFILE], {t.id: t for t in texts if t.level == PROFILE}

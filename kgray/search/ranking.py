@@ -16,21 +16,11 @@ from typing import Any
 import numpy as np
 
 from kgray.graph import PROFILE, Community
-from kgray.kinds import SINCE
 from kgray.ports import Embedding, GraphView, SearchScope, Store
+from kgray.reads import OPERATIONS_SINCE
 from kgray.rows import as_weights
-from kgray.search.index import (
-    Exact,
-    Floats,
-    GroupIndex,
-    Ints,
-    Messages,
-    Postings,
-    Vectors,
-    Words,
-    run_at,
-    texts_of,
-)
+from kgray.search.index import Floats, GroupIndex, Ints, Messages, Postings, Vectors, Words
+from kgray.search.loading import Exact, run_at, texts_of
 from kgray.search.query import FoundRow, Query, Question, Recipe, Weights
 from kgray.times import Instant
 from kgray.words import packed, term, words
@@ -49,7 +39,7 @@ ABOUT = 0.3  # of what is left: "What is it?" shares less with another "What is"
 _LONG = 4.0  # times the mean: a longer message says no more of what is asked
 OVER_FETCH = 3  # times as many candidates are taken as are wanted, because views and filters drop some
 CODE = 1.5  # a word with digits weighs so many times its idf
-_DONE = SINCE[1]  # operations that were carried out, or begun
+
 _FACTORS = frozenset({"speaker", "dates", "phrase", "linked", "length"})
 _NO_SIGNAL: Mapping[str, Floats] = {}
 Records = Callable[[Ints], list[Any]]
@@ -131,6 +121,7 @@ class SearchRun:
     ranked: Mapping[SearchScope, Scores]  # the first stage of each scope
     linked: Sequence[str]  # recorded entities of which the question has a whole name
     told: Summaries | None  # the texts of communities and entities that are searched
+    statements: Vectors  # of the group's statements
 
     def keep(self, rows: Sequence[FoundRow]) -> list[FoundRow]:
         """Return the rows of one scope that pass the query's filters, in their order."""
@@ -152,7 +143,7 @@ class Texts:
         self.words.add([packed(one.text) for one in found])
         numbers: dict[object, int] = {id_: number for number, id_ in enumerate(self.ids)}
         near = {one.id: one.vector for one in found if one.vector}  # an earlier version gave profiles none
-        self.vectors.add([*near], [*near.values()], numbers, signs=False)
+        self.vectors.add([*near], [*near.values()], numbers, [(0, 0)] * len(near), signs=False)
 
     def records(self, rows: Ints) -> list[Any]:
         """Return the ids of rows."""
@@ -175,7 +166,7 @@ class Summaries:
 
         No episode takes a text away: what does (R25) is an operation, recorded after they were read.
         """
-        done = store.rows(_DONE, group, [self._read_at + 1])
+        done = store.rows(OPERATIONS_SINCE, group, [self._read_at + 1])  # carried out, or begun
         return (self.run, self.recorded_at) == known and not any(done)
 
 

@@ -17,9 +17,9 @@ from dataclasses import replace
 import numpy as np
 
 from kgray.graph import Entity, Fact
-from kgray.kinds import STATEMENT_VECTORS_OF
 from kgray.ports import Matrix, Vector
 from kgray.rows import as_vector
+from kgray.search.loading import read_text_vectors
 from kgray.search.query import FoundRow
 from kgray.search.ranking import Candidate, SearchRun
 from kgray.search.steps import distances
@@ -76,8 +76,8 @@ def reranked(run: SearchRun, vector: Vector | None, found: Sequence[Candidate]) 
     if run.ways.reranker == "mmr":
         facts = [row.statement for row in rows if isinstance(row, Fact)]
         asked = list(dict.fromkeys(facts))
-        found_vectors = run.store.rows(STATEMENT_VECTORS_OF, run.query.group, asked)
-        of = {row[0]: as_vector(row[-1]) for row in found_vectors}
+        stored = read_text_vectors(run.store, run.query.group)(run.statements.places_of(asked))
+        of = {statement: as_vector(vector) for statement, vector in stored}
         if vector is not None and len(facts) == len(rows) > 0 and len(of) == len(asked):
             vectors = np.stack([of[statement] for statement in facts])
         else:  # a fact may have no vector: a split may have made its statement

@@ -21,6 +21,7 @@ from kgray.errors import InputError
 from kgray.graph import Community, Entity, Fact, FactSpan, Hit
 from kgray.records import Episode
 from kgray.search import index as indexing
+from kgray.search import loading
 from kgray.search.query import SCOPES, FoundRow, Query, Question, is_scored, read_question, within
 from kgray.search.ranking import OVER_FETCH, Candidate, FirstStage, Profiled, Scores, SearchRun, Summaries
 from kgray.search.rerank import fused_by_rank, reranked
@@ -99,7 +100,7 @@ class Searcher:
                 raise ValueError(f"the view shows group {shown.group}, the query asks {group}")
             run = SearchRun(
                 store=self.store, view=shown, query=query, ways=ways, question=question, moment=moment,
-                ranked=ranked, linked=linked, told=told,
+                ranked=ranked, linked=linked, told=told, statements=index.pieces.vectors,
             )  # fmt: skip
             return _answer(run, None if topic is None else topic.vector)
 
@@ -124,7 +125,7 @@ class Searcher:
         store, group, scopes = self.store, query.group, query.ways.scopes
         if "community" not in scopes and ("entity" not in scopes or query.as_of is not None):
             return None
-        if (known := indexing.run_at(store, group, query.known_at)) is None:
+        if (known := loading.run_at(store, group, query.known_at)) is None:
             self._summaries.pop(group, None)
             return None
         held = self._summaries.get(group)
@@ -134,6 +135,9 @@ class Searcher:
             load = partial(Summaries, store, group, query.known_at, self.embedder.dimensions)
             held = self._summaries[group] = ports.at_one_moment(store, load)
         return held
+
+
+_Work = Callable[[loading.Exact], Scores]
 
 
 def _first_stage(
@@ -148,16 +152,16 @@ def _first_stage(
     ways = query.ways
     unused: dict[str, Any] = {weight: 0.0 for weight, method in _TEXTS.items() if method not in ways.methods}
     stage = FirstStage(index, question, replace(ways.weights, **unused), topic)
-    works: dict[ports.SearchScope, tuple[Callable[[indexing.Exact], Scores], indexing.VectorReads]] = {
-        "fact": (stage.pieces, indexing.STATEMENT_VECTORS),
-        "entity": (stage.names, indexing.NAME_VECTORS),
-        "episode": (stage.messages, indexing.MESSAGE_VECTORS),
+    works: dict[ports.SearchScope, tuple[_Work, Callable[[ports.Store, str], loading.Exact]]] = {
+        "fact": (stage.pieces, loading.read_text_vectors),
+        "entity": (stage.names, loading.read_name_vectors),
+        "episode": (stage.messages, loading.read_text_vectors),
     }
     asked = [scope for scope in works if scope in ways.scopes]
 
     def score(scope: ports.SearchScope) -> Scores:
-        work, reads = works[scope]
-        return work(reads.exact(store, query.group))
+        work, reads_vectors = works[scope]
+        return work(reads_vectors(store, query.group))
 
     if store.remote:  # each may wait for 100 vectors of a large group: a server is asked for all at once
         with ThreadPoolExecutor(len(works)) as threads:  # one a search: none outlives a fork, none is shared
@@ -265,7 +269,7 @@ def _shown(run: SearchRun, scope: ports.SearchScope, records: Sequence[Any]) -> 
     # What was written may be gone since it was loaded (R25).
     told = [id_ for id_ in records if scope == "community" or isinstance(id_, Profiled)]
     number = run.told.run if run.told else 0
-    listed, profiles = indexing.texts_of(run.store, view.group, number, told) if told else ([], {})
+    listed, profiles = loading.texts_of(run.store, view.group, number, told) if told else ([], {})
     if scope == "community":
         there = {one.id: one for one in listed}
         return [[there[id_]] if id_ in there else [] for id_ in records]

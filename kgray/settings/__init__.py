@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -378,3 +379,25 @@ def public_environ(environ: Mapping[str, str]) -> dict[str, str]:
         if text and (variable.startswith(_TABLES) or (key is not None and key not in _SECRETS)):
             found[variable] = str(Path(text).expanduser().absolute()) if key in _PATHS else text
     return found
+
+
+def portable_toml(config: Path) -> str:
+    """Return a settings file as TOML without secrets, and without [store]: where a copy goes is said anew."""
+    values = read_toml(config, str(config))
+    values.pop("store", None)
+    for key in _SECRETS:
+        section, name = key.split(".")
+        values.get(section, {}).pop(name, None)
+    return "".join(_toml(values))
+
+
+def _toml(table: Mapping[str, Any], *place: str) -> Iterator[str]:
+    """Yield the lines of a table and of those in it. Texts, numbers, lists of texts: in JSON as in TOML."""
+    if place:
+        yield f"[{'.'.join(json.dumps(name, ensure_ascii=False) for name in place)}]\n"
+    for name, value in table.items():
+        if not isinstance(value, Mapping):
+            yield f"{json.dumps(name, ensure_ascii=False)} = {json.dumps(value, ensure_ascii=False)}\n"
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _toml(value, *place, name)

@@ -24,7 +24,7 @@ EVERY_SEQUENCE = (1 << 63) - 1
 _ENDED = {EPISODES: "ended_at", OPERATIONS: "recorded_at"}
 RowName = tuple[str, Key]  # group, key
 _State = tuple[int, Instant | None]  # of an entry, and when it ended
-States = dict[tuple[Kind, str, int], _State]  # by ledger, group, sequence
+States = dict[tuple[Kind[Any], str, int], _State]  # by ledger, group, sequence
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,9 +46,9 @@ _Group = TypeVar("_Group", bound=Counters)
 class FoldedBatch:
     """Rows by kind, each once. erases: what is dropped or replaced must not stay readable (R25)."""
 
-    drops: defaultdict[Kind, dict[RowName, None]] = field(default_factory=lambda: defaultdict(dict))
-    puts: defaultdict[Kind, dict[RowName, Row]] = field(default_factory=lambda: defaultdict(dict))
-    patches: defaultdict[Kind, dict[RowName, dict[str, Any]]] = field(
+    drops: defaultdict[Kind[Any], dict[RowName, None]] = field(default_factory=lambda: defaultdict(dict))
+    puts: defaultdict[Kind[Any], dict[RowName, Row]] = field(default_factory=lambda: defaultdict(dict))
+    patches: defaultdict[Kind[Any], dict[RowName, dict[str, Any]]] = field(
         default_factory=lambda: defaultdict(dict)
     )
     erases: bool = False
@@ -69,18 +69,19 @@ class FoldedBatch:
         """Return the state of a change's entry after what was added; stored: as in the store."""
         ledger, name = change.ledger, (change.group, (change.sequence,))
         if (row := self.puts[ledger].get(name)) is not None:
-            return row[ledger.names.index("state")], row[ledger.names.index(_ENDED[ledger])]
+            kept: Any = row
+            return kept.state, getattr(kept, _ENDED[ledger])
         if stored is None or name in self.drops[ledger]:
             return None, None
         patched = self.patches[ledger].get(name, {})
         return patched.get("state", stored[0]), patched.get(_ENDED[ledger], stored[1])
 
-    def drop(self, kind: Kind, group: str, key: Key) -> None:
+    def drop(self, kind: Kind[Any], group: str, key: Key) -> None:
         self.puts[kind].pop((group, key), None)
         self.patches[kind].pop((group, key), None)
         self.drops[kind][group, key] = None
 
-    def put(self, kind: Kind, group: str, row: Row) -> None:
+    def put(self, kind: Kind[Any], group: str, row: Row) -> None:
         name = (group, kind.key_of(row))
         if kind.first_wins:
             self.puts[kind].setdefault(name, row)
@@ -99,8 +100,8 @@ class FoldedBatch:
             if put is None or kind.first_wins:
                 self.patches[kind].setdefault(name, {}).update(new)
             if put is not None:
-                self.puts[kind][name] = tuple(
-                    new.get(column, value) for column, value in zip(kind.names, put, strict=True)
+                self.puts[kind][name] = kind.row(
+                    *(new.get(column, value) for column, value in zip(kind.names, put, strict=True))
                 )
 
 
@@ -216,7 +217,7 @@ def counted(states: Iterable[Sequence[Any]], rest: Iterable[Sequence[Any]]) -> d
     return {group: GroupCounts(**found[group]) for group in sorted(found)}
 
 
-def portions(rows: Iterable[tuple[Kind, Row]], most: int) -> Iterator[tuple[Kind, list[Row]]]:
+def portions(rows: Iterable[tuple[Kind[Any], Row]], most: int) -> Iterator[tuple[Kind[Any], list[Row]]]:
     """Yield the rows in portions of one kind and at most so many, in order."""
     for kind, found in groupby(rows, itemgetter(0)):
         while portion := [row for _, row in islice(found, most)]:
@@ -236,27 +237,13 @@ def stale(where: object, newest: object, epoch: int | None) -> StaleWriter:
     return StaleWriter(f"{where} is at epoch {newest}, and {why}: nothing was changed; run it again")
 
 
-def check_version(where: object, stored: int, ours: int, *, empty: str) -> None:
-    """Raise StoreError for data of another schema; empty: what takes the place of older data."""
+def check_version(where: object, stored: int, ours: int) -> None:
+    """Raise StoreError for data of another schema."""
     written = f"kgray (schema {stored}; this one knows {ours})"
     if stored > ours:
         raise StoreError(f"{where} was written by a newer {written}: upgrade kgray")
     if stored < ours:
-        what_to_do = f"choose an empty {empty} and add the episodes again"
-        raise StoreError(f"{where} was written by an earlier {written}: {what_to_do}")
-
-
-def check_embedder(
-    where: object, stored: Mapping[str, object], embedder: str, dimensions: int, *, empty: str
-) -> int:
-    """Return a vector's width; StoreError for another embedder. stored: the store's note; 0 = any width."""
-    width = int(str(stored.get("dimensions")))
-    if (stored.get("embedder"), width) != (embedder, dimensions or width):
-        weighed = embedder.removesuffix("+sparse") == str(stored.get("embedder")).removesuffix("+sparse")
         raise StoreError(
-            f"the embedder {embedder!r} gives {dimensions} numbers a text, but the graph in {where} was "
-            f"built with {stored.get('embedder')!r} ({width} numbers): set "
-            f"{'embedder.sparse as it was' if weighed else 'embedder.backend to that one'}, "
-            f"or start an empty {empty} and add the episodes again"
+            f"{where} was written by an earlier {written}: end what uses it, and run `kgray upgrade`, which "
+            f"asks no model; --dry-run says what it would do"
         )
-    return width

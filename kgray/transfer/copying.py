@@ -1,30 +1,37 @@
-"""Copies a group from one store to another and compares the two; the source is not changed."""
+"""Copies a group from one store to another and compares the two; the source is not changed.
+
+Groups are compared by their texts, which a backup contains: lines of JSON. The first line has the name and
+the counters of the group, the rows of each kind follow a line with its name, and a row is an array of its
+values in the order of the kind's columns, bytes as base64. Equal groups have equal texts on every store.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+from binascii import a2b_base64, b2a_base64
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
 from kgray import times
 from kgray.derivation import dump
 from kgray.derivation.stored import View, records_of
 from kgray.errors import InputError, Locked, NotFound, StoreError
-from kgray.kinds import ALL, KINDS, SINCE, Kind, Row
+from kgray.kinds import BY_NAME, KINDS, Kind, Row
 from kgray.ledger import dumped_episodes
 from kgray.ports import GroupHead, Store
+from kgray.reads import EPISODES_SINCE
 from kgray.times import Instant
 from kgray.wiring import OpenStore
 
 OnRow = Callable[[], None]
 # The names that are shown for kinds, where their own words are not.
-_CALLED = {
-    "operations": "corrections", "answer_uses": "uses of answers", "community_runs": "runs of communities",
-}  # fmt: skip
+_CALLED = {"operations": "corrections", "community_runs": "runs of communities"}
 _MOMENTS = 4  # earlier moments at which the two graphs are compared
 
 
@@ -49,36 +56,53 @@ def copy_group(source: OpenStore, target: OpenStore, group: str, *, on_row: OnRo
         if not head.named:
             raise NotFound(f"there is no group {group!r} in {source.shown}")
         already, moments = target.store.heads([group])[group].named, 0
-        ours = _summed(source.store, group, on_row) if already else Sum(head)
 
-        def verify() -> None:
+        def verify(ours: Sum, theirs: Sum) -> None:
             nonlocal moments
-            theirs = _summed(target.store, group, on_row)
-            if already and (different := ours.differing(theirs)):
-                raise StoreError(
-                    f"group {group!r} is in {target.shown} already, and not the same "
-                    f"({'; '.join(different[:3])}): nothing was changed; a copy needs a store that never had "
-                    f"the group"
-                )
             moments = _verified(source, target, group, ours, theirs)
 
         if already:
-            verify()
+            ours, theirs = (sum_of(side.store, group, on_row) for side in (source, target))
+            if different := ours.differing(theirs):
+                raise conflict_error(target, group, "; ".join(different[:3]))
+            verify(ours, theirs)
         else:
-            # Closed whatever happens: a store that is scanned cannot be closed.
-            with closing(rows_of(source.store, group, head)) as scanned:
-                target.store.adopt(group, head, ours.passing(scanned, on_row), verify)
+            ours = take_over(target.store, group, head, rows_of(source.store, group, head), verify, on_row)
     return Copied(group=group, rows=dict(ours.counts), moments=moments, already=already)
+
+
+def take_over(
+    target: Store, group: str, head: GroupHead, rows: Generator[tuple[Kind[Any], Row], None, None],
+    verify: Callable[[Sum, Sum], None], on_row: OnRow,
+) -> Sum:  # fmt: skip
+    """Put a group into a store that never had it, inside `writing`; return the sum of its rows.
+
+    verify: gets the sums of the rows and of the new group; if it raises, the new group is deleted
+    """
+    ours = Sum(group, head)
+    # Closed whatever happens: a store that is scanned cannot be closed.
+    with closing(rows):
+        passing = ours.passing(rows, on_row)
+        target.adopt(group, head, passing, lambda: verify(ours, sum_of(target, group, on_row)))
+    return ours
+
+
+def conflict_error(target: OpenStore, group: str, how: str) -> StoreError:
+    """Return the refusal of a group that the target has with other rows."""
+    return StoreError(
+        f"group {group!r} is in {target.shown} already, and not the same ({how}): nothing was changed; a "
+        f"copy needs a store that never had the group"
+    )
 
 
 @contextmanager
 def _held(source: OpenStore, target: OpenStore) -> Iterator[None]:
     """Hold two stores between which a copy can be made: nobody else commits to either meanwhile."""
-    one, other = source.embedder, target.embedder
-    if (one.identity, one.dimensions) != (other.identity, other.dimensions):
+    one, other = source.store, target.store
+    if (one.embedder, one.dimensions) != (other.embedder, other.dimensions):
         raise InputError(
-            f"the source was embedded with {one.identity!r} ({one.dimensions} numbers a text) and the target "
-            f"is for {other.identity!r} ({other.dimensions}): vectors of two embedders cannot be compared; "
+            f"the source was embedded with {one.embedder!r} ({one.dimensions} numbers a text) and the target "
+            f"is for {other.embedder!r} ({other.dimensions}): vectors of two embedders cannot be compared; "
             f"set the same embedder for both"
         )
     ours, theirs = source.settings.store, target.settings.store
@@ -88,10 +112,18 @@ def _held(source: OpenStore, target: OpenStore) -> Iterator[None]:
         raise InputError(f"the source and the target are one store, {source.shown}: name another target")
     with ExitStack() as stack:
         for side in (source, target):
-            try:
-                stack.enter_context(side.store.writing(shared=one_folder and side.store.remote))
-            except Locked as error:
-                raise Locked(f"{side.shown} is in use: {error}; run the copy when that has ended") from None
+            stack.enter_context(single_writer(side, shared=one_folder and side.store.remote))
+        yield
+
+
+@contextmanager
+def single_writer(side: OpenStore, *, shared: bool = False) -> Iterator[None]:
+    """Hold a store as its only writer; shared: as of `Store.writing`."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(side.store.writing(shared=shared))
+        except Locked as error:
+            raise Locked(f"{side.shown} is in use: {error}; run the command when that has ended") from None
         yield
 
 
@@ -100,7 +132,7 @@ def _verified(source: OpenStore, target: OpenStore, group: str, ours: Sum, their
     if different := ours.differing(theirs):
         raise StoreError(f"the copy of group {group!r} differs ({'; '.join(different[:3])})")
     with source.store.reading():
-        ended = [row[0] for row in source.store.rows(SINCE[0], group)]
+        ended = [row.ended_at for row in source.store.rows(EPISODES_SINCE, group)]
     moments = [None, *ended[:: max(1, len(ended) // _MOMENTS)][:_MOMENTS]]
     for moment in moments:
         if _digest(source.store, group, moment) != _digest(target.store, group, moment):
@@ -115,15 +147,15 @@ def _digest(store: Store, group: str, known_at: Instant | None) -> str:
         return dump.digest(dump.rows(view, dumped_episodes(store, group, known_at)))
 
 
-def _summed(store: Store, group: str, on_row: OnRow) -> Sum:
+def sum_of(store: Store, group: str, on_row: OnRow = lambda: None) -> Sum:
     """Return the sum of a group's rows in one snapshot; `on_row` is called for each."""
     with store.reading():
-        found = Sum(store.heads([group])[group])
+        found = Sum(group, store.heads([group])[group])
         deque(found.passing(rows_of(store, group, found.head), on_row), maxlen=0)
     return found
 
 
-def rows_of(store: Store, group: str, head: GroupHead) -> Generator[tuple[Kind, Row], None, None]:
+def rows_of(store: Store, group: str, head: GroupHead) -> Generator[tuple[Kind[Any], Row], None, None]:
     """Yield every row of a group at one moment, kind by kind in the order of KINDS, each kind in its order.
 
     What others have appended since `head` is left out: the copy would give its sequence to another entry.
@@ -131,49 +163,107 @@ def rows_of(store: Store, group: str, head: GroupHead) -> Generator[tuple[Kind, 
     """
     with store.reading():
         for kind in KINDS:
-            numbered = kind.log and kind.key[0] == "sequence"
-            for row in store.rows(ALL[kind.name], group):
-                if not numbered or row[0] <= head.last:
+            place = kind.names.index("sequence") if kind.log else None
+            for row in store.rows(kind.all, group):
+                if place is None or row[place] <= head.last:
                     yield kind, row
+
+
+def _base64(value: bytes) -> str:
+    return b2a_base64(value, newline=False).decode("ascii")
+
+
+_LINE = json.JSONEncoder(separators=(",", ":"), default=_base64)
+_WRITTEN: Mapping[str, Callable[[Any], Any]] = {"texts": tuple, "bytes": a2b_base64}
+# For each kind: the places of columns whose type JSON lacks, each with the function that restores the value.
+_RESTORED = {
+    kind: [(n, _WRITTEN[column.type]) for n, column in enumerate(kind.columns) if column.type in _WRITTEN]
+    for kind in KINDS
+}
+
+
+def _line(value: object) -> bytes:
+    return _LINE.encode(value).encode("ascii") + b"\n"
+
+
+def parse_head(line: bytes) -> GroupHead:
+    """Return the counters of a group from the first line of its text. Raises ValueError, KeyError."""
+    counters = json.loads(line)
+    return GroupHead(named=True, last=counters["last"], last_recorded=counters["last_recorded"])
+
+
+def parse_rows(lines: Iterable[bytes]) -> Generator[tuple[Kind[Any], Row], None, None]:
+    """Yield the rows of a group's text, whose first line was read before. Raises ValueError, KeyError."""
+    kind = KINDS[0]
+    for line in lines:
+        values = json.loads(line)
+        if isinstance(values, dict):
+            kind = BY_NAME[values["kind"]]
+            continue
+        for place, restore in _RESTORED[kind]:
+            if values[place] is not None:
+                values[place] = restore(values[place])
+        yield kind, kind.row(*values)
 
 
 @dataclass(slots=True)
 class Sum:
     """Sums of the rows read so far."""
 
+    group: str
     head: GroupHead
     counts: Counter[str] = field(default_factory=lambda: Counter({"group": 1}))  # by shown name of the kind
-    hashes: dict[str, str] = field(default_factory=dict)  # SHA-256 of the rows of a kind
+    hashes: dict[str, str] = field(default_factory=dict)  # SHA-256 of the text up to the end of a kind
     _of_kind: Counter[str] = field(default_factory=Counter)
+    _text: Any = field(default_factory=hashlib.sha256, compare=False, repr=False)
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return self._of_kind.total()
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the group's text, in hex."""
+        return str(self._text.hexdigest())
 
     def passing(
-        self, rows: Iterable[tuple[Kind, Row]], on_row: OnRow = lambda: None
-    ) -> Iterator[tuple[Kind, Row]]:
-        """Yield the same rows while counting and hashing them; on_row: called for each."""
-        for kind, found in groupby(rows, key=itemgetter(0)):
-            hashed = hashlib.sha256()
-            for _, row in found:
-                # The repr of a tuple of texts, numbers and bytes is complete and always the same.
-                hashed.update(repr(row).encode("utf-8", "surrogatepass"))
-                self._of_kind[kind.name] += 1
-                self.counts[called(kind)] += 1
+        self, rows: Iterable[tuple[Kind[Any], Row]], on_row: OnRow = lambda: None,
+        write: Callable[[bytes], object] = lambda _: None,
+    ) -> Iterator[tuple[Kind[Any], Row]]:  # fmt: skip
+        """Yield the same rows while counting and hashing them; write: called with each line of the text."""
+
+        def add(line: bytes) -> None:
+            self._text.update(line)
+            write(line)
+
+        head = self.head
+        add(_line({"group": self.group, "last": head.last, "last_recorded": head.last_recorded}))
+        for kind, pairs in groupby(rows, key=itemgetter(0)):
+            count = 0
+            add(_line({"kind": kind.name}))
+            for pair in pairs:
+                add(_line(pair[1]))
+                count += 1
                 on_row()
-                yield kind, row
-            self.hashes[kind.name] = hashed.hexdigest()
+                yield pair
+            self.hashes[kind.name] = self.sha256
+            self._of_kind[kind.name] += count
+            self.counts[called(kind)] += count
 
     def differing(self, other: Sum) -> list[str]:
-        """Return one line for each kind whose rows differ."""
+        """Return a line for each kind with more or fewer rows; if none, for the first that differs."""
         same = (self.head.last, self.head.last_recorded) == (other.head.last, other.head.last_recorded)
         lines = [] if same else ["group: 1 rows, 1 in the copy, of other content"]
         for kind in KINDS:
             ours, theirs = self._of_kind[kind.name], other._of_kind[kind.name]
-            if self.hashes.get(kind.name) != other.hashes.get(kind.name):
-                content = ", of other content" if ours == theirs else ""
-                lines.append(f"{called(kind)}: {ours} rows, {theirs} in the copy{content}")
+            if ours != theirs:
+                lines.append(f"{called(kind)}: {ours} rows, {theirs} in the copy")
+            elif not lines and self.hashes.get(kind.name) != other.hashes.get(kind.name):
+                lines.append(f"{called(kind)}: {ours} rows, {theirs} in the copy, of other content")
         return lines
 
 
-def called(kind: Kind) -> str:
-    """Return the name under which a kind is shown; vectors are counted together."""
-    own = "vectors" if kind.name.endswith("_vectors") else kind.name.replace("_", " ")
-    return _CALLED.get(kind.name, own)
+def called(kind: Kind[Any]) -> str:
+    """Return the name under which a kind is shown."""
+    return _CALLED.get(kind.name, kind.name.replace("_", " "))

@@ -83,7 +83,7 @@ def test_an_outage_in_the_middle_of_a_file_is_gone_on_after(kgray: Shell, bucket
         ("s3://me:secret@b/x.jsonl", "with a key in it"),
         ("s3://me:sec/ret@b/x.jsonl", "with a key in it"),
         ("gs://me:secret@b/x.jsonl", "with a key in it"),
-        ("http://h/x.jsonl", "http:// is not read"),
+        ("http://h/x.jsonl", "http:// is not read or written"),
         ("file:///no/such/file.jsonl", "/no/such/file.jsonl cannot be read"),
     ],
 )

@@ -393,6 +393,7 @@ def test_groups_and_status_count(team):
         "model": {"calls": 0, "prompt_tokens": 0, "completion_tokens": 0},
         "outage": None,
         "runtime": {"backend": "local"},
+        "embedder": {"name": "hashing-1/1024", "dimensions": 1024, "fault": None},
     }
     assert team("groups").out.split() == "group episodes entities facts team 3 4 3".split()
 

@@ -78,7 +78,7 @@ def test_a_setting_that_is_wrong_or_not_built_exits_2_with_one_line_before_anyth
 def test_another_embedder_than_the_folders_is_refused(kgray):
     kgray("init")
     kgray.env["KGRAY_EMBEDDER_DIMENSIONS"] = "512"
-    answer = kgray("groups")
+    answer = kgray("add", kgray.write("a.jsonl", *JOBS))
     assert answer.code == 2
     assert "hashing-1/1024" in answer.err
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import apsw
+import msgpack
 import pytest
 
 from kgray.stores.sqlite.schema import FILE
@@ -10,26 +11,31 @@ from kgray.stores.sqlite.schema import FILE
 ALICE = {"source": "Alice", "relation": "WORKS_AT", "target": "Acme"}
 BOB = {"source": "Bob", "relation": "KNOWS", "target": "Acme"}
 CARL = {"source": "Carl", "relation": "KNOWS", "target": "Acme"}
+BROKEN = "(SELECT no FROM groups WHERE name = 'broken')"
+STRAY = """
+INSERT INTO records (no, sequence, statements, packed, search) VALUES ({broken}, 99, '[]', x'c1', ?)
+"""
 
 
 def said(group, triple):
     return {"triples": [triple], "group": group, "at": "2026-01-01T00:00:00Z", "id": triple["source"]}
 
 
-def damage(folder, statement):
-    """Change rows of the group `broken` behind the store's back."""
+def damage(folder, statement, values=(), **names):
+    """Change rows of the group `broken` behind the store's back; return those that the statement reads."""
     database = apsw.Connection(str(folder / "kgray-data" / FILE))
-    database.execute(statement.format(broken="(SELECT no FROM groups WHERE name = 'broken')"))
+    found = list(database.execute(statement.format(broken=BROKEN, **names), values))
     database.close()
+    return found
 
 
 @pytest.fixture
 def folder(kgray):
-    """Return a folder with the groups `broken`, which lacks its births, and `whole`."""
+    """Return a folder with the groups `whole` and `broken`, which has records that nobody can read."""
     rows = [said(group, triple) for group in ("broken", "whole") for triple in (ALICE, BOB)]
     assert kgray("add", kgray.write("rows.jsonl", *rows)).code == 0
     kgray.dumped = kgray("dump", "--group", "broken").out
-    damage(kgray.folder, "DELETE FROM births WHERE no = {broken}")
+    damage(kgray.folder, STRAY, [msgpack.packb([1, 0, [], [], [], None])])
     return kgray
 
 
@@ -53,6 +59,7 @@ def test_its_own_commands_end_with_one_line_that_says_what_to_do(folder, command
     found = folder("search", "Alice", "--group", "broken", "--json").json["hits"]
     ids = [hit["id"] for hit in found if hit["scope"] == "entity"]
     more = list(dict.fromkeys([*ids, *folder_ids(folder)]))[:2] if command == "merge" else []
+    damage(folder.folder, "UPDATE records SET packed = x'c1' WHERE no = {broken}")  # a merge reads but some
 
     done = folder(command, *more, "--group", "broken")
 
@@ -107,16 +114,43 @@ def test_repair_stores_what_the_records_derive_and_says_what_differed(folder):
 
 
 def test_repair_sets_aside_records_that_contradict_each_other(folder):
-    damage(folder.folder, "DELETE FROM mentions WHERE no = {broken} AND sequence = 2 AND ordinal = 0")
+    read = "SELECT packed FROM records WHERE no = {broken} AND sequence = 2"
+    [(packed,)] = damage(folder.folder, read)
+    layout, recorded_at, [_, *mentions], *rest = msgpack.unpackb(packed)
+    put = "UPDATE records SET packed = ? WHERE no = {broken} AND sequence = 2"
+    damage(folder.folder, put, [msgpack.packb([layout, recorded_at, mentions, *rest])])
 
     done = folder("doctor", "--repair", "--group", "broken", "--json")
 
     assert done.code == 0
     told = done.json["repaired"]["broken"]
+    assert "set aside records 99: its entry is not stored" in told
     assert "set aside evidence 2.0: a mention that it names is not stored" in told
     assert "Bob" not in " ".join(told)
     left = [line for line in folder.dumped.splitlines() if '"type":"fact"' in line and "Alice" in line]
     assert [line for line in folder("dump", "--group", "broken").out.splitlines() if '"fact"' in line] == left
+
+
+@pytest.mark.parametrize("column", ["packed", "judged", "search", "names"])
+def test_records_that_cannot_be_read_are_set_aside_whichever_column_it_is(folder, column):
+    put = "UPDATE records SET timed = 1, {column} = x'c1' WHERE no = {broken} AND sequence = 2"
+    damage(folder.folder, put, column=column)
+
+    done = folder("doctor", "--repair", "--group", "broken", "--json")
+
+    assert done.code == 0
+    assert "set aside records 2: its content cannot be read" in done.json["repaired"]["broken"]
+    assert "KNOWS" not in folder("dump", "--group", "broken").out
+    assert folder("search", "Alice", "--group", "broken", "--json").json["hits"] != []
+
+
+def test_a_search_of_records_that_cannot_be_read_says_what_to_do(folder):
+    damage(folder.folder, "UPDATE records SET search = x'c1' WHERE no = {broken} AND sequence = 2")
+
+    done = folder("search", "Alice", "--group", "broken")
+
+    assert done.code in {2, 75}
+    assert "`kgray doctor --repair --group broken`" in done.err
 
 
 def test_a_group_is_named_only_with_repair(folder):

@@ -139,5 +139,8 @@ def test_the_width_of_an_embedder_is_asked_once_and_kept_with_the_store(tmp_path
         with closing(library.open(tmp_path / "d", **how)) as memory:
             assert (memory.embedder.dimensions, memory.store.dimensions) == (3, 3)
     assert len(server.asked) == 1
-    with pytest.raises(StoreError, match="gives 16 numbers a text, but the graph"):
-        library.open(tmp_path / "d", embedder_dimensions=16, **how)
+    with (
+        closing(library.open(tmp_path / "d", embedder_dimensions=16, **how)) as memory,
+        pytest.raises(StoreError, match="gives 16 numbers a text, but the graph"),
+    ):
+        memory.check_embedder()

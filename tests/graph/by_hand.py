@@ -14,12 +14,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray import kinds, rows
+from kgray import kinds, reads, rows
 from kgray.graph import Entity, Fact
-from kgray.kinds import ALL, EPISODES, KINDS, OPERATIONS, READS, Key, Kind, Row
+from kgray.kinds import EPISODES, KINDS, OPERATIONS, EpisodeRow, Key, Kind, Row
 from kgray.ledger import pending
 from kgray.ports import Appending, GroupHead, Matrix, Patch, RowChanges, Store, Vector
-from kgray.records import Draft, Evidence, Extraction, Mention, Operation, Value, canonical
+from kgray.record_rows import (
+    EntryRecords,
+    Judgements,
+    NameVector,
+    TextVector,
+    judged_column,
+    search_columns,
+)
+from kgray.records import (
+    Declaration,
+    Draft,
+    Evidence,
+    Extraction,
+    Mention,
+    Operation,
+    Value,
+    Verdict,
+    canonical,
+)
 from kgray.stores.sqlite import SqliteStore, open_sqlite
 from kgray.words import term, words
 
@@ -69,13 +87,13 @@ def append(store: Store, *drafts: Draft, bulk: bool = False) -> list[int]:
     return store.append({sent.group for sent in drafts}, work)
 
 
-def episode_row(sent: Draft, sequence: int, *, bulk: bool = False, **changed: Any) -> Row:
+def episode_row(sent: Draft, sequence: int, *, bulk: bool = False, **changed: Any) -> EpisodeRow:
     """Return the row of an accepted draft; changed: columns."""
     row = rows.new_episode_row(
         sent, id_=sent.id, content_sha256=sent.content_sha256, sequence=sequence,
         now=1, bulk=bulk,
     )  # fmt: skip
-    return tuple(changed.get(name, value) for name, value in zip(EPISODES.names, row, strict=True))
+    return row._replace(**changed)
 
 
 def ask(store: Store, operation: Operation) -> int:
@@ -109,24 +127,40 @@ def told(
         value=Value("text", value), valid_at=5, episodes=(sent.id,),
     )  # fmt: skip
     vector = stored(sequence % WIDTH)
+    records = EntryRecords(
+        sequence=sequence,
+        recorded_at=at,
+        mentions=[mention],
+        evidence=[evidence],
+        births={entity: (sequence, 0), statement: (sequence, 0)},
+        names=[NameVector(entity, name, sequence, 0, vector)],
+        statements={statement: TextVector(vector, WEIGHTS)},
+        text=sent.text,
+        vector=TextVector(vector),
+    )
     return changes(
         sequence,
         at,
         {
             EPISODES: [episode_row(sent, sequence, state=kinds.COMMITTED, ended_at=at)],
-            kinds.BIRTHS: [(entity, sequence, 0), (statement, sequence, 0)],
-            kinds.MENTIONS: [rows.mention_row(mention)],
-            kinds.EVIDENCE: [rows.evidence_row(evidence, statement)],
-            kinds.NAMES: [rows.name_row(mention)],
-            kinds.NAME_VECTORS: [(entity, name, sequence, 0, vector)],
-            kinds.STATEMENT_VECTORS: [(statement, WEIGHTS, vector)],
-            kinds.EPISODE_VECTORS: [(sequence, None, vector)],
+            kinds.RECORDS: [records.row()],
             kinds.ENTITIES: [rows.entity_row(Entity(id=entity, name=name, born=(sequence, 0)))],
-            kinds.SHOWN_ENTITIES: [(entity, entity)],
+            kinds.MENTIONS: [(entity, sequence)],
             kinds.FACTS: [rows.fact_row(fact)],
         },
         group=group,
     )
+
+
+def with_judgements(
+    commit: RowChanges, *, declarations: Sequence[Declaration] = (), verdicts: Sequence[Verdict] = ()
+) -> RowChanges:
+    """Return a commit of `told` that records declarations and verdicts too."""
+    at = commit.recorded_at or 0
+    judgements = Judgements([(one, at) for one in declarations], [(one, at) for one in verdicts])
+    (row,) = commit.puts[kinds.RECORDS]
+    judged = kinds.RecordRow(*row)._replace(timed=at, judged=judged_column(judgements))
+    return replace(commit, puts={**commit.puts, kinds.RECORDS: [judged]})
 
 
 def changes(
@@ -147,10 +181,8 @@ def extracted(sequence: int, extraction: Extraction, *, group: str = "g") -> Row
 
 
 def answered(sequence: int, key: str, *said: dict[str, Any], group: str = "g", calls: int = 0) -> RowChanges:
-    """Return the arrival of a request's answers; without any, their use alone."""
-    puts: dict[Kind, list[Row]] = {kinds.ANSWER_USES: [(sequence, key)]}
-    if said:
-        puts[kinds.ANSWERS] = [rows.answers_row(key, said, calls, 0, 0)]
+    """Return the arrival of a request's answers, of which an episode makes use."""
+    puts = {kinds.ANSWERS: [rows.answers_row(sequence, key, said, calls, 0, 0)]}
     return changes(sequence, None, puts, group=group, states=ANY, durable=False)
 
 
@@ -199,7 +231,8 @@ def remove(store: Store, sequences: Sequence[int], *, group: str = "g", **named:
     whole = bool(named.get("everything"))
     drops = {} if whole else rows_of(store, sequences, group=group)
     result = {"episodes": len(sequences)}
-    done = ended(asked, next_time(store, group), result=result, clear=whole, drops=drops, erases=True)
+    how = {"clear": whole, "drops": drops, "erases": True, "unsettles": True}
+    done = ended(asked, next_time(store, group), result=result, **how)
     store.apply([done])
     return asked.sequence
 
@@ -209,13 +242,10 @@ def rows_of(store: Store, sequences: Sequence[int], *, group: str = "g") -> dict
     named = {f"{letter}{n}" for n in sequences for letter in "ESF"}
     found: dict[Kind, list[Key]] = {}
     for kind in KINDS:
-        for row in store.rows(ALL[kind.name], group):
+        for row in store.rows(kind.all, group):
             values = dict(zip(kind.names, row, strict=True))
             if values.get("sequence") in sequences or named & {values[name] for name in kind.key}:
                 found.setdefault(kind, []).append(kind.key_of(row))
-    used = {request for _, request in found.get(kinds.ANSWER_USES, [])}
-    if used:
-        found[kinds.ANSWERS] = [(request,) for request in sorted(used)]
     return found
 
 
@@ -224,7 +254,7 @@ def rows_of(store: Store, sequences: Sequence[int], *, group: str = "g") -> dict
 
 def all_of(store: Store, kind: Kind, group: str = "g") -> list[Row]:
     """Return every row of a kind."""
-    return list(store.rows(ALL[kind.name], group))
+    return list(store.rows(kind.all, group))
 
 
 def head(store: Store, group: str = "g") -> GroupHead:
@@ -244,39 +274,38 @@ def everything(store: Store, group: str = "g") -> dict[str, object]:
     seen["head"] = replace(head(store, group), removals=0)  # each store's own: a copy begins anew
     seen |= {"counts": store.counts(group), "pending": pending(store, group, 99)}
     seen["facts at entities"] = store.facts_at(group, entities, None, None)
-    seen |= {read.name: list(store.rows(read, group)) for read in INDEXED if read.by is None}
     return seen
-
-
-INDEXED = [read for read in READS if {"words", "signs"} & {*read.columns}]  # the reads of computed columns
-_WORDED = {
-    "fact": (kinds.EVIDENCE_WORDS, slice(0, 2)),
-    "entity": (kinds.NAME_WORDS, 2),
-    "episode": (kinds.EPISODE_WORDS, 0),
-}
 
 
 def worded(store: Store, scope: str, text: str, group: str = "g") -> list[Any]:
     """Return what bears any word of a text, in the scan's order: evidence places, entity ids, sequences."""
-    read, owner = _WORDED[scope]
     asked = {term(word) for word in words(text)}
-    return [row[owner] for row in store.rows(read, group) if not asked.isdisjoint(array("I", row[-1]))]
+    found: list[Any] = []
+    for row in store.rows(reads.SEARCHED, group):
+        columns = search_columns(row.search)
+        bearers: list[tuple[Any, bytes]] = [((row.sequence, at), terms) for at, _, terms in columns.evidence]
+        if scope == "entity":
+            bearers = [(entity, terms) for _, _, entity, _, terms, _ in columns.names]
+        elif scope == "episode":
+            bearers = [(row.sequence, columns.episode[0])] if columns.episode else []
+        found += [owner for owner, terms in bearers if not asked.isdisjoint(array("I", terms))]
+    return found
 
 
-def fill(
-    store: Store, matrix: Matrix, *, group: str = "g", kind: Kind = kinds.STATEMENT_VECTORS, first: int = 0
-) -> None:
-    """Commit these vectors, owners "0", "1", ... from `first` on; 5,000 a commit."""
+def fill(store: Store, matrix: Matrix, *, group: str = "g", scope: str = "fact", first: int = 0) -> None:
+    """Commit vectors of statements (scope "fact") or of names, owners "0", "1", ... from `first` on."""
     for start in range(0, len(matrix), 5_000):
         (sequence,) = append(store, draft(f"rows {start} {len(matrix)}", group=group))
-        puts = []
-        for n, vector in enumerate(matrix[start : start + 5_000]):
-            owner = str(first + start + n)
-            place = (None,) if kind is kinds.STATEMENT_VECTORS else (owner, sequence, n)
-            puts.append((owner, *place, rows.vector_bytes(vector)))
-        done = Patch(kind=EPISODES, columns=("state",), rows=((sequence, kinds.COMMITTED),))
         at = next_time(store, group)
-        store.apply([changes(sequence, at, {kind: puts}, group=group, patches=(done,))])
+        part = matrix[start : start + 5_000]
+        named = {str(first + start + n): rows.vector_bytes(vector) for n, vector in enumerate(part)}
+        records = EntryRecords(sequence=sequence, recorded_at=at, text="")
+        if scope == "fact":
+            records.statements = {owner: TextVector(vector) for owner, vector in named.items()}
+        else:
+            records.names = [NameVector(o, o, sequence, n, v) for n, (o, v) in enumerate(named.items())]
+        done = Patch(kind=EPISODES, columns=("state",), rows=((sequence, kinds.COMMITTED),))
+        store.apply([changes(sequence, at, {kinds.RECORDS: [records.row()]}, group=group, patches=(done,))])
 
 
 def unit(matrix: NDArray[Any]) -> Matrix:

@@ -14,7 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgpack
+
 from kgray import kinds, times
+from kgray.derivation.group import GroupGraph
 from kgray.derivation.repair import differences
 from kgray.derivation.stored import records_of
 from kgray.errors import InvalidAnswer
@@ -176,13 +179,15 @@ class Played:
         return {row[0] for row in self._rows("episodes")}
 
     def _rows(self, kind: str) -> list[tuple[Any, ...]]:
-        return list(self.engine.store.rows(kinds.ALL[kind], self.engine.named()))
+        return list(self.engine.store.rows(kinds.BY_NAME[kind].all, self.engine.named()))
 
     def _nothing_erased_is_stored(self) -> None:
         """R25: no row has a word that no stored text has; the answers are the journal's business."""
         texts = json.dumps([row[4] for row in self._rows("episodes")]).casefold()
         stored = [self._rows(kind.name) for kind in kinds.KINDS if kind is not kinds.ANSWERS]
-        everywhere = json.dumps(stored, default=lambda _: "").casefold()  # without vectors
+        packed = [column for row in self._rows("records") for column in row[3:7] if column is not None]
+        stored.append([msgpack.unpackb(column) for column in packed])
+        everywhere = json.dumps(stored, default=lambda _: "").casefold()  # without vectors and words
         assert set(WORD.findall(everywhere)) - set(WORD.findall(texts)) == set()
 
     def _what_is_held_apart_is_apart(self) -> None:
@@ -191,7 +196,7 @@ class Played:
         Each is followed through the merges that came after it. A mention that was recorded as one of them
         may show elsewhere: an earlier split had moved it.
         """
-        born = {row[0]: row[1:3] for row in self._rows("births")}
+        born = GroupGraph.build(records_of(self.engine.store, self.engine.named())).births
         steps = sorted(of(rows(self.engine.dump()), "merge"), key=lambda row: row["sequence"])
         for distinct in (row for row in steps if row["kind"] == "distinct"):
             first, second = distinct["entities"]

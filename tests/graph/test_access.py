@@ -13,12 +13,11 @@ from kgray.ledger import pending_groups
 from kgray.memory.access import Access, presented
 from kgray.memory.reads import GroupReads
 from kgray.records import check_group
-from tests.graph.engine import SMALL
 from tests.graph.stores import EMBEDDED
 
 
 def log_of(store, group, after):
-    return asyncio.run(GroupReads(store, SMALL).log(group=group, after=after, limit=10))
+    return asyncio.run(GroupReads(store).log(group=group, after=after, limit=10))
 
 
 def test_keys_are_kept_without_their_secrets(stores, store):

@@ -7,17 +7,16 @@ from collections import Counter
 
 import pytest
 
-from kgray import kinds
+from kgray import kinds, reads
 from kgray.errors import InputError
 from kgray.memory.reads import GroupReads
 from kgray.records import Operation
 from tests.graph.by_hand import append, ask, changes, declined, draft, failed, head, remove, tell
-from tests.graph.engine import SMALL
 from tests.graph.stores import EMBEDDED
 
 
 def since_then(store, group, since, limit):
-    return asyncio.run(GroupReads(store, SMALL).changes(group=group, since=since, limit=limit))
+    return asyncio.run(GroupReads(store).changes(group=group, since=since, limit=limit))
 
 
 @pytest.fixture
@@ -68,10 +67,8 @@ def test_all_that_a_group_recorded_comes_in_order_page_by_page(store, group, oth
         store.apply([declined(asked, head(store, group).last_recorded + 10, "no", group=group)])
         at = head(store, group).last_recorded + 10
         (fifth,) = append(store, draft("fifth", group=group))
-        old = dict(zip(kinds.FACTS.names, next(store.rows(kinds.FACTS_OF, group, ["F1"])), strict=True))
-        store.apply(
-            [changes(fifth, at, {kinds.FACTS: [(*(old | {"expired_at": at}).values(),)]}, group=group)]
-        )
+        (old,) = store.rows(reads.FACTS_OF, group, ["F1"])
+        store.apply([changes(fifth, at, {kinds.FACTS: [old._replace(expired_at=at)]}, group=group)])
         remove(store, [second], group=group, episodes=("second",))
     told = []
     since, pages = 0, 0

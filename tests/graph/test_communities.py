@@ -65,7 +65,7 @@ def refreshed(memory, summarizer=None, group="team", **how):
 
 
 def kept(memory, group="team"):
-    return {kind.name: list(memory.store.rows(kinds.ALL[kind.name], group)) for kind in kinds.KINDS}
+    return {kind.name: list(memory.store.rows(kind.all, group)) for kind in kinds.KINDS}
 
 
 def test_a_run_without_a_model_names_its_members_and_does_not_touch_the_graph(memory):

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from kgray import kinds
+from kgray import kinds, reads
 from kgray.communities.reading import list_of, one_of
 from kgray.communities.refresh import Refresh, Refreshed
 from kgray.ports import at_one_moment
-from kgray.search.index import run_at
+from kgray.search.loading import run_at
 from kgray.search.ranking import Summaries
 from tests.graph.engine import SMALL, Engine, engine_on, triples
 from tests.graph.stores import EMBEDDED, Stores
@@ -30,8 +30,8 @@ def refreshed(engine: Engine) -> Refreshed:
     return asyncio.run(Refresh(store=engine.store, embedder=SMALL).group(engine.named()))
 
 
-def kept(engine: Engine, kind: kinds.Kind) -> list[Any]:
-    return list(engine.store.rows(kinds.ALL[kind.name], engine.named()))
+def kept(engine: Engine, kind: kinds.Kind[Any]) -> list[Any]:
+    return list(engine.store.rows(kind.all, engine.named()))
 
 
 def test_runs_of_a_group(stores: Stores) -> None:
@@ -118,4 +118,4 @@ def test_a_reading_in_which_a_run_is_published_or_lost_texts_sees_one_moment(
 
 def texts(engine: Engine, runs: set[int]) -> list[Any]:
     """Return the communities of these runs, looked up as readers do."""
-    return list(engine.store.rows(kinds.COMMUNITIES_OF_RUN, engine.named(), sorted(runs)))
+    return list(engine.store.rows(reads.COMMUNITIES_OF_RUN, engine.named(), sorted(runs)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any
 import pytest
 
 from kgray import kinds
+from kgray.derivation.stored import stored_records
 from kgray.ontology import shipped
 from kgray.ports import Answer, Question
-from tests.graph.engine import Engine, WildJudge, triples
+from kgray.records import Declaration
+from kgray.search import Query, Searcher
+from tests.graph.engine import SMALL, Engine, WildJudge, reading, triples
 
 Fact = dict[str, Any]
 
@@ -101,7 +105,36 @@ def test_a_split_goes_with_the_last_mention_that_it_moved(engine: Engine) -> Non
 
     assert engine.dump() == before
     engine.check()
-    assert [row[1] for row in engine.store.rows(kinds.ALL["operations"], engine.named())] == ["remove"]
+    assert [row.kind for row in engine.store.rows(kinds.OPERATIONS.all, engine.named())] == ["remove"]
+
+
+class Joins(WildJudge):
+    """A judge for whom a new name means the first entity that it may mean."""
+
+    @staticmethod
+    def _answer(question: Question) -> Answer:
+        if question.kind == "entity":
+            return {"duplicate_of": 0 if question.candidates else None}
+        return {"answers": ["independent"] * len(question.candidates)}
+
+
+def test_a_part_of_a_split_is_found_by_its_name_once_the_first_mention_of_it_is_removed(
+    tmp_path: Path,
+) -> None:
+    """R16, R25: a later mention bears the name under the id that the split made."""
+    engine = Engine(tmp_path, judge=Joins())
+    for number, name in enumerate(("Marcus Webb", "M. Webb")):
+        engine.add(reading(number, [], [fact(name, "KNOWS", "Zed")], client_id=f"e{number}"))
+    [joined] = [entity for entity in engine.view().all_entities() if entity.aliases]
+    [_, made] = engine.ask("split", entities=(joined.id,), surfaces=("M. Webb",))["entities"]
+    engine.add(reading(2, [], [fact("M. Webb", "LIKES", "tea")], client_id="e2"))
+
+    engine.ask("remove", episodes=("e1",))
+
+    engine.check()
+    asked = Query(text="M. Webb", group=engine.named(), scopes=("entity",), methods=("bm25",))
+    assert made in [hit.id for hit in asyncio.run(Searcher(engine.store, SMALL).search(asked))]
+    engine.store.close()
 
 
 def test_three_that_were_merged_stay_one_when_the_first_is_removed(engine: Engine) -> None:
@@ -138,8 +171,7 @@ def test_removing_the_episode_that_brought_a_declaration_leaves_it_in_force(tmp_
         row for row in of(engine, "fact") if row["text"].endswith("Bob") and row["invalid_at"] is None
     ]
     assert [row["text"] for row in open_now] == ["Cid guides Bob"]
-    aspects = [row[3] for row in engine.store.rows(kinds.ALL["declarations"], engine.named())]
-    assert aspects == ["listed", "cardinality"]
+    assert [one.aspect for one in declarations(engine)] == ["listed", "cardinality"]
     engine.store.close()
 
 
@@ -189,19 +221,25 @@ def test_removing_the_last_episode_that_brought_a_declaration_gives_the_graph_wi
     engine.add(triples(0, fact("Zed", "HELPS", "Yan"), client_id="e0"))
     before = engine.dump()
     engine.add(triples(1, fact("Zed", "GUIDES", "Yul"), client_id="e1"))
-    assert list(engine.store.rows(kinds.ALL["declarations"], engine.named())) != []
+    assert declarations(engine) != []
 
     engine.ask("remove", episodes=("e1",))
 
     assert engine.dump() == before
-    assert list(engine.store.rows(kinds.ALL["declarations"], engine.named())) == []
+    assert declarations(engine) == []
     engine.store.close()
 
 
 def verdicts(engine: Engine) -> list[tuple[bool, str]]:
     """Return (whether the two exclude each other, reason) of each stored verdict."""
-    rows = engine.store.rows(kinds.ALL["verdicts"], engine.named())
-    return [(row[4], row[6]) for row in rows]
+    judged = stored_records(engine.store, engine.named()).judged.values()
+    return [(one.exclusive, one.reason) for each in judged for one, _ in each.verdicts]
+
+
+def declarations(engine: Engine) -> list[Declaration]:
+    """Return the stored declarations."""
+    judged = stored_records(engine.store, engine.named()).judged.values()
+    return [one for each in judged for one, _ in each.declarations]
 
 
 FEELS = [

@@ -1,4 +1,4 @@
-"""Data of version 0.1 are refused and left as they are; `tests/data/version-0.1/README.md` describes them."""
+"""Data of version 0.1 are refused, and left as they are until they are upgraded (`test_upgrade`)."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_a_data_folder_of_version_0_1_is_refused_in_one_line_and_stays_as_it_is(
 
     assert message == (
         f"{folder / FILE} was written by an earlier kgray (schema 9; this one knows {VERSION}): "
-        "choose an empty data folder and add the episodes again"
+        "end what uses it, and run `kgray upgrade`, which asks no model; --dry-run says what it would do"
     )
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_a_data_folder_of_version_0_1_has_the_groups_whose_hashes_are_on_record(folder):
-    """A later upgrade must give these hashes, so the folder and the list must fit together."""
+    """The tests of upgrades rest on these hashes, so the folder and the list must fit together."""
     with closing(sqlite3.connect(folder / FILE)) as database:
         names = {name for (name,) in database.execute("SELECT name FROM groups WHERE name IS NOT NULL")}
         [state] = database.execute("PRAGMA integrity_check").fetchone()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kgray import kinds, ledger, times
+from kgray import ledger, reads, times
 from kgray.derivation.repair import differences
 from kgray.errors import SettingsError, Unwritable
 from kgray.ingest import window
@@ -154,8 +154,8 @@ def test_a_removal_is_carried_out_in_a_held_group_and_frees_it(stores):
     engine = filled(stores)
     group, model = engine.named("bad"), Faulty(engine, RuntimeError("a bug"))
     run(engine, extractor=model)
-    (row,) = engine.store.rows(kinds.EPISODES_AT, group, [2])
-    request(engine.store, Operation(group=group, kind="remove", episodes=(row[1],)))
+    (row,) = engine.store.rows(reads.EPISODES_AT, group, [2])
+    request(engine.store, Operation(group=group, kind="remove", episodes=(row.id,)))
 
     run(engine, extractor=model)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kgray import kinds, rows, times
+from kgray import kinds, reads, rows, times
 from kgray.communities.refresh import _journal
 from kgray.derivation.repair import differences
 from kgray.derivation.stored import in_pieces, view_now
@@ -77,7 +77,7 @@ def everything(store: Store, group: str) -> dict[str, Any]:
         )
         for text in (GONE, "Alice works at Firm")
     ]
-    news = asyncio.run(GroupReads(store, SMALL).changes(group=group, limit=1000))["commits"]
+    news = asyncio.run(GroupReads(store).changes(group=group, limit=1000))["commits"]
     return {
         "people": [(row.entity.id, row.entity.name, row.entity.aliases) for row in people],
         "facts": sorted((fact.id, fact.valid_at, fact.invalid_at) for fact in facts),
@@ -91,9 +91,7 @@ def everything(store: Store, group: str) -> dict[str, Any]:
 def every_row(store: Store, group: str) -> dict[str, list[Any]]:
     """Return every stored row of a group, without the operation itself."""
     return {
-        kind.name: list(store.rows(kinds.ALL[kind.name], group))
-        for kind in kinds.KINDS
-        if kind is not kinds.OPERATIONS
+        kind.name: list(store.rows(kind.all, group)) for kind in kinds.KINDS if kind is not kinds.OPERATIONS
     }
 
 
@@ -137,11 +135,11 @@ def test_an_answer_on_what_leaves_in_pieces_is_not_kept(stores: Stores) -> None:
     engine = engine_on(stores)
     told(engine)
     begin(engine, "remove", pieces=1)
-    heads = engine.store.rows(kinds.EPISODE_HEADS, engine.named())
-    late = rows.answers_row("community late", [{"summary": GONE}], 1, 1, 1)
-    keep = partial(_journal, group=engine.named(), answer=late, sources=[row[0] for row in heads])
+    sources = [row.sequence for row in engine.store.rows(reads.EPISODE_HEADS, engine.named())]
+    late = rows.answers_row(sources[0], "community late", [{"summary": GONE}], 1, 1, 1)
+    keep = partial(_journal, group=engine.named(), answer=late, sources=sources)
     engine.store.append([engine.named()], keep)
-    assert GONE not in repr(list(engine.store.rows(kinds.ALL["answers"], engine.named())))
+    assert GONE not in repr(list(engine.store.rows(kinds.ANSWERS.all, engine.named())))
 
 
 @EMBEDDED
@@ -162,9 +160,10 @@ def test_pieces_leave_the_rows_that_one_change_leaves(
 
 def plain(rows: dict[str, list[Any]]) -> dict[str, Any]:
     """Return how many rows of each kind there are, and evidence with what it shows as (None or not)."""
-    shown_as = kinds.EVIDENCE.names.index("shown")
+    told = [(row.sequence, int(one.partition(" ")[0])) for row in rows["records"] for one in row.statements]
+    hidden = {(row.sequence, row.ordinal) for row in rows["shown_evidence"] if row.shown is None}
     counts: dict[str, Any] = {name: len(found) for name, found in rows.items()}
-    return counts | {"shows": [(row[0], row[1], row[shown_as] is None) for row in rows["evidence"]]}
+    return counts | {"shows": [(*place, place in hidden) for place in told]}
 
 
 @EMBEDDED

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from kgray import kinds, rows
+from kgray import rows
 from kgray.derivation.stored import StoredView, records_of
 from kgray.errors import InputError
-from kgray.kinds import DECLARATIONS, EPISODES, VERDICTS
+from kgray.kinds import EPISODES, RECORDS
 from kgray.ledger import (
     Bearers,
     Failure,
@@ -33,6 +33,7 @@ from kgray.ledger import (
     sequences_of,
 )
 from kgray.ports import GroupCounts, Patch
+from kgray.record_rows import Judgements, judged_column, name_vectors
 from kgray.records import Declaration, Operation, Verdict
 from tests.graph.by_hand import (
     all_of,
@@ -232,15 +233,19 @@ def test_retracted_declarations_are_seen_before_only(store):
     declared = Declaration(sequence=1, ordinal=0, name="R", aspect="cardinality", value="many")
     verdict = Verdict(sequence=1, ordinal=1, a="A", b="B", exclusive=False, judge="j", reason="w")
     commit = told(1, "Al", "one", 10)
-    judged = {DECLARATIONS: [rows.declaration_row(declared, 10)], VERDICTS: [rows.verdict_row(verdict, 10)]}
+    (row,) = commit.puts[RECORDS]
+    judged, blank = (
+        judged_column(Judgements([(declared, 10)], [(one, 10)]))
+        for one in (verdict, replace(verdict, reason=""))
+    )
     accept(store, [draft("Al says one", client_id="c")], now=1)
     with store.writing():
-        store.apply([replace(commit, puts={**commit.puts, **judged})])
+        store.apply([replace(commit, puts={**commit.puts, RECORDS: [row._replace(timed=10, judged=judged)]})])
         asked = Operation(group="g", kind="retract", episodes=("c",))
-        asked = replace(asked, sequence=request(store, asked))
-        gone = Patch(kind=DECLARATIONS, columns=("retired_at",), rows=((1, 0, 20),))
-        blank = Patch(kind=VERDICTS, columns=("reason",), rows=((1, 1, ""),))
-        store.apply([ended(asked, 20, patches=(gone, blank))])
+        asked = replace(asked, sequence=request(store, asked), retired=(("declaration", 1, 0),))
+        store.apply(
+            [ended(asked, 20, patches=(Patch(kind=RECORDS, columns=("judged",), rows=((1, blank),)),))]
+        )
     assert records_of(store, "g").declarations == []
     assert records_of(store, "g", 19).declarations == [declared]
     assert records_of(store, "g").verdicts == [replace(verdict, reason="")]
@@ -337,7 +342,7 @@ def test_attempts_add_up_over_retries(store):
         (row,) = failures(store)
         assert (row.failure.attempts, row.failure.message) == (sequence, "no ?")
         assert retry(store, "g", [], now=9) == 1
-    assert [row[12] for row in all_of(store, EPISODES)] == [1, 2, 3, 3]
+    assert [row.attempts for row in all_of(store, EPISODES)] == [1, 2, 3, 3]
 
 
 # ------------------------------------------------------------------------------------- look-ups
@@ -368,7 +373,7 @@ def test_what_an_operation_names_is_found_by_id_source_or_all(store):
         store.apply([told(1, "Al", "one", 10, sent=draft("a", client_id="x")), failed(2, 20)])
 
     def sequences(group="g", **chosen):
-        return [row[0] for row in named(store, Operation(group=group, kind="remove", **chosen))]
+        return [row.sequence for row in named(store, Operation(group=group, kind="remove", **chosen))]
 
     ids = ("x", draft("b", source="mail").id, "none", "\ud800")
     assert sequences(episodes=("x",)) == sequences_of(store, "g", ["x"]) == [1]
@@ -405,7 +410,7 @@ def test_a_removed_episode_is_found_by_nothing(store):
     with store.writing():
         tell(store, "Al", "one", client_id="a")
         kept = tell(store, "Bo", "two", client_id="b")
-        ids = {row[8]: row[1] for row in all_of(store, EPISODES)}
+        ids = {row.client_id: row.id for row in all_of(store, EPISODES)}
         remove(store, [1], episodes=("a",))
     for name in ("a", ids["a"], "E1", "S1", "F1"):
         assert find(store, "g", name) == Bearers()
@@ -423,4 +428,5 @@ def test_a_removed_episode_is_found_by_nothing(store):
     assert [entity.id for entity in view.entities(["E1", "E2"])] == ["E2"]
     assert view.supporters(list(ids.values())) == {ids["b"]: "b"}
     assert [row.sequence for row in view.episodes([1, 2])] == [2]
-    assert all_of(store, kinds.NAMES) == [("E2", "Bo", "bo", 2, 0)]
+    names = [one for row in all_of(store, RECORDS) for one in name_vectors(row.names)]
+    assert [(one.entity, one.surface, one.sequence, one.ordinal) for one in names] == [("E2", "Bo", 2, 0)]

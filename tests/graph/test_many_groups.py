@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kgray import kinds
+from kgray import kinds, reads, rows
 from kgray.ledger import failures, pending_groups
 from kgray.ports import Patch
 from tests.graph.by_hand import append, draft, failed, told
@@ -37,12 +37,11 @@ def test_what_a_correction_or_a_retry_leaves_pending_is_found(store, mine, group
     with store.writing():
         store.apply([failed(1, 10, group=group), told(2, "Bo", "two", 20, group=group)])
         assert mine(pending_groups(store)) == {}
-    (row,) = store.rows(kinds.EPISODES_IN_STATE, group, [kinds.FAILED])
+    (row,) = store.rows(reads.EPISODES_IN_STATE, group, [kinds.FAILED])
 
     def again(log):
-        log.patch(group, Patch(kind=kinds.EPISODES, columns=("retired_at",), rows=((row[0], 30),)))
-        log.take_sequence(group)
-        log.put(kinds.EPISODES, group, (3, *row[1:10], kinds.ACCEPTED, *row[11:13], *[None] * 5))
+        log.patch(group, Patch(kind=kinds.EPISODES, columns=("retired_at",), rows=((row.sequence, 30),)))
+        log.put(kinds.EPISODES, group, rows.accepted_again(row, log.take_sequence(group)))
 
     store.append([group], again)
     assert mine(pending_groups(store)) == {group: True}

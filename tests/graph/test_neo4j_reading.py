@@ -7,8 +7,8 @@ import pytest
 from kgray import kinds, rows
 from kgray.derivation.stored import StoredView
 from kgray.graph import Entity, Fact
-from kgray.kinds import READS
 from kgray.ledger import find, named, pending, previous
+from kgray.reads import READS
 from kgray.records import Operation, Value
 from kgray.stores.neo4j import statements, statements_by_hand
 from kgray.stores.neo4j.mapping import named_group

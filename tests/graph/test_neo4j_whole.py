@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 
@@ -11,8 +12,10 @@ import pytest
 
 from kgray.errors import StoreError, Unavailable
 from kgray.ledger import pending_groups
+from kgray.outages import OUTAGES
 from kgray.ports import GroupCounts, GroupHead
 from tests.graph.by_hand import (
+    EMBEDDER,
     WIDTH,
     append,
     draft,
@@ -24,6 +27,8 @@ from tests.graph.by_hand import (
     told,
 )
 from tests.graph.stores import WholeNeo4jStores, opened
+from tests.neo4j_server import empty
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.neo4j
 
@@ -41,12 +46,14 @@ def group():
     return "g"
 
 
-def test_another_embedder_or_a_newer_schema_is_refused_and_nothing_is_changed(stores, own_neo4j, ask):
+def test_a_store_keeps_its_embedder_and_another_schema_is_refused(stores, own_neo4j, ask):
+    with pytest.raises(StoreError, match="kgray init"):
+        opened(own_neo4j, embedder="")
     stores.open()
     before = ask("MATCH (m:KgrayMeta) RETURN properties(m)")
-    for options in ({"embedder": "other"}, {"dimensions": WIDTH + 1}):
-        with pytest.raises(StoreError, match="was built with 'by-hand'"):
-            opened(own_neo4j, **options)
+    for options in ({"embedder": "other"}, {"dimensions": WIDTH + 1}, {"embedder": "", "create": False}):
+        with closing(opened(own_neo4j, **options)) as store:
+            assert (store.embedder, store.dimensions) == (EMBEDDER, WIDTH)
     assert ask("MATCH (m:KgrayMeta) RETURN properties(m)") == before
     ask("MATCH (m:KgrayMeta) SET m.schema = 99")
     with pytest.raises(StoreError, match=r"schema 99; this one knows 9\): upgrade kgray"):
@@ -59,14 +66,88 @@ def test_another_embedder_or_a_newer_schema_is_refused_and_nothing_is_changed(st
         opened(own_neo4j, create=False)
 
 
-def test_an_index_that_somebody_dropped_is_missed(stores, ask):
-    store = stores.open()
-    assert store.missing() == []
-    ask("DROP INDEX kgray_facts_source")
-    ask("DROP INDEX edge_name_and_fact")
-    assert store.missing() == ["edge_name_and_fact", "kgray_facts_source"]
-    ask("MATCH (m:KgrayMeta) DELETE m")
-    assert stores.open().missing() == []
+# Statements that break a schema, and the names that are affected.
+BREAKS = {
+    "kgray_facts": ["DROP CONSTRAINT kgray_facts"],
+    "kgray_facts_source": ["DROP INDEX kgray_facts_source"],
+    "edge_name_and_fact": ["DROP INDEX edge_name_and_fact"],
+    # As a server that is killed while it makes a constraint: its index is left.
+    "kgray_values": [
+        "DROP CONSTRAINT kgray_values",
+        "CREATE INDEX kgray_values FOR (n:Value) ON (n.group_id, n.uuid)",
+    ],
+    # As in a database that was emptied of another version's nodes.
+    "kgray_mentions_edges": [
+        "DROP CONSTRAINT kgray_mentions_edges",
+        "CREATE CONSTRAINT kgray_mentions_edges FOR ()-[n:MENTIONS]-() REQUIRE n.uuid IS UNIQUE",
+    ],
+    "kgray_facts_target": [
+        "DROP INDEX kgray_facts_target",
+        "CREATE INDEX kgray_facts_target FOR ()-[n:RELATES_TO]-() ON (n.group_id, n.name)",
+    ],
+}
+
+
+@pytest.fixture
+def repaired(own_neo4j, neo4j_driver):
+    """Leave the schema whole for other tests, whatever happened to it."""
+    yield
+    empty(neo4j_driver)
+    opened(own_neo4j).close()
+
+
+@pytest.mark.usefixtures("repaired")
+def test_a_broken_schema_is_missed_and_made_again(stores, own_neo4j, ask, caplog):
+    """By whoever may create a store, in one that is there already; by others before their first write."""
+    stores.open()
+    statements = [statement for broken in BREAKS.values() for statement in broken]
+    for statement in statements:
+        ask(statement)
+    reader = opened(own_neo4j, create=False)
+    assert reader.missing() == sorted(BREAKS)
+    assert all(name in caplog.text for name in BREAKS), "a reader makes nothing, and says so"
+    stores.open()
+    assert reader.missing() == []
+
+    for statement in statements:
+        ask(statement)
+    append(reader, draft("a"))
+    assert reader.missing() == []
+    reader.close()
+
+
+def waits():
+    """Return what a command would say that it waits for, after a while."""
+    return [waited.reason for waited in OUTAGES.current(time.time() + 60)]
+
+
+@pytest.mark.usefixtures("repaired")
+def test_a_constraint_that_cannot_be_made_is_one_clear_line(
+    stores, own_neo4j, neo4j_driver, ask, monkeypatch
+):
+    """Where rows contradict it, at once; where its lock is not free, after a bounded time."""
+    from kgray.stores.neo4j import schema
+
+    stores.open()
+    ask("DROP CONSTRAINT kgray_values")
+    monkeypatch.setattr(schema, "LIMIT_S", 2.0)
+    with (
+        ThreadPoolExecutor(1) as pool,
+        neo4j_driver.session() as session,
+        session.begin_transaction() as transaction,
+    ):
+        transaction.run("CREATE (:Value {group_id: 'v', uuid: 'v'})").consume()
+        opening, whole = pool.submit(opened, own_neo4j), len(schema.RULES)
+        words = f"makes constraints and indexes ({whole - 1} of {whole} are online)"
+        wait_for(lambda: words in waits() or opening.done())
+        assert not opening.done()
+        with pytest.raises(StoreError, match=r"kgray_values is missing \(not done in 2 s.*SHOW TRANSACTIONS"):
+            opening.result()
+    monkeypatch.undo()
+    ask("UNWIND [1, 2] AS i CREATE (:Value {group_id: 'v', uuid: 'v'})")
+    with pytest.raises(StoreError, match=r"kgray_values is missing .*kgray init") as refusal:
+        opened(own_neo4j)
+    assert "\n" not in str(refusal.value)
 
 
 def test_processes_that_found_a_database_at_once_make_it_together(stores, own_neo4j, ask):

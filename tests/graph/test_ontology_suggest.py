@@ -17,8 +17,9 @@ from kgray.memory.ontology_check import faults_of
 from kgray.memory.ontology_suggest import settings_of, suggestions
 from kgray.ontology import Ontology, shipped
 from kgray.ports import Store
-from kgray.records import Evidence, Mention, Value, Verdict
-from tests.graph.by_hand import append, changes, draft, episode_row
+from kgray.record_rows import EntryRecords, Judgements
+from kgray.records import Draft, Evidence, Mention, Operation, Place, Value, Verdict
+from tests.graph.by_hand import append, ask, changes, draft, ended, episode_row
 
 
 @dataclass
@@ -28,6 +29,7 @@ class Group:
     store: Store
     name: str
     texts: dict[str, str] = field(default_factory=dict)  # statement -> its first sentence
+    births: dict[str, Place] = field(default_factory=dict)
 
     def say(
         self,
@@ -48,11 +50,9 @@ class Group:
             sequence=sequence, ordinal=0, statement=statement, variant=0, kind="holds", relation=relation,
             text=text, subject=0, value=Value("text", value), valid_from=5, is_reversed=is_reversed,
         )  # fmt: skip
-        puts: dict[Any, list[Any]] = {
-            kinds.EPISODES: [episode_row(sent, sequence, state=kinds.COMMITTED, ended_at=sequence, **row)],
-            kinds.MENTIONS: [rows.mention_row(mention)],
-            kinds.EVIDENCE: [rows.evidence_row(said, statement)],
-        }
+        for id_ in (mention.entity, statement):
+            self.births.setdefault(id_, (sequence, 0))
+        puts: dict[Any, list[Any]] = {kinds.MENTIONS: [(mention.entity, sequence)]}
         if statement not in self.texts:
             self.texts[statement] = text
             fact = Fact(
@@ -63,19 +63,32 @@ class Group:
             puts[kinds.ENTITIES] = [
                 rows.entity_row(Entity(id=f"E-{subject}", name=subject, born=(sequence, 0)))
             ]
+        self._commit(sent, sequence, puts, row, mentions=[mention], evidence=[said])
+
+    def _commit(
+        self, sent: Draft, sequence: int, puts: dict[Any, list[Any]], row: dict[str, Any], **records: Any
+    ) -> None:
+        told = EntryRecords(
+            sequence=sequence, recorded_at=sequence, births=self.births, text=sent.text, **records
+        )
+        episode = episode_row(sent, sequence, state=kinds.COMMITTED, ended_at=sequence, **row)
+        puts |= {kinds.EPISODES: [episode], kinds.RECORDS: [told.row()]}
         self.store.apply([changes(sequence, sequence, puts, group=self.name)])
 
     def judge(
         self, a: str, b: str, *, exclusive: bool, judge: str = "some-model", retired: bool = False
     ) -> None:
-        """Commit an episode that brings nothing but a verdict."""
-        (sequence,) = append(self.store, draft(f"{a} and {b}", group=self.name))
+        """Commit an episode that brings nothing but a verdict, and maybe a retraction that takes it."""
+        sent = draft(f"{a} and {b}", group=self.name)
+        (sequence,) = append(self.store, sent)
         verdict = Verdict(
             sequence=sequence, ordinal=0, a=min(a, b), b=max(a, b), exclusive=exclusive, judge=judge
         )
-        row = rows.verdict_row(verdict, sequence)
-        row = (*row[:-1], sequence) if retired else row
-        self.store.apply([changes(sequence, sequence, {kinds.VERDICTS: [row]}, group=self.name)])
+        self._commit(sent, sequence, {}, {}, judgements=Judgements([], [(verdict, sequence)]))
+        if retired:
+            asked = Operation(group=self.name, kind="retract", retired=(("verdict", sequence, 0),))
+            asked = replace(asked, sequence=ask(self.store, asked))
+            self.store.apply([ended(asked, asked.sequence)])
 
     def compare(self, first: str, second: str, *answers: bool, judge: str = "some-model") -> None:
         """Commit a pair of statements of two names, of one subject, for each answer (exclusive or not)."""
@@ -258,14 +271,11 @@ def test_another_group_and_one_that_is_not_there_have_none(hand, other):
 
 
 def test_a_memory_suggests_by_its_own_ontology_and_checks_it(hand):
-    from tests.graph.engine import SMALL
-
     hand.compare("PAINTED", "SKETCHED", False, False, False)
     ontology = shipped().extended({"PAINTED": {"independent": ["SKETCHED"]}, "WORK_AT": {}})
     for mine, count in ((shipped(), 1), (ontology, 0)):
-        memory = Memory(
-            hand.store, SMALL, lambda: pytest.fail("no model is needed"), ontology=lambda o=mine: o
-        )
+        unneeded = lambda: pytest.fail("no model is needed")  # noqa: E731
+        memory = Memory(hand.store, unneeded, unneeded, ontology=lambda o=mine: o)
         assert len(asyncio.run(memory.relation_suggestions(group=hand.name))) == count
         assert len(asyncio.run(memory.ontology_faults())) == 1 - count
         with pytest.raises(InputError, match="limit"):

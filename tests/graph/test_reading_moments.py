@@ -26,7 +26,7 @@ def memory(store, stores, group):
         triple = {"source": subject, "relation": relation, "target": target}
         engine.add(draft_from({"id": client_id, "at": at, "group": "g", "triples": [triple]}))
     assert engine.named() == group
-    return Memory(store, SMALL, lambda: engine.parts)
+    return Memory(store, lambda: SMALL, lambda: engine.parts)
 
 
 async def read(memory, group, known_at):

@@ -171,12 +171,12 @@ def test_signs_find_nearly_the_20_nearest_of_clustered_vectors(signs, monkeypatc
         as_signs = not vectors.keeps_whole(len(page))
         rows = sign_bits(page) if as_signs else page
         names = list(range(start, start + 500))
-        vectors.add(names, [row.tobytes() for row in rows], numbers, signs=as_signs)
+        vectors.add(names, [row.tobytes() for row in rows], numbers, [(0, 0)] * len(names), signs=as_signs)
     assert vectors.keeps_whole() is not signs
     found = 0
     for asked in range(0, 6000, 300):
         exact = matrix @ matrix[asked]
-        given = vectors.cosines(matrix[asked], lambda names: [(n, matrix[n].tobytes()) for n in names])
+        given = vectors.cosines(matrix[asked], lambda asked: [(n, matrix[n].tobytes()) for n, _ in asked])
         best = np.argsort(-given)[:20]
         assert given[best] == pytest.approx(exact[best], abs=1e-6)
         found += len(set(best.tolist()) & set(np.argsort(-exact)[:20].tolist()))
@@ -186,5 +186,7 @@ def test_signs_find_nearly_the_20_nearest_of_clustered_vectors(signs, monkeypatc
 def test_a_vector_that_is_there_is_not_added_again():
     vectors = Vectors(WIDTH)
     for _ in range(2):
-        vectors.add(["a", "b"], [pointing(n).tobytes() for n in (1, 2)], {"a": 0, "b": 4}, signs=False)
+        vectors.add(
+            ["a", "b"], [pointing(n).tobytes() for n in (1, 2)], {"a": 0, "b": 4}, [(0, 0)] * 2, signs=False
+        )
     assert (vectors.rows, vectors.owners.tolist()) == ({"a": 0, "b": 1}, [0, 4])

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kgray import reads
 from kgray.backends.hashing import HashingEmbedder
 from kgray.backends.rules.extractor import RulesExtractor
 from kgray.errors import InputError
 from kgray.graph import Hit
-from kgray.kinds import ALL
 from kgray.ontology import shipped
 from kgray.ports import Matrix
 from kgray.records import Draft
@@ -23,9 +23,9 @@ from kgray.search import index as indexing
 from kgray.words import term, words
 from tests.graph.by_hand import WIDTH
 from tests.graph.engine import GROUP, SMALL, Engine, day, engine_on
+from tests.graph.kept_vectors import episode_vectors, statement_vectors
 from tests.graph.stores import EMBEDDED, Stores
 
-KEPT = ("episode_vectors", "statement_vectors")
 SAID = (
     ("walk", "Marta works at Nordwind."),
     ("cycle", "The bicycles stand in the cellar."),
@@ -74,8 +74,13 @@ def told(found: Sequence[Hit]) -> list[Any]:
     return [(hit.scope, hit.text, hit.score, hit.signals, hit.methods) for hit in found]
 
 
-def kept(engine: Engine) -> dict[str, Any]:
-    return {kind: sorted(row[1:] for row in engine.store.rows(ALL[kind], engine.named())) for kind in KEPT}
+def kept(engine: Engine) -> dict[str, list[tuple[bytes | None, bytes]]]:
+    """Return (weights, vector) of episodes and statements: their owners' ids depend on the group's name."""
+    store, group = engine.store, engine.named()
+    return {
+        "episodes": sorted((weights, vector) for _, weights, vector in episode_vectors(store, group)),
+        "statements": sorted((weights, vector) for _, weights, vector in statement_vectors(store, group)),
+    }
 
 
 @EMBEDDED
@@ -139,7 +144,7 @@ def test_a_removal_takes_the_weights_and_a_statement_has_those_of_the_wording_th
     never = reader(stores)
     never.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID) if name not in ("walk", "cycle")))
     assert kept(engine) == kept(never)
-    weights = {row[0] for row in kept(engine)["statement_vectors"]}
+    weights = {one for one, _ in kept(engine)["statements"]}
     assert weights <= {engine.parts.embedder.weights(text) for _, text in SAID[2:]}
     for asked in ("Who is a worker?", "Where is a bicyclist?"):
         assert told(hits(engine, asked, searcher)) == told(hits(never, asked))
@@ -154,7 +159,7 @@ def test_a_parallel_run_stores_the_weights_of_the_plain_loop_from_the_passes_of_
     for engine in (plain, parallel):
         engine.add(*texts)
     assert kept(plain) == kept(parallel)
-    assert None not in [row[0] for of in kept(plain).values() for row in of]
+    assert None not in [weights for of in kept(plain).values() for weights, _ in of]
     assert plain.parts.embedder.passes == len(texts)
 
 
@@ -162,7 +167,7 @@ def test_a_parallel_run_stores_the_weights_of_the_plain_loop_from_the_passes_of_
 def test_an_embedder_that_weighs_nothing_stores_nothing_and_is_not_asked_for_it(stores: Stores) -> None:
     engine = engine_on(stores, extractor=RulesExtractor(shipped()))
     engine.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID)))
-    assert {row[0] for of in kept(engine).values() for row in of} == {None}
+    assert {weights for of in kept(engine).values() for weights, _ in of} == {None}
     found = hits(engine, "Where does Marta work?")
     assert found
     assert not any("sparse" in hit.signals for hit in found)
@@ -177,12 +182,20 @@ def test_what_is_not_asked_for_finds_nothing_counts_for_nothing_and_is_not_read(
     engine = reader(stores)
     engine.add(*(said(name, text, n) for n, (name, text) in enumerate(SAID)))
     monkeypatch.setattr(indexing, "EXACT_BYTES", 0)
-    exact, reads = indexing.VectorReads.exact, []
-    monkeypatch.setattr(indexing.VectorReads, "exact", lambda *of: [reads.append(of), exact(*of)][1])
+    rows, asked = engine.store.rows, list[str]()
+
+    def noted(read: Any, *more: Any) -> Any:
+        asked.append(read.name)
+        return rows(read, *more)
+
+    monkeypatch.setattr(engine.store, "rows", noted)
     for recipe in ("paper", "hybrid"):
         for method in ("bm25", "cosine", "sparse"):
+            asked.clear()
             found = hits(engine, "Where works a bicyclist, Marta?", recipe=recipe, methods=(method,))
             assert {used for hit in found for used in hit.methods} == {method}
+            vectors = {reads.VECTORS_AT.name, reads.NAME_VECTORS_AT.name} & {*asked}
+            assert bool(vectors) == (method == "cosine")
 
 
 @EMBEDDED

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 
-from kgray.kinds import ALL
+from kgray.derivation.stored import records_of
+from kgray.kinds import EPISODES
 from kgray.ledger import dumped_episodes, find
 from kgray.memory.answers import matches, shown, view_around
 from tests.graph.engine import Engine, WildJudge, triples, works
@@ -26,11 +27,11 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteStores]:
 def ids_of(engine: Engine) -> set[str]:
     """Return every id that something in the group has or had: the client's, recorded ones, derived ones."""
     store, group = engine.store, engine.named()
-    found = {row[0] for row in store.rows(ALL["births"], group)}
-    for row in store.rows(ALL["episodes"], group):
-        found |= {row[1], row[8]}
-    for row in map(json.loads, engine.dump()):
-        found |= {row[key] for key in ("id", "statement") if row.get(key)}
+    found: set[str | None] = {*records_of(store, group).births}
+    for row in store.rows(EPISODES.all, group):
+        found |= {row.id, row.client_id}
+    for line in map(json.loads, engine.dump()):
+        found |= {line[key] for key in ("id", "statement") if line.get(key)}
     return {id_ for id_ in found if id_ is not None and find(store, group, id_)}
 
 

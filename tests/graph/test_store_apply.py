@@ -10,19 +10,19 @@ from kgray import kinds, rows
 from kgray.errors import StoreError
 from kgray.graph import Entity, Fact
 from kgray.kinds import (
-    DECLARATIONS,
+    ANSWERS,
     ENTITIES,
-    EPISODE_VECTORS,
     EPISODES,
-    EVIDENCE,
     FACTS,
     KINDS,
-    NAMES,
     OPERATIONS,
+    RECORDS,
     SHOWN_ENTITIES,
-    VERDICTS,
+    SHOWN_EVIDENCE,
 )
 from kgray.ports import GroupCounts, Patch
+from kgray.reads import PACKED
+from kgray.record_rows import judgements, statement_texts
 from kgray.records import Declaration, Operation, Verdict
 from tests.graph.by_hand import (
     ASKED,
@@ -31,39 +31,38 @@ from tests.graph.by_hand import (
     ask,
     changes,
     draft,
-    episode_row,
     everything,
     head,
     next_time,
-    stored,
     tell,
     told,
+    with_judgements,
     worded,
 )
+
+DONE = frozenset({kinds.COMMITTED})  # a change of an episode that is committed already
 
 
 def test_a_change_is_read_back_whole(store, group):
     """Every kind of row comes back as it was put, in its own types."""
     declared = Declaration(sequence=1, ordinal=0, name="SAYS", aspect="cardinality", value="single")
     verdict = Verdict(sequence=1, ordinal=1, a="S1", b="S9", exclusive=True, judge="j", reason="why")
-    change = told(1, "Al", "one", 100, group=group)
+    commit = told(1, "Al", "one", 100, group=group)
+    commit = with_judgements(commit, declarations=[declared], verdicts=[verdict])
     puts = {
-        **change.puts,
-        kinds.ANSWERS: [rows.answers_row("k", [{"a": 1}], 3, 4, 5)],
-        kinds.ANSWER_USES: [(1, "k")],
-        DECLARATIONS: [rows.declaration_row(declared, 100)],
-        VERDICTS: [rows.verdict_row(verdict, 100)],
+        **commit.puts,
+        ANSWERS: [rows.answers_row(1, "k", [{"a": 1}], 3, 4, 5, b"\x07\x00\x00\x00")],
+        SHOWN_EVIDENCE: [(1, 0, "S1", None)],
+        SHOWN_ENTITIES: [("E1", "E1"), ("E1", "E9")],
         ENTITIES: [("E1", "Al", ("Albert", "Zoë"), (), 1, 0, "Al is one.")],
     }
     append(store, draft("Al says one", group=group))
     with store.writing():
-        store.apply([replace(change, puts=puts)])
+        store.apply([replace(commit, puts=puts)])
     read = {kind: all_of(store, kind, group) for kind in KINDS}
     assert read == {kind: list(puts.get(kind, ())) for kind in KINDS}
-    # Equal, and of the same types: 0 equals False.
-    assert (read[EVIDENCE][0][16], read[VERDICTS][0][4], read[EPISODES][0][11]) == (False, True, False)
-    types = {type(read[kind][0][n]) for kind, n in ((EVIDENCE, 16), (VERDICTS, 4), (EPISODES, 11))}
-    assert types == {bool}
+    (record,) = read[RECORDS]
+    assert judgements(record.judged) == ([(declared, 100)], [(verdict, 100)])
     assert store.counts(group)[group] == GroupCounts(
         committed=1, entities=1, facts=1, calls=3, prompt_tokens=4, completion_tokens=5
     )
@@ -75,23 +74,25 @@ def test_a_change_is_read_back_whole(store, group):
 def test_what_goes_goes_first_then_rows_come_then_they_change(store, group):
     with store.writing():
         tell(store, "Al", "one", group=group)
-        asked = Operation(group=group, kind="merge")
-        sequence = ask(store, asked)
-        row = all_of(store, EVIDENCE, group)[0]
+        before = {SHOWN_ENTITIES: [("E1", "E1"), ("E1", "E2")]}
+        store.apply([changes(1, None, before, group=group, states=DONE)])
+        sequence = ask(store, Operation(group=group, kind="merge"))
+        (row,) = all_of(store, RECORDS, group)
         change = changes(
-            sequence, 50, {EVIDENCE: [(*row[:6], "other words", *row[7:])], SHOWN_ENTITIES: [("E1", "new")]},
+            sequence, 50, {RECORDS: [row._replace(packed=b"other")], SHOWN_ENTITIES: [("E1", "new")]},
             group=group, ledger=OPERATIONS, states=ASKED,
-            drops={EVIDENCE: [(1, 0), (9, 9)], SHOWN_ENTITIES: [("E1", "E1")], FACTS: [("F1",)]},
+            drops={RECORDS: [(1,), (9,)], SHOWN_ENTITIES: [("E1", "E1")], FACTS: [("F1",)]},
             patches=(
                 Patch(
-                    kind=EVIDENCE, columns=("shown", "fact_group"), rows=((1, 0, "S7", 3), (9, 9, "S7", 3))
+                    kind=RECORDS, columns=("timed", "statements"),
+                    rows=((1, 50, ("0 S7",)), (9, 50, ("0 S7",))),
                 ),
                 Patch(kind=ENTITIES, columns=("aliases",), rows=(("E1", ("Bo", "Cy")), ("none", ()))),
             ),
         )  # fmt: skip
         store.apply([change])
-    assert all_of(store, EVIDENCE, group) == [(*row[:6], "other words", *row[7:17], 3, *row[18:-1], "S7")]
-    assert all_of(store, SHOWN_ENTITIES, group) == [("E1", "new")]
+    assert all_of(store, RECORDS, group) == [row._replace(packed=b"other", timed=50, statements=("0 S7",))]
+    assert all_of(store, SHOWN_ENTITIES, group) == [("E1", "E2"), ("E1", "new")]
     assert all_of(store, FACTS, group) == []
     assert all_of(store, ENTITIES, group) == [("E1", "Al", ("Bo", "Cy"), (), 1, 0, "")]
 
@@ -100,46 +101,29 @@ def test_a_put_replaces_a_row_and_its_words_but_what_comes_first_stays(store, gr
     with store.writing():
         tell(store, "Al", "one", group=group)
         tell(store, "Bo", "two", group=group)
-        (first, second) = all_of(store, EVIDENCE, group)
+        (_, second) = all_of(store, RECORDS, group)
+        (renewed,) = told(1, "Albert", "bees", 10, group=group).puts[RECORDS]
+        first = {ANSWERS: [rows.answers_row(1, "k", [{"a": 1}], 1, 0, 0)]}
         puts = {
-            EVIDENCE: [(*first[:6], "Al keeps bees", *first[7:])],
-            NAMES: [("E1", "Al", "al", 2, 7), ("E1", "Albert", "albert", 2, 8)],
-            kinds.BIRTHS: [("E1", 2, 7), ("E3", 2, 8)],
+            RECORDS: [renewed],
+            ANSWERS: [rows.answers_row(n, "k", [{"a": 2}], 7, 0, 0) for n in (1, 2)],
             ENTITIES: [("E1", "Albert", ("Al",), ("Person",), 1, 0, "Al is another.")],
         }
-        store.apply([changes(2, None, puts, group=group, states=frozenset({kinds.COMMITTED}))])
-    assert all_of(store, EVIDENCE, group) == [(*first[:6], "Al keeps bees", *first[7:]), second]
+        for each in (first, puts):
+            store.apply([changes(2, None, each, group=group, states=DONE)])
+    assert all_of(store, RECORDS, group) == [renewed, second]
     assert worded(store, "fact", "bees", group) == [(1, 0)]
     assert worded(store, "fact", "one", group) == []
-    assert all_of(store, NAMES, group) == [
-        ("E1", "Al", "al", 1, 0), ("E2", "Bo", "bo", 2, 0), ("E1", "Albert", "albert", 2, 8),
-    ]  # fmt: skip
-    assert all_of(store, kinds.BIRTHS, group) == [
-        ("E1", 1, 0), ("E2", 2, 0), ("E3", 2, 8), ("S1", 1, 0), ("S2", 2, 0),
-    ]  # fmt: skip
-    assert all_of(store, ENTITIES, group)[0] == ("E1", "Albert", ("Al",), ("Person",), 1, 0, "Al is another.")
     assert worded(store, "entity", "albert", group) == ["E1"]
-
-
-def test_an_episode_is_found_by_its_words_once_it_is_committed(store, group):
-    sent = draft("bees", group=group, speaker="Marcus")
-    append(store, sent)
-    assert worded(store, "episode", "bees", group) == []
-    ended = {"ended_at": 10}
-    with store.writing():
-        done = episode_row(sent, 1, state=kinds.COMMITTED, **ended)
-        store.apply([changes(1, 10, {EPISODES: [done]}, group=group)])
-        assert worded(store, "episode", "bees", group) == worded(store, "episode", "marcus", group) == [1]
-        undone = {EPISODES: [episode_row(sent, 1, state=kinds.FAILED, **ended)]}
-        store.apply([changes(1, 20, undone, group=group, states=frozenset({kinds.COMMITTED}))])
-    assert worded(store, "episode", "bees marcus", group) == []
+    assert all_of(store, ANSWERS, group) == [*first[ANSWERS], puts[ANSWERS][1]]
+    assert all_of(store, ENTITIES, group)[0] == ("E1", "Albert", ("Al",), ("Person",), 1, 0, "Al is another.")
 
 
 def test_what_has_no_record_time_takes_none(store, group):
     with store.writing():
         tell(store, "Al", "one", group=group)
         before = head(store, group)
-        store.apply([changes(1, None, {DECLARATIONS: []}, group=group, states=frozenset({kinds.COMMITTED}))])
+        store.apply([changes(1, None, {RECORDS: []}, group=group, states=DONE)])
     assert head(store, group) == before
 
 
@@ -159,15 +143,6 @@ def test_an_entry_of_the_other_kind_is_left_out(store, group):
     with store.writing():
         store.apply([changes(1, 10, {}, group=group, ledger=OPERATIONS, states=ASKED)])
     assert everything(store, group) == before
-
-
-def test_vectors_of_another_width_are_refused(store, group):
-    append(store, draft("a", group=group))
-    change = told(1, "Al", "one", 10, group=group)
-    wide = {**change.puts, EPISODE_VECTORS: [(1, None, stored(1, width=128))]}
-    with store.writing(), pytest.raises(StoreError, match="64 numbers"):
-        store.apply([replace(change, puts=wide)])
-    assert all_of(store, EVIDENCE, group) == []
 
 
 def fact(id_, source, target, created, valid=None, invalid=None):
@@ -206,10 +181,9 @@ def test_the_same_ids_in_two_groups_are_two_things(store, group, other):
         for each, name in ((group, "Al"), (other, "Bo")):
             tell(store, name, "one", group=each, client_id="c")
     for each, name in ((group, "Al"), (other, "Bo")):
-        assert [row[1] for row in all_of(store, ENTITIES, each)] == [name]
-        assert [row[6] for row in all_of(store, EVIDENCE, each)] == [f"{name} says one"]
-        assert [row[4] for row in all_of(store, EPISODES, each)] == [f"{name} says one"]
-        assert [row[1] for row in all_of(store, NAMES, each)] == [name]
+        assert [row.name for row in all_of(store, ENTITIES, each)] == [name]
+        assert [*statement_texts(store.rows(PACKED, each)).values()] == [f"{name} says one"]
+        assert [row.text for row in all_of(store, EPISODES, each)] == [f"{name} says one"]
         assert [fact.text for fact in store.facts_at(each, ["E1"], None, None)] == [f"{name} says one"]
         assert worded(store, "fact", name, each) == [(1, 0)]
 
@@ -218,7 +192,7 @@ def test_a_snapshot_nests_and_what_is_closed_stays_closed(store, stores, group):
     with store.writing():
         tell(store, "Al", "one", group=group)
         with store.reading(), store.reading():
-            assert [row[1] for row in all_of(store, ENTITIES, group)] == ["Al"]
+            assert [row.name for row in all_of(store, ENTITIES, group)] == ["Al"]
         store.compact()
     assert next_time(store, group) == 20
     store.close()

@@ -8,19 +8,10 @@ from dataclasses import replace
 import apsw
 import pytest
 
-from kgray import rows
-from kgray.kinds import (
-    ALL,
-    DECLARATIONS,
-    EPISODES,
-    EVIDENCE,
-    FACTS,
-    KINDS,
-    MENTIONS,
-    OPERATIONS,
-    VERDICTS,
-)
-from kgray.ports import GroupHead, Patch
+from kgray.kinds import EPISODES, FACTS, KINDS, OPERATIONS, RECORDS
+from kgray.ports import GroupHead
+from kgray.reads import RECORDS_AT
+from kgray.record_rows import EntryRecords, Judgements, judgements
 from kgray.records import Declaration, ExtractedEntity, Extraction, Operation, Verdict
 from kgray.stores.sqlite import schema
 from tests.graph.by_hand import (
@@ -41,6 +32,7 @@ from tests.graph.by_hand import (
     small,
     tell,
     told,
+    with_judgements,
     worded,
 )
 
@@ -89,19 +81,20 @@ def marked_episode(store, dice, n, *, group="g", source=None):
     declared = Declaration(sequence=sequence, ordinal=0, name="SAYS", aspect="cardinality", value="many")
     verdict = Verdict(sequence=sequence, ordinal=1, a="A", b="B", exclusive=False, judge="j",
                       reason=word("verdict"))  # fmt: skip
-    judged = {DECLARATIONS: [rows.declaration_row(declared, 1)], VERDICTS: [rows.verdict_row(verdict, 1)]}
-    store.apply([*arrived, replace(commit, puts={**commit.puts, **judged})])
+    store.apply([*arrived, with_judgements(commit, declarations=[declared], verdicts=[verdict])])
     return sequence, words
 
 
 def withdraw(store, sequences, **named):
-    """Remove these episodes with their declarations; their verdicts stay, blanked."""
+    """Remove these episodes; the row of the removal saves their verdicts, without the reasons."""
     asked = Operation(group="g", kind="remove", **named)
     asked = replace(asked, sequence=ask(store, asked))
-    drops = rows_of(store, sequences)
-    blanked = Patch(kind=VERDICTS, columns=("reason",), rows=tuple((n, 1, "") for n in sequences))
-    drops[VERDICTS] = []
-    store.apply([ended(asked, next_time(store), drops=drops, patches=(blanked,), erases=True)])
+    judged = [judgements(row.judged) for row in store.rows(RECORDS_AT, "g", sequences)]
+    verdicts = [(replace(verdict, reason=""), at) for each in judged for verdict, at in each.verdicts]
+    at = next_time(store)
+    saved = EntryRecords(sequence=asked.sequence, recorded_at=at, judgements=Judgements([], verdicts))
+    puts = {RECORDS: [saved.row()]}
+    store.apply([ended(asked, at, drops=rows_of(store, sequences), puts=puts, erases=True, unsettles=True)])
 
 
 def test_no_word_of_removed_episodes_is_left_in_any_file(store, tmp_path):
@@ -159,7 +152,7 @@ def test_of_a_removed_group_only_a_nameless_row_is_left(store, tmp_path):
         assert head(store, "zqgroup") == GroupHead(
             named=False, last=removal, last_recorded=at + 10, removals=1
         )
-        there = {kind: found for kind in KINDS if (found := list(store.rows(ALL[kind.name], "zqgroup")))}
+        there = {kind: found for kind in KINDS if (found := list(store.rows(kind.all, "zqgroup")))}
         assert there == {OPERATIONS: [(22, "remove", "{}", 1, at + 10, '{"episodes":0}')]}
         left = readable(tmp_path)
         lost |= {"zqgroup", "zqfailed", "zqmessage", "zqraw"}
@@ -169,7 +162,7 @@ def test_of_a_removed_group_only_a_nameless_row_is_left(store, tmp_path):
         assert list(store.heads()) == ["other", "zqgroup"]
         # A commit of the removed time that arrives late is one that has ended.
         store.apply([told(3, "zq", "late", 10**6, group="zqgroup")])
-        assert all_of(store, EVIDENCE, "zqgroup") == []
+        assert all_of(store, RECORDS, "zqgroup") == []
 
 
 def test_a_reader_prevents_compaction_and_the_next_one_completes_it(store, tmp_path):
@@ -199,12 +192,12 @@ def test_words_that_were_replaced_are_erased_too(store, tmp_path):
     with store.writing():
         tell(store, "Al", "zqold")
         sequence = ask(store, asked)
-        (row,) = all_of(store, EVIDENCE)
+        (row,) = all_of(store, RECORDS)
         renewed = told(1, "Al", "new", 1).puts
-        puts = {kind: renewed[kind] for kind in (EPISODES, EVIDENCE, MENTIONS, FACTS)}
+        puts = {kind: renewed[kind] for kind in (EPISODES, RECORDS, FACTS)}
         change = declined(sequence, next_time(store), "no such entity", kind="split")
         store.apply([replace(change, puts={**change.puts, **puts})])
         assert store.compact()
     left = readable(tmp_path)
     assert [word for word in (b"Zebulon", b"zqold") if word in left] == []
-    assert row != all_of(store, EVIDENCE)[0]
+    assert row != all_of(store, RECORDS)[0]

@@ -212,15 +212,13 @@ def test_another_schema_is_refused_untouched(tmp_path, version, who, what_to_do)
     assert what_to_do in line
 
 
-@pytest.mark.parametrize("other", [{"embedder": "another"}, {"dimensions": 32}], ids=["name", "width"])
-def test_another_embedder_is_refused_and_both_are_named(tmp_path, other):
-    store = small(tmp_path)
-    append(store, draft("kept"))
-    store.close()
-    line = refusal(tmp_path, **other)
-    assert "'by-hand'" in line
-    assert "64 numbers" in line
-    assert str(next(iter(other.values()))) in line
+def test_a_store_keeps_the_embedder_of_its_vectors(tmp_path):
+    """Whoever opens it needs none; who needs one compares it (kgray.wiring)."""
+    assert "kgray init" in refusal(tmp_path, embedder="")
+    small(tmp_path).close()
+    for other in ({"embedder": "another"}, {"dimensions": 32}, {"embedder": "", "dimensions": 0}):
+        with closing(small(tmp_path, **other)) as store:
+            assert (store.embedder, store.dimensions) == ("by-hand", 64)
 
 
 def test_a_file_cut_short_is_refused(tmp_path):

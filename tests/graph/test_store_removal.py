@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kgray import kinds, rows
-from kgray.kinds import ANSWER_USES, ANSWERS, DECLARATIONS, EPISODES, KINDS, OPERATIONS, READS, VERDICTS
+from kgray import kinds
+from kgray.kinds import ANSWERS, EPISODES, KINDS, OPERATIONS, RECORDS
 from kgray.ledger import pending
 from kgray.ports import GroupCounts, GroupHead, Patch
+from kgray.reads import READS
+from kgray.record_rows import Judgements, judged_column
 from kgray.records import Declaration, Operation, Verdict
 from tests.graph.by_hand import (
     all_of,
@@ -23,6 +25,7 @@ from tests.graph.by_hand import (
     rows_of,
     tell,
     told,
+    with_judgements,
     worded,
 )
 
@@ -40,11 +43,12 @@ def test_what_was_dropped_is_found_by_no_read(store, group):
         told(1, "zqname", "zqvalue", 10, group=group, sent=sent),
         told(2, "Bo", "two", 20, group=group, sent=kept),
     )
-    gone = replace(gone, puts={**gone.puts, DECLARATIONS: [rows.declaration_row(declared, 10)]})
-    stays = replace(stays, puts={**stays.puts, VERDICTS: [rows.verdict_row(verdict, 20)]})
+    gone = with_judgements(gone, declarations=[declared])
+    stays = with_judgements(stays, verdicts=[verdict])
     with store.writing():
         store.apply([answered(1, "k", {"why": "zqanswer"}, group=group), gone, stays])
-        blank = Patch(kind=VERDICTS, columns=("reason",), rows=((2, 0, ""),))
+        blanked = judged_column(Judgements([], [(replace(verdict, reason=""), 20)]))
+        blank = Patch(kind=RECORDS, columns=("judged",), rows=((2, blanked),))
         asked = Operation(group=group, kind="remove", episodes=("zqclient",))
         asked = replace(asked, sequence=ask(store, asked))
         done = ended(asked, 30, drops=rows_of(store, [1], group=group), patches=(blank,), erases=True)
@@ -52,14 +56,13 @@ def test_what_was_dropped_is_found_by_no_read(store, group):
         store.apply([done])
     left = {kind: all_of(store, kind, group) for kind in KINDS}
     expected = {kind: list(stays.puts.get(kind, ())) for kind in KINDS}
-    expected[VERDICTS] = [rows.verdict_row(replace(verdict, reason=""), 20)]
+    expected[RECORDS] = [row._replace(judged=blanked) for row in stays.puts[RECORDS]]
     expected[OPERATIONS] = [(3, "remove", "{}", kinds.DONE, 30, "{}")]
     assert left == expected
     words = ("zqtext", "zqspeaker", "zqname", "zqvalue", "zqclient", sent.id, "E1", "S1", "F1")
     for read in READS:
-        types = {column.name: column.type for column in read.kind.columns}
         if isinstance(read.by, str) and read.by != "state":
-            values = [*words, "zqsource"] if types[read.by] == "text" else [1]
+            values = [*words, "zqsource", "k"] if read.kind.types[read.by] == "text" else [1]
             assert list(store.rows(read, group, values)) == [], read.name
     for word in words:
         assert [worded(store, scope, word, group) for scope in SCOPES] == [[], [], []]
@@ -99,12 +102,12 @@ def test_what_was_accepted_after_the_request_survives_a_groups_removal(store, gr
         append(store, draft("after", group=group, client_id="c"))
         store.apply([
             answered(1, "shared", {}, group=group), answered(3, "shared", {}, group=group),
-            answered(3, "ahead", {"a": 1}, group=group), ended(asked, 99, clear=True, erases=True),
+            answered(3, "ahead", {"a": 1}, group=group),
+            ended(asked, 99, clear=True, erases=True, unsettles=True),
         ])  # fmt: skip
         assert [item.sequence for item in pending(store, group, 9)] == [3]
         assert mine(store.heads()) == {group: GroupHead(named=True, last=3, last_recorded=99, removals=1)}
         assert all_of(store, ANSWERS, group) == []
-        assert all_of(store, ANSWER_USES, group) == []
         store.apply([told(3, "Bo", "two", 100, group=group)])
     assert worded(store, "fact", "says", group) == [(3, 0)]
 
@@ -118,5 +121,5 @@ def test_what_was_cleared_can_be_filled_again_by_the_same_batch(store, group):
         (later,) = append(store, draft("Bo says two", group=group))
         again = told(later, "Bo", "two", 120, group=group)
         store.apply([ended(asked, 99, clear=True), again])
-    assert [row[1] for row in all_of(store, kinds.ENTITIES, group)] == ["Bo"]
-    assert [row[0] for row in all_of(store, kinds.EVIDENCE, group)] == [later]
+    assert [row.name for row in all_of(store, kinds.ENTITIES, group)] == ["Bo"]
+    assert [row.sequence for row in all_of(store, RECORDS, group)] == [later]

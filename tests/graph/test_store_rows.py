@@ -2,120 +2,186 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 from kgray import kinds
 from kgray.kinds import (
-    ALL,
-    BIRTHS,
-    EPISODES_AT,
-    EVIDENCE_IN,
-    EVIDENCE_SHOWN,
-    FACTS_OF,
-    FACTS_OF_STATEMENTS,
+    ANSWERS,
+    EPISODES,
+    FACTS,
     KINDS,
     MENTIONS,
-    MENTIONS_IN,
+    RECORDS,
+    SHOWN_ENTITIES,
+    SHOWN_EVIDENCE,
+    Kind,
+    Read,
+    Row,
+)
+from kgray.reads import (
+    ANSWERS_TO,
+    EPISODES_AT,
+    EVERYWHERE,
+    FACTS_OF,
+    FACTS_OF_STATEMENTS,
+    JUDGED,
     MENTIONS_OF,
-    NAME_VECTORS,
-    NAMED,
-    NAMES,
+    NAME_VECTORS_AT,
+    PACKED_AT,
     READS,
+    SEARCHED_AT,
+    SHOWN_BY_EVIDENCE,
+    SHOWN_BY_STATEMENTS,
     SHOWN_OF,
-    STATEMENT_VECTORS_OF,
-    STATEMENTS_SHOWN,
+    STATEMENTS_AT,
     TAKEN_CLIENT_IDS,
     TAKEN_IDS,
+    VECTORS_AT,
 )
-from tests.graph.by_hand import WEIGHTS, all_of, append, changes, draft, stored, tell, told
+from tests.graph.by_hand import all_of, append, changes, draft, stored, tell, told
 
 MANY = 2_500  # rows: three pages
+DONE = frozenset({kinds.COMMITTED})  # a change of an episode that is committed already
+TYPES = {"int": int, "bool": bool, "text": str, "texts": tuple, "bytes": bytes}
+SMALLEST = {"int": 1, "bool": False, "text": "a", "texts": (), "bytes": b""}
+FILLED = {"int": 2, "bool": True, "text": "b", "texts": ("b", "a"), "bytes": b"\x00\xff"}
 
 
-def test_a_scan_gives_every_row_once_in_the_order_of_its_kind(store, group):
-    """However many pages it takes, whatever order the rows were put in."""
-    append(store, draft("a", group=group))
-    mentions = [
-        (1 + n // 500, n % 500, f"name {n}", f"E{n % 7}", "", "", False, "name", None, None)
-        for n in range(MANY)
-    ]
-    births = [(f"{n * 7919 % MANY:05}", 1 + n // 500, n % 500) for n in range(MANY)]
-    names = [(f"E{-n % MANY}", "x", "x", 1, n) for n in range(MANY)]
-    vectors = [(f"E{-n % MANY}", "x", 1, n, stored(n % 64)) for n in range(MANY)]
-    facts = [
-        (f"{n:05}", "S", "E", "R", "t", 1, *[None] * 7, ("b", "a"), False, None, None) for n in range(MANY)
-    ]
-    puts = {
-        MENTIONS: mentions[::-1], BIRTHS: births[::-1], NAMES: names, NAME_VECTORS: vectors,
-        kinds.FACTS: facts[::2] + facts[1::2],
-        kinds.ENTITIES: [("E", "E", (), ("b", "a"), 1, 0, "a summary")],
-    }  # fmt: skip
+def samples(kind: Kind[Any]) -> list[Row]:
+    """Return a row without a value in any optional column, and one with a value in every column."""
+    smallest = (None if column.optional else SMALLEST[column.type] for column in kind.columns)
+    return [kind.row._make(smallest), kind.row._make(FILLED[column.type] for column in kind.columns)]
+
+
+def expected_of(read: Read[Any]) -> tuple[list[Any], list[Row]]:
+    """Return the values to ask for, and the rows that a read returns, where the samples are stored."""
+    named = [row._asdict() for row in samples(read.kind)]
+    if read.by is None:
+        chosen = [row for row in named if not read.since or row[read.since] is not None]
+        return [], [read.row(**{name: row[name] for name in read.columns}) for row in chosen]
+    by = (read.by,) if isinstance(read.by, str) else read.by
+    chosen = [row for row in reversed(named) if row[by[0]] is not None]
+    values = [row[by[0]] if isinstance(read.by, str) else tuple(row[n] for n in by) for row in chosen]
+    return values, [read.row(**{name: row[name] for name in read.columns}) for row in chosen]
+
+
+def test_every_declared_read_returns_rows_of_its_class(store, group, mine):
+    """Each column with a value of its own type (0 would equal False), or with None where it is optional."""
+    append(store, draft("a", group=group), draft("b", group=group))
     with store.writing():
-        store.apply([changes(1, 10, puts, group=group)])
-    assert all_of(store, MENTIONS, group) == mentions
-    assert all_of(store, BIRTHS, group) == sorted(births)
-    assert all_of(store, NAMES, group) == names
-    assert all_of(store, NAME_VECTORS, group) == vectors
-    assert all_of(store, kinds.FACTS, group) == facts
+        store.apply([changes(1, 10, {kind: samples(kind) for kind in KINDS}, group=group)])
+    with store.reading():
+        returned = {read: list(store.rows(read, group, expected_of(read)[0])) for read in READS}
+    appending = store.append(
+        [group], lambda log: {read: list(log.rows(read, group, expected_of(read)[0])) for read in READS}
+    )
+    for read in READS:
+        _, expected = expected_of(read)
+        assert returned[read] == appending[read] == expected != [], read.name
+        for row in (*returned[read], *appending[read]):
+            assert type(row) is read.row, read.name
+            types = {n: type(value) for n, value in row._asdict().items() if value is not None}
+            assert types == {name: TYPES[read.kind.types[name]] for name in types}, read.name
+    for read in EVERYWHERE:
+        values, expected = expected_of(read)
+        every = [(name, row) for name, row in store.everywhere(read, values) if mine([name])]
+        assert [row for _, row in every] == sorted(expected), read.name
+        assert {(name, type(row)) for name, row in every} == {(group, read.row)}, read.name
+
+
+def test_a_scan_gives_every_row_once_in_the_order_of_its_key(store, group):
+    """However many pages it takes, whatever order the rows were put in."""
+    append(store, *(draft(str(n), group=group) for n in range(50)))
+    texts = [f"{n:05}" for n in range(MANY)]
+    puts: dict[Kind[Any], list[Row]] = {
+        RECORDS: [(n, None, (f"0 {n}",), bytes([n % 256]), None, b"", None, stored(n % 64))
+                  for n in range(1, MANY + 1)],
+        SHOWN_EVIDENCE: [(1 + n // 500, n % 500, "S", None) for n in range(MANY)],
+        SHOWN_ENTITIES: [(f"{n // 50:05}", f"{n % 50:05}") for n in range(MANY)],
+        ANSWERS: [(1 + n // 500, f"{n % 500:05}", 1, 0, 0, "[]", b"") for n in range(MANY)],
+        kinds.ENTITIES: [(id_, "E", (), ("b", "a"), 1, 0, "a summary") for id_ in texts],
+        FACTS: [(id_, "S", "00001", "R", "t", 1, *[None] * 7, ("b",), False, None, None) for id_ in texts],
+        MENTIONS: [(f"{n // 50:05}", 1 + n % 50) for n in range(MANY)],
+    }  # fmt: skip
+    mixed = {kind: list(map(kind.row._make, [*rows[::2], *rows[:0:-2]])) for kind, rows in puts.items()}
+    with store.writing():
+        store.apply([changes(1, 10, mixed, group=group)])
+    for kind, rows in puts.items():
+        assert all_of(store, kind, group) == rows, kind.name
     asked = [f"{n:05}" for n in range(MANY - 1, 0, -2)]
-    assert [row[0] for row in store.rows(FACTS_OF, group, asked)] == asked
+    assert [row.id for row in store.rows(FACTS_OF, group, asked)] == asked
 
 
 def test_a_look_up_gives_rows_in_the_order_of_the_values(store, group):
     with store.writing():
         for name in ("Al", "Bo", "Al", "Cy"):
             tell(store, name, "one", group=group, client_id=name)
-    ids = {row[0]: row[1] for row in all_of(store, kinds.EPISODES, group)}
+        shown = {SHOWN_ENTITIES: [("E2", "E3"), ("E2", "E1")], SHOWN_EVIDENCE: [(2, 0, "S2", "S1")]}
+        store.apply([changes(2, None, shown, group=group, states=DONE)])
+    ids = {row.sequence: row.id for row in all_of(store, EPISODES, group)}
 
-    def found(read, *values, columns=slice(None)):
-        return [row[columns] for row in store.rows(read, group, values)]
+    def sequences(read, *values):
+        return [row.sequence for row in store.rows(read, group, values)]
 
-    assert found(EPISODES_AT, 3, 1, 3, 9, columns=0) == [3, 1]
-    assert found(TAKEN_IDS, ids[2], "none", ids[1], columns=0) == [2, 1, 3]
-    assert found(TAKEN_CLIENT_IDS, "Cy", "Al", columns=0) == [4, 1, 3]
-    assert found(MENTIONS_IN, 4, 2, columns=slice(0, 3)) == [(4, 0, "Cy"), (2, 0, "Bo")]
-    assert found(MENTIONS_OF, "E3", "E1") == [("E3", "Al", 3), ("E1", "Al", 1)]
-    assert found(NAMED, "cy", "al") == [("cy", "E4"), ("al", "E1"), ("al", "E3")]
-    assert found(EVIDENCE_IN, 2, columns=2) == ["S2"]
-    assert found(EVIDENCE_SHOWN, (3, 0), (9, 9), (1, 0)) == [(3, 0, "S3"), (1, 0, "S1")]
-    assert found(STATEMENTS_SHOWN, "S2", "S1") == [("S2", "S2", 2), ("S1", "S1", 1)]
-    assert found(FACTS_OF_STATEMENTS, "S4", "none", "S1", columns=0) == ["F4", "F1"]
-    assert found(SHOWN_OF, "E2") == [("E2", "E2")]
-    assert found(STATEMENT_VECTORS_OF, "S2", "S9") == [("S2", WEIGHTS, stored(2))]
+    def found(read, *values):
+        return list(store.rows(read, group, values))
+
+    for read in (EPISODES_AT, PACKED_AT, SEARCHED_AT, STATEMENTS_AT, VECTORS_AT, NAME_VECTORS_AT):
+        assert sequences(read, 3, 1, 3, 9) == [3, 1], read.name
+    assert sequences(TAKEN_IDS, ids[2], "none", ids[1]) == [2, 1, 3]
+    assert sequences(TAKEN_CLIENT_IDS, "Cy", "Al") == [4, 1, 3]
+    assert found(MENTIONS_OF, "E3", "E1") == [("E3", 3), ("E1", 1)]
+    assert found(STATEMENTS_AT, 4, 2) == [(4, ("0 S4",)), (2, ("0 S2",))]
+    assert found(SHOWN_BY_EVIDENCE, 3, 2) == found(SHOWN_BY_STATEMENTS, "S1", "S2") == [(2, 0, "S2", "S1")]
+    assert [row.id for row in found(FACTS_OF_STATEMENTS, "S4", "none", "S1")] == ["F4", "F1"]
+    assert found(SHOWN_OF, "E1", "E2") == [("E2", "E1"), ("E2", "E3")]
     for read in READS:
         if read.by is not None:
             assert found(read) == []
 
 
-def test_several_rows_of_one_value_come_in_the_order_of_their_kind(store, group):
+def test_several_rows_of_one_value_come_in_the_order_of_their_key(store, group):
     with store.writing():
         first = tell(store, "Al", "one", group=group)
         second = tell(store, "Bo", "two", group=group)
-        evidence = all_of(store, kinds.EVIDENCE, group)
-        again = {kinds.EVIDENCE: [(second, n, "S1", *evidence[1][3:]) for n in (2, 1)]}
-        store.apply([changes(2, None, again, group=group, states=frozenset({kinds.COMMITTED}))])
-    assert [row[:2] for row in store.rows(EVIDENCE_IN, group, [second, first])] == [
+        places = [(second, 2), (first, 0), (second, 1), (second, 0)]
+        puts = {
+            SHOWN_EVIDENCE: [(*place, "S1", None) for place in places],
+            ANSWERS: [(n, "k", 0, 0, 0, "[]", b"") for n in (second, first)],
+        }
+        store.apply([changes(second, None, puts, group=group, states=DONE)])
+    assert [row[:2] for row in store.rows(SHOWN_BY_EVIDENCE, group, [second, first])] == [
         (2, 0), (2, 1), (2, 2), (1, 0),
     ]  # fmt: skip
-    assert [row[0::2] for row in store.rows(STATEMENTS_SHOWN, group, ["S1"])] == [
-        ("S1", 1),
-        ("S1", 2),
-        ("S1", 2),
-    ]
+    assert [row[:2] for row in store.rows(SHOWN_BY_STATEMENTS, group, ["S1"])] == sorted(places)
+    assert [row.sequence for row in store.rows(ANSWERS_TO, group, ["k"])] == [first, second]
+
+
+def test_a_scan_by_a_time_leaves_out_the_rows_without_one_and_begins_behind_a_place(store, group):
+    append(store, draft("a", group=group))
+    timed = [(1, 30), (2, None), (3, 20), (4, 30), (5, 10)]
+    puts = {RECORDS: [(n, at, (), b"", b"judged", b"", None, None) for n, at in timed]}
+    with store.writing():
+        store.apply([changes(1, 10, puts, group=group)])
+
+    def scanned(*behind):
+        return [row[:2] for row in store.rows(JUDGED, group, behind)]
+
+    assert scanned() == [(10, 5), (20, 3), (30, 1), (30, 4)]
+    assert (scanned(20), scanned(30, 1)) == ([(20, 3), (30, 1), (30, 4)], [(30, 4)])
 
 
 def test_no_value_reaches_another_group_or_is_an_error(store, group, other):
     """Promise 5: any text, and numbers beyond any sequence: a group's number stands in SQLite's keys."""
     texts = ["a\x00b", "' OR 1=1 --", "[1]", '"', "1"]
     numbers = [-1, 0, 1 << 39, 1 << 40, (1 << 40) + 1, (2 << 40) + 1, 1 << 62]
-    strange = {"text": texts, "int": numbers, "pair": [(n, 0) for n in numbers] + [(1, -1)]}
+    strange = {"text": texts, "int": numbers, "pair": [(n, text) for n in (*numbers, 1) for text in texts]}
     with store.writing():
         for each in (group, other):
             tell(store, "Al", "one", group=each)
     for read in READS:
-        types = {column.name: column.type for column in read.kind.columns}
         if read.by is not None and read.by != "state":
-            values = strange["pair" if isinstance(read.by, tuple) else types[read.by]]
+            values = strange["pair" if isinstance(read.by, tuple) else read.kind.types[read.by]]
             assert list(store.rows(read, group, values)) == [], read.name
             assert list(store.rows(read, f"{group}-none", values)) == [], read.name
 
@@ -127,15 +193,14 @@ def test_a_scan_is_of_one_group(store, group, other):
         one = {kind: all_of(store, kind, group) for kind in KINDS}
         store.apply([told(1, "Bo", "two", 10, group=other)])
     assert {kind: all_of(store, kind, group) for kind in KINDS} == one
-    assert list(store.rows(ALL["episodes"], f"{group}-none")) == []
+    assert list(store.rows(EPISODES.all, f"{group}-none")) == []
 
 
 def test_a_row_that_is_put_again_keeps_its_place(store, group):
     with store.writing():
         for name in ("Al", "Bo", "Cy"):
             tell(store, name, "one", group=group)
-        before = all_of(store, kinds.EVIDENCE, group)
-        row = (*before[1][:6], "changed", *before[1][7:])
-        change = changes(2, None, {kinds.EVIDENCE: [row]}, group=group)
-        store.apply([replace(change, states=frozenset({kinds.COMMITTED}))])
-    assert all_of(store, kinds.EVIDENCE, group) == [before[0], row, before[2]]
+        before = all_of(store, RECORDS, group)
+        row = before[1]._replace(packed=b"changed")
+        store.apply([changes(2, None, {RECORDS: [row]}, group=group, states=DONE)])
+    assert all_of(store, RECORDS, group) == [before[0], row, before[2]]

@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from kgray.errors import Locked, StaleWriter
-from kgray.kinds import ALL, EVIDENCE, FACTS, KINDS
+from kgray.kinds import FACTS, KINDS
 from kgray.locks import INGEST_LOCK
 from kgray.ports import GroupCounts, slot_of
 from kgray.stores.sqlite.store import SqliteStore
@@ -35,7 +35,7 @@ def test_a_commit_that_breaks_at_its_last_statement_leaves_nothing(store):
         assert everything(store) == before
         store._db._writer.execute("DROP TRIGGER temp.broken")
         store.apply([told(1, "Al", "one", 100)])
-    assert [row[4] for row in all_of(store, FACTS)] == ["Al says one"]
+    assert [row.text for row in all_of(store, FACTS)] == ["Al says one"]
 
 
 def test_a_snapshot_sees_one_moment_while_commits_go_on(store, tmp_path):
@@ -108,7 +108,7 @@ def test_what_a_killed_adoption_left_goes_at_the_next_one(store, tmp_path, monke
     source = small(tmp_path / "source")
     with source.writing():
         tell(source, "Al", "zqlost")
-    lost = [(kind, row) for kind in KINDS for row in source.rows(ALL[kind.name], "g")]
+    lost = [(kind, row) for kind in KINDS for row in source.rows(kind.all, "g")]
     with store.writing(), monkeypatch.context() as killed:
         killed.setattr(SqliteStore, "_undo", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
@@ -116,10 +116,10 @@ def test_what_a_killed_adoption_left_goes_at_the_next_one(store, tmp_path, monke
     assert (store.heads(), store.counts(), store.pending_count()) == ({}, {}, 0)
     with source.writing(), store.writing():
         tell(source, "Bo", "two")
-        every = [(kind, row) for kind in KINDS for row in source.rows(ALL[kind.name], "g")]
+        every = [(kind, row) for kind in KINDS for row in source.rows(kind.all, "g")]
         kept = [(kind, row) for kind, row in every if "zqlost" not in str(row)]
         store.adopt("g", head(source), kept, lambda: None)
         assert store.compact()
-    assert [row[6] for row in all_of(store, EVIDENCE)] == ["Bo says two"]
+    assert [row.text for row in all_of(store, FACTS)] == ["Bo says two"]
     assert b"zqlost" not in b"".join(path.read_bytes() for path in tmp_path.glob("kgray.sqlite3*"))
     source.close()

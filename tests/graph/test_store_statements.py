@@ -1,15 +1,18 @@
-"""What the embedded store's statements cost: look-ups by index."""
+"""The cost of the embedded store's statements: look-ups use indexes, scans read no long column in vain."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 
+import apsw
 import pytest
 
-from kgray.kinds import EVERYWHERE, KINDS, READS
+from kgray.kinds import KINDS, RECORDS, RecordRow
+from kgray.reads import EVERYWHERE, NAME_VECTORS, PACKED, READS, SEARCHED, STATEMENTS
+from kgray.stores.sqlite import schema
 from kgray.stores.sqlite import statements as sql
-from tests.graph.by_hand import small
+from tests.graph.by_hand import append, changes, draft, small
 
 # These walk the groups, never their rows; or what is requested and not carried out.
 OF_ALL_GROUPS = {"GROUPS", "PENDING_GROUPS", "PENDING_COUNT", "COUNT_STATES", "WITHDRAWING"} | {
@@ -66,3 +69,46 @@ def test_every_look_up_goes_by_its_value(store):
 def test_every_kind_and_read_has_its_statements():
     """The record table declares all there is: a kind or a read that is added needs no statement here."""
     assert (set(sql.PUT), set(sql.DROP), set(sql.OF_READ)) == (set(KINDS), set(KINDS), set(READS))
+
+
+class CountedReads(apsw.VFS):
+    """A file system that counts the bytes that are read of each file."""
+
+    def __init__(self) -> None:
+        super().__init__("counted", "")
+        self.count = 0
+
+    def xOpen(self, name, flags):  # noqa: N802 - the name that SQLite gives it
+        system = self
+
+        class CountedFile(apsw.VFSFile):
+            def xRead(self, amount, offset):  # noqa: N802
+                system.count += amount
+                return super().xRead(amount, offset)
+
+        return CountedFile("", name, flags)
+
+
+def test_a_scan_reads_no_pages_of_longer_columns_behind_its_own(store, tmp_path):
+    """An index is loaded without the vectors, and the records of a group without them and the words."""
+    rows, long = 50, bytes(10 * schema.PAGE_BYTES)
+    append(store, draft("a"))
+    records = [RecordRow(n, None, ("0 S",), long, None, long, long, long) for n in range(1, rows + 1)]
+    with store.writing():
+        store.apply([changes(1, 10, {RECORDS: records})])
+    store.compact()
+    system = CountedReads()
+    uri = f"{(tmp_path / schema.FILE).as_uri()}?immutable=1"
+
+    def long_columns(read):
+        """Return how many long columns of each row a scan reads."""
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        connection = apsw.Connection(uri, flags=flags, vfs="counted")
+        before = system.count
+        assert len(connection.execute(sql.OF_READ[read], (1, rows, 0)).fetchall()) == rows
+        connection.close()
+        return round((system.count - before) / rows / len(long))
+
+    scans = (STATEMENTS, PACKED, SEARCHED, NAME_VECTORS, RECORDS.all)
+    assert [long_columns(read) for read in scans] == [0, 1, 2, 3, 4]
+    system.unregister()

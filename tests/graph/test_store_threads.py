@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import kgray
-from kgray.kinds import STATEMENT_SIGNS
 from kgray.ledger import pending
+from kgray.reads import SEARCHED
 from tests.graph.by_hand import append, draft, everything, small, tell, worded
 
 THREADS = 4
@@ -75,7 +75,7 @@ def test_threads_share_a_store(store, group, other):
             elif number == 2:
                 assert len(worded(store, "fact", "says one", group)) == 20
             else:
-                assert len(list(store.rows(STATEMENT_SIGNS, group))) == 20
+                assert len(list(store.rows(SEARCHED, group))) == 20
         return store.pending_count(other)
 
     assert together(work)[0] == times

@@ -1,4 +1,4 @@
-"""Words and sign bits, which every store computes and hands out; when a reader's index of them is stale."""
+"""The columns that an index of a group is loaded from, on every store; when an index is stale."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgray import kinds
+from kgray import kinds, reads
 from kgray.derivation.repair import repaired
-from kgray.errors import StoreError
-from kgray.kinds import ALL, EPISODES, EVIDENCE, FACTS_OF, NAMED, NAMES, STATEMENT_VECTORS
+from kgray.kinds import EPISODES, RECORDS
 from kgray.ports import Patch, Store
+from kgray.record_rows import EntryRecords, UnpackedRecords, name_vectors, search_columns, vector_at
 from kgray.records import GROUP_NAME, Extraction, Operation
-from kgray.rows import folded, sign_bits
+from kgray.rows import sign_bits
 from kgray.words import packed
 from tests.graph.by_hand import (
-    INDEXED,
     WEIGHTS,
     WIDTH,
-    all_of,
     append,
     ask,
-    changes,
     draft,
     ended,
     extracted,
@@ -43,62 +40,55 @@ from tests.graph.engine import Engine
 from tests.graph.histories import Played, Quoting, Refuses, history
 from tests.graph.stores import Stores
 
+# The scans that load an index -> the look-ups that read the rows of new episodes.
+LOADED = {
+    reads.MESSAGES: reads.MESSAGES_AT,
+    reads.SEARCHED: reads.SEARCHED_AT,
+    reads.VECTORS: reads.VECTORS_AT,
+    reads.NAME_VECTORS: reads.NAME_VECTORS_AT,
+}
 
-def test_each_row_has_the_words_of_its_text_and_the_signs_of_its_vector(store, group):
+
+def test_each_record_has_the_words_of_its_texts_and_the_signs_of_its_vectors(store, group):
+    sent = draft("Zoë says tea, tea", kind="message", speaker="Marcus Webb", group=group)
+    append(store, sent)
     with store.writing():
-        tell(store, "Zoë", "tea, tea", kind="message", speaker="Marcus Webb", group=group)
+        store.apply([told(1, "Zoë", "tea, tea", 10, group=group, sent=sent)])
         tell(store, "Bo", "GPT-4", group=group)
-    first, second = all_of(store, EPISODES, group)
-
-    def read(what, *values):
-        return list(store.rows(what, group, values))
-
-    episodes = [
-        (1, first[1], "s", "Marcus Webb", 5, kinds.COMMITTED, packed("Marcus Webb Zoë says tea, tea")),
-        (2, second[1], "s", None, 5, kinds.COMMITTED, packed("Bo says GPT-4")),
-    ]
-    evidence = [(1, 0, "S1", packed("Zoë says tea, tea SAYS")), (2, 0, "S2", packed("Bo says GPT-4 SAYS"))]
-    names = [(1, 0, "E1", "Zoë", packed("Zoë")), (2, 0, "E2", "Bo", packed("Bo"))]
-    signs = [sign_bits(pointing(n)[None]).tobytes() for n in (1, 2)]
-    assert read(kinds.EPISODE_WORDS) == read(kinds.EPISODE_WORDS_AT, 1, 2, 9) == episodes
-    assert read(kinds.EVIDENCE_WORDS) == read(kinds.EVIDENCE_WORDS_IN, 1, 2, 9) == evidence
-    assert read(kinds.NAME_WORDS) == read(kinds.NAME_WORDS_OF, "E1", "E2", "E9") == names
-    of_episodes = [*zip((1, 2), (None, None), signs, strict=True)]
-    assert read(kinds.EPISODE_SIGNS) == read(kinds.EPISODE_SIGNS_AT, 1, 2, 9) == of_episodes
-    of_statements = [*zip(("S1", "S2"), (WEIGHTS, WEIGHTS), signs, strict=True)]
-    assert read(kinds.STATEMENT_SIGNS) == read(kinds.STATEMENT_SIGNS_OF, "S1", "S2") == of_statements
-    owners = [("E1", "Zoë"), ("E2", "Bo")]
-    of_names = [(*owner, found) for owner, found in zip(owners, signs, strict=True)]
-    assert read(kinds.NAME_SIGNS) == read(kinds.NAME_SIGNS_OF, "E1", "E2", "E9") == of_names
-    assert read(kinds.EPISODE_VECTORS_AT, 2, 1) == [(2, None, stored(2)), (1, None, stored(1))]
-    assert read(kinds.NAME_VECTORS_OF, "E2") == [("E2", "Bo", stored(2))]
-    assert read(kinds.STATEMENT_VECTORS_OF, "S1") == [("S1", WEIGHTS, stored(1))]
+    for scan, look_up in LOADED.items():
+        assert list(store.rows(scan, group)) == list(store.rows(look_up, group, [1, 2, 9])), scan.name
+    said = [(row.sequence, row.speaker, row.state) for row in store.rows(reads.MESSAGES, group)]
+    assert said == [(1, "Marcus Webb", kinds.COMMITTED), (2, None, kinds.COMMITTED)]
+    texts = {1: ("Zoë", "Zoë says tea, tea"), 2: ("Bo", "Bo says GPT-4")}
+    for n, search in store.rows(reads.SEARCHED, group):
+        columns, (name, text) = search_columns(search), texts[n]
+        signs = sign_bits(pointing(n)[None]).tobytes()
+        assert columns.evidence == [[0, f"S{n}", packed(f"{text} SAYS")]]
+        assert columns.names == [[n, 0, f"E{n}", name, packed(name), signs]]
+        assert columns.statements == [[f"S{n}", WEIGHTS, signs]]
+        assert columns.episode == [packed(text), None, signs]
+    for n, row in enumerate(store.rows(reads.VECTORS, group), 1):
+        assert [vector_at(row.vectors, at, WIDTH) for at in range(3)] == [stored(n), stored(n), b""]
+    names = [one[:4] for row in store.rows(reads.NAME_VECTORS, group) for one in name_vectors(row.names)]
+    assert names == [("E1", "Zoë", 1, 0), ("E2", "Bo", 2, 0)]
 
 
-def test_what_is_not_committed_has_no_words(store, group):
-    """Its row is there: a reader that knows its sequence reads it again once it is committed."""
-    sent = draft("bees", group=group)
-    append(store, sent, draft("wasps", group=group))
+def test_what_is_not_committed_is_in_no_index(store, group):
+    """Its message can be read: a reader that knows the sequence reads it again after the commit."""
+    append(store, draft("bees", group=group), draft("wasps", group=group))
     with store.writing():
         store.apply([failed(1, 9, group=group)])
-    found = [row[5:] for row in store.rows(kinds.EPISODE_WORDS, group)]
-    assert found == [(kinds.FAILED, b""), (kinds.ACCEPTED, b"")]
+    assert [row.state for row in store.rows(reads.MESSAGES, group)] == [kinds.FAILED, kinds.ACCEPTED]
+    assert list(store.rows(reads.SEARCHED, group)) == []
 
 
 def test_a_long_text_has_all_its_words(store, group):
     long = " ".join(f"w{n}" for n in range(30_000))
     with store.writing():
         tell(store, "Al", long, group=group)
-    (row,) = store.rows(kinds.EVIDENCE_WORDS, group)
-    assert row[-1] == packed(f"Al says {long} SAYS")
-
-
-def test_a_vector_of_another_width_is_refused_and_nothing_is_changed(store, group):
-    (sequence,) = append(store, draft("a", group=group))
-    wide = {STATEMENT_VECTORS: [("S1", None, stored(1, width=WIDTH + 1))]}
-    with store.writing(), pytest.raises(StoreError, match=f"{WIDTH + 1} numbers in a store of {WIDTH}"):
-        store.apply([changes(sequence, 9, wide, group=group)])
-    assert (all_of(store, STATEMENT_VECTORS, group), head(store, group).last_recorded) == ([], 0)
+    (row,) = store.rows(reads.SEARCHED, group)
+    ((_, _, words),) = search_columns(row.search).evidence
+    assert words == packed(f"Al says {long} SAYS")
 
 
 HOSTILE = st.one_of(
@@ -131,17 +121,15 @@ def test_nothing_crosses_a_group_and_no_text_is_an_error(stores):
                     tell(store, text or "Al", f"secret {text}", group=name)
         for name in (*names, nobody):
             last = len(texts) if name in names else 0
-            for read in INDEXED:
-                if read.by is None:
-                    assert len(list(store.rows(read, name))) == last
+            for read in LOADED:
+                assert len(list(store.rows(read, name))) == last
             assert worded(store, "fact", "secret", name) == [(n, 0) for n in range(1, last + 1)]
             for asked in (query, "secret", name, *texts):
                 if asked == "\ud800":
                     continue  # it cannot be stored, so no store is asked for it: `ledger.find`
-                for read in (kinds.TAKEN_IDS, kinds.TAKEN_CLIENT_IDS, FACTS_OF, kinds.NAME_WORDS_OF):
+                for read in (reads.TAKEN_IDS, reads.TAKEN_CLIENT_IDS, reads.FACTS_OF, reads.MENTIONS_OF):
                     # A hostile name may be an id by chance ("F1"): what it finds is then this group's row.
                     assert len(list(store.rows(read, name, [asked]))) <= bool(last)
-                assert len(list(store.rows(NAMED, name, [folded(asked)]))) <= last
         assert sorted(stores.mine(store.heads())) == sorted(names)
 
     tried()
@@ -180,17 +168,12 @@ def retracts(store, group):
 
 
 def shows_otherwise(store, group):
-    shown = Patch(kind=EVIDENCE, columns=("shown",), rows=((1, 0, "S2"),))
-    puts = {kinds.SHOWN_ENTITIES: [("E1", "E2")], kinds.BIRTHS: [("E9", 1, 5)]}
-    moved(store, group, patches=(shown,), puts=puts)
-
-
-def applies_again(store, group):
-    store.apply([told(1, "Al", "one", 10, group=group)])
+    puts = {kinds.SHOWN_ENTITIES: [("E1", "E2")], kinds.SHOWN_EVIDENCE: [(1, 0, "S1", "S2")]}
+    moved(store, group, puts=puts)
 
 
 def drops(store, group):
-    moved(store, group, drops=rows_of(store, [1], group=group), erases=True)
+    moved(store, group, drops=rows_of(store, [1], group=group), erases=True, unsettles=True)
 
 
 def clears(store, group):
@@ -198,31 +181,20 @@ def clears(store, group):
 
 
 def replaces_words(store, group):
-    (first, _) = all_of(store, EVIDENCE, group)
-    moved(store, group, puts={EVIDENCE: [(*first[:6], "other words", *first[7:])]})
-
-
-def replaces_an_ended_episode(store, group):
-    row = all_of(store, EPISODES, group)[0]
-    undone = {EPISODES: [(*row[:10], kinds.FAILED, *row[11:])]}
-    store.apply([changes(1, None, undone, group=group, states=frozenset({kinds.COMMITTED}))])
-
-
-def embeds_later(store, group):
-    moved(store, group, puts={STATEMENT_VECTORS: [("S1", WEIGHTS, stored(5))]})
+    (row,) = told(1, "Al", "other words", 10, group=group).puts[RECORDS]
+    moved(store, group, puts={RECORDS: [row]}, unsettles=True)
 
 
 def commits_another_vector(store, group):
-    """Of a statement whose evidence was retracted: it is new to the graph, and its vector is there."""
+    """Commit a vector of a statement that has one: all evidence of the statement was retracted."""
     (sequence,) = append(store, draft("more", group=group))
     commit = told(sequence, "Cy", "three", head(store, group).last_recorded + 10, group=group)
-    store.apply([replace(commit, puts={**commit.puts, STATEMENT_VECTORS: [("S1", WEIGHTS, stored(5))]})])
+    store.apply([replace(commit, unsettles=True)])
 
 
-def commits_a_name_of_before(store, group):
-    (sequence,) = append(store, draft("more", group=group))
-    commit = told(sequence, "Cy", "three", head(store, group).last_recorded + 10, group=group)
-    store.apply([replace(commit, puts={**commit.puts, NAMES: [("E1", "Albert", "albert", 1, 7)]})])
+def applies_again(store, group):
+    """Send a change that was applied before."""
+    store.apply([replace(told(1, "Al", "one", 10, group=group), unsettles=True)])
 
 
 @pytest.mark.parametrize(
@@ -230,11 +202,11 @@ def commits_a_name_of_before(store, group):
     [
         *((f, False) for f in (accepts, commits, extracts_and_fails)),
         *((f, False) for f in (retracts, shows_otherwise, applies_again)),
-        *((f, True) for f in (drops, clears, replaces_words, replaces_an_ended_episode, embeds_later)),
-        *((f, True) for f in (commits_another_vector, commits_a_name_of_before)),
+        *((f, True) for f in (drops, clears, replaces_words, commits_another_vector)),
     ],
 )
 def test_removals_count_what_an_index_cannot_follow(store, group, other, happens, counted):
+    """Whoever makes a change says so (`RowChanges.unsettles`): the store counts what it applies."""
     with store.writing():
         for name, value in (("Al", "one"), ("Bo", "two")):
             tell(store, name, value, group=group)
@@ -242,7 +214,7 @@ def test_removals_count_what_an_index_cannot_follow(store, group, other, happens
         before = [head(store, each).removals for each in (group, other)]
         happens(store, group)
         after = [head(store, each).removals for each in (group, other)]
-    assert (after[0] > before[0], after[1]) == (counted, before[1])
+    assert after == [before[0] + counted, before[1]]
     assert {name: found.removals for name, found in store.heads().items() if name in (group, other)} == {
         name: count for name, count in zip((group, other), after, strict=True) if head(store, name).named
     }
@@ -259,8 +231,14 @@ def test_a_group_that_is_removed_and_comes_back_counts_on(store, group):
 def test_a_repair_that_sets_evidence_aside_is_counted(store, group):
     with store.writing():
         tell(store, "Al", "one", group=group)
-        moved(store, group, drops={kinds.MENTIONS: [(1, 0)]})
+        records = UnpackedRecords()
+        records.take(store.rows(reads.PACKED, group), {})
+        unmentioned = EntryRecords(
+            sequence=1, recorded_at=10, evidence=records.evidence, births=records.births, text="Al says one"
+        )
+        moved(store, group, puts={RECORDS: [unmentioned.row()]})
     before = head(store, group).removals
+    assert worded(store, "fact", "one", group) == [(1, 0)]
     assert "set aside evidence 1.0" in repaired(store, group)[0]
     assert (worded(store, "fact", "one", group), head(store, group).removals) == ([], before + 1)
 
@@ -299,32 +277,18 @@ class Index:
         self._removals = removals
 
     def _add(self) -> None:
-        known = max((row[0] for row in self.rows[kinds.EPISODE_WORDS.name]), default=0)
-        heads = self._read(kinds.EPISODE_HEADS)
-        new = [row[0] for row in heads if row[0] > known and row[5] == kinds.COMMITTED]
-        entities = {row[3] for row in self._read(kinds.MENTIONS_IN, new)}
-        said = {row[2] for row in self._read(kinds.EVIDENCE_WORDS_IN, new)}
-        for scan, read, values in (
-            (kinds.EPISODE_WORDS, kinds.EPISODE_WORDS_AT, new),
-            (kinds.EVIDENCE_WORDS, kinds.EVIDENCE_WORDS_IN, new),
-            (kinds.NAME_WORDS, kinds.NAME_WORDS_OF, sorted(entities)),
-            (kinds.EPISODE_SIGNS, kinds.EPISODE_SIGNS_AT, new),
-            (kinds.STATEMENT_SIGNS, kinds.STATEMENT_SIGNS_OF, sorted(said)),
-            (kinds.NAME_SIGNS, kinds.NAME_SIGNS_OF, sorted(entities)),
-            (ALL["statement_vectors"], kinds.STATEMENT_VECTORS_OF, sorted(said)),
-        ):
-            self.rows[scan.name] |= set(self._read(read, values))
-
-    def _read(self, read: kinds.Read, values: Any = ()) -> list[kinds.Row]:
-        return list(self._store.rows(read, self._group, values))
+        known = max((row.sequence for row in self.rows[reads.MESSAGES.name]), default=0)
+        heads = self._store.rows(reads.EPISODE_HEADS, self._group)
+        new = [row.sequence for row in heads if row.sequence > known and row.state == kinds.COMMITTED]
+        for scan, look_up in LOADED.items():
+            self.rows[scan.name] |= set(self._store.rows(look_up, self._group, new))
 
 
 def whole(store: Store, group: str) -> Mapping[str, Any]:
     """Return the rows of an index that is built anew: committed episodes alone."""
-    reads = [read for read in INDEXED if read.by is None] + [ALL["statement_vectors"]]
-    found = {read.name: set(store.rows(read, group)) for read in reads}
-    episodes = found[kinds.EPISODE_WORDS.name]
-    found[kinds.EPISODE_WORDS.name] = {row for row in episodes if row[5] == kinds.COMMITTED}
+    found = {read.name: set(store.rows(read, group)) for read in LOADED}
+    messages = found[reads.MESSAGES.name]
+    found[reads.MESSAGES.name] = {row for row in messages if row.state == kinds.COMMITTED}
     return found
 
 

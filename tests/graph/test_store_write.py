@@ -5,12 +5,11 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgray import kinds, rows
+from kgray import kinds
 from kgray.errors import Locked, Outrun, StaleWriter, StoreError
 from kgray.kinds import EPISODES
 from kgray.ledger import pending, pending_groups
@@ -97,14 +96,15 @@ def test_a_batch_of_several_groups_is_what_its_writes_are_one_by_one(
         store.apply(writes)
         (declined_row,) = all_of(store, kinds.OPERATIONS, group)
         assert declined_row == (3, "merge", "{}", kinds.REFUSED, 25, '{"error":"no such entity"}')
-        assert [row[16] for row in all_of(store, EPISODES, other)] == [None, "no"]
+        assert [row.failure_message for row in all_of(store, EPISODES, other)] == [None, "no"]
         assert mine(store.counts()) == {
             group: GroupCounts(extracted=1, committed=2, entities=2, facts=2, calls=3),
             other: GroupCounts(committed=1, failed=1, entities=1, facts=1, calls=1),
         }
         assert mine(pending_groups(store)) == {group: True}
         assert [head(store, each).last_recorded for each in (group, other)] == [25, 30]
-        assert [row[0] for row in all_of(store, kinds.ANSWERS, group)] == ["ahead", "k"]
+        answers = [row[:2] for row in all_of(store, kinds.ANSWERS, group)]
+        assert answers == [(1, "k"), (2, "k"), (4, "ahead")]
     with_two_groups(reference, group, other)
     with reference.writing():
         for change in writes:
@@ -227,7 +227,8 @@ def test_an_appending_transaction_of_another_process_outruns_a_commit(store, sto
         with pytest.raises(Outrun):
             store.apply([told(2, "Bo", "two", 40, group=group)])
         store.apply([told(2, "Bo", "two", head(store, group).last_recorded + 1, group=group)])
-    assert [row[13:15] for row in all_of(store, EPISODES, group)] == [(10, 50), (51, None)]
+    ended = [(row.ended_at, row.retired_at) for row in all_of(store, EPISODES, group)]
+    assert ended == [(10, 50), (51, None)]
 
 
 def test_later_changes_of_a_batch_see_the_earlier_ones(store, group):
@@ -236,30 +237,35 @@ def test_later_changes_of_a_batch_see_the_earlier_ones(store, group):
     asked = Operation(group=group, kind="remove", episodes=("x",))
     asked = replace(asked, sequence=ask(store, asked))
     first, second = told(1, "Al", "one", 10, group=group), told(2, "Bo", "two", 20, group=group)
-    (fact,) = first.puts[kinds.FACTS]
+    (fact,), (record,) = first.puts[kinds.FACTS], first.puts[kinds.RECORDS]
     renewed = {
-        kinds.FACTS: [(*fact[:11], 7, 30, *fact[13:])],
-        kinds.ENTITIES: [("E1", "Albert", ("Al",), (), 1, 0, "")],
-        kinds.STATEMENT_VECTORS: [("S1", None, rows.vector_bytes(np.full(64, 0.125, np.float32)))],
+        kinds.FACTS: [fact._replace(invalid_at=7, expired_at=30), *second.puts[kinds.FACTS]],
+        kinds.ENTITIES: [("E1", "Albert", ("Al",), (), 1, 0, ""), *second.puts[kinds.ENTITIES]],
+        kinds.RECORDS: [record._replace(vectors=b"other"), *second.puts[kinds.RECORDS]],
+        kinds.SHOWN_EVIDENCE: [(1, 0, "S1", "S2"), (2, 0, "S2", "S3")],
     }
-    third = replace(second, puts={**second.puts, **renewed})
     done = ended(
         asked, 40, result={"episodes": 1}, patches=(
-            Patch(kind=kinds.EVIDENCE, columns=("shown",), rows=((2, 0, "S1"),)),
+            Patch(kind=kinds.SHOWN_EVIDENCE, columns=("shown",), rows=((2, 0, "S1"),)),
+            Patch(kind=kinds.RECORDS, columns=("timed",), rows=((1, 40),)),
         ),
-        drops={kinds.MENTIONS: [(1, 0)], kinds.NAMES: [("E1", "Al")], EPISODES: [(1,)]},
+        drops={
+            kinds.MENTIONS: [("E1", 1)], kinds.RECORDS: [(2,)], kinds.SHOWN_EVIDENCE: [(1, 0)],
+            EPISODES: [(1,)],
+        },
     )  # fmt: skip
     with store.writing():
+        third = replace(second, puts={**second.puts, **renewed})
         store.apply([extracted(1, READ, group=group), first, third, done])
-    assert [row[0] for row in all_of(store, EPISODES, group)] == [2]
-    assert [row[-1] for row in all_of(store, kinds.EVIDENCE, group)] == ["S1", "S1"]
+    assert [row.sequence for row in all_of(store, EPISODES, group)] == [2]
+    assert all_of(store, kinds.SHOWN_EVIDENCE, group) == [(2, 0, "S2", "S1")]
     assert all_of(store, kinds.MENTIONS, group) == second.puts[kinds.MENTIONS]
-    assert all_of(store, kinds.NAMES, group) == second.puts[kinds.NAMES]
+    assert all_of(store, kinds.RECORDS, group) == [record._replace(vectors=b"other", timed=40)]
     assert all_of(store, kinds.FACTS, group) == renewed[kinds.FACTS]
     assert all_of(store, kinds.ENTITIES, group) == renewed[kinds.ENTITIES]
-    assert worded(store, "episode", "says", group) == [2]
-    assert worded(store, "entity", "al bo", group) == ["E2"]
-    assert all_of(store, kinds.OPERATIONS, group)[0][5] == '{"episodes":1}'
+    assert worded(store, "episode", "says", group) == [1]
+    assert worded(store, "entity", "al bo", group) == ["E1"]
+    assert all_of(store, kinds.OPERATIONS, group)[0].result == '{"episodes":1}'
 
 
 def test_appenders_and_the_writer_share_one_order(store, stores, group, other, mine):

@@ -32,15 +32,13 @@ def test_recorded_ids_show_as_what_derivation_says_and_moves_replace(store):
     with store.writing():
         tell(store, "Al", "one")
         tell(store, "Bo", "two")
-        facts = {row[0]: row for row in all_of(store, kinds.FACTS)}
-        evidence = all_of(store, kinds.EVIDENCE)
-        names = {(row[0], row[1]): row for row in all_of(store, kinds.NAMES)}
+        facts = {row.id: row for row in all_of(store, kinds.FACTS)}
         carried_out(store, 50, {
             kinds.ENTITIES: [("E1", "Al", ("Bo",), (), 1, 0, "Al is there.")],
             kinds.SHOWN_ENTITIES: [("E2", "E1")],
-            kinds.FACTS: [("F2", "S1", "E1", *facts["F2"][3:])],
-            kinds.EVIDENCE: [(*evidence[1][:-1], "S1")],
-        }, {kinds.ENTITIES: [("E2",)], kinds.SHOWN_ENTITIES: [("E2", "E2")]})  # fmt: skip
+            kinds.FACTS: [facts["F2"]._replace(statement="S1", source="E1")],
+            kinds.SHOWN_EVIDENCE: [(2, 0, "S2", "S1")],
+        }, {kinds.ENTITIES: [("E2",)]})  # fmt: skip
     assert [entity.id for entity in view.entities(["E2", "E1"])] == ["E1"]
     assert [fact.id for fact in view.facts_of(["S2"], None)] == ["F1", "F2"]
     assert [fact.id for fact in view.facts_of(["S2", "S1"], 4)] == []
@@ -50,8 +48,8 @@ def test_recorded_ids_show_as_what_derivation_says_and_moves_replace(store):
     with store.writing():
         carried_out(store, 60, {
             kinds.ENTITIES: [("E1", "Al", (), (), 1, 0, ""), ("new", "Bo", (), (), 2, 0, "")],
-            kinds.SHOWN_ENTITIES: [("E1", "new"), ("E2", "new")],
-            kinds.FACTS: [("F2", "S1", "new", *facts["F2"][3:])],
+            kinds.SHOWN_ENTITIES: [("E1", "E1"), ("E1", "new"), ("E2", "new")],
+            kinds.FACTS: [facts["F2"]._replace(statement="S1", source="new")],
         }, {kinds.SHOWN_ENTITIES: [("E2", "E1")]})  # fmt: skip
     assert [entity.id for entity in view.entities(["E1"])] == ["E1", "new"]
     assert [entity.id for entity in view.entities(["new", "E2"])] == ["new"]
@@ -59,7 +57,6 @@ def test_recorded_ids_show_as_what_derivation_says_and_moves_replace(store):
     assert [fact.id for fact in view.facts(["F2", "none", "F1", "F2"])] == ["F2", "F1"]
     assert [entity.id for entity in view.entities_named("Bo")] == ["new"]
     assert [entity.id for entity in view.entities_named("AL")] == ["E1"]
-    assert names == {(row[0], row[1]): row for row in all_of(store, kinds.NAMES)}
 
 
 def test_only_what_is_committed_and_live_is_shown(store):
@@ -67,7 +64,7 @@ def test_only_what_is_committed_and_live_is_shown(store):
         tell(store, "Al", "one", client_id="c")
         append(store, draft("pending"))
     view = StoredView(store, "g")
-    ids = {row[0]: row[1] for row in all_of(store, kinds.EPISODES)}
+    ids = {row.sequence: row.id for row in all_of(store, kinds.EPISODES)}
     assert [row.sequence for row in view.episodes([2, 1, 1])] == [1]
     assert view.supporters([ids[1], "none"]) == {ids[1]: "c"}
     assert (view.entities([]), view.facts([]), view.facts_of([], None), view.supporters([])) == (

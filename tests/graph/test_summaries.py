@@ -34,13 +34,13 @@ def likes(name: str, **more: Any) -> dict[str, Any]:
 
 def stored(engine: Engine) -> dict[str, str]:
     """Return name -> summary, of all stored entities."""
-    rows = engine.store.rows(kinds.ALL["entities"], engine.named())
-    return {row[1]: row[-1] for row in rows}
+    rows = engine.store.rows(kinds.ENTITIES.all, engine.named())
+    return {row.name: row.summary for row in rows}
 
 
 def ids(engine: Engine) -> dict[str, str]:
     """Return name -> id of the stored entities."""
-    return {row[1]: row[0] for row in engine.store.rows(kinds.ALL["entities"], engine.named())}
+    return {row.name: row.id for row in engine.store.rows(kinds.ENTITIES.all, engine.named())}
 
 
 @pytest.fixture(params=KINDS)
@@ -159,7 +159,7 @@ def test_an_entity_is_written_again_only_where_its_text_changes(tmp_path: Path) 
     apply = engine.store.apply
 
     def noting(changes: Any) -> Any:
-        written.extend({row[1]: row[-1] for row in one.puts.get(kinds.ENTITIES, ())} for one in changes)
+        written.extend({row.name: row.summary for row in one.puts.get(kinds.ENTITIES, ())} for one in changes)
         return apply(changes)
 
     engine.store.apply = noting  # type: ignore[method-assign]

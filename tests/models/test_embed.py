@@ -20,9 +20,9 @@ import pytest
 import kgray
 from bench import random_models
 from kgray.errors import InputError, SettingsError, StoreError
-from kgray.kinds import ALL
 from kgray.ports import SparseEmbedder
 from kgray.rows import as_weights
+from tests.graph.kept_vectors import episode_vectors, statement_vectors
 
 TOKENS = 256  # of a pass on a processor, as `kgray.backends.bge` has it
 
@@ -211,9 +211,8 @@ env = { OMP_NUM_THREADS = "1" }
 
 
 def kept(memory: Any) -> list[list[Any]]:
-    """Return the rows of vectors and weights."""
-    kinds = ("episode_vectors", "statement_vectors")
-    return [sorted(memory.store.rows(ALL[kind], "g")) for kind in kinds]
+    """Return the vectors and weights of episodes and of statements."""
+    return [kept_of(memory.store, "g") for kept_of in (episode_vectors, statement_vectors)]
 
 
 def test_a_search_asks_the_workers_that_are_up_and_finds_what_this_process_finds(folders, tmp_path):

@@ -35,7 +35,7 @@ def filled(folder: Path) -> None:
 
 
 def found(memory: Any) -> dict[str, list[Any]]:
-    return {group: list(memory.store.rows(kinds.ALL["communities"], group)) for group in GROUPS}
+    return {group: list(memory.store.rows(kinds.COMMUNITIES.all, group)) for group in GROUPS}
 
 
 def test_a_task_a_group_finds_what_is_found_here(tmp_path: Path, monkeypatch: Any, ray_session: Any) -> None:

@@ -41,7 +41,9 @@ def kept(memory: Any) -> Rows:
     """Return the communities of each run that is kept, as a reader sees them, also while one is published."""
 
     def read(group: str) -> list[list[Any]]:
-        return [list(memory.store.rows(kinds.ALL[name], group)) for name in ("community_runs", "communities")]
+        return [
+            list(memory.store.rows(kind.all, group)) for kind in (kinds.COMMUNITY_RUNS, kinds.COMMUNITIES)
+        ]
 
     found: Rows = {}
     for group in GROUPS:

@@ -1,4 +1,4 @@
-"""A server on loopback that speaks what reading needs of S3's protocol: HEAD, GET of a range, and lists."""
+"""A server on loopback that speaks a part of S3's protocol: HEAD, GET of a range, lists, PUT in parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ CHANGED = 1_780_000_000  # the time of change of every object, in seconds
 class Bucket(ThreadingHTTPServer):
     """Objects by "bucket/key", and what was asked of them.
 
-    broken   after so many more bytes every request is answered 503; None = never
+    parts    of objects that are being written, by the number of the part: no object before they are joined
+    broken   after so many bytes that were sent or taken every request is answered 503; None = never
     """
 
     daemon_threads = True
@@ -24,6 +25,7 @@ class Bucket(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Asked)
         self.objects: dict[str, bytes] = {}
+        self.parts: dict[str, dict[int, bytes]] = {}
         self.sent = 0
         self.broken: int | None = None
 
@@ -40,13 +42,50 @@ class _Asked(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.do_GET()
 
-    def do_GET(self) -> None:
+    def asked(self) -> tuple[str, dict[str, list[str]]]:
+        """Return "bucket/key", and the parameters."""
         parts = urlsplit(self.path)
-        path, asked = unquote(parts.path).strip("/"), parse_qs(parts.query, keep_blank_values=True)
-        body = self.server.objects.get(path)
-        if self.server.broken is not None and self.server.sent >= self.server.broken:
+        return unquote(parts.path).strip("/"), parse_qs(parts.query, keep_blank_values=True)
+
+    def is_broken(self) -> bool:
+        """Whether the request was answered with an outage."""
+        broken = self.server.broken is not None and self.server.sent >= self.server.broken
+        if broken:
             self.answer(503, b"<Error><Code>SlowDown</Code></Error>")
-        elif "list-type" in asked:
+        return broken
+
+    def do_PUT(self) -> None:
+        path, asked = self.asked()
+        body = self.content()
+        self.server.sent += len(body)
+        if self.is_broken():
+            return
+        self.server.parts[path][int(asked["partNumber"][0])] = body
+        self.answer(200, b"")
+
+    def do_POST(self) -> None:
+        path, asked = self.asked()
+        self.content()
+        if self.is_broken():
+            return
+        if "uploads" in asked:
+            self.server.parts[path] = {}
+            self.answer(200, _xml("InitiateMultipartUploadResult", "<UploadId>u</UploadId>"))
+        else:
+            parts = self.server.parts.pop(path)
+            self.server.objects[path] = b"".join(parts[number] for number in sorted(parts))
+            self.answer(200, _xml("CompleteMultipartUploadResult", "<ETag>e</ETag>"))
+
+    def content(self) -> bytes:
+        """Return what was sent; the client must have AWS_REQUEST_CHECKSUM_CALCULATION=when_required."""
+        return self.rfile.read(int(self.headers["Content-Length"]))
+
+    def do_GET(self) -> None:
+        path, asked = self.asked()
+        body = self.server.objects.get(path)
+        if self.is_broken():
+            return
+        if "list-type" in asked:
             self.answer(200, self.listed(path, asked.get("prefix", [""])[0]))
         elif body is None:
             self.answer(404, b"")
@@ -82,6 +121,10 @@ class _Asked(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
+
+
+def _xml(name: str, content: str) -> bytes:
+    return f"<{name}>{content}</{name}>".encode()
 
 
 @contextmanager

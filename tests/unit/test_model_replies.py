@@ -42,9 +42,7 @@ def read(text: str, *facts: dict, entities=("Leo", "Nordwind"), speaker="Marta R
 
 def ends(extraction: Extraction) -> list[tuple[str, str]]:
     names = [entity.name for entity in extraction.entities]
-    return [
-        (names[f.source], f.value.shown() if f.value else names[f.target or 0]) for f in extraction.facts
-    ]
+    return [(names[f.source], f.value.shown() if f.value else names[f.target or 0]) for f in extraction.facts]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kgray.graph import Entity, Fact
 from kgray.kinds import COMMITTED
 from kgray.ports import Embedding
+from kgray.reads import MessageRow
 from kgray.records import Episode
 from kgray.search.index import SESSION_GAP, GroupIndex
 from kgray.search.query import Weights
@@ -34,12 +35,13 @@ def index_of(*texts, times=None, speakers=None, vectors=None, sources=None):
     count = len(texts)
     times = times or [NOW + n * 60_000_000 for n in range(count)]
     told = zip(sources or ["s"] * count, speakers or [None] * count, times, texts, strict=True)
-    rows = [(n, f"e{n}", s, who, at, COMMITTED, packed(text)) for n, (s, who, at, text) in enumerate(told, 1)]
-    found.messages.add(rows)
+    rows = [MessageRow(n, s, who, at, COMMITTED) for n, (s, who, at, _) in enumerate(told, 1)]
+    found.messages.add(rows, list(map(packed, texts)))
     if vectors is not None:
         names = list(range(1, count + 1))
         stored = [np.asarray(v, np.float32).tobytes() for v in vectors]
-        found.messages.vectors.add(names, stored, found.messages.numbers, signs=False)
+        places = [(n, 0) for n in names]
+        found.messages.vectors.add(names, stored, found.messages.numbers, places, signs=False)
     return found
 
 
@@ -171,10 +173,11 @@ def test_three_messages_are_found_by_meaning_and_nonsense_finds_nothing():
     wide = np.zeros((3, 1024), np.float32)
     wide[[0, 1, 2], [0, 1, 2]] = 1.0
     index = GroupIndex("g", 1024, 0)
-    told = [(n, f"e{n}", "s", None, NOW + n, COMMITTED, packed("tea")) for n in (1, 2, 3)]
-    index.messages.add(told)
+    told = [MessageRow(n, "s", None, NOW + n, COMMITTED) for n in (1, 2, 3)]
+    index.messages.add(told, [packed("tea")] * 3)
     numbers = index.messages.numbers
-    index.messages.vectors.add([1, 2, 3], [row.tobytes() for row in wide], numbers, signs=False)
+    places = [(n, 0) for n in (1, 2, 3)]
+    index.messages.vectors.add([1, 2, 3], [row.tobytes() for row in wide], numbers, places, signs=False)
     weights = Weights(neighbours=(), session=0.0)
     near, far = np.zeros(1024, np.float32), np.zeros(1024, np.float32)
     near[[1, 9]], far[9] = 0.7071, 1.0

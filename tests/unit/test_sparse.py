@@ -49,7 +49,9 @@ def test_a_row_scores_what_it_shares_of_the_questions_own_weight_above_what_all_
     rows = [weighed(a=0.5, b=0.25), weighed(a=0.25), weighed(b=0.0625, z=3.0), weighed(z=3.0), b""]
     vectors, numbers = index.messages.vectors, index.messages.numbers
     for n, row in enumerate(rows, 1):  # one by one, as commits bring them
-        vectors.add([n], [np.eye(4, dtype=np.float32)[0].tobytes()], numbers, signs=False, weights=[row])
+        vectors.add(
+            [n], [np.eye(4, dtype=np.float32)[0].tobytes()], numbers, [(n, 0)], signs=False, weights=[row]
+        )
     topic = Embedding(np.eye(4, dtype=np.float32)[1], weighed(a=0.5, b=0.25))
 
     question = read("what?", speakers=Speakers(), now=NOW)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
 import neo4j
-from neo4j import ManagedTransaction, Query, Session
+from neo4j import ManagedTransaction, Query, Session, Transaction
 from neo4j import exceptions as driver
 
 from kgray.errors import KgrayError, NoSpace, SettingsError, Unavailable, Unwritable
@@ -21,12 +22,14 @@ from kgray.settings.checks import NEO4J_SCHEMES
 
 Fetched = list[Any]  # a row of an answer, in the order of its RETURN
 Values = dict[str, Any]  # one row of an UNWIND, or the properties of a node
-Running = ManagedTransaction | Session
+Running = ManagedTransaction | Session | Transaction
 
 PATIENCE_S = 30.0  # for a server that restarts (16 s after a kill), or for another's lock
 _CONNECT_S = 5.0
 _READ_S = 120.0  # for one statement; then the server ends it
 _WRITE_S = 300.0
+_HOLD_S = 240.0  # of locks: a write that waits for them must not be ended before
+_LOCK_S = 5.0  # for a lock of `Connection.locking`
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
 MAX_ROWS = 1_000  # an UNWIND: with vectors of 1,024 numbers 9 MB
 # The server plans a statement anew whenever its counts have changed, and PUT_PLAIN takes it 0.4 to 1.5 s:
@@ -111,6 +114,39 @@ class Connection:
                 return session.execute_write(neo4j.unit_of_work(timeout=_WRITE_S)(work))
 
         return self._patiently(write, self._patience_s if patient else 0.0)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Running]:
+        """Open a transaction for the locks that it takes, and roll it back at the end. Raises Unavailable."""
+        try:
+            with (
+                self._driver.session(database=self._database) as session,
+                session.begin_transaction(timeout=_HOLD_S) as running,
+            ):
+                yield running
+        except (driver.DriverError, driver.Neo4jError) as error:
+            raise error_of(error, self.where) from None
+
+    @contextmanager
+    def locking(self, statement: str, **values: Any) -> Iterator[bool]:  # noqa: ANN401 - as rows
+        """Hold the locks that a statement takes, in a transaction that changes nothing.
+
+        Yields False where another process holds them. The server frees them when a process dies.
+        """
+        with self._driver.session(database=self._database) as session:
+            try:  # it waits for locks without end, but for this limit of a transaction's time
+                with session.begin_transaction(timeout=_LOCK_S) as probing:
+                    self.run(probing, statement, **values)
+                    probing.rollback()
+            except (driver.DriverError, driver.Neo4jError) as error:
+                if "TransactionTimedOut" not in str(getattr(error, "code", "")):
+                    raise error_of(error, self.where) from None
+                yield False
+                return
+            with session.begin_transaction() as holding:
+                self.run(holding, statement, **values)
+                yield True
+                holding.rollback()
 
     def _patiently(self, attempt: Callable[[], T], patience_s: float | None = None) -> T:
         patience_s = self._patience_s if patience_s is None else patience_s

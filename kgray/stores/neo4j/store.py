@@ -15,8 +15,9 @@ from kgray import locks
 from kgray import rows as packing
 from kgray.errors import KgrayError, Outrun, StoreError
 from kgray.graph import Fact
-from kgray.kinds import ALL, COMMITTED, EPISODES, EPISODES_AT, Kind, Read, Row
+from kgray.kinds import COMMUNITY_RUNS, FactRow, Kind, R, Read, Row
 from kgray.ports import Appending, GroupCounts, GroupHead, RowChanges, Store, T
+from kgray.reads import EPISODES_AT
 from kgray.records import Episode
 from kgray.stores import alike
 from kgray.stores.alike import EVERY_SEQUENCE, FoldedBatch, portions
@@ -25,14 +26,14 @@ from kgray.stores.neo4j import groups as grouped
 from kgray.stores.neo4j import statements_by_hand as cypher
 from kgray.stores.neo4j.connection import PATIENCE_S, Connection, Running
 from kgray.stores.neo4j.mapping import group_key, named_group
-from kgray.stores.neo4j.row_writer import STATE, BatchWriter
+from kgray.stores.neo4j.row_writer import BatchWriter
 from kgray.stores.neo4j.statements import storable
 from kgray.stores.slots import Hold
 from kgray.times import SECOND, Instant
 
 _Work = Callable[[BatchWriter], None]
 _NO_LIMIT = (1 << 31) - 1
-_RUNS = ALL["community_runs"]
+_RUNS = COMMUNITY_RUNS.all
 _PORTION_ROWS = 500  # of a transaction that copies
 # How long an append may take from its look at the clock to its commit to be found by `newly_pending`.
 _LATE: Instant = 5 * SECOND
@@ -44,8 +45,8 @@ def open_neo4j(
     user: str,
     password: str,
     database: str | None = None,
-    embedder: str,
-    dimensions: int,
+    embedder: str = "",
+    dimensions: int = 0,
     folder: Path | None = None,
     create: bool = True,
     patience_s: float = PATIENCE_S,
@@ -53,18 +54,20 @@ def open_neo4j(
     """Open the store in a database; create it where there is none.
 
     uri         bolt://, neo4j:// or their TLS forms (+s, +ssc); database: None = the user's own
-    dimensions  numbers a vector; 0 = as many as the store's have, which must be there
+    embedder    identity of the embedder of a new store; one that exists keeps its own
+    dimensions  numbers a vector of a new store
     folder      the data folder, whose ingest lock is held while writing; None: the lease alone
-    create      False: a database without a store is an error that names `kgray init`
+    create      repair constraints and indexes. False, or no embedder: a database without a store is an error
+                that names `kgray init`
 
-    Raises SettingsError for what the server refuses; Unavailable at once where it does not answer; StoreError
-    for another schema or another embedder.
+    Raises SettingsError for what the server refuses; Unavailable at once where it does not answer; NoStore;
+    StoreError for another schema, or constraints that cannot be made.
     """
     db = Connection(uri=uri, user=user, password=password, database=database, patience_s=patience_s)
     try:
         server = schema.probe(db)
-        width = schema.prepare(db, embedder=embedder, dimensions=dimensions, create=create)
-        return Neo4jStore(db, server, dimensions=width, folder=folder)
+        vectors = schema.prepare(db, embedder=embedder, dimensions=dimensions, create=create)
+        return Neo4jStore(db, server, vectors, folder=folder, complete=create)
     except BaseException:
         db.close()
         raise
@@ -79,11 +82,15 @@ class Neo4jStore(Store):
     remote = True
     schema_version = schema.VERSION
 
-    def __init__(self, db: Connection, server: str, *, dimensions: int, folder: Path | None) -> None:
+    def __init__(
+        self, db: Connection, server: str, vectors: tuple[str, int], *, folder: Path | None, complete: bool
+    ) -> None:
+        """vectors: their embedder and dimensions; complete: whether constraints and indexes are there."""
         self._db = db
         self.folder = folder
         self.server = server
-        self.dimensions = dimensions
+        self.embedder, self.dimensions = vectors
+        self._complete = complete
         self._hold: Hold | None = None
         self._adopting: dict[str, str] = {}  # group -> token of this process's copy into it
         self._local = threading.local()
@@ -92,6 +99,7 @@ class Neo4jStore(Store):
     def append(self, groups: Collection[str], work: Callable[[Appending], T]) -> T:
         # Each append is noted in a node of its thread. Where a retry finds it there, an earlier attempt was
         # committed, and its value, kept here, is returned.
+        self._make_complete()
         here, call, values = self._local.__dict__.setdefault("name", str(uuid4())), str(uuid4()), list[T]()
         self._threads.add(here)
 
@@ -100,7 +108,7 @@ class Neo4jStore(Store):
             locked = grouped.locked(self._db, running, groups, make=True, whole=True)
             if values and self._db.run(running, cypher.LAST_CALL, id=here) == [[call]]:
                 return values[-1]
-            appending = BatchWriter(self._db, running, 0, locked)
+            appending = BatchWriter(self._db, running, locked)
             value = work(appending)
             if appending.finish():
                 self._db.run(running, cypher.NOTE_CALL, id=here, call=call)
@@ -108,6 +116,12 @@ class Neo4jStore(Store):
             return value
 
         return grouped.write(self._db, attempt)
+
+    def _make_complete(self) -> None:
+        """Repair the schema before the first write: without constraints, two processes may make one node."""
+        if not self._complete:
+            schema.repair(self._db)
+            self._complete = True
 
     def newly_pending(self, mark: Instant, shard: int | None = None) -> tuple[dict[str, bool], Instant]:
         statement = cypher.PENDING_GROUPS if shard is None else cypher.PENDING_GROUPS_IN_SHARD
@@ -146,6 +160,7 @@ class Neo4jStore(Store):
     def writing(
         self, *, epoch: int | None = None, shard: int = 0, shards: int | None = None, shared: bool = False
     ) -> Iterator[int]:
+        self._make_complete()
         with ExitStack() as stack:
             if self.folder is not None and shard == 0 and not shared:
                 stack.enter_context(locks.ingesting(self.folder))
@@ -180,13 +195,13 @@ class Neo4jStore(Store):
         def work(running: Running) -> None:
             fence.check(self._db, running, self._hold, names, epoch)
             groups = grouped.locked(self._db, running, names, make=False, whole=True)
-            BatchWriter(self._db, running, self.dimensions, groups).carry_out(changes)
+            BatchWriter(self._db, running, groups).carry_out(changes)
 
         if changes:
             grouped.write(self._db, work)
 
     def adopt(
-        self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
+        self, group: str, head: GroupHead, rows: Iterable[tuple[Kind[Any], Row]], verify: Callable[[], None]
     ) -> None:
         """Copy a group in, portion by portion; one whose outcome is unknown can be put again.
 
@@ -194,7 +209,7 @@ class Neo4jStore(Store):
         going: only this process's reads find the group, appending to it is refused, and who ingests next
         deletes what a killed process left (`groups.finish`).
         """
-        token, committed = str(uuid4()), list[tuple[str, int]]()
+        token = str(uuid4())
         own = partial(self._own, group, token)
         self._db.write(lambda running: fence.check(self._db, running, self._hold, [group]))
         grouped.finish(self._db, group)
@@ -206,11 +221,7 @@ class Neo4jStore(Store):
                 found = FoldedBatch()
                 for row in portion:
                     found.put(kind, group, row)
-                    if kind is EPISODES and row[STATE] == COMMITTED:
-                        committed.append((group, row[0]))
-                own({}, partial(BatchWriter.write, found=found, complete=False))
-            for start in range(0, len(committed), _PORTION_ROWS):  # what needs all of the rows
-                own({}, partial(BatchWriter.link, episodes=committed[start : start + _PORTION_ROWS]))
+                own({}, partial(BatchWriter.copy, found=found))
             self._adopting[group] = token
             verify()
             own({"named": True, "adopting": None, "clearing": None})
@@ -239,7 +250,7 @@ class Neo4jStore(Store):
                 return  # the answer to its commit was lost
             if there.adopting != token:
                 raise StoreError(f"another process has taken group {group!r} over meanwhile: run it again")
-            work(BatchWriter(self._db, running, self.dimensions, {group: there}))
+            work(BatchWriter(self._db, running, {group: there}))
             grouped.keep(self._db, running, [replace(there, **counters)])
 
         self._db.write(once)
@@ -248,24 +259,24 @@ class Neo4jStore(Store):
         return False  # a server's files, logs and backups are its own (docs/neo4j.md, "Removal")
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self, *, still: bool = False) -> Iterator[None]:
         """See that nothing is written while this thread reads inside it; nests.
 
         Each statement sees what is committed when it runs, and a commit becomes visible bit by bit. So the
         record time and the removals of a group that is scanned (and its runs of communities, where these
-        are) are read, under its lock, before the first scan and at the end.
+        are) are read, under its lock, before the first scan and at the end. still: it stays locked between
         """
         if getattr(self._local, "scanned", None) is not None:
             yield
             return
-        self._local.scanned = scanned = dict[tuple[str, bool], tuple[object, ...]]()
-        try:
+        with ExitStack() as stack:
+            self._local.locking = stack.enter_context(self._db.transaction()) if still else None
+            self._local.scanned = scanned = dict[tuple[str, bool], tuple[object, ...]]()
+            stack.callback(setattr, self._local, "scanned", None)
             yield
             for (group, runs), before in scanned.items():
                 if self._settled(group, runs=runs) != before:
                     raise Outrun(f"group {group!r} was written while it was read: run it again")
-        finally:
-            self._local.scanned = None
 
     def _settled(self, group: str, *, runs: bool) -> tuple[object, ...]:
         """Return what tells that a group, or one of its runs, changed; under the lock that writers hold."""
@@ -277,7 +288,8 @@ class Neo4jStore(Store):
             published = statements.read_rows(ask, _RUNS, self._named(group), ()) if runs else ()
             return (*head, *published)
 
-        return self._db.write(work)
+        locking: Running | None = self._local.locking
+        return self._db.write(work) if locking is None else work(locking)
 
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
         wanted = sorted(set(groups or ()))
@@ -292,12 +304,14 @@ class Neo4jStore(Store):
             found[group] = GroupHead(named=named, last=last, last_recorded=last_recorded, removals=removals)
         return found if groups is None else {group: found.get(group, GroupHead()) for group in wanted}
 
-    def rows(self, read: Read, group: str | None, values: Sequence[Any] = ()) -> Iterator[Row]:
+    def rows(self, read: Read[R], group: str, values: Sequence[Any] = ()) -> Iterator[R]:
         scanned, runs = getattr(self._local, "scanned", None), read is _RUNS
-        if group is not None and read.by is None and scanned is not None and (group, runs) not in scanned:
+        if read.by is None and scanned is not None and (group, runs) not in scanned:
             scanned[group, runs] = self._settled(group, runs=runs)
-        named = None if group is None else self._named(group)
-        yield from statements.read_rows(self._db.rows, read, named, values)
+        yield from statements.read_rows(self._db.rows, read, self._named(group), values)
+
+    def everywhere(self, read: Read[R], values: Sequence[Any] = ()) -> Iterator[tuple[str, R]]:
+        return statements.rows_everywhere(self._db.rows, read, values)
 
     def facts_at(
         self, group: str, entities: Sequence[str], as_of: Instant | None, limit: int | None
@@ -307,7 +321,7 @@ class Neo4jStore(Store):
             return []
         take = _NO_LIMIT if limit is None else limit
         found = self._db.rows(cypher.FACTS_AT, **self._named(group), asked=asked, as_of=as_of, limit=take)
-        return [packing.fact((*row[:13], tuple(row[13]), *row[14:])) for row in found]
+        return [packing.fact(FactRow._make((*row[:13], tuple(row[13]), *row[14:]))) for row in found]
 
     def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
         heads = self.heads(None if group is None else [group])
@@ -321,9 +335,8 @@ class Neo4jStore(Store):
         return named_group(group, self._adopting.get(group, ""))
 
     def missing(self) -> list[str]:
-        """Return the names of constraints and indexes that are missing or not online."""
-        found = self._db.alone(cypher.INDEXES, names=list(schema.RULES))
-        return sorted(schema.RULES.keys() - {name for name, state in found if state == "ONLINE"})
+        """Return the names of constraints and indexes that are missing, broken or not online."""
+        return sorted(schema.flaws_of(self._db))
 
     def check_writable(self) -> None:
         """Raise StoreError where the server refuses a write."""

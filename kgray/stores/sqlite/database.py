@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -21,7 +21,9 @@ import apsw
 
 from kgray import times
 from kgray.errors import NoSpace, StoreError, Unavailable
-from kgray.kinds import READS, Read, Row
+from kgray.kinds import R, Read, Row
+from kgray.locks import for_owner, sync
+from kgray.reads import READS
 from kgray.rows import pack
 from kgray.stores import slots
 from kgray.stores.alike import Counters, stale
@@ -30,6 +32,7 @@ from kgray.stores.sqlite import statements as sql
 
 _CHECK_S = 1.0  # of a file before it is written to: 1.7 GB that the system has in memory
 _WRITER_MB = 32  # page cache of the writing connection, which no search uses
+_COPY_PAGES = 2_500  # of a step of a copy: 10 MB
 _READERS = 4  # connections that read: one is enough until a thread reads for seconds
 
 
@@ -175,6 +178,24 @@ class Database:
                 self._writer.execute(sql.SET_META, ("cut", erased))
                 cut_log(self._writer, patience_s=self.patience_s)
         return whole
+
+    def copy_to(self, path: Path, on_step: Callable[[], None]) -> None:
+        """Copy the file as of one moment to a new one, by SQLite's backup interface, while others write.
+
+        on_step: called every _COPY_PAGES pages. Raises StoreError where the copy is damaged, NoSpace.
+        """
+        with self.snapshot(), self._reading() as reader, explained(path):
+            os.close(for_owner(str(path), os.O_RDWR | os.O_CREAT | os.O_EXCL))
+            one(reader, sql.META, ("epoch",))  # The snapshot begins here: no write makes the copy begin anew.
+            with closing(apsw.Connection(str(path))) as made:
+                made.pragma("synchronous", "OFF")
+                with made.backup("main", reader, "main") as copying:
+                    while not copying.done:
+                        copying.step(_COPY_PAGES)
+                        on_step()
+                if (found := made.pragma("quick_check", 1)) != "ok":
+                    raise StoreError(_DAMAGED.format(path=self.path, error=found))
+            sync(path)
 
     @contextmanager
     def _reading(self) -> Iterator[apsw.Connection]:
@@ -350,7 +371,7 @@ def array(values: Any) -> str:  # noqa: ANN401 - any iterable of JSON values
     return _ENCODER.encode(list(values))
 
 
-def read_rows(run: Run, read: Read, no: int, values: Sequence[Any]) -> Iterator[Row]:
+def read_rows(run: Run, read: Read[R], no: int, values: Sequence[Any]) -> Iterator[R]:
     """Return the rows of a declared read, page by page. no: the group's number."""
     if read.by is None:
         pages: Iterator[list[Row]] = _scan(run, read, no, values)
@@ -359,10 +380,10 @@ def read_rows(run: Run, read: Read, no: int, values: Sequence[Any]) -> Iterator[
         parts = (array(asked[n : n + _PAGE_VALUES]) for n in range(0, len(asked), _PAGE_VALUES))
         pages = (run(sql.OF_READ[read], (no, part)) for part in parts)
     # No generator of ours is entered for a row.
-    return chain.from_iterable(map(partial(restored, read), pages) if _CONVERTERS[read] else pages)
+    return map(read.make, chain.from_iterable(map(partial(restored, read), pages)))
 
 
-def _scan(run: Run, read: Read, no: int, since: Sequence[Any]) -> Iterator[list[Row]]:
+def _scan(run: Run, read: Read[Any], no: int, since: Sequence[Any]) -> Iterator[list[Row]]:
     width, at, lowest = _SCANS[read]
     place = (*since, *lowest[len(since) :])
     while page := run(sql.OF_READ[read], (no, _PAGE_ROWS, *place)):
@@ -379,8 +400,8 @@ _MADE: Mapping[str, Callable[[Any], Any]] = {
 # Made once, of each scan: its number of columns, where those of a place are, what is below its first place.
 _SCANS = {
     read: (
-        len(read.chosen),
-        [[*dict.fromkeys((*read.chosen, *read.place))].index(name) for name in read.place],
+        len(read.columns),
+        [[*dict.fromkeys((*read.columns, *read.place))].index(name) for name in read.place],
         read.kind.lowest(read.place),
     )
     for read in READS
@@ -388,15 +409,17 @@ _SCANS = {
 }
 # Of each read: the indexes of the columns whose types SQLite lacks, and what restores them.
 _CONVERTERS = {
-    read: [(n, _MADE[of]) for n, name in enumerate(read.chosen) if (of := read.kind.types[name]) in _MADE]
+    read: [(n, _MADE[of]) for n, name in enumerate(read.columns) if (of := read.kind.types[name]) in _MADE]
     for read in READS
 }
 
 
-def restored(read: Read, page: list[Row], *, first: int = 0) -> list[Row]:
+def restored(read: Read[Any], page: list[Row], *, first: int = 0) -> list[Row]:
     """Return rows of a read, whose columns begin at an index, with the types that SQLite lacks."""
+    if not _CONVERTERS[read] or not page:
+        return page
     columns = list(zip(*page, strict=True))
-    for place, convert in _CONVERTERS[read] if columns else ():
+    for place, convert in _CONVERTERS[read]:
         columns[first + place] = tuple(map(convert, columns[first + place]))
     return list(zip(*columns, strict=True))
 

@@ -13,7 +13,7 @@ import apsw
 
 from kgray import locks
 from kgray.errors import NoStore, StoreError
-from kgray.stores.alike import check_embedder, check_version
+from kgray.stores.alike import check_version
 from kgray.stores.sqlite import schema
 from kgray.stores.sqlite.database import connect, explained
 
@@ -24,27 +24,27 @@ _REPLIES_ID = 0x6B677263  # "kgrc": its application_id
 
 def opened(
     folder: Path, *, embedder: str, dimensions: int, create: bool, patience_s: float
-) -> tuple[Path, int]:
-    """Return the path of the file and the width of a vector; raises as `store.open_sqlite` does."""
+) -> tuple[Path, str, int]:
+    """Return the path of the file, the embedder of its vectors, their width; raises as `open_sqlite` does."""
     path = folder / schema.FILE
     with explained(path):
-        if not _there(path):
-            if not create:
+        if not is_there(path):
+            if not (create and embedder):
                 raise NoStore(f"there is no kgray store in {folder}: run `kgray init --data {folder}`")
             _make(path, embedder, dimensions)
-        _check_header(path)
+        check_version(path, read_header(path), schema.VERSION)
         with closing(connect(path, patience_s=patience_s, cache_mb=2)) as connection:
             # The log may hold a newer header than the file.
             version = int(connection.pragma("user_version"))
-            check_version(path, version, schema.VERSION, empty="data folder")
+            check_version(path, version, schema.VERSION)
             rows: list[Any] = connection.execute("SELECT key, value FROM meta").fetchall()
-        width = check_embedder(folder, dict(rows), embedder, dimensions, empty="data folder")
+        meta = dict(rows)
         _delete_replies(folder)
         # A note that there is a store: without its file the folder must not pass for a new one. It may be
         # there; a folder that can only be read goes without.
         with suppress(OSError), open(path.with_name(schema.MARKER), "x", opener=locks.for_owner) as file:
             file.write(f"{path.name} is a store of kgray. If it is gone, restore it from a copy.\n")
-    return path, width
+    return path, str(meta["embedder"]), int(meta["dimensions"])
 
 
 def _delete_replies(folder: Path) -> None:
@@ -65,7 +65,7 @@ def _delete_replies(folder: Path) -> None:
                 file.unlink(missing_ok=True)
 
 
-def _there(path: Path) -> bool:
+def is_there(path: Path) -> bool:
     """Whether there is a store's file. Raises StoreError where there was one, and it is empty or gone."""
     size: int | None = None
     with suppress(FileNotFoundError, NotADirectoryError):
@@ -96,22 +96,44 @@ def _make(path: Path, embedder: str, dimensions: int) -> None:
             connection.pragma("user_version", schema.VERSION)
         connection.close()
         made.chmod(locks.OWNER_FILE)
-        try:  # give it its name, unless another process was first
-            with suppress(FileExistsError):
-                os.link(made, path)
-        except OSError:  # a file system without hard links
-            if not path.exists():
-                made.rename(path)
+        put_in_place(made, path)
     finally:
         for left in (made, Path(name + "-wal"), Path(name + "-shm")):
             left.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
 
 
-def _check_header(path: Path) -> None:
-    """Check the header's bytes: opening a foreign file with SQLite could already change it.
+def install(made: Path, folder: Path) -> bool:
+    """Make a complete file the store of a data folder, which has none; else return False.
+
+    A log that a lost store left behind is deleted: SQLite would apply it to the new file.
+    """
+    path = folder / schema.FILE
+    with explained(path):
+        if path.exists():
+            return False
+        for end in ("-wal", "-shm"):
+            path.with_name(path.name + end).unlink(missing_ok=True)
+        return put_in_place(made, path)
+
+
+def put_in_place(made: Path, path: Path) -> bool:
+    """Give a complete file its name; False where there is a file of this name: another process was first."""
+    try:
+        os.link(made, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links
+        if path.exists():
+            return False
+        made.rename(path)
+    locks.sync(path.parent)
+    return True
+
+
+def read_header(path: Path) -> int:
+    """Check the header's bytes, and return the schema's version.
+
+    Opening a foreign file with SQLite could already change it.
 
     They are read through SQLite's own file layer. To close a plain file would drop all locks that this
     process has on it, those of its connections too (POSIX): another process that closes the store would then
@@ -131,7 +153,7 @@ def _check_header(path: Path) -> None:
     page, pages, version, identity = struct.unpack_from(">16xH10xI28xI4xI", header)
     if identity != schema.APPLICATION_ID:
         raise StoreError(f"{path} is a database of another program: choose another data folder")
-    check_version(path, version, schema.VERSION, empty="data folder")
     log = path.with_name(path.name + "-wal")
     if (65536 if page == 1 else page) * pages > size and not (log.exists() and log.stat().st_size):
         raise StoreError(f"{path} is damaged: it was cut short; restore it from a copy")
+    return int(version)

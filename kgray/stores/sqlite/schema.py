@@ -9,6 +9,8 @@ Never run ANALYZE or PRAGMA optimize on this file: their samples keep texts of r
 
 from __future__ import annotations
 
+from typing import Any
+
 from kgray import kinds
 from kgray.kinds import Kind
 from kgray.ports import SLOTS
@@ -28,28 +30,26 @@ PAGE_BYTES = 4096
 
 
 # Without rowid, a table would hold these rows in its inner pages too, few to a page.
-_LONG = {
-    kinds.EPISODES, kinds.EXTRACTIONS, kinds.ANSWERS, kinds.EVIDENCE, kinds.NAME_VECTORS,
-    kinds.STATEMENT_VECTORS, kinds.EPISODE_VECTORS, kinds.ENTITIES, kinds.FACTS, kinds.COMMUNITIES,
+_LONG: set[Kind[Any]] = {
+    kinds.EPISODES, kinds.EXTRACTIONS, kinds.ANSWERS, kinds.RECORDS, kinds.ENTITIES, kinds.FACTS,
+    kinds.COMMUNITIES,
 }  # fmt: skip
-_TYPES = {
-    "int": "INTEGER", "bool": "INTEGER", "text": "TEXT", "texts": "TEXT", "vector": "BLOB", "bytes": "BLOB",
-}  # fmt: skip
-# The columns that may be long stand last, so that a scan of the words, signs and what is short reads no
-# overflow page of a text or a vector.
+_TYPES = {"int": "INTEGER", "bool": "INTEGER", "text": "TEXT", "texts": "TEXT", "bytes": "BLOB"}
+# The columns that may be long stand last, the longest behind all others: a scan of the columns before them
+# reads no overflow page of theirs.
 _LAST = {
-    "words": 1, "signs": 1, "text": 2, "metadata": 2, "failure_message": 2, "failure_raw": 2, "vector": 2,
-    "members": 2, "summary": 2,
+    "packed": 1, "search": 2, "names": 3, "vectors": 4, "text": 2, "metadata": 2, "failure_message": 2,
+    "failure_raw": 2, "members": 2, "summary": 2,
 }  # fmt: skip
 # Declared indexes that are more than their columns:
 #     episodes.state       holds all that counting the ledger reads
-#     evidence.statement   holds all that a search reads of it, in the order of the scan
+#     records.timed        of the few that have declarations or verdicts
 #     facts.source/target  newest first: a hub's newest facts cost what is taken of them
 #     facts.expired_at     of the few that are expired
 _INDEXES_BY_HAND = {
     (kinds.EPISODES, "client_id"): "(no, client_id) WHERE client_id IS NOT NULL",
     (kinds.EPISODES, "state"): "(no, state, retired_at)",
-    (kinds.EVIDENCE, "statement"): "(no, statement, sequence, ordinal, shown)",
+    (kinds.RECORDS, "timed"): "(no, timed, sequence) WHERE timed IS NOT NULL",
     (kinds.FACTS, "source"): "(no, source, created_at DESC, id)",
     (kinds.FACTS, "target"): "(no, target, created_at DESC, id) WHERE target IS NOT NULL",
     (kinds.FACTS, "expired_at"): "(no, expired_at, id) WHERE expired_at IS NOT NULL",
@@ -84,15 +84,14 @@ CREATE TABLE slots (
 _SLOTS = f"INSERT INTO slots (slot, shard) VALUES {', '.join(f'({slot}, 0)' for slot in range(SLOTS))};\n"  # noqa: S608 - numbers
 
 
-def indexes(kind: Kind) -> dict[str, tuple[str, ...]]:
+def indexes(kind: Kind[Any]) -> dict[str, tuple[str, ...]]:
     """Return the indexes that the key does not cover, by their first column, which names them."""
-    wanted = (*kind.indexes, *([kind.place] if kind.order else []))
-    return {columns[0]: columns for columns in wanted if columns != kind.key[: len(columns)]}
+    return {columns[0]: columns for columns in kind.indexes if columns != kind.key[: len(columns)]}
 
 
-def _table(kind: Kind) -> str:
+def _table(kind: Kind[Any]) -> str:
     made = "no INTEGER NOT NULL, "
-    for column in sorted((*kind.columns, *kind.computed), key=lambda column: _LAST.get(column.name, 0)):
+    for column in sorted(kind.columns, key=lambda column: _LAST.get(column.name, 0)):
         made += f"{column.name} {_TYPES[column.type]}{'' if column.optional else ' NOT NULL'}, "
     made += f"PRIMARY KEY (no, {', '.join(kind.key)})"
     rows = "STRICT" if kind in _LONG else "STRICT, WITHOUT ROWID"

@@ -10,42 +10,45 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
+from typing import Any
 
 from kgray import kinds
-from kgray.kinds import KINDS, READS, Kind, Read
+from kgray.kinds import KINDS, Kind, Read
+from kgray.reads import EVERYWHERE as READS_EVERYWHERE
+from kgray.reads import READS
 from kgray.stores.sqlite.schema import indexes
 
 
-def _put(kind: Kind) -> str:
-    """Return the statement that puts a row: (no, its columns, the computed ones)."""
-    names = [column.name for column in (*kind.columns, *kind.computed)]
+def _put(kind: Kind[Any]) -> str:
+    """Return the statement that puts a row: (no, its columns)."""
+    names = kind.names
     values = ", ".join(f"{name} = excluded.{name}" for name in names if name not in kind.key)
     what = "NOTHING" if kind.first_wins or not values else f"UPDATE SET {values}"
     new = f"INSERT INTO {kind.name} (no, {', '.join(names)}) VALUES (?{', ?' * len(names)})"
     return f"{new} ON CONFLICT (no, {', '.join(kind.key)}) DO {what}"
 
 
-def _named(kind: Kind) -> str:
+def _named(kind: Kind[Any]) -> str:
     return " AND ".join(f"{name} = ?" for name in ("no", *kind.key))
 
 
 @cache
-def patch(kind: Kind, columns: tuple[str, ...]) -> str:
+def patch(kind: Kind[Any], columns: tuple[str, ...]) -> str:
     """Return the statement that gives some columns new values: (values, no, key columns)."""
     values = ", ".join(f"{column} = ?" for column in columns)
     return f"UPDATE {kind.name} SET {values} WHERE {_named(kind)}"
 
 
-PUT: Mapping[Kind, str] = {kind: _put(kind) for kind in KINDS}
+PUT: Mapping[Kind[Any], str] = {kind: _put(kind) for kind in KINDS}
 # (no, key columns).
-DROP: Mapping[Kind, str] = {kind: f"DELETE FROM {kind.name} WHERE {_named(kind)}" for kind in KINDS}
+DROP: Mapping[Kind[Any], str] = {kind: f"DELETE FROM {kind.name} WHERE {_named(kind)}" for kind in KINDS}
 
 
 def _columns(names: Iterable[str]) -> str:
     return ", ".join(f"t.{name}" for name in names)
 
 
-def _of_read(read: Read) -> str:
+def _of_read(read: Read[Any]) -> str:
     """Return a look-up: (no, values as JSON); or a scan: (no, limit, *the place of the last row).
 
     The columns of a place, `place`, that it does not choose stand at the end of the rows of a scan.
@@ -55,7 +58,7 @@ def _of_read(read: Read) -> str:
         marks = ", ".join(f"?{3 + n}" for n in range(len(order)))
         known = f"t.{read.since} IS NOT NULL AND " if read.since else ""
         within = f"t.no = ?1 AND {known}({_columns(order)}) > ({marks}) ORDER BY {_columns(order)} LIMIT ?2"
-        chosen = dict.fromkeys((*read.chosen, *order))
+        chosen = dict.fromkeys((*read.columns, *order))
         return f"SELECT {_columns(chosen)} FROM {kind.name} AS t WHERE {within}"
     by = read.by if isinstance(read.by, tuple) else (read.by,)
     values = [f"json_extract(asked.value, '$[{n}]')" for n in range(len(by))] if by[1:] else ["asked.value"]
@@ -64,24 +67,24 @@ def _of_read(read: Read) -> str:
     named = f" INDEXED BY {kind.name}_{by[0]}" if by[0] in indexes(kind) else ""
     sorted_by = "asked.key" if by == kind.key else f"asked.key, {_columns(order)}"
     asked = f"json_each(?2) AS asked CROSS JOIN {kind.name} AS t{named}"
-    return f"SELECT {_columns(read.chosen)} FROM {asked} ON t.no = ?1 AND {meets} ORDER BY {sorted_by}"
+    return f"SELECT {_columns(read.columns)} FROM {asked} ON t.no = ?1 AND {meets} ORDER BY {sorted_by}"
 
 
-OF_READ: Mapping[Read, str] = {read: _of_read(read) for read in READS}
+OF_READ: Mapping[Read[Any], str] = {read: _of_read(read) for read in READS}
 
 
-def _everywhere(read: Read) -> str:
+def _everywhere(read: Read[Any]) -> str:
     """Return the statement that runs a read over all groups: (values as JSON); group, columns."""
     kind = read.kind
     joined = f"{kind.name} AS t CROSS JOIN groups AS g ON t.no = g.no AND ?1 IS NOT NULL"
     if read.by is not None:
         asked = f"t.no = g.no AND t.{read.by} IN (SELECT value FROM json_each(?1))"
         joined = f"groups AS g CROSS JOIN {kind.name} AS t INDEXED BY {kind.name}_{read.by} ON {asked}"
-    order = f"ORDER BY g.name, {_columns(kind.place)}"
-    return f"SELECT g.name, {_columns(read.chosen)} FROM {joined} WHERE g.name IS NOT NULL {order}"
+    order = f"ORDER BY g.name, {_columns(kind.key)}"
+    return f"SELECT g.name, {_columns(read.columns)} FROM {joined} WHERE g.name IS NOT NULL {order}"
 
 
-EVERYWHERE: Mapping[Read, str] = {read: _everywhere(read) for read in kinds.EVERYWHERE}
+EVERYWHERE: Mapping[Read[Any], str] = {read: _everywhere(read) for read in READS_EVERYWHERE}
 
 # (epoch | erased | rewritten | cut). epoch: the last that was given. Erasures are counted; beside the count
 # stands how many there were when the file was last rewritten and its log last cut: one that another process
@@ -122,8 +125,8 @@ NAME_GROUP = "UPDATE groups SET name = ?, digest = ?, slot = ? WHERE no = ?"
 GROUP_BY_DIGEST = "SELECT no, name, last, last_recorded, removals FROM groups WHERE digest = ?"
 # NULL <> is NULL: no row of a removed group either.
 GROUPS = f"SELECT name, last, last_recorded, removals FROM groups WHERE name <> '{kinds.OWN}' ORDER BY name"
-# (name, last, last_recorded, removals, no).
-SET_HEAD = "UPDATE groups SET name = ?, last = ?, last_recorded = ?, removals = ? WHERE no = ?"
+# (name, slot, last, last_recorded, removals, no).
+SET_HEAD = "UPDATE groups SET name = ?, slot = ?, last = ?, last_recorded = ?, removals = ? WHERE no = ?"
 
 # (no, sequence): the ledgers that have the entry, its state there, and when it ended.
 STATES = (

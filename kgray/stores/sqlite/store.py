@@ -15,10 +15,10 @@ import apsw
 from kgray import kinds, locks, times
 from kgray.errors import StoreError
 from kgray.graph import Fact
-from kgray.kinds import EPISODES_AT, FACTS_OF, Kind, Read, Row
+from kgray.kinds import Kind, R, Read, Row
 from kgray.ports import Appending, GroupCounts, GroupHead, RowChanges, Store, T, slot_of
+from kgray.reads import EPISODES_AT, FACTS_OF
 from kgray.records import Episode
-from kgray.rows import computed
 from kgray.rows import episode as episode_of
 from kgray.rows import fact as fact_of
 from kgray.stores import alike
@@ -40,25 +40,26 @@ _PORTION_ROWS = 1_000  # of a transaction that copies
 def open_sqlite(
     path: Path,
     *,
-    embedder: str,
-    dimensions: int,
+    embedder: str = "",
+    dimensions: int = 0,
     create: bool = True,
     patience_s: float = PATIENCE_S,
     cache_mb: int = CACHE_MB,
 ) -> SqliteStore:
     """Open the store in a data folder; creates it where there is none.
 
-    dimensions  numbers a vector; 0 = as many as the store's have, which must be there
-    create      False: a folder without a store is an error that names `kgray init`
+    embedder    identity of the embedder of a new store; one that exists keeps its own
+    dimensions  numbers a vector of a new store
+    create      False, or no embedder: a folder without a store is an error that names `kgray init`
     cache_mb    of pages, at most, by the connection that reads; the one that writes keeps 32 at most
 
-    Raises StoreError, with nothing changed, for what is not ours, of another schema, damaged, or built with
-    another embedder; Unavailable where another process holds the file beyond `patience_s`.
+    Raises NoStore; StoreError, with nothing changed, for what is not ours, of another schema, or damaged;
+    Unavailable where another process holds the file beyond `patience_s`.
     """
-    file, width = folder.opened(
+    file, found, width = folder.opened(
         path, embedder=embedder, dimensions=dimensions, create=create, patience_s=patience_s
     )
-    return SqliteStore(Database(file, width, patience_s=patience_s, cache_mb=cache_mb))
+    return SqliteStore(Database(file, width, patience_s=patience_s, cache_mb=cache_mb), found)
 
 
 class SqliteStore(Store):
@@ -69,8 +70,9 @@ class SqliteStore(Store):
     lanes = 1  # the file has one write lock
     remote = False
 
-    def __init__(self, db: Database) -> None:
-        self._db, self.folder, self.dimensions = db, db.path.parent, db.dimensions
+    def __init__(self, db: Database, embedder: str) -> None:
+        self._db, self.folder = db, db.path.parent
+        self.embedder, self.dimensions = embedder, db.dimensions
         self._folder_lock = ExitStack()
         self._holding, self._holders = Lock(), 0
 
@@ -111,7 +113,7 @@ class SqliteStore(Store):
             RowWriter(self._db, connection, groups).carry_out(changes)
 
     def adopt(
-        self, group: str, head: GroupHead, rows: Iterable[tuple[Kind, Row]], verify: Callable[[], None]
+        self, group: str, head: GroupHead, rows: Iterable[tuple[Kind[Any], Row]], verify: Callable[[], None]
     ) -> None:
         # Until it is complete its rows belong to a group that has a number and is found by a name that no
         # group has ("#" is in none). One small transaction then gives it the name.
@@ -159,10 +161,14 @@ class SqliteStore(Store):
     def compact(self) -> bool:
         return self._db.compact()
 
+    def copy_to(self, path: Path, on_step: Callable[[], None]) -> None:
+        """Copy the store's file as of now to a new file, while others write; on_step: called every 10 MB."""
+        self._db.copy_to(path, on_step)
+
     def close(self) -> None:
         self._db.close()
 
-    def reading(self) -> AbstractContextManager[None]:
+    def reading(self, *, still: bool = False) -> AbstractContextManager[None]:  # noqa: ARG002 - it has snapshots
         return self._db.snapshot()
 
     def newly_pending(self, mark: Instant, shard: int | None = None) -> tuple[dict[str, bool], Instant]:
@@ -213,10 +219,11 @@ class SqliteStore(Store):
                 )  # fmt: skip
         return heads
 
-    def rows(self, read: Read, group: str | None, values: Sequence[Any] = ()) -> Iterator[Row]:
-        if group is None:
-            found = self._db.rows(sql.EVERYWHERE[read], (array(values),))
-            return iter(restored(read, found, first=1))
+    def everywhere(self, read: Read[R], values: Sequence[Any] = ()) -> Iterator[tuple[str, R]]:
+        found = restored(read, self._db.rows(sql.EVERYWHERE[read], (array(values),)), first=1)
+        return ((group, read.make(columns)) for group, *columns in found)
+
+    def rows(self, read: Read[R], group: str, values: Sequence[Any] = ()) -> Iterator[R]:
         no = self._number(group)
         return iter(()) if no is None else read_rows(self._db.rows, read, no, values)
 
@@ -259,11 +266,11 @@ class RowWriter(Transaction[KnownGroup]):
     def __init__(
         self, db: Database, connection: apsw.Connection, groups: Iterable[str], *, new: bool = False
     ) -> None:
-        self.connection, self._dimensions = connection, db.dimensions
+        self.connection = connection
         found = {name: db.group(connection, name) for name in set(groups)}
         super().__init__({n: g or KnownGroup(asked=n) for n, g in found.items() if g is not None or new})
 
-    def rows(self, read: Read, group: str, values: Sequence[Any] = ()) -> list[Row]:
+    def rows(self, read: Read[R], group: str, values: Sequence[Any] = ()) -> list[R]:
         known = self.groups.get(group)
         if known is None or known.no is None:
             return []
@@ -287,8 +294,6 @@ class RowWriter(Transaction[KnownGroup]):
                 self.connection.executemany(sql.patch(kind, columns), bound)
         for kind, rows in found.puts.items():
             bound = [(self._no(group), *row) for (group, _), row in rows.items()]
-            if kind.computed:
-                bound = [(*row, *computed(kind, row[1:], self._dimensions)) for row in bound]
             self.connection.executemany(sql.PUT[kind], bound)
         if found.erases:
             self.connection.execute(sql.COUNT_ERASURE)
@@ -303,7 +308,8 @@ class RowWriter(Transaction[KnownGroup]):
 
     def keep(self, groups: Iterable[KnownGroup]) -> None:
         for group in groups:
-            values = (group.asked if group.named else None, group.last, group.last_recorded, group.removals)
+            name = group.asked if group.named else None
+            values = (name, slot_of(group.asked), group.last, group.last_recorded, group.removals)
             self.connection.execute(sql.SET_HEAD, (*values, self._no(group.asked)))
             if group.appended:
                 self.connection.execute(sql.NOTE_WAITING, (times.now(), group.no))

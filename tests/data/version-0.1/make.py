@@ -1,7 +1,8 @@
-"""Remake the data of version 0.1 in this folder: `PYTHONPATH=. python tests/data/version-0.1/make.py CODE`.
+"""Remake the data of an earlier version: `PYTHONPATH=. python tests/data/version-0.1/make.py CODE [FOLDER]`.
 
-CODE is a checkout of version 0.1, whose command line runs the story below twice: in a data folder, and on a
+CODE is a checkout of that version, whose command line runs the story below twice: in a data folder, and on a
 Neo4j server that is started for it. The tests' loader of dumps comes from the checkout around this file.
+FOLDER gets the files; the default is the folder of this file.
 """
 
 from __future__ import annotations
@@ -105,6 +106,17 @@ ANSWERS = [
 ]
 
 
+# What versions ask that compare statements pair by pair.
+COMPARISONS = [
+    answer("compare", ["Erin Moss coaches Gil Roy", ["Erin Moss mentors Gil Roy"]], {"answers": ["same"]}),
+    answer(
+        "compare",
+        ["Erin Moss plays the cello full-time", ["Erin Moss plays the cello part-time"]],
+        {"answers": ["contradicts"]},
+    ),
+]
+
+
 def lines(rows: list[dict[str, Any]]) -> str:
     """Return JSON lines."""
     return "".join(json.dumps(row) + "\n" for row in rows)
@@ -122,11 +134,11 @@ def script() -> str:
         for row in SAID
     ]
     errors = [{"episode": client_id, "error": kind} for client_id, kind in ERRORS]
-    return lines([*replies, *errors, *ANSWERS])
+    return lines([*replies, *errors, *ANSWERS, *COMPARISONS])
 
 
 class Story:
-    """Runs version 0.1 in one data folder."""
+    """Runs an earlier version in one data folder."""
 
     def __init__(self, code: Path, folder: Path, store: str, environment: dict[str, str]) -> None:
         """Write the settings and the script beside each other; `store`: the settings of the store."""
@@ -168,7 +180,7 @@ class Story:
         return str(json.loads(self.run(*arguments, "--group", TEAM, "--json"))["sequence"])
 
     def play(self) -> None:
-        """Leave rows of every kind that version 0.1 stores."""
+        """Leave rows of every kind that a version stores."""
         scripted = ("--config", "scripted.toml")
         self.run("init")
         self.add([message(*row) for row in MESSAGES], TEAM)
@@ -239,15 +251,18 @@ def archived(folder: Path) -> bytes:
 def main() -> None:
     """Write data.tar.gz, neo4j.jsonl.gz and hashes.json."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("code", type=Path, help="a checkout of version 0.1")
-    code = parser.parse_args().code.resolve()
+    parser.add_argument("code", type=Path, help="a checkout of an earlier version")
+    parser.add_argument("folder", type=Path, nargs="?", default=HERE, help="where the files go")
+    given = parser.parse_args()
+    code, to = given.code.resolve(), given.folder
+    to.mkdir(exist_ok=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KGRAY_")}
     hashes: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         story = Story(code, Path(folder, "data"), "", environment)
         story.play()
         hashes["sqlite"] = story.hashes()
-        (HERE / "data.tar.gz").write_bytes(archived(Path(folder, "data")))
+        (to / "data.tar.gz").write_bytes(archived(Path(folder, "data")))
 
         server = started(Path(folder, "server"))
         try:
@@ -257,10 +272,10 @@ def main() -> None:
             story.play()
             hashes["neo4j"] = story.hashes()
             with driver_of(server) as driver:
-                (HERE / "neo4j.jsonl.gz").write_bytes(database_dump(driver, omit=LEASE))
+                (to / "neo4j.jsonl.gz").write_bytes(database_dump(driver, omit=LEASE))
         finally:
             server.kill()
-    (HERE / "hashes.json").write_text(json.dumps(hashes, indent=2) + "\n")
+    (to / "hashes.json").write_text(json.dumps(hashes, indent=2) + "\n")
 
 
 if __name__ == "__main__":

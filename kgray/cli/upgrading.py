@@ -1,0 +1,75 @@
+"""upgrade: bring the store of an earlier version to this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from kgray.cli import printing
+from kgray.cli.frame import Call, command
+
+_SHOWN = 20  # rows that changed, for people
+
+
+@command("Bring an earlier version's store to this one.")
+@click.option("--dry-run", is_flag=True, help="Say what would happen; change nothing.")
+def upgrade(call: Call, dry_run: bool) -> None:
+    """Rewrite the store that an earlier version of kgray made, as this version stores it. No model is asked.
+
+    End every process that uses the store first. The log, the answers of models and the records are copied;
+    the rest is derived anew and compared with the stored graph. Readers see the earlier store, then the new
+    one, never a part. If it is interrupted, run it again.
+
+    In a data folder the earlier file stays beside the new one. It still has texts that you remove later:
+    delete it when you do not need it any more.
+
+      kgray upgrade --data my-data --dry-run
+      kgray upgrade --data my-data
+    """
+    from kgray.upgrade import upgrade as run
+    from kgray.wiring import build_ontology, open_earlier
+
+    settings = call.settings()
+    with printing.Progress() as progress, open_earlier(settings, call.folder, alone=not dry_run) as earlier:
+        if earlier is not None:
+            ontology = build_ontology(settings)
+            done = run(earlier, ontology, dry_run=dry_run, on_group=lambda _: progress.step("group"))
+    if earlier is None:
+        version = _version(settings.store.backend)
+        done = {"from": version, "to": version, "groups": {}, "rows": {}, "verified": True, "kept": ""}
+    if not call.emitted(done):
+        _print(done, dry_run=dry_run)
+    if changed := sum(len(group["changed"]) for group in done["groups"].values()):
+        printing.note(f"{printing.counted(changed, 'row')} of facts and entities differ from the stored ones")
+
+
+def _version(backend: str) -> int:
+    if backend == "sqlite":
+        from kgray.stores.sqlite.schema import VERSION
+    else:
+        from kgray.stores.neo4j.schema import VERSION
+    return VERSION
+
+
+def _print(done: Mapping[str, Any], *, dry_run: bool) -> None:
+    if done["from"] == done["to"]:
+        click.echo(f"The store is of this version (schema {done['to']}): there is nothing to upgrade.")
+        return
+    head = ("group", "episodes", "entities", "facts", "verdicts", "attached", "changed")
+    rows = [
+        [name, *(group[column] for column in head[1:-1]), len(group["changed"])]
+        for name, group in done["groups"].items()
+    ]
+    printing.table(rows, head=head, nothing="No groups.")
+    for name, group in done["groups"].items():
+        for row in group["changed"][:_SHOWN]:
+            click.echo(f"{name}: {row['kind']} {row['id']}: {row['before']} -> {row['after']}")
+    if dry_run:
+        click.echo(f"Schema {done['from']} would become schema {done['to']}: nothing was changed.")
+        return
+    verified = "all rows were read back, and give the same graph" if done["verified"] else "some facts differ"
+    click.echo(f"Schema {done['from']} has become schema {done['to']}: {verified}.")
+    if done["kept"]:
+        click.echo(f"The earlier file is {done['kept']}: delete it when you do not need it any more.")

@@ -1,0 +1,128 @@
+"""Reads what an index of a search is made of: the searched columns of entries, and their vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from kgray import kinds, reads
+from kgray.graph import PROFILE, Community
+from kgray.kinds import R, Read
+from kgray.ports import Store
+from kgray.reads import MessageRow
+from kgray.record_rows import SearchColumns, name_vectors, vector_at
+from kgray.records import Place
+from kgray.rows import community
+from kgray.times import Instant
+
+# (name, place of its vector) -> (name, vector)
+Exact = Callable[[list[tuple[object, Place]]], Iterable[tuple[object, bytes]]]
+
+
+def read_text_vectors(store: Store, group: str) -> Exact:
+    """Return a function that reads vectors of a group's messages and statements."""
+
+    def read(wanted: list[tuple[object, Place]]) -> Iterable[tuple[object, bytes]]:
+        sequences = list(dict.fromkeys(sequence for _, (sequence, _) in wanted))
+        columns = {row.sequence: row.vectors for row in store.rows(reads.VECTORS_AT, group, sequences)}
+        return [
+            (name, vector_at(columns[sequence], position, store.dimensions))
+            for name, (sequence, position) in wanted
+            if sequence in columns
+        ]
+
+    return read
+
+
+def read_name_vectors(store: Store, group: str) -> Exact:
+    """Return a function that reads vectors of a group's names."""
+
+    def read(wanted: list[tuple[object, Place]]) -> Iterable[tuple[object, bytes]]:
+        names = {name for name, _ in wanted}
+        sequences = list(dict.fromkeys(sequence for _, (sequence, _) in wanted))
+        rows = store.rows(reads.NAME_VECTORS_AT, group, sequences)
+        stored = (one for row in rows for one in name_vectors(row.names))
+        return [(name, one.vector) for one in stored if (name := (one.entity, one.surface)) in names]
+
+    return read
+
+
+def scanned(
+    store: Store, group: str, scan: Read[R], look_up: Read[R], sequences: Sequence[int] | None
+) -> Iterator[R]:
+    """Return the rows of these sequences; None: all."""
+    return store.rows(scan, group) if sequences is None else store.rows(look_up, group, sequences)
+
+
+class LoadedPiece(NamedTuple):
+    """A piece of evidence."""
+
+    sequence: int
+    ordinal: int
+    statement: str
+    words: bytes
+
+
+class LoadedVector(NamedTuple):
+    """A stored vector: its owner, the place of the vector, and its columns for a search."""
+
+    name: object
+    place: Place
+    weights: bytes | None
+    signs: bytes
+
+
+class LoadedName(NamedTuple):
+    """A surface of an entity, with the place of its first mention."""
+
+    place: Place
+    name: tuple[str, str]
+    words: bytes
+    vector: LoadedVector
+
+
+class LoadedEntries:
+    """The searched columns of many entries, in order of sequence."""
+
+    def __init__(self) -> None:
+        self.messages: list[MessageRow] = []
+        self.words: list[bytes] = []
+        self.pieces: list[LoadedPiece] = []
+        self.names: list[LoadedName] = []
+        self.message_vectors: list[LoadedVector] = []
+        self.statement_vectors: dict[str, LoadedVector] = {}
+        self._recorded_at: dict[str, Instant] = {}  # of the vector of a statement: the newest is valid
+
+    def take(self, sequence: int, columns: SearchColumns, message: MessageRow | None) -> None:
+        """Add the columns of an entry; message: None for the row of a removal."""
+        for at, (begun, ordinal, entity, surface, words, signs) in enumerate(columns.names):
+            vector = LoadedVector((entity, surface), (sequence, at), None, signs)
+            self.names.append(LoadedName((begun, ordinal), (entity, surface), words, vector))
+        for at, (statement, weights, signs) in enumerate(columns.statements):
+            if columns.recorded_at >= self._recorded_at.get(statement, columns.recorded_at):
+                self._recorded_at[statement] = columns.recorded_at
+                self.statement_vectors[statement] = LoadedVector(statement, (sequence, at), weights, signs)
+        if message is None or columns.episode is None:
+            return
+        words, episode_weights, episode_signs = columns.episode
+        self.messages.append(message)
+        self.words.append(words)
+        self.pieces += (LoadedPiece(sequence, *columns_of) for columns_of in columns.evidence)
+        if episode_signs is not None:
+            place = (sequence, len(columns.statements))
+            self.message_vectors.append(LoadedVector(sequence, place, episode_weights, episode_signs))
+
+
+def run_at(store: Store, group: str, known_at: Instant | None) -> tuple[int, Instant] | None:
+    """Return the newest kept run of communities that rests on nothing recorded later, and its record time."""
+    known = [(row.run, row.recorded_at) for row in store.rows(kinds.COMMUNITY_RUNS.all, group)]
+    return next((run for run in reversed(known) if known_at is None or run[1] <= known_at), None)
+
+
+def texts_of(
+    store: Store, group: str, run: int, ids: Iterable[str] | None = None
+) -> tuple[list[Community], dict[str, Community]]:
+    """Return the communities of a run, and entity id -> what a model wrote of it; of all, or of these ids."""
+    read = reads.COMMUNITIES_OF_RUN if ids is None else reads.COMMUNITIES_AT
+    texts = [*map(community, store.rows(read, group, [run] if ids is None else [(run, id_) for id_ in ids]))]
+    return [t for t in texts if t.level != PROFILE], {t.id: t for t in texts if t.level == PROFILE}

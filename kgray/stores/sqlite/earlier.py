@@ -1,0 +1,216 @@
+"""Upgrade a data folder: a new file is built beside the old one, and renamed into its place.
+
+The old file is not changed until then, so a process that is killed loses only its own work. No other process
+may have the file open: an earlier version would go on writing to a file that has lost its name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from kgray import locks
+from kgray.errors import Locked, NoStore, StoreError
+from kgray.ports import GroupHead, Store
+from kgray.stores.alike import check_version
+from kgray.stores.earlier import EarlierStore, OldGroup, OldKind, OldRow
+from kgray.stores.sqlite import schema
+from kgray.stores.sqlite.database import explained
+from kgray.stores.sqlite.folder import is_there, read_header
+from kgray.stores.sqlite.store import open_sqlite
+
+OLDEST = 9  # the schema of version 0.1
+BESIDE = "upgrading"  # the folder in which the new file is built
+_PATIENCE_S = 5.0
+_MADE: dict[str, Callable[[Any], Any]] = {"bool": bool, "texts": lambda text: tuple(json.loads(text))}
+
+
+@contextmanager
+def earlier_sqlite(folder: Path, *, alone: bool) -> Iterator[EarlierSqlite | None]:
+    """Open the file of an earlier version in a data folder; None where it is of this version.
+
+    alone   keep every other process out
+
+    Raises Locked where one has the file open or ingests; NoStore; StoreError for a file that is newer, too
+    old, or not one of kgray.
+    """
+    path = folder / schema.FILE
+    with ExitStack() as stack:
+        stack.enter_context(explained(path))
+        if not is_there(path):
+            raise NoStore(f"there is no kgray store in {folder}: run `kgray init --data {folder}`")
+        if alone:
+            stack.enter_context(locks.ingesting(folder))
+            shutil.rmtree(folder / BESIDE, ignore_errors=True)  # of a process that was killed
+        version = read_header(path)
+        if version == schema.VERSION:
+            yield None
+            return
+        if version < OLDEST:
+            raise StoreError(
+                f"{path} has schema {version}; kgray can upgrade data from schema {OLDEST} on: choose an "
+                f"empty data folder and add the episodes again"
+            )
+        if version > schema.VERSION:
+            check_version(path, version, schema.VERSION)
+        connection = stack.enter_context(closing(_connection(path, alone=alone)))
+        yield EarlierSqlite(folder, connection)
+
+
+def _connection(path: Path, *, alone: bool) -> apsw.Connection:
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    connection.set_busy_timeout(int(_PATIENCE_S * 1000))
+    if not alone:
+        connection.execute("BEGIN")
+        return connection
+    # In this mode SQLite opens a file in WAL mode only while no other connection has it open, and keeps it.
+    connection.pragma("locking_mode", "EXCLUSIVE")
+    try:
+        connection.execute("BEGIN EXCLUSIVE")
+        connection.execute("COMMIT")
+    except apsw.BusyError:
+        connection.close()
+        raise Locked(
+            f"another process has {path} open: end it (kgray serve, kgray mcp, kgray up), then run it again"
+        ) from None
+    return connection
+
+
+class EarlierSqlite(EarlierStore):
+    """The file of an earlier version, open in this process alone."""
+
+    is_in_place = is_changed = False
+    report = None
+    schema_after = schema.VERSION
+
+    def __init__(self, folder: Path, connection: apsw.Connection) -> None:
+        self.folder, self._connection = folder, connection
+        self.where = str(folder / schema.FILE)
+        self.schema = int(connection.pragma("user_version"))
+        self.kept = f"{self.where}.schema-{self.schema}"
+        self._numbers: dict[str, int] = {}
+        self._columns: dict[str, set[str]] = {}
+
+    def groups(self) -> list[OldGroup]:
+        asked = (
+            "SELECT no, name, last, last_recorded, removals FROM groups WHERE name IS NOT NULL ORDER BY name"
+        )
+        found = []
+        for no, name, last, last_recorded, removals in self._all(asked):
+            self._numbers[name] = no
+            found.append(
+                OldGroup(
+                    name, GroupHead(named=True, last=last, last_recorded=last_recorded, removals=removals)
+                )
+            )
+        return found
+
+    def rows(self, group: str, kind: OldKind) -> list[OldRow]:
+        there = self._columns.get(kind.name)
+        if there is None:
+            there = {row[1] for row in self._all(f"PRAGMA table_info({kind.name})")}
+            self._columns[kind.name] = there
+        if not there:
+            return []
+        columns = [column for column in kind.columns if column.name in there]
+        names = ", ".join(column.name for column in columns)
+        order = ", ".join(column.name for column in columns if column.is_key)
+        statement = f"SELECT {names} FROM {kind.name} WHERE no = ? ORDER BY {order}"  # noqa: S608 - names of OLD_KINDS
+        rest = {column.name: column.default for column in kind.columns if column.name not in there}
+        makers = [_MADE.get(column.type) for column in columns]
+        made = []
+        for row in self._all(statement, (self._numbers[group],)):
+            values = (
+                value if make is None or value is None else make(value)
+                for make, value in zip(makers, row, strict=True)
+            )
+            made.append(kind.make(**dict(zip((c.name for c in columns), values, strict=True)), **rest))
+        return made
+
+    @contextmanager
+    def successor(self) -> Iterator[Store]:
+        stored = dict(self._all("SELECT key, value FROM meta"))
+        beside = self.folder / BESIDE
+        embedder, dimensions = str(stored["embedder"]), int(stored["dimensions"])
+        try:
+            with closing(open_sqlite(beside, embedder=embedder, dimensions=dimensions)) as store:
+                yield store
+            self._keep_removed(beside / schema.FILE)
+        except BaseException:
+            shutil.rmtree(beside, ignore_errors=True)
+            raise
+
+    def _keep_removed(self, path: Path) -> None:
+        """Take over removed groups: the hash of the name, the counters, and how the removal ended (R19)."""
+        removed = "SELECT no, digest, last, last_recorded, removals FROM groups WHERE name IS NULL"
+        columns = "sequence, kind, payload, state, recorded_at, result"
+        ended = f"SELECT {columns} FROM operations WHERE no = ? AND payload = '{{}}'"  # noqa: S608 - names
+        with closing(apsw.Connection(str(path))) as new, new:
+            for no, *head in self._all(removed):
+                new.execute(
+                    # Its slot follows from its name, which is not known before it is used again.
+                    "INSERT INTO groups (digest, slot, last, last_recorded, removals) VALUES (?, 0, ?, ?, ?)",
+                    head,
+                )
+                own = new.last_insert_rowid()
+                rows = [(own, *row) for row in self._all(ended, (no,))]
+                new.executemany(
+                    f"INSERT INTO operations (no, {columns}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+                    rows,
+                )
+
+    def replace(self, report: str) -> None:  # noqa: ARG002 - a killed run begins anew
+        path, beside = self.folder / schema.FILE, self.folder / BESIDE
+        with explained(path):
+            _closed(beside / schema.FILE)
+            self._copy_to(Path(self.kept))
+            # The write-ahead log of the old file must not lie beside the new one; a journal in memory leaves
+            # no file.
+            if self._connection.pragma("journal_mode", "memory") != "memory":
+                raise Locked(f"another process has {path} open: end it, then run the upgrade again")
+            (beside / schema.FILE).replace(path)
+            _sync(self.folder)
+            # Whoever has opened the old file meanwhile, and waits for it, must not write to it.
+            self._connection.pragma("user_version", schema.VERSION)
+            shutil.rmtree(beside, ignore_errors=True)
+
+    def _copy_to(self, kept: Path) -> None:
+        """Copy the old file, whole; it can be put back."""
+        new = kept.with_name(f"{kept.name}.new")
+        new.unlink(missing_ok=True)
+        os.close(locks.for_owner(str(new), os.O_CREAT | os.O_WRONLY))
+        with (
+            closing(apsw.Connection(str(new))) as copy,
+            copy.backup("main", self._connection, "main") as backup,
+        ):
+            while not backup.done:
+                backup.step(10_000)
+        with new.open("rb") as file:
+            os.fsync(file.fileno())
+        new.replace(kept)
+
+    def _all(self, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        return self._connection.execute(statement, values).fetchall()
+
+
+def _closed(path: Path) -> None:
+    """See that a file is whole without its log, and on the disk."""
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    if path.with_name(f"{path.name}-wal").exists():
+        raise StoreError(f"{path} could not be closed: run the upgrade again")
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)

@@ -1,0 +1,252 @@
+"""Turn the rows of an earlier version into the values of this one. No model is asked.
+
+row of version 0.1          becomes
+mention                     its name, and the answers that were used, say how it was resolved (R14a)
+evidence                    its direction follows from its ends (R17c); the reading says whether it is a field
+ruling of the ontology      a declaration, and one that the ontology lists the name
+ruling of a model           see `kgray.upgrade.rulings`
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kgray.derivation import names
+from kgray.derivation.names import FOLDS
+from kgray.errors import Cost
+from kgray.ingest.candidates import likeness
+from kgray.kinds import COMMITTED, DONE, PENDING
+from kgray.ontology import Ontology
+from kgray.ports import GroupHead
+from kgray.records import Declaration, Evidence, Mention, ResolvedBy, Value, Verdict
+from kgray.stores.earlier import OldRow
+from kgray.upgrade.content import Answer, GroupContent, NameVector, TextVector, Timed
+
+ONTOLOGY = "ontology"  # the judge of a ruling that people made
+_AS_THEY_WERE = (
+    "episodes operations extractions holds community_runs communities access_keys audit webhooks schedules"
+).split()
+_DATES = (
+    "valid_from valid_to from_precision to_precision inferred fact_group every_variant is_reversed is_field"
+)
+_MENTION, _EVIDENCE = (
+    "sequence ordinal surface entity type sentence key resolved_by",
+    f"sequence ordinal statement variant kind relation text subject object {_DATES}",
+)
+_CODE = ("equal", "initials")  # likenesses by which code identifies two names (R15)
+Read = Callable[[str], list[OldRow]]  # the rows of a kind, in order of their keys
+
+
+def content_of(name: str, head: GroupHead, read: Read, ontology: Ontology) -> GroupContent:
+    """Return a group with all but what the rulings of models become.
+
+    read: reads a kind of rows of the group; ontology: that of the settings, which says where synonyms lead
+    """
+    content = GroupContent(
+        name=name,
+        head=head,
+        rows={kind: read(kind) for kind in _AS_THEY_WERE},
+        answers=_answers(read("answers"), read("answer_uses")),
+        mentions=[_mention(row) for row in read("mentions")],
+        evidence=[_evidence(row) for row in read("evidence")],
+        births={row.id: (row.sequence, row.ordinal) for row in read("births")},
+        declarations=[
+            _timed(Declaration, "sequence ordinal name aspect value other", r) for r in read("declarations")
+        ],
+        verdicts=[
+            _timed(Verdict, "sequence ordinal a b exclusive judge reason", r) for r in read("verdicts")
+        ],
+        names=[
+            NameVector(row.entity, row.surface, (row.sequence, row.ordinal), row.vector)
+            for row in sorted(read("name_vectors"), key=lambda row: (row.sequence, row.ordinal))
+        ],
+        statements={row.id: TextVector(row.vector, row.weights) for row in read("statement_vectors")},
+        episodes={row.sequence: TextVector(row.vector, row.weights) for row in read("episode_vectors")},
+    )
+    _finish_removals(content)
+    if any(mention.resolved_by is None for mention in content.mentions):
+        content.mentions = _resolved(content)
+        content.evidence = _directed(content)
+        content.declarations = _declared(read("rulings"), content, ontology)
+        _note_contexts(content)
+    return content
+
+
+def _mention(row: OldRow) -> Mention:
+    span = None if row.span_from is None else (row.span_from, row.span_to)
+    return Mention(**{column: getattr(row, column) for column in _MENTION.split()}, span=span)
+
+
+def _evidence(row: OldRow) -> Evidence:
+    value = None if row.value_type is None else Value(row.value_type, row.value, row.unit)
+    return Evidence(**{column: getattr(row, column) for column in _EVIDENCE.split()}, value=value)
+
+
+def _timed(made_as: Callable[..., Any], columns: str, row: OldRow) -> Timed[Any]:
+    value = made_as(**{column: getattr(row, column) for column in columns.split()})
+    return Timed(value, row.recorded_at, row.retired_at)
+
+
+def _answers(rows: Iterable[OldRow], uses: Iterable[OldRow]) -> list[Answer]:
+    used_by: dict[str, list[int]] = defaultdict(list)
+    for use in uses:
+        used_by[use.request].append(use.sequence)
+    return [
+        Answer(
+            row.request,
+            Cost(row.calls, row.prompt_tokens, row.completion_tokens),
+            row.body,
+            tuple(sorted(used_by[row.request])),
+        )
+        for row in rows
+    ]
+
+
+def _finish_removals(content: GroupContent) -> None:
+    """End the retractions and removals that were being carried out in pieces: the rest of the pieces goes."""
+    gone: set[int] = set()
+    operations = []
+    for row in content.rows["operations"]:
+        if row.state == PENDING and row.result is not None:
+            if row.kind == "remove":
+                gone |= _named_by(row, content.rows["episodes"])
+            row = row._replace(state=DONE, payload="{}")  # noqa: PLW2901 - the row as it becomes
+        operations.append(row)
+    content.rows = {**content.rows, "operations": operations}
+    if not gone:
+        return
+    for kind in ("episodes", "extractions"):
+        content.rows[kind][:] = [row for row in content.rows[kind] if row.sequence not in gone]
+    content.answers = [answer for answer in content.answers if gone.isdisjoint(answer.used_by)]
+    content.mentions = [mention for mention in content.mentions if mention.sequence not in gone]
+    content.evidence = [item for item in content.evidence if item.sequence not in gone]
+    content.episodes = {at: vector for at, vector in content.episodes.items() if at not in gone}
+    entities = {mention.entity for mention in content.mentions}
+    entities |= {i for o in content.corrections() for i in (*o.entities, o.made)}
+    statements = {item.statement for item in content.evidence}
+    borne = {(mention.entity, mention.surface) for mention in content.mentions}
+    content.names = [name for name in content.names if name[:2] in borne]
+    content.statements = {id_: vector for id_, vector in content.statements.items() if id_ in statements}
+    content.births = {id_: at for id_, at in content.births.items() if id_ in entities | statements}
+
+
+def _named_by(removal: OldRow, episodes: Iterable[OldRow]) -> set[int]:
+    payload = json.loads(removal.payload)
+    ids, source, everything = (payload.get(name) for name in ("episodes", "source", "everything"))
+    return {
+        row.sequence
+        for row in episodes
+        if row.sequence < removal.sequence
+        and (everything or row.source == source or {row.id, row.client_id} & set(ids or ()))
+    }
+
+
+def _resolved(content: GroupContent) -> list[Mention]:
+    """Return the mentions with how each was resolved, which version 0.1 did not record (R14a).
+
+    The first mention of an entity, or of a name that it bears already, was resolved by name. Another name was
+    found by code if its letters say so, else by a model if the episode used an answer of one.
+    """
+    asked = {sequence for answer in content.answers for sequence in answer.used_by}
+    triples = {row.sequence for row in content.rows["episodes"] if row.kind == "triples"}
+    bearing: dict[str, list[str]] = {}
+    found = []
+    for mention in content.mentions:
+        surfaces = bearing.setdefault(mention.entity, [])
+        by: ResolvedBy = "name"
+        if surfaces and not mention.key and mention.sequence not in triples:
+            known = {names.key(surface) for surface in surfaces}
+            if names.key(mention.surface) not in known:
+                alike = any(likeness(mention.surface, surface) in _CODE for surface in surfaces)
+                by = "model" if mention.sequence in asked and not alike else "code"
+        surfaces.append(mention.surface)
+        found.append(replace(mention, resolved_by=by))
+    return found
+
+
+def _directed(content: GroupContent) -> list[Evidence]:
+    """Return the evidence with its direction (R17c), and with whether it is a field of a record (R17)."""
+    ends_of, fields = content.ends(), _fields_of_records(content)
+    first: dict[str, tuple[str, str | None]] = {}
+    found = []
+    for item in content.evidence:
+        ends = ends_of(item)
+        founding = first.setdefault(item.statement, ends)
+        is_field = (item.sequence, item.relation, item.text) in fields
+        turned = ends != founding and ends == founding[::-1]
+        found.append(replace(item, is_reversed=turned, is_field=is_field))
+    return found
+
+
+def _fields_of_records(content: GroupContent) -> set[tuple[int, str, str]]:
+    """Return (sequence, relation, sentence) of the facts that are the only value of a field, as was read."""
+    found = set()
+    for row in content.rows["extractions"]:
+        for fact in json.loads(row.body)["facts"]:
+            _, relation, text, *_, only = fact
+            if only:
+                found.add((row.sequence, relation, text))
+    return found
+
+
+def _note_contexts(content: GroupContent) -> None:
+    """Note of each read name that the previous context lacks it: that is not known, so it is asked (R14a)."""
+    rows = []
+    for row in content.rows["extractions"]:
+        body = json.loads(row.body)
+        body["entities"] = [[*entity[:4], False] for entity in body["entities"]]
+        rows.append(row._replace(body=json.dumps(body, separators=(",", ":"), ensure_ascii=False)))
+    content.rows = {**content.rows, "extractions": rows}
+
+
+def _declared(
+    rulings: Sequence[OldRow], content: GroupContent, ontology: Ontology
+) -> list[Timed[Declaration]]:
+    """Return the declarations that the rulings of the ontology are, and that it lists their names.
+
+    Version 0.1 recorded a pair of names in both directions; the ontology says which of them is the main
+    name. A declaration outlives a retraction while a later episode is left (R26).
+    """
+    live = [
+        row.sequence for row in content.rows["episodes"] if row.state == COMMITTED and row.retired_at is None
+    ]
+    last = max(live, default=0)
+    found: dict[tuple[Any, ...], Timed[Declaration]] = {}
+    uses: dict[str, tuple[int, int]] = {}  # name -> (sequence, record time) of the first use
+    for row in rulings:
+        if row.judge != ONTOLOGY:
+            continue
+        name, other, value = row.name, row.other, row.value
+        if row.aspect == "pair" and value in FOLDS and _leads(ontology, other, value, name):
+            name, other = other, name
+        value = "none" if row.aspect == "pair" and value == "independent" else value
+        one = Declaration(
+            sequence=row.sequence, ordinal=row.ordinal, name=name, aspect=row.aspect, value=value, other=other
+        )
+        retired_at = None if row.sequence <= last else row.retired_at
+        found.setdefault(
+            (row.sequence, name, row.aspect, other, value), Timed(one, row.recorded_at, retired_at)
+        )
+        for used in (row.name, row.other):
+            uses.setdefault(used, (row.sequence, row.recorded_at))
+    ended = {row.sequence: row.ended_at for row in content.rows["episodes"]}
+    for item in content.evidence:
+        uses.setdefault(item.relation, (item.sequence, ended[item.sequence]))
+    taken = Counter(row.sequence for row in rulings)  # their ordinals are 0, 1, ...
+    for name, (sequence, recorded_at) in uses.items():
+        if ontology.get(name) is not None:
+            one = Declaration(
+                sequence=sequence, ordinal=taken[sequence], name=name, aspect="listed", value="yes"
+            )
+            taken[sequence] += 1
+            found[sequence, name, "listed"] = Timed(one, recorded_at)
+    return sorted(found.values(), key=lambda timed: (timed.value.sequence, timed.value.ordinal))
+
+
+def _leads(ontology: Ontology, name: str, value: str, other: str) -> bool:
+    kind = ontology.get(name)
+    return kind is not None and other == (kind.same_as if value == "same_as" else kind.inverse_of)

@@ -1,0 +1,233 @@
+"""Upgrade a store: convert each group, derive its graph, write both to the new store, and compare."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from kgray import kinds, rows
+from kgray.derivation import dump
+from kgray.derivation.group import GroupGraph
+from kgray.derivation.stored import View, records_of
+from kgray.errors import StoreError
+from kgray.garbage import garbage_not_collected
+from kgray.kinds import OWN
+from kgray.ontology import Ontology
+from kgray.ports import GroupCounts, Store
+from kgray.records import Episode
+from kgray.rows import STATES
+from kgray.stores.earlier import OLD_KINDS, EarlierStore, OldGroup, OldRow
+from kgray.times import Instant
+from kgray.transfer.copying import Sum
+from kgray.transfer.copying import rows_of as rows_in
+from kgray.upgrade.content import GroupContent
+from kgray.upgrade.convert import content_of
+from kgray.upgrade.rulings import convert_rulings
+from kgray.upgrade.writing import rows_of
+
+_MOMENTS = 4  # earlier moments at which the graph is compared with what was written
+OnGroup = Callable[[str], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class UpgradedGroup:
+    """What became of a group.
+
+    verdicts, attached  what rulings of models became: verdicts on pairs of statements, attached evidence
+    changed             facts and entities that differ from those that the earlier version had derived: the
+                        id of each, and the columns that differ, before and after (null: it is not there)
+    """
+
+    episodes: int
+    entities: int
+    facts: int
+    verdicts: int = 0
+    attached: int = 0
+    changed: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Upgraded:
+    """What an upgrade did, or would do.
+
+    rows        written, by kind
+    verified    all rows were read back, and give the same graph now and at earlier moments; and no fact
+                differs in a group without rulings of models
+    kept        where the earlier data are; "" = they are gone
+    """
+
+    schema: int
+    schema_after: int
+    groups: dict[str, UpgradedGroup] = field(default_factory=dict)
+    rows: Counter[str] = field(default_factory=Counter)
+    verified: bool = True
+    kept: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form that `kgray upgrade --json` prints."""
+        named = asdict(self)
+        return {
+            "from": named.pop("schema"),
+            "to": named.pop("schema_after"),
+            **named,
+            "rows": dict(self.rows),
+        }
+
+
+def upgrade(
+    earlier: EarlierStore, ontology: Ontology, *, dry_run: bool = False, on_group: OnGroup = lambda _: None
+) -> Mapping[str, Any]:
+    """Bring a store to this version; return what `Upgraded.as_dict` does.
+
+    ontology    of the settings: which of two synonyms is the main name
+    dry_run     convert and derive everything, and change nothing
+
+    Raises StoreError where the new store differs from what was read. A run that was killed is run again.
+    """
+    if dry_run or (earlier.is_in_place and not earlier.is_changed):
+        planned = _upgraded(earlier, ontology, None, on_group)
+        if dry_run:
+            return planned.as_dict()
+    if earlier.report:  # everything was written: only what the rows left is to go
+        earlier.replace(earlier.report)
+        found: Mapping[str, Any] = json.loads(earlier.report)
+        return found
+    with earlier.successor() as store, store.writing():
+        done = _upgraded(earlier, ontology, store, on_group)
+    done.kept = earlier.kept
+    earlier.replace(json.dumps(done.as_dict()))
+    return done.as_dict()
+
+
+def _upgraded(earlier: EarlierStore, ontology: Ontology, store: Store | None, on_group: OnGroup) -> Upgraded:
+    """Convert all groups, and write them to a store; None: to no store."""
+    done = Upgraded(schema=earlier.schema, schema_after=earlier.schema_after, verified=store is not None)
+    for group in earlier.groups():
+        on_group(group.name)
+        with garbage_not_collected():
+            _upgrade_group(earlier, group, ontology, store, done)
+    return done
+
+
+def _upgrade_group(
+    earlier: EarlierStore, group: OldGroup, ontology: Ontology, store: Store | None, done: Upgraded
+) -> None:
+    def read(kind: str) -> list[OldRow]:
+        return earlier.rows(group.name, OLD_KINDS[kind])
+
+    content, rulings, facts = (
+        content_of(group.name, group.head, read, ontology),
+        read("rulings"),
+        read("facts"),
+    )
+    shown = {(row.sequence, row.ordinal): row.shown for row in read("evidence")}
+    converted = convert_rulings(content, rulings, facts, shown)
+    graph = GroupGraph.build(content.records())
+    found = [*rows_of(content, graph)]
+    if store is not None:
+        _write(content, graph, found, store)
+    done.rows.update(kind.name for kind, _ in found)
+    if group.name == OWN:
+        return
+    ignored = {"text"} if rulings else set()  # version 0.1 composed the texts of facts (R18a)
+    changed = [
+        *_changed(kinds.FACTS, facts, found, ignored),
+        *_changed(kinds.ENTITIES, read("entities"), found),
+    ]
+    done.groups[group.name] = UpgradedGroup(
+        episodes=len(content.rows["episodes"]),
+        entities=len(graph.entities),
+        facts=sum(kind is kinds.FACTS for kind, _ in found),
+        verdicts=converted.verdicts,
+        attached=converted.attached,
+        changed=changed,
+    )
+    done.verified &= converted.were_there or not changed
+
+
+def _changed(
+    kind: kinds.Kind[Any],
+    before: Iterable[OldRow],
+    found: Iterable[tuple[kinds.Kind[Any], kinds.Row]],
+    ignored: Iterable[str] = (),
+) -> list[dict[str, Any]]:
+    """Return the derived rows of a kind that differ from those that the earlier version had stored."""
+    columns = [column.name for column in OLD_KINDS[kind.name].columns if column.name not in ignored]
+    then = {row.id: {name: getattr(row, name) for name in columns} for row in before}
+    now = {}
+    for of, row in found:
+        if of is kind:
+            named = dict(zip(kind.names, row, strict=True))
+            now[named["id"]] = {name: named[name] for name in columns}
+    changed = []
+    for id_ in sorted(then.keys() | now.keys()):
+        if then.get(id_) != now.get(id_):
+            both = [then.get(id_), now.get(id_)]
+            differing = [n for n in columns if None in both or both[0][n] != both[1][n]]  # type: ignore[index]
+            parts = [one and {name: one[name] for name in differing} for one in both]
+            changed.append({"kind": kind.name, "id": id_, "before": parts[0], "after": parts[1]})
+    return changed
+
+
+def _write(
+    content: GroupContent, graph: GroupGraph, found: list[tuple[kinds.Kind[Any], kinds.Row]], store: Store
+) -> None:
+    """Write a group, unless a run that was cut off did; read it back, and compare."""
+    group, written = content.name, Sum(content.name, content.head)
+    for _ in written.passing(found):
+        pass
+
+    def verify() -> None:
+        _verify(content, graph, written, store)
+
+    if store.heads([group])[group].named:
+        verify()
+    else:
+        store.adopt(group, content.head, iter(found), verify)
+
+
+def _verify(content: GroupContent, graph: GroupGraph, written: Sum, store: Store) -> None:
+    group, stored = content.name, Sum(content.name, content.head)
+    for _ in stored.passing(rows_in(store, group, content.head)):
+        pass
+    different = written.differing(stored)
+    counts, wanted = store.counts(group)[group], _counts(content, graph)
+    different += [f"counts: {wanted}, {counts} in the new store"] if counts != wanted else []
+    if different:
+        raise StoreError(f"group {group!r} was not written as it was read ({'; '.join(different[:3])})")
+    ended = sorted(row.ended_at for row in content.rows["episodes"] if row.ended_at is not None)
+    for moment in (None, *ended[:: max(1, len(ended) // _MOMENTS)][:_MOMENTS]):
+        with store.reading():
+            here = _digest(View(records_of(store, group, moment), lambda _: []), content, moment)
+        if here != _digest(View(content.records(moment), lambda _: []), content, moment):
+            when = "now" if moment is None else f"as known at {moment}"
+            raise StoreError(f"group {group!r} derives another graph {when} than what was read")
+
+
+def _digest(view: View, content: GroupContent, known_at: Instant | None) -> str:
+    return dump.digest(dump.rows(view, _episodes(content, known_at)))
+
+
+def _episodes(content: GroupContent, known_at: Instant | None) -> list[Episode]:
+    at = 1 << 62 if known_at is None else known_at
+    return [
+        rows.episode(content.name, kinds.EPISODES.row(*row))
+        for row in content.rows["episodes"]
+        if row.ended_at is not None and row.ended_at <= at and (row.retired_at is None or row.retired_at > at)
+    ]
+
+
+def _counts(content: GroupContent, graph: GroupGraph) -> GroupCounts:
+    states = Counter(STATES[row.state] for row in content.rows["episodes"] if row.retired_at is None)
+    states.pop("withdrawn", None)
+    costs = [(row.calls, row.prompt_tokens, row.completion_tokens) for row in content.rows["extractions"]]
+    costs += [(answer.cost.calls, *answer.cost[1:]) for answer in content.answers]
+    calls, prompt, completion = (sum(cost[n] for cost in costs) for n in range(3))
+    facts = len(graph.facts_of(graph.statements))
+    return GroupCounts(
+        entities=len(graph.entities), facts=facts, calls=calls, prompt_tokens=prompt,
+        completion_tokens=completion, **states,
+    )  # fmt: skip

@@ -1,0 +1,37 @@
+"""The vectors that the record rows of a group keep, with the weights of their tokens and their owners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kgray import kinds
+from kgray.kinds import RecordRow
+from kgray.ports import Store
+from kgray.record_rows import search_columns, vector_at
+
+
+def statement_vectors(store: Store, group: str) -> list[tuple[str, bytes | None, bytes]]:
+    """Return (statement, weights, vector), sorted."""
+    found = []
+    for row in store.rows(kinds.RECORDS.all, group):
+        statements = search_columns(row.search).statements
+        for (id_, weights, _), vector in zip(statements, _vectors(store, row), strict=False):
+            found.append((id_, weights, vector))
+    return sorted(found)
+
+
+def episode_vectors(store: Store, group: str) -> list[tuple[int, bytes | None, bytes]]:
+    """Return (sequence, weights, vector), sorted."""
+    found = []
+    for row in store.rows(kinds.RECORDS.all, group):
+        episode = search_columns(row.search).episode
+        if episode is not None:
+            *_, vector = _vectors(store, row)
+            found.append((row.sequence, episode[1], vector))
+    return sorted(found)
+
+
+def _vectors(store: Store, row: RecordRow) -> Iterator[bytes]:
+    """Yield the vectors of a row: those of its statements, then that of the episode."""
+    count = len(row.vectors or b"") // (4 * store.dimensions)
+    return (vector_at(row.vectors, position, store.dimensions) for position in range(count))

@@ -1,0 +1,166 @@
+"""Backups of an embedded store: of one moment while others write, the same in every row when restored."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from kgray import times
+from kgray.kinds import OWN
+from kgray.ledger import accept
+from kgray.memory.access import Access
+from kgray.settings import EmbedderSettings, Settings
+from kgray.stores.sqlite import FILE, open_sqlite
+from kgray.transfer.backups import backup
+from kgray.transfer.copying import parse_rows, rows_of, sum_of
+from kgray.transfer.restoring import restore
+from kgray.wiring import OpenStore
+from tests.graph.by_hand import WIDTH, append, draft, remove, tell
+from tests.graph.engine import SMALL, Engine, WildJudge, in_group, triples, works
+from tests.graph.test_copy import lived, moments
+
+SETTINGS = Settings(embedder=EmbedderSettings(dimensions=WIDTH))
+
+
+def opened(folder: Path) -> OpenStore:
+    """Open the embedded store in a folder."""
+    store = open_sqlite(folder, embedder=SMALL.identity, dimensions=SMALL.dimensions)
+    return OpenStore(store=store, folder=folder, settings=SETTINGS)
+
+
+@pytest.fixture
+def source(tmp_path):
+    """Yield an empty store."""
+    with closing(opened(tmp_path / "source")) as source:
+        yield source
+
+
+@pytest.mark.parametrize("chosen", ["all", "two"])
+def test_restored_groups_are_the_same_in_every_row_and_go_on_the_same(source, tmp_path, chosen):
+    """As the store's file, and as a file for each group."""
+    ours = lived(source.store, "")
+    groups = () if chosen == "all" else ("g", "other")
+    assert ours.named() == "g"
+    to = tmp_path / "backup"
+
+    made = backup(source, str(to), groups)
+    back = restore(SETTINGS, tmp_path / "back", str(to))
+
+    assert (to / FILE).exists() == (chosen == "all")
+    assert back == made
+    assert made.groups.keys() == {"g", "other"}
+    with closing(opened(tmp_path / "back")) as target:
+        for group in made.groups:
+            assert sum_of(target.store, group).sha256 == made.groups[group].sha256
+            assert sum_of(source.store, group).sha256 == made.groups[group].sha256
+        theirs = Engine(store=target.store, prefix="", judge=WildJudge())
+        for moment in moments(ours):
+            assert ours.dump(moment) == theirs.dump(moment)
+        for engine in (ours, theirs):
+            engine.add(triples(40, works("Firm 1"), client_id="later"))
+            engine.ask("retract", episodes=("t4",))
+            engine.check()
+        assert ours.dump() == theirs.dump()
+
+
+def test_the_text_of_a_group_has_its_rows(source):
+    lived(source.store, "")
+    lines: list[bytes] = []
+    found = sum_of(source.store, "g")
+    rows = list(rows_of(source.store, "g", found.head))
+
+    assert list(found.passing(rows, write=lines.append)) == rows
+
+    assert list(parse_rows(lines[1:])) == rows
+    assert any(isinstance(value, bytes) for _, row in rows for value in row)
+    assert any(isinstance(value, tuple) for _, row in rows for value in row)
+
+
+def test_the_file_of_a_store_is_copied_as_of_one_moment_while_others_write(source, tmp_path):
+    """25 MB in steps of 10 MB, and before each of them more is written: the copy does not begin anew."""
+    append(source.store, *(draft("x" * 100_000, client_id=str(n)) for n in range(250)))
+    before, steps = sum_of(source.store, "g"), 0
+    with closing(opened(source.folder)) as other:
+
+        def written() -> None:
+            nonlocal steps
+            steps += 1
+            if steps <= 3:
+                append(other.store, draft(f"later {steps}"))
+
+        made = backup(source, str(tmp_path / "backup"), on_row=written)
+        assert len(list(other.store.pending_sequences("g", 0, 999))) == 253
+
+    assert steps > 250
+    assert made.groups["g"].sha256 == before.sha256
+
+
+def test_all_groups_are_written_as_of_one_moment_while_others_write(source, tmp_path):
+    engine = Engine(store=source.store, prefix="")
+    engine.add(triples(0, works("Acme")), in_group(triples(0, works("Acme")), "h"))
+    before = {group: sum_of(source.store, group).sha256 for group in ("g", "h")}
+    with closing(opened(source.folder)) as other:
+
+        def written() -> None:
+            accept(other.store, [in_group(triples(9, works("Later")), "h")], now=times.now())
+
+        made = backup(source, str(tmp_path / "backup"), ["g", "h"], on_row=written)
+
+    assert {group: entry.sha256 for group, entry in made.groups.items()} == before
+    assert source.store.heads(["h"])["h"].last > 1
+
+
+def test_keys_and_numbers_that_were_used_are_in_a_full_backup_alone(source, tmp_path):
+    """Sequences of a removed group are never used again; the store's own group goes with all others."""
+    Access(source.store).add(["g"], ["read"])
+    with source.store.writing():
+        tell(source.store, "Al", "one")
+        tell(source.store, "Bo", "one", group="gone")
+        remove(source.store, [], group="gone", everything=True)
+
+    made = backup(source, str(tmp_path / "all"))
+    one = backup(source, str(tmp_path / "one"), ["g"])
+    restore(SETTINGS, tmp_path / "back", str(tmp_path / "all"))
+
+    assert (set(made.groups), set(one.groups)) == ({"g", OWN}, {"g"})
+    with closing(opened(tmp_path / "back")) as target:
+        assert Access(target.store).every() == Access(source.store).every() != []
+        assert append(target.store, draft("again", group="gone")) == append(
+            source.store, draft("again", group="gone")
+        )
+
+
+def test_groups_of_a_full_backup_go_into_a_store_that_has_others(source, tmp_path):
+    with source.store.writing():
+        for group in ("g", "h"):
+            tell(source.store, "Al", "one", group=group)
+    backup(source, str(tmp_path / "backup"))
+    with closing(opened(tmp_path / "there")) as there, there.store.writing():
+        tell(there.store, "Cy", "one", group="mine")
+
+    restore(SETTINGS, tmp_path / "there", str(tmp_path / "backup"), ["h"])
+    restore(SETTINGS, tmp_path / "there", str(tmp_path / "backup"))
+
+    with closing(opened(tmp_path / "there")) as there:
+        assert list(there.store.heads()) == ["g", "h", "mine"]
+        assert sum_of(there.store, "h").sha256 == sum_of(source.store, "h").sha256
+    assert not (tmp_path / "there" / "restoring").exists()
+
+
+def test_a_log_that_a_lost_file_left_behind_is_not_applied(source, tmp_path):
+    """SQLite takes any log beside a file for its own."""
+    tell_all = [draft(f"text {n}", client_id=str(n)) for n in range(50)]
+    append(source.store, *tell_all)
+    made = backup(source, str(tmp_path / "backup"))
+    append(source.store, *(draft("z" * 5_000, client_id=f"z{n}") for n in range(200)))
+    lost = tmp_path / "lost"
+    lost.mkdir()
+    for name in (f"{FILE}.made", f"{FILE}-wal"):
+        (lost / name).write_bytes((source.folder / name).read_bytes())
+
+    restore(SETTINGS, lost, str(tmp_path / "backup"))
+
+    with closing(opened(lost)) as target:
+        assert sum_of(target.store, "g").sha256 == made.groups["g"].sha256
