@@ -10,7 +10,7 @@ import click
 from kgray.cli import printing
 from kgray.cli.frame import Call, command
 
-_SHOWN = 20  # rows that changed, for people
+_MAX_ROWS = 20  # rows that changed, for people
 
 
 @command("Bring an earlier version's store to this one.")
@@ -35,13 +35,13 @@ def upgrade(call: Call, dry_run: bool) -> None:
     with printing.Progress() as progress, open_earlier(settings, call.folder, alone=not dry_run) as earlier:
         if earlier is not None:
             ontology = build_ontology(settings)
-            done = run(earlier, ontology, dry_run=dry_run, on_group=lambda _: progress.step("group"))
+            report = run(earlier, ontology, dry_run=dry_run, on_group=lambda _: progress.step("group"))
     if earlier is None:
         version = _version(settings.store.backend)
-        done = {"from": version, "to": version, "groups": {}, "rows": {}, "verified": True, "kept": ""}
-    if not call.emitted(done):
-        _print(done, dry_run=dry_run)
-    if changed := sum(len(group["changed"]) for group in done["groups"].values()):
+        report = {"from": version, "to": version, "groups": {}, "rows": {}, "verified": True, "kept": ""}
+    if not call.emitted(report):
+        _print(report, dry_run=dry_run)
+    if changed := sum(len(group["changed"]) for group in report["groups"].values()):
         printing.note(f"{printing.counted(changed, 'row')} of facts and entities differ from the stored ones")
 
 
@@ -53,23 +53,25 @@ def _version(backend: str) -> int:
     return VERSION
 
 
-def _print(done: Mapping[str, Any], *, dry_run: bool) -> None:
-    if done["from"] == done["to"]:
-        click.echo(f"The store is of this version (schema {done['to']}): there is nothing to upgrade.")
+def _print(report: Mapping[str, Any], *, dry_run: bool) -> None:
+    if report["from"] == report["to"]:
+        click.echo(f"The store is of this version (schema {report['to']}): there is nothing to upgrade.")
         return
     head = ("group", "episodes", "entities", "facts", "verdicts", "attached", "changed")
     rows = [
         [name, *(group[column] for column in head[1:-1]), len(group["changed"])]
-        for name, group in done["groups"].items()
+        for name, group in report["groups"].items()
     ]
     printing.table(rows, head=head, nothing="No groups.")
-    for name, group in done["groups"].items():
-        for row in group["changed"][:_SHOWN]:
+    for name, group in report["groups"].items():
+        for row in group["changed"][:_MAX_ROWS]:
             click.echo(f"{name}: {row['kind']} {row['id']}: {row['before']} -> {row['after']}")
     if dry_run:
-        click.echo(f"Schema {done['from']} would become schema {done['to']}: nothing was changed.")
+        click.echo(f"Schema {report['from']} would become schema {report['to']}: nothing was changed.")
         return
-    verified = "all rows were read back, and give the same graph" if done["verified"] else "some facts differ"
-    click.echo(f"Schema {done['from']} has become schema {done['to']}: {verified}.")
-    if done["kept"]:
-        click.echo(f"The earlier file is {done['kept']}: delete it when you do not need it any more.")
+    verified = (
+        "all rows were read back, and give the same graph" if report["verified"] else "some facts differ"
+    )
+    click.echo(f"Schema {report['from']} has become schema {report['to']}: {verified}.")
+    if report["kept"]:
+        click.echo(f"The earlier file is {report['kept']}: delete it when you do not need it any more.")

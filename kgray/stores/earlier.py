@@ -114,6 +114,7 @@ class EarlierStore(Protocol):
     where: str
     schema: int
     schema_after: int
+    is_first: bool  # of version 0.1
     is_in_place: bool  # rows move within one database: so everything is checked before the first one moves
     report: str | None  # of an earlier run that had written everything
     kept: str  # where the earlier data are after `replace`; "" = they are gone

@@ -1,4 +1,4 @@
-"""All that one group holds, as values of this version, between an earlier store and the new one."""
+"""The content of one group, as values of this version, on its way from an earlier store to the new one."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class GroupContent:
             return known and (retired_at is None or (known_at is not None and retired_at > known_at))
 
         def standing(timed: Iterable[Timed[_T]]) -> list[_T]:
-            return [one.value for one in timed if stands(one.recorded_at, one.retired_at)]
+            return [item.value for item in timed if stands(item.recorded_at, item.retired_at)]
 
         heads = [
             EpisodeHead(row.sequence, row.id, row.reference_time, row.ended_at)
@@ -99,14 +99,14 @@ class GroupContent:
             if row.state == kinds.COMMITTED and stands(row.ended_at, row.retired_at)
         ]
         live = {head.sequence for head in heads}
-        done = [
+        carried_out = [
             row
             for row in self.rows["operations"]
             if row.state == kinds.DONE and row.kind in TIMED and stands(row.recorded_at, None)
         ]
-        recorded = {one.value.sequence: one.recorded_at for one in self.declarations}
-        recorded.update((one.value.sequence, one.recorded_at) for one in self.verdicts)
-        recorded.update((row.sequence, row.recorded_at) for row in done)
+        recorded = {timed.value.sequence: timed.recorded_at for timed in self.declarations}
+        recorded.update((timed.value.sequence, timed.recorded_at) for timed in self.verdicts)
+        recorded.update((row.sequence, row.recorded_at) for row in carried_out)
         return GroupRecords(
             group=self.name,
             heads=heads,
@@ -114,7 +114,7 @@ class GroupContent:
             evidence=[item for item in self.evidence if item.sequence in live],
             declarations=standing(self.declarations),
             verdicts=standing(self.verdicts),
-            operations=self.corrections(done),
+            operations=self.corrections(carried_out),
             recorded=recorded,
             births=self.births,
             last_recorded=self.head.last_recorded,
@@ -128,10 +128,10 @@ class GroupContent:
 
     def evidence_of(self) -> dict[str, list[Evidence]]:
         """Return the evidence of each recorded statement, in order of place."""
-        found: dict[str, list[Evidence]] = defaultdict(list)
+        by_statement: dict[str, list[Evidence]] = defaultdict(list)
         for item in self.evidence:
-            found[item.statement].append(item)
-        return found
+            by_statement[item.statement].append(item)
+        return by_statement
 
     def ends(self) -> Callable[[Evidence], tuple[str, str | None]]:
         """Return a function from evidence to its ends as they show now: the object None beside a value."""

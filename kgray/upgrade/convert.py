@@ -41,10 +41,12 @@ _CODE = ("equal", "initials")  # likenesses by which code identifies two names (
 Read = Callable[[str], list[OldRow]]  # the rows of a kind, in order of their keys
 
 
-def content_of(name: str, head: GroupHead, read: Read, ontology: Ontology) -> GroupContent:
-    """Return a group with all but what the rulings of models become.
+def content_of(name: str, head: GroupHead, read: Read, ontology: Ontology, *, is_first: bool) -> GroupContent:
+    """Return the content of a group, without the verdicts and attachments that rulings of models become.
 
-    read: reads a kind of rows of the group; ontology: that of the settings, which says where synonyms lead
+    read        reads a kind of rows of the group
+    ontology    of the settings: it says to which name synonyms lead
+    is_first    whether the rows are of version 0.1
     """
     content = GroupContent(
         name=name,
@@ -68,7 +70,7 @@ def content_of(name: str, head: GroupHead, read: Read, ontology: Ontology) -> Gr
         episodes={row.sequence: TextVector(row.vector, row.weights) for row in read("episode_vectors")},
     )
     _finish_removals(content)
-    if any(mention.resolved_by is None for mention in content.mentions):
+    if is_first:
         content.mentions = _resolved(content)
         content.evidence = _directed(content)
         content.declarations = _declared(read("rulings"), content, ontology)
@@ -107,24 +109,24 @@ def _answers(rows: Iterable[OldRow], uses: Iterable[OldRow]) -> list[Answer]:
 
 
 def _finish_removals(content: GroupContent) -> None:
-    """End the retractions and removals that were being carried out in pieces: the rest of the pieces goes."""
-    gone: set[int] = set()
+    """End retractions and removals that were being carried out in pieces, and drop the rest of the pieces."""
+    removed: set[int] = set()
     operations = []
     for row in content.rows["operations"]:
         if row.state == PENDING and row.result is not None:
             if row.kind == "remove":
-                gone |= _named_by(row, content.rows["episodes"])
+                removed |= _named_by(row, content.rows["episodes"])
             row = row._replace(state=DONE, payload="{}")  # noqa: PLW2901 - the row as it becomes
         operations.append(row)
     content.rows = {**content.rows, "operations": operations}
-    if not gone:
+    if not removed:
         return
     for kind in ("episodes", "extractions"):
-        content.rows[kind][:] = [row for row in content.rows[kind] if row.sequence not in gone]
-    content.answers = [answer for answer in content.answers if gone.isdisjoint(answer.used_by)]
-    content.mentions = [mention for mention in content.mentions if mention.sequence not in gone]
-    content.evidence = [item for item in content.evidence if item.sequence not in gone]
-    content.episodes = {at: vector for at, vector in content.episodes.items() if at not in gone}
+        content.rows[kind][:] = [row for row in content.rows[kind] if row.sequence not in removed]
+    content.answers = [answer for answer in content.answers if removed.isdisjoint(answer.used_by)]
+    content.mentions = [mention for mention in content.mentions if mention.sequence not in removed]
+    content.evidence = [item for item in content.evidence if item.sequence not in removed]
+    content.episodes = {at: vector for at, vector in content.episodes.items() if at not in removed}
     entities = {mention.entity for mention in content.mentions}
     entities |= {i for o in content.corrections() for i in (*o.entities, o.made)}
     statements = {item.statement for item in content.evidence}
@@ -154,7 +156,7 @@ def _resolved(content: GroupContent) -> list[Mention]:
     asked = {sequence for answer in content.answers for sequence in answer.used_by}
     triples = {row.sequence for row in content.rows["episodes"] if row.kind == "triples"}
     bearing: dict[str, list[str]] = {}
-    found = []
+    resolved = []
     for mention in content.mentions:
         surfaces = bearing.setdefault(mention.entity, [])
         by: ResolvedBy = "name"
@@ -164,33 +166,33 @@ def _resolved(content: GroupContent) -> list[Mention]:
                 alike = any(likeness(mention.surface, surface) in _CODE for surface in surfaces)
                 by = "model" if mention.sequence in asked and not alike else "code"
         surfaces.append(mention.surface)
-        found.append(replace(mention, resolved_by=by))
-    return found
+        resolved.append(replace(mention, resolved_by=by))
+    return resolved
 
 
 def _directed(content: GroupContent) -> list[Evidence]:
     """Return the evidence with its direction (R17c), and with whether it is a field of a record (R17)."""
     ends_of, fields = content.ends(), _fields_of_records(content)
     first: dict[str, tuple[str, str | None]] = {}
-    found = []
+    directed = []
     for item in content.evidence:
         ends = ends_of(item)
         founding = first.setdefault(item.statement, ends)
         is_field = (item.sequence, item.relation, item.text) in fields
         turned = ends != founding and ends == founding[::-1]
-        found.append(replace(item, is_reversed=turned, is_field=is_field))
-    return found
+        directed.append(replace(item, is_reversed=turned, is_field=is_field))
+    return directed
 
 
 def _fields_of_records(content: GroupContent) -> set[tuple[int, str, str]]:
-    """Return (sequence, relation, sentence) of the facts that are the only value of a field, as was read."""
-    found = set()
+    """Return (sequence, relation, sentence) of each fact that a reading marks as the one value of a field."""
+    fields = set()
     for row in content.rows["extractions"]:
         for fact in json.loads(row.body)["facts"]:
             _, relation, text, *_, only = fact
             if only:
-                found.add((row.sequence, relation, text))
-    return found
+                fields.add((row.sequence, relation, text))
+    return fields
 
 
 def _note_contexts(content: GroupContent) -> None:
@@ -215,7 +217,7 @@ def _declared(
         row.sequence for row in content.rows["episodes"] if row.state == COMMITTED and row.retired_at is None
     ]
     last = max(live, default=0)
-    found: dict[tuple[Any, ...], Timed[Declaration]] = {}
+    declared: dict[tuple[Any, ...], Timed[Declaration]] = {}
     uses: dict[str, tuple[int, int]] = {}  # name -> (sequence, record time) of the first use
     for row in rulings:
         if row.judge != ONTOLOGY:
@@ -224,13 +226,12 @@ def _declared(
         if row.aspect == "pair" and value in FOLDS and _leads(ontology, other, value, name):
             name, other = other, name
         value = "none" if row.aspect == "pair" and value == "independent" else value
-        one = Declaration(
+        declaration = Declaration(
             sequence=row.sequence, ordinal=row.ordinal, name=name, aspect=row.aspect, value=value, other=other
         )
         retired_at = None if row.sequence <= last else row.retired_at
-        found.setdefault(
-            (row.sequence, name, row.aspect, other, value), Timed(one, row.recorded_at, retired_at)
-        )
+        timed = Timed(declaration, row.recorded_at, retired_at)
+        declared.setdefault((row.sequence, name, row.aspect, other, value), timed)
         for used in (row.name, row.other):
             uses.setdefault(used, (row.sequence, row.recorded_at))
     ended = {row.sequence: row.ended_at for row in content.rows["episodes"]}
@@ -239,12 +240,12 @@ def _declared(
     taken = Counter(row.sequence for row in rulings)  # their ordinals are 0, 1, ...
     for name, (sequence, recorded_at) in uses.items():
         if ontology.get(name) is not None:
-            one = Declaration(
+            declaration = Declaration(
                 sequence=sequence, ordinal=taken[sequence], name=name, aspect="listed", value="yes"
             )
             taken[sequence] += 1
-            found[sequence, name, "listed"] = Timed(one, recorded_at)
-    return sorted(found.values(), key=lambda timed: (timed.value.sequence, timed.value.ordinal))
+            declared[sequence, name, "listed"] = Timed(declaration, recorded_at)
+    return sorted(declared.values(), key=lambda timed: (timed.value.sequence, timed.value.ordinal))
 
 
 def _leads(ontology: Ontology, name: str, value: str, other: str) -> bool:

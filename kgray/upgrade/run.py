@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kgray import kinds, rows
+from kgray import kinds
 from kgray.derivation import dump
 from kgray.derivation.group import GroupGraph
 from kgray.derivation.stored import View, records_of
@@ -18,7 +18,7 @@ from kgray.kinds import OWN
 from kgray.ontology import Ontology
 from kgray.ports import GroupCounts, Store
 from kgray.records import Episode
-from kgray.rows import STATES
+from kgray.rows import STATES, episode
 from kgray.stores.earlier import OLD_KINDS, EarlierStore, OldGroup, OldRow
 from kgray.times import Instant
 from kgray.transfer.copying import Sum
@@ -28,15 +28,15 @@ from kgray.upgrade.convert import content_of
 from kgray.upgrade.rulings import convert_rulings
 from kgray.upgrade.writing import rows_of
 
-_MOMENTS = 4  # earlier moments at which the graph is compared with what was written
+_MOMENTS = 4  # earlier moments at which the written graph is compared
 OnGroup = Callable[[str], None]
 
 
 @dataclass(slots=True, kw_only=True)
 class UpgradedGroup:
-    """What became of a group.
+    """The report of one group.
 
-    verdicts, attached  what rulings of models became: verdicts on pairs of statements, attached evidence
+    verdicts, attached  verdicts on pairs of statements, and attached evidence, that rulings of models became
     changed             facts and entities that differ from those that the earlier version had derived: the
                         id of each, and the columns that differ, before and after (null: it is not there)
     """
@@ -51,12 +51,11 @@ class UpgradedGroup:
 
 @dataclass(slots=True, kw_only=True)
 class Upgraded:
-    """What an upgrade did, or would do.
+    """The report of an upgrade, or of a dry run.
 
     rows        written, by kind
     verified    all rows were read back, and give the same graph now and at earlier moments; and no fact
                 differs in a group without rulings of models
-    kept        where the earlier data are; "" = they are gone
     """
 
     schema: int
@@ -64,102 +63,104 @@ class Upgraded:
     groups: dict[str, UpgradedGroup] = field(default_factory=dict)
     rows: Counter[str] = field(default_factory=Counter)
     verified: bool = True
-    kept: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the form that `kgray upgrade --json` prints."""
+        """Return the form that `kgray upgrade --json` prints. kept: the path of the earlier file, or ""."""
         named = asdict(self)
         return {
             "from": named.pop("schema"),
             "to": named.pop("schema_after"),
             **named,
             "rows": dict(self.rows),
+            "kept": "",
         }
 
 
 def upgrade(
     earlier: EarlierStore, ontology: Ontology, *, dry_run: bool = False, on_group: OnGroup = lambda _: None
 ) -> Mapping[str, Any]:
-    """Bring a store to this version; return what `Upgraded.as_dict` does.
+    """Bring a store to this version; return the report (`Upgraded.as_dict`).
 
     ontology    of the settings: which of two synonyms is the main name
     dry_run     convert and derive everything, and change nothing
 
     Raises StoreError where the new store differs from what was read. A run that was killed is run again.
     """
+    if dry_run and earlier.is_changed:
+        raise StoreError(
+            f"an upgrade of {earlier.where} was cut off, and its rows have moved: run `kgray upgrade` "
+            f"without --dry-run, which goes on"
+        )
     if dry_run or (earlier.is_in_place and not earlier.is_changed):
-        planned = _upgraded(earlier, ontology, None, on_group)
+        plan = _upgraded(earlier, ontology, None, on_group)
         if dry_run:
-            return planned.as_dict()
-    if earlier.report:  # everything was written: only what the rows left is to go
-        earlier.replace(earlier.report)
-        found: Mapping[str, Any] = json.loads(earlier.report)
-        return found
-    with earlier.successor() as store, store.writing():
-        done = _upgraded(earlier, ontology, store, on_group)
-    done.kept = earlier.kept
-    earlier.replace(json.dumps(done.as_dict()))
-    return done.as_dict()
+            return plan.as_dict()
+    if earlier.report:  # all groups were written
+        report = earlier.report
+    else:
+        with earlier.successor() as store, store.writing():
+            upgraded = _upgraded(earlier, ontology, store, on_group)
+        report = json.dumps(upgraded.as_dict() | {"kept": earlier.kept})
+    earlier.replace(report)
+    result: Mapping[str, Any] = json.loads(report)
+    return result
 
 
 def _upgraded(earlier: EarlierStore, ontology: Ontology, store: Store | None, on_group: OnGroup) -> Upgraded:
     """Convert all groups, and write them to a store; None: to no store."""
-    done = Upgraded(schema=earlier.schema, schema_after=earlier.schema_after, verified=store is not None)
+    result = Upgraded(schema=earlier.schema, schema_after=earlier.schema_after, verified=store is not None)
     for group in earlier.groups():
         on_group(group.name)
         with garbage_not_collected():
-            _upgrade_group(earlier, group, ontology, store, done)
-    return done
+            _upgrade_group(earlier, group, ontology, store, result)
+    return result
 
 
 def _upgrade_group(
-    earlier: EarlierStore, group: OldGroup, ontology: Ontology, store: Store | None, done: Upgraded
+    earlier: EarlierStore, group: OldGroup, ontology: Ontology, store: Store | None, result: Upgraded
 ) -> None:
     def read(kind: str) -> list[OldRow]:
         return earlier.rows(group.name, OLD_KINDS[kind])
 
-    content, rulings, facts = (
-        content_of(group.name, group.head, read, ontology),
-        read("rulings"),
-        read("facts"),
-    )
+    content = content_of(group.name, group.head, read, ontology, is_first=earlier.is_first)
+    facts = read("facts")
     shown = {(row.sequence, row.ordinal): row.shown for row in read("evidence")}
-    converted = convert_rulings(content, rulings, facts, shown)
+    converted = convert_rulings(content, read("rulings"), facts, shown)
     graph = GroupGraph.build(content.records())
-    found = [*rows_of(content, graph)]
+    rows = [*rows_of(content, graph)]
     if store is not None:
-        _write(content, graph, found, store)
-    done.rows.update(kind.name for kind, _ in found)
+        _write(content, graph, rows, store)
+    result.rows.update(kind.name for kind, _ in rows)
     if group.name == OWN:
         return
-    ignored = {"text"} if rulings else set()  # version 0.1 composed the texts of facts (R18a)
+    ignored = {"text"} if earlier.is_first else set()  # version 0.1 composed the texts of facts (R18a)
     changed = [
-        *_changed(kinds.FACTS, facts, found, ignored),
-        *_changed(kinds.ENTITIES, read("entities"), found),
+        *_changed(kinds.FACTS, facts, rows, ignored),
+        *_changed(kinds.ENTITIES, read("entities"), rows),
     ]
-    done.groups[group.name] = UpgradedGroup(
+    result.groups[group.name] = UpgradedGroup(
         episodes=len(content.rows["episodes"]),
         entities=len(graph.entities),
-        facts=sum(kind is kinds.FACTS for kind, _ in found),
+        facts=sum(kind is kinds.FACTS for kind, _ in rows),
         verdicts=converted.verdicts,
         attached=converted.attached,
         changed=changed,
     )
-    done.verified &= converted.were_there or not changed
+    result.verified &= converted.were_there or not changed
 
 
 def _changed(
     kind: kinds.Kind[Any],
     before: Iterable[OldRow],
-    found: Iterable[tuple[kinds.Kind[Any], kinds.Row]],
+    after: Iterable[tuple[kinds.Kind[Any], kinds.Row]],
     ignored: Iterable[str] = (),
 ) -> list[dict[str, Any]]:
     """Return the derived rows of a kind that differ from those that the earlier version had stored."""
     columns = [column.name for column in OLD_KINDS[kind.name].columns if column.name not in ignored]
     then = {row.id: {name: getattr(row, name) for name in columns} for row in before}
     now = {}
-    for of, row in found:
-        if of is kind:
+    for row_kind, row in after:
+        if row_kind is kind:
             named = dict(zip(kind.names, row, strict=True))
             now[named["id"]] = {name: named[name] for name in columns}
     changed = []
@@ -173,11 +174,11 @@ def _changed(
 
 
 def _write(
-    content: GroupContent, graph: GroupGraph, found: list[tuple[kinds.Kind[Any], kinds.Row]], store: Store
+    content: GroupContent, graph: GroupGraph, rows: list[tuple[kinds.Kind[Any], kinds.Row]], store: Store
 ) -> None:
     """Write a group, unless a run that was cut off did; read it back, and compare."""
     group, written = content.name, Sum(content.name, content.head)
-    for _ in written.passing(found):
+    for _ in written.passing(rows):
         pass
 
     def verify() -> None:
@@ -186,7 +187,7 @@ def _write(
     if store.heads([group])[group].named:
         verify()
     else:
-        store.adopt(group, content.head, iter(found), verify)
+        store.adopt(group, content.head, iter(rows), verify)
 
 
 def _verify(content: GroupContent, graph: GroupGraph, written: Sum, store: Store) -> None:
@@ -214,7 +215,7 @@ def _digest(view: View, content: GroupContent, known_at: Instant | None) -> str:
 def _episodes(content: GroupContent, known_at: Instant | None) -> list[Episode]:
     at = 1 << 62 if known_at is None else known_at
     return [
-        rows.episode(content.name, kinds.EPISODES.row(*row))
+        episode(content.name, kinds.EPISODES.row(*row))
         for row in content.rows["episodes"]
         if row.ended_at is not None and row.ended_at <= at and (row.retired_at is None or row.retired_at > at)
     ]

@@ -166,7 +166,7 @@ Path(sys.argv[3]).write_text(json.dumps(found))
 
 
 def test_nothing_but_sqlite_opens_the_file(tmp_path):
-    """To close a plain file drops all locks of the process on it: see `folder._check_header`."""
+    """To close a plain file drops all locks of the process on it: see `folder.read_header`."""
     places = [str(tmp_path / name) for name in ("data", "copy", "found")]
     subprocess.run([sys.executable, "-c", OPENS, *places], check=True)
     opened = {Path(name).name for name in json.loads((tmp_path / "found").read_text())}
@@ -199,7 +199,7 @@ def test_another_programs_database_is_refused_untouched(tmp_path):
     ("version", "who", "what_to_do"),
     [
         pytest.param(schema.VERSION + 1, "newer", "upgrade kgray", id="newer"),
-        pytest.param(2, "earlier", "choose an empty data folder and add the episodes again", id="earlier"),
+        pytest.param(2, "earlier", "run `kgray upgrade`", id="earlier"),
     ],
 )
 def test_another_schema_is_refused_untouched(tmp_path, version, who, what_to_do):

@@ -24,7 +24,7 @@ import kgray
 from kgray.derivation import dump
 from kgray.derivation.stored import View, records_of
 from kgray.errors import Locked, NoStore, StoreError
-from kgray.kinds import ACCESS_KEYS, OWN, SCHEDULES
+from kgray.kinds import ACCESS_KEYS, EPISODES, OWN, SCHEDULES
 from kgray.ledger import dumped_episodes
 from kgray.ontology import shipped
 from kgray.ports import Store
@@ -287,6 +287,16 @@ async def test_what_was_pending_is_committed_and_more_can_be_added(folder):
     assert not [one for one in declared if one.name in ("WORKS_AT", "LIVES_IN", "LIKES")]
 
 
+async def test_a_removal_after_an_upgrade_leaves_nothing_but_in_the_file_that_is_kept(folder):
+    kept = Path(upgraded(folder)["kept"])
+
+    async with opened(folder) as memory:
+        await memory.remove(group="team", episodes=["m8"])
+
+    having = {path.name for path in folder.iterdir() if b"Lagoon" in path.read_bytes()}
+    assert having == {kept.name}
+
+
 def test_a_killed_upgrade_leaves_the_earlier_store_and_the_next_one_ends_it(folder, tmp_path):
     whole = kgray_run("upgrade", "--data", str(shutil.copytree(folder, tmp_path / "whole")), "--json")
     calls, found = int(whole.stderr.split()[-1]), set()
@@ -414,6 +424,25 @@ def test_a_folder_that_another_process_has_open_is_refused(folder):
             upgraded(folder)
         reader.communicate("")
     assert upgraded(folder)["verified"]
+
+
+@neo4j
+def test_a_removal_that_was_cut_off_in_a_database_is_ended(on_neo4j, neo4j_driver):
+    folder = on_neo4j(FIRST)
+    neo4j_driver.execute_query(
+        "MATCH (g:KgrayGroup {name: 'desk'}) SET g.cleared_name = 'desk', g.clearing = 8 REMOVE g.name"
+    )
+
+    assert upgraded(folder)["groups"].keys() == {"team"}
+
+    with closing(opened(folder)) as memory:
+        assert (memory.store.heads(["desk"])["desk"].named, memory.store.heads(["desk"])["desk"].last) == (
+            False,
+            8,
+        )
+        assert [*memory.store.rows(EPISODES.all, "desk")] == []
+    left = neo4j_driver.execute_query("MATCH (n {group_id: 'desk'}) RETURN count(n)")
+    assert left.records[0][0] == 0
 
 
 @neo4j

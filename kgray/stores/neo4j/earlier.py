@@ -12,10 +12,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
-from kgray.errors import Locked, NoStore, StoreError
+from kgray.errors import KgrayError, Locked, NoStore, StoreError
 from kgray.kinds import COMMITTED, PENDING
 from kgray.ports import GroupHead, Store
 from kgray.stores.alike import check_version
@@ -40,6 +40,7 @@ _PHASE = "MATCH (m:KgrayMeta {id: 'kgray'}) SET m.upgrading = $phase, m.upgrade_
 _SWAP = "MATCH (m:KgrayMeta {id: 'kgray'}) SET m.schema = $schema REMOVE m.upgrading, m.upgrade_report"
 # One upgrade at a time holds the lock of this node.
 _NEW_LOCK = "MERGE (u:KgrayUpgrade {id: 'kgray'})"
+_DROP_LOCK = "MATCH (:KgrayMeta {id: 'kgray', schema: $schema}) MATCH (u:KgrayUpgrade) DELETE u"
 _LOCK = "MATCH (u:KgrayUpgrade {id: 'kgray'}) SET u.locked = true"
 _INDEX = "CREATE RANGE INDEX kgray_old IF NOT EXISTS FOR (n:KgrayOld) ON (n.group_id, n.old_kind)"
 _LIVING = """
@@ -53,18 +54,16 @@ _STALE = (
 _MARK_GROUPS = """
 MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL OR g.cleared_name IS NOT NULL
 CREATE (o:KgrayOld {old_kind: 'groups', group_id: coalesce(g.name, g.cleared_name), last: g.last,
-    last_recorded: g.last_recorded, removals: g.removals, clearing: g.clearing,
-    copied: g.adopting IS NOT NULL})
+    last_recorded: g.last_recorded, clearing: g.clearing, copied: g.adopting IS NOT NULL})
 SET g.adopting = 'upgrade'
 """
 _GROUPS = """
 MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL OR g.cleared_name IS NOT NULL
-RETURN coalesce(g.name, g.cleared_name), g.last, g.last_recorded, g.removals, g.clearing,
-    g.adopting IS NOT NULL
+RETURN coalesce(g.name, g.cleared_name), g.last, g.last_recorded, g.clearing, g.adopting IS NOT NULL
 """
 _MARKED = """
 MATCH (o:KgrayOld {old_kind: 'groups'}) WHERE o.group_id IS NOT NULL
-RETURN o.group_id, o.last, o.last_recorded, o.removals, o.clearing, o.copied
+RETURN o.group_id, o.last, o.last_recorded, o.clearing, o.copied
 """
 # $ids: of the groups that are taken over, which are made anew, and of copies that were cut off.
 _DROP_GROUPS = "MATCH (g:KgrayGroup {adopting: 'upgrade'}) WHERE g.id IN $ids DELETE g"
@@ -120,6 +119,7 @@ def earlier_neo4j(*, alone: bool, **login: Any) -> Iterator[EarlierNeo4j | None]
             raise NoStore(f"there is no kgray store in {db.where}: run `kgray init`")
         if alone:
             db.write(lambda running: _make_lock(db, running))
+            stack.callback(_drop_lock, db)
             if not stack.enter_context(db.locking(_LOCK)):
                 raise Locked(f"another process upgrades the store in {db.where} now")
         version = db.alone(_META)[0][0]
@@ -141,6 +141,12 @@ def _make_lock(db: Connection, running: Running) -> None:
     db.run(running, _NEW_LOCK)
 
 
+def _drop_lock(db: Connection) -> None:
+    """Delete the lock's node after the upgrade; until then other processes may wait for it."""
+    with suppress(KgrayError):
+        db.alone(_DROP_LOCK, schema=schema.VERSION)
+
+
 _MADE = {"texts": tuple, "bytes": bytes}
 
 
@@ -160,6 +166,7 @@ class EarlierNeo4j(EarlierStore):
     def __init__(self, db: Connection, login: dict[str, Any]) -> None:
         self._db, self._login, self.where = db, login, db.where
         self.schema, self._embedder, self._dimensions, self._phase, self.report = db.alone(_META)[0]
+        self.is_first = self.schema == OLDEST
         self._clearing: dict[str, int] = {}
 
     @property
@@ -167,10 +174,9 @@ class EarlierNeo4j(EarlierStore):
         return self._phase is not None
 
     def groups(self) -> list[OldGroup]:
-        found = []
-        for name, last, at, removals, clearing, copied in self._db.rows(
-            _MARKED if self.is_changed else _GROUPS
-        ):
+        groups = []
+        statement = _MARKED if self.is_changed else _GROUPS
+        for name, last, at, clearing, copied in self._db.rows(statement):
             if copied:  # a copy into it was cut off: it never was a group
                 continue
             if clearing is not None:  # a removal was cut off, in pieces: only what was accepted later is left
@@ -181,10 +187,8 @@ class EarlierNeo4j(EarlierStore):
                 waits = any(row.state < COMMITTED for row in episodes)
                 if not (waits or any(row.state == PENDING for row in operations)):
                     continue
-            found.append(
-                OldGroup(name, GroupHead(named=True, last=last, last_recorded=at, removals=removals))
-            )
-        return sorted(found)
+            groups.append(OldGroup(name, GroupHead(named=True, last=last, last_recorded=at)))
+        return sorted(groups)
 
     def rows(self, group: str, kind: OldKind) -> list[OldRow]:
         statement = _MOVED if self._phase == "building" else _reading(kind)
@@ -222,7 +226,7 @@ class EarlierNeo4j(EarlierStore):
             ):
                 self._repeat(statement, groups=names)
             self._enter("building")
-        copies = [row[0] for row in self._db.rows(_MARKED) if row[5]]  # those that were cut off
+        copies = [row[0] for row in self._db.rows(_MARKED) if row[4]]  # those that were cut off
         ids = [group_key(name) for name in (*copies, *(group.name for group in self.groups()))]
         self._db.write(lambda running: self._free(running, ids))
         self._drop_rules()

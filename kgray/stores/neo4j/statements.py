@@ -133,7 +133,7 @@ def _clear(kind: Kind[Any]) -> str:
     matched = [f"n.{p} IS NOT NULL" for p in stored.key]
     if kind.log:
         # The removing operation's own row stays.
-        matched[0] = f"n.sequence {'<' if kind is kinds.OPERATIONS else '<='} $sequence"
+        matched.append(f"n.sequence {'<' if kind is kinds.OPERATIONS else '<='} $sequence")
     return f"MATCH {stored.pattern} WHERE n.group_id = {stored.group} AND {' AND '.join(matched)}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,15 @@ from kgray import locks
 from kgray.errors import Locked, NoStore, StoreError
 from kgray.ports import GroupHead, Store
 from kgray.stores.alike import check_version
-from kgray.stores.earlier import EarlierStore, OldGroup, OldKind, OldRow
+from kgray.stores.earlier import EarlierStore, OldColumn, OldGroup, OldKind, OldRow
 from kgray.stores.sqlite import schema
-from kgray.stores.sqlite.database import explained
+from kgray.stores.sqlite.database import connect, explained
 from kgray.stores.sqlite.folder import is_there, read_header
 from kgray.stores.sqlite.store import open_sqlite
 
 OLDEST = 9  # the schema of version 0.1
 BESIDE = "upgrading"  # the folder in which the new file is built
-_PATIENCE_S = 5.0
-_MADE: dict[str, Callable[[Any], Any]] = {"bool": bool, "texts": lambda text: tuple(json.loads(text))}
+_PATIENCE_S, _CACHE_MB = 5.0, 32
 
 
 @contextmanager
@@ -65,10 +64,9 @@ def earlier_sqlite(folder: Path, *, alone: bool) -> Iterator[EarlierSqlite | Non
 
 
 def _connection(path: Path, *, alone: bool) -> apsw.Connection:
-    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
-    connection.set_busy_timeout(int(_PATIENCE_S * 1000))
+    connection = connect(path, patience_s=_PATIENCE_S, cache_mb=_CACHE_MB)
     if not alone:
-        connection.execute("BEGIN")
+        connection.execute("BEGIN")  # one snapshot for all reads
         return connection
     # In this mode SQLite opens a file in WAL mode only while no other connection has it open, and keeps it.
     connection.pragma("locking_mode", "EXCLUSIVE")
@@ -83,6 +81,14 @@ def _connection(path: Path, *, alone: bool) -> apsw.Connection:
     return connection
 
 
+def _value(column: OldColumn, stored: Any) -> Any:  # noqa: ANN401 - of any type
+    if stored is None:
+        return column.default
+    if column.type == "texts":
+        return tuple(json.loads(stored))
+    return bool(stored) if column.type == "bool" else stored
+
+
 class EarlierSqlite(EarlierStore):
     """The file of an earlier version, open in this process alone."""
 
@@ -94,45 +100,32 @@ class EarlierSqlite(EarlierStore):
         self.folder, self._connection = folder, connection
         self.where = str(folder / schema.FILE)
         self.schema = int(connection.pragma("user_version"))
+        self.is_first = self.schema == OLDEST
         self.kept = f"{self.where}.schema-{self.schema}"
         self._numbers: dict[str, int] = {}
         self._columns: dict[str, set[str]] = {}
 
     def groups(self) -> list[OldGroup]:
-        asked = (
-            "SELECT no, name, last, last_recorded, removals FROM groups WHERE name IS NOT NULL ORDER BY name"
+        rows = self._all(
+            "SELECT no, name, last, last_recorded FROM groups WHERE name IS NOT NULL ORDER BY name"
         )
-        found = []
-        for no, name, last, last_recorded, removals in self._all(asked):
-            self._numbers[name] = no
-            found.append(
-                OldGroup(
-                    name, GroupHead(named=True, last=last, last_recorded=last_recorded, removals=removals)
-                )
-            )
-        return found
+        self._numbers = {name: no for no, name, *_ in rows}
+        return [
+            OldGroup(name, GroupHead(named=True, last=last, last_recorded=at)) for _, name, last, at in rows
+        ]
 
     def rows(self, group: str, kind: OldKind) -> list[OldRow]:
-        there = self._columns.get(kind.name)
-        if there is None:
-            there = {row[1] for row in self._all(f"PRAGMA table_info({kind.name})")}
-            self._columns[kind.name] = there
-        if not there:
+        stored = self._columns.get(kind.name)
+        if stored is None:
+            stored = {row[1] for row in self._all(f"PRAGMA table_info({kind.name})")}
+            self._columns[kind.name] = stored
+        if not stored:
             return []
-        columns = [column for column in kind.columns if column.name in there]
-        names = ", ".join(column.name for column in columns)
-        order = ", ".join(column.name for column in columns if column.is_key)
-        statement = f"SELECT {names} FROM {kind.name} WHERE no = ? ORDER BY {order}"  # noqa: S608 - names of OLD_KINDS
-        rest = {column.name: column.default for column in kind.columns if column.name not in there}
-        makers = [_MADE.get(column.type) for column in columns]
-        made = []
-        for row in self._all(statement, (self._numbers[group],)):
-            values = (
-                value if make is None or value is None else make(value)
-                for make, value in zip(makers, row, strict=True)
-            )
-            made.append(kind.make(**dict(zip((c.name for c in columns), values, strict=True)), **rest))
-        return made
+        chosen = ", ".join(column.name if column.name in stored else "NULL" for column in kind.columns)
+        order = ", ".join(column.name for column in kind.columns if column.is_key)
+        statement = f"SELECT {chosen} FROM {kind.name} WHERE no = ? ORDER BY {order}"  # noqa: S608 - of OLD_KINDS
+        rows = self._all(statement, (self._numbers[group],))
+        return [kind.make(*map(_value, kind.columns, row)) for row in rows]
 
     @contextmanager
     def successor(self) -> Iterator[Store]:
