@@ -1,11 +1,11 @@
-"""What a run has decided and not yet written: sent in batches, several side by side where that pays.
+"""The outbox of a run: writes that were decided and are not yet durable, and how they are sent.
 
-The writes of one group go one batch after the other, in the order in which they were posted; those of
-different groups may overlap, in as many lanes as the store has. While the batch of a group is on its way, its
-new writes wait for a later one: the slower the store, the more episodes share a transaction.
+The writes of one group are sent in the order of their posting, one batch after the other. Batches of
+different groups may be on their way at once, in as many lanes as the store has, if there are enough writes. A
+write that is posted meanwhile waits for a later batch: the slower the store, the more share a transaction.
 
-Extractions and answers are posted before the commits that use them, so no batch holds a commit whose journal
-is lost. What is lost with the process was not acknowledged: it is asked and decided again (R21).
+Extractions and answers are posted before the commits that use them, so the store never has a commit without
+its journal. A write that is lost with the process was not acknowledged: it is asked and decided again (R21).
 """
 
 from __future__ import annotations
@@ -25,22 +25,27 @@ from kgray.ports import Answer, RowChanges, Writer
 from kgray.records import Episode
 
 _ANSWERS = 4096  # how many of the latest requests keep their answers in memory
-_LONG_S = 2.0  # of a batch: a larger one would keep appends to its groups waiting
+_LONG_S = 2.0  # of a batch: appends to its groups wait for it
 _LEAST, _MOST = 0.25, 4.0  # sizes of a batch, as shares of the one that the store proposes
-_PAYS = 0.95  # a batch of twice the size pays if a write in it takes at most this share of the time
+_PAYS = 0.95  # twice the size pays if each write then takes at most this share of its time
 OnDurable = Callable[[], None]
 
 
 class BatchSize:
-    """How many writes go together: more while that makes each cheaper, fewer where a batch takes too long."""
+    """The size of a batch: larger while that makes each write cheaper, smaller if a batch takes too long."""
 
     def __init__(self, proposed: int) -> None:
-        self.most = proposed
+        self.most = self._proposed = proposed
         self._bounds = max(1, round(_LEAST * proposed)), round(_MOST * proposed)
         self._each: dict[int, float] = {}  # size -> seconds a write, of full batches, the latest count most
 
+    @property
+    def full(self) -> int:
+        """How many writes are worth a transaction beside another transaction."""
+        return min(self.most, self._proposed)
+
     def note(self, writes: int, seconds: float) -> None:
-        """Note how long a batch took; one that was not full says nothing of another size."""
+        """Note how long a batch took. Only a full batch is compared with batches of other sizes."""
         (least, greatest), size = self._bounds, self.most
         if writes >= size:
             each = self._each[size] = (self._each.get(size, seconds / size) + seconds / size) / 2
@@ -54,14 +59,14 @@ class BatchSize:
             self._each.clear()  # the server is not what it was
 
 
-class _Posted(NamedTuple):
+class _Post(NamedTuple):
     number: int  # in the order of posting
     change: RowChanges
     done: OnDurable | None
 
 
 class Outbox:
-    """Posted writes, which are sent while there are any."""
+    """The queue of posted writes, and the batches on their way."""
 
     def __init__(
         self, writer: Writer, *, most: int, lanes: int = 1, took: Callable[[float], None] = lambda _: None
@@ -69,10 +74,10 @@ class Outbox:
         """most: writes per batch at first; lanes: batches at once; took: called with the seconds of each."""
         self._writer, self._lanes, self._took = writer, lanes, took
         self._size = BatchSize(most)
-        self._posted = 0
-        self._waiting: deque[_Posted] = deque()
-        self._sent: dict[asyncio.Task[None], list[_Posted]] = {}
-        self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()  # the number that each waits for
+        self._number = 0
+        self._waiting: deque[_Post] = deque()
+        self._batches: dict[asyncio.Task[None], list[_Post]] = {}
+        self._flushes: deque[tuple[int, asyncio.Future[None]]] = deque()  # the last number that each awaits
         self._error: BaseException | None = None  # of a failed batch
         # Ends when all is durable, None before the first write; with the error of a failed batch.
         self.sending: asyncio.Future[None] | None = None
@@ -85,8 +90,8 @@ class Outbox:
         """Queue a change; `done` is called when it is durable, and never where the group has a fault."""
         if change.group in self.faults:
             return
-        self._posted += 1
-        self._waiting.append(_Posted(self._posted, change, done))
+        self._number += 1
+        self._waiting.append(_Post(self._number, change, done))
         if change.recorded_at is not None:
             self._moving[change.group] += 1
         if change.erases:  # an erased episode may have used the group's answers (R25)
@@ -94,7 +99,7 @@ class Outbox:
                 del self.answers[asked]
         if self.sending is None or _went_well(self.sending):
             self.sending = asyncio.get_running_loop().create_future()
-        if len(self._sent) < self._lanes:  # soon: writes that are posted at the same time share a batch
+        if len(self._batches) < self._lanes:  # soon: writes that are posted at the same time share a batch
             asyncio.get_running_loop().call_soon(self._send)
 
     def remember(self, group: str, key: str, answers: tuple[Answer, ...]) -> None:
@@ -133,61 +138,67 @@ class Outbox:
         if self.sending is None or self.idle:
             return
         durable = asyncio.get_running_loop().create_future()
-        self._flushes.append((self._posted, durable))
+        self._flushes.append((self._number, durable))
         await asyncio.wait((self.sending, durable), return_when=asyncio.FIRST_COMPLETED)
         if not durable.done() and not self.sending.cancelled():
             self.sending.result()
 
     def drop(self) -> None:
         """Drop what was posted and not sent; the batches on their way may still arrive."""
-        for task in self._sent:
+        for task in self._batches:
             task.cancel()
         if self.sending is not None and not self.sending.cancel() and not self.sending.cancelled():
             self.sending.exception()
         self.sending = self._error = None
-        for kept in (self._sent, self._waiting, self._flushes, self.answers, self._moving, self.faults):
+        for kept in (self._batches, self._waiting, self._flushes, self.answers, self._moving, self.faults):
             kept.clear()
 
     def _send(self) -> None:
-        """Begin as many batches as there are free lanes, and groups none of whose writes are on their way."""
+        """Begin a batch in each free lane, of groups without a write on its way."""
         # After a failed batch nothing more is sent: the store would have it without what came before.
-        while self._error is None and len(self._sent) < self._lanes and (taken := self._next()):
-            task = asyncio.create_task(self._carry(taken))
-            self._sent[task] = taken
-            task.add_done_callback(self._sent_one)
+        while self._error is None and len(self._batches) < self._lanes and (batch := self._next()):
+            task = asyncio.create_task(self._carry(batch))
+            self._batches[task] = batch
+            task.add_done_callback(self._end_batch)
 
-    def _next(self) -> list[_Posted]:
-        busy = {one.change.group for sent in self._sent.values() for one in sent}
-        taken, left = list[_Posted](), deque[_Posted]()
-        for one in self._waiting:
-            is_free = len(taken) < self._size.most and one.change.group not in busy
-            (taken if is_free else left).append(one)
-        self._waiting = left
-        return taken
+    def _next(self) -> list[_Post]:
+        """Take the next batch. Beside another batch it has to be full: two halves cost a server more."""
+        busy = {post.change.group for batch in self._batches.values() for post in batch}
+        batch, rest = list[_Post](), deque[_Post]()
+        for post in self._waiting:
+            is_free = len(batch) < self._size.most and post.change.group not in busy
+            (batch if is_free else rest).append(post)
+        if self._batches and len(batch) < self._size.full:
+            return []
+        self._waiting = rest
+        return batch
 
-    async def _carry(self, taken: Sequence[_Posted]) -> None:
+    async def _carry(self, batch: Sequence[_Post]) -> None:
+        """Write a batch; then call the `done` of each write that is durable."""
         since = time.monotonic()
-        written = [one.change for one in taken]
+        written = [post.change for post in batch]
         refused = await self._write(written)
         seconds = time.monotonic() - since
-        self._size.note(len(taken), seconds)
+        self._size.note(len(batch), seconds)
         self._took(seconds)
         self._moving -= Counter(change.group for change in written if change.recorded_at is not None)
-        for _, change, done in taken:
+        for _, change, done in batch:
             if done is not None and change.group not in refused:
                 done()
 
-    def _sent_one(self, task: asyncio.Task[None]) -> None:
+    def _end_batch(self, task: asyncio.Task[None]) -> None:
+        """Free the lane of a batch, use it, and end those who wait for writes that are durable now."""
         error = None if task.cancelled() else task.exception()
-        if self._sent.pop(task, None) is None or self.sending is None or task.cancelled():
-            return  # it was dropped
+        if self._batches.pop(task, None) is None or self.sending is None or task.cancelled():
+            return  # `drop` has forgotten it
         self._error = self._error or error
         self._send()
         if self._error is not None:
-            if not self._sent and not self.sending.done():  # what else was on its way has told how it ended
+            if not self._batches and not self.sending.done():  # the other batches have ended too
                 self.sending.set_exception(self._error)
             return
-        first = min((ones[0].number for ones in (*self._sent.values(), self._waiting) if ones), default=None)
+        parts = [*self._batches.values(), self._waiting]
+        first = min((part[0].number for part in parts if part), default=None)  # that is not durable
         while self._flushes and (first is None or self._flushes[0][0] < first):
             _, durable = self._flushes.popleft()
             if not durable.done():
@@ -216,7 +227,7 @@ class Outbox:
                     raise
                 refused.add(group)
                 self.faults[group] = own[0].sequence if own[0].ledger is kinds.EPISODES else 0, error
-                self._waiting = deque(one for one in self._waiting if one.change.group != group)
+                self._waiting = deque(post for post in self._waiting if post.change.group != group)
                 del self._moving[group]
         return refused
 

@@ -1,9 +1,10 @@
-"""Who may write to a group: the rules of slots, the same on every store (R23).
+"""Fencing by slots: which process may write to a group (R23). The rules are the same on every store.
 
-Each group lies in one of `ports.SLOTS` slots, by a hash of its name. A slot has a row with its shard and an
-epoch. Whoever takes the shard raises the epochs of its slots, and so does whoever moves a slot. A write locks
-the rows of the slots of its groups, and no others, and compares their epochs with those that it knows: two
-writes of different slots do not wait for each other, and a late one of an earlier owner changes nothing.
+Each group lies in one of `ports.SLOTS` slots, chosen by a hash of its name. The row of a slot names its
+shard and an epoch. To take a shard raises the epochs of its slots, and to move a slot raises its epoch. A
+write locks the rows of its groups' slots, and compares their epochs with those that the writer knows.
+Therefore two writes of different slots do not wait for each other, and a late write of an earlier owner
+changes nothing.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from kgray.stores.alike import stale
 
 @dataclass(slots=True, kw_only=True)
 class Hold:
-    """What one context of `Store.writing` holds.
+    """The shards and slots of one context of `Store.writing`.
 
     shards  their numbers
-    epoch   of the run that it serves
-    token   tells it from every other hold, also from one that goes on with the same epoch
-    slots   slot -> epoch, of the slots that it has; those that are moved to it come in with their first write
+    epoch   of the run that writes
+    token   differs from the token of every other hold, also of a hold with the same epoch
+    slots   slot -> epoch; a slot that is moved to a shard of the hold is added by the first write to it
     """
 
     shards: Collection[int]
@@ -35,7 +36,7 @@ class Hold:
 
 
 class SlotRow(NamedTuple):
-    """A slot's row, locked, with the newest epoch and token of its shard."""
+    """The row of a locked slot, with the newest epoch and token of its shard."""
 
     slot: int
     shard: int
@@ -45,22 +46,22 @@ class SlotRow(NamedTuple):
 
 
 def check(
-    where: object, holds: Sequence[Hold], groups: Iterable[str], rows: Callable[[list[int]], Iterable[Any]],
+    where: object, holds: Sequence[Hold], groups: Iterable[str], lock: Callable[[list[int]], Iterable[Any]],
     *, epoch: int | None,
 ) -> None:  # fmt: skip
-    """Raise StaleWriter unless the holds (of this epoch, None: of any) have the slots of all of these groups.
+    """Lock the slots of these groups; raise StaleWriter unless holds of this epoch (None: of any) have them.
 
-    rows: called with the slots, sorted; locks them, and returns the fields of the SlotRow of each.
+    lock: locks slots, which it gets in order, and returns the fields of the SlotRow of each.
 
-    A slot that a hold has never had was moved to its shard: its epoch is that of the row, as long as nobody
-    has taken the shard since. A slot that a hold has had, and that went and came back, is refused: what was
-    decided before it went may still be on its way.
+    A slot that is new to a hold was moved to its shard: the hold takes over the epoch of the row, unless the
+    shard was taken since. A slot that left a hold and came back is refused, because the hold may still get a
+    write from before the slot left.
     """
-    asked = sorted(set(map(slot_of, groups)))
-    found = list(starmap(SlotRow, rows(asked)))
-    if len(found) < len(asked):
+    numbers = sorted(set(map(slot_of, groups)))
+    rows = list(starmap(SlotRow, lock(numbers)))
+    if len(rows) < len(numbers):
         raise stale(where, "no", None)
-    for row in found:
+    for row in rows:
         hold = next((h for h in holds if row.shard in h.shards and epoch in (None, h.epoch)), None)
         if hold is None:
             if not holds:
@@ -69,20 +70,20 @@ def check(
                 f"slot {row.slot} in {where} is of shard {row.shard}, which this run does not hold: nothing "
                 f"was changed"
             )
-        its_own = (hold.epoch, hold.token) == (row.newest, row.token)
-        if not its_own or hold.slots.setdefault(row.slot, row.epoch) != row.epoch:
+        is_newest = (hold.epoch, hold.token) == (row.newest, row.token)
+        if not is_newest or hold.slots.setdefault(row.slot, row.epoch) != row.epoch:
             raise stale(where, max(row.newest, row.epoch), hold.epoch)
 
 
-def check_move(where: object, slots: Collection[int], shard: int, number: int) -> None:
-    """Raise StoreError where slots, of which a store with so many shards has, cannot be moved to a shard."""
+def check_move(where: object, slots: Collection[int], shard: int, shards: int) -> None:
+    """Raise StoreError for a slot or a shard that does not exist. shards: how many the store has."""
     if strange := [slot for slot in slots if not 0 <= slot < SLOTS]:
         raise StoreError(f"there is no slot {strange[0]}: the slots of {where} are 0 to {SLOTS - 1}")
-    if not 0 <= shard <= number:
-        raise StoreError(f"{where} has {number} shards: a slot cannot be moved to shard {shard}")
+    if not 0 <= shard <= shards:
+        raise StoreError(f"{where} has {shards} shards: a slot cannot be moved to shard {shard}")
 
 
-def check_moved(where: object, asked: Collection[int], moved: Collection[object]) -> None:
-    """Raise StaleWriter where not all of these slots were still marked."""
-    if len(moved) < len(set(asked)):
+def check_moved(where: object, slots: Collection[int], moved: Collection[object]) -> None:
+    """Raise StaleWriter unless all of these slots were moved."""
+    if len(moved) < len(set(slots)):
         raise StaleWriter(f"a shard in {where} was taken while its slots were moved: run it again")

@@ -19,8 +19,9 @@ import pytest
 from kgray.derivation.repair import differences
 from kgray.errors import Locked, Outrun, StaleWriter, StoreError
 from kgray.ingest.runner import Runner
-from kgray.kinds import COMMITTED, EPISODE_HEADS
+from kgray.kinds import COMMITTED
 from kgray.ports import ExtractionRequest, Judged, QuestionRequest, RowChanges, Store, slot_of
+from kgray.reads import EPISODE_HEADS
 from kgray.records import Draft, Extraction
 from tests.graph.by_hand import append, draft, told
 from tests.graph.engine import Engine, ReadsItself, WildJudge, in_group, reading
@@ -74,7 +75,7 @@ def checked(engine: Engine, steps: list[tuple[str, int]]) -> None:
     for group in map(engine.named, GROUPS):
         told_of = {sequence for name, sequence in steps if name == group}
         rows = engine.store.rows(EPISODE_HEADS, group)
-        assert {row[0] for row in rows if row[5] == COMMITTED} == told_of
+        assert {row.sequence for row in rows if row.state == COMMITTED} == told_of
         assert differences(engine.store, group) == []
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
@@ -152,6 +153,29 @@ def test_the_lease_is_renewed_while_a_write_takes_long(stores, ask, monkeypatch,
     with first.writing():
         monkeypatch.setattr(groups, "keep", late)
         first.apply([told(1, "Al", "one", 10, group=group)])
+
+
+def test_writes_of_different_groups_do_not_wait_for_each_other(stores, monkeypatch, group, other):
+    from kgray.stores.neo4j import groups
+
+    store = stores.open()
+    append(store, draft("a", group=group), draft("b", group=other))
+    keep, inside = groups.keep, list[str]()
+
+    def late(db, running, kept):
+        """As if the first write took long: the second is begun, and ends, meanwhile."""
+        inside.append("write")
+        if len(inside) == 1:
+            pool.submit(store.apply, [told(1, "Bo", "two", 10, group=other)]).result(timeout=30)
+            assert store.pending_count(other) == 0
+            assert store.pending_count(group) == 1
+        keep(db, running, kept)
+
+    with store.writing(), ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(groups, "keep", late)
+        store.apply([told(1, "Al", "one", 10, group=group)])
+    assert inside == ["write", "write"]
+    assert store.pending_count(group) == 0
 
 
 def test_shards_are_held_one_by_one(stores):

@@ -19,9 +19,10 @@ import kgray
 from kgray.derivation.repair import differences
 from kgray.errors import StaleWriter, StoreError
 from kgray.ingest.runner import Runner
-from kgray.kinds import COMMITTED, EPISODE_HEADS
+from kgray.kinds import COMMITTED
 from kgray.locks import INGEST_LOCK
 from kgray.ports import slot_of
+from kgray.reads import EPISODE_HEADS
 from kgray.records import Draft
 from tests.doors.chat_server import Asked, ChatServer, Say, as_json
 from tests.neo4j_server import driver_of
@@ -113,7 +114,7 @@ async def beside_others(
             assert (report.failed, report.stopped) == (0, False)
             for group in GROUPS:
                 rows = memory.store.rows(EPISODE_HEADS, group)
-                committed = {row[0] for row in rows if row[5] == COMMITTED}
+                committed = {row.sequence for row in rows if row.state == COMMITTED}
                 assert {sequence for name, sequence in told if name == group} == committed
                 assert len(committed) == EPISODES // 2
                 assert differences(memory.store, group) == []

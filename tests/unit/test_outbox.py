@@ -175,7 +175,7 @@ class Lanes:
 
 async def test_batches_of_different_groups_go_side_by_side_and_those_of_one_in_order() -> None:
     writer, durable = Lanes(), list[str]()
-    outbox = Outbox(writer, most=MOST, lanes=2)
+    outbox = Outbox(writer, most=2, lanes=2)
 
     async def post(*names: str) -> None:
         for name in names:
@@ -183,34 +183,36 @@ async def test_batches_of_different_groups_go_side_by_side_and_those_of_one_in_o
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    await post("a1", "b1")
-    assert set(writer.going) == {("a", "b")}
-    await post("a2", "c1")
-    assert set(writer.going) == {("a", "b"), ("c",)}
-    await post("d1", "c2")
+    await post("a1")
+    assert set(writer.going) == {("a",)}
+    await post("a2", "b1")
+    assert set(writer.going) == {("a",)}, "half a batch waits for more, or for a lane"
+    await post("c1")
+    assert set(writer.going) == {("a",), ("b", "c")}
+    await post("d1", "e1", "c2")
     assert len(writer.going) == 2, "there are two lanes"
     flush = asyncio.ensure_future(outbox.flush())
-    await writer.end("c")
-    assert (set(writer.going), durable) == ({("a", "b"), ("c", "d")}, ["c1"])
-    await post("e1")
-    await writer.end("a", "b")
-    assert set(writer.going) == {("c", "d"), ("a", "e")}
-    await writer.end("c", "d")
+    await writer.end("b", "c")
+    assert (set(writer.going), durable) == ({("a",), ("c", "d", "e")}, ["b1", "c1"])
+    await writer.end("c", "d", "e")
+    assert set(writer.going) == {("a",)}
+    await post("f1", "g1", "h1", "i1")
+    assert set(writer.going) == {("a",), ("f", "g", "h", "i")}
+    await writer.end("f", "g", "h", "i")
     assert not flush.done(), "a2 was posted before"
-    await post("f1")
-    await writer.end("a", "e")
-    assert flush.done(), "f1 was posted after it"
-    assert not outbox.idle
-    await writer.end("f")
+    await writer.end("a")
+    assert set(writer.going) == {("a",)}
+    await writer.end("a")
+    assert flush.done()
     assert outbox.idle
-    assert durable == ["c1", "a1", "b1", "d1", "c2", "a2", "e1", "f1"]
+    assert durable == ["b1", "c1", "d1", "e1", "c2", "f1", "g1", "h1", "i1", "a1", "a2"]
     assert not any(map(outbox.moves, "abcdef"))
 
 
 async def test_a_failure_in_one_lane_is_told_once_the_other_lanes_have_ended() -> None:
     """What they wrote is durable, and is told so; nothing is sent after the failure."""
     writer, durable = Lanes(), list[str]()
-    outbox = Outbox(writer, most=MOST, lanes=2)
+    outbox = Outbox(writer, most=1, lanes=2)
     for group in "ab":
         outbox.post(commit(1, group), lambda g=group: durable.append(g))
         await asyncio.sleep(0)

@@ -74,7 +74,7 @@ def moving(db: Connection, asked: Collection[int], shard: int) -> Iterator[None]
     def hand_over(running: Running) -> None:
         ((epoch,),) = db.run(running, cypher.NEW_EPOCH)
         rows = db.run(running, cypher.LOCK_SLOTS, slots=chosen)
-        if given and all(row[2] == given[-1] for row in rows):
+        if given and all(row[1:3] == [shard, given[-1]] for row in rows):
             return  # the answer to its commit was lost
         given.append(epoch)
         moved = db.run(running, cypher.MOVE_SLOTS, slots=chosen, shard=shard, epoch=epoch)

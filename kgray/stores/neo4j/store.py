@@ -78,7 +78,7 @@ class Neo4jStore(Store):
 
     # 32 episodes, about 0.6 s with vectors of 1,024 numbers. Twice as many were no faster in a run.
     batch = 64
-    lanes = 1
+    lanes = 2
     remote = True
     schema_version = schema.VERSION
 

@@ -98,10 +98,10 @@ class Database:
     ) -> None:
         """Raise StaleWriter where a group's slot is not held, or another process took it since (R23)."""
 
-        def rows(asked: Iterable[int]) -> list[Row]:
-            return many(connection, sql.SLOTS_AT, (array(asked),))
+        def lock(numbers: Iterable[int]) -> list[Row]:
+            return many(connection, sql.SLOTS_AT, (array(numbers),))  # the transaction has locked the file
 
-        slots.check(self.path.parent, self.holds, groups, rows, epoch=epoch)
+        slots.check(self.path.parent, self.holds, groups, lock, epoch=epoch)
 
     def group(self, connection: apsw.Connection, name: str) -> KnownGroup | None:
         """Return a group that exists or ever did, by the hash of its name; else None."""
