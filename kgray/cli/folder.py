@@ -178,7 +178,8 @@ def groups(call: Call) -> None:
 
 
 _PACKAGES = (
-    "aiohttp apsw click cronsim dateparser httpx2 msgpack networkx numpy openai pyarrow pydantic snowballstemmer"
+    "aiohttp apsw click cronsim dateparser httpx2 msgpack networkx numpy openai pyarrow pydantic "
+    "snowballstemmer"
 ).split()
 _ENGINE = ("settings", "data", "store", "fit")  # a fault here is exit 2: nothing can run
 _ANSWER_S = 5.0  # for each server that is asked
