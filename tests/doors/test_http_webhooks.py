@@ -315,7 +315,7 @@ def test_a_group_that_is_removed_takes_its_webhooks_with_it(tmp_path):
             memory.add("I work at Acme.", group=group, speaker="Alice")
             webhooks.add(group, f"https://example.com/{group}hook", None)
         memory.remove(group="team", everything=True)
-        assert [one.group for one in webhooks.every()] == ["other"]
+        assert [one.of_group for one in webhooks.every()] == ["other"]
         webhooks.drop("other", webhooks.every()[0].id)
     left = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
     assert (b"teamhook" in left, b"otherhook" in left) == (False, False)
