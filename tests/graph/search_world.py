@@ -38,6 +38,7 @@ class World:
     embedder: HashingEmbedder
     entities: dict[tuple[str, str], Entity] = field(default_factory=dict)
     facts: dict[tuple[str, str], Fact] = field(default_factory=dict)  # (group, text)
+    births: dict[str, dict[str, Place]] = field(default_factory=dict)  # by group
     sequences: dict[str, int] = field(default_factory=dict)  # episode id -> sequence
 
     async def tell(
@@ -177,7 +178,6 @@ class _Page:
     evidence: list[Evidence] = field(default_factory=list)
     changed: dict[str, Fact] = field(default_factory=dict)
     made: list[Entity] = field(default_factory=list)
-    shown: list[tuple[Place, str | None]] = field(default_factory=list)
     named: list[Mention] = field(default_factory=list)  # those that made an entity
     worded: list[tuple[str, str]] = field(default_factory=list)  # (new statement, its wording)
 
@@ -234,7 +234,6 @@ class _Page:
                 valid_to=end,
             )
         )
-        self.shown.append((place, statement))
         if known:
             fact = replace(known, episodes=tuple(sorted({*known.episodes, self.episode})))
         else:
@@ -274,7 +273,8 @@ class _Page:
         difference = Difference(
             entities=tuple(sorted(self.made, key=lambda entity: entity.id)),
             facts=tuple(sorted(self.changed.values(), key=lambda fact: fact.id)),
-            shown=tuple(sorted((entity.id, entity.id) for entity in self.made)),
-            spoken=tuple(self.shown),
+            mentioned=tuple(sorted({(mention.entity, self.sequence) for mention in self.mentions})),
         )
-        self.world.store.apply([changes.committed(change, difference, self.recorded)])
+        births = self.world.births.setdefault(self.group, {})
+        births.update(self.births)
+        self.world.store.apply([changes.committed(change, difference, self.recorded, births)])

@@ -60,9 +60,7 @@ class Group:
                 created_at=sequence, value=Value("text", value), valid_at=5, episodes=(sent.id,),
             )  # fmt: skip
             puts[kinds.FACTS] = [rows.fact_row(fact)]
-            puts[kinds.ENTITIES] = [
-                rows.entity_row(Entity(id=f"E-{subject}", name=subject, born=(sequence, 0)))
-            ]
+        puts[kinds.ENTITIES] = [rows.entity_row(Entity(id=f"E-{subject}", name=subject, born=(sequence, 0)))]
         self._commit(sent, sequence, puts, row, mentions=[mention], evidence=[said])
 
     def _commit(
