@@ -80,8 +80,8 @@ def test_other_groups_go_on_while_a_removal_is_derived(
     gone = first[0].client_id or ""
     request(engine.store, Operation(group=LARGE, kind="remove", episodes=(gone,)))
     engine.accept(*(replace(draft, client_id=f"later {draft.client_id}") for draft in drafts(6, 24, 2)[1::2]))
-    slowly = Slowly(withdraw.records_of)
-    monkeypatch.setattr(withdraw, "records_of", slowly)
+    slowly = Slowly(withdraw.stored_records)
+    monkeypatch.setattr(withdraw, "stored_records", slowly)
 
     run(engine, slowly)
 
