@@ -338,19 +338,29 @@ def result(store: Store, group: str, sequence: int) -> Mapping[str, Any] | None:
     return None
 
 
-def previous(store: Store, episode: Episode, limit: int) -> list[Episode]:
-    """Return the previous context (R22), oldest first; without what requests take away (R27)."""
-    if limit <= 0:
-        return []
+def previous(store: Store, episodes: Sequence[Episode], limit: int) -> dict[int, list[Episode]]:
+    """Return the previous context (R22) of each of these episodes of one group, by sequence, oldest first.
+
+    At most `limit` episodes each, without those that requests take away (R27).
+    """
+    contexts: dict[int, list[Episode]] = {episode.sequence: [] for episode in episodes}
+    if limit <= 0 or not episodes:
+        return contexts
+    group, left, most = episodes[0].group, list(episodes), limit
     with store.reading():
-        waiting = removals(store, episode.group)
-        asked = limit
-        while True:
-            found = store.said_before(episode, asked)
-            kept = [episode for episode in found if not _covering(waiting, episode)]
-            if len(kept) >= limit or len(found) < asked:
-                return kept[:limit][::-1]
-            asked *= 4
+        waiting = removals(store, group)
+        known = {episode.sequence: episode for episode in episodes}
+        while left:
+            before = store.said_before(left, most)
+            unknown = sorted({n for sequences in before.values() for n in sequences} - known.keys())
+            for row in store.rows(reads.EPISODES_AT, group, unknown):
+                known[row.sequence] = rows.episode(group, row)
+            for sequence, sequences in before.items():
+                context = [known[n] for n in sequences if n in known and not _covering(waiting, known[n])]
+                contexts[sequence] = context[:limit][::-1]
+            left = [e for e in left if len(contexts[e.sequence]) < limit and len(before[e.sequence]) == most]
+            most *= 4
+    return contexts
 
 
 def pending_groups(store: Store) -> dict[str, bool]:

@@ -235,9 +235,9 @@ class EpisodeReading:
     without an extraction. The cost of every call is counted once, in the next result or error.
     """
 
-    def __init__(self, parts: Parts, episode: Episode) -> None:
-        """Prepare to read an episode; nothing is read from the store yet."""
-        self._parts, self._episode = parts, episode
+    def __init__(self, parts: Parts, episode: Episode, context: Sequence[Episode] | None = None) -> None:
+        """Prepare to read an episode. context: the previous episodes; None: they are read from the store."""
+        self._parts, self._episode, self._context = parts, episode, context
         self._units: list[tuple[TextUnit, ExtractionRequest]] = []
         self._extractions: dict[int, Extraction] = {}  # by the number of the unit
         self._cost = Cost()  # of calls that no result or error has reported yet
@@ -272,7 +272,10 @@ class EpisodeReading:
         """Read the previous context, and cut the text."""
         parts, episode = self._parts, self._episode
         limit = parts.pipeline.previous_episodes
-        context = await off_the_loop(parts.store, lambda: previous(parts.store, episode, limit))
+        context = self._context
+        if context is None:
+            contexts = await off_the_loop(parts.store, lambda: previous(parts.store, [episode], limit))
+            context = contexts[episode.sequence]
         request = ExtractionRequest(episode=episode, previous=tuple(context))
         characters = sum(len(each.text) for each in (episode, *context))
         cut = partial(unit_requests, request, parts.units)

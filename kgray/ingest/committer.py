@@ -193,9 +193,6 @@ class Committer:
                 return state
             if self.outbox.moves(group):
                 await self.outbox.flush()
-            elif self._writes and group not in self._embedded:  # a removal may not have computed vectors
-                await self._embed_missing(group)
-                self._embedded.add(group)  # from now on others read the vectors
             else:
                 loading = self._loading.get(group)
                 if loading is None or loading.done():  # done: it was cancelled before it began
@@ -206,6 +203,9 @@ class Committer:
         store, dimensions = self._parts.store, self._parts.embedder.dimensions
         this = asyncio.current_task()
         try:
+            if self._writes and group not in self._embedded:  # a removal may not have computed vectors
+                await self._embed_missing(group)
+                self._embedded.add(group)
             state = await at_length(lambda: GroupState.load(store, group, dimensions))
         finally:
             stands = self._loading.get(group) is this  # the group was not written to meanwhile

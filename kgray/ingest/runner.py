@@ -23,7 +23,7 @@ from kgray.garbage import garbage_collected_rarely
 from kgray.ingest.calls import Gate
 from kgray.ingest.committer import Committer, Parts, off_the_loop
 from kgray.ingest.window import GroupWindow
-from kgray.ledger import Hold, is_groups_own, pending
+from kgray.ledger import Hold, is_groups_own, pending, previous
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
 from kgray.records import Episode, Operation
 
@@ -391,7 +391,15 @@ class WindowedRun:
         there, store = self._windows.get(group), self.parts.store
         after = 0 if there is None else there.last
         left = min(free[False], share - self._used.get(group, 0))
-        found = await off_the_loop(store, lambda: pending(store, group, left, after=after))
+        most_before = self.parts.pipeline.previous_episodes
+
+        def next_entries() -> tuple[list[Episode | Operation], dict[int, list[Episode]]]:
+            # One read of the contexts of all: read one by one, they took a third of the time on a server.
+            entries = pending(store, group, left, after=after)
+            unread = [e for e in entries if isinstance(e, Episode) and e.state != "extracted"]
+            return entries, previous(store, [e for e in unread if e.kind != "triples"], most_before)
+
+        found, contexts = await off_the_loop(store, next_entries)
         window = self._windows.get(group) or GroupWindow(group, self)
         taken = 0
         for entry in found:
@@ -402,7 +410,7 @@ class WindowedRun:
             if self.totals.first_claim is None:
                 self.totals.first_claim = time.monotonic()
             self._windows[group] = window
-            window.take(entry, self._taken, tail=self._tail)
+            window.take(entry, self._taken, tail=self._tail, context=contexts.get(entry.sequence))
             self._taken += 1
             if isinstance(entry, Episode):
                 self.parts.watch("taken", 0.0, entry)

@@ -311,10 +311,11 @@ class Store(Protocol):
     ) -> int:
         """Return how many entries are pending, in one group or in all; more than `most` need not be counted."""
 
-    def said_before(self, episode: Episode, limit: int) -> list[Episode]:
-        """Return the live episodes of its source with the greatest (reference time, sequence), greatest first.
+    def said_before(self, episodes: Sequence[Episode], limit: int) -> dict[int, list[int]]:
+        """Return what the source of each of these episodes of one group said before it, at most `limit` (R22).
 
-        Only those with a smaller sequence than `episode` and no later reference time (R22).
+        By the sequence of the episode: the sequences of the live episodes of its source, smaller than its own
+        and of no later reference time, with the greatest (reference time, sequence), the greatest first.
         """
 
     def writing(

@@ -54,8 +54,9 @@ def test_what_was_said_before_costs_what_is_taken_of_it(stores, neo4j_driver, gr
     append(store, *(draft(f"said {n}", reference_time=n, group=group) for n in range(400)))
     last = pending(store, group, 1, after=399)[0]
 
-    assert [row.text for row in previous(store, last, 3)] == ["said 396", "said 397", "said 398"]
-    values = {"source": last.source, "said": last.reference_time, "before": 400, "limit": 5}
+    context = previous(store, [last], 3)[last.sequence]
+    assert [row.text for row in context] == ["said 396", "said 397", "said 398"]
+    values = {"asked": [[400, last.source, last.reference_time]], "limit": 5}
     assert 0 < touched(neo4j_driver, statements_by_hand.SAID_BEFORE, named_group(group) | values) < 150
 
 
