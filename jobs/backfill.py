@@ -1,14 +1,12 @@
 """The bulk backfill as a job: `ray job submit -- python jobs/backfill.py archive/ --group team`.
 
-The same command, options and exit codes as `kgray backfill`; with a name of your own for the submission, too.
-`kgray backfill --submit` does it with an id that makes submitting again harmless.
+The options and exit codes of `kgray backfill`. Submitted again after it was killed, it goes on where it was.
+From an installed package: `python -m kgray.cli.job backfill`.
 """
 
 from __future__ import annotations
 
-import sys
-
-from kgray.cli import cli
+from kgray.cli.job import main
 
 if __name__ == "__main__":
-    cli(["backfill", *sys.argv[1:]])
+    main("backfill")

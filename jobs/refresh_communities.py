@@ -1,14 +1,13 @@
-"""The full refresh as a job: `ray job submit -- python jobs/refresh_communities.py --group team`.
+"""The refresh of communities as a job: `ray job submit -- python jobs/refresh_communities.py --group team`.
 
-The same command, options and exit codes as `kgray communities refresh`. A job that was killed has published
-whole groups or nothing of them; started again it asks no model twice.
+The options and exit codes of `kgray communities refresh`. A job that was killed has published whole groups or
+nothing of them; started again it asks no model twice. Schedules submit it by its module, which an installed
+package has: `python -m kgray.cli.job communities refresh`.
 """
 
 from __future__ import annotations
 
-import sys
-
-from kgray.cli import cli
+from kgray.cli.job import main
 
 if __name__ == "__main__":
-    cli(["communities", "refresh", *sys.argv[1:]])
+    main("communities", "refresh")

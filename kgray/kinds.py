@@ -467,10 +467,12 @@ WEBHOOKS = Kind("webhooks", WebhookRow, ("id",), log=True)
 
 
 class ScheduleRow(NamedTuple):
-    """When communities are refreshed.
+    """When communities are refreshed, and how the latest run went.
 
-    begun       the time of the cron expression that was begun last; tries: how often it was
-    ended_at    None while it goes on, or was interrupted; said: its outcome
+    begun, tries    the tick of the latest run, and how many jobs were submitted for it
+    ended_at, said  when that run ended, None while it is open; its outcome in one line
+    full, groups    whether communities are found from nothing; of which groups, () = of all
+    seen_at         when a scheduler last knew that the run is open: another one leaves it alone for a while
     """
 
     name: str
@@ -481,6 +483,9 @@ class ScheduleRow(NamedTuple):
     tries: int
     ended_at: int | None
     said: str
+    full: bool = False
+    groups: tuple[str, ...] = ()
+    seen_at: int | None = None
 
 
 SCHEDULES = Kind("schedules", ScheduleRow, ("name",))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -39,11 +41,11 @@ health_deadline_s = 60.0
 """
 OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId"}
 Samples = list[tuple[str, dict[str, str], float]]  # of metrics: name, tags, value
-_RUNNING: list[Any] = []  # the session, while there is one
+_ENDS: list[Callable[[], object]] = []  # what ends the Ray, the last one first
 
 
 @pytest.fixture(scope="session")
-def ray_session() -> Iterator[Any]:
+def ray_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Start a Ray of this process; every test asks for it by name or by the marker `ray`."""
     if find_spec("ray") is None:
         pytest.skip('Ray is not installed: pip install "kgray[ray]"')
@@ -55,14 +57,23 @@ def ray_session() -> Iterator[Any]:
         del os.environ[name]
     # Ray tells its metrics every 10 s by default, and a test waits for them. The name is Ray's own.
     os.environ |= {"RAY_metrics_report_interval_ms": "1000"}
+    os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parent.parent)  # jobs run this checkout, too
+    note = tmp_path_factory.mktemp("ray")
     for left in reversed(range(5)):
         try:
-            started = session.start(Settings(), Profile())
+            # As `kgray up` does: with a job server, and no port that another Ray of this machine may have.
+            head = session.start_head(Settings(), Profile(), note)
+            started = session.join(head.address, token=Path(head.token))
             break
         except Unavailable:  # Ray gives its processes 30 s, which a busy machine may not keep
+            if (there := session.read_head(note)) is not None:
+                session.end_head(note, there)
             if not left:
                 raise
-    _RUNNING.append(started)
+    started.folder = Path(head.folder)
+    # Where this process is killed, Ray ends with it: the pipe is closed then.
+    watch = subprocess.Popen(["sh", "-c", f"read _; kill {head.pid}"], stdin=subprocess.PIPE)  # noqa: S603, S607
+    _ENDS.extend((partial(watch.communicate, b""), partial(session.end_head, note, head), started.close))
     yield started
     end()
     os.environ.clear()
@@ -71,8 +82,8 @@ def ray_session() -> Iterator[Any]:
 
 def end() -> None:
     """End the Ray of this process, if there is one: no later test may ask for it."""
-    while _RUNNING:
-        _RUNNING.pop().close()
+    while _ENDS:
+        _ENDS.pop()()
 
 
 @contextmanager

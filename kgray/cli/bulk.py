@@ -1,4 +1,4 @@
-"""backfill: files and folders to the graph, here or as a job of Ray. copy, import: other memories."""
+"""backfill: files and folders to the graph. copy, import: other memories."""
 
 from __future__ import annotations
 
@@ -36,9 +36,6 @@ _ORDER = "reference-time: sort the rows of all files by it first. Default: file.
 @number("--max-tokens", help="Stop when so many tokens were used.")
 @click.option("--order", type=click.Choice(("file", "reference-time")), default="file", help=_ORDER)
 @click.option("--run", type=TEXT, metavar="NAME", help="The run to go on with. Default: by store and paths.")
-@click.option("--submit", is_flag=True, help="Run as a Ray job, and follow its log.")
-@click.option("--job-server", type=TEXT, metavar="URL", help="Where to submit. Default: runtime.address.")
-@click.option("--python", type=TEXT, metavar="FILE", help="The job's interpreter. Default: this one.")
 def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - click's options
     """Accept the rows of PATH... in bulk, ingest them meanwhile, and report. Folders are searched.
 
@@ -46,6 +43,7 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
     PATH may be a URL: s3://, gs://, hdfs://, file://.
     Stopped or killed, the same command goes on where it was: a file that has not changed is read on
     behind its last accepted row. The run's manifest, report and refused rows lie in DIR/runs/RUN.
+    On a cluster of Ray: `ray job submit -- python -m kgray.cli.job backfill PATH...`.
 
       kgray backfill archive/ --group team --dry-run
       kgray backfill archive/ --group team --max-tokens 2000000
@@ -55,10 +53,6 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
 
     settings, given = call.settings(), options["run"]
     run = run_name(settings, call.folder, paths) if given is None else check_name(given)
-    if options["submit"]:
-        return _as_job(call, settings, run, paths, options)
-    if options["job_server"] or options["python"]:
-        raise InputError("--job-server and --python are for --submit")
     request = RunRequest(
         run=run,
         inputs=find(paths, call.folder),
@@ -141,73 +135,6 @@ def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest
     if found.refused:
         printing.note(f"{found.refused} would be refused")
     return 1 if found.refused else 0
-
-
-def _as_job(call: Call, settings: Settings, run: str, paths: tuple[str, ...], options: dict[str, Any]) -> int:
-    from kgray.backfill.manifest import submitted
-    from kgray.intake.drafts import Refusal
-    from kgray.runtime.jobs import Job, follow
-    from kgray.runtime.spec import as_environ
-    from kgray.settings import public_environ
-
-    if options["dry_run"]:
-        raise InputError("--dry-run accepts nothing, so it is run in place: leave --submit out")
-    address, token = _job_server(call, settings, options["job_server"])
-    # A store on a server needs nothing of this machine where a job server is that is not of `kgray up`.
-    options["elsewhere"] = elsewhere = token is None and settings.store.backend != "sqlite"
-    environ = as_environ(settings) if elsewhere else public_environ(os.environ)
-    command = [options["python"] or sys.executable, "-m", "kgray", "backfill"]
-    command += [*_job_options(call, run, options), "--", *map(submitted, paths)]
-    job, tell = Job(run=run, command=command, environ=environ), partial(click.echo, err=True)
-    with Signals.gentle():
-        ended = follow(address, job, tell=tell, stop=Signals.asked, token=token)
-    if ended is None:
-        printing.note("the job goes on; the same command follows it again")
-        return STOPPED
-    call.code = ended.code
-    if (document := ended.document) is not None:
-        print_counts(call, document, tuple(Refusal(**row) for row in document["refusals"]))
-        if not call.as_json and "report" in document:
-            _show(document["report"])
-    printing.note(f"job {ended.job}: {ended.status.lower()}{f' ({ended.reason})' if ended.reason else ''}")
-    return ended.code
-
-
-def _job_server(call: Call, settings: Settings, said: str | None) -> tuple[str, Path | None]:
-    """Return the address of --job-server, else of runtime.address, else of `kgray up`; its token's file."""
-    from kgray.runtime.session import read_head
-
-    address = said or settings.runtime.address or ""
-    head = None if said else read_head(call.folder)
-    if head is not None and head.jobs and address in ("", head.address, head.jobs):
-        return head.jobs, Path(head.token)
-    if address.startswith(("http://", "https://")):
-        return address, None
-    raise InputError(
-        "--submit needs the address of Ray's job server, such as http://127.0.0.1:8265: "
-        "say --job-server, or set runtime.address to it"
-    )
-
-
-def _job_options(call: Call, run: str, options: dict[str, Any]) -> Iterator[str]:
-    """Yield the job's options: those of this command, with absolute paths, or without paths elsewhere."""
-    from kgray.settings import config_file
-
-    yield from ("--json", "--run", run)
-    if options["elsewhere"]:
-        yield from ("--data", call.data) if call.data else ()
-    else:
-        yield from ("--data", str(call.folder.absolute()))
-        if (config := config_file(call.config, call.folder, os.environ)) is not None:
-            yield from ("--config", str(config.absolute()))
-    if call.debug:
-        yield "--debug"
-    yield from (f"--{name}" for name in ("replace", "again") if options[name])
-    if options["at"] is not None:
-        yield from ("--at", options["at"].isoformat())
-    for name in ("group", "source", "kind", "on_error", "limit", "max_calls", "max_tokens", "order"):
-        if options[name] is not None:
-            yield from (f"--{name.replace('_', '-')}", str(options[name]))
 
 
 _FILE = click.Path(path_type=Path)

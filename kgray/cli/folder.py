@@ -7,15 +7,17 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from kgray import times
 from kgray.cli import printing
 from kgray.cli.frame import Call, any_group_option, command, finished
+from kgray.cli.grouping import schedule_rows
 from kgray.cli.waiting import last_outage
 from kgray.errors import DONE, FAULTY, INCOMPLETE, KgrayError
 
@@ -45,19 +47,22 @@ def up(call: Call, profile: Path | None) -> None:
     """Start, or find, the actors that ingest the data folder, and Ray where it is not up.
 
     They stay when the command ends, and ingest what other commands accept; `kgray down` ends them. With
-    runtime.address they are started in the Ray at that address. Run again, it changes nothing.
+    runtime.address they are started in the Ray at that address. Run again, it changes nothing. Where there
+    is no schedule, those of the profile's table [refresh] are added.
 
       kgray up --data my-data
     """
-    from kgray.runtime import lifecycle
+    from kgray.runtime import lifecycle, session
 
     settings = call.settings()
     if profile is not None:
         settings = replace(settings, runtime=replace(settings.runtime, profile=profile))
     with call.memory(create=True) as memory:
         memory.check_embedder()  # make the folder, and report a fault in it, before Ray is started
+        profile_in_use = session.profile_for(settings, session.read_head(call.folder))
+        added = memory.schedules.add_first(**asdict(profile_in_use.refresh), now=times.now())
     with lifecycle.one_at_a_time(call.folder, printing.note):
-        found = lifecycle.up(settings, call.folder, printing.note)
+        found = lifecycle.up(settings, call.folder, printing.note) | {"schedules": added}
 
     if call.emitted(found):
         return
@@ -65,6 +70,8 @@ def up(call: Call, profile: Path | None) -> None:
     click.echo(f"{printing.counted(len(found['actors']), 'actor')} {verb} at {found['address']}.")
     if found["jobs"]:
         click.echo(f"Jobs are submitted to {found['jobs']}.")
+    if added:
+        click.echo(f"Communities are refreshed by schedules that were added: {', '.join(added)}.")
     if settings.runtime.backend != "ray":
         printing.note('runtime.backend is "local": with "ray" other commands use what is up')
 
@@ -101,16 +108,18 @@ def status(call: Call, group: str | None) -> None:
 
     with call.reader(group, says_pending=False) as memory:
         counts, vectors = finished(memory.status(group=group)), memory.vectors()
+        schedules = schedule_rows(call, memory)
     runtime = lifecycle.status(call.settings(), call.folder)
     outage = last_outage(call.folder, runtime.get("actors", {}).values())
     found: dict[str, Any] = ledger_of(counts) | {"outage": outage, "runtime": runtime, "embedder": vectors}
+    found["schedules"] = schedules
     if not call.emitted(found):
         _print_status(**found)
 
 
 def _print_status(
     groups: dict[str, Any], model: dict[str, int], outage: dict[str, Any] | None, runtime: dict[str, Any],
-    embedder: dict[str, Any],
+    embedder: dict[str, Any], schedules: list[dict[str, Any]],
 ) -> None:  # fmt: skip
     rows = [[name, *row.values()] for name, row in groups.items()]
     head = ("group", *next(iter(groups.values()), ()))
@@ -126,6 +135,9 @@ def _print_status(
         over = f"until {outage['until']}" if outage["until"] else f"not over at {outage['seen']}"
         words = f"{outage['what']} {outage['reason']}, since {outage['since']}, {over}"
         click.echo(f"last outage: {printing.plain(words)}")
+    for row in schedules:
+        if row["failed"]:
+            click.echo(printing.plain(f"schedule {row['name']}, {row['last']}: {row['said']} (job {row['job']})"))
     if "state" not in runtime:
         return
     where = f"ray at {runtime['address']}: {runtime['state']}"

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import asdict
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kgray import times
 from kgray.cli import printing
-from kgray.cli.frame import GROUP, TEXT, Call, command, finished, group_of, group_option, known_at_option
+from kgray.cli.frame import (
+    GROUP,
+    TEXT,
+    Call,
+    Signals,
+    command,
+    finished,
+    group_of,
+    group_option,
+    known_at_option,
+)
+from kgray.errors import STOPPED, InputError
+
+if TYPE_CHECKING:
+    from kgray.memory import Memory
+    from kgray.settings import Settings
 
 _COUNTS = "run levels communities kept written offline calls prompt_tokens completion_tokens".split()
-_SCHEDULED = ("name", "cron", "zone", "next", "last", "said")
+_SCHEDULED = ("name", "cron", "zone", "of", "next", "last", "")
 
 communities = group_of(
     "communities",
@@ -29,22 +48,90 @@ communities = group_of(
 @click.option("--profiles", is_flag=True, help="Have the model write of entities with 5 facts, too.")
 @click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Spend no more tokens.")
 @click.option("--dry-run", is_flag=True, help="Say which model calls it would make; change nothing.")
-def refresh(call: Call, groups: tuple[str, ...], **how: Any) -> None:  # noqa: ANN401
+@click.option("--submit", is_flag=True, help="Run as a Ray job, and follow its log.")
+@click.option("--job-server", type=TEXT, metavar="URL", help="Where to submit. Default: runtime.address.")
+def refresh(call: Call, groups: tuple[str, ...], submit: bool, job_server: str | None, **how: Any) -> int | None:  # noqa: ANN401
     """Find communities anew, and write their names and summaries, of all groups or those named.
 
     Where a model is configured it writes, else a text is made without one. What has not changed is kept
     and costs no call. Readers see the earlier communities until all of a group's new ones are there.
+    With --submit a job does it; Ctrl-C ends the following, not the job, and the same command follows it again.
 
       kgray communities refresh --group team --max-tokens 200000
     """
+    if submit:
+        return _as_job(call, groups, job_server, how)
+    if job_server:
+        raise InputError("--job-server is for --submit")
     with call.memory() as memory, printing.Progress() as progress:
         progress.total = len(groups or memory.store.heads())
         found = finished(memory.refresh_communities(groups, **how, on_group=progress.step))
     done = {group: asdict(one) for group, one in found.items()}
     rows = [[group, *(row[name] for name in _COUNTS)] for group, row in done.items()]
     call.listed("groups", done, rows, head=("group", *_COUNTS), nothing="No groups.")
-    if how["dry_run"] and not call.as_json:
+    if done and not how["dry_run"]:
+        total = {name: sum(row[name] for row in done.values()) for name in ("news", *_COUNTS)}
+        printing.note(
+            f"{total['news']} of {printing.counted(len(done), 'group')} refreshed, {total['calls']} model calls; "
+            f"texts: {total['kept']} kept, {total['written']} written, {total['offline']} offline"
+        )
+    elif how["dry_run"] and not call.as_json:
         printing.note("nothing was changed; calls and tokens are what it would take at most")
+    return None
+
+
+def _as_job(call: Call, groups: tuple[str, ...], job_server: str | None, how: dict[str, Any]) -> int:
+    """Submit the refresh, or find the job of an earlier command that goes on, and follow it to its end."""
+    from kgray.runtime import jobs
+    from kgray.runtime.spec import as_environ, run_of
+    from kgray.settings import config_file, public_environ
+
+    if how["dry_run"]:
+        raise InputError("--dry-run changes nothing, so it is run in place: leave --submit out")
+    settings = call.settings()
+    address, token = _job_server(call, settings, job_server)
+    words = ["communities", "refresh", *(f"--{name}" for name in ("cold", "due", "profiles") if how[name])]
+    words += [word for group in groups for word in ("--group", group)]
+    words += ["--max-tokens", str(how["max_tokens"])] if how["max_tokens"] else []
+    run = run_of(settings, call.folder, "refresh", words)
+    words += [flag for flag, is_set in (("--json", call.as_json), ("--debug", call.debug)) if is_set]
+    if token is None and settings.store.backend != "sqlite":
+        # A store on a server needs nothing of this machine where the job server is another's.
+        python, environ = "python", as_environ(settings)
+        words += ["--data", call.data] if call.data else []
+    else:
+        python, environ = sys.executable, public_environ(os.environ)
+        words += ["--data", str(call.folder.absolute())]
+        if (config := config_file(call.config, call.folder, os.environ)) is not None:
+            words += ["--config", str(config.absolute())]
+    job = jobs.Job(command=[python, "-m", "kgray.cli.job", *words], environ=environ)
+    tell = partial(click.echo, err=True)
+    with Signals.gentle():
+        server = jobs.JobServer(address, token=token)
+        ended = jobs.follow(server, run, job, tell=tell, stop=Signals.asked)
+    if ended is None:
+        printing.note("the job goes on; the same command follows it again")
+        return STOPPED
+    if ended.document is not None:
+        printing.emit_json(ended.document)
+    printing.note(f"job {ended.job}: {ended.status.lower()}{f' ({ended.reason})' if ended.reason else ''}")
+    return ended.code
+
+
+def _job_server(call: Call, settings: Settings, chosen: str | None) -> tuple[str, Path | None]:
+    """Return the address of --job-server, else of runtime.address, else of `kgray up`; its token's file."""
+    from kgray.runtime.session import read_head
+
+    address = chosen or settings.runtime.address or ""
+    head = None if chosen else read_head(call.folder)
+    if head is not None and head.jobs and address in ("", head.address, head.jobs):
+        return head.jobs, Path(head.token)
+    if address.startswith(("http://", "https://")):
+        return address, None
+    raise InputError(
+        "--submit needs the address of Ray's job server, such as http://127.0.0.1:8265: "
+        "say --job-server, or set runtime.address to it"
+    )
 
 
 @command("The communities of a group.", name="list", of=communities)
@@ -105,17 +192,23 @@ schedule = group_of(
 @command("Refresh communities at these times.", of=schedule)
 @click.argument("name", type=TEXT)
 @click.option("--cron", required=True, metavar="EXPR", help="Minute, hour, day, month and weekday.")
-@click.option("--zone", required=True, metavar="Z", help="The time zone: UTC, Europe/Berlin, ...")
-def add(call: Call, name: str, cron: str, zone: str) -> None:
-    """Have the actors of `kgray up` refresh the communities of all groups of which a tenth is new.
+@click.option("--zone", default="UTC", metavar="Z", help="The time zone: Europe/Berlin, ... Default: UTC.")
+@click.option("--full", is_flag=True, help="All groups from nothing, as `refresh --cold`.")
+@click.option("--due", is_flag=True, help="Groups of which a tenth is new, as `refresh --due`. The default.")
+@click.option("--group", "groups", multiple=True, type=GROUP, metavar="G", help="Only this; repeatable.")
+def add(call: Call, name: str, cron: str, zone: str, *, full: bool, due: bool, groups: tuple[str, ...]) -> None:
+    """Have the actors of `kgray up` submit a refresh of the communities as a Ray job at these times.
 
-    Times that nobody was up for are made up for once. A group that has grown by half is done from nothing.
+    Of the times that nobody was up for, the latest is made up for. One refresh runs at a time.
 
       kgray schedule add nightly --cron "0 3 * * *" --zone Europe/Berlin
+      kgray schedule add weekly --cron "0 4 * * 0" --full
     """
+    if full and due:
+        raise InputError("--full and --due exclude each other: add two schedules")
     now = times.now()
     with call.memory(create=True) as memory:
-        made = memory.schedules.add(name, cron, zone, now).as_dict(now)
+        made = memory.schedules.add(name, cron, zone, now, full=full, groups=groups).as_dict(now)
     if not call.emitted(made):
         click.echo(f"{name}: the next time is {made['next']}.")
 
@@ -126,17 +219,32 @@ def list_schedules(call: Call) -> None:
 
     kgray schedule list
     """
-    now = times.now()
     with call.memory() as memory:
-        found = [one.as_dict(now) for one in memory.schedules.every()]
-    rows = [[one[key] or "" for key in _SCHEDULED] for one in found]
-    call.listed("schedules", found, rows, head=(*_SCHEDULED[:-1], ""), nothing="No schedules.")
+        found = schedule_rows(call, memory)
+    rows = [_shown(row) for row in found]
+    call.listed("schedules", found, rows, head=_SCHEDULED, nothing="No schedules.")
+
+
+def schedule_rows(call: Call, memory: Memory) -> list[dict[str, Any]]:
+    """Return the schedules of a store as JSON rows; job: the submission id in Ray of the latest run."""
+    from kgray.runtime.spec import namespace_of, store_identity
+
+    now, store = times.now(), namespace_of(store_identity(call.settings(), call.folder))
+    rows = [schedule.as_dict(now) for schedule in memory.schedules.every()]
+    return [row | {"job": row["job"] and f"{store}-{row['job']}"} for row in rows]
+
+
+def _shown(row: dict[str, Any]) -> list[str]:
+    """Return a schedule's cells of the table."""
+    of = f"{'full' if row['full'] else 'due'}{', ' * bool(row['groups'])}{', '.join(row['groups'])}"
+    outcome = f"runs as job {row['job']}" if row["running"] else row["said"]
+    return [row["name"], row["cron"], row["zone"], of, row["next"], row["last"] or "", outcome]
 
 
 @command("Remove a schedule.", of=schedule)
 @click.argument("name", type=TEXT)
 def remove(call: Call, name: str) -> None:
-    """Remove a schedule. A refresh that goes on is finished.
+    """Remove a schedule. A job that runs is not ended.
 
     kgray schedule remove nightly
     """

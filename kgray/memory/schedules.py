@@ -1,25 +1,30 @@
 """When communities are refreshed: schedules in the store (`kinds.OWN`), by cron expressions in a time zone.
 
-An actor of `kgray up` carries them out. Of the times that nobody was up for only the latest counts. A refresh
-that was interrupted is begun again, at most three times.
+A scheduler calls `Ticks.look` every few seconds. Each run is a job, whose id is made of the schedule and its tick, so
+a scheduler that is started again, or a second one, finds the job of the first one and starts none beside it.
+Only the latest of several missed ticks is caught up. One run goes on at a time.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from kgray.errors import InputError, KgrayError, NotFound
+from kgray.errors import InputError, KgrayError, NotFound, Unavailable
 from kgray.kinds import OWN, SCHEDULES, ScheduleRow
 from kgray.ports import Appending, Store
-from kgray.times import Instant, from_datetime, show, to_datetime
+from kgray.times import SECOND, Instant, from_datetime, show, to_datetime
 
-_TRIES = 3
+FAILED = "failed: "  # begins the outcome of a run that failed
+MAX_TRIES = 3  # jobs for one tick: a job that was killed is submitted again
+# An open run whose job a scheduler does not know belongs to a scheduler of another Ray while that one has
+# renewed it lately.
+RENEW_EVERY, LEASE = 30 * SECOND, 180 * SECOND
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -35,24 +40,44 @@ class Schedule:
     tries: int = 0
     ended_at: Instant | None = None
     said: str = ""
+    full: bool = False
+    groups: tuple[str, ...] = ()
+    seen_at: Instant | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the latest run has not ended."""
+        return self.begun is not None and self.ended_at is None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the latest run failed."""
+        return self.said.startswith(FAILED)
+
+    @property
+    def job(self) -> str | None:
+        """The name of the latest run's job within its store: schedule, tick, and from the second try on its number."""
+        if self.begun is None:
+            return None
+        tick = to_datetime(self.begun).strftime("%Y%m%dT%H%MZ")
+        return f"{self.name}-{tick}{f'-{self.tries}' if self.tries > 1 else ''}"
 
     def next(self, now: Instant) -> Instant:
-        """Return its first time after now. Raises StopIteration where there is none in 50 years."""
-        return from_datetime(next(self._times(now)))
+        """Return its first tick after now. Raises StopIteration where there is none in 50 years."""
+        return from_datetime(next(self._ticks(now)))
 
     def due(self, now: Instant) -> Instant | None:
-        """Return the time that is to be carried out now: the latest that has come, if it has not ended."""
-        latest = from_datetime(next(self._times(now + 1, reverse=True)))
-        if latest > (self.made_at if self.begun is None else self.begun):
-            return latest
-        return self.begun if self.ended_at is None and self.tries < _TRIES else None
+        """Return the latest tick that has come, unless it was begun or the schedule is younger."""
+        latest = from_datetime(next(self._ticks(now + 1, reverse=True)))
+        return latest if latest > (self.made_at if self.begun is None else self.begun) else None
 
     def as_dict(self, now: Instant) -> dict[str, Any]:
-        """Return the form that `kgray schedule list --json` prints; said: what came of the last."""
-        told = {name: getattr(self, name) for name in ("name", "cron", "zone", "said")}
-        return told | {"next": show(self.next(now)), "last": show(self.begun)}
+        """Return the form that `kgray schedule list --json` prints; said: the outcome of the latest run."""
+        shown = {name: getattr(self, name) for name in ("name", "cron", "zone", "full", "groups", "said", "job")}
+        shown |= {"running": self.is_open, "failed": self.has_failed}
+        return shown | {"next": show(self.next(now)), "last": show(self.begun)}
 
-    def _times(self, at: Instant, *, reverse: bool = False) -> CronSim:
+    def _ticks(self, at: Instant, *, reverse: bool = False) -> CronSim:
         return CronSim(self.cron, to_datetime(at).astimezone(ZoneInfo(self.zone)), reverse=reverse)
 
 
@@ -62,12 +87,14 @@ class Schedules:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def add(self, name: str, cron: str, zone: str, now: Instant) -> Schedule:
-        """Add a schedule; the same again: no change. Raises InputError."""
-        made = Schedule(name, " ".join(cron.split()), zone, now)
+    def add(
+        self, name: str, cron: str, zone: str, now: Instant, *, full: bool = False, groups: Sequence[str] = ()
+    ) -> Schedule:
+        """Add a schedule. Raises InputError, also where there is one of this name."""
+        made = Schedule(name, " ".join(cron.split()), zone, now, full=full, groups=tuple(dict.fromkeys(groups)))
         if not _NAME.fullmatch(name):
-            said = "letters, digits, '_', '.' and '-', 64 at most"
-            raise InputError(f"{name!r} is no name of a schedule: {said}", field="name")
+            rule = "letters, digits, '_', '.' and '-', 64 at most"
+            raise InputError(f"{name!r} is no name of a schedule: {rule}", field="name")
         try:
             ZoneInfo(zone)
         except (KeyError, ValueError, OSError):
@@ -79,36 +106,44 @@ class Schedules:
                 raise CronSimError("it needs five fields: minute, hour, day, month, weekday")
             made.next(now)
         except (CronSimError, StopIteration) as error:
-            why = str(error) or "no day is ever so"
+            why = str(error) or "it never fires"
+            why += ": there is no such day, or it never comes" * why.startswith("Bad day")
             raise InputError(f"cron {made.cron!r} cannot be used: {why}", field="cron") from None
-        kept = self._changed(name, lambda there: there or made) or made
-        if (kept.cron, kept.zone) != (made.cron, made.zone):
+        if (there := self._change(name, lambda there: there or made)) is not None:
             raise InputError(
-                f"there is a schedule {name!r} already, {kept.cron!r} in {kept.zone}: "
+                f"there is a schedule {name!r} already, {there.cron!r} in {there.zone}: "
                 f"remove it first (kgray schedule remove {name})",
                 field="name",
             )
-        return kept
+        return made
+
+    def add_first(self, *, due: str, full: str, zone: str, now: Instant) -> list[str]:
+        """Add the schedules with these cron expressions ("" = none) where there is none; return their names."""
+        wanted = {"refresh-due": due, "refresh-full": full} if not self.every() else {}
+        added = [name for name, cron in wanted.items() if cron]
+        for name in added:
+            self.add(name, wanted[name], zone, now, full=name == "refresh-full")
+        return added
 
     def every(self) -> list[Schedule]:
         """Return all schedules, by name."""
         return [Schedule(**row._asdict()) for row in self._store.rows(SCHEDULES.all, OWN)]
 
     def remove(self, name: str) -> None:
-        """Remove a schedule; a refresh that goes on is finished. Raises NotFound."""
-        if self._changed(name, lambda _: None) is None:
+        """Remove a schedule; a job that runs is not ended. Raises NotFound."""
+        if self._change(name, lambda _: None) is None:
             raise NotFound(f"there is no schedule {name!r}: `kgray schedule list` shows their names")
 
-    def write(self, one: Schedule) -> None:
-        """Keep what has become of a schedule, unless it was removed."""
-        self._changed(one.name, lambda there: one if there and there.made_at == one.made_at else there)
+    def replace(self, before: Schedule, after: Schedule) -> bool:
+        """Put one state of a schedule in the place of another; False where it was changed or removed meanwhile."""
+        return self._change(before.name, lambda there: after if there == before else there) == before
 
-    def _changed(self, name: str, change: Callable[[Schedule | None], Schedule | None]) -> Schedule | None:
-        """Put what `change` makes of a schedule in its place, in one transaction; return what was there."""
+    def _change(self, name: str, change: Callable[[Schedule | None], Schedule | None]) -> Schedule | None:
+        """Put the result of `change` in a schedule's place, in one transaction; return the earlier state."""
 
         def append(log: Appending) -> Schedule | None:
             every = (Schedule(**row._asdict()) for row in log.rows(SCHEDULES.all, OWN))
-            there = next((one for one in every if one.name == name), None)
+            there = next((schedule for schedule in every if schedule.name == name), None)
             new = change(there)
             if new is not None and new != there:
                 if there is None:
@@ -121,19 +156,90 @@ class Schedules:
         return self._store.append([OWN], append)
 
 
-async def carry_out(
-    schedules: Schedules, clock: Callable[[], Instant], refresh: Callable[[], Awaitable[str]]
-) -> Instant | None:
-    """Carry out what is due, one after another, and keep what `refresh` says; return when the next one is."""
-    for schedule in schedules.every():
-        tick = schedule.due(clock())
-        if tick is not None:
-            tries = schedule.tries + 1 if tick == schedule.begun else 1
-            begun = replace(schedule, begun=tick, tries=tries, ended_at=None, said="")
-            schedules.write(begun)
-            try:
-                said = await refresh()
-            except Exception as error:  # noqa: BLE001 - of a defect its kind: its text is nobody's line
-                said = f"failed: {error if isinstance(error, KgrayError) else type(error).__name__}"
-            schedules.write(replace(begun, ended_at=clock(), said=said))
-    return min((schedule.next(clock()) for schedule in schedules.every()), default=None)
+class JobState(NamedTuple):
+    """How far a job is. outcome: of one that has ended, in one line.
+
+    interrupted     it was killed, lost its node, or stopped before its end: the same job goes on from there
+    """
+
+    state: Literal["open", "succeeded", "failed", "interrupted"]
+    outcome: str = ""
+
+
+class Jobs(Protocol):
+    """Where scheduled refreshes run. Each method may raise Unavailable."""
+
+    def submit(self, schedule: Schedule) -> None:
+        """Submit the job of the latest run, unless it is there already. Raises KgrayError where it is refused."""
+
+    def state(self, schedule: Schedule) -> JobState | None:
+        """Return how far the job of the latest run is; None where it is not known."""
+
+    def is_idle(self) -> bool:
+        """Whether no refresh of the store runs as a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """Carries out schedules: one `look` after another, by any number of schedulers.
+
+    on_end      called with a schedule whose run has ended, once
+    """
+
+    schedules: Schedules
+    jobs: Jobs
+    clock: Callable[[], Instant]
+    on_end: Callable[[Schedule], None] = lambda _: None
+
+    def look(self) -> Instant | None:
+        """Record how open runs have ended, and begin the first one that is due; return the next tick.
+
+        Raises Unavailable where the job server is away: the next look goes on.
+        """
+        every = [self._after_a_look(schedule) for schedule in self.schedules.every()]
+        now = self.clock()
+        if not any(schedule.is_open for schedule in every):
+            waiting = [(tick, schedule) for schedule in every if (tick := schedule.due(now)) is not None]
+            if waiting and self.jobs.is_idle():
+                # The one that has not run for longest, so that none waits for ever.
+                tick, first = min(waiting, key=lambda row: row[1].begun or row[1].made_at)
+                self._begin(first, tick, tries=1)
+        return min((schedule.next(now) for schedule in every), default=None)
+
+    def _after_a_look(self, schedule: Schedule) -> Schedule:
+        """Return the state of a schedule after a look at the job of its open run, if it has one."""
+        if schedule.begun is None or not schedule.is_open:
+            return schedule
+        since = self.clock() - (schedule.seen_at or 0)
+        job = self.jobs.state(schedule)
+        if job is None:
+            if since < LEASE:
+                return schedule
+            job = JobState("interrupted", "the job was lost with its Ray")
+        if job.state == "open":
+            if since >= RENEW_EVERY:
+                self.schedules.replace(schedule, replace(schedule, seen_at=self.clock()))
+            return schedule
+        if job.state == "interrupted" and schedule.tries < MAX_TRIES:
+            return self._begin(schedule, schedule.begun, tries=schedule.tries + 1)
+        return self._end(schedule, job.outcome if job.state == "succeeded" else f"{FAILED}{job.outcome}")
+
+    def _begin(self, schedule: Schedule, tick: Instant, *, tries: int) -> Schedule:
+        """Take a tick and submit its job, unless another scheduler takes it first; return the new state."""
+        begun = replace(schedule, begun=tick, tries=tries, ended_at=None, said="", seen_at=self.clock())
+        if not self.schedules.replace(schedule, begun):
+            return begun
+        try:
+            self.jobs.submit(begun)
+        except Unavailable:
+            self.schedules.replace(begun, schedule)
+            raise
+        except KgrayError as error:
+            return self._end(begun, f"{FAILED}{error}")
+        return begun
+
+    def _end(self, schedule: Schedule, outcome: str) -> Schedule:
+        ended = replace(schedule, ended_at=self.clock(), said=outcome, seen_at=None)
+        if self.schedules.replace(schedule, ended):
+            self.on_end(ended)
+        return ended

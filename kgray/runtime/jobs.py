@@ -1,18 +1,19 @@
-"""A command as a job of a Ray cluster: submitted once, and followed to its end by any number of commands.
+"""Commands as jobs of a Ray cluster, through its job server: submitted once, found again, followed to their end.
 
-Ray refuses a submission id that it has seen, even of a failed job, so ids are `kgray-<run>-<attempt>`. If
-the newest attempt is still running it is followed; once it has ended, the next attempt is submitted.
+Ray refuses a submission id that it has seen, even of a job that has failed: whoever submits again needs another
+id, or finds the job that is there.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _NONE = "no Ray job server can be used at {server} ({error}): start one (`kgray up`), or say --job-server"
-_WENT = "the Ray job server at {server} went away ({error}) before a job was followed; run it again"
-_SHARE = 20  # least pause between two looks, in times that the last one took: the log may be long
+_WENT = "the Ray job server at {server} went away ({error}); what was accepted is safe, run it again"
+_HERE = "this Ray"  # in messages, where no address is known
 _CPUS = 0.1  # of the driver, which only waits; above 0, so that it is not placed on a head without CPUs
+_KILLED = (128 + 9, 128 + 15)  # exit codes of a shell whose command was ended by a signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,49 +62,147 @@ class EndedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What to run as the next attempt of a run; it may hold no secret: whoever may list jobs can read it."""
+    """A command to run as a job; it may hold no secret: whoever may list jobs can read it.
 
-    run: str
-    command: Sequence[str]  # with its arguments, the interpreter first
+    command     with its arguments, the interpreter first
+    environ     variables of its process
+    labels      of the nodes that it may run on
+    """
+
+    command: Sequence[str]
     environ: Mapping[str, str]
+    labels: Mapping[str, str] | None = None
 
-    def id(self, attempt: int) -> str:
-        """Return the submission id of an attempt."""
-        return f"kgray-{self.run}-{attempt}"
+
+class JobServer:
+    """The job server of a Ray. Every call has a deadline, and fails with one line.
+
+    Methods raise Unavailable where it does not answer, SettingsError where it refuses the token.
+    """
+
+    def __init__(
+        self, address: str | None = None, *, token: Path | None = None, times: ServerTimes = _TIMES
+    ) -> None:
+        """Find it. address: None = of the Ray that this process is in; token: None = as the environment says.
+
+        Raises SettingsError where Ray is not installed.
+        """
+        if find_spec("ray") is None:
+            raise SettingsError('a job is submitted by Ray, which is not installed: pip install "kgray[ray]"')
+        from ray.job_submission import JobSubmissionClient
+
+        # This logger reports every connection that it closes.
+        logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
+        self._times, self._server = times, _HERE if address is None else shown(address)
+        with self._in_one_line(_NONE):
+            headers = None if token is None else {"Authorization": f"Bearer {token.read_text().strip()}"}
+            self.client = _asked(partial(JobSubmissionClient, address, headers=headers), times)
+
+    def running(self, prefix: str) -> list[str]:
+        """Return the ids of the jobs that have not ended and whose id begins so."""
+        return [name for name, has_ended in self._jobs() if name.startswith(prefix) and not has_ended]
+
+    def newest(self, run: str) -> tuple[int, bool]:
+        """Return the newest attempt N of the jobs `run-N`, and whether it goes on; (0, False): there is none."""
+        form = re.compile(re.escape(run) + r"-(\d+)")
+        attempts = [
+            (int(match[1]), not has_ended)
+            for name, has_ended in self._jobs()
+            if (match := form.fullmatch(name))
+        ]
+        return max(attempts, default=(0, False))
+
+    def details(self, job: str) -> Any | None:  # noqa: ANN401 - Ray's JobDetails
+        """Return Ray's details of a job; None where it is not known."""
+        with self._in_one_line(_WENT):
+            try:
+                return _asked(partial(self.client.get_job_info, job), self._times)
+            except RuntimeError as error:
+                if "does not exist" in str(error):
+                    return None
+                raise
+
+    def log(self, job: str) -> str:
+        """Return the whole log of a job that has ended."""
+        with self._in_one_line(_WENT):
+            return _asked(partial(self.client.get_job_logs, job), self._times)
+
+    def submit(self, name: str, job: Job) -> None:
+        """Submit a job under this id, again while no agent takes jobs; where there is such a job, do nothing.
+
+        Raises KgrayError where Ray refuses it.
+        """
+        with self._in_one_line(_WENT):
+            self._submit(name, job)
+
+    def _submit(self, name: str, job: Job) -> None:
+        deadline = time.monotonic() + self._times.agent_s
+        sent = partial(
+            self.client.submit_job,
+            entrypoint=shlex.join(job.command),
+            submission_id=name,
+            runtime_env={"env_vars": dict(job.environ)},
+            entrypoint_num_cpus=_CPUS,
+            entrypoint_label_selector=dict(job.labels) if job.labels else None,
+        )
+        while True:
+            try:
+                _asked(sent, self._times)
+            except Exception as error:
+                if self.details(name) is not None:
+                    return  # another process submitted it first, or the acknowledgement was lost
+                if not isinstance(error, RuntimeError):  # Ray's, for an answer that is a refusal
+                    raise
+                said = str(error).partition("\n")[0][:300]
+                if "No available agent" not in said:
+                    raise KgrayError(f"Ray did not take the job: {said}") from None
+                if time.monotonic() > deadline:
+                    line = f"Ray took no job within {self._times.agent_s:g} s: {said}"
+                    raise Unavailable(line, waited=True) from None
+                time.sleep(self._times.pause_s)
+            else:
+                return
+
+    def _jobs(self) -> list[tuple[str, bool]]:
+        with self._in_one_line(_WENT):
+            jobs = _asked(self.client.list_jobs, self._times)
+            return [(job.submission_id or "", job.status.is_terminal()) for job in jobs]
+
+    @contextmanager
+    def _in_one_line(self, line: str) -> Iterator[None]:
+        """Turn the client's errors into Unavailable with this line, or SettingsError where a token is missing."""
+        from ray.exceptions import AuthenticationError
+
+        try:
+            yield
+        except KgrayError:
+            raise
+        except AuthenticationError:
+            raise SettingsError(
+                f"the Ray job server at {self._server} asks for a token, and has none or another one of "
+                f"this process: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the file that holds it"
+            ) from None
+        except Exception as error:  # noqa: BLE001 - the client meets Ray's, requests' and the parsers' errors
+            # The client's own message holds the whole address, which may contain a password.
+            message = line.format(server=self._server, error=type(error).__name__)
+            raise Unavailable(message, waited=True) from None
 
 
 def follow(
-    server: str,
-    job: Job,
-    *,
-    tell: Callable[[str], None],
-    stop: Stop,
-    token: Path | None = None,
-    times: ServerTimes = _TIMES,
+    server: JobServer, run: str, job: Job, *, tell: Callable[[str], None], stop: Stop, times: ServerTimes = _TIMES
 ) -> EndedJob | None:
-    """Submit the job, or find the attempt that is running; follow its log, and return how it ended.
+    """Submit the next attempt of a run, or find the one that goes on; follow its log, and return how it ended.
 
     tell      called with every line of the job's log
     stop      polled; once it is true, None is returned and the job goes on
-    token     the file of the server's token; None = as the environment says
-    Raises SettingsError where Ray is not installed, Unavailable where no job server answers.
+    Raises KgrayError where Ray refuses the job, Unavailable where the job server is away.
     """
-    if find_spec("ray") is None:
-        raise SettingsError('a job is submitted by Ray, which is not installed: pip install "kgray[ray]"')
-    from ray.job_submission import JobSubmissionClient
-
-    # This logger reports every connection that it closes.
-    logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
-    with _in_one_line(server, _NONE):
-        headers = None if token is None else {"Authorization": f"Bearer {token.read_text().strip()}"}
-        client = _asked(partial(JobSubmissionClient, server, headers=headers), times)
-    with _in_one_line(server, _WENT):
-        attempt, goes_on = _newest(client, job, times)
-        if not goes_on:
-            attempt = _submit(client, job, attempt + 1, times)
-    name = job.id(attempt)
+    attempt, goes_on = server.newest(run)
+    name = f"{run}-{attempt if goes_on else attempt + 1}"
+    if not goes_on:
+        server.submit(name, job)
     tell(f"kgray: job {name} {'goes on already, and is followed' if goes_on else 'is submitted'}")
-    return followed(client, name, tell, stop, times)
+    return asyncio.run(followed(server.client, name, tell, stop, times))
 
 
 def _asked(call: Callable[[], _T], times: ServerTimes, stop: Stop = never) -> _T:
@@ -123,26 +223,6 @@ def _asked(call: Callable[[], _T], times: ServerTimes, stop: Stop = never) -> _T
     return found.result(0)
 
 
-@contextmanager
-def _in_one_line(server: str, line: str) -> Iterator[None]:
-    """Turn the client's errors into Unavailable with this line, or SettingsError where a token is missing."""
-    from ray.exceptions import AuthenticationError
-
-    try:
-        yield
-    except KgrayError:
-        raise
-    except AuthenticationError:
-        raise SettingsError(
-            f"the Ray job server at {shown(server)} asks for a token, and has none or another one of "
-            f"this process: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the file that holds it"
-        ) from None
-    except Exception as error:  # noqa: BLE001 - the client meets Ray's, requests' and the parsers' errors
-        # The client's own message holds the whole address, which may contain a password.
-        said = line.format(server=shown(server), error=type(error).__name__)
-        raise Unavailable(said, waited=True) from None
-
-
 def shown(server: str) -> str:
     """Return a server's address without user, password, path and query."""
     parts = urlsplit(server)
@@ -153,107 +233,92 @@ def shown(server: str) -> str:
     return f"{parts.scheme}://{parts.hostname or ''}{port}"
 
 
-def _newest(client: JobSubmissionClient, job: Job, times: ServerTimes) -> tuple[int, bool]:
-    """Return the run's newest attempt and whether it is still running; (0, False) where there is none."""
-    form = re.compile(re.escape(job.id(0)[:-1]) + r"(\d+)")
-    attempts = [
-        (int(match[1]), not found.status.is_terminal())
-        for found in _asked(client.list_jobs, times)
-        if (match := form.fullmatch(found.submission_id or ""))
-    ]
-    return max(attempts, default=(0, False))
-
-
-def _submit(client: JobSubmissionClient, job: Job, attempt: int, times: ServerTimes) -> int:
-    """Submit an attempt, again while no agent takes jobs; return the number of the one that now runs."""
-    deadline = time.monotonic() + times.agent_s
-    sent = partial(
-        client.submit_job,
-        entrypoint=shlex.join(job.command),
-        submission_id=job.id(attempt),
-        runtime_env={"env_vars": dict(job.environ)},
-        metadata={"kgray_run": job.run, "kgray_attempt": str(attempt)},
-        entrypoint_num_cpus=_CPUS,
-    )
-    while True:
-        try:
-            _asked(sent, times)
-        except Exception as error:
-            if _newest(client, job, times)[0] >= attempt:
-                return attempt  # another process submitted it first, or the acknowledgement was lost
-            if not isinstance(error, RuntimeError):  # Ray's, for an answer that is a refusal
-                raise
-            said = str(error).partition("\n")[0][:300]
-            if "No available agent" not in said:
-                raise KgrayError(f"Ray did not take the job: {said}") from None
-            if time.monotonic() > deadline:
-                line = f"Ray took no job within {times.agent_s:g} s: {said}"
-                raise Unavailable(line, waited=True) from None
-            time.sleep(times.pause_s)
-        else:
-            return attempt
-
-
-def followed(
+async def followed(
     client: JobSubmissionClient, job: str, tell: Callable[[str], None], stop: Stop, times: ServerTimes
 ) -> EndedJob | None:
-    """Follow a job and return how it ended; None where `stop()` became true first. Raises Unavailable."""
-    log, heard, look_at = JobLog(tell), time.monotonic(), 0.0
-    while not stop():
-        began = time.monotonic()
-        if began < look_at:
-            time.sleep(times.pause_s)
-            continue
-        try:
-            details = _asked(lambda: client.get_job_info(job), times, stop)
-        except Exception as error:  # noqa: BLE001 - whatever a connection meets
-            if time.monotonic() - heard > times.away_s:
-                raise Unavailable(
-                    f"the Ray job server went away ({type(error).__name__}) while {job} was followed; "
-                    f"what was accepted is safe: the same command follows it, or goes on",
-                    waited=True,
-                ) from None
-        else:
-            heard = time.monotonic()
-            # After the state: the log of a job that has ended is complete.
-            ended = details.status.is_terminal()
-            with suppress(Exception):  # the next look, or the next command, has the log
-                log.read(_asked(lambda: client.get_job_logs(job), times), complete=ended)
-            if ended:
-                return _ended(job, details, log.document)
-        now = time.monotonic()
-        look_at = now + max(times.pause_s, _SHARE * (now - began))
-    return None
+    """Follow a job and return how it ended; None where `stop()` became true first. Raises Unavailable.
+
+    Its log comes as it is written; where the connection breaks, the next one goes on behind the last line.
+    """
+    log, heard = JobLog(tell), time.monotonic()
+    tail = asyncio.create_task(log.read(client.tail_job_logs(job)))
+    try:
+        while not stop():
+            if tail.done():
+                tail.exception()  # a broken connection: the state says whether the server is away
+                tail = asyncio.create_task(log.read(client.tail_job_logs(job)))
+            try:
+                details = await asyncio.to_thread(_asked, partial(client.get_job_info, job), times, stop)
+            except Exception as error:  # noqa: BLE001 - whatever a connection meets
+                if time.monotonic() - heard > times.away_s:
+                    raise Unavailable(
+                        f"the Ray job server went away ({type(error).__name__}) while {job} was followed; "
+                        f"what was accepted is safe: the same command follows it, or goes on",
+                        waited=True,
+                    ) from None
+            else:
+                heard = time.monotonic()
+                if details.status.is_terminal():
+                    await asyncio.wait((tail,), timeout=times.away_s)  # it ends behind the last line
+                    log.end()
+                    return _ended(job, details, log.document)
+            await asyncio.wait((tail,), timeout=times.pause_s)
+        return None
+    finally:
+        tail.cancel()
+        await asyncio.gather(tail, return_exceptions=True)
+
+
+def exit_code_of(details: Any) -> int | None:  # noqa: ANN401 - Ray's JobDetails
+    """Return the exit code of a job's command; None where it was ended by a signal, or with its node."""
+    code = details.driver_exit_code
+    if code is None and details.status.value == "SUCCEEDED":
+        return 0
+    return code if code is not None and 0 <= code <= 255 and code not in _KILLED else None
+
+
+def reason_of(details: Any) -> str:  # noqa: ANN401 - Ray's JobDetails
+    """Return the last line of what Ray says of a job that failed."""
+    return next(iter((details.message or "").splitlines()[-1:]), "")[:300]
 
 
 def _ended(job: str, details: Any, document: dict[str, Any] | None) -> EndedJob:  # noqa: ANN401 - Ray's JobDetails
-    status, code = details.status.value, details.driver_exit_code
-    if code is None:
-        code = {"SUCCEEDED": 0, "STOPPED": STOPPED}.get(status, 1)
-    elif not 0 <= code <= 255:
-        code = STOPPED  # by a signal; nothing was lost, and the next attempt continues
-    said = "" if status == "SUCCEEDED" or document else (details.message or "")
-    reason = next(iter(said.splitlines()[-1:]), "")[:300]
+    status, code = details.status.value, exit_code_of(details)
+    if code is None:  # by a signal: nothing was lost, and the next attempt continues
+        code = STOPPED if status == "STOPPED" or details.driver_exit_code is not None else 1
+    reason = "" if status == "SUCCEEDED" or document else reason_of(details)
     return EndedJob(job=job, status=status, code=code, reason=reason, document=document)
 
 
 class JobLog:
-    """A job's log, which is read as a whole again and again: passes each line on once, reports excepted."""
+    """A job's log, read from its beginning by each connection: passes each line on once, reports excepted."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell, self._told = tell, 0
-        self.document: dict[str, Any] | None = None  # the last report: a JSON object with "accepted"
+        self._tell, self._characters, self._rest = tell, 0, ""
+        self.document: dict[str, Any] | None = None  # the last report: a JSON object
 
-    def read(self, text: str, *, complete: bool) -> None:
-        """Pass on the lines that are new. complete: no more comes, so a last line without its end is one."""
-        *lines, rest = text.split("\n")
-        lines += [rest] if complete and rest else []
-        for line in lines[self._told :]:
-            found = None
-            with suppress(ValueError):
-                found = json.loads(line) if line.startswith("{") else None
-            if isinstance(found, dict) and "accepted" in found:
-                self.document = found
-            else:
-                self._tell(line)
-        self._told = max(self._told, len(lines))
+    async def read(self, pieces: AsyncIterator[str]) -> None:
+        """Pass on the lines of a connection, which begins with what earlier ones have read."""
+        seen = 0
+        async for piece in pieces:
+            new = piece[max(0, self._characters - seen) :]
+            seen += len(piece)
+            self._characters += len(new)
+            *lines, self._rest = (self._rest + new).split("\n")
+            for line in lines:
+                self._pass_on(line)
+
+    def end(self) -> None:
+        """Pass on a last line that has no end."""
+        rest, self._rest = self._rest, ""
+        if rest:
+            self._pass_on(rest)
+
+    def _pass_on(self, line: str) -> None:
+        found = None
+        with suppress(ValueError):
+            found = json.loads(line) if line.startswith("{") else None
+        if isinstance(found, dict):
+            self.document = found
+        else:
+            self._tell(line)

@@ -1,14 +1,18 @@
-"""Communities on Ray: an actor of `kgray up` refreshes them at their times; a task a group finds them.
+"""Communities on Ray: an actor of `kgray up` submits their refreshes as jobs; a task a group finds them.
 
-Nothing of the actor is durable: what was begun and has ended is in the store, so one that Ray starts anew
-goes on where the last one was (`kgray.memory.schedules`).
+Nothing of the actor is durable: the store knows which run is open, and Ray how its job went, so an actor that
+Ray starts again goes on from there (`kgray.memory.schedules`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from functools import cached_property, partial
+import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +21,22 @@ import ray
 from kgray import times
 from kgray.communities.found import Problem, clustered
 from kgray.communities.partition import Levels
-from kgray.communities.refresh import Refresh
-from kgray.errors import Unavailable
-from kgray.memory.schedules import Schedules, carry_out
+from kgray.errors import STOPPED, Unavailable
+from kgray.memory.schedules import JobState, Schedule, Schedules, Ticks
 from kgray.runtime import telemetry
 from kgray.runtime.actors import control
-from kgray.runtime.pools import OnWorkers, PooledReader, pool_of
+from kgray.runtime.jobs import Job, JobServer, exit_code_of, reason_of
 from kgray.runtime.spec import DeploymentSpec
 from kgray.times import SECOND, Instant
-from kgray.wiring import OpenStore, build_summarizer, open_reader
+from kgray.wiring import open_reader
 
 _LOOK_S = 5.0  # at most so long between two looks at the schedules: a command may have added one
 _AFTER_FAULT_S = 60.0
-_AT_ONCE = 8  # groups whose communities are found at the same time
 _TASK_BYTES = 200 << 20  # of a task that finds communities, without its graph
 _CACHE_MB = 8
+_LINE = "kgray: "  # begins the line with which a command says what it has done
+_NODE = "ray.io/node-id"  # a label that Ray gives each node
+_TEXTS = re.compile(r"(\d+) (kept|written|offline)")
 
 
 class Scheduler:
@@ -42,19 +47,23 @@ class Scheduler:
         self._spec = spec
         self._state = "starting"
         self._next: Instant | None = None
+        self._looks = ThreadPoolExecutor(1, "kgray-schedules")  # one thread: it alone reads the store
         self._service = asyncio.create_task(self._serve())
 
     @cached_property
-    def _opened(self) -> OpenStore:
-        return open_reader(self._spec.settings(), Path(self._spec.data), cache_mb=_CACHE_MB)
+    def _schedules(self) -> Schedules:
+        settings, data = self._spec.settings(), Path(self._spec.data)
+        return Schedules(open_reader(settings, data, cache_mb=_CACHE_MB).store)
+
+    @cached_property
+    def _ticks(self) -> Ticks:
+        return Ticks(self._schedules, RefreshJobs(self._spec, JobServer()), times.now, _report)
 
     async def _serve(self) -> None:
         while True:
             pause_s = _LOOK_S
             try:
-                schedules = Schedules(self._opened.store)
-                self._next = await carry_out(schedules, times.now, self._refreshed)
-                self._state = "waiting"
+                await asyncio.get_running_loop().run_in_executor(self._looks, self._look)
                 if self._next is not None:
                     pause_s = min(pause_s, max(0.0, (self._next - times.now()) / SECOND))
             except Exception as error:  # noqa: BLE001 - whatever it is, the next look may go well
@@ -62,26 +71,11 @@ class Scheduler:
                 self._state, pause_s = f"faulty: {error}", _AFTER_FAULT_S
             await asyncio.sleep(pause_s)
 
-    async def _refreshed(self) -> str:
-        """Refresh the groups of which a tenth is new; return what was done, in a line."""
-        self._state = "refreshing"
-        opened, local = self._opened, build_summarizer(self._spec.settings())
-        readers = partial(pool_of, self._spec, "models")
-        refresh = Refresh(
-            store=opened.store,
-            embedder=opened.embedder,
-            summarizer=local and PooledReader(OnWorkers(readers, local), local),
-            due=True,
-            cluster=clustered_by_a_task,
-        )
-        done = await refresh.groups(list(opened.store.heads()), at_once=_AT_ONCE)
-        for how in ("kept", "written", "offline"):
-            count = sum(getattr(one, how) for one in done.values())
-            telemetry.measure("kgray_community_texts", count, how=how)
-        news, calls = (sum(getattr(one, what) for one in done.values()) for what in ("news", "calls"))
-        said = f"{news} of {len(done)} groups refreshed, {calls} model calls"
-        telemetry.LOGGER.info("communities refreshed: %s", said)
-        return said
+    def _look(self) -> None:
+        # A Ray without a job server does no harm where nothing is scheduled.
+        self._next = self._ticks.look() if self._schedules.every() else None
+        is_open = any(schedule.is_open for schedule in self._schedules.every())
+        self._state = "refreshing" if is_open else "waiting"
 
     @control
     async def stats(self) -> dict[str, Any]:
@@ -92,6 +86,56 @@ class Scheduler:
     async def describe(self) -> dict[str, Any]:
         """Return what the actor was built from."""
         return {"pid": os.getpid(), "spec": self._spec, "fault": None}
+
+
+def _report(schedule: Schedule) -> None:
+    """Report a run that has ended, in the log and in the metrics."""
+    level = logging.WARNING if schedule.has_failed else logging.INFO
+    telemetry.LOGGER.log(level, "schedule %s, job %s: %s", schedule.name, schedule.job, schedule.said)
+    for count, how in _TEXTS.findall(schedule.said):
+        telemetry.measure("kgray_community_texts", int(count), how=how)
+
+
+class RefreshJobs:
+    """`memory.schedules.Jobs` through a Ray's job server: each is `kgray communities refresh` of one store."""
+
+    def __init__(self, spec: DeploymentSpec, server: JobServer) -> None:
+        self._spec, self._server = spec, server
+
+    def submit(self, schedule: Schedule) -> None:
+        """Submit the job of the latest run, to the node that can open the store."""
+        command = [sys.executable, "-m", "kgray.cli.job", "communities", "refresh"]
+        command += ["--data", self._spec.data, "--config", os.devnull, "--cold" if schedule.full else "--due"]
+        command += [word for group in schedule.groups for word in ("--group", group)]
+        labels = dict(self._spec.cluster.sequencer.labels)
+        if self._spec.on_one_node:
+            labels = {_NODE: ray.get_runtime_context().get_node_id()}  # the actor's own
+        job = Job(command=command, environ=self._spec.environ(), labels=labels)
+        self._server.submit(self._id(schedule), job)
+
+    def state(self, schedule: Schedule) -> JobState | None:
+        """Return how far the job of the latest run is."""
+        details = self._server.details(self._id(schedule))
+        if details is None:
+            return None
+        status, code = details.status.value, exit_code_of(details)
+        if status == "SUCCEEDED":
+            lines = self._server.log(self._id(schedule)).splitlines()
+            last = next((line for line in reversed(lines) if line.startswith(_LINE)), "done")
+            return JobState("succeeded", last.removeprefix(_LINE))
+        if status == "STOPPED":
+            return JobState("failed", "its job was stopped")
+        if status != "FAILED":
+            return JobState("open")
+        reason = reason_of(details).removeprefix(_LINE)
+        return JobState("interrupted" if code in (None, STOPPED) else "failed", reason)
+
+    def is_idle(self) -> bool:
+        """Whether no refresh of the store runs as a job."""
+        return not self._server.running(f"{self._spec.namespace}-")
+
+    def _id(self, schedule: Schedule) -> str:
+        return f"{self._spec.namespace}-{schedule.job}"
 
 
 def clustered_by_a_task(problem: Problem) -> Levels:

@@ -311,7 +311,7 @@ def open_session(settings: Settings, head: Head | None, profile: Profile, tell: 
     if address is not None and address.startswith(("http://", "https://")):
         if not in_job:
             raise SettingsError(
-                f"runtime.address = {address!r} takes submitted jobs: use `kgray backfill --submit`, "
+                f"runtime.address = {address!r} takes submitted jobs: use `ray job submit`, "
                 f"or give the address of Ray itself, host:port."
             )
         address = in_job

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import os
 import platform
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import asdict, field
 from importlib import metadata
 from pathlib import Path
@@ -95,6 +95,15 @@ class WorkersProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class RefreshProfile:
+    """The schedules that `kgray up` adds to a store that has none: cron expressions; "" = none."""
+
+    due: str = ""  # of the groups of which a tenth is new
+    full: str = ""  # of all groups, from nothing
+    zone: FilledText = "UTC"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class LimitsProfile:
     """Deadlines and restarts, in seconds."""
 
@@ -120,6 +129,7 @@ class Profile:
     embedding: WorkersProfile = field(default_factory=WorkersProfile)
     reranking: WorkersProfile = field(default_factory=lambda: WorkersProfile(workers=0))
     engine: EngineLimits = field(default_factory=EngineLimits)
+    refresh: RefreshProfile = field(default_factory=RefreshProfile)
     limits: LimitsProfile = field(default_factory=LimitsProfile)
 
     def values(self) -> dict[str, Any]:
@@ -195,6 +205,12 @@ class DeploymentSpec:
         overrides = {**self.values, "relations": self.relations, "entities": self.entities}
         return load(None, environ=kept, overrides=overrides)
 
+    def environ(self) -> dict[str, str]:
+        """Return these settings as variables, for a job on a node where they hold; secrets are there already."""
+        where = {"runtime.address", "runtime.profile"}  # the job is in the Ray, and its actors have the profile
+        values = {variable_of(key): str(value) for key, value in self.values.items() if key not in where}
+        return values | {variable_of("runtime.backend"): "ray"} | _tables(self.relations, self.entities)
+
     def parts(self) -> Parts:
         """Open the store and build the models in this process. Raises as these steps do."""
         from kgray.wiring import ingesting, open_reader
@@ -214,7 +230,7 @@ class DeploymentSpec:
     @property
     def namespace(self) -> str:
         """The Ray namespace of the store's actors; it keeps stores apart."""
-        return f"kgray-{hashlib.sha256(self.store.encode()).hexdigest()[:12]}"
+        return namespace_of(self.store)
 
 
 def spec_of(settings: Settings, data: Path, profile: Mapping[str, Any]) -> DeploymentSpec:
@@ -237,6 +253,17 @@ def spec_of(settings: Settings, data: Path, profile: Mapping[str, Any]) -> Deplo
         versions={name: metadata.version(name) for name in ("kgray", "ray")}
         | {"python": platform.python_version()},
     )
+
+
+def namespace_of(store: str) -> str:
+    """Return the namespace of the store of this identity; the ids of its jobs begin with it, too."""
+    return f"kgray-{hashlib.sha256(store.encode()).hexdigest()[:12]}"
+
+
+def run_of(settings: Settings, data: Path, what: str, words: Sequence[str]) -> str:
+    """Return the name that the jobs of one command share: of its store, what it does, and a hash of its words."""
+    digest = hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
+    return f"{namespace_of(store_identity(settings, data))}-{what}-{digest}"
 
 
 def store_identity(settings: Settings, data: Path) -> str:
@@ -262,12 +289,18 @@ def as_environ(settings: Settings) -> dict[str, str]:
         for key, value in _values(settings)
         if value is not None and value != usual[key] and not isinstance(value, Secret | Path)
     }
-    for kind, declared in (("RELATIONS", tables.relations), ("ENTITIES", tables.entities)):
+    return found | _tables(tables.relations, tables.entities)
+
+
+def _tables(relations: Mapping[str, Any], entities: Mapping[str, Any]) -> dict[str, str]:
+    """Return the ontology's tables as variables."""
+    found = {}
+    for kind, declared in (("RELATIONS", relations), ("ENTITIES", entities)):
         for name, table in declared.items():
             for key, value in table.items():
-                said = ",".join(value) if isinstance(value, list | tuple) else str(value)
-                text = said.lower() if isinstance(value, bool) else said
-                found[f"KGRAY_ONTOLOGY_{kind}_{name}_{key.upper()}"] = text
+                text = ",".join(value) if isinstance(value, list | tuple) else str(value)
+                shown = text.lower() if isinstance(value, bool) else text
+                found[f"KGRAY_ONTOLOGY_{kind}_{name}_{key.upper()}"] = shown
     return found
 
 
@@ -292,6 +325,8 @@ def _compared(spec: DeploymentSpec, *, profile: bool) -> dict[str, Any]:
     if spec.on_one_node:
         found["the data folder"] = spec.data
     for section, table in spec.profile.items() if profile else ():
+        if section == "refresh":
+            continue  # no actor reads it
         if isinstance(table, Mapping):
             found |= {f"profile {section}.{key}": value for key, value in table.items()}
         else:

@@ -30,7 +30,9 @@ def rows_of(content: GroupContent, graph: GroupGraph) -> Iterator[tuple[Kind[Any
         rows_of_kind = by_kind.get(kind)
         if rows_of_kind is None:
             rows_of_kind = [
-                kind.row(*(getattr(row, name) for name in kind.names)) for row in content.rows[kind.name]
+                # A column that the earlier version lacks has its default.
+                kind.row(**{name: getattr(row, name) for name in kind.names if hasattr(row, name)})
+                for row in content.rows[kind.name]
             ]
         yield from ((kind, row) for row in sorted(rows_of_kind, key=kind.key_of))
 

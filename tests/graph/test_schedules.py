@@ -1,22 +1,24 @@
-"""Schedules: the times of a zone, of missed ones only the latest, and each carried out once."""
+"""Schedules: the ticks of a zone, of missed ones only the latest; one run at a time, each tick one job."""
 
 from __future__ import annotations
 
-import asyncio
+from dataclasses import replace
 
 import pytest
 
 import kgray
-from kgray.errors import InputError, NotFound, Unavailable
-from kgray.memory.schedules import Schedule, carry_out
-from kgray.times import parse, show
+from kgray.errors import InputError, KgrayError, NotFound, Unavailable
+from kgray.memory.schedules import LEASE, MAX_TRIES, JobState, Schedule, Ticks
+from kgray.times import SECOND, parse, show
 
 
 def at(text):
     return parse(text)[0]
 
 
+MINUTE = 60 * SECOND
 MADE = at("2026-03-01T12:00:00Z")
+NIGHT = "2026-03-02T03:00:00Z"
 
 
 @pytest.mark.parametrize(
@@ -61,126 +63,213 @@ def schedules(tmp_path):
         yield memory.schedules
 
 
-class Work:
-    """Counts what is asked for; takes so many seconds of the clock, and may fail."""
+class JobServer:
+    """The jobs of one Ray, which are as the test says; and the clock."""
 
     def __init__(self, now):
-        self.now, self.began, self.fails, self.takes = at(now), [], None, 0
+        self.now, self.jobs, self.fault, self.idle = at(now), {}, None, True
+        self.reported = []
 
-    def clock(self):
-        return self.now
+    def submit(self, schedule):
+        if self.fault is not None:
+            raise self.fault
+        self.jobs.setdefault(schedule.job, JobState("open"))
 
-    async def refresh(self):
-        self.began.append(show(self.now)[:16])
-        self.now += self.takes * 1_000_000
-        if self.fails is not None:
-            raise self.fails
-        return "1 of 1 groups refreshed"
+    def state(self, schedule):
+        return self.jobs.get(schedule.job)
 
-    def look(self, schedules):
-        return asyncio.run(carry_out(schedules, self.clock, self.refresh))
+    def is_idle(self):
+        return self.idle
+
+    def end(self, state="succeeded", outcome="1 of 1 group refreshed"):
+        """End the job that was submitted last."""
+        self.jobs[[*self.jobs][-1]] = JobState(state, outcome)
+
+    def look(self, schedules, now=None, after=0):
+        self.now = at(now) if now else self.now + after
+        return Ticks(schedules, self, lambda: self.now, lambda one: self.reported.append(one.said)).look()
 
 
-def test_each_time_is_carried_out_once_and_a_missed_one_once(schedules):
+def test_each_tick_is_one_job_and_missed_ones_are_caught_up_once(schedules):
     schedules.add("nightly", " 0  3 * * * ", "UTC", MADE)
-    work = Work("2026-03-02T02:00:00Z")
-    assert show(work.look(schedules)).startswith("2026-03-02T03:00")
-    for now in (
-        "2026-03-02T03:00:01Z",
-        "2026-03-02T03:00:06Z",
-        "2026-03-09T08:00:00Z",
-        "2026-03-09T08:00:05Z",
-    ):
-        work.now = at(now)
-        work.look(schedules)
+    server = JobServer("2026-03-02T02:00:00Z")
+    assert show(server.look(schedules)).startswith("2026-03-02T03:00")
+    assert server.jobs == {}
+    for now in ("2026-03-02T03:00:01Z", "2026-03-09T08:00:00Z"):
+        server.look(schedules, now)
+        server.look(schedules, after=SECOND)
+        server.end()
+        server.look(schedules, after=SECOND)
+        server.look(schedules, after=SECOND)
 
-    assert work.began == ["2026-03-02T03:00", "2026-03-09T08:00"]
-    (kept,) = schedules.every()
-    assert (kept.cron, kept.said, show(kept.begun)[:16]) == (
+    assert [*server.jobs] == ["nightly-20260302T0300Z", "nightly-20260309T0300Z"]
+    (schedule,) = schedules.every()
+    assert (schedule.cron, schedule.said, show(schedule.begun)[:16], schedule.is_open) == (
         "0 3 * * *",
-        "1 of 1 groups refreshed",
+        "1 of 1 group refreshed",
         "2026-03-09T03:00",
+        False,
     )
+    assert server.reported == ["1 of 1 group refreshed"] * 2
 
 
-def test_two_that_are_due_run_one_after_another_and_what_passed_meanwhile_is_not_made_up_twice(schedules):
-    schedules.add("a", "* * * * *", "UTC", MADE)
-    schedules.add("b", "*/2 * * * *", "UTC", MADE)
-    work = Work("2026-03-01T12:10:00Z")
-    work.takes = 300
-    work.look(schedules)
-    work.takes = 0
-    work.look(schedules)
-    work.look(schedules)
+def test_runs_never_overlap_and_ticks_that_pass_meanwhile_are_caught_up_once(schedules):
+    """Of one schedule, and of two: both would find the communities of the same groups."""
+    schedules.add("a", "*/5 * * * *", "UTC", MADE)
+    schedules.add("b", "*/10 * * * *", "UTC", MADE, full=True)
+    server = JobServer("2026-03-01T12:10:00Z")
+    for _ in range(4):  # each run takes 12 minutes
+        server.look(schedules)
+        for _ in range(12):
+            assert sum(job.state == "open" for job in server.jobs.values()) == 1
+            server.look(schedules, after=MINUTE)
+        server.end()
 
-    assert work.began == ["2026-03-01T12:10", "2026-03-01T12:15", "2026-03-01T12:20", "2026-03-01T12:20"]
-
-
-def test_a_fault_is_kept_in_a_line_and_the_others_go_on(schedules):
-    for name in ("first", "second"):
-        schedules.add(name, "0 3 * * *", "UTC", MADE)
-    work = Work("2026-03-02T03:00:01Z")
-    work.fails = KeyError("a word of a text")
-    work.look(schedules)
-    assert [(one.said, one.ended_at is None) for one in schedules.every()] == [
-        ("failed: KeyError", False)
-    ] * 2
-    assert len(work.began) == 2
+    ticks = ["a-20260301T1210Z", "b-20260301T1220Z", "a-20260301T1230Z", "b-20260301T1240Z"]
+    assert [*server.jobs] == ticks
 
 
-def test_one_that_was_interrupted_is_begun_again_three_times_at_most(schedules):
+@pytest.mark.parametrize("starts_anew", [True, False], ids=["after-a-restart", "beside-it"])
+def test_a_second_scheduler_finds_the_job_of_the_first(schedules, tmp_path, starts_anew):
     schedules.add("nightly", "0 3 * * *", "UTC", MADE)
-    work = Work("2026-03-02T03:00:00Z")
-    work.fails = KeyboardInterrupt()
-    for _ in range(3):
-        with pytest.raises(KeyboardInterrupt):
-            work.look(schedules)
-    work.look(schedules)
-    assert len(work.began) == 3
-
-    work.now, work.fails = at("2026-03-03T03:00:00Z"), Unavailable("the model is away")
-    work.look(schedules)
-    work.look(schedules)
-    assert len(work.began) == 4
-    assert schedules.every()[0].said == "failed: the model is away"
+    server = JobServer(NIGHT)
+    with kgray.open(tmp_path) as other:
+        for now in (NIGHT, "2026-03-02T04:00:00Z", "2026-03-03T03:00:00Z"):
+            if not starts_anew:
+                server.look(schedules, now)
+            server.look(other.schedules, now)
+        assert [*server.jobs] == ["nightly-20260302T0300Z"]
+        server.end()
+        server.look(other.schedules)
+        server.look(schedules)
+    assert [*server.jobs] == ["nightly-20260302T0300Z", "nightly-20260303T0300Z"]
 
 
-def test_one_that_is_removed_meanwhile_does_not_come_back(schedules):
+def test_two_schedulers_at_the_same_moment_take_a_tick_once(schedules):
+    """Both have seen the schedule before it was begun; the later one changes nothing."""
+    seen = schedules.add("nightly", "0 3 * * *", "UTC", MADE)
+    first, second = (replace(seen, begun=at(NIGHT), tries=1, seen_at=at(NIGHT) + by) for by in (0, 1))
+
+    assert schedules.replace(seen, first)
+    assert not schedules.replace(seen, second)
+    assert schedules.every() == [first]
+
+
+def test_a_scheduler_of_another_ray_leaves_an_open_run_alone_while_its_own_renews_it(schedules):
     schedules.add("nightly", "0 3 * * *", "UTC", MADE)
-    work = Work("2026-03-02T03:00:00Z")
+    here, there = JobServer(NIGHT), JobServer(NIGHT)
+    here.look(schedules)
+    for _ in range(20):
+        here.look(schedules, after=MINUTE)
+        there.look(schedules, after=MINUTE)
+    assert there.jobs == {}
+    there.look(schedules, after=LEASE)  # since then nobody has renewed it
+    assert [*there.jobs] == ["nightly-20260302T0300Z-2"]
 
-    async def remove():
-        schedules.remove("nightly")
-        return "done"
 
-    work.refresh = remove
-    assert work.look(schedules) is None
+def test_a_refresh_that_another_one_submitted_is_waited_for(schedules):
+    schedules.add("nightly", "0 3 * * *", "UTC", MADE)
+    server = JobServer(NIGHT)
+    server.idle = False
+    server.look(schedules)
+    assert server.jobs == {}
+    server.idle = True
+    server.look(schedules, "2026-03-04T05:00:00Z")
+    assert [*server.jobs] == ["nightly-20260304T0300Z"]
+
+
+def test_a_failed_run_is_kept_in_a_line_and_the_next_tick_goes_on(schedules):
+    schedules.add("nightly", "0 3 * * *", "UTC", MADE)
+    server = JobServer(NIGHT)
+    server.look(schedules)
+    server.end("failed", "there is no group 'x'")
+    server.look(schedules, after=MINUTE)
+    server.look(schedules, after=MINUTE)
+    (schedule,) = schedules.every()
+    assert (schedule.said, schedule.has_failed) == ("failed: there is no group 'x'", True)
+    assert (len(server.jobs), server.reported) == (1, ["failed: there is no group 'x'"])
+
+    server.look(schedules, "2026-03-03T03:00:00Z")
+    server.fault = KgrayError("Ray did not take the job: no such node")
+    server.end()
+    server.look(schedules, after=MINUTE)
+    assert not schedules.every()[0].has_failed
+    server.look(schedules, "2026-03-04T03:00:00Z")
+    assert schedules.every()[0].said == "failed: Ray did not take the job: no such node"
+
+
+def test_a_job_that_is_killed_is_submitted_again_three_times_at_most(schedules):
+    schedules.add("nightly", "0 3 * * *", "UTC", MADE)
+    server = JobServer(NIGHT)
+    for _ in range(MAX_TRIES + 2):
+        server.look(schedules, after=SECOND)
+        server.end("interrupted", "killed")
+    job = "nightly-20260302T0300Z"
+    assert [*server.jobs] == [job, f"{job}-2", f"{job}-3"]
+    assert schedules.every()[0].said == "failed: killed"
+
+
+def test_a_job_server_that_is_away_costs_no_try(schedules):
+    schedules.add("nightly", "0 3 * * *", "UTC", MADE)
+    server = JobServer(NIGHT)
+    server.fault = Unavailable("the job server is away")
+    for _ in range(5):
+        with pytest.raises(Unavailable):
+            server.look(schedules, after=MINUTE)
+    server.fault = None
+    server.look(schedules, after=MINUTE)
+    assert [*server.jobs] == ["nightly-20260302T0300Z"]
+    server.end()
+    server.look(schedules, after=MINUTE)
+    assert schedules.every()[0].tries == 1
+
+
+def test_a_schedule_that_is_removed_meanwhile_does_not_come_back(schedules):
+    schedules.add("nightly", "0 3 * * *", "UTC", MADE)
+    server = JobServer(NIGHT)
+    server.look(schedules)
+    schedules.remove("nightly")
+    server.end()
+    assert server.look(schedules) is None
     assert schedules.every() == []
     with pytest.raises(NotFound, match="no schedule 'nightly'"):
         schedules.remove("nightly")
 
 
 @pytest.mark.parametrize(
-    ("name", "cron", "zone", "said"),
+    ("name", "cron", "zone", "line"),
     [
         ("n", "0 3 * *", "UTC", "five fields"),
         ("n", "0 0 0 3 * *", "UTC", "five fields"),
         ("n", "61 * * * *", "UTC", "Bad minute"),
-        ("n", "0 0 31 2 *", "UTC", "day-of-month"),
+        ("n", "0 0 30 2 *", "UTC", "day-of-month.*never comes"),
         ("n", "0 3 * * *", "Mars/Base", "zone 'Mars/Base'"),
         ("n", "0 3 * * *", "../secret", "zone"),
         ("n", "0 3 * * *", "America", "zone"),
         ("a b", "0 3 * * *", "UTC", "no name"),
     ],
 )
-def test_what_cannot_be_used_is_refused(schedules, name, cron, zone, said):
-    with pytest.raises(InputError, match=said):
+def test_what_cannot_be_used_is_refused(schedules, name, cron, zone, line):
+    with pytest.raises(InputError, match=line):
         schedules.add(name, cron, zone, MADE)
     assert schedules.every() == []
 
 
-def test_the_same_again_is_no_change_and_another_under_its_name_is_refused(schedules):
+def test_a_name_that_exists_is_refused(schedules):
     first = schedules.add("n", "0 3 * * *", "UTC", MADE)
-    assert schedules.add("n", "0 3 * * *", "UTC", MADE + 5) == first
-    with pytest.raises(InputError, match="kgray schedule remove n"):
-        schedules.add("n", "0 4 * * *", "UTC", MADE)
+    for cron in ("0 3 * * *", "0 4 * * *"):
+        with pytest.raises(InputError, match="kgray schedule remove n"):
+            schedules.add("n", cron, "UTC", MADE)
+    assert schedules.every() == [first]
+
+
+def test_first_schedules_are_added_only_where_there_are_none(schedules):
+    pair = {"due": "0 3 * * *", "full": "0 4 * * 0", "zone": "Europe/Berlin"}
+    assert schedules.add_first(due="", full="", zone="UTC", now=MADE) == []
+    assert schedules.add_first(**pair, now=MADE) == ["refresh-due", "refresh-full"]
+    assert [(one.cron, one.zone, one.full) for one in schedules.every()] == [
+        ("0 3 * * *", "Europe/Berlin", False),
+        ("0 4 * * 0", "Europe/Berlin", True),
+    ]
+    schedules.remove("refresh-full")
+    assert schedules.add_first(**pair, now=MADE) == []
