@@ -72,7 +72,8 @@ def ray_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
                 raise
     started.folder = Path(head.folder)
     # Where this process is killed, Ray ends with it: the pipe is closed then.
-    watch = subprocess.Popen(["sh", "-c", f"read _; kill {head.pid}"], stdin=subprocess.PIPE)  # noqa: S603, S607
+    command = ["sh", "-c", f"read _; kill {head.pid} 2> /dev/null"]
+    watch = subprocess.Popen(command, stdin=subprocess.PIPE)
     _ENDS.extend((partial(watch.communicate, b""), partial(session.end_head, note, head), started.close))
     yield started
     end()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -17,7 +15,7 @@ import click
 from kgray.cli import printing
 from kgray.cli.changing import defaults_of, nothing_accepted, print_counts, rows_options, say_end, say_quality
 from kgray.cli.frame import TEXT, Call, Signals, command, finished, group_of, group_option, number
-from kgray.errors import STOPPED, InputError, KgrayError
+from kgray.errors import InputError, KgrayError
 
 if TYPE_CHECKING:
     from kgray.backfill.run import RunRequest

@@ -137,7 +137,9 @@ def _print_status(
         click.echo(f"last outage: {printing.plain(words)}")
     for row in schedules:
         if row["failed"]:
-            click.echo(printing.plain(f"schedule {row['name']}, {row['last']}: {row['said']} (job {row['job']})"))
+            click.echo(
+                printing.plain(f"schedule {row['name']}, {row['last']}: {row['said']} (job {row['job']})")
+            )
     if "state" not in runtime:
         return
     where = f"ray at {runtime['address']}: {runtime['state']}"

@@ -50,12 +50,18 @@ communities = group_of(
 @click.option("--dry-run", is_flag=True, help="Say which model calls it would make; change nothing.")
 @click.option("--submit", is_flag=True, help="Run as a Ray job, and follow its log.")
 @click.option("--job-server", type=TEXT, metavar="URL", help="Where to submit. Default: runtime.address.")
-def refresh(call: Call, groups: tuple[str, ...], submit: bool, job_server: str | None, **how: Any) -> int | None:  # noqa: ANN401
+def refresh(
+    call: Call,
+    groups: tuple[str, ...],
+    submit: bool,
+    job_server: str | None,
+    **how: Any,  # noqa: ANN401
+) -> int | None:
     """Find communities anew, and write their names and summaries, of all groups or those named.
 
     Where a model is configured it writes, else a text is made without one. What has not changed is kept
     and costs no call. Readers see the earlier communities until all of a group's new ones are there.
-    With --submit a job does it; Ctrl-C ends the following, not the job, and the same command follows it again.
+    With --submit a job does it. Ctrl-C ends the following, not the job; the same command follows it again.
 
       kgray communities refresh --group team --max-tokens 200000
     """
@@ -72,8 +78,9 @@ def refresh(call: Call, groups: tuple[str, ...], submit: bool, job_server: str |
     if done and not how["dry_run"]:
         total = {name: sum(row[name] for row in done.values()) for name in ("news", *_COUNTS)}
         printing.note(
-            f"{total['news']} of {printing.counted(len(done), 'group')} refreshed, {total['calls']} model calls; "
-            f"texts: {total['kept']} kept, {total['written']} written, {total['offline']} offline"
+            f"{total['news']} of {printing.counted(len(done), 'group')} refreshed, "
+            f"{total['calls']} model calls; texts: {total['kept']} kept, "
+            f"{total['written']} written, {total['offline']} offline"
         )
     elif how["dry_run"] and not call.as_json:
         printing.note("nothing was changed; calls and tokens are what it would take at most")
@@ -196,7 +203,9 @@ schedule = group_of(
 @click.option("--full", is_flag=True, help="All groups from nothing, as `refresh --cold`.")
 @click.option("--due", is_flag=True, help="Groups of which a tenth is new, as `refresh --due`. The default.")
 @click.option("--group", "groups", multiple=True, type=GROUP, metavar="G", help="Only this; repeatable.")
-def add(call: Call, name: str, cron: str, zone: str, *, full: bool, due: bool, groups: tuple[str, ...]) -> None:
+def add(
+    call: Call, name: str, cron: str, zone: str, *, full: bool, due: bool, groups: tuple[str, ...]
+) -> None:
     """Have the actors of `kgray up` submit a refresh of the communities as a Ray job at these times.
 
     Of the times that nobody was up for, the latest is made up for. One refresh runs at a time.

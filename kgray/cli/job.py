@@ -1,8 +1,8 @@
-"""A command of kgray as a job of Ray: `ray job submit -- python -m kgray.cli.job backfill s3://... --group team`.
+"""A command of kgray as a job of Ray: `ray job submit -- python -m kgray.cli.job backfill s3://...`.
 
-The same commands, options and exit codes as `kgray`. In a submitted job, whatever ingests or refreshes does so
-through that Ray: with the actors of `kgray up` where they run, else with actors that the job starts and ends.
-Submitted again after it was killed, it goes on where it was.
+The same commands, options and exit codes as `kgray`. In a submitted job they ingest and refresh through that
+Ray: with the actors of `kgray up` if they run, else with actors that the job starts and ends. Submitted again
+after it was killed, a command goes on where it was.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """When communities are refreshed: schedules in the store (`kinds.OWN`), by cron expressions in a time zone.
 
-A scheduler calls `Ticks.look` every few seconds. Each run is a job, whose id is made of the schedule and its tick, so
-a scheduler that is started again, or a second one, finds the job of the first one and starts none beside it.
+A scheduler calls `Ticks.look` every few seconds. Each run is a job that is named by its schedule and its
+tick, so a scheduler that was restarted, or a second one, finds the job of the first one and starts no other.
 Only the latest of several missed ticks is caught up. One run goes on at a time.
 """
 
@@ -56,7 +56,7 @@ class Schedule:
 
     @property
     def job(self) -> str | None:
-        """The name of the latest run's job within its store: schedule, tick, and from the second try on its number."""
+        """The name of the latest run's job within its store: schedule, tick, and the try if not the first."""
         if self.begun is None:
             return None
         tick = to_datetime(self.begun).strftime("%Y%m%dT%H%MZ")
@@ -73,9 +73,10 @@ class Schedule:
 
     def as_dict(self, now: Instant) -> dict[str, Any]:
         """Return the form that `kgray schedule list --json` prints; said: the outcome of the latest run."""
-        shown = {name: getattr(self, name) for name in ("name", "cron", "zone", "full", "groups", "said", "job")}
-        shown |= {"running": self.is_open, "failed": self.has_failed}
-        return shown | {"next": show(self.next(now)), "last": show(self.begun)}
+        names = ("name", "cron", "zone", "full", "groups", "said", "job")
+        state = {"running": self.is_open, "failed": self.has_failed}
+        times = {"next": show(self.next(now)), "last": show(self.begun)}
+        return {name: getattr(self, name) for name in names} | state | times
 
     def _ticks(self, at: Instant, *, reverse: bool = False) -> CronSim:
         return CronSim(self.cron, to_datetime(at).astimezone(ZoneInfo(self.zone)), reverse=reverse)
@@ -91,7 +92,8 @@ class Schedules:
         self, name: str, cron: str, zone: str, now: Instant, *, full: bool = False, groups: Sequence[str] = ()
     ) -> Schedule:
         """Add a schedule. Raises InputError, also where there is one of this name."""
-        made = Schedule(name, " ".join(cron.split()), zone, now, full=full, groups=tuple(dict.fromkeys(groups)))
+        expression, groups = " ".join(cron.split()), tuple(dict.fromkeys(groups))
+        schedule = Schedule(name, expression, zone, now, full=full, groups=groups)
         if not _NAME.fullmatch(name):
             rule = "letters, digits, '_', '.' and '-', 64 at most"
             raise InputError(f"{name!r} is no name of a schedule: {rule}", field="name")
@@ -104,21 +106,21 @@ class Schedules:
         try:
             if len(cron.split()) != 5:
                 raise CronSimError("it needs five fields: minute, hour, day, month, weekday")
-            made.next(now)
+            schedule.next(now)
         except (CronSimError, StopIteration) as error:
             why = str(error) or "it never fires"
             why += ": there is no such day, or it never comes" * why.startswith("Bad day")
-            raise InputError(f"cron {made.cron!r} cannot be used: {why}", field="cron") from None
-        if (there := self._change(name, lambda there: there or made)) is not None:
+            raise InputError(f"cron {expression!r} cannot be used: {why}", field="cron") from None
+        if (existing := self._change(name, lambda stored: stored or schedule)) is not None:
             raise InputError(
-                f"there is a schedule {name!r} already, {there.cron!r} in {there.zone}: "
+                f"there is a schedule {name!r} already, {existing.cron!r} in {existing.zone}: "
                 f"remove it first (kgray schedule remove {name})",
                 field="name",
             )
-        return made
+        return schedule
 
     def add_first(self, *, due: str, full: str, zone: str, now: Instant) -> list[str]:
-        """Add the schedules with these cron expressions ("" = none) where there is none; return their names."""
+        """Add schedules with these expressions ("" = none) to a store that has none; return their names."""
         wanted = {"refresh-due": due, "refresh-full": full} if not self.every() else {}
         added = [name for name, cron in wanted.items() if cron]
         for name in added:
@@ -135,23 +137,23 @@ class Schedules:
             raise NotFound(f"there is no schedule {name!r}: `kgray schedule list` shows their names")
 
     def replace(self, before: Schedule, after: Schedule) -> bool:
-        """Put one state of a schedule in the place of another; False where it was changed or removed meanwhile."""
-        return self._change(before.name, lambda there: after if there == before else there) == before
+        """Replace one state of a schedule by another; False if it was changed or removed meanwhile."""
+        return self._change(before.name, lambda stored: after if stored == before else stored) == before
 
     def _change(self, name: str, change: Callable[[Schedule | None], Schedule | None]) -> Schedule | None:
         """Put the result of `change` in a schedule's place, in one transaction; return the earlier state."""
 
         def append(log: Appending) -> Schedule | None:
             every = (Schedule(**row._asdict()) for row in log.rows(SCHEDULES.all, OWN))
-            there = next((schedule for schedule in every if schedule.name == name), None)
-            new = change(there)
-            if new is not None and new != there:
-                if there is None:
+            stored = next((schedule for schedule in every if schedule.name == name), None)
+            new = change(stored)
+            if new is not None and new != stored:
+                if stored is None:
                     log.take_sequence(OWN)  # so that there is such a group
                 log.put(SCHEDULES, OWN, ScheduleRow(**asdict(new)))
-            elif new is None and there is not None:
+            elif new is None and stored is not None:
                 log.drop(SCHEDULES, OWN, (name,))
-            return there
+            return stored
 
         return self._store.append([OWN], append)
 
@@ -170,7 +172,7 @@ class Jobs(Protocol):
     """Where scheduled refreshes run. Each method may raise Unavailable."""
 
     def submit(self, schedule: Schedule) -> None:
-        """Submit the job of the latest run, unless it is there already. Raises KgrayError where it is refused."""
+        """Submit the job of the latest run, unless it exists already. Raises KgrayError if it is refused."""
 
     def state(self, schedule: Schedule) -> JobState | None:
         """Return how far the job of the latest run is; None where it is not known."""

@@ -1,7 +1,6 @@
-"""Commands as jobs of a Ray cluster, through its job server: submitted once, found again, followed to their end.
+"""Commands as jobs of a Ray cluster, through its job server: submitted once, found again, followed.
 
-Ray refuses a submission id that it has seen, even of a job that has failed: whoever submits again needs another
-id, or finds the job that is there.
+Ray refuses a submission id that it has seen, even of a job that has failed. So a retry needs another id.
 """
 
 from __future__ import annotations
@@ -95,6 +94,10 @@ class JobServer:
         logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
         self._times, self._server = times, _HERE if address is None else shown(address)
         with self._in_one_line(_NONE):
+            if address is None:  # not left to Ray, which takes any Ray of this machine
+                import ray
+
+                address = str(ray.get_runtime_context().gcs_address)
             headers = None if token is None else {"Authorization": f"Bearer {token.read_text().strip()}"}
             self.client = _asked(partial(JobSubmissionClient, address, headers=headers), times)
 
@@ -103,7 +106,7 @@ class JobServer:
         return [name for name, has_ended in self._jobs() if name.startswith(prefix) and not has_ended]
 
     def newest(self, run: str) -> tuple[int, bool]:
-        """Return the newest attempt N of the jobs `run-N`, and whether it goes on; (0, False): there is none."""
+        """Return the newest attempt N of the jobs `run-N`, and whether it is running; (0, False): none."""
         form = re.compile(re.escape(run) + r"-(\d+)")
         attempts = [
             (int(match[1]), not has_ended)
@@ -170,7 +173,7 @@ class JobServer:
 
     @contextmanager
     def _in_one_line(self, line: str) -> Iterator[None]:
-        """Turn the client's errors into Unavailable with this line, or SettingsError where a token is missing."""
+        """Turn the client's errors into Unavailable with this line, or SettingsError if it lacks a token."""
         from ray.exceptions import AuthenticationError
 
         try:
@@ -189,9 +192,15 @@ class JobServer:
 
 
 def follow(
-    server: JobServer, run: str, job: Job, *, tell: Callable[[str], None], stop: Stop, times: ServerTimes = _TIMES
+    server: JobServer,
+    run: str,
+    job: Job,
+    *,
+    tell: Callable[[str], None],
+    stop: Stop,
+    times: ServerTimes = _TIMES,
 ) -> EndedJob | None:
-    """Submit the next attempt of a run, or find the one that goes on; follow its log, and return how it ended.
+    """Submit the next attempt of a run, or find a running one; follow its log, and return how it ended.
 
     tell      called with every line of the job's log
     stop      polled; once it is true, None is returned and the job goes on
@@ -260,6 +269,9 @@ async def followed(
                 heard = time.monotonic()
                 if details.status.is_terminal():
                     await asyncio.wait((tail,), timeout=times.away_s)  # it ends behind the last line
+                    if tail.done() and tail.exception() is not None:  # it broke before
+                        tail = asyncio.create_task(log.read(client.tail_job_logs(job)))
+                        await asyncio.wait((tail,), timeout=times.away_s)
                     log.end()
                     return _ended(job, details, log.document)
             await asyncio.wait((tail,), timeout=times.pause_s)

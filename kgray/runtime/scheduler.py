@@ -97,7 +97,7 @@ def _report(schedule: Schedule) -> None:
 
 
 class RefreshJobs:
-    """`memory.schedules.Jobs` through a Ray's job server: each is `kgray communities refresh` of one store."""
+    """`memory.schedules.Jobs` of one store, through a Ray's job server."""
 
     def __init__(self, spec: DeploymentSpec, server: JobServer) -> None:
         self._spec, self._server = spec, server
@@ -105,7 +105,7 @@ class RefreshJobs:
     def submit(self, schedule: Schedule) -> None:
         """Submit the job of the latest run, to the node that can open the store."""
         command = [sys.executable, "-m", "kgray.cli.job", "communities", "refresh"]
-        command += ["--data", self._spec.data, "--config", os.devnull, "--cold" if schedule.full else "--due"]
+        command += ["--data", self._spec.data, "--cold" if schedule.full else "--due"]
         command += [word for group in schedule.groups for word in ("--group", group)]
         labels = dict(self._spec.cluster.sequencer.labels)
         if self._spec.on_one_node:

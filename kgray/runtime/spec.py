@@ -206,8 +206,11 @@ class DeploymentSpec:
         return load(None, environ=kept, overrides=overrides)
 
     def environ(self) -> dict[str, str]:
-        """Return these settings as variables, for a job on a node where they hold; secrets are there already."""
-        where = {"runtime.address", "runtime.profile"}  # the job is in the Ray, and its actors have the profile
+        """Return these settings as variables of a job; its node has the secrets in its environment."""
+        where = {
+            "runtime.address",
+            "runtime.profile",
+        }  # the job is in the Ray, and its actors have the profile
         values = {variable_of(key): str(value) for key, value in self.values.items() if key not in where}
         return values | {variable_of("runtime.backend"): "ray"} | _tables(self.relations, self.entities)
 
@@ -261,7 +264,7 @@ def namespace_of(store: str) -> str:
 
 
 def run_of(settings: Settings, data: Path, what: str, words: Sequence[str]) -> str:
-    """Return the name that the jobs of one command share: of its store, what it does, and a hash of its words."""
+    """Return the common name of the jobs of one command: store, purpose, and a hash of its words."""
     digest = hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
     return f"{namespace_of(store_identity(settings, data))}-{what}-{digest}"
 

@@ -186,10 +186,7 @@ def test_a_text_file_is_one_source_and_replace_retracts_what_it_no_longer_holds(
         (["a.jsonl", "--run", "../x"], "is no run's name"),
         (["a.jsonl", "--limit", "0"], "--limit"),
         (["a.jsonl", "--order", "random"], "--order"),
-        (["a.jsonl", "--submit"], "--job-server"),
-        (["a.jsonl", "--submit", "--job-server", "127.0.0.1:8265"], "--job-server"),
-        (["a.jsonl", "--submit", "--job-server", "http://x", "--dry-run"], "--dry-run"),
-        (["a.jsonl", "--python", "python3"], "--submit"),
+        (["a.jsonl", "--submit"], "--submit"),
         (["a", "b", "--replace"], "are one source"),
     ],
 )

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+
+import kgray as kgray_library
+from kgray import times
 
 
 def test_add_list_and_remove(kgray):
@@ -23,17 +28,48 @@ def test_add_list_and_remove(kgray):
     assert "No schedules." in kgray("schedule", "list").out
 
 
+def test_a_schedule_says_which_refresh_of_which_groups_it_is(kgray):
+    assert kgray("schedule", "add", "weekly", "--cron", "0 4 * * 0", "--full", "--group", "team").code == 0
+    assert kgray("schedule", "add", "daily", "--cron", "0 3 * * *", "--due").code == 0
+
+    daily, weekly = kgray("schedule", "list", "--json").json["schedules"]
+    assert (weekly["full"], weekly["groups"], weekly["zone"]) == (True, ["team"], "UTC")
+    assert (daily["full"], daily["groups"], daily["job"], daily["running"]) == (False, [], None, False)
+    assert "full, team" in kgray("schedule", "list").out
+
+
+def test_a_run_that_failed_is_one_line_of_the_status_with_its_job(kgray):
+    assert kgray("schedule", "add", "nightly", "--cron", "0 3 * * *").code == 0
+    with kgray_library.open(kgray.folder / "kgray-data") as memory:
+        (schedule,) = memory.schedules.every()
+        begun = schedule.due(schedule.made_at + times.DAY)
+        ended = replace(schedule, begun=begun, tries=1, ended_at=begun, said="failed: the model is away")
+        assert memory.schedules.replace(schedule, ended)
+
+    (line,) = [line for line in kgray("status").out.splitlines() if line.startswith("schedule ")]
+    assert line.startswith(f"schedule nightly, {times.show(begun)}: failed: the model is away (job kgray-")
+    (row,) = kgray("status", "--json").json["schedules"]
+    assert row["job"] in line
+    assert f"-nightly-{times.to_datetime(begun):%Y%m%dT%H%MZ}" in row["job"]
+    assert "failed: the model is away" in kgray("schedule", "list").out
+
+
 @pytest.mark.parametrize(
     ("args", "line"),
     [
         (("add", "n", "--cron", "0 3 * *", "--zone", "UTC"), "five fields"),
         (("add", "n", "--cron", "0 3 * * *", "--zone", "Nowhere"), "zone 'Nowhere'"),
-        (("add", "n", "--cron", "0 3 * * *"), "--zone"),
+        (("add", "n", "--cron", "0 0 30 2 *"), "it never comes"),
+        (("add", "n"), "--cron"),
+        (("add", "n", "--cron", "0 3 * * *", "--full", "--due"), "exclude each other"),
+        (("add", "n", "--cron", "0 3 * * *", "--fully"), "--fully"),
+        (("add", "n", "--cron", "0 3 * * *", "--group", "a b"), "group 'a b'"),
+        (("add", "there", "--cron", "0 3 * * *"), "a schedule 'there' already"),
         (("remove", "n"), "no schedule 'n'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(kgray, args, line):
-    assert kgray("init").code == 0
+    assert kgray("schedule", "add", "there", "--cron", "0 3 * * *").code == 0
     answer = kgray("schedule", *args)
     assert (answer.code, answer.out) == (2, "")
     assert line in answer.err

@@ -1,4 +1,4 @@
-"""A job server that fails while a backfill is submitted: one line and its exit code, whenever it does."""
+"""A job server that fails while a refresh is submitted: one line and its exit code, whenever it does."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from kgray.errors import KgrayError
-from kgray.runtime.jobs import EndedJob, Job, ServerTimes, follow
+from kgray.runtime.jobs import EndedJob, Job, JobServer, ServerTimes, follow
 from tests.doors.shell import Shell
 from tests.waiting import HANGS_S
 
 # Looked for, not imported: Ray reads the variables of its token when it is imported.
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason='Ray is missing: pip install "kgray[ray]"')
 
-JOB = Job(run="r", command=["kgray"], environ={})
+JOB = Job(command=["kgray"], environ={})
 # Where nothing is to be waited for, none is too slow; else what comes before must be answered in time, too.
 LONG = ServerTimes(away_s=HANGS_S, agent_s=0.2, pause_s=0.02)
 SHORT = replace(LONG, away_s=2.0)
@@ -97,6 +97,15 @@ def running(jobs: Jobs) -> Any:
     return row(jobs.taken[-1])
 
 
+def missing(_: Jobs) -> Any:
+    return 404, b"Job r-1 does not exist."
+
+
+def followed(jobs: Jobs, times: ServerTimes) -> EndedJob | None:
+    server = JobServer(jobs.url, times=times)
+    return follow(server, "r", JOB, tell=lambda _: None, stop=lambda: False, times=times)
+
+
 def broken(_: Jobs) -> Any:
     return None
 
@@ -150,26 +159,40 @@ def test_a_job_server_that_fails_is_told_of_in_one_line(
 ) -> None:
     """Also where it fails between two requests; where it refused for good, a later try is no remedy."""
     if "submit" in replies:
-        jobs.replies["list"] = lambda _: []
+        jobs.replies["job"] = missing
     jobs.replies |= replies
 
     times = SHORT if "job" in replies or silent in replies.values() else LONG
 
     with pytest.raises(KgrayError) as error:
-        follow(jobs.url, JOB, tell=lambda _: None, stop=lambda: False, times=times)
+        followed(jobs, times)
 
     assert (error.value.exit_code, line in str(error.value)) == (code, True)
     assert "\n" not in str(error.value)
 
 
 def test_the_command_says_the_line(kgray: Shell, jobs: Jobs) -> None:
-    kgray.write("a.jsonl", "")
     jobs.replies["version"] = lambda _: b"<html>"
 
-    answer = kgray("backfill", "a.jsonl", "--submit", "--job-server", jobs.url, "--run", "r")
+    answer = kgray("communities", "refresh", "--submit", "--job-server", jobs.url)
 
     assert (answer.code, answer.out, answer.err.count("\n")) == (75, "", 1)
     assert answer.err.startswith("kgray: no Ray job server can be used at ")
+
+
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (["--submit"], "--job-server"),
+        (["--submit", "--job-server", "127.0.0.1:8265"], "--job-server"),
+        (["--submit", "--job-server", "http://x", "--dry-run"], "--dry-run"),
+        (["--job-server", "http://x"], "--submit"),
+    ],
+)
+def test_wrong_usage_is_one_line(kgray: Shell, args: list[str], line: str) -> None:
+    answer = kgray("communities", "refresh", *args)
+
+    assert (answer.code, answer.out, answer.err.count("\n"), line in answer.err) == (2, "", 1, True)
 
 
 @pytest.mark.parametrize("reply", [broken, silent], ids=["broken", "silent"])
@@ -178,7 +201,7 @@ def test_a_job_that_was_taken_though_its_answer_was_lost_is_followed(jobs: Jobs,
     jobs.replies["job"] = lambda server: running(server) | {"status": "SUCCEEDED", "driver_exit_code": 0}
 
     times = SHORT if reply is silent else LONG
-    ended = follow(jobs.url, JOB, tell=lambda _: None, stop=lambda: False, times=times)
+    ended = followed(jobs, times)
 
-    assert ended == EndedJob(job="kgray-r-1", status="SUCCEEDED", code=0)
-    assert jobs.taken == ["kgray-r-1"]
+    assert ended == EndedJob(job="r-1", status="SUCCEEDED", code=0)
+    assert jobs.taken == ["r-1"]

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 import kgray
-from kgray import kinds, times
+from kgray import kinds
 from kgray.communities.found import clustered
 from kgray.errors import SettingsError
 from kgray.runtime import ingest as runtime_ingest
 from kgray.runtime import scheduler
 from kgray.settings import Settings, load
 from tests.doors.chat_server import ChatServer, as_json
-from tests.ray_session import SMALL, samples
+from tests.ray_session import SMALL
 from tests.waiting import HANGS_S, wait_for
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
@@ -60,33 +60,6 @@ def test_a_task_a_group_finds_what_is_found_here(tmp_path: Path, monkeypatch: An
     noted = [note.name.partition("-") for note in notes.iterdir()]
     assert sorted(int(size) for *_, size in noted) == [4, 6, 8]
     assert str(os.getpid()) not in {pid for pid, *_ in noted}
-
-
-def test_a_schedule_fires_and_a_missed_time_is_made_up_for_once(tmp_path: Path) -> None:
-    """The actor of `kgray up` refreshes what has news, keeps what came of it, and waits for the next time."""
-    from kgray.runtime import deploy
-    from kgray.runtime.spec import load_profile, spec_of
-
-    filled(tmp_path)
-    (tmp_path / "profile.toml").write_text(SMALL.format(workers=1, embedders=0, shards=1))
-    values = load_profile(tmp_path / "profile.toml").values()
-    with kgray.open(tmp_path) as memory:
-        schedules = memory.schedules
-        schedules.add("nightly", "0 3 * * *", "Asia/Tokyo", times.now() - 5 * times.DAY)
-        spec = spec_of(Settings(), tmp_path, values)
-        up = deploy.ensure(spec, detached=True, chosen=False)
-        try:
-            wait_for(lambda: schedules.every()[0].ended_at is not None)
-            (done,) = schedules.every()
-            assert (done.said, done.tries) == ("3 of 3 groups refreshed, 0 model calls", 1)
-            assert done.begun is not None
-            assert done.next(times.now()) > times.now() > done.begun > times.now() - times.DAY
-            assert [len(memory.communities(group=group)) for group in GROUPS] == [1, 1, 1]
-            wait_for(lambda: up.status()["scheduler-0"]["state"] == "waiting")
-            counted = ("ray_kgray_community_texts_total", {"how": "offline"}, 3.0)
-            wait_for(lambda: counted in samples())
-        finally:
-            assert up.stop(0) == 4
 
 
 def test_a_worker_is_found_again_once_it_was_restarted_or_replaced(

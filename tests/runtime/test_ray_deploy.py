@@ -192,7 +192,9 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
     The demo tells what they say of it in words.
     """
     shell.write(
-        "profile.toml", "[extraction]\nworkers = 1\n[embedding]\nworkers = 0\n[ray]\ndashboard = false\n"
+        "profile.toml",
+        "[extraction]\nworkers = 1\n[embedding]\nworkers = 0\n[ray]\ndashboard = false\n"
+        '[refresh]\ndue = "0 3 * * *"\nfull = "0 4 * * 0"\n',
     )
     shell.env["KGRAY_MODEL_API_KEY"] = KEY
     try:
@@ -200,6 +202,7 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
         assert (up.code, up.json["actors"]) == (0, ["sequencer-0", "writer-0", "models-0", "scheduler-0"]), (
             up.err
         )
+        assert up.json["schedules"] == ["refresh-due", "refresh-full"]
         head = heads.read_head(shell.folder / "kgray-data")
         assert head is not None
         first, second, third, fourth, *_, last = up.err.splitlines()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -176,17 +178,22 @@ def test_a_line_is_told_every_few_seconds_where_nobody_watches(capsys, monkeypat
 # ------------------------------------------------------------------------------------- jobs
 
 
-@given(st.lists(st.integers(0, 80), max_size=6))
-def test_a_log_that_is_read_again_tells_each_line_once(ends):
-    """It may be cut anywhere while it is written, and a look may see less than the one before."""
-    text = 'kgray: 3 accepted\n{"broken\n{"accepted": 3}\nRay says more\nlast'
+@given(st.lists(st.lists(st.integers(0, 60), max_size=4), max_size=3))
+def test_a_log_that_is_read_again_from_its_beginning_tells_each_line_once(connections):
+    """Each connection sends it from the beginning, in pieces that are cut anywhere, and may break."""
+    text = 'kgray: 3 accepted\n{"broken\n{"groups": {}}\nRay says more\nlast'
     told: list[str] = []
     log = JobLog(told.append)
-    for end in ends:
-        log.read(text[:end], complete=False)
-    log.read(text, complete=True)
+
+    async def sent(cuts):
+        for start, end in pairwise([0, *sorted(cuts)]):
+            yield text[start:end]
+
+    for cuts in [*connections, [len(text)]]:
+        asyncio.run(log.read(sent(cuts)))
+    log.end()
     assert told == ["kgray: 3 accepted", '{"broken', "Ray says more", "last"]
-    assert log.document == {"accepted": 3}
+    assert log.document == {"groups": {}}
 
 
 def test_what_travels_with_a_job_holds_no_secret_and_no_relative_path(tmp_path, monkeypatch):
@@ -207,25 +214,65 @@ def test_a_server_is_named_without_what_stands_before_its_host():
     assert shown("http://user:hidden@127.0.0.1:8265/x?token=hidden") == "http://127.0.0.1:8265"
 
 
+class Jobs:
+    """A client whose job runs; it writes a piece of its log, and the connection to the log breaks."""
+
+    def __init__(self, looks, status="RUNNING", code=None):
+        self.looks, self.status, self.code = looks, status, code
+        self.details = pytest.importorskip("ray.job_submission").JobDetails  # now: it takes seconds
+
+    def get_job_info(self, job):
+        self.looks -= 1
+        if self.looks < 0 and self.status == "RUNNING":
+            raise ConnectionError(job)
+        status = "RUNNING" if self.looks > 0 else self.status
+        return self.details(
+            type="SUBMISSION",
+            submission_id=job,
+            status=status,
+            entrypoint="kgray",
+            driver_exit_code=self.code,
+        )
+
+    async def tail_job_logs(self, job):
+        yield f"of {job}\nand"
+        if self.looks > 0:
+            raise RuntimeError("WebSocket connection closed unexpectedly")
+        yield " more\n"
+
+
+QUICK = ServerTimes(away_s=1.0, pause_s=0.01)
+
+
 def test_a_job_server_that_stays_away_ends_the_following_in_one_line():
-    class Going:
-        looks = 0
-
-        def get_job_info(self, job):
-            self.looks += 1
-            if self.looks > 1:
-                raise ConnectionError(job)
-            return JobDetails(type="SUBMISSION", submission_id=job, status="RUNNING", entrypoint="kgray")
-
-        def get_job_logs(self, job):
-            return f"of {job}\nand"
-
-    details = pytest.importorskip("ray.job_submission")
-    JobDetails = details.JobDetails  # noqa: N806 - Ray's class
     told: list[str] = []
     with pytest.raises(Unavailable, match=r"^the Ray job server went away \(ConnectionError\) while j"):
-        followed(Going(), "j", told.append, lambda: False, ServerTimes(away_s=0.2, pause_s=0.01))
-    assert told == ["of j"]
+        asyncio.run(followed(Jobs(2), "j", told.append, lambda: False, QUICK))
+    assert told[0] == "of j"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "followers"),
+    [
+        ("SUCCEEDED", 0, 0),
+        ("FAILED", 2, 2),
+        ("FAILED", None, 1),
+        ("FAILED", -9, 75),
+        ("FAILED", 137, 75),
+        ("STOPPED", None, 75),
+    ],
+)
+def test_who_follows_a_job_gets_its_whole_log_and_its_exit_code(status, code, followers):
+    """Also where the connection to the log broke: it is read on, and no line comes twice."""
+    told: list[str] = []
+    ended = asyncio.run(followed(Jobs(4, status, code), "j", told.append, lambda: False, QUICK))
+    assert (ended.status, ended.code, told) == (status, followers, ["of j", "and more"])
+
+
+def test_who_stops_following_leaves_the_job_alone():
+    jobs, looks = Jobs(1_000_000), iter([False, False, True])
+    assert asyncio.run(followed(jobs, "j", lambda _: None, lambda: next(looks, True), QUICK)) is None
+    assert jobs.looks > 0
 
 
 def test_what_is_left_is_estimated_once_something_was_measured():

@@ -48,3 +48,6 @@ def test_a_wheel_holds_the_package_with_its_prompts_and_no_bench(tmp_path):
     ).stdout.split("\n")
     assert found[0] == str(tmp_path / "installed" / "kgray" / "prompts")
     assert int(found[1]) > 1000
+    job = [sys.executable, "-m", "kgray.cli.job", "communities", "refresh", "--help"]
+    help_ = subprocess.run(job, cwd=tmp_path / "installed", capture_output=True, text=True, check=True).stdout
+    assert "--submit" in help_, "what a schedule submits needs no checkout"

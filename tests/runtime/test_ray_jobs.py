@@ -1,0 +1,155 @@
+"""Refreshes and backfills as jobs of Ray: listed, with a log and an outcome; killed, they go on."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import kgray
+from kgray import times
+from kgray.runtime.spec import namespace_of, store_identity
+from kgray.settings import Settings
+from tests.doors.shell import Shell
+from tests.ray_session import SMALL, samples
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+ROOT = Path(__file__).resolve().parents[2]
+GROUPS = ("one", "two", "three")
+PEOPLE = ("Ann", "Bob", "Cara", "Dan")
+
+
+@contextmanager
+def deployed(folder: Path) -> Iterator[Any]:
+    """Start the actors of a store as `kgray up` does; they end with the block."""
+    from kgray.runtime import deploy
+    from kgray.runtime.spec import load_profile, spec_of
+
+    folder.mkdir(exist_ok=True)
+    (folder / "profile.toml").write_text(SMALL.format(workers=1, embedders=0, shards=1))
+    spec = spec_of(Settings(), folder, load_profile(folder / "profile.toml").values())
+    up = deploy.ensure(spec, detached=True, chosen=False)
+    try:
+        yield up
+    finally:
+        up.stop(0)
+
+
+def kill_job(folder: Path) -> None:
+    """Kill the process of the job that works on a data folder, once there is one."""
+
+    def killed() -> bool:
+        for process in psutil.process_iter(["cmdline"]):
+            words = process.info["cmdline"] or []
+            if str(folder) in words and words[0] == sys.executable:
+                process.send_signal(signal.SIGKILL)
+                return True
+        return False
+
+    wait_for(killed)
+
+
+def job_client() -> Any:
+    """Return Ray's client of the job server of the session's Ray."""
+    import ray
+    from ray.job_submission import JobSubmissionClient
+
+    return JobSubmissionClient(ray.get_runtime_context().gcs_address)
+
+
+def jobs_of(folder: Path) -> dict[str, Any]:
+    """Return Ray's details of the jobs of a store, by id."""
+    store = namespace_of(store_identity(Settings(), folder))
+    jobs = job_client().list_jobs()
+    return {job.submission_id: job for job in jobs if (job.submission_id or "").startswith(store)}
+
+
+def test_a_tick_is_a_job_and_one_that_is_killed_is_submitted_again(tmp_path: Path) -> None:
+    """A missed tick is caught up, on the node of the store; Ray lists both jobs, with their logs."""
+    import ray
+
+    with kgray.open(tmp_path) as memory:
+        for group in GROUPS:
+            for name in PEOPLE:
+                memory.add(f"I work at {group.title()} Labs.", group=group, speaker=name, at="2026-01-01")
+        schedules, made_at = memory.schedules, times.now() - 5 * times.DAY
+        schedules.add("nightly", "0 3 * * *", "Asia/Tokyo", made_at, full=True, groups=GROUPS[:2])
+        with deployed(tmp_path) as up:
+            kill_job(tmp_path)
+            wait_for(lambda: schedules.every()[0].ended_at is not None)
+            (done,) = schedules.every()
+            outcome = "2 of 2 groups refreshed, 0 model calls; texts: 0 kept, 0 written, 2 offline"
+            assert (done.said, done.tries) == (outcome, 2)
+            assert done.begun is not None
+            assert done.next(times.now()) > times.now() > done.begun > times.now() - times.DAY
+            assert [len(memory.communities(group=group)) for group in GROUPS] == [1, 1, 0]
+            jobs = jobs_of(tmp_path)
+            killed, followed = sorted(jobs)
+            assert followed == f"{killed}-2"
+            assert killed.endswith(f"-nightly-{times.to_datetime(done.begun):%Y%m%dT%H%MZ}")
+            assert [jobs[name].status for name in (killed, followed)] == ["FAILED", "SUCCEEDED"]
+            assert jobs[followed].driver_node_id == ray.get_runtime_context().get_node_id()
+            assert f"kgray: {outcome}" in job_client().get_job_logs(followed)
+            wait_for(lambda: up.status()["scheduler-0"]["state"] == "waiting")
+            counted = ("ray_kgray_community_texts_total", {"how": "offline"}, 2.0)
+            wait_for(lambda: counted in samples())
+
+
+def test_a_job_that_fails_gives_its_follower_its_log_and_exit_code(tmp_path: Path) -> None:
+    shell = Shell(tmp_path, {"KGRAY_DATA": str(tmp_path / "data")})
+    with kgray.open(tmp_path / "data") as memory:
+        memory.add("I work at Acme.", group="one", speaker="Ann", at="2026-01-01")
+    server = job_client().get_address()
+
+    answer = shell("communities", "refresh", "--group", "two", "--submit", "--job-server", server)
+
+    (job,) = jobs_of(tmp_path / "data")
+    assert (answer.code, answer.out) == (2, "")
+    lines = answer.err.splitlines()
+    assert lines[0] == f"kgray: job {job} is submitted"
+    assert "kgray: there is no group two" in lines
+    assert lines[-1] == f"kgray: job {job}: failed (kgray: there is no group two)"
+
+
+def test_a_backfill_job_uses_the_actors_that_are_up_and_killed_it_goes_on(tmp_path: Path) -> None:
+    """Submitted again where no actors are up, it starts its own; the graph is that of one undisturbed run."""
+    client, data = job_client(), tmp_path / "data"
+    rows = [
+        {"id": f"{n}", "group": f"g{n % 5}", "speaker": PEOPLE[n % 4], "text": f"I work at Acme {n % 7}."}
+        | {"at": "2026-01-01"}
+        for n in range(1_000)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = [sys.executable, ROOT / "jobs/backfill.py", tmp_path / "rows.jsonl", "--data", data]
+    how = {
+        "entrypoint": shlex.join(map(str, words)),
+        "entrypoint_num_cpus": 0.1,
+        "runtime_env": {"env_vars": {"KGRAY_RUNTIME_PROFILE": str(data / "profile.toml")}},
+    }
+    with kgray.open(data) as memory, deployed(data) as up:
+        first = client.submit_job(**how)
+        wait_for(lambda: bool(memory.store.counts()))
+        kill_job(data)
+        wait_for(lambda: client.get_job_status(first).is_terminal())
+        wait_for(lambda: not memory.store.pending_count())
+        committed = up.status()["sequencer-0"]["totals"]["committed"]
+        assert committed == sum(count.committed for count in memory.store.counts().values()) > 0
+    second = client.submit_job(**how)
+    wait_for(lambda: client.get_job_status(second).is_terminal())
+
+    assert client.get_job_status(second) == "SUCCEEDED", client.get_job_logs(second)
+    assert (committed == len(rows)) != ("starting 3 actors" in client.get_job_logs(second))
+    with kgray.open(data) as memory, kgray.open(tmp_path / "calm") as calm:
+        assert sum(count.committed for count in memory.store.counts().values()) == len(rows)
+        calm.add_many(rows)
+        for group in (f"g{n}" for n in range(5)):
+            assert memory.dump_hash(group=group) == calm.dump_hash(group=group)
