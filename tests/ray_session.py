@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import partialmethod
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -41,11 +40,11 @@ health_deadline_s = 60.0
 """
 OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId"}
 Samples = list[tuple[str, dict[str, str], float]]  # of metrics: name, tags, value
-_ENDS: list[Callable[[], object]] = []  # what ends the Ray, the last one first
+_RUNNING: list[Any] = []  # the session, while there is one
 
 
 @pytest.fixture(scope="session")
-def ray_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def ray_session() -> Iterator[Any]:
     """Start a Ray of this process; every test asks for it by name or by the marker `ray`."""
     if find_spec("ray") is None:
         pytest.skip('Ray is not installed: pip install "kgray[ray]"')
@@ -58,23 +57,18 @@ def ray_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     # Ray tells its metrics every 10 s by default, and a test waits for them. The name is Ray's own.
     os.environ |= {"RAY_metrics_report_interval_ms": "1000"}
     os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parent.parent)  # jobs run this checkout, too
-    note = tmp_path_factory.mktemp("ray")
+    from ray._private.parameter import RayParams
+
+    # What takes jobs has one port for all Rays of a machine, and `ray.init` no option for another: a free one.
+    RayParams.__init__ = partialmethod(RayParams.__init__, dashboard_agent_listen_port=None)
     for left in reversed(range(5)):
         try:
-            # As `kgray up` does: with a job server, and no port that another Ray of this machine may have.
-            head = session.start_head(Settings(), Profile(), note)
-            started = session.join(head.address, token=Path(head.token))
+            started = session.start(Settings(), Profile(), takes_jobs=True)
             break
         except Unavailable:  # Ray gives its processes 30 s, which a busy machine may not keep
-            if (there := session.read_head(note)) is not None:
-                session.end_head(note, there)
             if not left:
                 raise
-    started.folder = Path(head.folder)
-    # Where this process is killed, Ray ends with it: the pipe is closed then.
-    command = ["sh", "-c", f"read _; kill {head.pid} 2> /dev/null"]
-    watch = subprocess.Popen(command, stdin=subprocess.PIPE)
-    _ENDS.extend((partial(watch.communicate, b""), partial(session.end_head, note, head), started.close))
+    _RUNNING.append(started)
     yield started
     end()
     os.environ.clear()
@@ -83,8 +77,8 @@ def ray_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 def end() -> None:
     """End the Ray of this process, if there is one: no later test may ask for it."""
-    while _ENDS:
-        _ENDS.pop()()
+    while _RUNNING:
+        _RUNNING.pop().close()
 
 
 @contextmanager

@@ -275,7 +275,9 @@ def join(address: str, *, token: Path | None = None) -> Session:
     return Session(address, joined=True, mortal=token is not None)
 
 
-def start(settings: Settings, profile: Profile, tell: OnWait = ignore) -> Session:
+def start(
+    settings: Settings, profile: Profile, tell: OnWait = ignore, *, takes_jobs: bool = False
+) -> Session:
     """Start a Ray that lives as long as this process, or stay in the one this process is in already."""
     if (here := _current()) is not None:
         return Session(here)
@@ -293,7 +295,7 @@ def start(settings: Settings, profile: Profile, tell: OnWait = ignore) -> Sessio
             address="local",
             num_cpus=profile.ray.cpus,
             object_store_memory=profile.ray.object_store_mb << 20,
-            include_dashboard=False,
+            include_dashboard=takes_jobs,
         )
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

@@ -126,7 +126,7 @@ def test_a_backfill_job_uses_the_actors_that_are_up_and_killed_it_goes_on(tmp_pa
     rows = [
         {"id": f"{n}", "group": f"g{n % 5}", "speaker": PEOPLE[n % 4], "text": f"I work at Acme {n % 7}."}
         | {"at": "2026-01-01"}
-        for n in range(1_000)
+        for n in range(600)
     ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = [sys.executable, ROOT / "jobs/backfill.py", tmp_path / "rows.jsonl", "--data", data]
