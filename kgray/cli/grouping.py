@@ -218,7 +218,7 @@ def add(
     now = times.now()
     with call.memory(create=True) as memory:
         made = memory.schedules.add(name, cron, zone, now, full=full, groups=groups).as_dict(now)
-    if not call.emitted(made):
+    if not call.emitted(made | {"schedules": [made]}):
         click.echo(f"{name}: the next time is {made['next']}.")
 
 

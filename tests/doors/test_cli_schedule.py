@@ -15,6 +15,7 @@ def test_add_list_and_remove(kgray):
         "schedule", "add", "nightly", "--cron", "0 3 * * *", "--zone", "Europe/Berlin", "--json"
     ).json
     assert (added["name"], added["last"]) == ("nightly", None)
+    assert [row["next"] for row in added["schedules"]] == [added["next"]]
     assert added["next"] > "2026"
 
     (listed,) = kgray("schedule", "list", "--json").json["schedules"]
