@@ -20,6 +20,8 @@ from kgray.derivation.statements import (
     Spoken,
     Statement,
     StatementKey,
+    StatementName,
+    by_episode,
     name_statements,
     spoken,
 )
@@ -92,7 +94,7 @@ class GroupGraph(StatementRivals):
 
     def _take_said(self, records: GroupRecords) -> None:
         heads = {head.sequence: head for head in records.heads}
-        mentions = {(m.sequence, m.ordinal): m for m in records.mentions}
+        mentions = by_episode(records.mentions)
         recorded_at = {sequence: head.recorded_at for sequence, head in heads.items()}
         said = spoken(records.evidence, mentions, self.fold, self.relations, self.births, recorded_at)
         named = name_statements(records.group, said, mentions, self.births)
@@ -100,7 +102,7 @@ class GroupGraph(StatementRivals):
         own = [(item, name) for item, name in zip(said, named, strict=True) if name is not None]
         worded = {statement for item, (_, statement, _) in own if not item.evidence.every_variant}
         # Ends that came before what they bear on: that has its own first wording.
-        late: list[tuple[Spoken, tuple[StatementKey, str, int]]] = []
+        late: list[tuple[Spoken, StatementName]] = []
         for item, (key, statement, variant) in chain(own, late):
             evidence, moved_at = item.evidence, item.moved_at
             head, recorded = heads[evidence.sequence], evidence.statement
@@ -115,7 +117,7 @@ class GroupGraph(StatementRivals):
             for claim in self._claims(item, key, statement, variant, head):
                 self.statements[claim.statement].claims.append(claim)
             place = (evidence.sequence, evidence.ordinal)
-            self.texts[place] = _sentence(evidence, mentions, head.id)
+            self.texts[place] = _sentence(evidence, mentions[evidence.sequence], head.id)
             if moved_at > head.recorded_at:  # only what was recorded later has moved it
                 self.moved[place] = moved_at
         for key in {key for _, (key, _, _) in late}:
@@ -366,14 +368,14 @@ class GroupGraph(StatementRivals):
 
     def _take_evidence(self, change: EpisodeChange, recorded_at: Instant) -> dict[str, list[Claim]]:
         """Add the new statements; return the new claims by statement, not yet added to them."""
-        mentions = {(m.sequence, m.ordinal): m for m in change.mentions}
+        mentions = by_episode(m._replace(surface=intern(m.surface)) for m in change.mentions)
         claims: dict[str, list[Claim]] = {}
         head = change.episode.head(recorded_at)
         stored = {e.statement for e in change.evidence if e.statement in self.statements}
         pieces = spoken(change.evidence, mentions, self.fold, self.relations, self.births, {})
         for item in pieces:
             said = item.evidence
-            self.texts[said.sequence, said.ordinal] = _sentence(said, mentions, head.id)
+            self.texts[said.sequence, said.ordinal] = _sentence(said, mentions[said.sequence], head.id)
             if item.key is not None:
                 key = self.statements[said.statement].key if said.statement in stored else item.key
                 for claim in self._claims(item, key, said.statement, said.variant, head):
@@ -435,8 +437,7 @@ class GroupGraph(StatementRivals):
         return {s: (before.get(s, ()), spans) for s, spans in after.items() if before.get(s, ()) != spans}
 
 
-def _sentence(said: Evidence, mentions: Mapping[Place, Mention], episode: str) -> Sentence:
+def _sentence(said: Evidence, mentions: Mapping[int, Mention], episode: str) -> Sentence:
     """Return the sentence of a piece of evidence with the surfaces that it connects."""
-    subject = mentions[said.sequence, said.subject].surface
-    target = None if said.object is None else mentions[said.sequence, said.object].surface
-    return said.text, episode, intern(subject), None if target is None else intern(target)
+    target = None if said.object is None else mentions[said.object].surface
+    return said.text, episode, mentions[said.subject].surface, target

@@ -9,10 +9,11 @@ a split the part with the founding evidence keeps it, another gets the id of its
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain, combinations
+from itertools import chain, combinations, count
 from typing import NamedTuple
 
 from kgray.derivation.names import Fold, Relations
@@ -23,6 +24,8 @@ from kgray.times import Instant, to_datetime
 
 Marks = tuple[frozenset[str], bool, frozenset[str]]  # digits, negated, qualifiers
 StatementKey = tuple[str, str, str | Value]  # subject, shown relation, object entity or value
+StatementName = tuple[StatementKey, str, int]  # key, id, variant
+MentionsByEpisode = Mapping[int, Mapping[int, Mention]]  # sequence -> ordinal -> mention
 
 WORD = re.compile(r"[^\W_]+(?:[.,:/-][^\W_]+)*(?:['\u2019]t)?", re.UNICODE)
 NEGATIONS = frozenset("not no never none without nor cannot nobody nothing neither".split())
@@ -217,9 +220,17 @@ class _Ends(NamedTuple):
         return (self.target, self.subject) if is_reversed else (self.subject, self.target)
 
 
+def by_episode(mentions: Iterable[Mention]) -> MentionsByEpisode:
+    """Return the mentions by sequence, then by ordinal: faster to build and to read than by place."""
+    found: defaultdict[int, dict[int, Mention]] = defaultdict(dict)
+    for mention in mentions:
+        found[mention.sequence][mention.ordinal] = mention
+    return found
+
+
 def spoken(
     evidence: Sequence[Evidence],
-    mentions: Mapping[Place, Mention],
+    mentions: MentionsByEpisode,
     fold: Fold,
     relations: Relations,
     births: Mapping[str, Place],
@@ -236,34 +247,36 @@ def spoken(
     born = births.__getitem__
     pieces = []
     for item, its in zip(evidence, ends, strict=True):
-        own = fold_key(relations, born, item.relation, its.subject, its.target)
-        moved = max(its.moved, own.since)
-        namer = naming.get((item.statement, *its.oriented(item.is_reversed))) if naming else None
+        subject, target, moved = its
+        is_reversed = item.is_reversed
+        own_key, own_swapped, since = fold_key(relations, born, item.relation, subject, target)
+        namer = naming.get((item.statement, *its.oriented(is_reversed))) if naming else None
         if namer is None or namer is item:
-            pieces.append(Spoken(item, own.key, moved, own.key, own.swapped != item.is_reversed))
+            turned = own_swapped != is_reversed
+            pieces.append(Spoken(item, own_key, max(moved, since), own_key, turned))
             continue
-        subject, target = its.subject, its.target
-        turns = item.is_reversed != namer.is_reversed and isinstance(target, str)
+        turns = is_reversed != namer.is_reversed and isinstance(target, str)
         if turns:
             subject, target = str(target), subject
-        key = fold_key(relations, born, namer.relation, subject, target)
-        is_moved = namer.sequence > item.sequence and key.key != own.key
+        key, swapped, since = fold_key(relations, born, namer.relation, subject, target)
+        is_moved = namer.sequence > item.sequence and key != own_key
         named_at = recorded.get(namer.sequence, 0) if is_moved else 0
-        swapped = key.swapped != turns
-        moved = max(its.moved, key.since, named_at)
-        pieces.append(Spoken(item, key.key, moved, own.key, swapped != item.is_reversed))
+        turned = (swapped != turns) != is_reversed
+        pieces.append(Spoken(item, key, max(moved, since, named_at), own_key, turned))
     return pieces
 
 
-def _ends_of(item: Evidence, mentions: Mapping[Place, Mention], fold: Fold) -> _Ends:
-    subject = mentions[item.sequence, item.subject]
-    shown, moved = fold.shown(subject.entity, subject.surface, item.sequence)
+def _ends_of(item: Evidence, mentions: MentionsByEpisode, fold: Fold) -> _Ends:
+    sequence = item.sequence
+    of_episode = mentions[sequence]
+    subject = of_episode[item.subject]
+    shown, moved = fold.shown(subject.entity, subject.surface, sequence)
     if item.object is None:
         if item.value is None:
             raise ValueError(f"evidence of {item.relation} has neither object nor value")
         return _Ends(shown, item.value, moved)
-    other = mentions[item.sequence, item.object]
-    target, moved_too = fold.shown(other.entity, other.surface, item.sequence)
+    other = of_episode[item.object]
+    target, moved_too = fold.shown(other.entity, other.surface, sequence)
     return _Ends(shown, target, max(moved, moved_too))
 
 
@@ -279,7 +292,7 @@ def _naming_evidence(
     mixed: set[str] = set()
     for item in evidence:
         other = first.setdefault(item.statement, item)
-        if other.relation != item.relation or other.is_reversed != item.is_reversed:
+        if other is not item and (other.relation, other.is_reversed) != (item.relation, item.is_reversed):
             mixed.add(item.statement)
     naming: dict[tuple[str, str | Value, str | Value], Evidence] = {}
     for item, its in zip(evidence, ends, strict=True) if mixed else ():
@@ -294,9 +307,35 @@ def _naming_evidence(
 
 
 def name_statements(
-    group: str, said: list[Spoken], mentions: Mapping[Place, Mention], births: Mapping[str, Place]
-) -> list[tuple[StatementKey, str, int] | None]:
-    """Return (key, statement id, variant) of each piece, None of a loop. `said` is in order of place."""
+    group: str, said: list[Spoken], mentions: MentionsByEpisode, births: Mapping[str, Place]
+) -> list[StatementName | None]:
+    """Return the name of each piece's statement, None of a loop. `said` is in order of place."""
+    named = [
+        None if item.key is None else (item.key, item.evidence.statement, item.evidence.variant)
+        for item in said
+    ]
+    # The index of the first piece with the same key, and of the first with the same recorded statement.
+    same_key = list(map(dict[StatementKey | None, int]().setdefault, [item.key for item in said], count()))
+    recorded = [item.evidence.statement for item in said]
+    same_recorded = list(map(dict[str, int]().setdefault, recorded, count()))
+    # Each other key is that of one recorded statement alone, all of it and as one variant: this names it.
+    shared: set[int] = set()
+    for at, (of_key, of_recorded) in enumerate(zip(same_key, same_recorded, strict=True)):
+        if at != of_key and named[at] != named[of_key]:
+            shared.add(of_key)
+        if of_key != same_key[of_recorded]:
+            shared.update((of_key, same_key[of_recorded]))
+    places = [at for at, of_key in enumerate(same_key) if of_key in shared] if shared else []
+    others = _name_shared(group, [said[at] for at in places], mentions, births)
+    for at, name in zip(places, others, strict=True):
+        named[at] = name
+    return named
+
+
+def _name_shared(
+    group: str, said: list[Spoken], mentions: MentionsByEpisode, births: Mapping[str, Place]
+) -> list[StatementName | None]:
+    """Name the statements of pieces with each other's keys, of whose recorded statements no piece is missing."""
     variants = _variants(said, mentions, births)
     owner: dict[str, tuple[StatementKey | None, int]] = {}  # recorded statement -> where it began
     for item, variant in zip(said, variants, strict=True):
@@ -336,7 +375,7 @@ def _move_nameless(said: list[Spoken], variants: list[int]) -> None:
 
 
 def _variants(
-    said: list[Spoken], mentions: Mapping[Place, Mention], births: Mapping[str, Place]
+    said: list[Spoken], mentions: MentionsByEpisode, births: Mapping[str, Place]
 ) -> list[int]:
     """Return each one's variant: as recorded, unless statements of other recorded ends share its key."""
     variants = [item.evidence.variant for item in said]
@@ -350,8 +389,9 @@ def _variants(
     ends: dict[str, tuple[object, ...]] = {}  # recorded statement -> its recorded ends and relation
     for e, key, *_ in said:
         if key is not None and e.statement not in ends:
-            target = e.value if e.object is None else mentions[e.sequence, e.object].entity
-            ends[e.statement] = (e.relation, mentions[e.sequence, e.subject].entity, target)
+            of_episode = mentions[e.sequence]
+            target = e.value if e.object is None else of_episode[e.object].entity
+            ends[e.statement] = (e.relation, of_episode[e.subject].entity, target)
     renumbered: dict[StatementKey, dict[str, int]] = {}
     for key, those in meeting.items():
         # Recorded variants that tell them apart keep their numbers: a removal may leave a gap in them, and

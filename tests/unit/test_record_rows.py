@@ -264,9 +264,9 @@ def test_evidence_from_which_nothing_follows_is_named_with_the_reason() -> None:
     assert faults() == {}
     assert faults(mentions=records.mentions[1:]) == dict.fromkeys(range(3), missing)
     assert faults(mentions=records.mentions[:1]) == dict.fromkeys(range(3), missing)
-    assert faults(evidence=[first, replace(second, object=None), third]) == {1: ends}
-    assert faults(evidence=[replace(first, kind="guess"), second, third]) == {0: ends}  # type: ignore[arg-type]
-    assert faults(evidence=[first, second, replace(third, object=None, value=Value("text", "v"))]) == {}
+    assert faults(evidence=[first, second._replace(object=None), third]) == {1: ends}
+    assert faults(evidence=[first._replace(kind="guess"), second, third]) == {0: ends}  # type: ignore[arg-type]
+    assert faults(evidence=[first, second, third._replace(object=None, value=Value("text", "v"))]) == {}
 
 
 @pytest.mark.parametrize(
