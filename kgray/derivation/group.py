@@ -75,8 +75,7 @@ class GroupGraph(StatementRivals):
         return graph
 
     def _take(self, records: GroupRecords) -> None:
-        for mention in records.mentions:
-            self.take_mention(mention)
+        self._take_mentions(records.mentions)
         for entity in self.entities.keys() & records.names.keys():
             self.entities[entity].name = records.names[entity]
         for name in set(map(attrgetter("relation"), records.evidence)):
@@ -91,6 +90,18 @@ class GroupGraph(StatementRivals):
         linked = (s for relation in tied for s in self.by_relation[relation])
         for statement_id in dict.fromkeys((*linked, *self.verdicts)):  # no other has a rival outside its slot
             self.link(statement_id)
+
+    def _take_mentions(self, mentions: Iterable[Mention]) -> None:
+        known: set[tuple[object, ...]] = set()  # of entities that no correction names
+        for mention in mentions:
+            entity, by = mention.entity, mention.resolved_by
+            told = (entity, mention.surface, mention.type, mention.key, by)
+            if told in known:
+                self.entities[entity].count += 1  # all that a repetition changes
+                continue
+            self.take_mention(mention)
+            if by != "model" and not self.fold.involves(entity):  # of models, the number of episodes counts
+                known.add(told)
 
     def _take_said(self, records: GroupRecords) -> None:
         heads = {head.sequence: head for head in records.heads}
@@ -139,25 +150,29 @@ class GroupGraph(StatementRivals):
         return note, note.take(mention), name
 
     def _claims(
-        self, item: Spoken, key: StatementKey, statement: str, variant: int, head: EpisodeHead
+        self, item: Spoken, key: StatementKey, id_: str, variant: int, head: EpisodeHead
     ) -> list[Claim]:
         """Return the claims that evidence adds; a general end is one about each variant, also later (R6)."""
         claims: list[Claim] = []
         said = item.evidence
-        if statement not in self.statements:
-            self._add_statement(item, key, statement, variant)
-            claims += self._elsewhere(self.general.get(key, ()), [statement])
-        self.statements[statement].in_field |= said.is_field
+        kind, nameless = said.kind, said.every_variant
+        statement = self.statements.get(id_)
+        if statement is None:
+            statement = self._add_statement(item, key, id_, variant)
+            if self.general:
+                claims += self._elsewhere(self.general.get(key, ()), [id_])
+        if said.is_field:
+            statement.in_field = True
         if item.own_key is not None and item.own_key != key:
             known = self.attached.setdefault(item.own_key, {})
-            known[statement] = known.get(statement, False) or said.kind not in CLOSING
+            known[id_] = known.get(id_, False) or kind not in CLOSING
         at, dates = (head.reference_time, said.sequence, said.ordinal), (said.valid_from, said.valid_to)
-        claim = Claim(statement, at, said.kind, *dates, said.inferred, head.recorded_at, said.every_variant)
-        if claim.kind != "ended" or self._bears_on(claim, statement):
+        claim = Claim(id_, at, kind, *dates, said.inferred, head.recorded_at, nameless)
+        if kind != "ended" or self._bears_on(claim, id_):
             claims.append(claim)
-        if said.every_variant:
+        if nameless:
             self.general.setdefault(key, []).append(claim)
-            claims += self._elsewhere([claim], [s for s in self.buckets[key] if s != statement])
+            claims += self._elsewhere([claim], [s for s in self.buckets[key] if s != id_])
         return claims
 
     def _elsewhere(self, general: Iterable[Claim], others: Sequence[str]) -> list[Claim]:
@@ -169,23 +184,27 @@ class GroupGraph(StatementRivals):
         """Whether an end or a denial of every variant speaks of this one: an event has no end (R18)."""
         return general.kind == "denied" or not self.statements[statement].is_event
 
-    def _add_statement(self, item: Spoken, key: StatementKey, id_: str, variant: int) -> None:
+    def _add_statement(self, item: Spoken, key: StatementKey, id_: str, variant: int) -> Statement:
         first, (subject, relation, target) = item.evidence, key
-        entity, value = (None, target) if isinstance(target, Value) else (target, None)
-        born = self.births.setdefault(id_, (first.sequence, first.ordinal))
+        entity, value = (target, None) if isinstance(target, str) else (None, target)
+        born = self.births.get(id_)
+        if born is None:
+            born = self.births[id_] = (first.sequence, first.ordinal)
         statement = Statement(id_, born, subject, relation, entity, value, variant, first, item.turned)
         self.statements[id_] = statement
         self.buckets.setdefault(key, []).append(id_)
         self.by_relation.setdefault(relation, []).append(id_)
         self.by_ends.setdefault((subject, target), []).append(id_)
-        for end in (subject,) if entity is None else (subject, entity):
-            self.about.setdefault(end, []).append(id_)
+        self.about.setdefault(subject, []).append(id_)
+        if entity is not None:
+            self.about.setdefault(entity, []).append(id_)
         if statement.is_event:  # it competes with nothing (R18)
-            return
+            return statement
         self.slots.setdefault(("s", subject, relation), []).append(id_)
         traits = self.relations.traits(relation)
         if entity is not None and (traits.symmetric or traits.cardinality == "single_object"):
             self.slots.setdefault(("s" if traits.symmetric else "o", entity, relation), []).append(id_)
+        return statement
 
     def sentence(self, statement: Statement) -> str:
         """Return the sentence of a statement's earliest evidence that it held or happened (R17a).

@@ -129,36 +129,40 @@ class EntityNote:
     # Key of a name that no code found alike -> the episodes in which a model resolved it to this entity, two
     # at most: so many confirm an alias (R14a).
     answered: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    certain: set[str] = field(default_factory=set)  # keys of names that need no confirmation
+    certain: frozenset[str] = frozenset()  # keys of names that need no confirmation, besides its first name
 
     def take(self, mention: Mention) -> bool:
         """Add the next mention; return whether the entity shows differently after it."""
         self.count += 1
-        if mention.resolved_by != "name" or mention.entity != self.id or not self.surfaces:
+        surface = mention.surface
+        if self.surfaces and (mention.resolved_by != "name" or mention.entity != self.id):
             self._take_resolution(mention)
-        fresh = mention.surface not in self.surfaces
+        fresh = surface not in self.surfaces
         changed = fresh
         if fresh:
-            self.surfaces[mention.surface] = mention.entity
+            self.surfaces[surface] = mention.entity
             if not self.name:
-                self.name = mention.surface
-                self.card = card(mention.surface, mention.type, mention.sentence)
+                self.name = surface
+                self.card = card(surface, mention.type, mention.sentence)
             # A key is shown only where there is no name.
-            elif not mention.key and (self.name in self.keys or _expands(mention.surface, self.name)):
-                self.name = mention.surface
-        if mention.key and mention.surface not in self.keys:
-            self.keys = (*self.keys, mention.surface)
+            elif not mention.key and (self.name in self.keys or _expands(surface, self.name)):
+                self.name = surface
+        if mention.key and surface not in self.keys:
+            self.keys = (*self.keys, surface)
         if mention.type and mention.type not in self.labels:
             self.labels = tuple(sorted((*self.labels, mention.type)))
             changed = True
         return changed
 
     def _take_resolution(self, mention: Mention) -> None:
-        name = key(mention.surface)
-        if name in self.certain:
+        first = next(iter(self.surfaces))
+        if mention.surface == first:
             return
-        if not self.surfaces or mention.resolved_by == "code" or mention.entity != self.id:
-            self.certain.add(name)  # its first name, one that code found, or one that a person merged
+        name = key(mention.surface)
+        if name in self.certain or name == key(first):
+            return
+        if mention.resolved_by == "code" or mention.entity != self.id:
+            self.certain |= {name}  # one that code found, or one that a person merged
         elif mention.resolved_by == "model":
             episodes = self.answered.get(name, ())
             if mention.sequence not in episodes and len(episodes) < CONFIRMING_ANSWERS:
@@ -218,6 +222,10 @@ class Fold:
                     ids = ids - {*step.entities} | {self.first_born(step.entities)}
             self._apart[frozenset(ids)] = said.sequence
         self._involved = {i for o in operations for i in (*o.entities, o.made) if i}
+
+    def involves(self, entity: str) -> bool:
+        """Whether a correction names the entity; any other shows as itself."""
+        return entity in self._involved
 
     def shown(self, entity: str, surface: str, sequence: int) -> tuple[str, Instant]:
         """Return the entity a mention shows as, and the record time of its last move (0 = none)."""
