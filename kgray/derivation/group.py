@@ -30,7 +30,7 @@ from kgray.derivation.texts import Sentence, fact_text
 from kgray.errors import damaged
 from kgray.graph import Entity, Fact
 from kgray.records import EpisodeHead, Evidence, GroupRecords, Mention, Place, Value, fact_id
-from kgray.timeline import Claim, Span, SpanChange, Sweep
+from kgray.timeline import Claim, Said, Span, SpanChange, Sweep
 from kgray.times import Instant
 
 SpanChanges = dict[str, SpanChange]  # by statement
@@ -50,14 +50,13 @@ class GroupGraph(StatementRivals):
         self.fold = fold
         self.births = births
         self.entities: dict[str, EntityNote] = {}
-        self.buckets: dict[StatementKey, list[str]] = {}  # key -> statements with it (variants), by birth
         # Key of an attached piece of evidence -> the statements with another name that have it (R17c), and
         # whether one says more than that they are over (R17b).
         self.attached: dict[StatementKey, dict[str, bool]] = {}
         self.general: dict[StatementKey, list[Claim]] = {}  # key -> ends and denials of every variant (R6)
         self.by_relation: dict[str, list[str]] = {}
         self.about: dict[str, list[str]] = {}  # entity -> statements with it as subject or object
-        self.texts: dict[Place, Sentence] = {}  # by the place of the evidence
+        self.texts: dict[Said, Sentence] = {}  # of the evidence, by `Claim.said`
         self.shows: dict[str, set[str]] = {}  # recorded entity -> shown ones, unless it is just itself
         self.newest: dict[str, NewestFacts] = {}  # by entity, of the entities whose summary was needed
         self._sweeps: dict[Hashable, Sweep] = {}
@@ -125,14 +124,12 @@ class GroupGraph(StatementRivals):
                 known = self.parts.setdefault(recorded, [recorded] if recorded in self.statements else [])
                 if statement not in known:
                     known.append(statement)
-            for claim in self._claims(item, key, statement, variant, head):
+            for claim in self._claims(item, (key, statement, variant), head, mentions[evidence.sequence]):
                 self.statements[claim.statement].claims.append(claim)
-            place = (evidence.sequence, evidence.ordinal)
-            self.texts[place] = _sentence(evidence, mentions[evidence.sequence], head.id)
             if moved_at > head.recorded_at:  # only what was recorded later has moved it
-                self.moved[place] = moved_at
+                self.moved[evidence.sequence, evidence.ordinal] = moved_at
         for key in {key for _, (key, _, _) in late}:
-            for claims in (self.general[key], *(self.statements[s].claims for s in self.buckets[key])):
+            for claims in (self.general[key], *(self.statements[s].claims for s in self.with_key(key))):
                 claims.sort(key=lambda claim: claim.said[1:])
 
     def take_mention(self, mention: Mention) -> tuple[EntityNote, bool, str]:
@@ -150,15 +147,18 @@ class GroupGraph(StatementRivals):
         return note, note.take(mention), name
 
     def _claims(
-        self, item: Spoken, key: StatementKey, id_: str, variant: int, head: EpisodeHead
+        self, item: Spoken, name: StatementName, head: EpisodeHead, mentions: Mapping[int, Mention]
     ) -> list[Claim]:
-        """Return the claims that evidence adds; a general end is one about each variant, also later (R6)."""
+        """Return the claims that evidence adds; a general end is one about each variant, also later (R6).
+
+        mentions: of the episode, by ordinal
+        """
         claims: list[Claim] = []
-        said = item.evidence
-        kind, nameless = said.kind, said.every_variant
+        said, (key, id_, _) = item.evidence, name
+        kind, nameless, target = said.kind, said.every_variant, said.object
         statement = self.statements.get(id_)
         if statement is None:
-            statement = self._add_statement(item, key, id_, variant)
+            statement = self._add_statement(item, name)
             if self.general:
                 claims += self._elsewhere(self.general.get(key, ()), [id_])
         if said.is_field:
@@ -166,13 +166,16 @@ class GroupGraph(StatementRivals):
         if item.own_key is not None and item.own_key != key:
             known = self.attached.setdefault(item.own_key, {})
             known[id_] = known.get(id_, False) or kind not in CLOSING
-        at, dates = (head.reference_time, said.sequence, said.ordinal), (said.valid_from, said.valid_to)
+        at = (head.reference_time, said.sequence, said.ordinal)
+        surface = None if target is None else mentions[target].surface
+        self.texts[at] = (said.text, head.id, mentions[said.subject].surface, surface)
+        dates = (said.valid_from, said.valid_to)
         claim = Claim(id_, at, kind, *dates, said.inferred, head.recorded_at, nameless)
         if kind != "ended" or self._bears_on(claim, id_):
             claims.append(claim)
         if nameless:
             self.general.setdefault(key, []).append(claim)
-            claims += self._elsewhere([claim], [s for s in self.buckets[key] if s != id_])
+            claims += self._elsewhere([claim], [s for s in self.with_key(key) if s != id_])
         return claims
 
     def _elsewhere(self, general: Iterable[Claim], others: Sequence[str]) -> list[Claim]:
@@ -184,15 +187,14 @@ class GroupGraph(StatementRivals):
         """Whether an end or a denial of every variant speaks of this one: an event has no end (R18)."""
         return general.kind == "denied" or not self.statements[statement].is_event
 
-    def _add_statement(self, item: Spoken, key: StatementKey, id_: str, variant: int) -> Statement:
-        first, (subject, relation, target) = item.evidence, key
+    def _add_statement(self, item: Spoken, name: StatementName) -> Statement:
+        first, ((subject, relation, target), id_, variant) = item.evidence, name
         entity, value = (target, None) if isinstance(target, str) else (None, target)
         born = self.births.get(id_)
         if born is None:
             born = self.births[id_] = (first.sequence, first.ordinal)
         statement = Statement(id_, born, subject, relation, entity, value, variant, first, item.turned)
         self.statements[id_] = statement
-        self.buckets.setdefault(key, []).append(id_)
         self.by_relation.setdefault(relation, []).append(id_)
         self.by_ends.setdefault((subject, target), []).append(id_)
         self.about.setdefault(subject, []).append(id_)
@@ -213,7 +215,7 @@ class GroupGraph(StatementRivals):
         """
         for claim in statement.claims:
             if claim.kind in ("holds", "happened") and not claim.other_variant:
-                return self.texts[claim.said[1:]][0]
+                return self.texts[claim.said][0]
         return statement.wording
 
     def spans_of(self, statements: Iterable[str]) -> dict[str, tuple[Span, ...]]:
@@ -256,8 +258,7 @@ class GroupGraph(StatementRivals):
         expired = ended_by = None
         if span.ended is not None:
             expired = max(created, span.ended.recorded, self.needed(span.opened, span.ended))
-            place = span.ended.said[1:]
-            ended_by = (self.texts[place][1], place[1])
+            ended_by = (self.texts[span.ended.said][1], span.ended.said[2])
         return Fact(
             id=fact_id(statement.id, span.opened.said[1:], span.point),
             statement=statement.id,
@@ -270,7 +271,7 @@ class GroupGraph(StatementRivals):
             invalid_at=span.end,
             created_at=created,
             expired_at=expired,
-            episodes=tuple(sorted({self.texts[claim.said[1:]][1] for claim in span.support})),
+            episodes=tuple(sorted({self.texts[claim.said][1] for claim in span.support})),
             event=statement.is_event,
             ended_by=ended_by,
         )
@@ -394,10 +395,10 @@ class GroupGraph(StatementRivals):
         pieces = spoken(change.evidence, mentions, self.fold, self.relations, self.births, {})
         for item in pieces:
             said = item.evidence
-            self.texts[said.sequence, said.ordinal] = _sentence(said, mentions[said.sequence], head.id)
             if item.key is not None:
                 key = self.statements[said.statement].key if said.statement in stored else item.key
-                for claim in self._claims(item, key, said.statement, said.variant, head):
+                name = (key, said.statement, said.variant)
+                for claim in self._claims(item, name, head, mentions[said.sequence]):
                     claims.setdefault(claim.statement, []).append(claim)
         return claims
 
@@ -455,8 +456,3 @@ class GroupGraph(StatementRivals):
         after = self.spans_of(dict.fromkeys((*before, *claims)))
         return {s: (before.get(s, ()), spans) for s, spans in after.items() if before.get(s, ()) != spans}
 
-
-def _sentence(said: Evidence, mentions: Mapping[int, Mention], episode: str) -> Sentence:
-    """Return the sentence of a piece of evidence with the surfaces that it connects."""
-    target = None if said.object is None else mentions[said.object].surface
-    return said.text, episode, mentions[said.subject].surface, target
