@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from sys import intern
 
 from kgray.derivation.change import Difference, EpisodeChange, moved_evidence, shown_entities
@@ -38,6 +38,11 @@ SpanChanges = dict[str, SpanChange]  # by statement
 # A component with fewer claims than this is swept again at each commit (about 20 us a claim). A larger one
 # keeps its sweep, so that a commit to a slot of 10,000 values costs no more than to one of 10.
 KEEP_SWEEP_FROM = 16
+
+# The fields of a mention that tell something of its entity, once they told it first.
+_TOLD = itemgetter(
+    *(Mention._fields.index(name) for name in ("entity", "surface", "type", "key", "resolved_by"))
+)
 
 
 class GroupGraph(StatementRivals):
@@ -90,44 +95,47 @@ class GroupGraph(StatementRivals):
         for statement_id in dict.fromkeys((*linked, *self.verdicts)):  # no other has a rival outside its slot
             self.link(statement_id)
 
-    def _take_mentions(self, mentions: Iterable[Mention]) -> None:
+    def _take_mentions(self, mentions: Sequence[Mention]) -> None:
         known: set[tuple[object, ...]] = set()  # of entities that no correction names
-        for mention in mentions:
-            entity, by = mention.entity, mention.resolved_by
-            told = (entity, mention.surface, mention.type, mention.key, by)
+        for mention, told in zip(mentions, map(_TOLD, mentions), strict=True):
             if told in known:
-                self.entities[entity].count += 1  # all that a repetition changes
+                self.entities[mention.entity].count += 1  # all that a repetition changes
                 continue
             self.take_mention(mention)
-            if by != "model" and not self.fold.involves(entity):  # of models, the number of episodes counts
+            # An answer of a model counts again in another episode.
+            if mention.resolved_by != "model" and not self.fold.involves(mention.entity):
                 known.add(told)
 
     def _take_said(self, records: GroupRecords) -> None:
         heads = {head.sequence: head for head in records.heads}
         mentions = by_episode(records.mentions)
-        recorded_at = {sequence: head.recorded_at for sequence, head in heads.items()}
-        said = spoken(records.evidence, mentions, self.fold, self.relations, self.births, recorded_at)
+        said = spoken(records.evidence, mentions, self.fold, self.relations, self.births, heads)
         named = name_statements(records.group, said, mentions, self.births)
         # Statements of which more is said than that every variant of them ended or was not so.
-        own = [(item, name) for item, name in zip(said, named, strict=True) if name is not None]
-        worded = {statement for item, (_, statement, _) in own if not item.evidence.every_variant}
+        worded: set[str] = set()
+        if any(map(attrgetter("every_variant"), records.evidence)):
+            own = ((item, name) for item, name in zip(said, named, strict=True) if name is not None)
+            worded = {statement for item, (_, statement, _) in own if not item.evidence.every_variant}
         # Ends that came before what they bear on: that has its own first wording.
         late: list[tuple[Spoken, StatementName]] = []
-        for item, (key, statement, variant) in chain(own, late):
-            evidence, moved_at = item.evidence, item.moved_at
-            head, recorded = heads[evidence.sequence], evidence.statement
-            moved = evidence.every_variant and statement != recorded
-            if moved and statement in worded and statement not in self.statements:
-                late.append((item, (key, statement, variant)))
+        for item, name in chain(zip(said, named, strict=True), late):
+            if name is None:
                 continue
+            evidence, statement = item.evidence, name[1]
+            sequence, recorded = evidence.sequence, evidence.statement
             if statement != recorded or recorded in self.parts:
+                moved = evidence.every_variant and statement != recorded
+                if moved and statement in worded and statement not in self.statements:
+                    late.append((item, name))
+                    continue
                 known = self.parts.setdefault(recorded, [recorded] if recorded in self.statements else [])
                 if statement not in known:
                     known.append(statement)
-            for claim in self._claims(item, (key, statement, variant), head, mentions[evidence.sequence]):
+            head = heads[sequence]
+            for claim in self._claims(item, name, head, mentions[sequence]):
                 self.statements[claim.statement].claims.append(claim)
-            if moved_at > head.recorded_at:  # only what was recorded later has moved it
-                self.moved[evidence.sequence, evidence.ordinal] = moved_at
+            if item.moved_at > head.recorded_at:  # only what was recorded later has moved it
+                self.moved[sequence, evidence.ordinal] = item.moved_at
         for key in {key for _, (key, _, _) in late}:
             for claims in (self.general[key], *(self.statements[s].claims for s in self.with_key(key))):
                 claims.sort(key=lambda claim: claim.said[1:])

@@ -392,14 +392,15 @@ class Relations:
 
     def folded(self, name: str) -> Folded:
         """Return the main name that declared synonyms and inverses lead to; an undeclared name stays."""
-        if name not in self._folded:
+        known = self._folded.get(name)
+        if known is None:
             shown, flipped, since, seen = name, False, 0, {name}
             while (step := self._step(shown)) is not None and step[0] not in seen:
                 shown, is_inverse, recorded = step
                 seen.add(shown)
                 flipped, since = flipped != is_inverse, max(since, recorded)
-            self._folded[name] = Folded(shown, flipped, since)
-        return self._folded[name]
+            known = self._folded[name] = Folded(shown, flipped, since)
+        return known
 
     def _step(self, name: str) -> tuple[str, bool, Instant] | None:
         """Return (the name that this one is declared to mean, whether as its inverse, record time)."""
@@ -412,7 +413,8 @@ class Relations:
 
     def traits(self, shown: str) -> Traits:
         """Return what is declared of the class of names that shows as `shown`."""
-        if shown not in self._traits:
+        known = self._traits.get(shown)
+        if known is None:
             members = self._members(shown)
             cardinality, since = self._cardinality(members)
             latest = [
@@ -421,8 +423,9 @@ class Relations:
                 for d, _ in self._aspects.get((member, "symmetric"), ())[-1:]
             ]
             is_symmetric = max(latest)[1] if latest else False
-            self._traits[shown] = Traits(cardinality, since, is_symmetric, self._excluded(shown, members))
-        return self._traits[shown]
+            known = Traits(cardinality, since, is_symmetric, self._excluded(shown, members))
+            self._traits[shown] = known
+        return known
 
     def _members(self, shown: str) -> dict[str, Folded]:
         """Return the names that fold to one, itself included."""

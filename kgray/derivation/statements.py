@@ -14,11 +14,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, combinations, count
-from typing import NamedTuple
 
 from kgray.derivation.names import Fold, Relations
 from kgray.derivation.verbs import ENGLISH
-from kgray.records import Evidence, EvidenceKind, ExtractedFact, Mention, Place, Value, statement_id
+from kgray.records import (
+    EpisodeHead,
+    Evidence,
+    EvidenceKind,
+    ExtractedFact,
+    Mention,
+    Place,
+    Value,
+    statement_id,
+)
 from kgray.timeline import Claim
 from kgray.times import Instant, to_datetime
 
@@ -125,7 +133,8 @@ class Statement:
         return self.subject, self.relation, self.object or self.value  # type: ignore[return-value]
 
 
-class Spoken(NamedTuple):
+@dataclass(slots=True)  # faster to read than a named tuple
+class Spoken:
     """A piece of evidence and its key; None = a loop (subject = object), which derives nothing.
 
     own_key   the key that its own relation name gives; it differs where the statement has another name (R17c)
@@ -177,12 +186,8 @@ def besides(names: Iterable[str], marks: Marks) -> Marks:
     return numbers, negated, qualifiers
 
 
-class FoldedKey(NamedTuple):
-    """A key, None for a loop; whether its ends are swapped; and when the relation was last folded."""
-
-    key: StatementKey | None
-    swapped: bool
-    since: Instant
+# A key, None for a loop; whether its ends are swapped; and when the relation was last folded.
+FoldedKey = tuple[StatementKey | None, bool, Instant]
 
 
 def fold_key(
@@ -195,29 +200,26 @@ def fold_key(
     """Return the key that these ends and this relation name fold to. Raises ValueError without a target."""
     if target is None:
         raise ValueError(f"evidence of {relation} has neither object nor value")
-    folded = relations.folded(relation)
-    if isinstance(target, Value):
-        return FoldedKey((subject, folded.name, target), False, folded.since)
+    name, swapped, since = relations.folded(relation)
+    if not isinstance(target, str):
+        return (subject, name, target), False, since
     if subject == target:
-        return FoldedKey(None, False, folded.since)
-    swapped = folded.flipped
+        return None, False, since
     if swapped:
         subject, target = target, subject
-    if relations.traits(folded.name).symmetric and born(target) < born(subject):
+    if relations.traits(name).symmetric and born(target) < born(subject):
         subject, target, swapped = target, subject, not swapped
-    return FoldedKey((subject, folded.name, target), swapped, folded.since)
+    return (subject, name, target), swapped, since
 
 
-class _Ends(NamedTuple):
-    """The ends of a piece of evidence as they show, and when a merge or split last moved one of them."""
+# The ends of a piece of evidence as they show, and when a merge or split last moved one of them.
+_Ends = tuple[str, str | Value, Instant]
 
-    subject: str
-    target: str | Value
-    moved: Instant
 
-    def oriented(self, is_reversed: bool) -> tuple[str | Value, str | Value]:
-        """Return the ends in the direction of the statement's founding evidence."""
-        return (self.target, self.subject) if is_reversed else (self.subject, self.target)
+def _oriented(ends: _Ends, is_reversed: bool) -> tuple[str | Value, str | Value]:
+    """Return the ends in the direction of the statement's founding evidence."""
+    subject, target, _ = ends
+    return (target, subject) if is_reversed else (subject, target)
 
 
 def by_episode(mentions: Iterable[Mention]) -> MentionsByEpisode:
@@ -234,33 +236,31 @@ def spoken(
     fold: Fold,
     relations: Relations,
     births: Mapping[str, Place],
-    recorded: Mapping[int, Instant],
+    heads: Mapping[int, EpisodeHead],
 ) -> list[Spoken]:
     """Return the evidence in the order given, which is that of places, each with its key as it shows now.
 
     A statement has one relation name: of its pieces of evidence between the same ends, the earliest whose
     name the ontology lists, else the earliest, gives it (R17c). An end or a denial, "Alice left Acme", gives
-    it only to a statement that has no other evidence (R17b). recorded: record times by sequence
+    it only to a statement that has no other evidence (R17b). heads: of the episodes, by sequence
     """
-    ends = [_ends_of(item, mentions, fold) for item in evidence]
-    naming = _naming_evidence(evidence, ends, relations)
+    naming = _naming_evidence(evidence, mentions, fold, relations)
     born = births.__getitem__
     pieces = []
-    for item, its in zip(evidence, ends, strict=True):
-        subject, target, moved = its
+    for item in evidence:
         is_reversed = item.is_reversed
+        subject, target, moved = ends = _ends_of(item, mentions, fold)
         own_key, own_swapped, since = fold_key(relations, born, item.relation, subject, target)
-        namer = naming.get((item.statement, *its.oriented(is_reversed))) if naming else None
+        namer = naming.get((item.statement, *_oriented(ends, is_reversed))) if naming else None
         if namer is None or namer is item:
-            turned = own_swapped != is_reversed
-            pieces.append(Spoken(item, own_key, max(moved, since), own_key, turned))
+            pieces.append(Spoken(item, own_key, max(moved, since), own_key, own_swapped != is_reversed))
             continue
         turns = is_reversed != namer.is_reversed and isinstance(target, str)
         if turns:
             subject, target = str(target), subject
         key, swapped, since = fold_key(relations, born, namer.relation, subject, target)
         is_moved = namer.sequence > item.sequence and key != own_key
-        named_at = recorded.get(namer.sequence, 0) if is_moved else 0
+        named_at = heads[namer.sequence].recorded_at if is_moved else 0
         turned = (swapped != turns) != is_reversed
         pieces.append(Spoken(item, key, max(moved, since, named_at), own_key, turned))
     return pieces
@@ -274,14 +274,14 @@ def _ends_of(item: Evidence, mentions: MentionsByEpisode, fold: Fold) -> _Ends:
     if item.object is None:
         if item.value is None:
             raise ValueError(f"evidence of {item.relation} has neither object nor value")
-        return _Ends(shown, item.value, moved)
+        return shown, item.value, moved
     other = of_episode[item.object]
     target, moved_too = fold.shown(other.entity, other.surface, sequence)
-    return _Ends(shown, target, max(moved, moved_too))
+    return shown, target, max(moved, moved_too)
 
 
 def _naming_evidence(
-    evidence: Sequence[Evidence], ends: Sequence[_Ends], relations: Relations
+    evidence: Sequence[Evidence], mentions: MentionsByEpisode, fold: Fold, relations: Relations
 ) -> dict[tuple[str, str | Value, str | Value], Evidence]:
     """Return the evidence that names a statement, by (recorded statement, oriented ends).
 
@@ -295,10 +295,10 @@ def _naming_evidence(
         if other is not item and (other.relation, other.is_reversed) != (item.relation, item.is_reversed):
             mixed.add(item.statement)
     naming: dict[tuple[str, str | Value, str | Value], Evidence] = {}
-    for item, its in zip(evidence, ends, strict=True) if mixed else ():
+    for item in evidence if mixed else ():
         if item.statement not in mixed:
             continue
-        key = (item.statement, *its.oriented(item.is_reversed))
+        key = (item.statement, *_oriented(_ends_of(item, mentions, fold), item.is_reversed))
         current = naming.setdefault(key, item)
         ranks = [(e.kind in CLOSING, not relations.is_listed(e.relation)) for e in (item, current)]
         if ranks[0] < ranks[1]:
@@ -381,14 +381,16 @@ def _variants(
     variants = [item.evidence.variant for item in said]
     earliest: dict[StatementKey, Evidence] = {}
     meeting: dict[StatementKey, dict[str, Evidence]] = {}  # key -> recorded statement -> earliest evidence
-    for evidence, key, *_ in said:
+    for item in said:
+        evidence, key = item.evidence, item.key
         if key is not None and (first := earliest.setdefault(key, evidence)).statement != evidence.statement:
             meeting.setdefault(key, {first.statement: first}).setdefault(evidence.statement, evidence)
     if not meeting:
         return variants
     ends: dict[str, tuple[object, ...]] = {}  # recorded statement -> its recorded ends and relation
-    for e, key, *_ in said:
-        if key is not None and e.statement not in ends:
+    for item in said:
+        e = item.evidence
+        if item.key is not None and e.statement not in ends:
             of_episode = mentions[e.sequence]
             target = e.value if e.object is None else of_episode[e.object].entity
             ends[e.statement] = (e.relation, of_episode[e.subject].entity, target)
@@ -403,9 +405,9 @@ def _variants(
         )
         if len({ends[s] for s in those}) > 1 and not apart:
             renumbered[key] = _match_by_wording(those, ends, births)
-    for at, (e, key, *_) in enumerate(said):
-        if key in renumbered:
-            variants[at] = renumbered[key][e.statement]
+    for at, item in enumerate(said):
+        if item.key in renumbered:
+            variants[at] = renumbered[item.key][item.evidence.statement]
     return variants
 
 
