@@ -53,7 +53,7 @@ def key(surface: str) -> str:
 def _plain(text: str) -> list[str] | None:
     """Return the words of a text of letters, digits and spaces alone, as most names are; else None."""
     words = text.split()
-    return words if all(map(str.isalnum, words)) else None
+    return words if "".join(words).isalnum() else None
 
 
 @lru_cache(maxsize=16_384)
@@ -88,7 +88,8 @@ def spellings(surface: str) -> set[tuple[str, ...]]:
         found.add(tuple(p for p in pieces if p not in _STOP_WORDS))
     if len(pieces) > 2 and len(pieces[-1]) <= 3:
         found.add(pieces[:-1])  # a legal form such as AG
-    return found - {()}
+    found.discard(())
+    return found
 
 
 @lru_cache(maxsize=16_384)

@@ -41,16 +41,17 @@ _WORDS = 5  # at most so many words of a name are looked for behind a code
 _MOST_CODED = 4_000  # entities of a key that are compared with a code
 
 
-def blocking_keys(surface: str) -> list[str]:
+def blocking_keys(surface: str) -> set[str]:
     """Return the keys under which a name is found."""
     tokens = names.tokens(surface)
-    keys = [_NAME + names.key(surface)]
-    keys += [_TOKEN + token for token in tokens]
-    keys += {_INITIALS + "".join([word[0] for word in words]) for words in names.spellings(surface)}
+    keys = {_NAME + names.key(surface)}
+    keys.update([_TOKEN + token for token in tokens])
+    for words in names.spellings(surface):
+        keys.add(_INITIALS + "".join([word[0] for word in words]))
     if len(tokens) > 1:
-        keys.append(f"{_SHORT}{tokens[0][0]} {tokens[-1]}")
-    if letters := code(surface):
-        keys.append(_CODE + letters[0] + letters[-1])
+        keys.add(f"{_SHORT}{tokens[0][0]} {tokens[-1]}")
+    if surface.isupper() and (letters := code(surface)):
+        keys.add(_CODE + letters[0] + letters[-1])
     return keys
 
 
@@ -105,7 +106,7 @@ class NameIndex(NameLookUp):
 
     def add(self, entity: str, surfaces: Iterable[str], *, new: bool = False) -> None:
         """Note that an entity bears surfaces; new: it is not there yet."""
-        for key in {key for surface in surfaces for key in blocking_keys(surface)}:
+        for key in set[str]().union(*map(blocking_keys, surfaces)):
             posting = self.postings.setdefault(key, [])
             # An entity often comes back with an alias that shares a token; only the ends are searched.
             if new or (entity not in posting[-MAX_POSTING:] and entity not in posting[:MAX_POSTING]):
