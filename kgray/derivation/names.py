@@ -38,33 +38,42 @@ _LEGAL_FORMS = frozenset(
 _STOP_WORDS = frozenset("the of and for at in on to from by with de la le el der die das".split())
 
 
-@lru_cache(maxsize=16_384)
 def key(surface: str) -> str:
     """Return the key of a name, ignoring case, width, spacing and outer punctuation: equal keys, one name.
 
     "acme" and "ACME." are one name; "C" and "C++", "Room 1" and "Room -1" are not.
     """
-    text = folded(surface)
-    if plain := _plain(text):
-        return " ".join(plain)
-    return " ".join(word.rstrip(".,;:") or word for word in text.strip(_OUTER).split()) or text.strip()
+    return _read(surface)[0]
 
 
-def _plain(text: str) -> list[str] | None:
-    """Return the words of a text of letters, digits and spaces alone, as most names are; else None."""
-    words = text.split()
-    return words if "".join(words).isalnum() else None
+def tokens(surface: str) -> tuple[str, ...]:
+    """Return the telling tokens of a name, in order: without legal forms at its end and stop words."""
+    return _read(surface)[1]
 
 
 @lru_cache(maxsize=16_384)
-def tokens(surface: str) -> tuple[str, ...]:
-    """Return the telling tokens of a name, in order: without legal forms at its end and stop words."""
-    pieces = _pieces(surface)
-    while len(pieces) > 1 and pieces[-1] in _LEGAL_FORMS:
-        pieces = pieces[:-1]
-    if not _STOP_WORDS.isdisjoint(pieces):
-        pieces = (*(p for p in pieces[:-1] if p not in _STOP_WORDS), pieces[-1])
-    return pieces or (key(surface),)
+def _read(surface: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Return the key of a name, its telling tokens, and all its words."""
+    text = folded(surface)
+    words = text.split()
+    if "".join(words).isalnum():  # letters, digits and spaces alone, as most names are
+        name, pieces = " ".join(words), tuple(words)
+    else:
+        kept = [word.rstrip(".,;:") or word for word in text.strip(_OUTER).split()]
+        name, pieces = " ".join(kept) or text.strip(), _pieces(text)
+    telling = pieces
+    while len(telling) > 1 and telling[-1] in _LEGAL_FORMS:
+        telling = telling[:-1]
+    if not _STOP_WORDS.isdisjoint(telling):
+        telling = (*(p for p in telling[:-1] if p not in _STOP_WORDS), telling[-1])
+    return name, telling or (name,), pieces
+
+
+def _pieces(text: str) -> tuple[str, ...]:
+    before, comma, after = text.partition(",")
+    if comma and "," not in after and after.strip() and after.strip(" .") not in _LEGAL_FORMS:
+        before, after = after, before  # "Webb, Marcus" is "Marcus Webb"
+    return tuple(_POSSESSIVE.sub("", piece) for piece in _PIECES.findall(f"{before} {after}"))
 
 
 def digits(surface: str) -> frozenset[str]:
@@ -76,31 +85,20 @@ def _expands(new: str, old: str) -> bool:
     """Whether the tokens of `old` begin tokens of `new`, in order: M. Webb, Marcus Webb (R16)."""
     if sum(map(str.isalpha, new)) <= sum(map(str.isalpha, old)):
         return False
-    later = iter(_pieces(new))
-    return all(any(candidate.startswith(token) for candidate in later) for token in _pieces(old))
+    later = iter(_read(new)[2])
+    return all(any(candidate.startswith(token) for candidate in later) for token in _read(old)[2])
 
 
 def spellings(surface: str) -> set[tuple[str, ...]]:
     """Return the words whose letters an acronym may take: with and without legal form and stop words."""
-    pieces = _pieces(surface)
-    found = {tokens(surface), pieces}
+    _, telling, pieces = _read(surface)
+    found = {telling, pieces}
     if not _STOP_WORDS.isdisjoint(pieces):
         found.add(tuple(p for p in pieces if p not in _STOP_WORDS))
     if len(pieces) > 2 and len(pieces[-1]) <= 3:
         found.add(pieces[:-1])  # a legal form such as AG
     found.discard(())
     return found
-
-
-@lru_cache(maxsize=16_384)
-def _pieces(surface: str) -> tuple[str, ...]:
-    text = folded(surface)
-    if plain := _plain(text):
-        return tuple(plain)
-    before, comma, after = text.partition(",")
-    if comma and "," not in after and after.strip() and after.strip(" .") not in _LEGAL_FORMS:
-        before, after = after, before  # "Webb, Marcus" is "Marcus Webb"
-    return tuple(_POSSESSIVE.sub("", piece) for piece in _PIECES.findall(f"{before} {after}"))
 
 
 def folded(surface: str) -> str:

@@ -137,13 +137,18 @@ def _unpacked(
     """Return the records of live episodes, those of other rows, and the sequences of removals among these."""
     # While a removal goes on in pieces, its episodes are stored, and no part of the graph any more.
     out = {row.sequence for row in heads.values() if row.state != kinds.COMMITTED}
-    packed = (row for row in stored if row.sequence not in out)
     strings: dict[str, str] = {}
     ours, others, saved_at = UnpackedRecords(), UnpackedRecords(), list[int]()
-    for are_live, some in groupby(packed, key=lambda row: row.sequence in live):
-        rows_of_kind = list(some)
-        (ours if are_live else others).take(rows_of_kind, strings)
-        saved_at += [row.sequence for row in rows_of_kind if row.sequence not in heads]
+
+    def packed() -> Iterator[PackedRow]:
+        for row in stored:
+            if row.sequence not in heads:
+                saved_at.append(row.sequence)
+            if row.sequence not in out:
+                yield row
+
+    for are_live, some in groupby(packed(), key=lambda row: row.sequence in live):
+        (ours if are_live else others).take(some, strings)
     return ours, others, saved_at
 
 

@@ -210,8 +210,11 @@ Prepared = tuple[NDArray[np.float32], float]  # (quantised vector, its Euclidean
 class Nearest:
     """An index of quantised unit vectors, appended in a fixed order, for queries by cosine."""
 
-    def __init__(self, dimensions: int) -> None:
-        """Start empty, for vectors of this many dimensions (at least 16, else ValueError)."""
+    def __init__(self, dimensions: int, room: int = 0) -> None:
+        """Start empty, for vectors of this many dimensions (at least 16, else ValueError).
+
+        room: rows that will probably be appended
+        """
         self._dimensions = dimensions
         if dimensions < _PIECE:
             raise ValueError(f"an embedder of {dimensions} numbers a text: at least {_PIECE} are needed")
@@ -222,22 +225,26 @@ class Nearest:
         self._lengths: NDArray[np.float64] = np.empty(0, np.float64)
         self._runs: list[tuple[NDArray[np.uint32], NDArray[np.int32], int]] = []  # keys, row ids, rows
         self._sorted = 0
+        self._make_room(0, room)
 
     def extend(self, vectors: Matrix, *, sort: bool = True) -> None:
         """Append rows (n, d); sort: make a query cheap, which is in vain where others follow at once."""
         since, self._count = self._count, self._count + len(vectors)
         if self._count > len(self._rows):
-            room = max(64, 2 * since, self._count)
-            self._rows, self._bands, self._lengths = (
-                np.concatenate([kept[:since], np.empty((room - since, *kept.shape[1:]), kept.dtype)])
-                for kept in (self._rows, self._bands, self._lengths)
-            )
+            self._make_room(since, max(64, 2 * since, self._count))
         rows = quantised(vectors)
         self._rows[since : self._count] = rows
         self._bands[since : self._count] = self._pieces_of(rows)
         self._lengths[since : self._count] = _lengths(rows)
         if sort:
             self.sort()
+
+    def _make_room(self, count: int, room: int) -> None:
+        """Keep the first rows, with room for so many."""
+        self._rows, self._bands, self._lengths = (
+            np.concatenate([kept[:count], np.empty((room - count, *kept.shape[1:]), kept.dtype)])
+            for kept in (self._rows, self._bands, self._lengths)
+        )
 
     def near(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, int]]:
         """Return at most `limit` (cosine, row) with cosine >= floor, nearest first, ties by row."""

@@ -168,7 +168,7 @@ class GroupState:
         self.group = records.group
         self.graph = GroupGraph.build(records)
         self.names = NameIndex()
-        self.nearest = Nearest(dimensions)
+        self.nearest = Nearest(dimensions, sum(len(note.surfaces) for note in self.graph.entities.values()))
         self.last_recorded = records.last_recorded
         self.ontology_settled = False
         self.statement_vectors: dict[str, Quantised] = {}  # of statements that were made or compared
@@ -177,7 +177,7 @@ class GroupState:
         self._dimensions = dimensions
         for note in sorted(self.graph.entities.values(), key=lambda n: (n.born, n.id)):
             self.names.add(note.id, note.surfaces, new=True)
-        while part := list(islice(names, 1024)):
+        while part := list(islice(names, 128)):
             self._owners += ((name.entity, name.surface) for name in part)
             matrix = rows.as_vector(b"".join([name.vector for name in part])).reshape(len(part), -1)
             self.nearest.extend(matrix, sort=False)
