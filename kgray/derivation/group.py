@@ -29,7 +29,7 @@ from kgray.derivation.summaries import NewestFacts, summary_in, update_summaries
 from kgray.derivation.texts import Sentence, fact_text
 from kgray.errors import damaged
 from kgray.graph import Entity, Fact
-from kgray.records import EpisodeHead, Evidence, GroupRecords, Mention, Place, Value, fact_id
+from kgray.records import EpisodeHead, Evidence, GroupRecords, Mention, Place, fact_id
 from kgray.timeline import Claim, Said, Span, SpanChange, Sweep
 from kgray.times import Instant
 
@@ -111,11 +111,7 @@ class GroupGraph(StatementRivals):
         mentions = by_episode(records.mentions)
         said = spoken(records.evidence, mentions, self.fold, self.relations, self.births, heads)
         named = name_statements(records.group, said, mentions, self.births)
-        # Statements of which more is said than that every variant of them ended or was not so.
-        worded: set[str] = set()
-        if any(map(attrgetter("every_variant"), records.evidence)):
-            own = ((item, name) for item, name in zip(said, named, strict=True) if name is not None)
-            worded = {statement for item, (_, statement, _) in own if not item.evidence.every_variant}
+        worded = _worded(said, named)
         # Ends that came before what they bear on: that has its own first wording.
         late: list[tuple[Spoken, StatementName]] = []
         for item, name in chain(zip(said, named, strict=True), late):
@@ -464,3 +460,13 @@ class GroupGraph(StatementRivals):
         after = self.spans_of(dict.fromkeys((*before, *claims)))
         return {s: (before.get(s, ()), spans) for s, spans in after.items() if before.get(s, ()) != spans}
 
+
+def _worded(said: Sequence[Spoken], named: Sequence[StatementName | None]) -> set[str]:
+    """Return the statements of which more is said than that every variant of them ended or was not so.
+
+    They are needed only where evidence says such an end.
+    """
+    if not any(item.evidence.every_variant for item in said):
+        return set()
+    own = ((item, name) for item, name in zip(said, named, strict=True) if name is not None)
+    return {statement for item, (_, statement, _) in own if not item.evidence.every_variant}

@@ -335,7 +335,7 @@ def name_statements(
 def _name_shared(
     group: str, said: list[Spoken], mentions: MentionsByEpisode, births: Mapping[str, Place]
 ) -> list[StatementName | None]:
-    """Name the statements of pieces with each other's keys, of whose recorded statements no piece is missing."""
+    """Name the statements of pieces that share keys; `said` has every piece of their recorded statements."""
     variants = _variants(said, mentions, births)
     owner: dict[str, tuple[StatementKey | None, int]] = {}  # recorded statement -> where it began
     for item, variant in zip(said, variants, strict=True):
@@ -374,9 +374,7 @@ def _move_nameless(said: list[Spoken], variants: list[int]) -> None:
                 variants[at] = best
 
 
-def _variants(
-    said: list[Spoken], mentions: MentionsByEpisode, births: Mapping[str, Place]
-) -> list[int]:
+def _variants(said: list[Spoken], mentions: MentionsByEpisode, births: Mapping[str, Place]) -> list[int]:
     """Return each one's variant: as recorded, unless statements of other recorded ends share its key."""
     variants = [item.evidence.variant for item in said]
     earliest: dict[StatementKey, Evidence] = {}
