@@ -100,6 +100,14 @@ class AnswerSourceRow(NamedTuple):
     sources: bytes
 
 
+class RequestRow(NamedTuple):
+    """The key of a request that an episode has answers to."""
+
+    sequence: int
+    request: str
+
+
+REQUESTS = Read("requests", ANSWERS, RequestRow)
 ANSWERS_TO = Read("answers to requests", ANSWERS, AnswerRow, by="request")
 ANSWER_SOURCES = Read("sources of answers", ANSWERS, AnswerSourceRow)
 

@@ -52,8 +52,10 @@ class Runner:
         self._parts = parts
         self.totals = Totals()  # of the current run, or of the last one; of a service, from its start
         self.holds: dict[str, Hold] = {}  # groups that are held, as of the last look
-        self.committer = Committer(parts, self.watch)
         self._run: WindowedRun | None = None
+        self.committer = Committer(
+            parts, self.watch, expects=lambda: self._run is not None and self._run.is_deciding
+        )
 
     async def run(
         self,
@@ -255,6 +257,11 @@ class WindowedRun:
         return bool(refused)
 
     @property
+    def is_deciding(self) -> bool:
+        """Whether any entry is in a window: its commit is still to come."""
+        return any(window.items for window in self._windows.values())
+
+    @property
     def in_flight(self) -> int:
         """How many entries are in the windows."""
         return sum(len(window.items) for window in list(self._windows.values()))
@@ -349,11 +356,11 @@ class WindowedRun:
     async def _fill(self) -> int:
         """Take entries into the window until it is full or nothing more is known of; return how many.
 
-        Groups with live entries go first, then by turn. It waits until an eighth of the window is free, or
+        Groups with live entries go first, then by turn. It waits until a quarter of the window is free, or
         _LOOK_S seconds: once per commit would ask the store too often.
         """
         room, width, now = self._room_left(), self._width(), time.monotonic()
-        if room <= 0 or (room < max(1, width // 8) and now - self._filled_at < _LOOK_S):
+        if room <= 0 or (room < max(1, width // 4) and now - self._filled_at < _LOOK_S):
             return 0
         self._filled_at = now
         if self._lanes[False]:
