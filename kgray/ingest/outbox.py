@@ -19,9 +19,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from kgray import kinds
-from kgray.errors import Cost, KgrayError
+from kgray.errors import Cost, KgrayError, is_groups_own
 from kgray.ingest import changes
-from kgray.ledger import is_groups_own
 from kgray.ports import Answer, RowChanges, Writer
 from kgray.records import Episode
 

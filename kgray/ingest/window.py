@@ -17,7 +17,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from kgray.errors import ContentError
+from kgray.errors import ContentError, is_groups_own
 from kgray.ingest.calls import (
     EpisodeReading,
     Urgency,
@@ -39,7 +39,6 @@ from kgray.ingest.state import (
     ReadEpisode,
     ReadKey,
 )
-from kgray.ledger import is_groups_own
 from kgray.ports import Answer, Embedding, Question, QuestionRequest, embedded
 from kgray.records import Episode, Extraction, Operation
 
