@@ -339,7 +339,7 @@ def result(store: Store, group: str, sequence: int) -> Mapping[str, Any] | None:
 
 
 def previous(store: Store, episodes: Sequence[Episode], limit: int) -> dict[int, list[Episode]]:
-    """Return the previous context (R22), oldest first, of each of these episodes of one group, by sequence."""
+    """Return the previous context (R22), oldest first, of each of these episodes of a group, by sequence."""
     contexts: dict[int, list[Episode]] = {episode.sequence: [] for episode in episodes}
     if limit <= 0 or not episodes:
         return contexts
