@@ -26,7 +26,8 @@ from kgray.outages import OUTAGES, Outage
 from kgray.ports import Embedder, Reranker, Store, Summarizer
 from kgray.ports import ingest as port
 from kgray.runtime import session as rays
-from kgray.runtime.pools import CALLS, OnWorkers, Pool, PooledEmbedder, PooledReader, PooledReranker
+from kgray.runtime.pooled import OnWorkers, PooledEmbedder, PooledReader, PooledReranker
+from kgray.runtime.pools import CALLS, Pool
 from kgray.runtime.spec import Profile, spec_of
 from kgray.settings import Settings
 from kgray.wiring import build_summarizer

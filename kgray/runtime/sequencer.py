@@ -26,7 +26,8 @@ from kgray.ports.ingest import Totals
 from kgray.records import Episode
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, control, reached
-from kgray.runtime.pools import Chunker, Pool, PooledEmbedder, PooledReader, pool_of, portable
+from kgray.runtime.pooled import Chunker, PooledEmbedder, PooledReader
+from kgray.runtime.pools import Pool, pool_of, portable
 from kgray.runtime.spec import POOLS, DeploymentSpec
 from kgray.runtime.writer import RemoteWriter
 
@@ -49,7 +50,7 @@ class Sequencer:
         self, spec: DeploymentSpec, shard: int, kept: bool, writer: str
     ) -> None:
         """Begin to serve. kept: the deployment stays, so this process looks for what is missing of it."""
-        from kgray.runtime.deploy import Keeper  # it imports this module
+        from kgray.runtime.keeper import Keeper  # it imports this module
 
         context = ray.get_runtime_context()
         self._spec, self._shard, self._name = spec, shard, context.get_actor_name() or ""
@@ -82,7 +83,7 @@ class Sequencer:
         self._loop = asyncio.get_running_loop()
         self._nudge = asyncio.Event()  # set from outside: look at what was asked
         self._service = asyncio.create_task(self._serve())
-        self._keeper = Keeper(spec, stays=kept, sizes=shard == 0)
+        self._keeper = Keeper(spec, stays=kept, tends=shard == 0)
 
     def _named(self, name: str) -> Handle:
         return ray.get_actor(name, namespace=self._spec.namespace)
@@ -244,6 +245,7 @@ class Sequencer:
             "reason": self._reason,
             "waits_for": self._waits_for,
             "fault": self._fault,
+            "quarantined": dict(self._keeper.quarantined),
             "workers": [row for pool in self._pools for row in pool.stats()],
             "stepped": stepped,
             "steps": steps[-(stepped - since) :] if stepped > since else [],

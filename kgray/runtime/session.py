@@ -3,8 +3,8 @@
 `ray start --head --block` starts the one that stays, for a data folder, in a session of its own (setsid), so
 that it outlives the command, and notes it in `<data>/ray.json`. `kgray down` ends the processes of that
 session and no others. A Ray that kgray starts requires a token, which is in a file that only its owner can
-read, and its processes listen on loopback only. Ray reads the variables that say so at its import, so a process
-joins before it imports ray elsewhere.
+read, and its processes listen on loopback only. Ray reads the variables that say so at its import, so a
+process joins before it imports ray elsewhere.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from kgray.settings import Settings
 
 HEAD_FILE = "ray.json"
 LOOPBACK = "127.0.0.1"
-# Ray replaces a loopback address by the machine's, and then listens on all of them, unless clusters of several
-# machines are switched off: with this value, which is the default on Windows and macOS, nothing is replaced.
+# Ray replaces a loopback address by the machine's, and then listens on all of them, unless clusters of
+# several machines are switched off with this value, the default on Windows and macOS.
 _ONE_MACHINE = ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 # The address of such a Ray for a process that has imported ray with another value: Ray replaces "localhost"
 # in lower case alone.

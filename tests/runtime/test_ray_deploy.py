@@ -308,6 +308,7 @@ METRICS = {
     "ray_kgray_loop_lag_seconds": set(),
     "ray_kgray_model_calls_total": {"stage", "outcome"},
     "ray_kgray_model_tokens_total": {"kind"},
+    "ray_kgray_quarantined": {"worker"},
     "ray_kgray_rows_written_total": {"kind"},
     "ray_kgray_stage_busy_seconds_total": {"stage"},
     "ray_kgray_stage_seconds": {"stage"},
@@ -328,6 +329,7 @@ NUMBERS = (
     ("ray_kgray_stalls_total", {}, 1.0),
     ("ray_kgray_wasted_tokens_total", {}, 2.0),
     ("ray_kgray_engine", {"worker": "extract-0", "of": "calls"}, 2.0),
+    ("ray_kgray_quarantined", {"worker": "models-9"}, 1.0),
     ("ray_kgray_community_texts_total", {"how": "kept"}, 3.0),
     ("ray_kgray_log_lag", {"shard": "9"}, 3.0),
     ("ray_kgray_in_flight", {"shard": "9"}, 4.0),
@@ -353,6 +355,7 @@ def traced(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
         def told() -> bool:
             telemetry.measure("kgray_engine", 2, worker="extract-0", of="calls")  # no engine runs here
+            telemetry.measure("kgray_quarantined", 1, worker="models-9")
             telemetry.measure("kgray_log_lag", 3, shard=9)
             telemetry.measure("kgray_in_flight", 4, shard=9)
             found.extend(row for row in samples() if row not in found)
