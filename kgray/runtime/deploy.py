@@ -22,6 +22,7 @@ from kgray.errors import SettingsError, Unavailable
 from kgray.ports.ingest import OnWait, ignore
 from kgray.runtime.actors import Handle, actor_of, answer, reached
 from kgray.runtime.pools import Lost
+from kgray.runtime.registry import REGISTRY, SeatRegistry
 from kgray.runtime.scheduler import Scheduler
 from kgray.runtime.sequencer import Sequencer
 from kgray.runtime.session import head_listens
@@ -334,6 +335,8 @@ def plan_of(spec: DeploymentSpec, *, detached: bool, most: bool = False) -> _Pla
         writer = "writer-0" if spec.on_one_node else f"writer-{shard}"  # a file has one
         plan[writer] = (GraphWriter, at_store | bound, (spec, writer, detached))
         plan[f"sequencer-{shard}"] = (Sequencer, at_store, (spec, shard, detached, writer))
+    if spec.seats:
+        plan[REGISTRY] = (SeatRegistry, at_store, (spec, REGISTRY))
     return plan | ({"scheduler-0": (Scheduler, at_store, (spec,))} if detached else {})
 
 
@@ -400,4 +403,6 @@ def kind_of(name: str) -> str:
 
 def order(name: str) -> tuple[int, int]:
     """Return an actor's place: its kind's, and its number."""
-    return ("sequencer", "writer", *POOLS, "scheduler").index(kind_of(name)), int(name.rpartition("-")[2])
+    return ("sequencer", "writer", *POOLS, "seats", "scheduler").index(kind_of(name)), int(
+        name.rpartition("-")[2]
+    )

@@ -24,6 +24,7 @@ from kgray.runtime.deploy import (
     plan_of,
     start_actors,
 )
+from kgray.runtime.registry import REGISTRY
 from kgray.runtime.spec import POOLS, READING, DeploymentSpec, WorkersProfile
 from kgray.runtime.upkeep import PoolSize, Starts
 
@@ -79,7 +80,8 @@ class Keeper:
 
     def _tend(self) -> None:
         namespace, known = self._spec.namespace, self._workers
-        for name in (workers := [name for name in names_in(namespace) if kind_of(name) in POOLS]):
+        everyone = names_in(namespace)
+        for name in (workers := [name for name in everyone if kind_of(name) in POOLS]):
             if name not in known:
                 with suppress(ValueError):  # it has ended meanwhile
                     known[name] = ray.get_actor(name, namespace=namespace)
@@ -92,6 +94,10 @@ class Keeper:
             there[name].ready.remote()
         for name in again:
             self._end(there[name], no_restart=False)
+        if REGISTRY in everyone:
+            engines = [name for name in self._starts.up() if POOLS[kind_of(name)] in READING]
+            seats = len(engines) * self._spec.cluster.engine.max_num_seqs
+            ray.get_actor(REGISTRY, namespace=namespace).resize.remote(seats)
         before, self.quarantined = self.quarantined, self._starts.quarantined()
         for name in before.keys() | self.quarantined.keys():
             why = self.quarantined.get(name)

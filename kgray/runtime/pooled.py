@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,13 +100,17 @@ class OnWorkers:
         return await answered(self.local, request)
 
 
-_Calls = Chunker | OnWorkers
+class Calls(Protocol):
+    """Where requests go."""
+
+    async def ask(self, request: object) -> Any:  # noqa: ANN401 - the port's value
+        """Return what a worker makes of a request, or raise the error it answers with."""
 
 
 class PooledReader:
     """`ports.Extractor`, `Judge` and `Summarizer` over a pool: each request has one answer, of its kind."""
 
-    def __init__(self, calls: _Calls, local: ports.Extractor | ports.Judge | ports.Summarizer) -> None:
+    def __init__(self, calls: Calls, local: ports.Extractor | ports.Judge | ports.Summarizer) -> None:
         self.extract = self.judge = self.write = calls.ask
         self.identity = local.identity  # and keys cost no call
         self.key: Any = getattr(local, "key", None)
@@ -116,7 +120,7 @@ class PooledReader:
 class PooledEmbedder:
     """`ports.Embedder` over a pool; `ports.SparseEmbedder` where the local one is."""
 
-    def __init__(self, calls: _Calls, local: Embedder) -> None:
+    def __init__(self, calls: Calls, local: Embedder) -> None:
         self._calls, self.identity, self.dimensions = calls, local.identity, local.dimensions
         if isinstance(local, SparseEmbedder):
             self.embed_both = self._both
@@ -137,7 +141,7 @@ class PooledEmbedder:
 class PooledReranker:
     """`ports.Reranker` over a pool."""
 
-    def __init__(self, calls: _Calls, local: Reranker) -> None:
+    def __init__(self, calls: Calls, local: Reranker) -> None:
         self._calls, self.identity = calls, local.identity
 
     async def score(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:

@@ -185,10 +185,6 @@ class Pool:
             if not m.further or m.in_flight or not m.missing
         ]
 
-    def up(self) -> int:
-        """Return how many share the work: the least, and further ones that answer; no quarantined one."""
-        return sum(not m.fault_at and not (m.further and m.missing) for m in self._members)
-
     async def close(self) -> None:
         """End all calls; their callers are cancelled."""
         self._closed = True

@@ -26,8 +26,10 @@ from kgray.ports.ingest import Totals
 from kgray.records import Episode
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, control, reached
-from kgray.runtime.pooled import Chunker, PooledEmbedder, PooledReader
+from kgray.runtime.pooled import Calls, Chunker, PooledEmbedder, PooledReader
 from kgray.runtime.pools import Pool, pool_of, portable
+from kgray.runtime.registry import RENEW_S, SeatHolder
+from kgray.runtime.seats import CountedCalls
 from kgray.runtime.spec import POOLS, DeploymentSpec
 from kgray.runtime.writer import RemoteWriter
 
@@ -62,7 +64,10 @@ class Sequencer:
         self._writer = RemoteWriter(find, shard, deadline_s=deadline_s, patience_s=self._patience_s)
         self._parts: Parts | None = None  # built by the service, so that a failure can be retried
         self._pools: list[Pool] = []
-        self._engines: set[Pool] = set()  # those whose workers have an engine each
+        self._seats: SeatHolder | None = None  # of the engines, where workers have one each
+        if spec.seats:
+            share = max(1, spec.seats // self._profile.sequencer.shards)
+            self._seats = SeatHolder(self._named, self._name, self._me, share)
         self._runner: Runner | None = None
         self._totals = Totals()  # of all runs of this process
         self._steps: deque[tuple[str, int, str]] = deque(maxlen=_STEPS)
@@ -90,12 +95,14 @@ class Sequencer:
 
     async def _serve(self) -> None:
         lag = partial(telemetry.measure, "kgray_loop_lag_seconds")
-        measuring = asyncio.gather(self._measure(), tell_lag(lag))
+        measuring = asyncio.gather(self._measure(), self._lease(), tell_lag(lag))
         try:
             while not self._stopping:
                 await self._serve_once()
         finally:
             measuring.cancel()
+            if self._seats is not None:
+                self._seats.end()
             for pool in self._pools:
                 await pool.close()
             if self._state != "replaced":
@@ -111,7 +118,8 @@ class Sequencer:
                     return
                 self._runner = Runner(replace(self._parts, writer=self._writer))
                 self._runner.totals = self._totals
-                self._widen(self._runner)
+                if self._seats is not None:
+                    self._runner.widen(self._seats.width)
             self._state = "serving"
             await self._runner.serve(shard=self._shard, stop=lambda: self._stopping, on_step=self._step)
         except StaleWriter:
@@ -143,16 +151,17 @@ class Sequencer:
         pools = {kind: pool_of(self._spec, kind) for kind in kinds}
         self._pools, models = [*pools.values()], pools["models"]
         judging, embedder = pools.get("judges", models), local.embedder
-        if settings.model.backend == "vllm":
-            self._engines = {models, judging}
         if "embedder" in pools:
             embedder = PooledEmbedder(chunked(pools["embedder"], size=requests), embedder)
-        reading = chunked(models, size=settings.runtime.chunk_episodes or CHUNK)
+        reading: Calls = chunked(models, size=settings.runtime.chunk_episodes or CHUNK)
+        asking: Calls = chunked(judging, size=requests)
+        if (held := self._seats) is not None:
+            reading, asking = CountedCalls(reading, held.lanes), CountedCalls(asking, held.lanes)
         return replace(
             local,
             watch=_log_stage,
             extractor=PooledReader(reading, local.extractor),
-            judge=PooledReader(chunked(judging, size=requests), local.judge),
+            judge=PooledReader(asking, local.judge),
             embedder=embedder,
         )
 
@@ -210,14 +219,17 @@ class Sequencer:
                 telemetry.export(self._totals, self._exported)
             if self._runner is not None:
                 self._held_bytes = self._runner.committer.size()
-                self._widen(self._runner)
             # To count a long log takes long: it is counted less often.
             await asyncio.sleep(max(_MEASURE_S, 20 * (time.monotonic() - began)))
 
-    def _widen(self, runner: Runner) -> None:
-        """Have as many calls in flight as the engines that are there take; a server has its own number."""
-        if self._engines:
-            runner.widen(sum(pool.up() for pool in self._engines) * self._profile.engine.max_num_seqs)
+    async def _lease(self) -> None:
+        """Have as many calls in flight as seats of engines are leased; a server has its own number."""
+        while self._seats is not None:
+            width = await self._seats.renew(self._lag)
+            telemetry.measure("kgray_seats", width, shard=self._shard)
+            if self._runner is not None:
+                self._runner.widen(width)
+            await asyncio.sleep(RENEW_S)
 
     def _in_flight(self) -> int:
         runner = self._runner  # read once: the service may give it up meanwhile

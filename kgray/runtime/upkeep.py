@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _FULL = 0.9  # of what the workers take: chunks do not divide it evenly
-_LOOKS = 2  # in a row at which all are full, before more are started
+_LOOKS = 2  # in a row: at which all are full, before more are started; at which one gave no answer
 _LONGEST_PAUSE_S = 300.0  # between two starts of a worker that fails each time
 _ENDED = "its process ended while it loaded its model"
 Rows = Mapping[str, Mapping[str, Any]]  # stats of workers by name; without "pid" where one does not answer
@@ -19,6 +19,8 @@ class _Start:
     """The latest starts of one worker."""
 
     pid: int = 0  # the process that was seen last
+    is_up: bool = False  # with its model
+    missed: int = 0  # looks in a row that it did not answer
     loads: bool = False  # it was asked to load its model, and has not been up since
     has_fault: bool = False  # it has said what is wrong, and is counted
     failures: int = 0  # in a row
@@ -45,15 +47,20 @@ class Starts:
         self._starts = {name: self._starts.get(name, _Start()) for name in rows}
         load, again = list[str](), list[str]()
         for name, start in self._starts.items():
-            if (pid := rows[name].get("pid")) is None:
-                continue  # it has no node, or Ray starts its process
+            if (
+                pid := rows[name].get("pid")
+            ) is None:  # it has no node, or Ray starts its process, or it is slow
+                start.missed += 1
+                start.is_up &= start.missed < _LOOKS
+                continue
+            start.missed, start.is_up = 0, rows[name]["loaded"]
             fault = rows[name].get("fault")
             if start.pid != pid:
                 if start.loads and not start.has_fault:
                     self._failed(start, _ENDED, now)
                 start.pid, start.loads, start.has_fault = pid, False, False
-            if rows[name]["loaded"]:
-                self._starts[name] = _Start(pid)
+            if start.is_up:
+                self._starts[name] = _Start(pid, is_up=True)
             elif fault is not None and not start.has_fault:
                 start.has_fault = True
                 self._failed(start, str(fault), now)
@@ -63,6 +70,10 @@ class Starts:
                 start.loads = True
                 (load if fault is None else again).append(name)
         return load, again
+
+    def up(self) -> list[str]:
+        """Return the names of the workers that have their models; one look without an answer is forgiven."""
+        return [name for name, start in self._starts.items() if start.is_up]
 
     def quarantined(self) -> dict[str, str]:
         """Return why the last start failed, by name, of each worker that has failed and is not up."""

@@ -310,6 +310,7 @@ METRICS = {
     "ray_kgray_model_tokens_total": {"kind"},
     "ray_kgray_quarantined": {"worker"},
     "ray_kgray_rows_written_total": {"kind"},
+    "ray_kgray_seats": {"shard"},
     "ray_kgray_stage_busy_seconds_total": {"stage"},
     "ray_kgray_stage_seconds": {"stage"},
     "ray_kgray_stalls_total": set(),
@@ -332,6 +333,7 @@ NUMBERS = (
     ("ray_kgray_quarantined", {"worker": "models-9"}, 1.0),
     ("ray_kgray_community_texts_total", {"how": "kept"}, 3.0),
     ("ray_kgray_log_lag", {"shard": "9"}, 3.0),
+    ("ray_kgray_seats", {"shard": "9"}, 5.0),
     ("ray_kgray_in_flight", {"shard": "9"}, 4.0),
 )
 
@@ -358,6 +360,7 @@ def traced(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             telemetry.measure("kgray_quarantined", 1, worker="models-9")
             telemetry.measure("kgray_log_lag", 3, shard=9)
             telemetry.measure("kgray_in_flight", 4, shard=9)
+            telemetry.measure("kgray_seats", 5, shard=9)
             found.extend(row for row in samples() if row not in found)
             return all(row in found for row in NUMBERS)  # names alone may be of other tests' processes
 

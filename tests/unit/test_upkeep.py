@@ -24,7 +24,11 @@ def test_a_worker_that_was_started_again_loads_its_model_once() -> None:
     assert starts.looked({"a": row(1), "b": {"state": "unreachable"}}, 0.0) == (["a"], [])
     assert starts.looked({"a": row(1, "loading"), "b": row(2)}, 1.0) == (["b"], [])
     assert starts.looked({"a": row(1, "loaded"), "b": {}}, 2.0) == ([], [])
-    assert starts.looked({"a": row(9), "b": {}}, 3.0) == (["a"], []), "its process died at work: no pause"
+    assert starts.looked({"a": {}, "b": row(2, "loaded")}, 3.0) == ([], [])
+    assert starts.up() == ["a", "b"], "one is slow to answer"
+    assert starts.looked({"a": {}, "b": row(2, "loaded")}, 4.0) == ([], [])
+    assert starts.up() == ["b"]
+    assert starts.looked({"a": row(9), "b": {}}, 5.0) == (["a"], []), "its process died at work: no pause"
     assert starts.quarantined() == {}
 
 
