@@ -103,9 +103,8 @@ class Keeper:
             why = self.quarantined.get(name)
             telemetry.measure("kgray_quarantined", float(why is not None), worker=name)
             if why != before.get(name):
-                telemetry.LOGGER.warning(
-                    "%s is quarantined: %s", name, why
-                ) if why else telemetry.LOGGER.info("%s works again", name)
+                change = "works again" if why is None else f"is quarantined: {why}"
+                telemetry.LOGGER.warning("%s %s", name, change)
         for kind, size in self._sizes.items():
             self._size(kind, size, {name: row for name, row in rows.items() if kind_of(name) == kind})
 

@@ -14,7 +14,7 @@ from ray.exceptions import RayError
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, reached
 from kgray.runtime.pools import Lost, within
-from kgray.runtime.seats import Lanes, Request, Seats
+from kgray.runtime.seats import Lanes, Renewal, Seats
 from kgray.runtime.spec import DeploymentSpec
 
 REGISTRY = "seats-0"  # its name
@@ -24,58 +24,58 @@ _DEADLINE_S = 2.0  # for an answer
 
 
 class SeatRegistry:
-    """Leases seats; it holds nothing durable. Its calls take microseconds, so all are of one thread."""
+    """The actor over `Seats`. Nothing in it is durable. Calls take microseconds, so one thread is enough."""
 
     def __init__(self, spec: DeploymentSpec, name: str) -> None:
-        """Begin with the seats of the engines that there are at least."""
+        """Begin with the seats of the engines that the profile has at least."""
         telemetry.start(name)
         self._spec = spec
         self._seats = Seats(spec.seats, _LEASE_S, time.monotonic() + 4 * RENEW_S)
 
-    def lease(self, told: Request) -> int:
-        """Return how many calls the holder may have in flight."""
-        return self._seats.lease(told, time.monotonic())
+    def renew(self, report: Renewal) -> int:
+        """Return how many calls the decider may have in flight."""
+        return self._seats.renew(report, time.monotonic())
 
     def end(self, holder: str, process: str) -> None:
-        """Take a lease back."""
+        """End a lease."""
         self._seats.end(holder, process)
 
     def resize(self, seats: int) -> None:
-        """Note how many seats the engines that are up have."""
+        """Set the number of seats: those of the engines that are up."""
         self._seats.seats = seats
 
     def stats(self) -> dict[str, Any]:
-        """Return how many seats there are, and who has leased how many."""
+        """Return the number of seats, and the leased seats by holder."""
         return {"pid": os.getpid(), "seats": self._seats.seats, "leased": self._seats.leased()}
 
     def describe(self) -> dict[str, Any]:
-        """Return what the actor was built from."""
+        """Return the spec that the actor was built from."""
         return {"pid": os.getpid(), "spec": self._spec, "fault": None}
 
 
 @dataclass(eq=False)
 class SeatHolder:
-    """A decider's lease. Where the registry is out of reach for long, it has an even share."""
+    """A decider's lease. If the registry does not answer for long, the decider takes an even share."""
 
-    find: Callable[[str], Handle]  # an actor by its name
+    find: Callable[[str], Handle]  # returns an actor by its name
     holder: str
     process: str
-    share: int
+    share: int  # seats
     lanes: Lanes = field(default_factory=Lanes)
-    width: int = 1  # calls that it may have in flight
-    _registry: Any = None  # its handle, once it was looked up
+    width: int = 1  # seats
+    _registry: Any = None  # the actor's handle, after the first look-up
     _renewed_at: float = field(default_factory=time.monotonic)
 
     async def renew(self, pending: int) -> int:
-        """Renew the lease; return its width. pending: entries that wait in the decider's log."""
+        """Renew the lease; return the number of seats. pending: entries that wait in the decider's log."""
         wants, used = self.lanes.wants(self.width, pending), sum(self.lanes.in_flight)
-        told = Request(holder=self.holder, process=self.process, wants=wants, width=self.width, used=used)
+        report = Renewal(holder=self.holder, process=self.process, wants=wants, width=self.width, used=used)
         try:
             if self._registry is None:
                 self._registry = await asyncio.to_thread(self.find, REGISTRY)
-            self.width = await within(reached(self._registry.lease, told), _DEADLINE_S)
+            self.width = await within(reached(self._registry.renew, report), _DEADLINE_S)
             self._renewed_at = time.monotonic()
-        except (Lost, TimeoutError, RayError, ValueError) as error:  # ValueError: there is none now
+        except (Lost, TimeoutError, RayError, ValueError) as error:  # ValueError: no such actor
             self._registry = None
             if time.monotonic() - self._renewed_at > _LEASE_S and self.width != self.share:
                 telemetry.LOGGER.warning("no seats are leased (%s): an even share", type(error).__name__)

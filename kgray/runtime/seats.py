@@ -1,7 +1,7 @@
-"""How the seats of engines are divided among deciders: who wants how many, and who gets them. Without Ray.
+"""Divide the seats of engines among deciders. This module does not use Ray.
 
-A seat is one call that an engine works on. Each decider tells how many calls it has in flight and how many
-more it could make, by lane; it makes no more calls at a time than it has leased seats.
+A seat is one call that an engine works on. A decider reports how many calls it has in flight, and how many
+calls it could make, by lane. It keeps no more calls in flight than it has leased seats.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from typing import Any
 
 from kgray.runtime.pooled import Calls
 
-_FULL = 0.9  # of its seats in use: a decider could use more
-_FLOOR = 8  # seats that a decider without work keeps, so that it need not wait for its first
+# A decider that uses this share of its seats could use more of them.
+_BUSY_SHARE = 0.9
+# Seats that an idle decider keeps, so that its first calls need not wait for a renewal.
+_IDLE_SEATS = 8
 
 
 class Lanes:
-    """Counts a decider's calls in flight by lane: live, then backfill."""
+    """Counts the calls of a decider that are in flight, by lane: live, then backfill."""
 
     def __init__(self) -> None:
         self.in_flight = [0, 0]
@@ -25,28 +27,29 @@ class Lanes:
     def wants(self, width: int, pending: int) -> tuple[int, int]:
         """Return how many seats the decider could use, by lane.
 
-        width: those that it has; pending: entries that wait in its log, each of which needs a call or more
+        width       seats that the decider has
+        pending     entries that wait in its log; each entry needs at least one call
 
-        Who uses nearly all could use as many as there are entries; who uses less than half, twice what it
-        uses. The calls of the live lane are made first, so what is in flight says whether any of them wait.
+        A busy decider could use a seat for each entry. A decider that uses less than half of its seats gives
+        the rest back. Live calls are made first, so the calls in flight show whether live calls wait.
         """
         live, bulk = self.in_flight
         used = live + bulk
-        most = max(2 * width, pending) if used >= _FULL * width else min(width, 2 * used)
-        if bulk == 0 < live:
-            return most, 0
-        first = min(most, 2 * live + _FLOOR) if live else 0
-        return first, most - first
+        total = max(2 * width, pending) if used >= _BUSY_SHARE * width else min(width, 2 * used)
+        if live and not bulk:
+            return total, 0
+        live_total = min(total, 2 * live + _IDLE_SEATS) if live else 0
+        return live_total, total - live_total
 
 
 @dataclass(slots=True, eq=False)
 class CountedCalls(Calls):
-    """Calls on their way to a pool, counted by the lane of their episodes."""
+    """Sends requests on to a pool, and counts the calls in flight by the lane of their episodes."""
 
     calls: Calls
     lanes: Lanes
 
-    async def ask(self, request: Any) -> Any:  # noqa: ANN401 - as the port has them
+    async def ask(self, request: Any) -> Any:  # noqa: ANN401 - a request of either kind
         """Return what a worker makes of a request, or raise the error it answers with."""
         lane = int(request.episode.bulk)
         self.lanes.in_flight[lane] += 1
@@ -56,82 +59,82 @@ class CountedCalls(Calls):
             self.lanes.in_flight[lane] -= 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """A decider's report, with which it renews its lease."""
+
+    holder: str  # the decider's name
+    process: str  # the decider's process: a process that takes the name later has another lease
+    wants: tuple[int, int]  # seats by lane, live first
+    width: int  # seats that the decider has
+    used: int  # calls that the decider has in flight
+
+
 @dataclass(slots=True)
 class _Lease:
-    """What one decider has."""
+    """The seats of one decider."""
 
-    process: str
-    width: int  # calls that it may have in flight
-    used: int  # that it had, when it told last
-    wants: tuple[int, int]  # by lane
+    report: Renewal
+    width: int
     until: float
 
     @property
     def taken(self) -> int:
-        """Seats that nobody else may have: calls beyond a width that has shrunk go on to their end."""
-        return max(self.width, self.used)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What a decider tells when it renews its lease."""
-
-    holder: str
-    process: str  # of the holder: another one of that name has another
-    wants: tuple[int, int]  # seats by lane, live first
-    width: int  # calls that it may have in flight
-    used: int  # that it has
+        """Seats that no other decider may have: calls beyond a width that has shrunk run to their end."""
+        return max(self.width, self.report.used)
 
 
 class Seats:
-    """Leases seats. What is taken is never more than there is, but for one seat that each decider has.
+    """Leases seats to deciders. The leases never exceed the seats, except that each decider has one seat.
 
-    The live lane of all deciders goes before the backfill lane of any. Within a lane nobody gets more than
-    another one that wants more. A lease ends when its holder returns it, when another process has the
-    holder's name, or where it is not renewed within `lease_s`.
+    Live calls of all deciders go before the backfill calls of any. In one lane, no decider gets more seats
+    than another decider that wants more. A lease ends when its holder returns it, when a new process takes
+    the holder's name, or when it was not renewed for `lease_s` seconds.
     """
 
     def __init__(self, seats: int, lease_s: float, opens_at: float = 0.0) -> None:
-        """opens_at: before, each holder keeps what it has: they may have leased from a registry that died."""
+        """Create a registry without leases.
+
+        opens_at    until then each decider keeps the seats it reports: a former registry may have leased them
+        """
         self.seats, self._lease_s, self._opens_at = seats, lease_s, opens_at
         self._leases: dict[str, _Lease] = {}
 
-    def lease(self, told: Request, now: float) -> int:
-        """Return how many calls the holder may have in flight from now on, at least one."""
-        self._leases = {name: one for name, one in self._leases.items() if one.until > now}
-        lease = _Lease(told.process, told.width, told.used, told.wants, now + self._lease_s)
-        self._leases[told.holder] = lease
+    def renew(self, report: Renewal, now: float) -> int:
+        """Return how many calls the decider may have in flight from now on, at least one."""
+        self._leases = {name: lease for name, lease in self._leases.items() if lease.until > now}
+        renewed = self._leases[report.holder] = _Lease(report, report.width, now + self._lease_s)
         if now >= self._opens_at:
-            others = self.taken() - lease.taken
-            lease.width = max(1, min(self._target(told.holder), self.seats - others))
-        return lease.width
+            free = self.seats - self.taken() + renewed.taken
+            renewed.width = max(1, min(self._share(report.holder), free))
+        return renewed.width
 
     def end(self, holder: str, process: str) -> None:
-        """Take a lease back, unless another process of that name has it."""
-        if (one := self._leases.get(holder)) is not None and one.process == process:
+        """End a lease, unless a new process has taken the holder's name."""
+        lease = self._leases.get(holder)
+        if lease is not None and lease.report.process == process:
             del self._leases[holder]
 
     def leased(self) -> dict[str, int]:
-        """Return the seats that each holder has."""
-        return {name: one.width for name, one in self._leases.items()}
+        """Return the number of seats by holder."""
+        return {name: lease.width for name, lease in self._leases.items()}
 
     def taken(self) -> int:
-        """Return the seats that are leased, or still in use."""
-        return sum(one.taken for one in self._leases.values())
+        """Return how many seats are leased or still in use."""
+        return sum(lease.taken for lease in self._leases.values())
 
-    def _target(self, holder: str) -> int:
-        """Return the holder's share of all seats, as if nobody had any."""
-        few = min(_FLOOR, self.seats // (4 * len(self._leases)))
-        live = shares({name: max(few, one.wants[0]) for name, one in self._leases.items()}, self.seats)
-        bulk = {
-            name: max(0, sum(one.wants) - live[name]) for name, one in self._leases.items() if one.wants[1]
-        }
+    def _share(self, holder: str) -> int:
+        """Return the seats of a holder if all seats were divided now."""
+        wants = {name: lease.report.wants for name, lease in self._leases.items()}
+        idle = min(_IDLE_SEATS, self.seats // (4 * len(wants)))
+        live = shares({name: max(idle, by_lane[0]) for name, by_lane in wants.items()}, self.seats)
+        bulk = {name: max(0, sum(by_lane) - live[name]) for name, by_lane in wants.items() if by_lane[1]}
         return live[holder] + shares(bulk, self.seats - sum(live.values())).get(holder, 0)
 
 
 def shares(wants: Mapping[str, int], seats: int) -> dict[str, int]:
-    """Divide seats: nobody gets more than it wants, or more than another one that wants more."""
-    found: dict[str, int] = {}
-    for done, name in enumerate(sorted(wants, key=lambda name: (wants[name], name))):
-        found[name] = min(wants[name], (seats - sum(found.values())) // (len(wants) - done))
-    return found
+    """Divide seats so that no holder gets more than it wants, or more than a holder that wants more."""
+    divided: dict[str, int] = {}
+    for place, name in enumerate(sorted(wants, key=lambda name: (wants[name], name))):
+        divided[name] = min(wants[name], (seats - sum(divided.values())) // (len(wants) - place))
+    return divided

@@ -1,4 +1,4 @@
-"""How many workers there are to be, when each loads its model, and which are quarantined. Without Ray."""
+"""Decide when workers load their models, which are quarantined, and how large pools are. Without Ray."""
 
 from __future__ import annotations
 
@@ -7,32 +7,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-_FULL = 0.9  # of what the workers take: chunks do not divide it evenly
-_LOOKS = 2  # in a row: at which all are full, before more are started; at which one gave no answer
-_LONGEST_PAUSE_S = 300.0  # between two starts of a worker that fails each time
-_ENDED = "its process ended while it loaded its model"
-Rows = Mapping[str, Mapping[str, Any]]  # stats of workers by name; without "pid" where one does not answer
+# A pool is full from this share of its capacity on: chunks do not divide the capacity evenly.
+_FULL_SHARE = 0.9
+# Consecutive looks at a full pool before it grows; looks without an answer before a worker is lost.
+_LOOKS = 2
+# The longest pause between two starts of a worker whose starts fail.
+_LONGEST_PAUSE_S = 300.0
+_PROCESS_ENDED = "its process ended while it loaded its model"
+Rows = Mapping[str, Mapping[str, Any]]  # stats of workers by name; a row without "pid": the worker is silent
 
 
 @dataclass(slots=True)
 class _Start:
-    """The latest starts of one worker."""
+    """The latest starts of a worker."""
 
-    pid: int = 0  # the process that was seen last
-    is_up: bool = False  # with its model
-    missed: int = 0  # looks in a row that it did not answer
-    loads: bool = False  # it was asked to load its model, and has not been up since
-    has_fault: bool = False  # it has said what is wrong, and is counted
-    failures: int = 0  # in a row
-    reason: str = ""  # of the last one
-    again_at: float = 0.0
+    pid: int = 0  # the worker's process at the last look
+    is_up: bool = False  # the process has loaded its model
+    silent: int = 0  # consecutive looks without an answer
+    loads: bool = False  # the process was asked to load its model, and has not finished
+    has_fault: bool = False  # the process has reported a fault, which is counted in `failures`
+    failures: int = 0  # consecutive failed starts
+    reason: str = ""  # of the last failure
+    again_at: float = 0.0  # no start before this moment
 
 
 class Starts:
-    """Decides when workers load their models. One whose start fails is quarantined, until a start succeeds.
+    """Decides when workers load their models, and quarantines a worker until one of its starts succeeds.
 
-    A start fails with a fault of the model or its settings, or by the end of the process that loads. The
-    pause before the next start begins with `pause_s`, and doubles with each failure, up to 300 s.
+    A start fails with a fault of the model or the settings, or when the process ends while it loads. The
+    first pause after a failure is `pause_s`; each further failure doubles it, up to 300 s.
     """
 
     def __init__(self, pause_s: float) -> None:
@@ -40,24 +43,22 @@ class Starts:
         self._starts: dict[str, _Start] = {}
 
     def looked(self, rows: Rows, now: float) -> tuple[list[str], list[str]]:
-        """Return the names of the workers that are to load their models, and of those to end and start again.
+        """Return the names of the workers to load, and of the workers to end and start again.
 
-        rows: of all workers that exist: pid; loaded and loading, two flags; fault, None or an error
+        rows    every existing worker: pid; the flags loaded and loading; fault, None or an error
         """
         self._starts = {name: self._starts.get(name, _Start()) for name in rows}
-        load, again = list[str](), list[str]()
+        load, restart = list[str](), list[str]()
         for name, start in self._starts.items():
-            if (
-                pid := rows[name].get("pid")
-            ) is None:  # it has no node, or Ray starts its process, or it is slow
-                start.missed += 1
-                start.is_up &= start.missed < _LOOKS
+            pid, fault = rows[name].get("pid"), rows[name].get("fault")
+            if pid is None:  # no node has room for the worker, or Ray starts its process
+                start.silent += 1
+                start.is_up &= start.silent < _LOOKS
                 continue
-            start.missed, start.is_up = 0, rows[name]["loaded"]
-            fault = rows[name].get("fault")
+            start.silent, start.is_up = 0, rows[name]["loaded"]
             if start.pid != pid:
                 if start.loads and not start.has_fault:
-                    self._failed(start, _ENDED, now)
+                    self._failed(start, _PROCESS_ENDED, now)
                 start.pid, start.loads, start.has_fault = pid, False, False
             if start.is_up:
                 self._starts[name] = _Start(pid, is_up=True)
@@ -68,19 +69,19 @@ class Starts:
                 start.loads = True
             elif now >= start.again_at:
                 start.loads = True
-                (load if fault is None else again).append(name)
-        return load, again
+                (load if fault is None else restart).append(name)
+        return load, restart
 
     def up(self) -> list[str]:
-        """Return the names of the workers that have their models; one look without an answer is forgiven."""
+        """Return the names of the workers that have loaded their models."""
         return [name for name, start in self._starts.items() if start.is_up]
 
     def quarantined(self) -> dict[str, str]:
-        """Return why the last start failed, by name, of each worker that has failed and is not up."""
-        found = {name: start for name, start in self._starts.items() if start.failures}
+        """Return the quarantined workers by name, each with the reason of its last failure."""
+        failed = {name: start for name, start in self._starts.items() if start.failures}
         return {
             name: start.reason if start.failures == 1 else f"{start.reason} ({start.failures} starts failed)"
-            for name, start in found.items()
+            for name, start in failed.items()
         }
 
     def _failed(self, start: _Start, reason: str, now: float) -> None:
@@ -105,7 +106,7 @@ class PoolSize:
         rows: the stats of each worker that exists, by number; of one that loads, or has no node, not "loaded"
         """
         up = [row for row in rows.values() if row.get("loaded")]
-        full = bool(up) and sum(row["running"] for row in up) >= _FULL * self.takes * len(up)
+        full = bool(up) and sum(row["running"] for row in up) >= _FULL_SHARE * self.takes * len(up)
         self.full_at = now if full else self.full_at
         coming = any(not row.get("loaded") and row.get("fault") is None for row in rows.values())
         self._full = self._full + 1 if full and not coming else 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kgray.runtime.seats import Lanes, Request, Seats, shares
+from kgray.runtime.seats import Lanes, Renewal, Seats, shares
 
 TICK_S = 0.25  # between two renewals of a lease
 LIVE, BULK = 0, 1
@@ -40,7 +40,7 @@ def lease(
     now: float,
     process: str = "1",
 ) -> int:
-    return seats.lease(Request(holder=holder, process=process, wants=wants, width=width, used=used), now)
+    return seats.renew(Renewal(holder=holder, process=process, wants=wants, width=width, used=used), now)
 
 
 @dataclass
