@@ -286,6 +286,24 @@ def test_actors_that_several_threads_ask_for_are_started_once(tmp_path: Path, mo
     assert found == started * 4
 
 
+@pytest.mark.parametrize("ours", [True, False])
+def test_actors_that_are_looked_up_again_stay_those_of_who_started_them(
+    ours: bool, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """A sequencer was away for long; the process that started the actors ends them all the same."""
+    from kgray.runtime import deploy
+    from kgray.runtime.ingest import RayIngest
+    from kgray.runtime.spec import Profile
+
+    monkeypatch.setattr(deploy, "ensure", lambda *_, **__: SimpleNamespace(ours=False))
+    monkeypatch.setattr(RayIngest, "_join", lambda *_, **__: Profile())
+    with kgray.open(tmp_path) as memory:
+        ingest = RayIngest(Settings(), tmp_path, memory.store)
+        ingest._deployment = SimpleNamespace(ours=ours)  # type: ignore[assignment]
+        assert ingest._looked_up_again(print).ours is ours
+        assert ingest._deployment.ours is ours
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "http://127.0.0.1:9"])
 def test_a_search_needs_no_ray(tmp_path: Path, address: str) -> None:
     """Where none answers, or only a job server is known, this process has its own models."""
