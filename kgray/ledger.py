@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any, Literal, TypeAlias
 
 from kgray import kinds, reads, rows, times
-from kgray.errors import Damaged, Garbled, InputError, KgrayError, Unwritable
+from kgray.errors import InputError, KgrayError
 from kgray.kinds import EPISODES, HOLDS, OPERATIONS, EpisodeRow, HoldRow, Kind, R, Read
 from kgray.ports import Appending, GroupCounts, Patch, Store
 from kgray.reads import EPISODES_IN_STATE, OPERATIONS_IN_STATE, EpisodeHeadRow, TakenRow
@@ -338,19 +338,25 @@ def result(store: Store, group: str, sequence: int) -> Mapping[str, Any] | None:
     return None
 
 
-def previous(store: Store, episode: Episode, limit: int) -> list[Episode]:
-    """Return the previous context (R22), oldest first; without what requests take away (R27)."""
-    if limit <= 0:
-        return []
+def previous(store: Store, episodes: Sequence[Episode], limit: int) -> dict[int, list[Episode]]:
+    """Return the previous context (R22), oldest first, of each of these episodes of a group, by sequence."""
+    contexts: dict[int, list[Episode]] = {episode.sequence: [] for episode in episodes}
+    if limit <= 0 or not episodes:
+        return contexts
+    group, left, most = episodes[0].group, list(episodes), limit
     with store.reading():
-        waiting = removals(store, episode.group)
-        asked = limit
-        while True:
-            found = store.said_before(episode, asked)
-            kept = [episode for episode in found if not _covering(waiting, episode)]
-            if len(kept) >= limit or len(found) < asked:
-                return kept[:limit][::-1]
-            asked *= 4
+        waiting = removals(store, group)  # what they take away is no context (R27)
+        known = {episode.sequence: episode for episode in episodes}
+        while left:
+            before = store.said_before(left, most)
+            unknown = {n for sequences in before.values() for n in sequences} - known.keys()
+            known |= {episode.sequence: episode for episode in episodes_at(store, group, sorted(unknown))}
+            for sequence, sequences in before.items():
+                context = [known[n] for n in sequences if n in known and not _covering(waiting, known[n])]
+                contexts[sequence] = context[:limit][::-1]
+            left = [e for e in left if len(contexts[e.sequence]) < limit and len(before[e.sequence]) == most]
+            most *= 4
+    return contexts
 
 
 def pending_groups(store: Store) -> dict[str, bool]:
@@ -450,13 +456,6 @@ class Hold:
     again_at: Instant
     tries: int
     reason: str
-
-
-def is_groups_own(error: BaseException | None) -> bool:
-    """Whether an error concerns the group alone whose work met it, and not its content: it is held then."""
-    return isinstance(error, Damaged | Garbled | Unwritable) or (
-        isinstance(error, Exception) and not isinstance(error, KgrayError)
-    )
 
 
 def held(store: Store) -> dict[str, Hold]:

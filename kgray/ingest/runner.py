@@ -18,12 +18,12 @@ from functools import partial
 from typing import Any
 
 from kgray import ledger, spans, times
-from kgray.errors import Outrun, Unavailable
+from kgray.errors import Outrun, Unavailable, is_groups_own
 from kgray.garbage import garbage_collected_rarely
 from kgray.ingest.calls import Gate
 from kgray.ingest.committer import Committer, Parts, off_the_loop
 from kgray.ingest.window import GroupWindow
-from kgray.ledger import Hold, is_groups_own, pending
+from kgray.ledger import Hold, pending, previous
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
 from kgray.records import Episode, Operation
 
@@ -52,8 +52,10 @@ class Runner:
         self._parts = parts
         self.totals = Totals()  # of the current run, or of the last one; of a service, from its start
         self.holds: dict[str, Hold] = {}  # groups that are held, as of the last look
-        self.committer = Committer(parts, self.watch)
         self._run: WindowedRun | None = None
+        self.committer = Committer(
+            parts, self.watch, expects=lambda: self._run is not None and self._run.is_deciding
+        )
 
     async def run(
         self,
@@ -255,6 +257,11 @@ class WindowedRun:
         return bool(refused)
 
     @property
+    def is_deciding(self) -> bool:
+        """Whether any entry is in a window: its commit is still to come."""
+        return any(window.items for window in self._windows.values())
+
+    @property
     def in_flight(self) -> int:
         """How many entries are in the windows."""
         return sum(len(window.items) for window in list(self._windows.values()))
@@ -349,11 +356,11 @@ class WindowedRun:
     async def _fill(self) -> int:
         """Take entries into the window until it is full or nothing more is known of; return how many.
 
-        Groups with live entries go first, then by turn. It waits until an eighth of the window is free, or
+        Groups with live entries go first, then by turn. It waits until a quarter of the window is free, or
         _LOOK_S seconds: once per commit would ask the store too often.
         """
         room, width, now = self._room_left(), self._width(), time.monotonic()
-        if room <= 0 or (room < max(1, width // 8) and now - self._filled_at < _LOOK_S):
+        if room <= 0 or (room < max(1, width // 4) and now - self._filled_at < _LOOK_S):
             return 0
         self._filled_at = now
         if self._lanes[False]:
@@ -391,7 +398,15 @@ class WindowedRun:
         there, store = self._windows.get(group), self.parts.store
         after = 0 if there is None else there.last
         left = min(free[False], share - self._used.get(group, 0))
-        found = await off_the_loop(store, lambda: pending(store, group, left, after=after))
+        most_before = self.parts.pipeline.previous_episodes
+
+        def next_entries() -> tuple[list[Episode | Operation], dict[int, list[Episode]]]:
+            # One read of the contexts of all: read one by one, they took a third of the time on a server.
+            entries = pending(store, group, left, after=after)
+            unread = [e for e in entries if isinstance(e, Episode) and e.state != "extracted"]
+            return entries, previous(store, [e for e in unread if e.kind != "triples"], most_before)
+
+        found, contexts = await off_the_loop(store, next_entries)
         window = self._windows.get(group) or GroupWindow(group, self)
         taken = 0
         for entry in found:
@@ -402,7 +417,7 @@ class WindowedRun:
             if self.totals.first_claim is None:
                 self.totals.first_claim = time.monotonic()
             self._windows[group] = window
-            window.take(entry, self._taken, tail=self._tail)
+            window.take(entry, self._taken, tail=self._tail, context=contexts.get(entry.sequence))
             self._taken += 1
             if isinstance(entry, Episode):
                 self.parts.watch("taken", 0.0, entry)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from kgray.errors import ContentError
+from kgray.errors import ContentError, is_groups_own
 from kgray.ingest.calls import (
     EpisodeReading,
     Urgency,
@@ -39,7 +39,6 @@ from kgray.ingest.state import (
     ReadEpisode,
     ReadKey,
 )
-from kgray.ledger import is_groups_own
 from kgray.ports import Answer, Embedding, Question, QuestionRequest, embedded
 from kgray.records import Episode, Extraction, Operation
 
@@ -70,6 +69,7 @@ class InFlight:
     )
     # When its first call of the extractor began, on the monotonic clock.
     sent: asyncio.Future[float] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    context: Sequence[Episode] | None = None  # the previous episodes; None: not read yet
     reading: EpisodeReading | None = None  # of an episode whose extraction has begun
     preparing: asyncio.Task[None] | None = None  # extracts it and decides it ahead
     tried: bool = False  # decided ahead at least once, or never to be
@@ -107,12 +107,20 @@ class GroupWindow:
         first = next(iter(self.items.values()), None)
         return first.entry.sequence if first is not None and isinstance(first.entry, Episode) else 0
 
-    def take(self, entry: Episode | Operation, number: int, *, tail: int | None) -> None:
+    def take(
+        self,
+        entry: Episode | Operation,
+        number: int,
+        *,
+        tail: int | None,
+        context: Sequence[Episode] | None = None,
+    ) -> None:
         """Take an entry; number: how many were taken before it, over all groups, is the order of the model.
 
         tail: the number at which the end of a backlog began; from there the longest text goes first.
+        context: the previous episodes of an episode that has to be read by a model
         """
-        item = self.items[entry.sequence] = InFlight(entry, number)
+        item = self.items[entry.sequence] = InFlight(entry, number, context=context)
         self.last = entry.sequence
         if isinstance(entry, Episode):
             last = None if tail is None else Urgency(entry.bulk, tail, 1, -len(entry.text))
@@ -281,7 +289,7 @@ class GroupWindow:
 
     async def _extract(self, item: InFlight, episode: Episode, urgency: Urgency) -> None:
         """Set what the episode says, or why nobody can tell; of two calls the first counts."""
-        reading = item.reading = item.reading or EpisodeReading(self._parts, episode)
+        reading = item.reading = item.reading or EpisodeReading(self._parts, episode, item.context)
 
         async def once() -> Extraction:
             sent_at: list[float] = []  # one time for each call of the model

@@ -283,6 +283,7 @@ class Store(Protocol):
     dimensions: int  # numbers a vector
     batch: int  # most changes that a run applies together: appends wait until they are written
     lanes: int  # how many batches, of different groups, it pays to apply side by side
+    gather_s: float  # how long a change waits for others of its run to share a transaction, if more may come
     remote: bool  # calls wait for a server, so a run makes them in another thread
 
     def append(self, groups: Collection[str], work: Callable[[Appending], T]) -> T:
@@ -311,10 +312,11 @@ class Store(Protocol):
     ) -> int:
         """Return how many entries are pending, in one group or in all; more than `most` need not be counted."""
 
-    def said_before(self, episode: Episode, limit: int) -> list[Episode]:
-        """Return the live episodes of its source with the greatest (reference time, sequence), greatest first.
+    def said_before(self, episodes: Sequence[Episode], limit: int) -> dict[int, list[int]]:
+        """Return what the source of each of these episodes of one group said before it, at most `limit` (R22).
 
-        Only those with a smaller sequence than `episode` and no later reference time (R22).
+        By the sequence of the episode: the sequences of the live episodes of its source, smaller than its own
+        and of no later reference time, with the greatest (reference time, sequence), the greatest first.
         """
 
     def writing(

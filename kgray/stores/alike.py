@@ -122,31 +122,35 @@ class Transaction(FoldedBatch, Appending, Generic[_Group]):
         """Delete a group's rows, or begin to: of log kinds those before an entry, of others all (R27)."""
 
     @abstractmethod
-    def write(self, found: FoldedBatch) -> None:
-        """Drop, patch and put rows."""
+    def write(
+        self, batch: FoldedBatch, *, counters: Sequence[_Group] = (), settled: Sequence[str] = ()
+    ) -> None:
+        """Drop, patch and put rows; then write back the counters of these groups.
 
-    @abstractmethod
-    def keep(self, groups: Iterable[_Group]) -> None:
-        """Write back counters."""
+        settled: groups in which something has ended: last, note for each whether nothing waits in it any more
+        """
 
-    @abstractmethod
-    def settle(self, groups: Sequence[str]) -> None:
-        """Note that nothing waits any more in those of these groups of which that is so."""
+    def carry_out(self, changes: Sequence[RowChanges], stored: States | None = None) -> None:
+        """Write what still applies of the changes of `Store.apply`, and the counters of their groups.
 
-    def carry_out(self, changes: Sequence[RowChanges]) -> None:
-        """Write what still applies of the changes of `Store.apply`, and the counters of their groups."""
+        stored: the states of the entries before the changes, where they were read already
+        """
         before = {name: replace(group) for name, group in self.groups.items()}
-        for alone, found in groupby(changes, lambda change: change.erases or change.clear):
-            together = list(found)
+        batch, is_first = FoldedBatch(), True
+        for alone, members in groupby(changes, lambda change: change.erases or change.clear):
+            together = list(members)
             for segment in [[change] for change in together] if alone else [together]:
-                stored = self.states(sorted({(change.group, change.sequence) for change in segment}))
-                batch = FoldedBatch()
+                if not is_first:
+                    self.write(batch)
+                    batch, stored = FoldedBatch(), None
+                is_first = False
+                if stored is None:
+                    stored = self.states(entries_of(segment))
                 for change in segment:
                     self._take(change, batch, stored)
-                self.write(batch)
-        self.keep([group for name, group in self.groups.items() if group != before[name]])
+        advanced = [group for name, group in self.groups.items() if group != before[name]]
         ended = {c.group for c in changes if c.recorded_at is not None or c.ledger is not EPISODES}
-        self.settle(sorted(ended))
+        self.write(batch, counters=advanced, settled=sorted(ended))
 
     def _take(self, change: RowChanges, found: FoldedBatch, stored: States) -> None:
         """Collect a change that still applies; Outrun where its sender takes a lost graph for stored."""
@@ -188,10 +192,14 @@ class Transaction(FoldedBatch, Appending, Generic[_Group]):
 
     def finish(self) -> bool:
         """Write what was appended; return whether anything was."""
-        self.keep(self._taken.values())
-        self.write(self)
+        self.write(self, counters=list(self._taken.values()))
         wrote = (self.drops, self.puts, self.patches)
         return bool(self._taken) or any(rows for by_kind in wrote for rows in by_kind.values())
+
+
+def entries_of(changes: Iterable[RowChanges]) -> list[tuple[str, int]]:
+    """Return the (group, sequence) of the entries of changes, each once, sorted."""
+    return sorted({(change.group, change.sequence) for change in changes})
 
 
 def _outrun(change: RowChanges) -> Outrun:

@@ -9,7 +9,7 @@ changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import starmap
 from typing import Any, NamedTuple
@@ -45,21 +45,24 @@ class SlotRow(NamedTuple):
     token: Any
 
 
-def check(
-    where: object, holds: Sequence[Hold], groups: Iterable[str], lock: Callable[[list[int]], Iterable[Any]],
-    *, epoch: int | None,
-) -> None:  # fmt: skip
-    """Lock the slots of these groups; raise StaleWriter unless holds of this epoch (None: of any) have them.
+def slots_of(groups: Iterable[str]) -> list[int]:
+    """Return the slots of these groups, each once, in the order in which all lock them."""
+    return sorted(set(map(slot_of, groups)))
 
-    lock: locks slots, which it gets in order, and returns the fields of the SlotRow of each.
+
+def check(
+    where: object, holds: Sequence[Hold], groups: Iterable[str], locked: Iterable[Any], *, epoch: int | None
+) -> None:
+    """Raise StaleWriter unless holds of this epoch (None: of any) have the slots of these groups.
+
+    locked: the fields of the SlotRow of each of these slots, which the transaction has locked
 
     A slot that is new to a hold was moved to its shard: the hold takes over the epoch of the row, unless the
     shard was taken since. A slot that left a hold and came back is refused, because the hold may still get a
     write from before the slot left.
     """
-    numbers = sorted(set(map(slot_of, groups)))
-    rows = list(starmap(SlotRow, lock(numbers)))
-    if len(rows) < len(numbers):
+    rows = list(starmap(SlotRow, locked))
+    if len(rows) < len(slots_of(groups)):
         raise stale(where, "no", None)
     for row in rows:
         hold = next((h for h in holds if row.shard in h.shards and epoch in (None, h.epoch)), None)

@@ -260,10 +260,16 @@ def test_previous_context_follows_the_rule(store):
     said = enumerate([(30, "s"), (10, "s"), (20, "other"), (20, "s"), (20, "s"), (40, "s")], 1)
     accept(store, [draft(str(n), reference_time=t, source=s) for n, (t, s) in said], now=1)
     items = {item.sequence: item for item in pending(store, "g", 9)}
-    assert [item.sequence for item in previous(store, items[6], 9)] == [2, 4, 5, 1]
-    assert [item.sequence for item in previous(store, items[6], 2)] == [5, 1]
-    assert [item.sequence for item in previous(store, items[5], 9)] == [2, 4]
-    assert previous(store, items[2], 9) == previous(store, items[6], 0) == []
+    every = list(items.values())
+
+    def before(limit):
+        return {
+            n: [each.sequence for each in context] for n, context in previous(store, every, limit).items()
+        }
+
+    assert before(9) == {1: [], 2: [], 3: [], 4: [2], 5: [2, 4], 6: [2, 4, 5, 1]}
+    assert before(2)[6] == [5, 1]
+    assert not any(before(0).values())
 
 
 def test_previous_context_leaves_out_what_was_withdrawn_before(store):
@@ -272,8 +278,8 @@ def test_previous_context_leaves_out_what_was_withdrawn_before(store):
     request(store, Operation(group="g", kind="retract", episodes=tuple("2345678")))
     accept(store, [draft("last")], now=1)
     items = {item.sequence: item for item in pending(store, "g", 99)}
-    assert [item.sequence for item in previous(store, items[10], 2)] == [1]
-    assert [item.sequence for item in previous(store, items[8], 2)] == [1]
+    contexts = previous(store, [items[8], items[10]], 2)
+    assert {n: [item.sequence for item in context] for n, context in contexts.items()} == {8: [1], 10: [1]}
 
 
 # ----------------------------------------------------------------------------- failures and retry

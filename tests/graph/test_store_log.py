@@ -219,10 +219,11 @@ def test_previous_context_is_what_was_said_last_and_accepted_before(store, group
     items = {item.sequence: item for item in pending(store, group, 9)}
 
     def before(sequence, limit):
-        return [item.sequence for item in store.said_before(items[sequence], limit)]
+        return store.said_before([items[sequence]], limit)[sequence]
 
     assert before(6, 9) == [1, 5, 4, 2]
     assert before(6, 2) == [1, 5]
+    assert store.said_before(list(items.values()), 2) == {n: before(n, 2) for n in items}
     assert before(5, 9) == [4, 2]
     assert (before(2, 9), before(6, 0)) == ([], [])
     gone = Patch(kind=EPISODES, columns=("retired_at",), rows=((1, 50), (4, 50)))

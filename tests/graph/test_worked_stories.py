@@ -229,5 +229,5 @@ def test_z_the_previous_context_of_a_late_message(stores: Stores, late_first: bo
     engine.accept(message("late", 45, "late"))
     late = pending(engine.store, engine.named(), 100)[-1]
     assert late.client_id == "late"  # type: ignore[union-attr]
-    said = previous(engine.store, late, 4)  # type: ignore[arg-type]
+    said = previous(engine.store, [late], 4)[late.sequence]  # type: ignore[arg-type]
     assert [e.client_id for e in said] == ["m1", "m2", "m3", "m4"]

@@ -54,10 +54,8 @@ def check(
     db: Connection, running: Running, hold: Hold | None, groups: Iterable[str], epoch: int | None = None
 ) -> None:
     """Lock the slots of the groups, which must be held. Raises StaleWriter: roll back then."""
-    holds = [] if hold is None else [hold]
-    slots.check(
-        db.where, holds, groups, lambda asked: db.run(running, cypher.LOCK_SLOTS, slots=asked), epoch=epoch
-    )
+    rows = db.run(running, cypher.LOCK_SLOTS, slots=slots.slots_of(groups))
+    slots.check(db.where, [] if hold is None else [hold], groups, rows, epoch=epoch)
 
 
 @contextmanager

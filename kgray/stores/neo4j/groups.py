@@ -9,7 +9,7 @@ ingest finishes the deletion first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -41,12 +41,28 @@ def locked(
     """Lock groups in the order of their ids, the same for all, so that two transactions do not deadlock.
 
     make    create those that never existed, without a name. Else they are left out
-    whole   raise BeingCleared, which `write` waits out; StoreError where one is being copied into
+    whole   `check_whole` first
     """
-    asked = sorted(({**_place(name), "name": name} for name in set(names)), key=lambda row: str(row["id"]))
-    rows = db.run_rows(running, cypher.LOCK_GROUPS if make else cypher.LOCK_GROUPS_THERE, asked)
-    found = {row["asked"]: LockedGroup(**row) for (row,) in rows}
-    for group in found.values() if whole else ():
+    rows = db.run_rows(running, cypher.LOCK_GROUPS if make else cypher.LOCK_GROUPS_THERE, places_of(names))
+    groups = by_name(row for (row,) in rows)
+    if whole:
+        check_whole(db, groups)
+    return groups
+
+
+def places_of(names: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the rows that LOCK_GROUPS and LOCK_GROUPS_THERE take, in the order in which all lock."""
+    return sorted(({**_place(name), "name": name} for name in set(names)), key=lambda row: str(row["id"]))
+
+
+def by_name(rows: Iterable[dict[str, Any]]) -> dict[str, LockedGroup]:
+    """Return locked groups from the maps that a statement returned."""
+    return {row["asked"]: LockedGroup(**row) for row in rows}
+
+
+def check_whole(db: Connection, groups: Mapping[str, LockedGroup]) -> None:
+    """Raise BeingCleared, which `write` waits out; StoreError where a group is being copied into."""
+    for group in groups.values():
         if group.adopting is not None:
             raise StoreError(
                 f"group {group.asked!r} is being copied into {db.where}, or a copy of it was cut off: "
@@ -54,13 +70,17 @@ def locked(
             )
         if group.clearing is not None:
             raise BeingCleared(group.asked)
-    return found
+
+
+def kept(groups: Iterable[LockedGroup]) -> list[dict[str, Any]]:
+    """Return the rows of KEEP_GROUPS for locked groups."""
+    rows = (_place(group.asked) | asdict(group) for group in groups)
+    return sorted(rows, key=lambda row: str(row["id"]))
 
 
 def keep(db: Connection, running: Running, groups: Iterable[LockedGroup]) -> None:
     """Write back locked groups."""
-    rows = (_place(group.asked) | asdict(group) for group in groups)
-    db.run_rows(running, cypher.KEEP_GROUPS, sorted(rows, key=lambda row: str(row["id"])))
+    db.run_rows(running, cypher.KEEP_GROUPS, kept(groups))
 
 
 def _place(name: str) -> dict[str, Any]:

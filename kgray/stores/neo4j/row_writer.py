@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from kgray import kinds, times
@@ -37,26 +38,15 @@ class BatchWriter(Transaction[LockedGroup]):
         return list(read_rows(partial(self._db.run, self._running), read, named_group(group), values))
 
     def states(self, entries: Sequence[tuple[str, int]]) -> States:
-        found: States = {}
-        asked = ({"group_id": g, "group_key": group_key(g), "sequence": n} for g, n in sorted(entries))
-        for (entry_states,) in self._send(cypher.STATES, asked):
-            for group, sequence, *states in entry_states:
-                for ledger, (state, ended_at) in zip(_LEDGERS, states, strict=True):
-                    if state is not None:
-                        found[ledger, group, sequence] = state, ended_at
-        return found
+        portions = self._send(cypher.STATES, asked_of(entries))
+        return states_of(row for (portion,) in portions for row in portion)
 
     def clear(self, group: LockedGroup, sequence: int) -> None:
         group.named, group.clearing = False, sequence  # `groups.finish` goes on, in transactions of its own
 
-    def keep(self, groups: Iterable[LockedGroup]) -> None:
-        grouped.keep(self._db, self._running, groups)
-
-    def settle(self, groups: Sequence[str]) -> None:
-        if groups:
-            self._db.run(self._running, cypher.SETTLE, ids=list(map(group_key, groups)))
-
-    def write(self, batch: FoldedBatch) -> None:
+    def write(
+        self, batch: FoldedBatch, *, counters: Sequence[LockedGroup] = (), settled: Sequence[str] = ()
+    ) -> None:
         for kind in reversed(kinds.KINDS):
             if kind not in (kinds.ENTITIES, kinds.FACTS):
                 self._drop(kind, batch.drops[kind])
@@ -76,16 +66,21 @@ class BatchWriter(Transaction[LockedGroup]):
         }
         is_small = max(map(len, (*nodes.values(), *edges.values()))) <= MAX_ROWS
         stored, mentions = set[str](), 0
-        # If there are too many for one portion, all nodes go before all relationships.
-        for portion in _portions({**nodes, **edges}) if is_small else (*_portions(nodes), *_portions(edges)):
+        ends: dict[str, Sequence[Any]] = {"counters": grouped.kept(counters)}
+        ends["settled"] = sorted(map(group_key, settled))
+        # If there are too many for one portion, all nodes go before all relationships, these before the ends.
+        together: Sequence[Mapping[str, Sequence[Any]]] = (nodes, edges, ends)
+        if is_small:
+            together = ({**nodes, **edges, **ends},)
+        for portion in chain.from_iterable(map(_portions, together)):
             ((ids, count),) = self._db.run(self._running, PLANNED_ONCE + cypher.WRITE, rows=portion)
             stored.update(ids)
             mentions += count
         if lost := [row for row in facts if row["uuid"] not in stored]:
-            ends = sorted({str(row[end]) for row in lost for end in ("source", "target") if row[end]})
+            missing = sorted({str(row[end]) for row in lost for end in ("source", "target") if row[end]})
             raise Unwritable(
                 f"{len(lost)} of {len(facts)} facts end at an entity that is not stored "
-                f"({', '.join(ends[:4])}): nothing was changed"
+                f"({', '.join(missing[:4])}): nothing was changed"
             )
         if missed := len(edges["mentions"]) - mentions:
             raise Unwritable(f"{missed} mentions are of an entity that is not stored: nothing was changed")
@@ -104,7 +99,22 @@ class BatchWriter(Transaction[LockedGroup]):
         self._send(statements.DROP[kind], _keys(kind, names))
 
 
-def _portions(lists: Mapping[str, Sequence[Values]]) -> Iterator[dict[str, Sequence[Values]]]:
+def asked_of(entries: Iterable[tuple[str, int]]) -> list[Values]:
+    """Return the rows of STATES for entries (group, sequence), in one order of locks."""
+    return [{"group_id": g, "group_key": group_key(g), "sequence": n} for g, n in sorted(entries)]
+
+
+def states_of(rows: Iterable[Fetched]) -> States:
+    """Return the states that STATES has read."""
+    states: States = {}
+    for group, sequence, *by_ledger in rows:
+        for ledger, (state, ended_at) in zip(_LEDGERS, by_ledger, strict=True):
+            if state is not None:
+                states[ledger, group, sequence] = state, ended_at
+    return states
+
+
+def _portions(lists: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Sequence[Any]]]:
     """Yield maps of lists of at most MAX_ROWS, without empty ones."""
     for start in range(0, max(map(len, lists.values())), MAX_ROWS):
         parts = {name: rows[start : start + MAX_ROWS] for name, rows in lists.items()}

@@ -167,9 +167,14 @@ CALL () {{
 WITH n ORDER BY n.sequence LIMIT $limit
 RETURN n.sequence, n:KgrayEpisode ORDER BY n.sequence
 """
-_ASKED = "MATCH (o:KgrayOperation) WHERE o.group_id = {key} AND o.state = 0 AND o.sequence IS NOT NULL"
+# The hints: without them the planner may take the index of the key, and read all of the group.
+_ASKED = (
+    "MATCH (o:KgrayOperation) USING INDEX o:KgrayOperation(group_id, state, sequence) "
+    "WHERE o.group_id = {key} AND o.state = 0 AND o.sequence IS NOT NULL"
+)
 _OPEN = (
-    "MATCH (e:KgrayEpisode) WHERE e.group_id = {name} AND e.state IN [0, 1] AND e.bulk {bulk} "
+    "MATCH (e:KgrayEpisode) USING INDEX e:KgrayEpisode(group_id, state, bulk, sequence) "
+    "WHERE e.group_id = {name} AND e.state IN [0, 1] AND e.bulk {bulk} "
     "AND e.sequence IS NOT NULL"
 )
 _ANY_LANE = "IS NOT NULL"
@@ -203,10 +208,10 @@ WITH one LIMIT $most RETURN count(one)
 PENDING_COUNT = f"{_WAITING} WITH g {_PENDING_IN_G}"
 PENDING_COUNT_OF = f"MATCH (g:KgrayGroup {{id: $group_key}}) WHERE {_SINCE} WITH g {_PENDING_IN_G}"
 PENDING_COUNT_IN_SHARD = f"{_WAITING_IN_SHARD} WITH g {_PENDING_IN_G}"
-# $ids: of groups in which something has ended. One that leaves in pieces has no name: what waits in it stays
+# id: of a group in which something has ended. One that leaves in pieces has no name: what waits in it stays
 # marked.
 SETTLE = f"""
-UNWIND $ids AS id MATCH (g:KgrayGroup {{id: id}})
+MATCH (g:KgrayGroup {{id: id}}) USING INDEX g:KgrayGroup(id)
 WHERE g.waiting > 0 AND g.name IS NOT NULL
     AND NOT EXISTS {{ {_OPEN_IN_G} }} AND NOT EXISTS {{ {_ASKED_IN_G} }}
 SET g.waiting = null
@@ -228,17 +233,19 @@ MATCH (g:KgrayGroup {id: o.group_id}) WHERE g.name IS NOT NULL
 MATCH (s:KgraySlot {slot: g.slot}) WHERE $shard IS NULL OR s.shard = $shard AND s.target IS NULL
 RETURN DISTINCT g.name ORDER BY g.name
 """
-# $source, $said, $before, $limit. R22. Read in the order of that index, up to the limit: without the hint
-# all of the group are read.
+# $asked: (sequence, source, reference time) of episodes, $limit. R22. One list: each sequence, and those
+# before it. Read in the order of that index, up to the limit: without the hint all of the group are read.
 SAID_BEFORE = f"""
 {OPEN}
-CALL () {{
+UNWIND $asked AS asked
+CALL (asked) {{
     MATCH (n:KgrayEpisode) USING INDEX n:KgrayEpisode(group_id, source_description, said, sequence)
-    WHERE n.group_id = $group AND n.source_description = $source AND n.said <= $said AND n.sequence < $before
-        AND n.retired_at IS NULL
-    RETURN n ORDER BY n.group_id DESC, n.source_description DESC, n.said DESC, n.sequence DESC LIMIT $limit
+    WHERE n.group_id = $group AND n.source_description = asked[1] AND n.said <= asked[2]
+        AND n.sequence < asked[0] AND n.retired_at IS NULL
+    WITH n ORDER BY n.group_id DESC, n.source_description DESC, n.said DESC, n.sequence DESC LIMIT $limit
+    RETURN collect(n.sequence) AS before
 }}
-RETURN n.sequence
+RETURN collect([asked[0], before])
 """
 # {group_id, group_key, sequence}. One list: of each entry group, sequence, an episode's state and when it
 # ended, an operation's.
@@ -271,6 +278,18 @@ def _counting(*, one: bool) -> tuple[str, str]:
     )
 
 
+# $slots, $groups, $entries: the rows of LOCK_SLOTS, LOCK_GROUPS_THERE and STATES, whose statements it runs in
+# this order: the states are read under the locks. One row: a list of the rows of each. One round trip, not 3.
+BEGIN_WRITE = f"""
+CALL () {{
+    {LOCK_SLOTS.strip().replace("RETURN ", "RETURN collect([")}]) AS slots
+}}
+CALL () {{
+    UNWIND $groups AS row {LOCK_GROUPS_THERE.replace(_GROUP, f"collect({_GROUP}) AS groups")}
+}}
+CALL () {{ UNWIND $entries AS row {STATES.strip()} AS states }}
+RETURN slots, groups, states
+"""
 # Of $group, and of all groups, each of which walks what it counts once. One list of (group, state, how many)
 # of what was neither retracted nor retried; one of (group, the other fields of GroupCounts), to be added up.
 COUNT, COUNT_ALL = _counting(one=True), _counting(one=False)
@@ -300,6 +319,8 @@ RETURN {_FACT}
 #     gone            {group_id, uuid}, of facts. One that is put anew is among them: its ends may be others
 #     relations       all properties of facts between entities; attributes: of facts about values
 #     mentions        {group_id, entity, sequence}. The first episode that mentions an entity dates it
+#     counters        rows of KEEP_GROUPS
+#     settled         ids of groups, for SETTLE: it sees the states of entries that are written before it
 # One row: the ids of the facts that were made, how many mentions were; of others an end is not stored.
 # One statement, because it is one round trip, and of the server's CPU it takes a tenth less than five do. One
 # parameter, since the server plans a statement anew for each mixture of empty, short and long lists.
@@ -331,6 +352,8 @@ CALL () {{
         t.created_at = coalesce(t.created_at, e.created_at)
     RETURN count(*) AS mentions
 }}
+CALL () {{ UNWIND $rows.counters AS row {KEEP_GROUPS} }}
+CALL () {{ UNWIND $rows.settled AS id {SETTLE} }}
 RETURN relations + attributes, mentions
 """
 # {group_id, uuid, edges}: further facts that name an episode, of a copy.

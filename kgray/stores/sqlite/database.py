@@ -97,11 +97,9 @@ class Database:
         self, connection: apsw.Connection, groups: Iterable[str], *, epoch: int | None = None
     ) -> None:
         """Raise StaleWriter where a group's slot is not held, or another process took it since (R23)."""
-
-        def lock(numbers: Iterable[int]) -> list[Row]:
-            return many(connection, sql.SLOTS_AT, (array(numbers),))  # the transaction has locked the file
-
-        slots.check(self.path.parent, self.holds, groups, lock, epoch=epoch)
+        asked = list(groups)
+        rows = many(connection, sql.SLOTS_AT, (array(slots.slots_of(asked)),))  # the file is locked
+        slots.check(self.path.parent, self.holds, asked, rows, epoch=epoch)
 
     def group(self, connection: apsw.Connection, name: str) -> KnownGroup | None:
         """Return a group that exists or ever did, by the hash of its name; else None."""

@@ -17,9 +17,8 @@ from kgray.errors import StoreError
 from kgray.graph import Fact
 from kgray.kinds import Kind, R, Read, Row
 from kgray.ports import Appending, GroupCounts, GroupHead, RowChanges, Store, T, slot_of
-from kgray.reads import EPISODES_AT, FACTS_OF
+from kgray.reads import FACTS_OF
 from kgray.records import Episode
-from kgray.rows import episode as episode_of
 from kgray.rows import fact as fact_of
 from kgray.stores import alike
 from kgray.stores.alike import EVERY_SEQUENCE, FoldedBatch, States, Transaction
@@ -68,6 +67,7 @@ class SqliteStore(Store):
     schema_version = schema.VERSION
     batch = 32  # 16 episodes of 0.6 ms of CPU each
     lanes = 1  # the file has one write lock
+    gather_s = 0.0  # a transaction of one episode costs 1 ms
     remote = False
 
     def __init__(self, db: Database, embedder: str) -> None:
@@ -124,7 +124,7 @@ class SqliteStore(Store):
                 writer.clear(copy, EVERY_SEQUENCE)
                 copy.removals += 1
             copy.last, copy.last_recorded = head.last, head.last_recorded
-            writer.keep([copy])
+            writer.keep(copy)
         try:
             for kind, portion in alike.portions(rows, _PORTION_ROWS):
                 found = FoldedBatch()
@@ -193,14 +193,13 @@ class SqliteStore(Store):
         ((count,),) = self._db.rows(statement, (of, most))
         return int(count)
 
-    def said_before(self, episode: Episode, limit: int) -> list[Episode]:
-        no = self._number(episode.group)
-        if no is None or limit <= 0:
-            return []
-        values = (no, episode.source, episode.reference_time, episode.sequence, limit)
+    def said_before(self, episodes: Sequence[Episode], limit: int) -> dict[int, list[int]]:
+        before = {}
         with self.reading():
-            before = [sequence for (sequence,) in self._db.rows(sql.SAID_BEFORE, values)]
-            return [episode_of(episode.group, row) for row in self.rows(EPISODES_AT, episode.group, before)]
+            for each in episodes:
+                values = (self._number(each.group), each.source, each.reference_time, each.sequence, limit)
+                before[each.sequence] = [sequence for (sequence,) in self._db.rows(sql.SAID_BEFORE, values)]
+        return before
 
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
         if groups is None:
@@ -285,18 +284,24 @@ class RowWriter(Transaction[KnownGroup]):
                     found[kinds.BY_NAME[ledger], group, sequence] = state, ended_at
         return found
 
-    def write(self, found: FoldedBatch) -> None:
-        for kind, names in found.drops.items():
+    def write(
+        self, batch: FoldedBatch, *, counters: Sequence[KnownGroup] = (), settled: Sequence[str] = ()
+    ) -> None:
+        for kind, names in batch.drops.items():
             self.connection.executemany(sql.DROP[kind], [(self._no(group), *key) for group, key in names])
-        for kind, patches in found.patches.items():
+        for kind, patches in batch.patches.items():
             for columns, same in groupby(patches.items(), lambda item: tuple(item[1])):
                 bound = [(*new.values(), self._no(group), *key) for (group, key), new in same]
                 self.connection.executemany(sql.patch(kind, columns), bound)
-        for kind, rows in found.puts.items():
+        for kind, rows in batch.puts.items():
             bound = [(self._no(group), *row) for (group, _), row in rows.items()]
             self.connection.executemany(sql.PUT[kind], bound)
-        if found.erases:
+        if batch.erases:
             self.connection.execute(sql.COUNT_ERASURE)
+        for each in counters:
+            self.keep(each)
+        for group in settled:
+            self.connection.execute(sql.SETTLE, (self.groups[group].no,))
 
     def clear(self, group: KnownGroup, sequence: int) -> None:
         connection, no = self.connection, group.no
@@ -306,17 +311,13 @@ class RowWriter(Transaction[KnownGroup]):
         group.named = group.named and any(found != sequence for found, _ in pending)
         connection.execute(sql.COUNT_ERASURE)
 
-    def keep(self, groups: Iterable[KnownGroup]) -> None:
-        for group in groups:
-            name = group.asked if group.named else None
-            values = (name, slot_of(group.asked), group.last, group.last_recorded, group.removals)
-            self.connection.execute(sql.SET_HEAD, (*values, self._no(group.asked)))
-            if group.appended:
-                self.connection.execute(sql.NOTE_WAITING, (times.now(), group.no))
-
-    def settle(self, groups: Sequence[str]) -> None:
-        for group in groups:
-            self.connection.execute(sql.SETTLE, (self.groups[group].no,))
+    def keep(self, group: KnownGroup) -> None:
+        """Write back the counters of a group."""
+        name = group.asked if group.named else None
+        values = (name, slot_of(group.asked), group.last, group.last_recorded, group.removals)
+        self.connection.execute(sql.SET_HEAD, (*values, self._no(group.asked)))
+        if group.appended:
+            self.connection.execute(sql.NOTE_WAITING, (times.now(), group.no))
 
     def _no(self, name: str) -> int:
         """Return a held group's number; one that is new is numbered now."""
