@@ -1,4 +1,4 @@
-"""Keeps a deployment as it is to be: a thread in each sequencer, and in each writer of one that stays."""
+"""Restores missing actors, loads workers and sizes pools, in a thread of a sequencer or a writer."""
 
 from __future__ import annotations
 
@@ -28,26 +28,28 @@ from kgray.runtime.registry import REGISTRY
 from kgray.runtime.spec import POOLS, READING, DeploymentSpec, WorkersProfile
 from kgray.runtime.upkeep import PoolSize, Starts
 
-_FIRST_LOOK_S = 5.0  # those that start together find each other
-_SIZES_S = 1.0  # for the stats of all workers: one that has no node gives no answer
+# Before the first look: actors that were started together need a while to come up.
+_FIRST_LOOK_S = 5.0
+# For the stats of all workers: a worker that has no node gives no answer.
+_STATS_S = 1.0
 
 
 class Keeper:
-    """Keeps a deployment up, its workers loaded and its pools at their size, from a thread.
+    """Restores missing actors of a deployment, and looks after its workers, from a thread.
 
-    Ray starts again what dies, except where an actor was killed for good, or its creation failed while a
-    node was away. Every sequencer and every writer of a deployment that stays has a keeper, so that one of
-    them is enough; they compare names, which is one call to Ray's head. That of the first sequencer has
-    workers load their models, starts those that are quarantined again, and sizes the pools.
+    Ray restarts an actor that dies, unless the actor was killed for good, or its creation failed while a node
+    was away. Every sequencer and every writer of a detached deployment has a keeper, and one keeper is enough.
+    A keeper compares names, which costs one call to Ray's head. The keeper of the first sequencer also has
+    workers load their models, restarts quarantined workers, sizes the pools, and counts the seats of engines.
     """
 
     def __init__(self, spec: DeploymentSpec, *, stays: bool, tends: bool = False) -> None:
-        """stays: the deployment does: start what is missing of it again; tends: look after its workers."""
+        """stays: the deployment is detached: restore missing actors; tends: look after the workers."""
         self._spec, self._stays, self.ended = spec, stays, threading.Event()
         profile = spec.cluster
         every_s = profile.limits.health_every_s
-        self._workers: dict[str, Handle] = {}  # handles are kept: to look one up is a call to Ray's head
-        self._started: dict[str, Any] = {}  # the workers that this process has started
+        self._workers: dict[str, Handle] = {}  # a cache: each look-up of a handle is a call to Ray's head
+        self._started: dict[str, Any] = {}  # workers that this process has started
         self._starts = Starts(every_s)
         self.quarantined: Mapping[str, str] = {}  # replaced as a whole: other threads read it
         self._sizes = {}
@@ -86,8 +88,8 @@ class Keeper:
                 with suppress(ValueError):  # it has ended meanwhile
                     known[name] = ray.get_actor(name, namespace=namespace)
         there = {name: known[name] for name in workers if name in known}
-        rows = Deployment(self._spec, there).status(_SIZES_S)
-        # The handle of one that does not answer may be of an actor that has ended for good.
+        rows = Deployment(self._spec, there).status(_STATS_S)
+        # A worker that does not answer may have ended for good; then its name has a new handle.
         self._workers = {name: handle for name, handle in there.items() if "pid" in rows[name]}
         load, again = self._starts.looked(rows, time.monotonic())
         for name in load:
@@ -109,8 +111,8 @@ class Keeper:
             self._size(kind, size, {name: row for name, row in rows.items() if kind_of(name) == kind})
 
     def _end(self, worker: Handle, *, no_restart: bool, idle_s: float = 0.0) -> bool:
-        """End a worker, its engine first; return False where it had work within `idle_s`, and goes on."""
-        with suppress(Unavailable):  # it waits for a node, and nothing runs there
+        """End a worker, its engine first; return False if the worker had work in the last `idle_s` seconds."""
+        with suppress(Unavailable):  # the worker has no node, so no engine runs
             if not answer(worker.stop.remote(idle_s), ENGINE_S):
                 return False
         ray.kill(worker, no_restart=no_restart)

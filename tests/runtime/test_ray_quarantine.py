@@ -108,11 +108,11 @@ def test_where_no_model_loads_the_fault_is_reported_and_nothing_is_left(tmp_path
         bad(tmp_path, models_0="ends")  # the process of one ends while it loads; the other one is well
         report = memory.add_many(rows(8))
         assert (report.committed, report.failed) == (9, 0)
-        found = memory.runtime._deployment.status()["sequencer-0"]  # type: ignore[attr-defined]
+        found = memory.runtime._deployment.status()["sequencer-0"]
         assert found["given_up"] == 0
 
         def quarantined() -> dict[str, str]:
-            told = memory.runtime._deployment.status()  # type: ignore[attr-defined]
+            told = memory.runtime._deployment.status()
             return dict(told["sequencer-0"]["quarantined"])
 
         ended = "its process ended while it loaded its model"

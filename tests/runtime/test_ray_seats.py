@@ -45,7 +45,7 @@ def test_two_deciders_never_have_more_seats_than_the_engines(tmp_path: Path) -> 
     in_hand: list[int] = []
     with kgray.open(tmp_path / "d", **how) as memory:
         memory.add("I like tea.", group="first")
-        actors = memory.runtime._deployment.actors  # type: ignore[attr-defined]
+        actors = memory.runtime._deployment.actors
         registry, deciders = actors["seats-0"], [actors["sequencer-0"], actors["sequencer-1"]]
 
         def look(*_: object) -> None:
