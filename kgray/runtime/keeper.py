@@ -38,7 +38,7 @@ class Keeper:
     """Restores missing actors of a deployment, and looks after its workers, from a thread.
 
     Ray restarts an actor that dies, unless the actor was killed for good, or its creation failed while a node
-    was away. Every sequencer and every writer of a detached deployment has a keeper, and one keeper is enough.
+    was away. Every sequencer and every writer of a detached deployment has a keeper; one keeper is enough.
     A keeper compares names, which costs one call to Ray's head. The keeper of the first sequencer also has
     workers load their models, restarts quarantined workers, sizes the pools, and counts the seats of engines.
     """
@@ -111,7 +111,7 @@ class Keeper:
             self._size(kind, size, {name: row for name, row in rows.items() if kind_of(name) == kind})
 
     def _end(self, worker: Handle, *, no_restart: bool, idle_s: float = 0.0) -> bool:
-        """End a worker, its engine first; return False if the worker had work in the last `idle_s` seconds."""
+        """End a worker, its engine first; return False if it had work in the last `idle_s` seconds."""
         with suppress(Unavailable):  # the worker has no node, so no engine runs
             if not answer(worker.stop.remote(idle_s), ENGINE_S):
                 return False
