@@ -22,7 +22,8 @@ from kgray.errors import Unavailable
 from kgray.memory.schedules import Schedules, carry_out
 from kgray.runtime import telemetry
 from kgray.runtime.actors import control
-from kgray.runtime.pools import OnWorkers, PooledReader, pool_of
+from kgray.runtime.pooled import OnWorkers, PooledReader
+from kgray.runtime.pools import pool_of
 from kgray.runtime.spec import DeploymentSpec
 from kgray.times import SECOND, Instant
 from kgray.wiring import OpenStore, build_summarizer, open_reader
