@@ -141,15 +141,15 @@ class _Copy:
             sequence=sequence,
             recorded_at=self._moved(columns.recorded_at),
             mentions=[
-                replace(
-                    one, sequence=sequence, surface=self._text(one.surface), entity=identity(one.entity),
+                one._replace(
+                    sequence=sequence, surface=self._text(one.surface), entity=identity(one.entity),
                     sentence=self._text(one.sentence),
                 )
                 for one in stored.mentions
             ],
             evidence=[
-                replace(
-                    one, sequence=sequence, statement=identity(one.statement), text=self._text(one.text),
+                one._replace(
+                    sequence=sequence, statement=identity(one.statement), text=self._text(one.text),
                     valid_from=self._moved(one.valid_from), valid_to=self._moved(one.valid_to),
                 )
                 for one in stored.evidence

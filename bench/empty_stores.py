@@ -27,6 +27,11 @@ class Neo4jServer:
     folder: Path
     port: int = field(default_factory=free_port)
 
+    @property
+    def pid(self) -> int:
+        """The id of its process."""
+        return int((self.folder / "pid").read_text())
+
     def start(self) -> None:
         """Start it; it answers on return."""
         self._do("start", str(self.port))

@@ -132,3 +132,10 @@ class Refused(ContentError):
 
 class InvalidAnswer(ContentError):
     """No parsable answer, or one cut before its first complete item."""
+
+
+def is_groups_own(error: BaseException | None) -> bool:
+    """Whether an error concerns the group alone whose work met it, and not its content: it is held then."""
+    return isinstance(error, Damaged | Garbled | Unwritable) or (
+        isinstance(error, Exception) and not isinstance(error, KgrayError)
+    )

@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any, Literal, TypeAlias
 
 from kgray import kinds, reads, rows, times
-from kgray.errors import Damaged, Garbled, InputError, KgrayError, Unwritable
+from kgray.errors import InputError, KgrayError
 from kgray.kinds import EPISODES, HOLDS, OPERATIONS, EpisodeRow, HoldRow, Kind, R, Read
 from kgray.ports import Appending, GroupCounts, Patch, Store
 from kgray.reads import EPISODES_IN_STATE, OPERATIONS_IN_STATE, EpisodeHeadRow, TakenRow
@@ -339,22 +339,18 @@ def result(store: Store, group: str, sequence: int) -> Mapping[str, Any] | None:
 
 
 def previous(store: Store, episodes: Sequence[Episode], limit: int) -> dict[int, list[Episode]]:
-    """Return the previous context (R22) of each of these episodes of one group, by sequence, oldest first.
-
-    At most `limit` episodes each, without those that requests take away (R27).
-    """
+    """Return the previous context (R22), oldest first, of each of these episodes of a group, by sequence."""
     contexts: dict[int, list[Episode]] = {episode.sequence: [] for episode in episodes}
     if limit <= 0 or not episodes:
         return contexts
     group, left, most = episodes[0].group, list(episodes), limit
     with store.reading():
-        waiting = removals(store, group)
+        waiting = removals(store, group)  # what they take away is no context (R27)
         known = {episode.sequence: episode for episode in episodes}
         while left:
             before = store.said_before(left, most)
-            unknown = sorted({n for sequences in before.values() for n in sequences} - known.keys())
-            for row in store.rows(reads.EPISODES_AT, group, unknown):
-                known[row.sequence] = rows.episode(group, row)
+            unknown = {n for sequences in before.values() for n in sequences} - known.keys()
+            known |= {episode.sequence: episode for episode in episodes_at(store, group, sorted(unknown))}
             for sequence, sequences in before.items():
                 context = [known[n] for n in sequences if n in known and not _covering(waiting, known[n])]
                 contexts[sequence] = context[:limit][::-1]
@@ -460,13 +456,6 @@ class Hold:
     again_at: Instant
     tries: int
     reason: str
-
-
-def is_groups_own(error: BaseException | None) -> bool:
-    """Whether an error concerns the group alone whose work met it, and not its content: it is held then."""
-    return isinstance(error, Damaged | Garbled | Unwritable) or (
-        isinstance(error, Exception) and not isinstance(error, KgrayError)
-    )
 
 
 def held(store: Store) -> dict[str, Hold]:

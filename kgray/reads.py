@@ -100,6 +100,14 @@ class AnswerSourceRow(NamedTuple):
     sources: bytes
 
 
+class RequestRow(NamedTuple):
+    """The key of a request that an episode has answers to."""
+
+    sequence: int
+    request: str
+
+
+REQUESTS = Read("requests", ANSWERS, RequestRow)
 ANSWERS_TO = Read("answers to requests", ANSWERS, AnswerRow, by="request")
 ANSWER_SOURCES = Read("sources of answers", ANSWERS, AnswerSourceRow)
 
@@ -163,7 +171,6 @@ STATEMENTS = Read("statements", RECORDS, StatementsRow)
 STATEMENTS_AT = Read("statements at sequences", RECORDS, StatementsRow, by="sequence")
 SEARCHED = Read("searched", RECORDS, SearchRow)
 SEARCHED_AT = Read("searched at sequences", RECORDS, SearchRow, by="sequence")
-TEXT_VECTORS = Read("text vectors", RECORDS, TextVectorsRow)
 TEXT_VECTORS_AT = Read("text vectors at sequences", RECORDS, TextVectorsRow, by="sequence")
 VECTORS = Read("vectors", RECORDS, VectorsRow)
 VECTORS_AT = Read("vectors at sequences", RECORDS, VectorsRow, by="sequence")

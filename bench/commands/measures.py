@@ -1,9 +1,9 @@
-"""bench quality, ingest, store, searches, serve, communities, models: how good, how fast, how it grows."""
+"""bench quality, ingest, add, store, searches, serve, communities, models: how good and how fast."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -107,6 +107,30 @@ def ingest(call: Call, seeds: tuple[int, ...], cold: bool, out: Path | None, **g
         plans = [plan_of(seed, given) for seed in seeds]
         plans = [one for plan in plans for one in ((plan, measured.cold(plan)) if cold else (plan,))]
         results = [measured.run(plan, way, latency=latency, **more) for plan in plans]
+    document = {"results": [asdict(result) for result in results]}
+    show(call, document, out, lambda: measured.table(results))
+
+
+@command("How fast a store takes what a model that answers at once has read.")
+@count("--episodes", 600, "Of a round, in all groups.")
+@count("--groups", 1, "With 20 entities each, where there are several.")
+@count("--rounds", 3, "Each with new groups and another seed.")
+@count("--seed", 1, "Of the first round.")
+@listed("--store", "sqlite", "sqlite, neo4j, or both: a new folder, and a server of its own.", "NAME,...")
+@out_option
+def add(call: Call, episodes: int, groups: int, rounds: int, seed: int, store: str, out: Path | None) -> None:
+    """Ingest generated worlds with a perfect model in this process, and count the rows of an episode.
+
+    python -m bench add --store sqlite,neo4j
+    python -m bench add --store neo4j --episodes 1600 --groups 32
+    """
+    from bench import adding as measured
+    from bench.world import WorldPlan
+
+    plan = WorldPlan(seed=seed, episodes=episodes, groups=groups)
+    if groups > 1:
+        plan = replace(plan, entities=20 * groups)
+    results = measured.run(_stores(store), plan, rounds=rounds, progress=progress)
     document = {"results": [asdict(result) for result in results]}
     show(call, document, out, lambda: measured.table(results))
 
@@ -263,4 +287,4 @@ def models(
     return 1 if measured.faults(found) else 0
 
 
-COMMANDS = (quality, ingest, store, searches, serve, communities, models)
+COMMANDS = (quality, ingest, add, store, searches, serve, communities, models)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from sys import intern
 
 from kgray.derivation.change import Difference, EpisodeChange, moved_evidence, shown_entities
@@ -20,6 +20,8 @@ from kgray.derivation.statements import (
     Spoken,
     Statement,
     StatementKey,
+    StatementName,
+    by_episode,
     name_statements,
     spoken,
 )
@@ -27,8 +29,8 @@ from kgray.derivation.summaries import NewestFacts, summary_in, update_summaries
 from kgray.derivation.texts import Sentence, fact_text
 from kgray.errors import damaged
 from kgray.graph import Entity, Fact
-from kgray.records import EpisodeHead, Evidence, GroupRecords, Mention, Place, Value, fact_id
-from kgray.timeline import Claim, Span, SpanChange, Sweep
+from kgray.records import EpisodeHead, Evidence, GroupRecords, Mention, Place, fact_id
+from kgray.timeline import Claim, Said, Span, SpanChange, Sweep
 from kgray.times import Instant
 
 SpanChanges = dict[str, SpanChange]  # by statement
@@ -36,6 +38,11 @@ SpanChanges = dict[str, SpanChange]  # by statement
 # A component with fewer claims than this is swept again at each commit (about 20 us a claim). A larger one
 # keeps its sweep, so that a commit to a slot of 10,000 values costs no more than to one of 10.
 KEEP_SWEEP_FROM = 16
+
+# The fields of a mention that tell something of its entity, once they told it first.
+_TOLD = itemgetter(
+    *(Mention._fields.index(name) for name in ("entity", "surface", "type", "key", "resolved_by"))
+)
 
 
 class GroupGraph(StatementRivals):
@@ -48,14 +55,13 @@ class GroupGraph(StatementRivals):
         self.fold = fold
         self.births = births
         self.entities: dict[str, EntityNote] = {}
-        self.buckets: dict[StatementKey, list[str]] = {}  # key -> statements with it (variants), by birth
         # Key of an attached piece of evidence -> the statements with another name that have it (R17c), and
         # whether one says more than that they are over (R17b).
         self.attached: dict[StatementKey, dict[str, bool]] = {}
         self.general: dict[StatementKey, list[Claim]] = {}  # key -> ends and denials of every variant (R6)
         self.by_relation: dict[str, list[str]] = {}
         self.about: dict[str, list[str]] = {}  # entity -> statements with it as subject or object
-        self.texts: dict[Place, Sentence] = {}  # by the place of the evidence
+        self.texts: dict[Said, Sentence] = {}  # of the evidence, by `Claim.said`
         self.shows: dict[str, set[str]] = {}  # recorded entity -> shown ones, unless it is just itself
         self.newest: dict[str, NewestFacts] = {}  # by entity, of the entities whose summary was needed
         self._sweeps: dict[Hashable, Sweep] = {}
@@ -73,8 +79,7 @@ class GroupGraph(StatementRivals):
         return graph
 
     def _take(self, records: GroupRecords) -> None:
-        for mention in records.mentions:
-            self.take_mention(mention)
+        self._take_mentions(records.mentions)
         for entity in self.entities.keys() & records.names.keys():
             self.entities[entity].name = records.names[entity]
         for name in set(map(attrgetter("relation"), records.evidence)):
@@ -90,36 +95,45 @@ class GroupGraph(StatementRivals):
         for statement_id in dict.fromkeys((*linked, *self.verdicts)):  # no other has a rival outside its slot
             self.link(statement_id)
 
+    def _take_mentions(self, mentions: Sequence[Mention]) -> None:
+        known: set[tuple[object, ...]] = set()  # of entities that no correction names
+        for mention, told in zip(mentions, map(_TOLD, mentions), strict=True):
+            if told in known:
+                self.entities[mention.entity].count += 1  # all that a repetition changes
+                continue
+            self.take_mention(mention)
+            # An answer of a model counts again in another episode.
+            if mention.resolved_by != "model" and not self.fold.involves(mention.entity):
+                known.add(told)
+
     def _take_said(self, records: GroupRecords) -> None:
         heads = {head.sequence: head for head in records.heads}
-        mentions = {(m.sequence, m.ordinal): m for m in records.mentions}
-        recorded_at = {sequence: head.recorded_at for sequence, head in heads.items()}
-        said = spoken(records.evidence, mentions, self.fold, self.relations, self.births, recorded_at)
+        mentions = by_episode(records.mentions)
+        said = spoken(records.evidence, mentions, self.fold, self.relations, self.births, heads)
         named = name_statements(records.group, said, mentions, self.births)
-        # Statements of which more is said than that every variant of them ended or was not so.
-        own = [(item, name) for item, name in zip(said, named, strict=True) if name is not None]
-        worded = {statement for item, (_, statement, _) in own if not item.evidence.every_variant}
+        worded = _worded(said, named)
         # Ends that came before what they bear on: that has its own first wording.
-        late: list[tuple[Spoken, tuple[StatementKey, str, int]]] = []
-        for item, (key, statement, variant) in chain(own, late):
-            evidence, moved_at = item.evidence, item.moved_at
-            head, recorded = heads[evidence.sequence], evidence.statement
-            moved = evidence.every_variant and statement != recorded
-            if moved and statement in worded and statement not in self.statements:
-                late.append((item, (key, statement, variant)))
+        late: list[tuple[Spoken, StatementName]] = []
+        for item, name in chain(zip(said, named, strict=True), late):
+            if name is None:
                 continue
+            evidence, statement = item.evidence, name[1]
+            sequence, recorded = evidence.sequence, evidence.statement
             if statement != recorded or recorded in self.parts:
+                moved = evidence.every_variant and statement != recorded
+                if moved and statement in worded and statement not in self.statements:
+                    late.append((item, name))
+                    continue
                 known = self.parts.setdefault(recorded, [recorded] if recorded in self.statements else [])
                 if statement not in known:
                     known.append(statement)
-            for claim in self._claims(item, key, statement, variant, head):
+            head = heads[sequence]
+            for claim in self._claims(item, name, head, mentions[sequence]):
                 self.statements[claim.statement].claims.append(claim)
-            place = (evidence.sequence, evidence.ordinal)
-            self.texts[place] = _sentence(evidence, mentions, head.id)
-            if moved_at > head.recorded_at:  # only what was recorded later has moved it
-                self.moved[place] = moved_at
+            if item.moved_at > head.recorded_at:  # only what was recorded later has moved it
+                self.moved[sequence, evidence.ordinal] = item.moved_at
         for key in {key for _, (key, _, _) in late}:
-            for claims in (self.general[key], *(self.statements[s].claims for s in self.buckets[key])):
+            for claims in (self.general[key], *(self.statements[s].claims for s in self.with_key(key))):
                 claims.sort(key=lambda claim: claim.said[1:])
 
     def take_mention(self, mention: Mention) -> tuple[EntityNote, bool, str]:
@@ -137,25 +151,35 @@ class GroupGraph(StatementRivals):
         return note, note.take(mention), name
 
     def _claims(
-        self, item: Spoken, key: StatementKey, statement: str, variant: int, head: EpisodeHead
+        self, item: Spoken, name: StatementName, head: EpisodeHead, mentions: Mapping[int, Mention]
     ) -> list[Claim]:
-        """Return the claims that evidence adds; a general end is one about each variant, also later (R6)."""
+        """Return the claims that evidence adds; a general end is one about each variant, also later (R6).
+
+        mentions: of the episode, by ordinal
+        """
         claims: list[Claim] = []
-        said = item.evidence
-        if statement not in self.statements:
-            self._add_statement(item, key, statement, variant)
-            claims += self._elsewhere(self.general.get(key, ()), [statement])
-        self.statements[statement].in_field |= said.is_field
+        said, (key, id_, _) = item.evidence, name
+        kind, nameless, target = said.kind, said.every_variant, said.object
+        statement = self.statements.get(id_)
+        if statement is None:
+            statement = self._add_statement(item, name)
+            if self.general:
+                claims += self._elsewhere(self.general.get(key, ()), [id_])
+        if said.is_field:
+            statement.in_field = True
         if item.own_key is not None and item.own_key != key:
             known = self.attached.setdefault(item.own_key, {})
-            known[statement] = known.get(statement, False) or said.kind not in CLOSING
-        at, dates = (head.reference_time, said.sequence, said.ordinal), (said.valid_from, said.valid_to)
-        claim = Claim(statement, at, said.kind, *dates, said.inferred, head.recorded_at, said.every_variant)
-        if claim.kind != "ended" or self._bears_on(claim, statement):
+            known[id_] = known.get(id_, False) or kind not in CLOSING
+        at = (head.reference_time, said.sequence, said.ordinal)
+        surface = None if target is None else mentions[target].surface
+        self.texts[at] = (said.text, head.id, mentions[said.subject].surface, surface)
+        dates = (said.valid_from, said.valid_to)
+        claim = Claim(id_, at, kind, *dates, said.inferred, head.recorded_at, nameless)
+        if kind != "ended" or self._bears_on(claim, id_):
             claims.append(claim)
-        if said.every_variant:
+        if nameless:
             self.general.setdefault(key, []).append(claim)
-            claims += self._elsewhere([claim], [s for s in self.buckets[key] if s != statement])
+            claims += self._elsewhere([claim], [s for s in self.with_key(key) if s != id_])
         return claims
 
     def _elsewhere(self, general: Iterable[Claim], others: Sequence[str]) -> list[Claim]:
@@ -167,23 +191,26 @@ class GroupGraph(StatementRivals):
         """Whether an end or a denial of every variant speaks of this one: an event has no end (R18)."""
         return general.kind == "denied" or not self.statements[statement].is_event
 
-    def _add_statement(self, item: Spoken, key: StatementKey, id_: str, variant: int) -> None:
-        first, (subject, relation, target) = item.evidence, key
-        entity, value = (None, target) if isinstance(target, Value) else (target, None)
-        born = self.births.setdefault(id_, (first.sequence, first.ordinal))
+    def _add_statement(self, item: Spoken, name: StatementName) -> Statement:
+        first, ((subject, relation, target), id_, variant) = item.evidence, name
+        entity, value = (target, None) if isinstance(target, str) else (None, target)
+        born = self.births.get(id_)
+        if born is None:
+            born = self.births[id_] = (first.sequence, first.ordinal)
         statement = Statement(id_, born, subject, relation, entity, value, variant, first, item.turned)
         self.statements[id_] = statement
-        self.buckets.setdefault(key, []).append(id_)
         self.by_relation.setdefault(relation, []).append(id_)
         self.by_ends.setdefault((subject, target), []).append(id_)
-        for end in (subject,) if entity is None else (subject, entity):
-            self.about.setdefault(end, []).append(id_)
+        self.about.setdefault(subject, []).append(id_)
+        if entity is not None:
+            self.about.setdefault(entity, []).append(id_)
         if statement.is_event:  # it competes with nothing (R18)
-            return
+            return statement
         self.slots.setdefault(("s", subject, relation), []).append(id_)
         traits = self.relations.traits(relation)
         if entity is not None and (traits.symmetric or traits.cardinality == "single_object"):
             self.slots.setdefault(("s" if traits.symmetric else "o", entity, relation), []).append(id_)
+        return statement
 
     def sentence(self, statement: Statement) -> str:
         """Return the sentence of a statement's earliest evidence that it held or happened (R17a).
@@ -192,7 +219,7 @@ class GroupGraph(StatementRivals):
         """
         for claim in statement.claims:
             if claim.kind in ("holds", "happened") and not claim.other_variant:
-                return self.texts[claim.said[1:]][0]
+                return self.texts[claim.said][0]
         return statement.wording
 
     def spans_of(self, statements: Iterable[str]) -> dict[str, tuple[Span, ...]]:
@@ -235,8 +262,7 @@ class GroupGraph(StatementRivals):
         expired = ended_by = None
         if span.ended is not None:
             expired = max(created, span.ended.recorded, self.needed(span.opened, span.ended))
-            place = span.ended.said[1:]
-            ended_by = (self.texts[place][1], place[1])
+            ended_by = (self.texts[span.ended.said][1], span.ended.said[2])
         return Fact(
             id=fact_id(statement.id, span.opened.said[1:], span.point),
             statement=statement.id,
@@ -249,7 +275,7 @@ class GroupGraph(StatementRivals):
             invalid_at=span.end,
             created_at=created,
             expired_at=expired,
-            episodes=tuple(sorted({self.texts[claim.said[1:]][1] for claim in span.support})),
+            episodes=tuple(sorted({self.texts[claim.said][1] for claim in span.support})),
             event=statement.is_event,
             ended_by=ended_by,
         )
@@ -366,17 +392,17 @@ class GroupGraph(StatementRivals):
 
     def _take_evidence(self, change: EpisodeChange, recorded_at: Instant) -> dict[str, list[Claim]]:
         """Add the new statements; return the new claims by statement, not yet added to them."""
-        mentions = {(m.sequence, m.ordinal): m for m in change.mentions}
+        mentions = by_episode(m._replace(surface=intern(m.surface)) for m in change.mentions)
         claims: dict[str, list[Claim]] = {}
         head = change.episode.head(recorded_at)
         stored = {e.statement for e in change.evidence if e.statement in self.statements}
         pieces = spoken(change.evidence, mentions, self.fold, self.relations, self.births, {})
         for item in pieces:
             said = item.evidence
-            self.texts[said.sequence, said.ordinal] = _sentence(said, mentions, head.id)
             if item.key is not None:
                 key = self.statements[said.statement].key if said.statement in stored else item.key
-                for claim in self._claims(item, key, said.statement, said.variant, head):
+                name = (key, said.statement, said.variant)
+                for claim in self._claims(item, name, head, mentions[said.sequence]):
                     claims.setdefault(claim.statement, []).append(claim)
         return claims
 
@@ -435,8 +461,12 @@ class GroupGraph(StatementRivals):
         return {s: (before.get(s, ()), spans) for s, spans in after.items() if before.get(s, ()) != spans}
 
 
-def _sentence(said: Evidence, mentions: Mapping[Place, Mention], episode: str) -> Sentence:
-    """Return the sentence of a piece of evidence with the surfaces that it connects."""
-    subject = mentions[said.sequence, said.subject].surface
-    target = None if said.object is None else mentions[said.sequence, said.object].surface
-    return said.text, episode, intern(subject), None if target is None else intern(target)
+def _worded(said: Sequence[Spoken], named: Sequence[StatementName | None]) -> set[str]:
+    """Return the statements of which more is said than that every variant of them ended or was not so.
+
+    They are needed only where evidence says such an end.
+    """
+    if not any(item.evidence.every_variant for item in said):
+        return set()
+    own = ((item, name) for item, name in zip(said, named, strict=True) if name is not None)
+    return {statement for item, (_, statement, _) in own if not item.evidence.every_variant}

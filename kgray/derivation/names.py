@@ -38,33 +38,42 @@ _LEGAL_FORMS = frozenset(
 _STOP_WORDS = frozenset("the of and for at in on to from by with de la le el der die das".split())
 
 
-@lru_cache(maxsize=16_384)
 def key(surface: str) -> str:
     """Return the key of a name, ignoring case, width, spacing and outer punctuation: equal keys, one name.
 
     "acme" and "ACME." are one name; "C" and "C++", "Room 1" and "Room -1" are not.
     """
-    text = folded(surface)
-    if plain := _plain(text):
-        return " ".join(plain)
-    return " ".join(word.rstrip(".,;:") or word for word in text.strip(_OUTER).split()) or text.strip()
+    return _read(surface)[0]
 
 
-def _plain(text: str) -> list[str] | None:
-    """Return the words of a text of letters, digits and spaces alone, as most names are; else None."""
-    words = text.split()
-    return words if all(map(str.isalnum, words)) else None
+def tokens(surface: str) -> tuple[str, ...]:
+    """Return the telling tokens of a name, in order: without legal forms at its end and stop words."""
+    return _read(surface)[1]
 
 
 @lru_cache(maxsize=16_384)
-def tokens(surface: str) -> tuple[str, ...]:
-    """Return the telling tokens of a name, in order: without legal forms at its end and stop words."""
-    pieces = _pieces(surface)
-    while len(pieces) > 1 and pieces[-1] in _LEGAL_FORMS:
-        pieces = pieces[:-1]
-    if not _STOP_WORDS.isdisjoint(pieces):
-        pieces = (*(p for p in pieces[:-1] if p not in _STOP_WORDS), pieces[-1])
-    return pieces or (key(surface),)
+def _read(surface: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Return the key of a name, its telling tokens, and all its words."""
+    text = folded(surface)
+    words = text.split()
+    if "".join(words).isalnum():  # letters, digits and spaces alone, as most names are
+        name, pieces = " ".join(words), tuple(words)
+    else:
+        kept = [word.rstrip(".,;:") or word for word in text.strip(_OUTER).split()]
+        name, pieces = " ".join(kept) or text.strip(), _pieces(text)
+    telling = pieces
+    while len(telling) > 1 and telling[-1] in _LEGAL_FORMS:
+        telling = telling[:-1]
+    if not _STOP_WORDS.isdisjoint(telling):
+        telling = (*(p for p in telling[:-1] if p not in _STOP_WORDS), telling[-1])
+    return name, telling or (name,), pieces
+
+
+def _pieces(text: str) -> tuple[str, ...]:
+    before, comma, after = text.partition(",")
+    if comma and "," not in after and after.strip() and after.strip(" .") not in _LEGAL_FORMS:
+        before, after = after, before  # "Webb, Marcus" is "Marcus Webb"
+    return tuple(_POSSESSIVE.sub("", piece) for piece in _PIECES.findall(f"{before} {after}"))
 
 
 def digits(surface: str) -> frozenset[str]:
@@ -76,30 +85,20 @@ def _expands(new: str, old: str) -> bool:
     """Whether the tokens of `old` begin tokens of `new`, in order: M. Webb, Marcus Webb (R16)."""
     if sum(map(str.isalpha, new)) <= sum(map(str.isalpha, old)):
         return False
-    later = iter(_pieces(new))
-    return all(any(candidate.startswith(token) for candidate in later) for token in _pieces(old))
+    later = iter(_read(new)[2])
+    return all(any(candidate.startswith(token) for candidate in later) for token in _read(old)[2])
 
 
 def spellings(surface: str) -> set[tuple[str, ...]]:
     """Return the words whose letters an acronym may take: with and without legal form and stop words."""
-    pieces = _pieces(surface)
-    found = {tokens(surface), pieces}
+    _, telling, pieces = _read(surface)
+    found = {telling, pieces}
     if not _STOP_WORDS.isdisjoint(pieces):
         found.add(tuple(p for p in pieces if p not in _STOP_WORDS))
     if len(pieces) > 2 and len(pieces[-1]) <= 3:
         found.add(pieces[:-1])  # a legal form such as AG
-    return found - {()}
-
-
-@lru_cache(maxsize=16_384)
-def _pieces(surface: str) -> tuple[str, ...]:
-    text = folded(surface)
-    if plain := _plain(text):
-        return tuple(plain)
-    before, comma, after = text.partition(",")
-    if comma and "," not in after and after.strip() and after.strip(" .") not in _LEGAL_FORMS:
-        before, after = after, before  # "Webb, Marcus" is "Marcus Webb"
-    return tuple(_POSSESSIVE.sub("", piece) for piece in _PIECES.findall(f"{before} {after}"))
+    found.discard(())
+    return found
 
 
 def folded(surface: str) -> str:
@@ -129,36 +128,40 @@ class EntityNote:
     # Key of a name that no code found alike -> the episodes in which a model resolved it to this entity, two
     # at most: so many confirm an alias (R14a).
     answered: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    certain: set[str] = field(default_factory=set)  # keys of names that need no confirmation
+    certain: frozenset[str] = frozenset()  # keys of names that need no confirmation, besides its first name
 
     def take(self, mention: Mention) -> bool:
         """Add the next mention; return whether the entity shows differently after it."""
         self.count += 1
-        if mention.resolved_by != "name" or mention.entity != self.id or not self.surfaces:
+        surface = mention.surface
+        if self.surfaces and (mention.resolved_by != "name" or mention.entity != self.id):
             self._take_resolution(mention)
-        fresh = mention.surface not in self.surfaces
+        fresh = surface not in self.surfaces
         changed = fresh
         if fresh:
-            self.surfaces[mention.surface] = mention.entity
+            self.surfaces[surface] = mention.entity
             if not self.name:
-                self.name = mention.surface
-                self.card = card(mention.surface, mention.type, mention.sentence)
+                self.name = surface
+                self.card = card(surface, mention.type, mention.sentence)
             # A key is shown only where there is no name.
-            elif not mention.key and (self.name in self.keys or _expands(mention.surface, self.name)):
-                self.name = mention.surface
-        if mention.key and mention.surface not in self.keys:
-            self.keys = (*self.keys, mention.surface)
+            elif not mention.key and (self.name in self.keys or _expands(surface, self.name)):
+                self.name = surface
+        if mention.key and surface not in self.keys:
+            self.keys = (*self.keys, surface)
         if mention.type and mention.type not in self.labels:
             self.labels = tuple(sorted((*self.labels, mention.type)))
             changed = True
         return changed
 
     def _take_resolution(self, mention: Mention) -> None:
-        name = key(mention.surface)
-        if name in self.certain:
+        first = next(iter(self.surfaces))
+        if mention.surface == first:
             return
-        if not self.surfaces or mention.resolved_by == "code" or mention.entity != self.id:
-            self.certain.add(name)  # its first name, one that code found, or one that a person merged
+        name = key(mention.surface)
+        if name in self.certain or name == key(first):
+            return
+        if mention.resolved_by == "code" or mention.entity != self.id:
+            self.certain |= {name}  # one that code found, or one that a person merged
         elif mention.resolved_by == "model":
             episodes = self.answered.get(name, ())
             if mention.sequence not in episodes and len(episodes) < CONFIRMING_ANSWERS:
@@ -218,6 +221,10 @@ class Fold:
                     ids = ids - {*step.entities} | {self.first_born(step.entities)}
             self._apart[frozenset(ids)] = said.sequence
         self._involved = {i for o in operations for i in (*o.entities, o.made) if i}
+
+    def involves(self, entity: str) -> bool:
+        """Whether a correction names the entity; any other shows as itself."""
+        return entity in self._involved
 
     def shown(self, entity: str, surface: str, sequence: int) -> tuple[str, Instant]:
         """Return the entity a mention shows as, and the record time of its last move (0 = none)."""
@@ -384,14 +391,15 @@ class Relations:
 
     def folded(self, name: str) -> Folded:
         """Return the main name that declared synonyms and inverses lead to; an undeclared name stays."""
-        if name not in self._folded:
+        known = self._folded.get(name)
+        if known is None:
             shown, flipped, since, seen = name, False, 0, {name}
             while (step := self._step(shown)) is not None and step[0] not in seen:
                 shown, is_inverse, recorded = step
                 seen.add(shown)
                 flipped, since = flipped != is_inverse, max(since, recorded)
-            self._folded[name] = Folded(shown, flipped, since)
-        return self._folded[name]
+            known = self._folded[name] = Folded(shown, flipped, since)
+        return known
 
     def _step(self, name: str) -> tuple[str, bool, Instant] | None:
         """Return (the name that this one is declared to mean, whether as its inverse, record time)."""
@@ -404,7 +412,8 @@ class Relations:
 
     def traits(self, shown: str) -> Traits:
         """Return what is declared of the class of names that shows as `shown`."""
-        if shown not in self._traits:
+        known = self._traits.get(shown)
+        if known is None:
             members = self._members(shown)
             cardinality, since = self._cardinality(members)
             latest = [
@@ -413,8 +422,9 @@ class Relations:
                 for d, _ in self._aspects.get((member, "symmetric"), ())[-1:]
             ]
             is_symmetric = max(latest)[1] if latest else False
-            self._traits[shown] = Traits(cardinality, since, is_symmetric, self._excluded(shown, members))
-        return self._traits[shown]
+            known = Traits(cardinality, since, is_symmetric, self._excluded(shown, members))
+            self._traits[shown] = known
+        return known
 
     def _members(self, shown: str) -> dict[str, Folded]:
         """Return the names that fold to one, itself included."""

@@ -6,16 +6,26 @@ Or they have the same ends, and their relations exclude each other. Or a verdict
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from itertools import product
 
 from kgray.derivation.names import Relations
-from kgray.derivation.statements import Statement
+from kgray.derivation.statements import Statement, StatementKey
 from kgray.records import Place, Value
 from kgray.timeline import Claim
 from kgray.times import Instant
 
+Ends = tuple[str, str | Value]  # subject, object entity or value
 SlotKey = tuple[str, str, str]  # ("s" | "o", entity, relation): a slot by subject or by object (R17)
+
+
+def with_key(
+    statements: Mapping[str, Statement], by_ends: Mapping[Ends, list[str]], key: StatementKey
+) -> list[str]:
+    """Return the statements with a key, of those between its ends."""
+    subject, relation, target = key
+    between = by_ends.get((subject, target)) or ()
+    return [id_ for id_ in between if statements[id_].relation == relation]
 
 
 class StatementRivals:
@@ -26,12 +36,16 @@ class StatementRivals:
         self.relations = Relations()
         self.statements: dict[str, Statement] = {}
         self.slots: dict[SlotKey, list[str]] = {}
-        self.by_ends: dict[tuple[str, str | Value], list[str]] = {}
+        self.by_ends: dict[Ends, list[str]] = {}
         self.parts: dict[str, list[str]] = {}  # recorded statement -> shown ones, unless it is just itself
         self.verdicts: dict[str, dict[str, tuple[bool, Instant]]] = {}  # (exclusive, record time)
         # Evidence -> when a correction, a declaration or later evidence last moved it to another key.
         self.moved: dict[Place, Instant] = {}
         self._linked: set[SlotKey] = set()  # slots with a member that also has rivals outside the slot
+
+    def with_key(self, key: StatementKey) -> list[str]:
+        """Return the statements with a key, its variants, by birth."""
+        return with_key(self.statements, self.by_ends, key)
 
     def take_verdict(self, a: str, b: str, exclusive: bool, recorded: Instant) -> None:
         """Take a verdict on two recorded statements: it replaces an older one that says otherwise (R2)."""

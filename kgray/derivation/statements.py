@@ -9,20 +9,31 @@ a split the part with the founding evidence keeps it, another gets the id of its
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain, combinations
-from typing import NamedTuple
+from itertools import chain, combinations, count
 
 from kgray.derivation.names import Fold, Relations
 from kgray.derivation.verbs import ENGLISH
-from kgray.records import Evidence, EvidenceKind, ExtractedFact, Mention, Place, Value, statement_id
+from kgray.records import (
+    EpisodeHead,
+    Evidence,
+    EvidenceKind,
+    ExtractedFact,
+    Mention,
+    Place,
+    Value,
+    statement_id,
+)
 from kgray.timeline import Claim
 from kgray.times import Instant, to_datetime
 
 Marks = tuple[frozenset[str], bool, frozenset[str]]  # digits, negated, qualifiers
 StatementKey = tuple[str, str, str | Value]  # subject, shown relation, object entity or value
+StatementName = tuple[StatementKey, str, int]  # key, id, variant
+MentionsByEpisode = Mapping[int, Mapping[int, Mention]]  # sequence -> ordinal -> mention
 
 WORD = re.compile(r"[^\W_]+(?:[.,:/-][^\W_]+)*(?:['\u2019]t)?", re.UNICODE)
 NEGATIONS = frozenset("not no never none without nor cannot nobody nothing neither".split())
@@ -122,7 +133,8 @@ class Statement:
         return self.subject, self.relation, self.object or self.value  # type: ignore[return-value]
 
 
-class Spoken(NamedTuple):
+@dataclass(slots=True)  # faster to read than a named tuple
+class Spoken:
     """A piece of evidence and its key; None = a loop (subject = object), which derives nothing.
 
     own_key   the key that its own relation name gives; it differs where the statement has another name (R17c)
@@ -174,12 +186,8 @@ def besides(names: Iterable[str], marks: Marks) -> Marks:
     return numbers, negated, qualifiers
 
 
-class FoldedKey(NamedTuple):
-    """A key, None for a loop; whether its ends are swapped; and when the relation was last folded."""
-
-    key: StatementKey | None
-    swapped: bool
-    since: Instant
+# A key, None for a loop; whether its ends are swapped; and when the relation was last folded.
+FoldedKey = tuple[StatementKey | None, bool, Instant]
 
 
 def fold_key(
@@ -192,83 +200,88 @@ def fold_key(
     """Return the key that these ends and this relation name fold to. Raises ValueError without a target."""
     if target is None:
         raise ValueError(f"evidence of {relation} has neither object nor value")
-    folded = relations.folded(relation)
-    if isinstance(target, Value):
-        return FoldedKey((subject, folded.name, target), False, folded.since)
+    name, swapped, since = relations.folded(relation)
+    if not isinstance(target, str):
+        return (subject, name, target), False, since
     if subject == target:
-        return FoldedKey(None, False, folded.since)
-    swapped = folded.flipped
+        return None, False, since
     if swapped:
         subject, target = target, subject
-    if relations.traits(folded.name).symmetric and born(target) < born(subject):
+    if relations.traits(name).symmetric and born(target) < born(subject):
         subject, target, swapped = target, subject, not swapped
-    return FoldedKey((subject, folded.name, target), swapped, folded.since)
+    return (subject, name, target), swapped, since
 
 
-class _Ends(NamedTuple):
-    """The ends of a piece of evidence as they show, and when a merge or split last moved one of them."""
+# The ends of a piece of evidence as they show, and when a merge or split last moved one of them.
+_Ends = tuple[str, str | Value, Instant]
 
-    subject: str
-    target: str | Value
-    moved: Instant
 
-    def oriented(self, is_reversed: bool) -> tuple[str | Value, str | Value]:
-        """Return the ends in the direction of the statement's founding evidence."""
-        return (self.target, self.subject) if is_reversed else (self.subject, self.target)
+def _oriented(ends: _Ends, is_reversed: bool) -> tuple[str | Value, str | Value]:
+    """Return the ends in the direction of the statement's founding evidence."""
+    subject, target, _ = ends
+    return (target, subject) if is_reversed else (subject, target)
+
+
+def by_episode(mentions: Iterable[Mention]) -> MentionsByEpisode:
+    """Return the mentions by sequence, then by ordinal: faster to build and to read than by place."""
+    found: defaultdict[int, dict[int, Mention]] = defaultdict(dict)
+    for mention in mentions:
+        found[mention.sequence][mention.ordinal] = mention
+    return found
 
 
 def spoken(
     evidence: Sequence[Evidence],
-    mentions: Mapping[Place, Mention],
+    mentions: MentionsByEpisode,
     fold: Fold,
     relations: Relations,
     births: Mapping[str, Place],
-    recorded: Mapping[int, Instant],
+    heads: Mapping[int, EpisodeHead],
 ) -> list[Spoken]:
     """Return the evidence in the order given, which is that of places, each with its key as it shows now.
 
     A statement has one relation name: of its pieces of evidence between the same ends, the earliest whose
     name the ontology lists, else the earliest, gives it (R17c). An end or a denial, "Alice left Acme", gives
-    it only to a statement that has no other evidence (R17b). recorded: record times by sequence
+    it only to a statement that has no other evidence (R17b). heads: of the episodes, by sequence
     """
-    ends = [_ends_of(item, mentions, fold) for item in evidence]
-    naming = _naming_evidence(evidence, ends, relations)
+    naming = _naming_evidence(evidence, mentions, fold, relations)
     born = births.__getitem__
     pieces = []
-    for item, its in zip(evidence, ends, strict=True):
-        own = fold_key(relations, born, item.relation, its.subject, its.target)
-        moved = max(its.moved, own.since)
-        namer = naming.get((item.statement, *its.oriented(item.is_reversed))) if naming else None
+    for item in evidence:
+        is_reversed = item.is_reversed
+        subject, target, moved = ends = _ends_of(item, mentions, fold)
+        own_key, own_swapped, since = fold_key(relations, born, item.relation, subject, target)
+        namer = naming.get((item.statement, *_oriented(ends, is_reversed))) if naming else None
         if namer is None or namer is item:
-            pieces.append(Spoken(item, own.key, moved, own.key, own.swapped != item.is_reversed))
+            pieces.append(Spoken(item, own_key, max(moved, since), own_key, own_swapped != is_reversed))
             continue
-        subject, target = its.subject, its.target
-        turns = item.is_reversed != namer.is_reversed and isinstance(target, str)
+        turns = is_reversed != namer.is_reversed and isinstance(target, str)
         if turns:
             subject, target = str(target), subject
-        key = fold_key(relations, born, namer.relation, subject, target)
-        is_moved = namer.sequence > item.sequence and key.key != own.key
-        named_at = recorded.get(namer.sequence, 0) if is_moved else 0
-        swapped = key.swapped != turns
-        moved = max(its.moved, key.since, named_at)
-        pieces.append(Spoken(item, key.key, moved, own.key, swapped != item.is_reversed))
+        key, swapped, since = fold_key(relations, born, namer.relation, subject, target)
+        is_moved = namer.sequence > item.sequence and key != own_key
+        named_at = heads[namer.sequence].recorded_at if is_moved else 0
+        turned = (swapped != turns) != is_reversed
+        pieces.append(Spoken(item, key, max(moved, since, named_at), own_key, turned))
     return pieces
 
 
-def _ends_of(item: Evidence, mentions: Mapping[Place, Mention], fold: Fold) -> _Ends:
-    subject = mentions[item.sequence, item.subject]
-    shown, moved = fold.shown(subject.entity, subject.surface, item.sequence)
+def _ends_of(item: Evidence, mentions: MentionsByEpisode, fold: Fold) -> _Ends:
+    sequence = item.sequence
+    of_episode = mentions[sequence]
+    subject = of_episode[item.subject]
+    shown, moved = fold.shown(subject.entity, subject.surface, sequence)
     if item.object is None:
         if item.value is None:
             raise ValueError(f"evidence of {item.relation} has neither object nor value")
-        return _Ends(shown, item.value, moved)
-    other = mentions[item.sequence, item.object]
-    target, moved_too = fold.shown(other.entity, other.surface, item.sequence)
-    return _Ends(shown, target, max(moved, moved_too))
+        return shown, item.value, moved
+    other = of_episode[item.object]
+    target, moved_too = fold.shown(other.entity, other.surface, sequence)
+    return shown, target, max(moved, moved_too)
 
 
 def _naming_evidence(
-    evidence: Sequence[Evidence], ends: Sequence[_Ends], relations: Relations
+    evidence: Sequence[Evidence], mentions: MentionsByEpisode, fold: Fold, relations: Relations
 ) -> dict[tuple[str, str | Value, str | Value], Evidence]:
     """Return the evidence that names a statement, by (recorded statement, oriented ends).
 
@@ -279,13 +292,13 @@ def _naming_evidence(
     mixed: set[str] = set()
     for item in evidence:
         other = first.setdefault(item.statement, item)
-        if other.relation != item.relation or other.is_reversed != item.is_reversed:
+        if other is not item and (other.relation, other.is_reversed) != (item.relation, item.is_reversed):
             mixed.add(item.statement)
     naming: dict[tuple[str, str | Value, str | Value], Evidence] = {}
-    for item, its in zip(evidence, ends, strict=True) if mixed else ():
+    for item in evidence if mixed else ():
         if item.statement not in mixed:
             continue
-        key = (item.statement, *its.oriented(item.is_reversed))
+        key = (item.statement, *_oriented(_ends_of(item, mentions, fold), item.is_reversed))
         current = naming.setdefault(key, item)
         ranks = [(e.kind in CLOSING, not relations.is_listed(e.relation)) for e in (item, current)]
         if ranks[0] < ranks[1]:
@@ -294,9 +307,35 @@ def _naming_evidence(
 
 
 def name_statements(
-    group: str, said: list[Spoken], mentions: Mapping[Place, Mention], births: Mapping[str, Place]
-) -> list[tuple[StatementKey, str, int] | None]:
-    """Return (key, statement id, variant) of each piece, None of a loop. `said` is in order of place."""
+    group: str, said: list[Spoken], mentions: MentionsByEpisode, births: Mapping[str, Place]
+) -> list[StatementName | None]:
+    """Return the name of each piece's statement, None of a loop. `said` is in order of place."""
+    named = [
+        None if item.key is None else (item.key, item.evidence.statement, item.evidence.variant)
+        for item in said
+    ]
+    # The index of the first piece with the same key, and of the first with the same recorded statement.
+    same_key = list(map(dict[StatementKey | None, int]().setdefault, [item.key for item in said], count()))
+    recorded = [item.evidence.statement for item in said]
+    same_recorded = list(map(dict[str, int]().setdefault, recorded, count()))
+    # Each other key is that of one recorded statement alone, all of it and as one variant: this names it.
+    shared: set[int] = set()
+    for at, (of_key, of_recorded) in enumerate(zip(same_key, same_recorded, strict=True)):
+        if at != of_key and named[at] != named[of_key]:
+            shared.add(of_key)
+        if of_key != same_key[of_recorded]:
+            shared.update((of_key, same_key[of_recorded]))
+    places = [at for at, of_key in enumerate(same_key) if of_key in shared] if shared else []
+    others = _name_shared(group, [said[at] for at in places], mentions, births)
+    for at, name in zip(places, others, strict=True):
+        named[at] = name
+    return named
+
+
+def _name_shared(
+    group: str, said: list[Spoken], mentions: MentionsByEpisode, births: Mapping[str, Place]
+) -> list[StatementName | None]:
+    """Name the statements of pieces that share keys; `said` has every piece of their recorded statements."""
     variants = _variants(said, mentions, births)
     owner: dict[str, tuple[StatementKey | None, int]] = {}  # recorded statement -> where it began
     for item, variant in zip(said, variants, strict=True):
@@ -335,23 +374,24 @@ def _move_nameless(said: list[Spoken], variants: list[int]) -> None:
                 variants[at] = best
 
 
-def _variants(
-    said: list[Spoken], mentions: Mapping[Place, Mention], births: Mapping[str, Place]
-) -> list[int]:
+def _variants(said: list[Spoken], mentions: MentionsByEpisode, births: Mapping[str, Place]) -> list[int]:
     """Return each one's variant: as recorded, unless statements of other recorded ends share its key."""
     variants = [item.evidence.variant for item in said]
     earliest: dict[StatementKey, Evidence] = {}
     meeting: dict[StatementKey, dict[str, Evidence]] = {}  # key -> recorded statement -> earliest evidence
-    for evidence, key, *_ in said:
+    for item in said:
+        evidence, key = item.evidence, item.key
         if key is not None and (first := earliest.setdefault(key, evidence)).statement != evidence.statement:
             meeting.setdefault(key, {first.statement: first}).setdefault(evidence.statement, evidence)
     if not meeting:
         return variants
     ends: dict[str, tuple[object, ...]] = {}  # recorded statement -> its recorded ends and relation
-    for e, key, *_ in said:
-        if key is not None and e.statement not in ends:
-            target = e.value if e.object is None else mentions[e.sequence, e.object].entity
-            ends[e.statement] = (e.relation, mentions[e.sequence, e.subject].entity, target)
+    for item in said:
+        e = item.evidence
+        if item.key is not None and e.statement not in ends:
+            of_episode = mentions[e.sequence]
+            target = e.value if e.object is None else of_episode[e.object].entity
+            ends[e.statement] = (e.relation, of_episode[e.subject].entity, target)
     renumbered: dict[StatementKey, dict[str, int]] = {}
     for key, those in meeting.items():
         # Recorded variants that tell them apart keep their numbers: a removal may leave a gap in them, and
@@ -363,9 +403,9 @@ def _variants(
         )
         if len({ends[s] for s in those}) > 1 and not apart:
             renumbered[key] = _match_by_wording(those, ends, births)
-    for at, (e, key, *_) in enumerate(said):
-        if key in renumbered:
-            variants[at] = renumbered[key][e.statement]
+    for at, item in enumerate(said):
+        if item.key in renumbered:
+            variants[at] = renumbered[item.key][item.evidence.statement]
     return variants
 
 

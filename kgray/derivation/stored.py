@@ -25,7 +25,14 @@ from kgray.graph import Entity, Fact
 from kgray.kinds import Key, Kind, R, Read, Row
 from kgray.ports import GraphView, Store, at_one_moment
 from kgray.reads import EpisodeHeadRow, PackedRow
-from kgray.record_rows import Judgements, NameVector, UnpackedRecords, judgements, name_vectors
+from kgray.record_rows import (
+    Judgements,
+    NameVector,
+    UnpackedRecords,
+    judgements,
+    name_vectors,
+    newest_vectors,
+)
 from kgray.records import Episode, EpisodeHead, GroupRecords, Operation, Place
 from kgray.times import Instant
 
@@ -101,10 +108,6 @@ def _records(
         declared, answered = _standing(judged.values(), carried_out, stands)
         recorded = {one.sequence: at for one, at in carried_out}
         recorded |= {one.sequence: at for one, at in declared} | {one.sequence: at for one, at in answered}
-        vectors = {
-            id_: max(placed for part in (ours, others) if (placed := part.vectors.get(id_)))[1:]
-            for id_ in {**ours.vectors, **others.vectors}
-        }
         corrected = {id_: (a, b) for one in operations for id_, a, b in one.births}
         records = GroupRecords(
             group=group,
@@ -121,7 +124,7 @@ def _records(
         return StoredRecords(
             live=records,
             retired=others,
-            vectors=vectors,
+            vectors=newest_vectors((*ours.vectors, *others.vectors)),
             heads=heads,
             judged=judged,
             saved_at=saved_at,
@@ -134,13 +137,18 @@ def _unpacked(
     """Return the records of live episodes, those of other rows, and the sequences of removals among these."""
     # While a removal goes on in pieces, its episodes are stored, and no part of the graph any more.
     out = {row.sequence for row in heads.values() if row.state != kinds.COMMITTED}
-    packed = (row for row in stored if row.sequence not in out)
     strings: dict[str, str] = {}
     ours, others, saved_at = UnpackedRecords(), UnpackedRecords(), list[int]()
-    for are_live, some in groupby(packed, key=lambda row: row.sequence in live):
-        rows_of_kind = list(some)
-        (ours if are_live else others).take(rows_of_kind, strings)
-        saved_at += [row.sequence for row in rows_of_kind if row.sequence not in heads]
+
+    def packed() -> Iterator[PackedRow]:
+        for row in stored:
+            if row.sequence not in heads:
+                saved_at.append(row.sequence)
+            if row.sequence not in out:
+                yield row
+
+    for are_live, some in groupby(packed(), key=lambda row: row.sequence in live):
+        (ours if are_live else others).take(some, strings)
     return ours, others, saved_at
 
 

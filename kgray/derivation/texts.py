@@ -18,8 +18,8 @@ from kgray.derivation.statements import (
     marks_of,
 )
 from kgray.derivation.verbs import verb_phrase
-from kgray.records import Evidence, EvidenceKind, ExtractedFact, Place
-from kgray.timeline import Claim, Span
+from kgray.records import Evidence, EvidenceKind, ExtractedFact
+from kgray.timeline import Claim, Said, Span
 from kgray.times import Instant, show
 
 OBJECT = "{object}"  # where the object stands in a relation's words; it follows them where this is missing
@@ -39,7 +39,7 @@ Sentence = tuple[str, str, str, str | None]
 def fact_text(
     statement: Statement,
     span: Span,
-    sentences: Mapping[Place, Sentence],
+    sentences: Mapping[Said, Sentence],
     entities: Mapping[str, EntityNote],
     relations: Relations,
 ) -> str:
@@ -51,7 +51,7 @@ def fact_text(
     kind: EvidenceKind = "happened" if statement.is_event else "holds"
     for claim in _by_points(span):
         if claim.kind == kind:
-            sentence, _, subject, surface = sentences[claim.said[1:]]
+            sentence, _, subject, surface = sentences[claim.said]
             target = surface if statement.value is None else statement.value
             if target is not None and reads_true(sentence, subject, target, kind == "happened"):
                 return sentence

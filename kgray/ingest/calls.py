@@ -32,7 +32,7 @@ from kgray.outages import OUTAGES
 from kgray.ports import Answer, Embedding, ExtractionRequest, QuestionRequest
 from kgray.ports.ingest import Stop
 from kgray.prompting.replies import speaker_first
-from kgray.reads import ANSWERS_TO, EXTRACTIONS_AT
+from kgray.reads import ANSWERS_TO, EXTRACTIONS_AT, REQUESTS
 from kgray.records import Episode, Extraction
 
 
@@ -167,9 +167,7 @@ async def journaled(
     Where two ask the same concurrently, the first answer to arrive holds for both (R21).
     """
     episode = request.episode
-    said = outbox.answers.get((episode.group, key))
-    if said is None and (kept := await rows_of(parts.store, ANSWERS_TO, episode.group, [key])):
-        said = rows.answers(kept[0])
+    said = await _stored_answers(parts, outbox, episode.group, key)
     if said is None:
         with outbox.accounted(episode, told := partial(parts.on_call, "judge")):
             judged = await parts.judge.judge(request)
@@ -185,6 +183,20 @@ async def journaled(
         outbox.note_spent(episode, judged.cost)
     outbox.post(changes.answered(episode, rows.answers_row(episode.sequence, key, said, 0, 0, 0)))
     return said, 0
+
+
+async def _stored_answers(parts: Parts, outbox: Outbox, group: str, key: str) -> tuple[Answer, ...] | None:
+    """Return the answers that a group's journal has to a request, None without any.
+
+    The keys of all requests of the group are read once, so that a new request costs no look-up.
+    """
+    if (said := outbox.answers.get((group, key))) is not None:
+        return said
+    if (keys := outbox.requests.get(group)) is None:
+        journal = await off_the_loop(parts.store, lambda: list(parts.store.rows(REQUESTS, group)))
+        keys = outbox.requests.setdefault(group, {row.request for row in journal})
+    kept = await rows_of(parts.store, ANSWERS_TO, group, [key]) if key in keys else []
+    return rows.answers(kept[0]) if kept else None
 
 
 async def patiently(call: Callable[[], Awaitable[_T]], parts: Parts, stop: Stop) -> _T:

@@ -41,16 +41,17 @@ _WORDS = 5  # at most so many words of a name are looked for behind a code
 _MOST_CODED = 4_000  # entities of a key that are compared with a code
 
 
-def blocking_keys(surface: str) -> list[str]:
+def blocking_keys(surface: str) -> set[str]:
     """Return the keys under which a name is found."""
     tokens = names.tokens(surface)
-    keys = [_NAME + names.key(surface)]
-    keys += [_TOKEN + token for token in tokens]
-    keys += {_INITIALS + "".join([word[0] for word in words]) for words in names.spellings(surface)}
+    keys = {_NAME + names.key(surface)}
+    keys.update([_TOKEN + token for token in tokens])
+    for words in names.spellings(surface):
+        keys.add(_INITIALS + "".join([word[0] for word in words]))
     if len(tokens) > 1:
-        keys.append(f"{_SHORT}{tokens[0][0]} {tokens[-1]}")
-    if letters := code(surface):
-        keys.append(_CODE + letters[0] + letters[-1])
+        keys.add(f"{_SHORT}{tokens[0][0]} {tokens[-1]}")
+    if surface.isupper() and (letters := code(surface)):
+        keys.add(_CODE + letters[0] + letters[-1])
     return keys
 
 
@@ -105,7 +106,7 @@ class NameIndex(NameLookUp):
 
     def add(self, entity: str, surfaces: Iterable[str], *, new: bool = False) -> None:
         """Note that an entity bears surfaces; new: it is not there yet."""
-        for key in {key for surface in surfaces for key in blocking_keys(surface)}:
+        for key in set[str]().union(*map(blocking_keys, surfaces)):
             posting = self.postings.setdefault(key, [])
             # An entity often comes back with an alias that shares a token; only the ends are searched.
             if new or (entity not in posting[-MAX_POSTING:] and entity not in posting[:MAX_POSTING]):
@@ -209,8 +210,11 @@ Prepared = tuple[NDArray[np.float32], float]  # (quantised vector, its Euclidean
 class Nearest:
     """An index of quantised unit vectors, appended in a fixed order, for queries by cosine."""
 
-    def __init__(self, dimensions: int) -> None:
-        """Start empty, for vectors of this many dimensions (at least 16, else ValueError)."""
+    def __init__(self, dimensions: int, room: int = 0) -> None:
+        """Start empty, for vectors of this many dimensions (at least 16, else ValueError).
+
+        room: rows that will probably be appended
+        """
         self._dimensions = dimensions
         if dimensions < _PIECE:
             raise ValueError(f"an embedder of {dimensions} numbers a text: at least {_PIECE} are needed")
@@ -221,22 +225,26 @@ class Nearest:
         self._lengths: NDArray[np.float64] = np.empty(0, np.float64)
         self._runs: list[tuple[NDArray[np.uint32], NDArray[np.int32], int]] = []  # keys, row ids, rows
         self._sorted = 0
+        self._make_room(0, room)
 
     def extend(self, vectors: Matrix, *, sort: bool = True) -> None:
         """Append rows (n, d); sort: make a query cheap, which is in vain where others follow at once."""
         since, self._count = self._count, self._count + len(vectors)
         if self._count > len(self._rows):
-            room = max(64, 2 * since, self._count)
-            self._rows, self._bands, self._lengths = (
-                np.concatenate([kept[:since], np.empty((room - since, *kept.shape[1:]), kept.dtype)])
-                for kept in (self._rows, self._bands, self._lengths)
-            )
+            self._make_room(since, max(64, 2 * since, self._count))
         rows = quantised(vectors)
         self._rows[since : self._count] = rows
         self._bands[since : self._count] = self._pieces_of(rows)
         self._lengths[since : self._count] = _lengths(rows)
         if sort:
             self.sort()
+
+    def _make_room(self, count: int, room: int) -> None:
+        """Keep the first rows, with room for so many."""
+        self._rows, self._bands, self._lengths = (
+            np.concatenate([kept[:count], np.empty((room - count, *kept.shape[1:]), kept.dtype)])
+            for kept in (self._rows, self._bands, self._lengths)
+        )
 
     def near(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, int]]:
         """Return at most `limit` (cosine, row) with cosine >= floor, nearest first, ties by row."""

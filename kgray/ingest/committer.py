@@ -162,8 +162,20 @@ class Direct:
 class Committer:
     """The groups' states and all changes to them; every runner commits through one of these."""
 
-    def __init__(self, parts: Parts, watch: OnStage | None = None, *, writes: bool = True) -> None:
-        """watch: called with each stage instead of the parts' own. writes: False = only states are read."""
+    def __init__(
+        self,
+        parts: Parts,
+        watch: OnStage | None = None,
+        *,
+        writes: bool = True,
+        expects: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Begin without a state.
+
+        watch       called with each stage instead of the parts' own
+        writes      False: only states are read
+        expects     whether more may be committed soon, with which a write may share a transaction
+        """
         self._parts = parts
         self._states: OrderedDict[str, GroupState] = OrderedDict()
         self._loading: dict[str, asyncio.Task[None]] = {}  # states on their way, of what the store has now
@@ -175,6 +187,8 @@ class Committer:
             parts.writer or Direct(parts.store),
             most=parts.store.batch,
             lanes=parts.store.lanes,
+            gather_s=parts.store.gather_s,
+            expects=expects,
             took=lambda seconds: (watch or parts.watch)("write", seconds, None),
         )
 
@@ -367,6 +381,7 @@ class Committer:
             self._drop(next(iter(self._states)))
 
     def _drop(self, group: str) -> None:
+        self.outbox.requests.pop(group, None)
         state = self._states.pop(group, None)
         if state is not None and state.is_large:
             _THREADS.submit(state.clear)  # may take seconds, and nobody waits for it

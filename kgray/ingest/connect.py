@@ -15,6 +15,7 @@ from itertools import count
 from typing import Any
 
 from kgray.derivation.names import Relations
+from kgray.derivation.rivals import with_key
 from kgray.derivation.statements import (
     CLOSING,
     NAMELESS,
@@ -137,7 +138,7 @@ class _Connector:
         graph, closes = self.case.state.graph, new.fact.kind in CLOSING
         attached = (graph.attached.get(new.key) or {}).items()
         under_other_names = (id_ for id_, is_same in attached if is_same or closes)
-        ids = dict.fromkeys((*(graph.buckets.get(new.key) or ()), *under_other_names))
+        ids = dict.fromkeys((*with_key(graph.statements, graph.by_ends, new.key), *under_other_names))
         statements = [graph.statements[id_] for id_ in ids]
         statements += self.comparer.new.by.get(new.key, ())
         return sorted(statements, key=lambda s: (s.born, s.id))

@@ -2,7 +2,8 @@
 
 The writes of one group are sent in the order of their posting, one batch after the other. Batches of
 different groups may be on their way at once, in as many lanes as the store has, if there are enough writes. A
-write that is posted meanwhile waits for a later batch: the slower the store, the more share a transaction.
+write that is posted meanwhile waits for a later batch: the slower the store, the more share a transaction. As
+long as the run expects more writes, a batch that is not full waits for them, but not for long.
 
 Extractions and answers are posted before the commits that use them, so the store never has a commit without
 its journal. A write that is lost with the process was not acknowledged: it is asked and decided again (R21).
@@ -18,9 +19,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from kgray import kinds
-from kgray.errors import Cost, KgrayError
+from kgray.errors import Cost, KgrayError, is_groups_own
 from kgray.ingest import changes
-from kgray.ledger import is_groups_own
 from kgray.ports import Answer, RowChanges, Writer
 from kgray.records import Episode
 
@@ -61,6 +61,7 @@ class BatchSize:
 
 class _Post(NamedTuple):
     number: int  # in the order of posting
+    due: float  # when it no longer waits for others, on the loop's clock
     change: RowChanges
     done: OnDurable | None
 
@@ -69,10 +70,26 @@ class Outbox:
     """The queue of posted writes, and the batches on their way."""
 
     def __init__(
-        self, writer: Writer, *, most: int, lanes: int = 1, took: Callable[[float], None] = lambda _: None
+        self,
+        writer: Writer,
+        *,
+        most: int,
+        lanes: int = 1,
+        gather_s: float = 0.0,
+        expects: Callable[[], bool] = lambda: False,
+        took: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """most: writes per batch at first; lanes: batches at once; took: called with the seconds of each."""
+        """Make an empty outbox.
+
+        most        writes per batch at first
+        lanes       batches at once
+        gather_s    how long a write waits for others at most
+        expects     whether more writes may come without one who waits for those that are queued
+        took        called with the seconds of each batch
+        """
         self._writer, self._lanes, self._took = writer, lanes, took
+        self._gather_s, self._expects = gather_s, expects
+        self._timer: asyncio.TimerHandle | None = None  # sends what has waited for `gather_s`
         self._size = BatchSize(most)
         self._number = 0
         self._waiting: deque[_Post] = deque()
@@ -82,6 +99,8 @@ class Outbox:
         # Ends when all is durable, None before the first write; with the error of a failed batch.
         self.sending: asyncio.Future[None] | None = None
         self.answers: dict[tuple[str, str], tuple[Answer, ...]] = {}
+        # Group -> the keys of the requests that its journal answers; of groups whose journal was asked.
+        self.requests: dict[str, set[str]] = {}
         self._moving: Counter[str] = Counter()  # group -> writes that change its state and are not durable
         # Group -> at which episode (0: a correction), and why, its writes are refused, until it is forgiven.
         self.faults: dict[str, tuple[int, Exception]] = {}
@@ -90,21 +109,24 @@ class Outbox:
         """Queue a change; `done` is called when it is durable, and never where the group has a fault."""
         if change.group in self.faults:
             return
+        loop = asyncio.get_running_loop()
         self._number += 1
-        self._waiting.append(_Post(self._number, change, done))
+        self._waiting.append(_Post(self._number, loop.time() + self._gather_s, change, done))
         if change.recorded_at is not None:
             self._moving[change.group] += 1
         if change.erases:  # an erased episode may have used the group's answers (R25)
             for asked in [asked for asked in self.answers if asked[0] == change.group]:
                 del self.answers[asked]
         if self.sending is None or _went_well(self.sending):
-            self.sending = asyncio.get_running_loop().create_future()
+            self.sending = loop.create_future()
         if len(self._batches) < self._lanes:  # soon: writes that are posted at the same time share a batch
-            asyncio.get_running_loop().call_soon(self._send)
+            loop.call_soon(self._send)
 
     def remember(self, group: str, key: str, answers: tuple[Answer, ...]) -> None:
         """Keep the answers of a request that were posted and may not be in the journal yet."""
         self.answers[group, key] = answers
+        if group in self.requests:
+            self.requests[group].add(key)
         if len(self.answers) > _ANSWERS:
             del self.answers[next(iter(self.answers))]
 
@@ -139,6 +161,7 @@ class Outbox:
             return
         durable = asyncio.get_running_loop().create_future()
         self._flushes.append((self._number, durable))
+        self._send()
         await asyncio.wait((self.sending, durable), return_when=asyncio.FIRST_COMPLETED)
         if not durable.done() and not self.sending.cancelled():
             self.sending.result()
@@ -147,14 +170,22 @@ class Outbox:
         """Drop what was posted and not sent; the batches on their way may still arrive."""
         for task in self._batches:
             task.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self.sending is not None and not self.sending.cancel() and not self.sending.cancelled():
             self.sending.exception()
         self.sending = self._error = None
-        for kept in (self._batches, self._waiting, self._flushes, self.answers, self._moving, self.faults):
+        for kept in (self._batches, self._waiting, self._flushes, self._moving, self.faults):
             kept.clear()
+        self.answers.clear()
+        self.requests.clear()
 
     def _send(self) -> None:
         """Begin a batch in each free lane, of groups without a write on its way."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         # After a failed batch nothing more is sent: the store would have it without what came before.
         while self._error is None and len(self._batches) < self._lanes and (batch := self._next()):
             task = asyncio.create_task(self._carry(batch))
@@ -162,14 +193,19 @@ class Outbox:
             task.add_done_callback(self._end_batch)
 
     def _next(self) -> list[_Post]:
-        """Take the next batch. Beside another batch it has to be full: two halves cost a server more."""
+        """Take the next batch, if there is one that need not wait for further writes."""
         busy = {post.change.group for batch in self._batches.values() for post in batch}
         batch, rest = list[_Post](), deque[_Post]()
         for post in self._waiting:
             is_free = len(batch) < self._size.most and post.change.group not in busy
             (batch if is_free else rest).append(post)
-        if self._batches and len(batch) < self._size.full:
-            return []
+        if len(batch) < self._size.full:
+            if self._batches:  # two halves side by side cost a server more than one after the other
+                return []
+            loop = asyncio.get_running_loop()
+            if batch and batch[0].due > loop.time() and not self._flushes and self._expects():
+                self._timer = loop.call_at(batch[0].due, self._send)
+                return []
         self._waiting = rest
         return batch
 
@@ -182,7 +218,7 @@ class Outbox:
         self._size.note(len(batch), seconds)
         self._took(seconds)
         self._moving -= Counter(change.group for change in written if change.recorded_at is not None)
-        for _, change, done in batch:
+        for _, _, change, done in batch:
             if done is not None and change.group not in refused:
                 done()
 

@@ -18,12 +18,12 @@ from functools import partial
 from typing import Any
 
 from kgray import ledger, spans, times
-from kgray.errors import Outrun, Unavailable
+from kgray.errors import Outrun, Unavailable, is_groups_own
 from kgray.garbage import garbage_collected_rarely
 from kgray.ingest.calls import Gate
 from kgray.ingest.committer import Committer, Parts, off_the_loop
 from kgray.ingest.window import GroupWindow
-from kgray.ledger import Hold, is_groups_own, pending, previous
+from kgray.ledger import Hold, pending, previous
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
 from kgray.records import Episode, Operation
 
@@ -52,8 +52,10 @@ class Runner:
         self._parts = parts
         self.totals = Totals()  # of the current run, or of the last one; of a service, from its start
         self.holds: dict[str, Hold] = {}  # groups that are held, as of the last look
-        self.committer = Committer(parts, self.watch)
         self._run: WindowedRun | None = None
+        self.committer = Committer(
+            parts, self.watch, expects=lambda: self._run is not None and self._run.in_flight > 0
+        )
 
     async def run(
         self,
@@ -145,7 +147,14 @@ class WindowedRun:
         self.judged: deque[float] = deque(maxlen=32)  # and of the latest questions
         self._runner, self._takes, self._on_step, self._room = runner, takes, on_step, room
         self._shard, self._serves = shard, serves
+        # Counted by the windows: a sum over thousands of groups at each step would take the loop's time.
+        self.in_flight = 0  # entries in the windows
+        self.posted = 0  # entries that wait for the writer: they are in memory too
         self._windows: dict[str, GroupWindow] = {}
+        self._committing: set[GroupWindow] = set()  # those that commit an entry, until its end is handled
+        self._committed: deque[GroupWindow] = deque()  # those of them whose commit has ended
+        self._wake = asyncio.Event()  # set by whatever the next step is for
+        self._awaited: asyncio.Future[None] | None = None  # the outbox's writes that wake the loop
         self._withdrawn: dict[str, asyncio.Task[list[tuple[int, str]]]] = {}  # retractions and removals
         self._taken = 0
         # Groups that may have something to take, by lane (live, backfill); the next to have its turn first.
@@ -158,6 +167,7 @@ class WindowedRun:
         self._rested = -1  # how many entries were taken when everything was seen, and nothing was left to do
         self._tasks: set[asyncio.Task[Any]] = set()
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._broken.add_done_callback(self._step)
 
     @property
     def usual_s(self) -> float:
@@ -193,7 +203,8 @@ class WindowedRun:
                 await self._fill()
             await self._hold_refused()
             await self._end_withdrawn()
-            if not (self._heads() or self._withdrawn) and (grace is not None or self._rested != self._taken):
+            is_idle = not (self._committing or self._withdrawn)
+            if is_idle and (grace is not None or self._rested != self._taken):
                 await self.committer.outbox.flush()
                 if await self._hold_refused():
                     continue
@@ -209,27 +220,38 @@ class WindowedRun:
             await self._wait(None if grace is None else max(0.0, grace - time.monotonic()))
 
     async def _wait(self, left: float | None) -> None:
-        waiting: list[asyncio.Future[Any]] = [*self._heads(), *self._withdrawn.values(), self._broken]
         sending = self.committer.outbox.sending
-        if sending is not None and not sending.done():
-            waiting.append(sending)
-        elif sending is not None:
+        if sending is not None and sending.done():
             sending.result()
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=left or _LOOK_S)
+        elif sending is not None and sending is not self._awaited:
+            self._awaited = sending
+            sending.add_done_callback(self._step)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left or _LOOK_S):
+                await self._wake.wait()
+        self._wake.clear()
         if self._broken.done():
             self._broken.result()
-        for task, window in self._heads().items():
-            if not task.done():
-                continue
-            window.head = None
-            if (fault := task.exception()) is not None and is_groups_own(fault):
+        while self._committed:
+            window = self._committed.popleft()
+            self._committing.discard(window)
+            head, window.head = window.head, None
+            if head is None or self._windows.get(window.group) is not window:
+                continue  # the group is held, or withdraws something
+            if (fault := head.exception()) is not None and is_groups_own(fault):
                 await self._hold(window.group, window.at, fault)
                 continue
-            task.result()
+            head.result()
             self._start(window)
 
-    def _heads(self) -> dict[asyncio.Task[None], GroupWindow]:
-        return {window.head: window for window in self._windows.values() if window.head is not None}
+    def _step(self, _: object = None) -> None:
+        """Have the loop take its next step."""
+        self._wake.set()
+
+    def _end_head(self, window: GroupWindow) -> None:
+        """Note that a window's commit has ended."""
+        self._committed.append(window)
+        self._wake.set()
 
     def _may_take(self, group: str) -> bool:
         hold = self._runner.holds.get(group)
@@ -254,11 +276,6 @@ class WindowedRun:
             await self._hold(group, sequence, fault)
         return bool(refused)
 
-    @property
-    def in_flight(self) -> int:
-        """How many entries are in the windows."""
-        return sum(len(window.items) for window in list(self._windows.values()))
-
     async def _look(self, *, everything: bool = False) -> int:
         """See what was appended, held and asked for, every _LOOK_S seconds; what costs in proportion to it.
 
@@ -281,7 +298,7 @@ class WindowedRun:
             self._queue(group, live=live)
         if any(self._lanes) or self._windows or self._runner.holds:
             self._runner.holds = await off_the_loop(store, lambda: ledger.held(store))
-            await self._see_the_end(self.in_flight + self._posted())
+            await self._see_the_end(self.in_flight + self.posted)
         before = len(self._withdrawn)
         if found or everything:  # what asks for a withdrawal was appended, too
             for group in await off_the_loop(store, partial(store.withdrawing, shard)):
@@ -302,6 +319,7 @@ class WindowedRun:
         if group not in self._withdrawn and (self._may_take(group) or is_held_elsewhere):
             window = self._windows.pop(group, None)
             self._withdrawn[group] = self.spawn(withdraw(window))
+            self._withdrawn[group].add_done_callback(self._step)
             if window is not None:
                 self._queue(group, live=True)
 
@@ -320,6 +338,8 @@ class WindowedRun:
         """Commit the window's next entry; an empty window is dropped once all its entries are durable."""
         if window.items:
             window.head = self.spawn(window.commit_head())
+            self._committing.add(window)
+            window.head.add_done_callback(lambda _: self._end_head(window))
         elif not window.posted:
             del self._windows[window.group]
 
@@ -335,25 +355,21 @@ class WindowedRun:
         if window is not None and not (window.items or window.posted or window.head):
             del self._windows[group]
 
-    def _posted(self) -> int:
-        """Return how many entries wait for the writer: they are in memory too."""
-        return sum(window.posted for window in self._windows.values())
-
     def _width(self) -> int:
         return min(self.parts.window, self._room())
 
     def _room_left(self) -> int:
         """Return how many entries may be taken; while the writer is slow, no more are."""
-        return self._width() - max(self.in_flight, self._posted())
+        return self._width() - max(self.in_flight, self.posted)
 
     async def _fill(self) -> int:
         """Take entries into the window until it is full or nothing more is known of; return how many.
 
-        Groups with live entries go first, then by turn. It waits until an eighth of the window is free, or
+        Groups with live entries go first, then by turn. It waits until a quarter of the window is free, or
         _LOOK_S seconds: once per commit would ask the store too often.
         """
         room, width, now = self._room_left(), self._width(), time.monotonic()
-        if room <= 0 or (room < max(1, width // 8) and now - self._filled_at < _LOOK_S):
+        if room <= 0 or (room < max(1, width // 4) and now - self._filled_at < _LOOK_S):
             return 0
         self._filled_at = now
         if self._lanes[False]:

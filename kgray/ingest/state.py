@@ -168,7 +168,7 @@ class GroupState:
         self.group = records.group
         self.graph = GroupGraph.build(records)
         self.names = NameIndex()
-        self.nearest = Nearest(dimensions)
+        self.nearest = Nearest(dimensions, sum(len(note.surfaces) for note in self.graph.entities.values()))
         self.last_recorded = records.last_recorded
         self.ontology_settled = False
         self.statement_vectors: dict[str, Quantised] = {}  # of statements that were made or compared
@@ -177,7 +177,7 @@ class GroupState:
         self._dimensions = dimensions
         for note in sorted(self.graph.entities.values(), key=lambda n: (n.born, n.id)):
             self.names.add(note.id, note.surfaces, new=True)
-        while part := list(islice(names, 1024)):
+        while part := list(islice(names, 128)):
             self._owners += ((name.entity, name.surface) for name in part)
             matrix = rows.as_vector(b"".join([name.vector for name in part])).reshape(len(part), -1)
             self.nearest.extend(matrix, sort=False)
@@ -248,7 +248,7 @@ class GroupState:
         difference = graph.absorb(change, recorded_at)
         about = (statements[e.statement].key for e in change.evidence if e.statement in statements)
         for key in {key for key in about if key in graph.general}:
-            best = min(graph.buckets[key], key=lambda s: statements[s].standing)
+            best = min(graph.with_key(key), key=lambda s: statements[s].standing)
             if any(claim.statement != best for claim in graph.general[key]):
                 return None
         for mention in change.mentions:
@@ -353,7 +353,6 @@ def _rows_of(attempt: Decision) -> Iterator[tuple[ReadKey, object]]:
     for statement in attempt.statements:
         subject, relation, made = statement.subject, statement.relation, statement.id
         yield ("statement", made), statement
-        yield ("bucket", statement.key), made
         yield ("slot", ("s", subject, relation)), made
         yield ("ends", (subject, statement.key[2])), made
         yield from ((("about", end), made) for end in {subject, statement.object or subject})
@@ -465,7 +464,6 @@ class AheadGraph:
         self.fold = base.fold
         self.entities = _Items(base.entities, view, "entity")
         self.statements = _Items(base.statements, view, "statement")
-        self.buckets = _Lists(base.buckets, view, "bucket")
         self.attached = base.attached
         self.slots = _Lists(base.slots, view, "slot")
         self.about = _Lists(base.about, view, "about")

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from kgray.errors import ContentError
+from kgray.errors import ContentError, is_groups_own
 from kgray.ingest.calls import (
     EpisodeReading,
     Urgency,
@@ -39,7 +39,6 @@ from kgray.ingest.state import (
     ReadEpisode,
     ReadKey,
 )
-from kgray.ledger import is_groups_own
 from kgray.ports import Answer, Embedding, Question, QuestionRequest, embedded
 from kgray.records import Episode, Extraction, Operation
 
@@ -92,6 +91,7 @@ class GroupWindow:
         self.head: asyncio.Task[None] | None = None  # commits the next entry
         self._deciding: asyncio.Task[None] | None = None  # ahead
         self.posted = 0  # entries decided but not yet durable: still pending in the store
+        self._is_dropped = False  # the run no longer counts what is posted
         self.last = 0  # the sequence of the newest entry taken
         self._run, self._committer = run, run.committer
         self._rows = AheadRows()
@@ -123,6 +123,7 @@ class GroupWindow:
         """
         item = self.items[entry.sequence] = InFlight(entry, number, context=context)
         self.last = entry.sequence
+        self._run.in_flight += 1
         if isinstance(entry, Episode):
             last = None if tail is None else Urgency(entry.bulk, tail, 1, -len(entry.text))
             urgency = last or Urgency(entry.bulk, number, 1)
@@ -135,6 +136,9 @@ class GroupWindow:
         held: list[asyncio.Task[Any] | None] = [self.head, self._deciding]
         for item in self.items.values():
             held += [item.preparing, *item.asked.values()]
+        self._run.in_flight -= len(self.items)
+        self._run.posted -= self.posted
+        self._is_dropped = True
         self.items.clear()  # first: the end of a call would have its entry decided again
         tasks = [task for task in held if task is not None]
         for task in tasks:
@@ -343,6 +347,7 @@ class GroupWindow:
             self._committer.forget(self.group)
             raise
         del self.items[entry.sequence]
+        self._run.in_flight -= 1
         if item.preparing is not None:
             item.preparing.cancel()
         done = {asked for asked, call in item.asked.items() if call.done() and not call.cancelled()}
@@ -397,9 +402,11 @@ class GroupWindow:
     def _posted(self, episode: Episode, outcome: str) -> Callable[[], None]:
         """Count a posted entry; return the callback for when it is durable."""
         self.posted += 1
+        self._run.posted += 1
 
         def durable() -> None:
             self.posted -= 1
+            self._run.posted -= not self._is_dropped
             self._run.ended(self.group, episode.sequence, outcome)
 
         return durable

@@ -283,6 +283,7 @@ class Store(Protocol):
     dimensions: int  # numbers a vector
     batch: int  # most changes that a run applies together: appends wait until they are written
     lanes: int  # how many batches, of different groups, it pays to apply side by side
+    gather_s: float  # how long a change waits for others of its run to share a transaction, if more may come
     remote: bool  # calls wait for a server, so a run makes them in another thread
 
     def append(self, groups: Collection[str], work: Callable[[Appending], T]) -> T:

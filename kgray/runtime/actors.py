@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from kgray.errors import Unavailable
-from kgray.runtime.pools import Gone, Lost, Numbered
+from kgray.runtime.pools import Gone, Lost, Numbered, Unfit
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 Handle = Any  # Ray's type of a handle does not know our methods
@@ -80,7 +80,6 @@ class RemoteWorker:
 
     def __post_init__(self) -> None:
         self._found = self.only
-        self._loading: Any = None  # the future of a call that has it load its model
 
     async def _handle(self) -> Handle:
         if self.is_gone:
@@ -106,15 +105,14 @@ class RemoteWorker:
             self._found.abandon.remote(list(numbers))
 
     async def health(self) -> None:
-        """Return once the process has answered, and has its model. Raises Lost, Gone."""
+        """Return once the process has answered, and has its model. Raises Unfit, Lost, Gone."""
         handle = await self._handle()
         with self._reaching():
-            if await handle.health.remote():
-                return
-        # Ray has started it again. Where it dies while it loads, the call ends: the next one is asked.
-        if self._loading is None or self._loading.done():
-            self._loading = handle.ready.remote().future()
-        raise Lost(f"{self.name} loads its model")
+            state = await handle.health.remote()
+            if isinstance(state, Exception):
+                raise Unfit(state)
+            if not state:
+                raise Lost(f"{self.name} loads its model")
 
     def restart(self) -> None:
         """End the process; Ray starts another in its place."""
@@ -127,7 +125,7 @@ class RemoteWorker:
             with _lost():
                 yield
         except Gone as error:
-            self._found = self._loading = None
+            self._found = None
             if self.only is None:  # another one may have its name
                 raise Lost(str(error)) from None
             self.is_gone = True

@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -22,13 +20,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from kgray.errors import SettingsError, Unavailable
 from kgray.ports.ingest import OnWait, ignore
-from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, actor_of, answer, reached
-from kgray.runtime.pools import Lost, PoolSize
+from kgray.runtime.pools import Lost
+from kgray.runtime.registry import REGISTRY, SeatRegistry
 from kgray.runtime.scheduler import Scheduler
 from kgray.runtime.sequencer import Sequencer
 from kgray.runtime.session import head_listens
 from kgray.runtime.spec import POOLS, READING, DeploymentSpec, SequencerProfile, WorkersProfile, differences
+from kgray.runtime.upkeep import Starts
 from kgray.runtime.workers import EmbedWorker, ModelWorker, RerankWorker
 from kgray.runtime.writer import GraphWriter
 from kgray.settings import EngineLimits
@@ -38,12 +37,10 @@ _DRAIN_S = 10.0  # beyond the grace time
 _RESTART_S = 60.0  # for an actor that Ray starts again
 _PAUSE_S = 0.2
 _ANSWER_S = 10.0  # for one call, before it is made again
-_FIRST_LOOK_S = 5.0  # of a keeper: those that start together find each other
-_SIZES_S = 1.0  # for the stats of all workers of a pool: one that has no node gives no answer
 _TELL_S = 2.0  # between two lines on what has started
 _JOIN_S = 10.0  # for further workers once one of each kind is up
 _RAY_ENDED = "Ray has ended before its actors answered; what was accepted is safe, run it again"
-_ENGINE_S = 60.0  # for an engine to end: it takes 5 s
+ENGINE_S = 60.0  # for an engine to end: it takes 5 s
 _Plan = dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]]  # class, Ray's options, arguments
 _CLASSES: dict[str, type[Any]] = {"embedder": EmbedWorker, "reranker": RerankWorker}  # the others read
 
@@ -56,6 +53,7 @@ class Deployment:
     actors: Mapping[str, Handle]
     ours: bool = False  # they were started by this process and end with it
     fresh: bool = False  # they were started just now: all their counts belong to this run
+    quarantined: Mapping[str, str] = field(default_factory=dict)  # by worker, why its start failed
 
     @property
     def sequencers(self) -> list[Handle]:
@@ -92,7 +90,7 @@ class Deployment:
     def stop(self, grace_s: float) -> int:
         """Have the sequencers commit what is in flight, then end every actor; return how many there were."""
         calls = [handle.drain.remote(grace_s) for handle in self.sequencers]
-        calls += [handle.retire.remote() for name, handle in self.actors.items() if _kind(name) == "writer"]
+        calls += [handle.retire.remote() for name, handle in self.actors.items() if kind_of(name) == "writer"]
         for call in calls:
             with suppress(Unavailable):
                 answer(call, grace_s + _DRAIN_S)
@@ -100,7 +98,7 @@ class Deployment:
         for _ in range(2):  # one whose keeper did not hear of the end may have started another one
             for handle in {**self.actors, **_named(self.spec.namespace)}.values():
                 ray.kill(handle, no_restart=True)
-        for group in _groups(self.spec.namespace):
+        for group in groups_of(self.spec.namespace):
             remove_placement_group(group)
         return len(self.actors)
 
@@ -109,11 +107,11 @@ class Deployment:
         if self.spec.values["model.backend"] != "vllm":
             return
         there = {**self.actors, **_named(self.spec.namespace)}  # further ones may have been started since
-        readers = {name: handle for name, handle in there.items() if POOLS.get(_kind(name)) in READING}
+        readers = {name: handle for name, handle in there.items() if POOLS.get(kind_of(name)) in READING}
         rows = Deployment(self.spec, readers).status()  # one that has no node has no engine either
         for call in [handle.stop.remote() for name, handle in readers.items() if "pid" in rows[name]]:
             with suppress(Unavailable):
-                answer(call, _ENGINE_S)
+                answer(call, ENGINE_S)
 
 
 def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait = ignore) -> Deployment:
@@ -121,9 +119,9 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
 
     detached: start them so that they outlive this process
     chosen: whether the profile was named in the settings; if not, that of running actors is accepted
-    Raises SettingsError where running actors have other settings, versions or another profile, or where
-    their settings do not work; Unavailable where they do not come up in time. Of workers one of each kind is
-    enough: who is missing is named, and joins when it comes.
+    Raises SettingsError where running actors have other settings, versions or another profile, or where no
+    worker of a kind can work with them; Unavailable where they do not come up in time. Of workers one of each
+    kind is enough: those that are missing, or quarantined because their start failed, are named.
     """
     there = find(spec.namespace)
     fresh = there is None or not there.sequencers
@@ -131,74 +129,107 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
     if fresh and detached:
         # The name of the first writer serves as a lock: of two processes that start detached actors at the
         # same moment, one creates it; the other joins it, or is refused before it has started anything.
-        first = _start(spec, "writer-0", detached=True).actors["writer-0"]
+        first = start_actors(spec, "writer-0", detached=True).actors["writer-0"]
         theirs = described(first, time.monotonic() + spec.cluster.limits.start_deadline_s)["spec"]
     if theirs is not None:
         _refuse_mixture(spec, theirs, profile=chosen)
         spec = theirs
     if fresh:
-        planned = _plan(spec, detached=detached)
+        planned = plan_of(spec, detached=detached)
         tell(f"starting {len(planned)} actors: {', '.join(planned)}")
-    found = _start(spec, detached=detached)
+    found = start_actors(spec, detached=detached)
     found.fresh, found.ours = fresh, fresh and not detached
-    for row in (rows := _come_up(found, tell if fresh else ignore)):
-        _refuse_mixture(spec, row["spec"], profile=True)
-    if fault := next((row["fault"] for row in rows if row["fault"] is not None), None):
+    try:
+        for row in _come_up(found, tell if fresh else ignore):
+            _refuse_mixture(spec, row["spec"], profile=True)
+    except SettingsError:
         if fresh:
             found.stop(0)
-        raise fault
+        raise
     return found
 
 
-def _come_up(found: Deployment, tell: OnWait) -> list[dict[str, Any]]:
-    """Return the `describe()` of the actors once all are up, or enough of them, or one has a fault.
+@dataclass(slots=True)
+class _Arrivals:
+    """Which actors of a deployment have come up, and which workers cannot.
 
     Who was up at one look counts: a machine that stalls may miss the next one, and what dies afterwards is no
     longer a matter of the start.
     """
-    began = last = told = time.monotonic()
-    up: dict[str, dict[str, Any]] = {}
-    before, calls, limits = -1, dict[str, Any](), found.spec.cluster
-    since: dict[str, float] = {}  # by kind of worker, when the first one answered: it loads from then on
-    while True:
-        there = {name: row for name, row in found.status(_TELL_S, "describe").items() if "spec" in row}
-        up |= {name: row for name, row in there.items() if row.get("loaded", True)}
+
+    found: Deployment
+    starts: Starts
+    up: dict[str, dict[str, Any]] = field(default_factory=dict)
+    faults: dict[str, Exception] = field(default_factory=dict)
+    since: dict[str, float] = field(default_factory=dict)  # by kind of worker, when the first one answered
+
+    def see(self) -> float:
+        """Look at all actors, and have fresh workers load their models; return when, by `time.monotonic`."""
+        rows = {name: row for name, row in self.found.status(_TELL_S, "describe").items() if "spec" in row}
         now = time.monotonic()
-        since = {_kind(name): now for name in there if _kind(name) in POOLS} | since
+        self.up |= {name: row for name, row in rows.items() if row.get("loaded", True)}
+        workers = {name: row for name, row in rows.items() if kind_of(name) in POOLS}
+        self.faults |= {name: row["fault"] for name, row in workers.items() if row["fault"] is not None}
+        self.since = {kind_of(name): now for name in workers} | self.since
+        self.since |= {kind_of(name): now for name, row in workers.items() if row["queued"]}  # its turn comes
+        load, _ = self.starts.looked(
+            {n: rows.get(n, {}) for n in self.found.actors if kind_of(n) in POOLS}, now
+        )
+        for name in load if self.found.fresh else ():  # later the keeper has them load
+            self.found.actors[name].ready.remote()
+        return now
+
+    @property
+    def quarantined(self) -> dict[str, str]:
+        """Workers whose start failed, and why."""
+        return {name: why for name, why in self.starts.quarantined().items() if name not in self.up}
+
+    def lacking(self) -> set[str]:
+        """Return the kinds of which too few are up: of workers one is enough, of the others all are needed.
+
+        Raises the fault of a kind's workers where each of them has one.
+        """
+        there = {kind_of(name) for name in self.up} & POOLS.keys()
+        lacking = {kind_of(name) for name in self.found.actors if name not in self.up} - there
+        for kind in lacking:
+            faults = [self.faults.get(name) for name in self.found.actors if kind_of(name) == kind]
+            if (fault := faults[0]) is not None and None not in faults:
+                raise fault
+        return lacking
+
+
+def _come_up(found: Deployment, tell: OnWait) -> list[dict[str, Any]]:
+    """Return the `describe()` of the actors once all are up, or enough of them; note who is quarantined."""
+    began = last = told = time.monotonic()
+    before, limits = -1, found.spec.cluster
+    arrivals = _Arrivals(found, Starts(limits.limits.health_every_s))
+    while True:
+        now, up = arrivals.see(), arrivals.up
         if len(up) > before or now - told > _TELL_S:
             told = now
             tell(f"{len(up)} of {len(found.actors)} actors have started after {now - began:.0f} s")
         if len(up) > before:
             before, last = len(up), now
-        missing = [name for name in found.actors if name not in up]
-        if not missing or any(row["fault"] for row in up.values()):
+        lacking, found.quarantined = arrivals.lacking(), arrivals.quarantined
+        missing = [name for name in found.actors if name not in up and name not in found.quarantined]
+        if not (missing or lacking):
             break
         if not head_listens():
             raise Unavailable(_RAY_ENDED, waited=True)
-        _have_loaded({name: found.actors[name] for name in missing if name in there}, calls)
-        lacking = {_kind(name) for name in missing} - ({_kind(name) for name in up} & POOLS.keys())
         if not lacking and now - last > _JOIN_S:
             line = "no node has room for them, or they load: they join when they come"
             tell(f"not up yet: {', '.join(missing)}; {line}")
             break
+        since, all_s = arrivals.since, limits.limits.start_deadline_s
         in_s = {kind: getattr(limits, POOLS[kind]).start_deadline_s for kind in since}
-        all_s = limits.limits.start_deadline_s
         if late := {kind for kind in lacking if now - since.get(kind, began) > in_s.get(kind, all_s)}:
-            why = _what_lacks(found.spec, late, since)
-            raise Unavailable(f"not up in time: {', '.join(missing)}; {why}", waited=True)
+            names = ", ".join(name for name in found.actors if name not in up)
+            why = "; ".join([_what_lacks(found.spec, late, since), *set(found.quarantined.values())])
+            raise Unavailable(f"not up in time: {names}; {why}", waited=True)
         time.sleep(_PAUSE_S)
+    for name, why in found.quarantined.items():
+        tell(f"{name} is quarantined: it gets no work, and is started again after growing pauses ({why})")
     return list(up.values())
-
-
-def _have_loaded(workers: Mapping[str, Handle], calls: dict[str, Any]) -> None:
-    """Have workers that answer, and lack their model, load it. calls: by name, the last that asked for it."""
-    for name, handle in workers.items():
-        if name in calls:
-            if not ray.wait([calls[name]], timeout=0)[0]:
-                continue
-            with suppress(Unavailable):  # its process has ended: Ray has started another, never asked
-                answer(calls[name])
-        calls[name] = handle.ready.remote()
 
 
 def _what_lacks(spec: DeploymentSpec, kinds: Collection[str], loading: Collection[str]) -> str:
@@ -243,13 +274,17 @@ def workers(spec: DeploymentSpec, kind: str) -> Deployment:
 
 def _named(namespace: str, kind: str = "") -> dict[str, Handle]:
     """Return the actors of a namespace that exist, of a kind or all, by name, the sequencers first."""
-    rows: list[Any] = list_named_actors(all_namespaces=True)
     handles: dict[str, Handle] = {}
-    names = [row["name"] for row in rows if row["namespace"] == namespace]
-    for name in sorted((name for name in names if kind in ("", _kind(name))), key=order):  # each is a call
+    for name in (name for name in names_in(namespace) if kind in ("", kind_of(name))):  # each is a call
         with suppress(ValueError):  # it ended meanwhile, with the command that started it
             handles[name] = ray.get_actor(name, namespace=namespace)
     return handles
+
+
+def names_in(namespace: str) -> list[str]:
+    """Return the names of the actors of a namespace, the sequencers first, by one call to Ray's head."""
+    rows: list[Any] = list_named_actors(all_namespaces=True)
+    return sorted((row["name"] for row in rows if row["namespace"] == namespace), key=order)
 
 
 def described(handle: Handle, until: float) -> dict[str, Any]:
@@ -278,70 +313,7 @@ def _refuse_mixture(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bo
         )
 
 
-class Keeper:
-    """Keeps a deployment up, and its pools at their size: looks again and again, in a thread.
-
-    Ray starts again what dies, except where an actor was killed for good, or its creation failed while a
-    node was away. Every sequencer and every writer of a deployment that stays has one, so that one of them is
-    enough. The first sequencer's sizes the pools.
-    """
-
-    def __init__(self, spec: DeploymentSpec, *, stays: bool, sizes: bool = False) -> None:
-        """stays: the deployment does, so what is missing of it is started again; sizes: size its pools."""
-        self._spec, self._stays, self.ended = spec, stays, threading.Event()
-        profile = spec.cluster
-        self._further: dict[str, Any] = {}  # the workers that this process has started
-        self._sizes = {}
-        for kind, table in POOLS.items():
-            of: WorkersProfile = getattr(profile, table)
-            engine = spec.values["model.backend"] == "vllm" and table in READING
-            takes = profile.engine.max_num_seqs if engine else of.concurrency
-            if sizes and of.most > of.least:
-                self._sizes[kind] = PoolSize(of.least, of.most, takes, profile.limits.idle_s)
-        if stays or self._sizes:
-            every_s = profile.limits.health_every_s
-            threading.Thread(target=self._keep, args=(every_s,), name="kgray-keeper", daemon=True).start()
-
-    def _keep(self, every_s: float) -> None:
-        looks = [self._restore] * self._stays
-        looks += [partial(self._size, kind, size) for kind, size in self._sizes.items()]
-        self.ended.wait(_FIRST_LOOK_S)
-        while not self.ended.wait(every_s):
-            for look in looks:  # where one fails each time, the others go on
-                try:
-                    look()
-                except Exception as error:  # noqa: BLE001 - whatever Ray raises while its head is away
-                    telemetry.LOGGER.warning("cannot look for actors: %s", type(error).__name__)
-
-    def _restore(self) -> None:
-        there = _named(self._spec.namespace)
-        if missing := [name for name in _plan(self._spec, detached=True) if name not in there]:
-            _start(self._spec, *missing, detached=True)
-            telemetry.LOGGER.warning("missing, and started again: %s", ", ".join(missing))
-
-    def _size(self, kind: str, size: PoolSize) -> None:
-        there = workers(self._spec, kind)
-        rows = {order(name)[1]: row for name, row in there.status(_SIZES_S).items()}
-        numbers = size.looked(rows, time.monotonic())
-        start, end = ([f"{kind}-{number}" for number in of] for of in numbers)
-        if start:
-            # Where no node has room for them they wait for one: Ray's autoscaler then asks for it. Those that
-            # are not detached end when their handles are forgotten.
-            self._further |= _start(self._spec, *start, detached=self._stays).actors
-        for name in end:
-            handle, ended = there.actors[name], True
-            with suppress(Unavailable):  # it waits for a node, and nothing runs there
-                ended = answer(handle.stop.remote(size.idle_s), _ENGINE_S)  # its engine first
-            if ended:
-                ray.kill(handle, no_restart=True)
-                for group in _groups(f"{self._spec.namespace}/{name}"):
-                    remove_placement_group(group)
-                self._further.pop(name, None)
-        if start or end:
-            telemetry.LOGGER.info("workers that are started: %s; without work: %s", start, end)
-
-
-def _plan(spec: DeploymentSpec, *, detached: bool, most: bool = False) -> _Plan:
+def plan_of(spec: DeploymentSpec, *, detached: bool, most: bool = False) -> _Plan:
     """Return every actor's plan, by name, in start order. most: also workers that there are at times."""
     profile, plan = spec.cluster, _Plan()
     for kind, table in POOLS.items():
@@ -363,6 +335,8 @@ def _plan(spec: DeploymentSpec, *, detached: bool, most: bool = False) -> _Plan:
         writer = "writer-0" if spec.on_one_node else f"writer-{shard}"  # a file has one
         plan[writer] = (GraphWriter, at_store | bound, (spec, writer, detached))
         plan[f"sequencer-{shard}"] = (Sequencer, at_store, (spec, shard, detached, writer))
+    if spec.seats:
+        plan[REGISTRY] = (SeatRegistry, at_store, (spec, REGISTRY))
     return plan | ({"scheduler-0": (Scheduler, at_store, (spec,))} if detached else {})
 
 
@@ -372,14 +346,14 @@ def _claims(of: WorkersProfile | SequencerProfile) -> dict[str, Any]:
     return {what: claim for what, claim in asked.items() if claim or what == "num_cpus"}
 
 
-def _start(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:
+def start_actors(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:
     """Start those of the named actors (default: all) that do not exist; concurrent calls share actors."""
-    plan = _plan(spec, detached=detached, most=bool(names))
+    plan = plan_of(spec, detached=detached, most=bool(names))
     engine = spec.cluster.engine
     found: dict[str, Handle] = {}
     for name in names or plan:
         cls, own, arguments = plan[name]
-        if engine.tensor_parallel > 1 and POOLS.get(_kind(name)) in READING:
+        if engine.tensor_parallel > 1 and POOLS.get(kind_of(name)) in READING:
             own = _on_its_cards(f"{spec.namespace}/{name}", dict(own), engine, detached=detached)
         actor = actor_of(cls).options(
             name=name,
@@ -391,7 +365,7 @@ def _start(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:
             **own,
         )
         found[name] = actor.remote(*arguments)
-        if _kind(name) in POOLS:
+        if kind_of(name) in POOLS:
             found[name].ready.remote()  # load the model; who misses it where it is lost asks again
     return Deployment(spec, {name: found[name] for name in sorted(found, key=order)})
 
@@ -402,7 +376,7 @@ def _on_its_cards(name: str, own: dict[str, Any], engine: EngineLimits, *, detac
     asked = (("CPU", own["num_cpus"]), ("memory", own.get("memory")))
     bundles[0] |= {what: count for what, count in asked if count}
     labels = own.pop("label_selector", None)
-    group = next(_groups(name), None) or placement_group(
+    group = next(groups_of(name), None) or placement_group(
         bundles,
         strategy=engine.placement,
         name=name,
@@ -415,17 +389,20 @@ def _on_its_cards(name: str, own: dict[str, Any], engine: EngineLimits, *, detac
     return own | {"num_gpus": 0, "scheduling_strategy": within}  # the actor itself takes no card
 
 
-def _groups(name: str) -> Iterator[PlacementGroup]:
+def groups_of(name: str) -> Iterator[PlacementGroup]:
     """Yield the placement groups of a worker, or, by its namespace, of all workers of a deployment."""
     for key, row in placement_group_table().items():
         if f"{row['name']}/".startswith(f"{name}/") and row["state"] != "REMOVED":
             yield PlacementGroup(PlacementGroupID.from_hex(key))
 
 
-def _kind(name: str) -> str:
+def kind_of(name: str) -> str:
+    """Return the kind of an actor."""
     return name.rpartition("-")[0]
 
 
 def order(name: str) -> tuple[int, int]:
     """Return an actor's place: its kind's, and its number."""
-    return ("sequencer", "writer", *POOLS, "scheduler").index(_kind(name)), int(name.rpartition("-")[2])
+    return ("sequencer", "writer", *POOLS, "seats", "scheduler").index(kind_of(name)), int(
+        name.rpartition("-")[2]
+    )

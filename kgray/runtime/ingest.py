@@ -26,7 +26,8 @@ from kgray.outages import OUTAGES, Outage
 from kgray.ports import Embedder, Reranker, Store, Summarizer
 from kgray.ports import ingest as port
 from kgray.runtime import session as rays
-from kgray.runtime.pools import CALLS, OnWorkers, Pool, PooledEmbedder, PooledReader, PooledReranker
+from kgray.runtime.pooled import OnWorkers, PooledEmbedder, PooledReader, PooledReranker
+from kgray.runtime.pools import CALLS, Pool
 from kgray.runtime.spec import Profile, spec_of
 from kgray.settings import Settings
 from kgray.wiring import build_summarizer
@@ -82,8 +83,7 @@ class RayIngest:
                     gone = f"the Ray at {session.address} has ended"
                     return replace(wait.done(), stopped=True, reason=gone, totals=follower.known)
                 if follower.away_s > _LOST_S and session.silent_since is None:
-                    self._deployment = None
-                    follower.follow(self._up(on_wait))
+                    follower.follow(self._looked_up_again(on_wait))
             if stop() or reason or not (left or coming):
                 break
             await asyncio.sleep(_LOOK_S)
@@ -221,6 +221,13 @@ class RayIngest:
                         self._leave()
                     raise
             return self._deployment
+
+    def _looked_up_again(self, tell: port.OnWait) -> Deployment:
+        """Return the actors after a new look-up; actors that this process started stay its own to end."""
+        former, self._deployment = self._deployment, None
+        found = self._up(tell)
+        found.ours |= former is not None and former.ours
+        return found
 
     def _leave(self) -> None:
         """Disconnect from a Ray that has ended: its client would end this process."""

@@ -12,7 +12,7 @@ from kgray import locks
 from kgray.errors import Unavailable
 from kgray.ports.ingest import OnWait, ignore
 from kgray.runtime import session
-from kgray.runtime.spec import Profile, spec_of
+from kgray.runtime.spec import POOLS, Profile, spec_of
 from kgray.settings import Settings
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ def one_at_a_time(data: Path, tell: Callable[[str], None]) -> Iterator[None]:
 def up(settings: Settings, data: Path, tell: OnWait = ignore) -> dict[str, Any]:
     """Make sure a deployment runs that outlives this process, in the Ray that is named, noted or started.
 
-    Returns its address, its job server ("" = none known), whether it was started just now, and its actors.
+    Returns its address, its job server ("" = none known), whether it was started just now, its actors, and
+    why the start of a worker failed, by name, of those that are quarantined.
     Raises SettingsError where running actors have other settings or versions, Unavailable without a Ray.
     """
     session.require_ray()
@@ -69,6 +70,7 @@ def up(settings: Settings, data: Path, tell: OnWait = ignore) -> dict[str, Any]:
                 "jobs": "" if head is None else head.jobs,
                 "started": found.fresh,
                 "actors": list(found.actors),
+                "quarantined": dict(found.quarantined),
             }
     except BaseException:  # an interruption too: what was started for nothing does not stay
         if head is not None and there is None:
@@ -120,7 +122,11 @@ def status(settings: Settings, data: Path) -> dict[str, Any]:
     shards = [row for name, row in actors.items() if name.startswith("sequencer-")]  # in their order
     summed = {key: sum(row.get(key, 0) for row in shards) for key in ("window", "in_flight", "lag")}
     epochs = [row.get("epoch") for row in shards]
-    return shown | {"state": "up", **summed, "epochs": epochs, "actors": actors}
+    workers = {name: row for name, row in actors.items() if name.rpartition("-")[0] in POOLS}
+    quarantined = {name: row["fault"]["message"] for name, row in workers.items() if row.get("fault")}
+    for row in shards:  # the first one's keeper also knows those whose process ends while it loads the model
+        quarantined |= row.pop("quarantined", {})
+    return shown | {"state": "up", **summed, "epochs": epochs, "quarantined": quarantined, "actors": actors}
 
 
 @contextmanager

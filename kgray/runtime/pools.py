@@ -1,4 +1,4 @@
-"""The router over a pool of workers, and the model ports over it, which look like local models.
+"""The router over a pool of workers: who gets which calls, and what becomes of calls whose worker is lost.
 
 This module does not use Ray. The outcomes of a chunk come back one by one. Calls whose worker is lost are
 sent to another worker here, not by Ray: a generator that Ray retries may yield other outcomes in another
@@ -11,21 +11,16 @@ its own. So an actor returns kgray's errors, which can be pickled, and raises no
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Collection, Coroutine, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kgray import ports
-from kgray.errors import KgrayError, Unavailable
+from kgray.errors import KgrayError, SettingsError, Unavailable
 from kgray.outages import OUTAGES
-from kgray.ports import Embedder, Embedding, Matrix, Reranker, SparseEmbedder, SummaryRequest, embedded
 from kgray.runtime.spec import POOLS, DeploymentSpec, WorkersProfile
 
 if TYPE_CHECKING:
@@ -35,36 +30,15 @@ _T = TypeVar("_T")
 Outcome = Any  # a value of the port's own, or a KgrayError; a RuntimeError stands for a bug of ours
 Numbered = tuple[int, Any]  # a request, or its outcome
 TOLD = -1  # in place of a number: the outcome is what the worker waits for itself, a tuple of Outage
+UNFIT = -2  # in place of a number: the outcome is why the worker's start failed; it carries nothing out
 CALLS = 4  # model calls that one request may need in sequence: the call, repairs of its reply, a retry
 _DO = {"models": "read", "judges": "judge", "embedder": "embed"}  # what the workers of a kind do
-_FULL = 0.9  # of what the workers take: chunks do not divide it evenly
-_LOOKS = 2  # in a row at which all are full, before more are started
-_FIRST_DELAY_S = 0.1
+FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 5.0
 _LATE_S = 0.1  # for what came meanwhile to be read
-
-
-class RerankRequest(NamedTuple):
-    """Asks a reranker for the scores of texts."""
-
-    query: str
-    texts: Sequence[str]
-
-
-async def answered(model: Any, request: Any) -> Any:  # noqa: ANN401 - as the ports have them
-    """Return what an embedder, a reranker or a summariser makes of a request."""
-    if isinstance(request, SummaryRequest):
-        return await model.write(request)
-    if isinstance(request, RerankRequest):
-        return await model.score(*request)
-    return together(await embedded(model, request))
-
-
-def together(found: Sequence[Embedding]) -> tuple[Matrix, list[bytes] | None]:
-    """Return what an embedder said of several texts as it is sent: vectors, and weights of tokens if any."""
-    vectors = np.stack([one.vector for one in found])
-    weights = [one.weights for one in found if one.weights is not None]
-    return vectors, weights or None
+_LONGEST_QUIET_S = 300.0  # for which a worker gets no work whose outcomes are errors of settings
+_SHOWN = 3  # quarantined workers in a message
+_LOG = logging.getLogger("kgray.runtime")
 
 
 class Lost(Exception):
@@ -73,6 +47,14 @@ class Lost(Exception):
 
 class Gone(Lost):
     """The very actor that was asked has ended for good; another one may have its name."""
+
+
+class Unfit(Exception):
+    """The worker lives, and its start failed: it cannot carry out anything."""
+
+    def __init__(self, fault: Exception) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
 
 
 def portable(error: Exception) -> Exception:
@@ -117,7 +99,9 @@ class PoolCall:
     lost_at: float | None = None  # when it first lost its worker
     times_lost: int = 0
     faults: int = 0  # how often a worker failed over it in a way that nobody knows
+    refusals: int = 0  # by workers that are quarantined since
     holder: RemoteWorker | None = None  # the worker that has it
+    asked_at: float = field(default_factory=time.monotonic)
 
     def fail(self, error: Exception) -> None:
         """Have its caller meet an error, unless it was answered or given up."""
@@ -135,6 +119,10 @@ class _Member:
     missing: bool = True  # its process does not answer: it has ended, hangs, or never came up
     met: bool = False  # it has answered since it was started; until then it may be loading a model
     restarts: int = 0
+    fault: Exception | None = None  # why it gets no work: its start failed, or it says the settings are wrong
+    fault_at: float = 0.0  # when it said so last; 0 = it may get work
+    faults: int = 0  # outcomes in a row that were errors of settings
+    quiet_until: float = 0.0  # its health alone does not let it have work before
     probing: asyncio.Task[None] | None = None
     carrying: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -167,9 +155,13 @@ class Pool:
         return PoolCall(next(self._numbers), request, asyncio.get_running_loop().create_future())
 
     def send(self, calls: Sequence[PoolCall], *, avoid: Collection[RemoteWorker] = ()) -> None:
-        """Send a chunk to the worker with the least in flight; the first of equals."""
+        """Send a chunk to the worker with the least in flight; the first of equals.
+
+        One that is quarantined gets it only where all are: then the one that was heard longest ago.
+        """
         member = min(
-            self._members, key=lambda m: (m.missing, m.missing and m.further, m.worker in avoid, m.in_flight)
+            self._members,
+            key=lambda m: (m.fault_at, m.missing, m.missing and m.further, m.worker in avoid, m.in_flight),
         )
         member.in_flight += len(calls)
         for call in calls:
@@ -185,16 +177,13 @@ class Pool:
             call.holder.abandon([call.number])
 
     def stats(self) -> list[dict[str, Any]]:
-        """Return each worker's name, what it has in hand, whether it is missing, how often it hung."""
+        """Return each worker's name, what it has in hand, whether it is missing, its restarts, its fault."""
         return [
             {"name": m.worker.name, "in_flight": m.in_flight, "missing": m.missing, "restarts": m.restarts}
+            | ({"fault": str(m.fault)} if m.fault_at else {})
             for m in self._members
             if not m.further or m.in_flight or not m.missing
         ]
-
-    def up(self) -> int:
-        """Return how many workers there are to share the work: the least, and further ones that answer."""
-        return sum(not member.further or not member.missing for member in self._members)
 
     async def close(self) -> None:
         """End all calls; their callers are cancelled."""
@@ -223,7 +212,10 @@ class Pool:
             member.in_flight -= len(left)
             if not member.in_flight:  # nobody is left who would tell of the end of what it waits for
                 OUTAGES.tell(member.worker.name, ())
-        if lost := [call for call in left.values() if not call.answer.done()]:
+        lost = [call for call in left.values() if not call.answer.done()]
+        if member.fault_at:
+            self._send_elsewhere(lost, member.worker)
+        elif lost:
             self._spawn(self._send_again(lost, member.worker, reason))
 
     async def _carried(self, member: _Member, left: dict[int, PoolCall]) -> str:
@@ -256,12 +248,25 @@ class Pool:
         call = left.get(number)
         if number == TOLD:
             OUTAGES.tell(member.worker.name, outcome)
+        elif number == UNFIT:
+            self._quarantine(member, outcome)
+        elif call is not None and isinstance(outcome, SettingsError):
+            # Perhaps its node alone lacks a key or a file: the others are asked before it counts.
+            pause_s = self.health_every_s * 2 ** min(member.faults, 20)
+            member.faults, member.quiet_until = (
+                member.faults + 1,
+                time.monotonic() + min(pause_s, _LONGEST_QUIET_S),
+            )
+            self._quarantine(member, outcome)
+            member.in_flight -= 1
+            self._send_elsewhere([left.pop(number)], member.worker)
         elif call is not None:
             if isinstance(outcome, Exception) and not isinstance(outcome, KgrayError) and not call.faults:
                 call.faults += 1  # a worker that is started anew may do better
                 return f"{member.worker.name} failed: {outcome}"
             del left[number]
             member.in_flight -= 1
+            member.faults, member.fault_at = 0, 0.0
             OUTAGES.answered(self.what)
             if isinstance(outcome, Exception):
                 call.fail(outcome)
@@ -269,28 +274,55 @@ class Pool:
                 call.answer.set_result(outcome)
         return ""
 
+    def _quarantine(self, member: _Member, fault: Exception) -> None:
+        if not member.fault_at:
+            _LOG.warning("%s gets no work: %s", member.worker.name, fault)
+        member.fault, member.fault_at, member.missing = fault, time.monotonic(), False
+
+    def _send_elsewhere(self, calls: Sequence[PoolCall], unfit: RemoteWorker) -> None:
+        """Send calls that a worker refused to others; a call fails once all have refused since it was made.
+
+        That is no outage: nobody waits, and no call's patience is spent.
+        """
+        there = [m for m in self._members if not (m.further and m.missing)]
+        latest = max(there, key=lambda m: m.fault_at)
+        again = []
+        for call in calls:
+            call.holder, call.refusals = None, call.refusals + 1
+            everywhere = call.refusals >= len(there) or all(m.fault_at >= call.asked_at for m in there)
+            if everywhere and latest.fault is not None:
+                call.fail(latest.fault)
+            elif not call.answer.done():
+                again.append(call)
+        if again:
+            self.send(again, avoid=(unfit,))
+
     async def _send_again(self, calls: list[PoolCall], lost: RemoteWorker, reason: str) -> None:
         now = time.monotonic()
-        OUTAGES.failed(self.what, f"do not answer ({reason})", since=time.time(), patience_s=self.patience_s)
+        if nobody := all(m.missing or m.fault_at for m in self._members):
+            failed = f"do not answer ({reason})"
+            OUTAGES.failed(self.what, failed, since=time.time(), patience_s=self.patience_s)
         times = 0
         for call in calls:
             call.lost_at = now if call.lost_at is None else call.lost_at
             call.times_lost += 1
             call.holder = None
             if call.times_lost > 1 and now - call.lost_at >= self.patience_s:
-                call.fail(Unavailable(f"no worker answers: {reason}", waited=True))
+                unfit = [f"{m.worker.name} is quarantined ({m.fault})" for m in self._members if m.fault_at]
+                said = "; ".join([reason, *unfit[:_SHOWN]])
+                call.fail(Unavailable(f"no worker answers: {said}", waited=True))
             else:
                 times = max(times, call.times_lost)
-        if times and (all(member.missing for member in self._members) or times > len(self._members)):
-            await asyncio.sleep(min(_FIRST_DELAY_S * 2 ** min(times, 10), _LONGEST_DELAY_S))
+        if times and (nobody or times > len(self._members)):
+            await asyncio.sleep(min(FIRST_DELAY_S * 2 ** min(times, 10), _LONGEST_DELAY_S))
         if again := [call for call in calls if not call.answer.done()]:
             self.send(again, avoid=(lost,))
 
     async def _watch(self) -> None:
         """Probe workers that are busy or missing, again and again; restart those that hang."""
-        while any(m.in_flight or (m.missing and not m.further) for m in self._members):
+        while any(m.in_flight or ((m.missing or m.fault_at) and not m.further) for m in self._members):
             for member in self._members:
-                due = member.in_flight or member.missing or member.further
+                due = member.in_flight or member.missing or member.further or member.fault_at
                 if due and (member.probing is None or member.probing.done()):
                     member.probing = self._spawn(self._probe(member))
             await asyncio.sleep(self.health_every_s)
@@ -315,8 +347,12 @@ class Pool:
                 carrying.cancel()  # its calls go to others: a process that hangs may not end its streams
         except Lost:
             member.missing = True
+        except Unfit as error:
+            self._quarantine(member, error.fault)
         else:
             member.missing, member.met = False, True
+            if time.monotonic() >= member.quiet_until:
+                member.fault_at = 0.0
 
 
 def pool_of(spec: DeploymentSpec, kind: str) -> Pool:
@@ -334,136 +370,3 @@ def pool_of(spec: DeploymentSpec, kind: str) -> Pool:
         health_deadline_s=limits.health_deadline_s,
         what=f"the workers that {_DO[kind]}",
     )
-
-
-@dataclass(slots=True)
-class PoolSize:
-    """How many workers of a kind there are to be: more while all are full, fewer where some have no work."""
-
-    least: int
-    most: int
-    takes: int  # requests that one works on at a time
-    idle_s: float  # without work for so long, one beyond the least ends
-    full_at: float = field(default_factory=time.monotonic)  # when all were full last
-    _full: int = 0  # looks in a row at which they were
-
-    def looked(self, rows: Mapping[int, Mapping[str, Any]], now: float) -> tuple[list[int], list[int]]:
-        """Return the numbers of the workers to start, and of those to end.
-
-        rows: the stats of each worker that exists, by number; of one that loads, or has no node, not "loaded"
-        """
-        up = [row for row in rows.values() if row.get("loaded")]
-        full = bool(up) and sum(row["running"] for row in up) >= _FULL * self.takes * len(up)
-        self.full_at = now if full else self.full_at
-        self._full = self._full + 1 if full and len(up) == len(rows) else 0  # none while some come up
-        start: list[int] = []
-        if self._full >= _LOOKS:
-            self._full, start = 0, [number for number in range(self.most) if number not in rows][: len(up)]
-        idle = {n: row["idle_s"] if row.get("loaded") else now - self.full_at for n, row in rows.items()}
-        return start, [number for number in rows if number >= self.least and idle[number] >= self.idle_s]
-
-
-@dataclass(slots=True, eq=False)
-class Chunker:
-    """Gathers calls made in the same moments into chunks of at most `size`."""
-
-    pool: Pool
-    size: int
-    linger_s: float  # for which the first request of a chunk waits for more
-    _waiting: list[PoolCall] = field(default_factory=list)
-    _timer: asyncio.TimerHandle | None = None
-
-    async def ask(self, request: object) -> Any:  # noqa: ANN401 - the port's value
-        """Return what a worker makes of a request, or raise the error it answers with."""
-        call = self.pool.call(request)
-        self._waiting.append(call)
-        if len(self._waiting) >= self.size:
-            self._flush()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self.linger_s, self._flush)
-        try:
-            return await call.answer
-        except asyncio.CancelledError:
-            with suppress(ValueError):
-                self._waiting.remove(call)
-            self.pool.abandon(call)
-            raise
-
-    def _flush(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        calls, self._waiting = self._waiting, []
-        if calls:
-            self.pool.send(calls)
-
-
-@dataclass(slots=True, eq=False)
-class OnWorkers:
-    """Sends requests to workers that it looks for with each; without any, to the model of this process."""
-
-    find: Callable[[], Pool | None]  # blocks, and is called in another thread
-    local: Any  # a model's port
-
-    async def ask(self, request: object) -> Any:  # noqa: ANN401 - the port's value
-        """Return what a model makes of a request, or raise the error it answers with."""
-        since: float | None = None  # when it first met workers that had ended
-        while (pool := await asyncio.to_thread(self.find)) is not None:
-            try:
-                return await Chunker(pool, size=1, linger_s=0.0).ask(request)
-            except Gone as gone:
-                now = time.monotonic()
-                since = now if since is None else since
-                if now - since >= pool.patience_s:
-                    raise Unavailable(f"no worker answers: {gone}", waited=True) from None
-                await asyncio.sleep(_FIRST_DELAY_S)
-            finally:
-                await pool.close()
-        return await answered(self.local, request)
-
-
-_Calls = Chunker | OnWorkers
-
-
-class PooledReader:
-    """`ports.Extractor`, `Judge` and `Summarizer` over a pool: each request has one answer, of its kind."""
-
-    def __init__(self, calls: _Calls, local: ports.Extractor | ports.Judge | ports.Summarizer) -> None:
-        self.extract = self.judge = self.write = calls.ask
-        self.identity = local.identity  # and keys cost no call
-        self.key: Any = getattr(local, "key", None)
-        self.head: Any = getattr(local, "head", None)  # of a summarizer
-
-
-class PooledEmbedder:
-    """`ports.Embedder` over a pool; `ports.SparseEmbedder` where the local one is."""
-
-    def __init__(self, calls: _Calls, local: Embedder) -> None:
-        self._calls, self.identity, self.dimensions = calls, local.identity, local.dimensions
-        if isinstance(local, SparseEmbedder):
-            self.embed_both = self._both
-
-    async def embed(self, texts: Sequence[str]) -> Matrix:
-        """Return (len(texts), dimensions); one request for the whole list."""
-        vectors, _ = await self._both(texts)
-        return vectors
-
-    async def _both(self, texts: Sequence[str]) -> tuple[Matrix, Any]:
-        if not texts:
-            return np.zeros((0, self.dimensions), dtype=np.float32), []
-        vectors, weights = await self._calls.ask(tuple(texts))
-        # A copy: rows that stay in memory must not pin Ray's shared memory, which is read-only.
-        return np.array(vectors, dtype=np.float32), weights
-
-
-class PooledReranker:
-    """`ports.Reranker` over a pool."""
-
-    def __init__(self, calls: _Calls, local: Reranker) -> None:
-        self._calls, self.identity = calls, local.identity
-
-    async def score(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return (len(texts),); one request for the whole list. Raises as the port does."""
-        if not texts:
-            return np.zeros(0, dtype=np.float32)
-        return np.array(await self._calls.ask(RerankRequest(query, tuple(texts))), dtype=np.float32)

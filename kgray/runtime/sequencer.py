@@ -26,7 +26,10 @@ from kgray.ports.ingest import Totals
 from kgray.records import Episode
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, control, reached
-from kgray.runtime.pools import Chunker, Pool, PooledEmbedder, PooledReader, pool_of, portable
+from kgray.runtime.pooled import Calls, Chunker, PooledEmbedder, PooledReader
+from kgray.runtime.pools import Pool, pool_of, portable
+from kgray.runtime.registry import RENEW_S, SeatHolder
+from kgray.runtime.seats import CountedCalls
 from kgray.runtime.spec import POOLS, DeploymentSpec
 from kgray.runtime.writer import RemoteWriter
 
@@ -49,7 +52,7 @@ class Sequencer:
         self, spec: DeploymentSpec, shard: int, kept: bool, writer: str
     ) -> None:
         """Begin to serve. kept: the deployment stays, so this process looks for what is missing of it."""
-        from kgray.runtime.deploy import Keeper  # it imports this module
+        from kgray.runtime.keeper import Keeper  # it imports this module
 
         context = ray.get_runtime_context()
         self._spec, self._shard, self._name = spec, shard, context.get_actor_name() or ""
@@ -61,7 +64,10 @@ class Sequencer:
         self._writer = RemoteWriter(find, shard, deadline_s=deadline_s, patience_s=self._patience_s)
         self._parts: Parts | None = None  # built by the service, so that a failure can be retried
         self._pools: list[Pool] = []
-        self._engines: set[Pool] = set()  # those whose workers have an engine each
+        self._seats: SeatHolder | None = None  # of the engines, where workers have one each
+        if spec.seats:
+            share = max(1, spec.seats // self._profile.sequencer.shards)
+            self._seats = SeatHolder(self._named, self._name, self._me, share)
         self._runner: Runner | None = None
         self._totals = Totals()  # of all runs of this process
         self._steps: deque[tuple[str, int, str]] = deque(maxlen=_STEPS)
@@ -82,19 +88,21 @@ class Sequencer:
         self._loop = asyncio.get_running_loop()
         self._nudge = asyncio.Event()  # set from outside: look at what was asked
         self._service = asyncio.create_task(self._serve())
-        self._keeper = Keeper(spec, stays=kept, sizes=shard == 0)
+        self._keeper = Keeper(spec, stays=kept, tends=shard == 0)
 
     def _named(self, name: str) -> Handle:
         return ray.get_actor(name, namespace=self._spec.namespace)
 
     async def _serve(self) -> None:
         lag = partial(telemetry.measure, "kgray_loop_lag_seconds")
-        measuring = asyncio.gather(self._measure(), tell_lag(lag))
+        measuring = asyncio.gather(self._measure(), self._lease(), tell_lag(lag))
         try:
             while not self._stopping:
                 await self._serve_once()
         finally:
             measuring.cancel()
+            if self._seats is not None:
+                self._seats.end()
             for pool in self._pools:
                 await pool.close()
             if self._state != "replaced":
@@ -110,7 +118,8 @@ class Sequencer:
                     return
                 self._runner = Runner(replace(self._parts, writer=self._writer))
                 self._runner.totals = self._totals
-                self._widen(self._runner)
+                if self._seats is not None:
+                    self._runner.widen(self._seats.width)
             self._state = "serving"
             await self._runner.serve(shard=self._shard, stop=lambda: self._stopping, on_step=self._step)
         except StaleWriter:
@@ -142,16 +151,17 @@ class Sequencer:
         pools = {kind: pool_of(self._spec, kind) for kind in kinds}
         self._pools, models = [*pools.values()], pools["models"]
         judging, embedder = pools.get("judges", models), local.embedder
-        if settings.model.backend == "vllm":
-            self._engines = {models, judging}
         if "embedder" in pools:
             embedder = PooledEmbedder(chunked(pools["embedder"], size=requests), embedder)
-        reading = chunked(models, size=settings.runtime.chunk_episodes or CHUNK)
+        reading: Calls = chunked(models, size=settings.runtime.chunk_episodes or CHUNK)
+        asking: Calls = chunked(judging, size=requests)
+        if (held := self._seats) is not None:
+            reading, asking = CountedCalls(reading, held.lanes), CountedCalls(asking, held.lanes)
         return replace(
             local,
             watch=_log_stage,
             extractor=PooledReader(reading, local.extractor),
-            judge=PooledReader(chunked(judging, size=requests), local.judge),
+            judge=PooledReader(asking, local.judge),
             embedder=embedder,
         )
 
@@ -209,14 +219,17 @@ class Sequencer:
                 telemetry.export(self._totals, self._exported)
             if self._runner is not None:
                 self._held_bytes = self._runner.committer.size()
-                self._widen(self._runner)
             # To count a long log takes long: it is counted less often.
             await asyncio.sleep(max(_MEASURE_S, 20 * (time.monotonic() - began)))
 
-    def _widen(self, runner: Runner) -> None:
-        """Have as many calls in flight as the engines that are there take; a server has its own number."""
-        if self._engines:
-            runner.widen(sum(pool.up() for pool in self._engines) * self._profile.engine.max_num_seqs)
+    async def _lease(self) -> None:
+        """Have as many calls in flight as seats of engines are leased; a server has its own number."""
+        while self._seats is not None:
+            width = await self._seats.renew(self._lag)
+            telemetry.measure("kgray_seats", width, shard=self._shard)
+            if self._runner is not None:
+                self._runner.widen(width)
+            await asyncio.sleep(RENEW_S)
 
     def _in_flight(self) -> int:
         runner = self._runner  # read once: the service may give it up meanwhile
@@ -244,6 +257,7 @@ class Sequencer:
             "reason": self._reason,
             "waits_for": self._waits_for,
             "fault": self._fault,
+            "quarantined": dict(self._keeper.quarantined),
             "workers": [row for pool in self._pools for row in pool.stats()],
             "stepped": stepped,
             "steps": steps[-(stepped - since) :] if stepped > since else [],

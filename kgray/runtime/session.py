@@ -3,7 +3,8 @@
 `ray start --head --block` starts the one that stays, for a data folder, in a session of its own (setsid), so
 that it outlives the command, and notes it in `<data>/ray.json`. `kgray down` ends the processes of that
 session and no others. A Ray that kgray starts requires a token, which is in a file that only its owner can
-read. Ray reads the variables that say so at its import, so a process joins before it imports ray elsewhere.
+read, and its processes listen on loopback only. Ray reads the variables that say so at its import, so a
+process joins before it imports ray elsewhere.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ from kgray.settings import Settings
 
 HEAD_FILE = "ray.json"
 LOOPBACK = "127.0.0.1"
+# Ray replaces a loopback address by the machine's, and then listens on all of them, unless clusters of
+# several machines are switched off with this value, the default on Windows and macOS.
+_ONE_MACHINE = ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+# The address of such a Ray for a process that has imported ray with another value: Ray replaces "localhost"
+# in lower case alone.
+_UNREPLACED = "LOCALHOST"
 _TOKEN = secrets.token_hex(32)  # of all Rays that this process starts: Ray reads it once in a process
 _HEAD_START_S = 120.0
 _HEAD_END_S = 15.0
@@ -103,7 +110,7 @@ def start_head(settings: Settings, profile: Profile, data: Path, tell: OnWait = 
     began = time.monotonic()
     tell("starting a Ray that stays, which takes 15 to 40 s")  # measured on two cores, idle and busy
     token = new_token()
-    folder, environ = token.parent, {**os.environ, **token_environment(token)}
+    folder, environ = token.parent, {**os.environ, **token_environment(token)} | dict((_ONE_MACHINE,))
     environ.pop("RAY_ADDRESS", None)
     export_secrets(settings, environ)
     port, jobs_port = _free_port(), _free_port()
@@ -271,7 +278,8 @@ def join(address: str, *, token: Path | None = None) -> Session:
         raise Unavailable(f"{failure}: nobody listens there", waited=True)  # Ray would try for a minute
     if token is not None:
         use_token(token)
-    _init(failure, address=address)
+    host, _, port = address.rpartition(":")
+    _init(failure, address=f"{_UNREPLACED}:{port}" if host in (LOOPBACK, "localhost") else address)
     return Session(address, joined=True, mortal=token is not None)
 
 
@@ -287,8 +295,10 @@ def start(
     use_token(token)
     export_secrets(settings, os.environ)  # its processes inherit them; they are in no argument
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    before, folder = os.environ.get("RAY_TMPDIR"), token.parent
-    os.environ["RAY_TMPDIR"] = str(folder)  # of its files
+    folder = token.parent
+    chosen = {"RAY_TMPDIR": str(folder)} | dict((_ONE_MACHINE,))  # where its files are; where it listens
+    before = {name: os.environ[name] for name in chosen if name in os.environ}
+    os.environ.update(chosen)
     try:
         _init(
             "no local Ray could be started",
@@ -301,10 +311,14 @@ def start(
         shutil.rmtree(folder, ignore_errors=True)
         raise
     finally:
-        del os.environ["RAY_TMPDIR"]
-        os.environ.update({} if before is None else {"RAY_TMPDIR": before})
+        for name in chosen:
+            del os.environ[name]
+        os.environ.update(before)
+    here = _current() or ""
     tell(f"Ray is up after {time.monotonic() - began:.0f} s")
-    return Session(_current() or "", joined=True, mortal=True, folder=folder)
+    if not here.startswith(LOOPBACK):
+        tell(f"Ray listens on all addresses ({here}): to have it on {LOOPBACK} alone, import ray after kgray")
+    return Session(here, joined=True, mortal=True, folder=folder)
 
 
 def open_session(settings: Settings, head: Head | None, profile: Profile, tell: OnWait) -> Session:

@@ -226,6 +226,14 @@ class DeploymentSpec:
         return profile_of(self.profile, "the deployment")
 
     @property
+    def seats(self) -> int:
+        """Calls of a language model that the engines there are at least work on; 0 without engines."""
+        if self.values["model.backend"] != "vllm":
+            return 0
+        profile = self.cluster
+        return profile.engine.max_num_seqs * (profile.extraction.least + profile.judging.least)
+
+    @property
     def on_one_node(self) -> bool:
         """Whether the store is a folder, which only processes of one node can open."""
         return bool(self.values["store.backend"] == "sqlite")

@@ -48,6 +48,8 @@ _METRICS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "kgray_writer_epoch": (Gauge, "The fencing epoch.", ("shard",)),
     "kgray_loop_lag_seconds": (Histogram, "Seconds by which the sequencer's loop comes late.", ()),
     "kgray_community_texts": (Counter, "Texts of scheduled refreshes, by what became of them.", ("how",)),
+    "kgray_seats": (Gauge, "Seats of engines that the shard has leased.", ("shard",)),
+    "kgray_quarantined": (Gauge, "1 while a worker gets no work because its start failed.", ("worker",)),
     "kgray_engine": (Gauge, "An engine's tokens and calls.", ("worker", "of")),
 }
 

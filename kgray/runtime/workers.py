@@ -9,19 +9,24 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from itertools import accumulate, takewhile
+from pathlib import Path
 from typing import Any
 
-from kgray.errors import ContentError, Garbled, KgrayError, SettingsError
+from kgray import locks
+from kgray.errors import ContentError, Garbled, KgrayError, SettingsError, StoreError
 from kgray.garbage import collect_garbage_rarely
 from kgray.outages import OUTAGES, Outage
 from kgray.ports import ExtractionRequest, QuestionRequest, SummaryRequest, embedded
 from kgray.runtime import telemetry
 from kgray.runtime.actors import control, streaming
-from kgray.runtime.pools import TOLD, Numbered, Outcome, RerankRequest, answered, outcome_of, together
+from kgray.runtime.pooled import RerankRequest, answered, together
+from kgray.runtime.pools import TOLD, UNFIT, Numbered, Outcome, outcome_of
 from kgray.runtime.spec import DeploymentSpec
 
 _TOKENS = 8192  # of one batch of texts: a size that embedding models handle well
@@ -38,34 +43,68 @@ class _PooledActor(ABC):
     def __init__(self, spec: DeploymentSpec, name: str) -> None:
         telemetry.start(name)
         self._spec, self._name = spec, name
-        self._fault: Exception | None = None  # what is wrong with the settings: the outcome of every request
+        self._fault: KgrayError | None = None  # why its start failed: it carries out nothing
         self._loads: Any = None  # the model in this process that is to be loaded, if any
+        self._loading: asyncio.Task[None] | None = None
+        self._is_queued = False  # another process loads its model onto the same card
         self._loop: asyncio.AbstractEventLoop | None = None  # of the work; None before the first chunk
         self._running: dict[int, asyncio.Task[Outcome]] = {}
         self._done = self._read = 0  # requests; episodes among them
-        self._loaded = self._ending = False
+        self._is_loaded = self._ending = False
         self._idle_since = time.monotonic()
         self._since = time.time()
         try:
             self._build(spec)
-        except KgrayError as error:
-            self._fault = error
+        except Exception as error:  # noqa: BLE001 - an actor whose creation fails is never started again
+            self._fail(error)
         collect_garbage_rarely()
 
     @abstractmethod
     def _build(self, spec: DeploymentSpec) -> None: ...
 
     async def ready(self) -> Exception | None:
-        """Load what is to be loaded, once, in the loop of the work; return what is wrong with it."""
+        """Load what is to be loaded, once, in the loop of the work; return why the start failed."""
         self._loop = asyncio.get_running_loop()
-        if self._fault is None and not self._ending and hasattr(self._loads, "start"):
-            try:
-                await self._loads.start()
-            except KgrayError as error:
-                self._fault = error
-        if not self._loaded:
-            self._loaded, self._idle_since = True, time.monotonic()
+        if self._loading is None and not self._ending:
+            self._loading = asyncio.create_task(self._load())
+        if self._loading is not None:
+            await asyncio.shield(self._loading)
         return self._fault
+
+    async def _load(self) -> None:
+        if self._fault is not None:
+            return
+        try:
+            if hasattr(self._loads, "start"):
+                async with self._card():
+                    await self._loads.start()
+        except Exception as error:  # noqa: BLE001 - of a library's own: no memory on the card
+            self._fail(error)
+        else:
+            self._is_loaded, self._idle_since = True, time.monotonic()
+
+    @asynccontextmanager
+    async def _card(self) -> AsyncIterator[None]:
+        """Hold the locks of this process's cards: an engine measures how much room a card has left."""
+        with ExitStack() as held:
+            self._is_queued = True
+            for card in sorted(filter(str.isalnum, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))):
+                path = Path(tempfile.gettempdir()) / f"kgray-{os.getuid()}-card-{card}.lock"
+                with suppress(StoreError):  # no lock is no reason not to start
+                    lock = locks.held(path, lambda _: time.sleep(_LOOK_S))
+                    await asyncio.to_thread(held.enter_context, lock)
+            self._is_queued = False
+            yield
+
+    def _fail(self, error: Exception) -> None:
+        telemetry.LOGGER.error("the start failed", exc_info=error)
+        if not isinstance(error, KgrayError):
+            said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            error = SettingsError(
+                f"{self._name} cannot load its model ({said}): its log says more, and "
+                f"`kgray doctor --profile FILE` says what fits on a card."
+            )
+        self._fault = error
 
     async def stop(self, idle_s: float = 0.0) -> bool:
         """End an engine's processes; take no more work. False: there was work within `idle_s`, it goes on."""
@@ -76,10 +115,17 @@ class _PooledActor(ABC):
             await self._loads.stop()
         return True
 
-    @property
-    def _is_up(self) -> bool:
-        """Whether it has its model, has none to load, or will get none: it can answer."""
-        return self._loaded or self._fault is not None or not hasattr(self._loads, "start")
+    def _state(self) -> dict[str, Any]:
+        """Return whether it has its model or has none to load; whether it loads it; why its start failed."""
+        up = self._fault is None and (self._is_loaded or not hasattr(self._loads, "start"))
+        loading = not up and self._loading is not None and not self._loading.done()
+        return {
+            "pid": os.getpid(),
+            "loaded": up,
+            "loading": loading,
+            "queued": self._is_queued,
+            "fault": self._fault,
+        }
 
     def _tell_engine(self) -> None:
         for of, count in getattr(self._loads, "counts", {}).items():
@@ -94,7 +140,9 @@ class _PooledActor(ABC):
     @streaming
     async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[list[Numbered]]:
         """Carry out a chunk; yield the outcomes of calls as they end: none where it ends. Raises nothing."""
-        if self._ending:
+        if (fault := await self.ready()) is not None:
+            yield [(UNFIT, fault)]
+        if self._ending or fault is not None:
             return
         self._loop = asyncio.get_running_loop()
         telemetry.measure("kgray_batch_size", len(chunk), of="chunk")
@@ -121,32 +169,34 @@ class _PooledActor(ABC):
             self._loop.call_later(_TELL_S, self._tell_engine)
 
     @control
-    async def health(self) -> bool:
-        """Whether it has its model, after a turn of the work's event loop; if that loop hangs, no answer."""
+    async def health(self) -> bool | Exception:
+        """Return whether it has its model, or why its start failed. No answer where the work's loop hangs."""
         if self._loop is not None:
             turned = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop)
             await asyncio.wrap_future(turned)
-        return self._is_up
+        return self._fault or bool(self._state()["loaded"])
 
     @control
     async def stats(self) -> dict[str, Any]:
         """Return how many requests are in flight, how many are done, and since when (wall clock)."""
         engine = getattr(self._loads, "counts", None)
-        return {
-            "name": self._name,
-            "pid": os.getpid(),
-            "running": len(self._running),
-            "done": self._done,
-            "read": self._read,
-            "since": self._since,
-            "loaded": self._is_up,
-            "idle_s": self._idle_s(),
-        } | ({"engine": dict(engine)} if engine else {})
+        return (
+            self._state()
+            | {
+                "name": self._name,
+                "running": len(self._running),
+                "done": self._done,
+                "read": self._read,
+                "since": self._since,
+                "idle_s": self._idle_s(),
+            }
+            | ({"engine": dict(engine)} if engine else {})
+        )
 
     @control
     async def describe(self) -> dict[str, Any]:
-        """Return what the actor was built from, and what is wrong with it."""
-        return {"pid": os.getpid(), "spec": self._spec, "fault": self._fault, "loaded": self._is_up}
+        """Return what the actor was built from, and its state."""
+        return self._state() | {"spec": self._spec}
 
     @control
     async def abandon(self, numbers: Sequence[int]) -> None:
@@ -174,15 +224,15 @@ class ModelWorker(_PooledActor):
 
     async def _outcome(self, request: ExtractionRequest | QuestionRequest | SummaryRequest) -> Outcome:
         since = time.monotonic()
-        outcome: Outcome = self._fault
         if isinstance(request, SummaryRequest):
-            return outcome or await self._written(request)
+            return await self._written(request)
+        outcome: Outcome
         if isinstance(request, ExtractionRequest):
             stage, self._read = "extract", self._read + 1
-            outcome = outcome or await outcome_of(self._extractor.extract(request))
+            outcome = await outcome_of(self._extractor.extract(request))
         else:
             stage = "judge"
-            outcome = outcome or await outcome_of(self._judge.judge(request))
+            outcome = await outcome_of(self._judge.judge(request))
         took = time.monotonic() - since
         telemetry.count_call(stage, took, outcome)
         telemetry.stage(stage, request.episode.group, request.episode.sequence, seconds=took, outcome=outcome)
@@ -217,7 +267,7 @@ class EmbedWorker(_PooledActor):
         self._batching: asyncio.Task[None] | None = None
 
     async def _outcome(self, request: Sequence[str]) -> Outcome:
-        return self._fault or await outcome_of(self._embedded(request))
+        return await outcome_of(self._embedded(request))
 
     async def _embedded(self, texts: Sequence[str]) -> Outcome:
         loop = asyncio.get_running_loop()
@@ -277,6 +327,6 @@ class RerankWorker(_PooledActor):
 
     async def _outcome(self, request: RerankRequest) -> Outcome:
         since = time.monotonic()
-        outcome = self._fault or await outcome_of(answered(self._loads, request))
+        outcome = await outcome_of(answered(self._loads, request))
         telemetry.measure("kgray_stage_seconds", time.monotonic() - since, stage="rerank")
         return outcome

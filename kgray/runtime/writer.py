@@ -44,7 +44,7 @@ class GraphWriter:
 
     def __init__(self, spec: DeploymentSpec, name: str, kept: bool = False) -> None:
         """Open nothing yet: an error of the store is to be a call's answer, not a failed start."""
-        from kgray.runtime.deploy import Keeper  # it imports this module
+        from kgray.runtime.keeper import Keeper  # it imports this module
 
         telemetry.start(name)
         self._spec = spec

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from kgray.derivation import names
@@ -166,7 +165,7 @@ def _resolved(content: GroupContent) -> list[Mention]:
                 alike = any(likeness(mention.surface, surface) in _CODE for surface in surfaces)
                 by = "model" if mention.sequence in asked and not alike else "code"
         surfaces.append(mention.surface)
-        resolved.append(replace(mention, resolved_by=by))
+        resolved.append(mention._replace(resolved_by=by))
     return resolved
 
 
@@ -180,7 +179,7 @@ def _directed(content: GroupContent) -> list[Evidence]:
         founding = first.setdefault(item.statement, ends)
         is_field = (item.sequence, item.relation, item.text) in fields
         turned = ends != founding and ends == founding[::-1]
-        directed.append(replace(item, is_reversed=turned, is_field=is_field))
+        directed.append(item._replace(is_reversed=turned, is_field=is_field))
     return directed
 
 

@@ -121,7 +121,7 @@ def _attach(content: GroupContent, in_force: _Rulings, shown: Mapping[Place, str
             return item
         statement, turns = moved[item.statement]
         variant = evidence_of[statement][0].variant
-        return replace(item, statement=statement, variant=variant, is_reversed=item.is_reversed != turns)
+        return item._replace(statement=statement, variant=variant, is_reversed=item.is_reversed != turns)
 
     def renamed(timed: Timed[Verdict]) -> Timed[Verdict]:
         a, b = sorted(moved.get(id_, (id_,))[0] for id_ in (timed.value.a, timed.value.b))

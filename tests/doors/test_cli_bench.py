@@ -171,6 +171,18 @@ def test_the_table_has_a_row_for_each_seed(bench):
     assert [row.split()[0] for row in rows[1:3]] == ["1", "2"]
 
 
+def test_each_round_of_a_store_takes_all_episodes(bench):
+    answer = bench("add", "--episodes", "12", "--groups", "2", "--rounds", "2", "--json")
+
+    first, second = answer.json["results"]
+    assert [(one["round"], one["episodes"], one["rows"]) for one in (first, second)] == [
+        (1, 12, None),
+        (2, 12, None),
+    ]
+    assert first["episodes_per_s"] > 0
+    assert first["engine_ms"] > 0
+
+
 @pytest.mark.slow  # what is measured has tests of its own: commits, loads, searches, slots
 def test_the_store_is_measured_at_each_size(bench):
     answer = bench("store", "--sizes", "60,120", "--slots", "3,60", "--json")

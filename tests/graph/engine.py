@@ -226,7 +226,7 @@ def fingerprint(state: GroupState) -> dict[str, Any]:
         "statements": {
             i: (s.key, s.variant, s.wording, s.marks, s.born, s.claims) for i, s in graph.statements.items()
         },
-        "buckets": {k: sorted(v) for k, v in graph.buckets.items()},
+        "by_ends": {k: sorted(v) for k, v in graph.by_ends.items()},
         "relations": [
             (n, graph.relations.folded(n), graph.relations.traits(graph.relations.folded(n).name))
             for n in names

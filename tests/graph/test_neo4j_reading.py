@@ -7,11 +7,12 @@ import pytest
 from kgray import kinds, rows
 from kgray.derivation.stored import StoredView
 from kgray.graph import Entity, Fact
-from kgray.ledger import find, named, pending, previous
+from kgray.ledger import find, named, pending, pending_groups, previous
+from kgray.ports import Patch
 from kgray.reads import READS
 from kgray.records import Operation, Value
 from kgray.stores.neo4j import statements, statements_by_hand
-from kgray.stores.neo4j.mapping import named_group
+from kgray.stores.neo4j.mapping import group_key, named_group
 from tests.graph.by_hand import append, changes, draft, tell
 from tests.graph.stores import Neo4jStores
 
@@ -58,6 +59,20 @@ def test_what_was_said_before_costs_what_is_taken_of_it(stores, neo4j_driver, gr
     assert [row.text for row in context] == ["said 396", "said 397", "said 398"]
     values = {"asked": [[400, last.source, last.reference_time]], "limit": 5}
     assert 0 < touched(neo4j_driver, statements_by_hand.SAID_BEFORE, named_group(group) | values) < 150
+
+
+def test_to_note_that_nothing_waits_costs_the_same_in_a_large_group(stores, neo4j_driver, group):
+    """Each write asks for it: with the index of the key it read all episodes of its groups each time."""
+    store = stores.open()
+    append(store, *(draft(f"said {n}", group=group) for n in range(400)))
+    ended = Patch(
+        kind=kinds.EPISODES, columns=("state",), rows=tuple((n, kinds.COMMITTED) for n in range(1, 401))
+    )
+    store.append([group], lambda log: log.patch(group, ended))
+
+    values = {"rows": {"settled": [group_key(group)]}}
+    assert 0 < touched(neo4j_driver, statements_by_hand.WRITE, values) < 100
+    assert pending_groups(store).get(group) is None
 
 
 def test_every_read_begins_at_an_index_and_sorts_nothing_of_a_group(stores, neo4j_driver, group):

@@ -136,11 +136,12 @@ def test_the_lease_is_renewed_while_a_write_takes_long(stores, ask, monkeypatch,
     first, second = stores.open(), stores.open()
     append(first, draft("a", group=group))
     monkeypatch.setattr(fence, "_BEAT_S", 0.05)
-    keep = groups.keep
+    kept, inside = groups.kept, list[str]()
     beat = "MATCH (o:KgrayShard {id: 0}) RETURN o.beat > $since"
 
-    def late(db, running, kept):
+    def late(counters):
         """As if the write had begun a while ago."""
+        inside.append("write")
         ask("MATCH (o:KgrayShard {id: 0}) SET o.beat = o.beat - 11000")
         ((since,),) = ask("RETURN timestamp() - 5000")
         until = time.monotonic() + 20
@@ -148,11 +149,12 @@ def test_the_lease_is_renewed_while_a_write_takes_long(stores, ask, monkeypatch,
             time.sleep(0.02)
         with pytest.raises(Locked), second.writing():
             pass
-        keep(db, running, kept)
+        return kept(counters)
 
     with first.writing():
-        monkeypatch.setattr(groups, "keep", late)
+        monkeypatch.setattr(groups, "kept", late)
         first.apply([told(1, "Al", "one", 10, group=group)])
+    assert inside == ["write"]
 
 
 def test_writes_of_different_groups_do_not_wait_for_each_other(stores, monkeypatch, group, other):
@@ -160,19 +162,19 @@ def test_writes_of_different_groups_do_not_wait_for_each_other(stores, monkeypat
 
     store = stores.open()
     append(store, draft("a", group=group), draft("b", group=other))
-    keep, inside = groups.keep, list[str]()
+    kept, inside = groups.kept, list[str]()
 
-    def late(db, running, kept):
+    def late(counters):
         """As if the first write took long: the second is begun, and ends, meanwhile."""
         inside.append("write")
         if len(inside) == 1:
             pool.submit(store.apply, [told(1, "Bo", "two", 10, group=other)]).result(timeout=30)
             assert store.pending_count(other) == 0
             assert store.pending_count(group) == 1
-        keep(db, running, kept)
+        return kept(counters)
 
     with store.writing(), ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(groups, "keep", late)
+        monkeypatch.setattr(groups, "kept", late)
         store.apply([told(1, "Al", "one", 10, group=group)])
     assert inside == ["write", "write"]
     assert store.pending_count(group) == 0

@@ -69,7 +69,7 @@ def test_a_worker_is_found_again_once_it_was_restarted_or_replaced(
     import ray
 
     from kgray.runtime import deploy
-    from kgray.runtime.pools import OnWorkers
+    from kgray.runtime.pooled import OnWorkers
     from kgray.runtime.spec import load_profile, spec_of
 
     (tmp_path / "profile.toml").write_text(SMALL.format(workers=1, embedders=1, shards=1))

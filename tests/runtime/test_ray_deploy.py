@@ -10,11 +10,15 @@ import re
 import runpy
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import psutil
 import pytest
@@ -186,6 +190,20 @@ def run(shell: Shell, *words: str) -> Answer:
     return Answer(running.returncode, out.decode(), err.decode())
 
 
+def reachable_from_outside(of: psutil.Process) -> dict[str, str]:
+    """Return the sockets of a process and its children that other machines reach, each with its process."""
+    found = {}
+    for process in (everyone := [of, *of.children(recursive=True)]):
+        with suppress(psutil.NoSuchProcess):
+            for one in process.net_connections(kind="inet"):
+                address = ip_address(one.laddr.ip)
+                own = getattr(address, "ipv4_mapped", None) or address
+                if not (one.raddr or own.is_loopback):
+                    found[f"{own}:{one.laddr.port}"] = process.name()
+    assert len(everyone) > 3, "a Ray of one process is none"
+    return found
+
+
 def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
     """The whole way by commands, each a process of its own; only our own processes are ended.
 
@@ -193,7 +211,7 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
     """
     shell.write(
         "profile.toml",
-        "[extraction]\nworkers = 1\n[embedding]\nworkers = 0\n[ray]\ndashboard = false\n"
+        "[extraction]\nworkers = 1\n[embedding]\nworkers = 0\n"
         '[refresh]\ndue = "0 3 * * *"\nfull = "0 4 * * 0"\n',
     )
     shell.env["KGRAY_MODEL_API_KEY"] = KEY
@@ -213,6 +231,9 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
         assert last.startswith("kgray: 4 of 4 actors have started after ")
         assert KEY.encode() not in arguments_of_processes()
         assert stat.S_IMODE(Path(head.token).stat().st_mode) == 0o600
+        assert reachable_from_outside(psutil.Process(head.pid)) == {}
+        with pytest.raises(HTTPError, match="401"):  # nor does it serve who has no token
+            urlopen(f"{head.jobs}/api/jobs/", timeout=HANGS_S)  # noqa: S310 - of this machine
         shell.write("in.jsonl", {"id": "1", "text": "Alice works at Acme", "group": "g", "at": "2026-01-01"})
         added = run(shell, "add", "in.jsonl", "--json")
         assert (added.code, added.json["committed"]) == (0, 1), added.err
@@ -235,6 +256,23 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
     assert (heads.started_at(head.pid), Path(head.folder).exists()) == (None, False)
     assert shell("down").out == "Nothing is up.\n"
     assert shell("status", "--json").json["runtime"] == {"backend": "ray"}
+
+
+def test_a_ray_that_a_command_starts_for_itself_listens_on_loopback_only(tmp_path: Path) -> None:
+    """That of this process may not: tests have imported Ray before it was started."""
+    script = f"""
+import kgray
+with kgray.open({str(tmp_path)!r}, runtime_backend="ray") as memory:
+    memory.add("Alice works at Acme", group="g")
+    input("up")
+"""
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.read(2) == b"up"
+        found = reachable_from_outside(psutil.Process(driver.pid))
+        driver.communicate(b"\n", timeout=HANGS_S)
+    assert (found, driver.returncode) == ({}, 0)
 
 
 @pytest.mark.slow
@@ -275,7 +313,9 @@ METRICS = {
     "ray_kgray_loop_lag_seconds": set(),
     "ray_kgray_model_calls_total": {"stage", "outcome"},
     "ray_kgray_model_tokens_total": {"kind"},
+    "ray_kgray_quarantined": {"worker"},
     "ray_kgray_rows_written_total": {"kind"},
+    "ray_kgray_seats": {"shard"},
     "ray_kgray_stage_busy_seconds_total": {"stage"},
     "ray_kgray_stage_seconds": {"stage"},
     "ray_kgray_stalls_total": set(),
@@ -295,8 +335,10 @@ NUMBERS = (
     ("ray_kgray_stalls_total", {}, 1.0),
     ("ray_kgray_wasted_tokens_total", {}, 2.0),
     ("ray_kgray_engine", {"worker": "extract-0", "of": "calls"}, 2.0),
+    ("ray_kgray_quarantined", {"worker": "models-9"}, 1.0),
     ("ray_kgray_community_texts_total", {"how": "kept"}, 3.0),
     ("ray_kgray_log_lag", {"shard": "9"}, 3.0),
+    ("ray_kgray_seats", {"shard": "9"}, 5.0),
     ("ray_kgray_in_flight", {"shard": "9"}, 4.0),
 )
 
@@ -320,8 +362,10 @@ def traced(ray_session: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
         def told() -> bool:
             telemetry.measure("kgray_engine", 2, worker="extract-0", of="calls")  # no engine runs here
+            telemetry.measure("kgray_quarantined", 1, worker="models-9")
             telemetry.measure("kgray_log_lag", 3, shard=9)
             telemetry.measure("kgray_in_flight", 4, shard=9)
+            telemetry.measure("kgray_seats", 5, shard=9)
             found.extend(row for row in samples() if row not in found)
             return all(row in found for row in NUMBERS)  # names alone may be of other tests' processes
 

@@ -102,7 +102,9 @@ def node(cards: int) -> Iterator[None]:
     import ray
 
     command = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=1"]
-    command += [f"--num-gpus={cards}", f"--address={ray.get_runtime_context().gcs_address}"]
+    # Ray would look for a head on loopback at the machine's address, unless the name is in upper case.
+    address = ray.get_runtime_context().gcs_address.replace("127.0.0.1", "LOCALHOST")
+    command += [f"--num-gpus={cards}", f"--address={address}"]
     joined = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield

@@ -25,13 +25,13 @@ def test_the_shipped_profile_lists_every_key_and_is_the_default():
 def test_sequencers_and_writers_ask_for_a_place_of_their_own(tmp_path):
     """Their own CPUs, memory and labels, and no worker's; shards are in the order of their numbers."""
     pytest.importorskip("ray")
-    from kgray.runtime.deploy import _plan, order
+    from kgray.runtime.deploy import order, plan_of
     from kgray.runtime.spec import spec_of
 
     own = {"shards": 12, "cpus": 0.5, "memory_mb": 64, "labels": {"role": "control"}}
     profile = profile_of({"sequencer": own, "extraction": {"labels": {"role": "gpu"}}}, "here")
     settings = load_settings(None, environ={}, overrides={"store_backend": "neo4j"})
-    plan = _plan(spec_of(settings, tmp_path, profile.values()), detached=True)
+    plan = plan_of(spec_of(settings, tmp_path, profile.values()), detached=True)
 
     asked = {name: options for name, (_, options, _) in plan.items()}
     place = {"num_cpus": 0.5, "memory": 64 << 20, "label_selector": {"role": "control"}}

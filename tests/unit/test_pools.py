@@ -12,20 +12,16 @@ import pytest
 
 from kgray.errors import InvalidAnswer, SettingsError, Unavailable
 from kgray.outages import OUTAGES, Outage
-from kgray.runtime.pools import (
-    TOLD,
-    Chunker,
-    Gone,
-    Lost,
-    Numbered,
-    OnWorkers,
-    Pool,
-    PoolSize,
-    outcome_of,
-    within,
-)
+from kgray.runtime.pooled import Chunker, OnWorkers
+from kgray.runtime.pools import TOLD, UNFIT, Gone, Lost, Numbered, Pool, Unfit, outcome_of, within
+from kgray.runtime.upkeep import PoolSize
 
 Answers = Callable[[Any], Awaitable[Any]]
+
+
+def up(pool: Pool) -> list[str]:
+    """Return the names of the workers that are neither missing nor quarantined."""
+    return [row["name"] for row in pool.stats() if not row["missing"] and "fault" not in row]
 
 
 class Hands:
@@ -252,6 +248,117 @@ async def test_an_outage_is_no_longer_told_of_once_nobody_asks_the_worker_that_w
     assert OUTAGES.current() == []
 
 
+class Bad(Hands):
+    """A worker whose start has failed: it says so at once, until it is started anew."""
+
+    fault: Exception | None = SettingsError("no memory on the card")
+
+    async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Numbered]]:
+        if self.fault is None:
+            async for ended in super().work(chunk):
+                yield ended
+            return
+        self.chunks.append([request for _, request in chunk])
+        yield [(UNFIT, self.fault)]
+
+    async def health(self) -> None:
+        if self.fault is not None:
+            raise Unfit(self.fault)
+
+
+@pytest.mark.parametrize(("workers", "calls"), [(8, 2000), (100, 4000)])
+async def test_one_worker_whose_start_failed_of_many_gets_no_work(workers: int, calls: int) -> None:
+    """Nor is that an outage: nobody waits. Once a start has succeeded it works as the others."""
+    bad = Bad("bad", echo)
+    pool = pool_of(*(Hands(f"good {n}", echo) for n in range(workers - 1)), bad)
+    chunks = Chunker(pool, size=4, linger_s=0.0)
+    left = iter(range(calls))
+
+    async def ask() -> None:
+        for n in left:
+            assert await chunks.ask(n) == f"<{n}>"
+
+    await asyncio.gather(*(ask() for _ in range(4 * workers)))
+
+    assert len(bad.chunks) == 1, "the one by which the router learned of it"
+    assert len(up(pool)) == workers - 1
+    assert [row["name"] for row in pool.stats() if "fault" in row] == ["bad"]
+    assert OUTAGES.current() == []
+    bad.fault = None
+    asked = asyncio.gather(*(Chunker(pool, size=1, linger_s=0.0).ask(n) for n in range(workers)))
+    await asked
+    await until(lambda: len(up(pool)) == workers)
+    await asyncio.gather(*(Chunker(pool, size=1, linger_s=0.0).ask(n) for n in range(workers)))
+    assert len(bad.chunks) == 2
+    await pool.close()
+
+
+@pytest.mark.parametrize("among", [(), ("good",)], ids=["all are bad", "one has no node"])
+async def test_an_error_of_settings_counts_once_every_worker_reports_it(among: tuple[str, ...]) -> None:
+    """Where one has not come up, it may still do better: it is waited for."""
+    bad = [Bad(f"bad {n}", echo) for n in range(4)]
+    late = [Hands(name, echo) for name in among]
+    for one in late:
+        one.lost.set()
+    pool = pool_of(*bad, *late)
+    calls = Chunker(pool, size=1, linger_s=0.0)
+
+    asked = [asyncio.create_task(calls.ask(n)) for n in range(20)]
+    if late:
+        await asyncio.sleep(0.05)
+        assert not any(one.done() for one in asked)
+        late[0].lost.clear()
+        assert await asyncio.gather(*asked) == [f"<{n}>" for n in range(20)]
+    else:
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        assert {str(one) for one in outcomes} == {"no memory on the card"}
+        assert OUTAGES.current() == []
+        for one in bad:  # whoever asks again is answered anew
+            one.fault = None
+        assert await calls.ask("a") == "<a>"
+    assert all(len(one.chunks) <= 6 for one in bad), "not each call asks each of them"
+    await pool.close()
+
+
+async def test_an_error_of_settings_that_one_worker_alone_meets_is_nobodys_outcome() -> None:
+    """Its node lacks the key, for example: after a while, and then after longer ones, it is tried again."""
+
+    async def unknown(_: Any) -> Any:
+        raise SettingsError("the server does not take the key")
+
+    first, second = Hands("first", unknown), Hands("second", echo)
+    pool = pool_of(first, second)
+    calls = Chunker(pool, size=1, linger_s=0.0)
+    for n in range(300):
+        assert await calls.ask(n) == f"<{n}>"
+        await asyncio.sleep(0.001)
+    assert 1 < len(first.chunks) < 20
+    second._answers = unknown
+    with pytest.raises(SettingsError, match="does not take the key"):
+        await calls.ask("a")
+    await pool.close()
+
+
+async def test_a_request_that_the_settings_do_not_allow_fails_beside_others_that_go_well() -> None:
+    async def answers(request: Any) -> Any:
+        if request == "bad":
+            raise SettingsError("no such model")
+        return request
+
+    pool = pool_of(*(Hands(f"{n}", answers) for n in range(3)))
+    calls = Chunker(pool, size=1, linger_s=0.0)
+
+    async def others() -> None:
+        while not bad.done():
+            assert await calls.ask("good") == "good"
+
+    bad = asyncio.create_task(calls.ask("bad"))
+    await asyncio.gather(*(others() for _ in range(6)))
+    with pytest.raises(SettingsError, match="no such model"):
+        await bad
+    await pool.close()
+
+
 async def test_where_nobody_is_left_the_caller_is_told_once_the_patience_is_spent():
     gone = Hands("gone", echo)
     gone.lost.set()
@@ -356,18 +463,18 @@ async def test_a_worker_beyond_the_least_gets_work_while_it_is_there_and_is_miss
     first._answers = further._answers = waits
     asked = [asyncio.create_task(calls.ask(n)) for n in range(4)]
     await asyncio.sleep(0.05)
-    assert (pool.up(), first.chunks, further.chunks) == (1, [[0], [1], [2], [3]], [])
+    assert (up(pool), first.chunks, further.chunks) == (["first"], [[0], [1], [2], [3]], [])
     assert [row["name"] for row in pool.stats()] == ["first"]
 
     further.lost.clear()  # it has come up
-    await until(lambda: pool.up() == 2)
+    await until(lambda: len(up(pool)) == 2)
     asked += [asyncio.create_task(calls.ask(n)) for n in (4, 5)]
     await asyncio.sleep(0.01)
     assert further.chunks == [[4], [5]]
     assert len(pool.stats()) == 2
 
     further.lost.set()  # it was ended, or its node went away: what it had goes to who is left
-    await until(lambda: pool.up() == 1)
+    await until(lambda: len(up(pool)) == 1)
     busy.set()
     assert await asyncio.gather(*asked) == list(range(6))
     assert further.restarts == 0
@@ -400,9 +507,12 @@ def test_a_pool_doubles_while_all_are_full_and_ends_who_has_no_work():
     assert size.looked({n: row(10) for n in range(5)}, 45.0) == ([], [])
     assert size.looked({n: row(10) for n in range(5)}, 50.0) == ([], [])  # there are no more
 
+    bad = {0: row(10), 1: row(0, loaded=False) | {"fault": SettingsError("bad")}}  # others do its work
+    assert [size.looked(bad, at) for at in (51.0, 52.0)] == [([], []), ([2], [])]
+
     few = {0: row(0, 99.0), 1: row(3), 2: row(0, 59.0), 3: row(0, 60.0), 4: {}}
     assert size.looked(few, 60.0) == ([], [3])  # the first stays; one that was asked for is waited for
-    assert size.looked({0: row(0, 99.0), 4: {}}, 111.0) == ([], [4])  # and is not needed any longer
+    assert size.looked({0: row(0, 99.0), 4: {}}, 113.0) == ([], [4])  # and is not needed any longer
 
 
 def test_a_pool_is_not_full_because_one_of_its_workers_is():

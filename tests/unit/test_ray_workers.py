@@ -7,10 +7,11 @@ import errno
 import json
 import re
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -168,8 +169,9 @@ async def test_each_text_that_is_refused_fails_alone_however_many_there_are(
     assert len(asked) <= 1 + 4 * 7
 
 
-async def test_what_is_wrong_with_the_settings_is_the_outcome_of_every_request(tmp_path: Path) -> None:
+async def test_a_worker_whose_settings_are_wrong_carries_out_nothing_and_says_why(tmp_path: Path) -> None:
     """The actor starts all the same: a process that fails while it starts would be started for ever."""
+    from kgray.runtime.pools import UNFIT
     from kgray.runtime.spec import spec_of
     from kgray.runtime.workers import EmbedWorker
 
@@ -181,7 +183,60 @@ async def test_what_is_wrong_with_the_settings_is_the_outcome_of_every_request(t
     fault = (await worker.describe())["fault"]
     assert isinstance(fault, SettingsError)
     assert "KGRAY_EMBEDDER_API_KEY is not set where Ray's processes run" in str(fault)
-    assert found == {1: fault, 2: fault}
+    assert found == {UNFIT: fault}
+    assert await worker.health() is fault
+
+
+async def test_a_model_that_does_not_load_is_no_requests_outcome_and_no_defect(tmp_path: Path) -> None:
+    """Whatever a library raises; requests that came while it loaded get the same answer."""
+    from kgray.runtime.pools import UNFIT
+    from kgray.runtime.spec import spec_of
+    from kgray.runtime.workers import EmbedWorker
+
+    class Model:
+        async def start(self) -> None:
+            started.append("start")
+            await asyncio.sleep(0.01)
+            raise MemoryError("CUDA out of\nmemory")
+
+    started: list[str] = []
+    worker = EmbedWorker(spec_of(Settings(), tmp_path, {}), "embedder-0")
+    worker._loads = Model()
+    first, second, fault = await asyncio.gather(
+        outcomes(worker, [(1, ("a",))]), outcomes(worker, [(2, ("b",))]), worker.ready()
+    )
+    assert first == second == {UNFIT: fault}
+    assert isinstance(fault, SettingsError)
+    assert str(fault).startswith("embedder-0 cannot load its model (MemoryError: CUDA out of memory): ")
+    assert started == ["start"]
+    row = await worker.stats()
+    assert (row["loaded"], row["loading"], row["fault"]) == (False, False, fault)
+
+
+async def test_workers_that_share_a_card_load_one_after_another(tmp_path: Path, monkeypatch: Any) -> None:
+    from kgray.runtime.spec import spec_of
+    from kgray.runtime.workers import EmbedWorker
+
+    class Model:
+        async def start(self) -> None:
+            assert not loading
+            loading.append(self)
+            await asyncio.sleep(0.02)
+            loading.remove(self)
+
+    loading: list[Any] = []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    workers = [EmbedWorker(spec_of(Settings(), tmp_path, {}), f"embedder-{n}") for n in range(4)]
+    for one in workers:
+        one._loads = Model()
+    starts = asyncio.gather(*(one.ready() for one in workers))
+    queued = 0
+    while not starts.done():
+        queued = max(queued, sum([(await one.describe())["queued"] for one in workers]))
+        await asyncio.sleep(0.001)
+    assert (queued, await starts) == (3, [None] * 4)
+    assert [(await one.describe())["loaded"] for one in workers] == [True] * 4
 
 
 async def test_each_router_is_told_of_an_outage_and_of_its_end(tmp_path: Path, monkeypatch: Any) -> None:
@@ -229,6 +284,24 @@ def test_actors_that_several_threads_ask_for_are_started_once(tmp_path: Path, mo
         ingest = RayIngest(Settings(), tmp_path, memory.store)
         found = list(threads.map(ingest._up, [print] * 4))
     assert found == started * 4
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_actors_that_are_looked_up_again_stay_those_of_who_started_them(
+    ours: bool, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """A sequencer was away for long; the process that started the actors ends them all the same."""
+    from kgray.runtime import deploy
+    from kgray.runtime.ingest import RayIngest
+    from kgray.runtime.spec import Profile
+
+    monkeypatch.setattr(deploy, "ensure", lambda *_, **__: SimpleNamespace(ours=False))
+    monkeypatch.setattr(RayIngest, "_join", lambda *_, **__: Profile())
+    with kgray.open(tmp_path) as memory:
+        ingest = RayIngest(Settings(), tmp_path, memory.store)
+        ingest._deployment = SimpleNamespace(ours=ours)  # type: ignore[assignment]
+        assert ingest._looked_up_again(print).ours is ours
+        assert ingest._deployment.ours is ours
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "http://127.0.0.1:9"])
@@ -409,44 +482,6 @@ class Call:
         self.remote = answer
 
 
-async def test_a_worker_loads_its_model_each_time_that_ray_starts_it_again() -> None:
-    """Its handle is the same as before: it is asked again where the call before has ended, however."""
-    from kgray.runtime.actors import RemoteWorker
-    from kgray.runtime.pools import Lost
-
-    class Asked(Future[None]):
-        def future(self) -> Future[None]:
-            return self
-
-    def ready() -> Asked:
-        asked.append(Asked())
-        return asked[-1]
-
-    async def health() -> bool:
-        return is_loaded
-
-    async def probe(times: int) -> None:
-        for _ in range(times):
-            with pytest.raises(Lost, match="models-0 loads its model"):
-                await worker.health()
-
-    asked: list[Asked] = []
-    is_loaded = False
-    handle = type("Handle", (), {"health": Call(health), "ready": Call(ready)})
-    worker = RemoteWorker("models-0", "namespace", only=handle)
-    await probe(2)
-    assert len(asked) == 1
-    asked[0].set_exception(Lost("died while it loaded"))
-    await probe(2)
-    assert len(asked) == 2
-    asked[1].set_result(None)
-    is_loaded = True
-    await worker.health()
-    is_loaded = False  # started again, without a probe that failed in between
-    await probe(2)
-    assert len(asked) == 3
-
-
 async def test_a_worker_that_has_nothing_to_load_is_up_at_once_and_one_that_ends_loads_nothing(
     tmp_path: Path,
 ) -> None:
@@ -473,8 +508,10 @@ async def test_a_worker_that_has_nothing_to_load_is_up_at_once_and_one_that_ends
     assert started == ["start"]
 
 
-def starting(monkeypatch: Any, tmp_path: Path, looks: Sequence[dict[str, Any]]) -> tuple[Any, list[str]]:
-    """Return a deployment of models-0 and writer-0 that is looked at so often, a second apart.
+def starting(
+    monkeypatch: Any, tmp_path: Path, looks: Sequence[dict[str, Any]], *more: str
+) -> tuple[Any, list[str]]:
+    """Return a deployment of models-0, writer-0 and more that is looked at so often, a second apart.
 
     looks: what answers each look, by name. With it: whom a model was asked of.
     """
@@ -484,21 +521,21 @@ def starting(monkeypatch: Any, tmp_path: Path, looks: Sequence[dict[str, Any]]) 
     class Found(deploy.Deployment):
         def status(self, *_: object) -> dict[str, dict[str, Any]]:
             clock.append(clock[-1] + 1.0)
-            return {name: {"spec": self.spec, "fault": None} | row for name, row in next(answers).items()}
+            state = {"spec": self.spec, "fault": None, "loading": False, "queued": False, "pid": 1}
+            return {name: state | row for name, row in next(answers).items()}
 
     clock, asked, answers = [0.0], list[str](), iter(looks)
     fakes = SimpleNamespace(monotonic=lambda: clock[-1], sleep=lambda _: None)
     monkeypatch.setattr(deploy, "time", fakes)
     monkeypatch.setattr(deploy, "head_listens", lambda: True)
-    ended = SimpleNamespace(wait=lambda calls, timeout: (calls, []), nodes=list)  # noqa: ARG005 - Ray's
-    monkeypatch.setattr(deploy, "ray", ended)
-    monkeypatch.setattr(deploy, "answer", lambda _: None)
+    monkeypatch.setattr(deploy, "ray", SimpleNamespace(nodes=list))
     profile = Profile(
-        extraction=WorkersProfile(start_deadline_s=9.0), limits=LimitsProfile(start_deadline_s=3.0)
+        extraction=WorkersProfile(start_deadline_s=9.0),
+        limits=LimitsProfile(start_deadline_s=3.0, health_every_s=2.0),
     )
     handle = SimpleNamespace(ready=Call(lambda: asked.append("models-0")))
-    actors = {"writer-0": None, "models-0": handle}
-    return Found(spec_of(Settings(), tmp_path, profile.values()), actors), asked
+    actors = {"writer-0": None, "models-0": handle} | dict.fromkeys(more, handle)
+    return Found(spec_of(Settings(), tmp_path, profile.values()), actors, fresh=True), asked
 
 
 def test_a_worker_that_is_started_again_while_it_loads_is_asked_again(
@@ -507,11 +544,35 @@ def test_a_worker_that_is_started_again_while_it_loads_is_asked_again(
     """Neither who did not answer one look, nor a writer that was up before, ends the start."""
     from kgray.runtime import deploy
 
-    loads = {"writer-0": {}, "models-0": {"loaded": False}}
-    looks = [loads, loads, *[{}] * 5, {"models-0": {"loaded": False}}, {"models-0": {"loaded": True}}]
+    def loads(**how: object) -> dict[str, Any]:
+        return {"writer-0": {}, "models-0": {"loaded": False} | how}
+
+    again = [*[loads(pid=2)] * 3, loads(pid=2, loading=True)]
+    looks = [loads(), loads(loading=True), {}, {}, *again, {"models-0": {"loaded": True, "pid": 2}}]
     found, asked = starting(monkeypatch, tmp_path, looks)
     assert len(deploy._come_up(found, lambda _: None)) == 2
-    assert asked == ["models-0"] * 3  # each call has ended without the model
+    assert asked == ["models-0"] * 2  # after a pause: the first process has ended while it loaded
+    assert found.quarantined == {}
+
+
+def test_a_start_with_a_bad_worker_succeeds_and_names_it_unless_all_are_bad(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    from kgray.runtime import deploy
+
+    said: list[str] = []
+    bad = {"loaded": False, "fault": SettingsError("no memory on the card")}
+    late = {"writer-0": {}, "models-0": bad, "models-1": {"loaded": False, "loading": True}}
+    found, _ = starting(monkeypatch, tmp_path, [late, late | {"models-1": {"loaded": True}}], "models-1")
+    assert len(deploy._come_up(found, said.append)) == 2
+    assert found.quarantined == {"models-0": "no memory on the card"}
+    assert said[-1] == (
+        "models-0 is quarantined: it gets no work, and is started again after growing pauses "
+        "(no memory on the card)"
+    )
+    found, _ = starting(monkeypatch, tmp_path, [late, late | {"models-1": bad}], "models-1")
+    with pytest.raises(SettingsError, match="no memory on the card"):
+        deploy._come_up(found, said.append)
 
 
 @pytest.mark.parametrize(
@@ -537,28 +598,25 @@ def test_a_start_that_takes_too_long_says_what_it_waited_for(
     assert str(late.value) == f"not up in time: models-0; {why}"
 
 
-def test_where_the_missing_cannot_be_started_the_pools_are_sized_all_the_same(
+def test_where_the_missing_cannot_be_started_the_workers_are_tended_all_the_same(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    from kgray.runtime import deploy
-    from kgray.runtime.spec import LimitsProfile, Profile, WorkersProfile, spec_of
+    from kgray.runtime import keeper
+    from kgray.runtime.spec import LimitsProfile, Profile, spec_of
 
     def fails(*_: object) -> None:
+        looked.append(len(looked))
         raise OSError("Ray's head is away")
 
-    def size(_: object, kind: str, __: object) -> None:
-        sized.add(kind)
-        fails()
-
-    sized: set[str] = set()
-    pools = WorkersProfile(workers={"min": 1, "max": 2})
-    profile = Profile(extraction=pools, embedding=pools, limits=LimitsProfile(health_every_s=0.01))
-    monkeypatch.setattr(deploy, "_FIRST_LOOK_S", 0.0)
-    monkeypatch.setattr(deploy.Keeper, "_restore", fails)
-    monkeypatch.setattr(deploy.Keeper, "_size", size)
-    keeper = deploy.Keeper(spec_of(Settings(), tmp_path, profile.values()), stays=True, sizes=True)
-    wait_for(lambda: sized == {"models", "embedder"})
-    keeper.ended.set()
+    looked: list[int] = []
+    profile = Profile(limits=LimitsProfile(health_every_s=0.01))
+    monkeypatch.setattr(keeper, "_FIRST_LOOK_S", 0.0)
+    monkeypatch.setattr(keeper, "names_in", fails)
+    of = spec_of(Settings(), tmp_path, profile.values())
+    both, one = keeper.Keeper(of, stays=True, tends=True), keeper.Keeper(of, stays=False)
+    wait_for(lambda: len(looked) > 3)
+    both.ended.set()
+    one.ended.set()
 
 
 def test_a_ray_is_not_left_under_who_starts_actors_in_it(tmp_path: Path, monkeypatch: Any) -> None:

@@ -22,6 +22,7 @@ from kgray.record_rows import (
     faults_of,
     judgements,
     name_vectors,
+    newest_vectors,
     search_columns,
     statement_texts,
     vector_at,
@@ -154,9 +155,10 @@ def test_vectors_come_back_by_their_positions_and_a_search_reads_none_of_them(re
     row = records.row()
     found, columns = taken(row), search_columns(row.search)
 
-    assert found.vectors.keys() == records.statements.keys()
-    for id_, (recorded_at, sequence, position) in found.vectors.items():
-        assert (recorded_at, sequence) == (records.recorded_at, 7)
+    vectors = newest_vectors(found.vectors)
+    assert vectors.keys() == records.statements.keys()
+    for id_, (sequence, position) in vectors.items():
+        assert sequence == 7
         assert vector_at(row.vectors, position, WIDTH) == records.statements[id_].vector
     if records.vector:
         assert vector_at(row.vectors, len(records.statements), WIDTH) == records.vector.vector
@@ -179,7 +181,7 @@ def test_of_two_vectors_of_a_statement_the_one_that_was_recorded_last_counts() -
         return EntryRecords(sequence=sequence, recorded_at=at, statements=statements)
 
     rows = [with_vector(sequence, at).row() for sequence, at in ((1, 30), (2, 20), (3, 30))]
-    assert taken(*rows).vectors == {"s1": (30, 3, 0), "s30": (30, 3, 1), "s20": (20, 2, 1)}
+    assert newest_vectors(taken(*rows).vectors) == {"s1": (3, 0), "s30": (3, 1), "s20": (2, 1)}
 
 
 def test_nothing_is_kept_of_an_entry_without_records() -> None:
@@ -262,9 +264,9 @@ def test_evidence_from_which_nothing_follows_is_named_with_the_reason() -> None:
     assert faults() == {}
     assert faults(mentions=records.mentions[1:]) == dict.fromkeys(range(3), missing)
     assert faults(mentions=records.mentions[:1]) == dict.fromkeys(range(3), missing)
-    assert faults(evidence=[first, replace(second, object=None), third]) == {1: ends}
-    assert faults(evidence=[replace(first, kind="guess"), second, third]) == {0: ends}  # type: ignore[arg-type]
-    assert faults(evidence=[first, second, replace(third, object=None, value=Value("text", "v"))]) == {}
+    assert faults(evidence=[first, second._replace(object=None), third]) == {1: ends}
+    assert faults(evidence=[first._replace(kind="guess"), second, third]) == {0: ends}  # type: ignore[arg-type]
+    assert faults(evidence=[first, second, third._replace(object=None, value=Value("text", "v"))]) == {}
 
 
 @pytest.mark.parametrize(

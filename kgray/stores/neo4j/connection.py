@@ -168,7 +168,11 @@ class Connection:
             pause = min(2 * pause, _LAST_PAUSE_S)
 
     def run(self, running: Running, statement: str | Query, **values: Any) -> list[Fetched]:  # noqa: ANN401 - as rows
-        result = running.run(statement, values)  # type: ignore[arg-type]
+        quiet = {
+            name: _QUIET[type(value)](value) if type(value) in _QUIET else value
+            for name, value in values.items()
+        }
+        result = running.run(statement, quiet)  # type: ignore[arg-type]
         found: list[Fetched] = result.values()
         for status in result.consume().gql_status_objects:
             if status.is_notification and status.gql_status not in self._seen:
@@ -183,6 +187,26 @@ class Connection:
         while portion := list(islice(rest, MAX_ROWS)):
             found += self.run(running, f"{PLANNED_ONCE}UNWIND $rows AS row\n{statement}", rows=portion)
         return found
+
+
+class _QuietList(list[Any]):
+    """A list of parameters without a text form: the driver makes it of all that it sends, for a log.
+
+    Of 32 rows with vectors that took 3 of 4 ms; and what episodes say is for nobody's log.
+    """
+
+    def __repr__(self) -> str:
+        return f"[{len(self)} items]"
+
+
+class _QuietDict(dict[str, Any]):
+    """As `_QuietList`."""
+
+    def __repr__(self) -> str:
+        return f"{{{len(self)} items}}"
+
+
+_QUIET: dict[type, Callable[[Any], Any]] = {list: _QuietList, dict: _QuietDict}
 
 
 def _host(uri: str) -> str:

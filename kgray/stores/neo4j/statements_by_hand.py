@@ -167,9 +167,14 @@ CALL () {{
 WITH n ORDER BY n.sequence LIMIT $limit
 RETURN n.sequence, n:KgrayEpisode ORDER BY n.sequence
 """
-_ASKED = "MATCH (o:KgrayOperation) WHERE o.group_id = {key} AND o.state = 0 AND o.sequence IS NOT NULL"
+# The hints: without them the planner may take the index of the key, and read all of the group.
+_ASKED = (
+    "MATCH (o:KgrayOperation) USING INDEX o:KgrayOperation(group_id, state, sequence) "
+    "WHERE o.group_id = {key} AND o.state = 0 AND o.sequence IS NOT NULL"
+)
 _OPEN = (
-    "MATCH (e:KgrayEpisode) WHERE e.group_id = {name} AND e.state IN [0, 1] AND e.bulk {bulk} "
+    "MATCH (e:KgrayEpisode) USING INDEX e:KgrayEpisode(group_id, state, bulk, sequence) "
+    "WHERE e.group_id = {name} AND e.state IN [0, 1] AND e.bulk {bulk} "
     "AND e.sequence IS NOT NULL"
 )
 _ANY_LANE = "IS NOT NULL"
@@ -206,7 +211,7 @@ PENDING_COUNT_IN_SHARD = f"{_WAITING_IN_SHARD} WITH g {_PENDING_IN_G}"
 # id: of a group in which something has ended. One that leaves in pieces has no name: what waits in it stays
 # marked.
 SETTLE = f"""
-MATCH (g:KgrayGroup {{id: id}})
+MATCH (g:KgrayGroup {{id: id}}) USING INDEX g:KgrayGroup(id)
 WHERE g.waiting > 0 AND g.name IS NOT NULL
     AND NOT EXISTS {{ {_OPEN_IN_G} }} AND NOT EXISTS {{ {_ASKED_IN_G} }}
 SET g.waiting = null

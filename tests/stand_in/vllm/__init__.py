@@ -2,7 +2,8 @@
 
 It replies with the smallest value of the asked schema. Words in the prompt make it misbehave: [[HANG]] does
 not end until it is aborted, [[DIE]] ends the engine, [[LONG]] is longer than the model. What happens is
-noted, a line each, in the file that KGRAY_TEST_ENGINE_LOG names.
+noted, a line each, in the file that KGRAY_TEST_ENGINE_LOG names. The file that KGRAY_TEST_ENGINE_BAD names
+has the actors whose engines cannot start, a line each: name, and "fails" or "ends".
 """
 
 from __future__ import annotations

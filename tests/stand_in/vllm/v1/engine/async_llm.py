@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,6 +41,22 @@ def cards() -> str:
     return f"{placement_group_table(group)['strategy']} {count:g}"
 
 
+def fail_if_bad() -> None:
+    """Fail where this actor's name is in the file that KGRAY_TEST_ENGINE_BAD names; after "ends", at once."""
+    path = os.environ.get("KGRAY_TEST_ENGINE_BAD")
+    if path and Path(path).exists():
+        import ray
+
+        bad = dict(line.split() for line in Path(path).read_text(encoding="utf-8").splitlines())
+        match bad.get(ray.get_runtime_context().get_actor_name()):
+            case "fails":
+                note("bad")
+                raise MemoryError("no room on the card")
+            case "ends":
+                note("bad")
+                os._exit(1)
+
+
 class Tokenizer:
     def apply_chat_template(self, messages: list[dict[str, str]], **how: Any) -> list[int]:
         assert how == {
@@ -62,6 +79,7 @@ class AsyncLLM:
     ) -> AsyncLLM:
         if arguments.values["model"] == "missing":
             raise OSError("missing is not a folder with a model")
+        fail_if_bad()
         if arguments.values["distributed_executor_backend"] == "ray":
             note(f"cards {cards()}")
         note("start")

@@ -1,0 +1,132 @@
+"""`python -m bench add`: how fast a store takes what is decided, where a perfect model answers at once.
+
+The model is in this process and takes no time, so that engine and store alone are measured. Times run from
+the start of the run to its last commit. Each round uses new groups; the first one of a new server includes
+its compiler's warm-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bench.empty_stores import EmptyStore, StoreKind, empty_store
+from bench.engine import accept, opened, settings_of
+from bench.processes import CpuByRole, require_psutil
+from bench.tables import Column, aligned
+from bench.world import Oracle, World, WorldPlan
+from bench.world.models import WorldModel
+from kgray.errors import KgrayError
+from kgray.ingest.runner import Runner
+from kgray.memory import Memory
+from kgray.records import Draft
+
+
+@dataclass(slots=True)
+class AddFigures:
+    """One round on one store.
+
+    engine_ms, server_ms   CPU milliseconds an episode, of this process and of the store's server
+    rows                   nodes and relationships an episode; None for a store without a server
+    """
+
+    store: StoreKind
+    round: int
+    episodes: int
+    groups: int
+    episodes_per_s: float = 0.0
+    engine_ms: float = 0.0
+    server_ms: float = 0.0
+    rows: float | None = None
+    rows_by_label: dict[str, float] = field(default_factory=dict)
+    stages: dict[str, float] = field(default_factory=dict)  # seconds, summed over what ran side by side
+
+
+def run(
+    kinds: Sequence[StoreKind], plan: WorldPlan, *, rounds: int, progress: Callable[[str], None]
+) -> list[AddFigures]:
+    """Ingest a world into each store, `rounds` times; the seed of each round is one more."""
+    require_psutil()
+    figures = []
+    for kind in kinds:
+        with (
+            tempfile.TemporaryDirectory(prefix="kgray-bench-") as folder,
+            empty_store(kind, Path(folder) / "store") as place,
+        ):
+            memory = opened(settings_of(place.settings), place.data)
+            try:
+                with memory.store.writing():
+                    pass  # the first writer makes the rows of the slots
+                for number in range(rounds):
+                    figures.append(_round(memory, place, replace(plan, seed=plan.seed + number), number))
+                    progress(f"{kind}: {figures[-1].episodes_per_s:.1f} episodes/s")
+            finally:
+                memory.close()
+    return figures
+
+
+def _round(memory: Memory, place: EmptyStore, plan: WorldPlan, number: int) -> AddFigures:
+    oracle = Oracle(World(plan=plan))
+    model = WorldModel(oracle)
+    drafts: list[Draft] = [
+        replace(episode.draft, group=f"round-{number}-{episode.draft.group}") for episode in oracle.world
+    ]
+    figures = AddFigures(place.kind, number + 1, len(drafts), plan.groups)
+    before = _rows(place)
+    accept(memory.store, drafts)
+    runner = Runner(replace(memory.parts, extractor=model, judge=model))
+    cpu = CpuByRole({"engine": [os.getpid()], "server": [] if place.server is None else [place.server.pid]})
+    since = time.perf_counter()
+    with memory.store.writing():
+        totals = asyncio.run(runner.run())
+    seconds, spent = time.perf_counter() - since, cpu.spent()
+    if totals.committed != len(drafts):
+        raise KgrayError(f"{totals.committed} of {len(drafts)} episodes were committed")
+    figures.episodes_per_s = len(drafts) / seconds
+    figures.engine_ms = 1e3 * spent["engine"] / len(drafts)
+    figures.server_ms = 1e3 * spent["server"] / len(drafts)
+    figures.stages = {stage: round(s, 3) for stage, s in totals.seconds.items()}
+    if place.server is not None:
+        grown = {label: count - before.get(label, 0) for label, count in _rows(place).items()}
+        figures.rows_by_label = {label: round(n / len(drafts), 3) for label, n in grown.items() if n}
+        figures.rows = sum(figures.rows_by_label.values())
+    return figures
+
+
+def _rows(place: EmptyStore) -> dict[str, int]:
+    """Return how many nodes and relationships there are, by labels or type; nothing without a server."""
+    if place.server is None:
+        return {}
+    import neo4j
+
+    login: Any = (place.settings["store_user"], os.environ["KGRAY_STORE_PASSWORD"])
+    with (
+        neo4j.GraphDatabase.driver(place.settings["store_uri"], auth=login) as driver,
+        driver.session() as db,
+    ):
+        nodes = db.run("MATCH (n) RETURN labels(n), count(*)").values()
+        edges = db.run("MATCH ()-[r]->() RETURN type(r), count(*)").values()
+    return {"+".join(sorted(labels)): count for labels, count in nodes} | dict(edges)
+
+
+_COLUMNS: Sequence[Column] = (
+    ("store", "store", "s"),
+    ("groups", "groups", ",d"),
+    ("round", "round", "d"),
+    ("episodes", "episodes", ",d"),
+    ("episodes_per_s", "ep/s", ".1f"),
+    ("engine_ms", "engine CPU ms/ep", ".1f"),
+    ("server_ms", "server CPU ms/ep", ".1f"),
+    ("rows", "rows/ep", ".2f"),
+)
+
+
+def table(figures: Sequence[AddFigures]) -> str:
+    """Return the figures for people."""
+    return "\n".join(aligned(_COLUMNS, figures))

@@ -1,0 +1,135 @@
+"""Restores missing actors, loads workers and sizes pools, in a thread of a sequencer or a writer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import ray
+from ray.util.placement_group import remove_placement_group
+
+from kgray.errors import Unavailable
+from kgray.runtime import telemetry
+from kgray.runtime.actors import Handle, answer
+from kgray.runtime.deploy import (
+    ENGINE_S,
+    Deployment,
+    groups_of,
+    kind_of,
+    names_in,
+    order,
+    plan_of,
+    start_actors,
+)
+from kgray.runtime.registry import REGISTRY
+from kgray.runtime.spec import POOLS, READING, DeploymentSpec, WorkersProfile
+from kgray.runtime.upkeep import PoolSize, Starts
+
+# Before the first look: actors that were started together need a while to come up.
+_FIRST_LOOK_S = 5.0
+# For the stats of all workers: a worker that has no node gives no answer.
+_STATS_S = 1.0
+
+
+class Keeper:
+    """Restores missing actors of a deployment, and looks after its workers, from a thread.
+
+    Ray restarts an actor that dies, unless the actor was killed for good, or its creation failed while a node
+    was away. Every sequencer and every writer of a detached deployment has a keeper; one keeper is enough.
+    A keeper compares names, which costs one call to Ray's head. The keeper of the first sequencer also has
+    workers load their models, restarts quarantined workers, sizes the pools, and counts the seats of engines.
+    """
+
+    def __init__(self, spec: DeploymentSpec, *, stays: bool, tends: bool = False) -> None:
+        """stays: the deployment is detached: restore missing actors; tends: look after the workers."""
+        self._spec, self._stays, self.ended = spec, stays, threading.Event()
+        profile = spec.cluster
+        every_s = profile.limits.health_every_s
+        self._workers: dict[str, Handle] = {}  # a cache: each look-up of a handle is a call to Ray's head
+        self._started: dict[str, Any] = {}  # workers that this process has started
+        self._starts = Starts(every_s)
+        self.quarantined: Mapping[str, str] = {}  # replaced as a whole: other threads read it
+        self._sizes = {}
+        for kind, table in POOLS.items():
+            of: WorkersProfile = getattr(profile, table)
+            engine = spec.values["model.backend"] == "vllm" and table in READING
+            takes = profile.engine.max_num_seqs if engine else of.concurrency
+            if of.most > of.least:
+                self._sizes[kind] = PoolSize(of.least, of.most, takes, profile.limits.idle_s)
+        looks = [self._restore] * stays + [self._tend] * tends
+        if looks:
+            threading.Thread(
+                target=self._keep, args=(looks, every_s), name="kgray-keeper", daemon=True
+            ).start()
+
+    def _keep(self, looks: Sequence[Callable[[], None]], every_s: float) -> None:
+        self.ended.wait(_FIRST_LOOK_S)
+        while not self.ended.wait(every_s):
+            for look in looks:  # where one fails each time, the others go on
+                try:
+                    look()
+                except Exception as error:  # noqa: BLE001 - whatever Ray raises while its head is away
+                    telemetry.LOGGER.warning("cannot look for actors: %s", type(error).__name__)
+
+    def _restore(self) -> None:
+        there = set(names_in(self._spec.namespace))
+        if missing := [name for name in plan_of(self._spec, detached=True) if name not in there]:
+            start_actors(self._spec, *missing, detached=True)
+            telemetry.LOGGER.warning("missing, and started again: %s", ", ".join(missing))
+
+    def _tend(self) -> None:
+        namespace, known = self._spec.namespace, self._workers
+        everyone = names_in(namespace)
+        for name in (workers := [name for name in everyone if kind_of(name) in POOLS]):
+            if name not in known:
+                with suppress(ValueError):  # it has ended meanwhile
+                    known[name] = ray.get_actor(name, namespace=namespace)
+        there = {name: known[name] for name in workers if name in known}
+        rows = Deployment(self._spec, there).status(_STATS_S)
+        # A worker that does not answer may have ended for good; then its name has a new handle.
+        self._workers = {name: handle for name, handle in there.items() if "pid" in rows[name]}
+        load, again = self._starts.looked(rows, time.monotonic())
+        for name in load:
+            there[name].ready.remote()
+        for name in again:
+            self._end(there[name], no_restart=False)
+        if REGISTRY in everyone:
+            engines = [name for name in self._starts.up() if POOLS[kind_of(name)] in READING]
+            seats = len(engines) * self._spec.cluster.engine.max_num_seqs
+            ray.get_actor(REGISTRY, namespace=namespace).resize.remote(seats)
+        before, self.quarantined = self.quarantined, self._starts.quarantined()
+        for name in before.keys() | self.quarantined.keys():
+            why = self.quarantined.get(name)
+            telemetry.measure("kgray_quarantined", float(why is not None), worker=name)
+            if why != before.get(name):
+                change = "works again" if why is None else f"is quarantined: {why}"
+                telemetry.LOGGER.warning("%s %s", name, change)
+        for kind, size in self._sizes.items():
+            self._size(kind, size, {name: row for name, row in rows.items() if kind_of(name) == kind})
+
+    def _end(self, worker: Handle, *, no_restart: bool, idle_s: float = 0.0) -> bool:
+        """End a worker, its engine first; return False if it had work in the last `idle_s` seconds."""
+        with suppress(Unavailable):  # the worker has no node, so no engine runs
+            if not answer(worker.stop.remote(idle_s), ENGINE_S):
+                return False
+        ray.kill(worker, no_restart=no_restart)
+        return True
+
+    def _size(self, kind: str, size: PoolSize, rows: Mapping[str, Mapping[str, Any]]) -> None:
+        numbers = size.looked({order(name)[1]: row for name, row in rows.items()}, time.monotonic())
+        begin, end = ([f"{kind}-{number}" for number in of] for of in numbers)
+        if begin:
+            # Where no node has room for them they wait for one: Ray's autoscaler then asks for it. Those that
+            # are not detached end when their handles are forgotten.
+            self._started |= start_actors(self._spec, *begin, detached=self._stays).actors
+        for name in end:
+            worker = self._workers.get(name) or ray.get_actor(name, namespace=self._spec.namespace)
+            if self._end(worker, no_restart=True, idle_s=size.idle_s):
+                for group in groups_of(f"{self._spec.namespace}/{name}"):
+                    remove_placement_group(group)
+                self._started.pop(name, None)
+        if begin or end:
+            telemetry.LOGGER.info("workers that are started: %s; without work: %s", begin, end)

@@ -1,0 +1,151 @@
+"""The model ports over a pool of workers, which look like local models. This module does not use Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgray import ports
+from kgray.errors import Unavailable
+from kgray.ports import Embedder, Embedding, Matrix, Reranker, SparseEmbedder, SummaryRequest, embedded
+from kgray.runtime.pools import FIRST_DELAY_S, Gone, Pool, PoolCall
+
+
+class RerankRequest(NamedTuple):
+    """Asks a reranker for the scores of texts."""
+
+    query: str
+    texts: Sequence[str]
+
+
+async def answered(model: Any, request: Any) -> Any:  # noqa: ANN401 - as the ports have them
+    """Return what an embedder, a reranker or a summariser makes of a request."""
+    if isinstance(request, SummaryRequest):
+        return await model.write(request)
+    if isinstance(request, RerankRequest):
+        return await model.score(*request)
+    return together(await embedded(model, request))
+
+
+def together(found: Sequence[Embedding]) -> tuple[Matrix, list[bytes] | None]:
+    """Return what an embedder said of several texts as it is sent: vectors, and weights of tokens if any."""
+    vectors = np.stack([one.vector for one in found])
+    weights = [one.weights for one in found if one.weights is not None]
+    return vectors, weights or None
+
+
+@dataclass(slots=True, eq=False)
+class Chunker:
+    """Gathers calls made in the same moments into chunks of at most `size`."""
+
+    pool: Pool
+    size: int
+    linger_s: float  # for which the first request of a chunk waits for more
+    _waiting: list[PoolCall] = field(default_factory=list)
+    _timer: asyncio.TimerHandle | None = None
+
+    async def ask(self, request: object) -> Any:  # noqa: ANN401 - the port's value
+        """Return what a worker makes of a request, or raise the error it answers with."""
+        call = self.pool.call(request)
+        self._waiting.append(call)
+        if len(self._waiting) >= self.size:
+            self._flush()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self.linger_s, self._flush)
+        try:
+            return await call.answer
+        except asyncio.CancelledError:
+            with suppress(ValueError):
+                self._waiting.remove(call)
+            self.pool.abandon(call)
+            raise
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        calls, self._waiting = self._waiting, []
+        if calls:
+            self.pool.send(calls)
+
+
+@dataclass(slots=True, eq=False)
+class OnWorkers:
+    """Sends requests to workers that it looks for with each; without any, to the model of this process."""
+
+    find: Callable[[], Pool | None]  # blocks, and is called in another thread
+    local: Any  # a model's port
+
+    async def ask(self, request: object) -> Any:  # noqa: ANN401 - the port's value
+        """Return what a model makes of a request, or raise the error it answers with."""
+        since: float | None = None  # when it first met workers that had ended
+        while (pool := await asyncio.to_thread(self.find)) is not None:
+            try:
+                return await Chunker(pool, size=1, linger_s=0.0).ask(request)
+            except Gone as gone:
+                now = time.monotonic()
+                since = now if since is None else since
+                if now - since >= pool.patience_s:
+                    raise Unavailable(f"no worker answers: {gone}", waited=True) from None
+                await asyncio.sleep(FIRST_DELAY_S)
+            finally:
+                await pool.close()
+        return await answered(self.local, request)
+
+
+class Calls(Protocol):
+    """Where requests go."""
+
+    async def ask(self, request: object) -> Any:  # noqa: ANN401 - the port's value
+        """Return what a worker makes of a request, or raise the error it answers with."""
+
+
+class PooledReader:
+    """`ports.Extractor`, `Judge` and `Summarizer` over a pool: each request has one answer, of its kind."""
+
+    def __init__(self, calls: Calls, local: ports.Extractor | ports.Judge | ports.Summarizer) -> None:
+        self.extract = self.judge = self.write = calls.ask
+        self.identity = local.identity  # and keys cost no call
+        self.key: Any = getattr(local, "key", None)
+        self.head: Any = getattr(local, "head", None)  # of a summarizer
+
+
+class PooledEmbedder:
+    """`ports.Embedder` over a pool; `ports.SparseEmbedder` where the local one is."""
+
+    def __init__(self, calls: Calls, local: Embedder) -> None:
+        self._calls, self.identity, self.dimensions = calls, local.identity, local.dimensions
+        if isinstance(local, SparseEmbedder):
+            self.embed_both = self._both
+
+    async def embed(self, texts: Sequence[str]) -> Matrix:
+        """Return (len(texts), dimensions); one request for the whole list."""
+        vectors, _ = await self._both(texts)
+        return vectors
+
+    async def _both(self, texts: Sequence[str]) -> tuple[Matrix, Any]:
+        if not texts:
+            return np.zeros((0, self.dimensions), dtype=np.float32), []
+        vectors, weights = await self._calls.ask(tuple(texts))
+        # A copy: rows that stay in memory must not pin Ray's shared memory, which is read-only.
+        return np.array(vectors, dtype=np.float32), weights
+
+
+class PooledReranker:
+    """`ports.Reranker` over a pool."""
+
+    def __init__(self, calls: Calls, local: Reranker) -> None:
+        self._calls, self.identity = calls, local.identity
+
+    async def score(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return (len(texts),); one request for the whole list. Raises as the port does."""
+        if not texts:
+            return np.zeros(0, dtype=np.float32)
+        return np.array(await self._calls.ask(RerankRequest(query, tuple(texts))), dtype=np.float32)

@@ -1,0 +1,140 @@
+"""Divide the seats of engines among deciders. This module does not use Ray.
+
+A seat is one call that an engine works on. A decider reports how many calls it has in flight, and how many
+calls it could make, by lane. It keeps no more calls in flight than it has leased seats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kgray.runtime.pooled import Calls
+
+# A decider that uses this share of its seats could use more of them.
+_BUSY_SHARE = 0.9
+# Seats that an idle decider keeps, so that its first calls need not wait for a renewal.
+_IDLE_SEATS = 8
+
+
+class Lanes:
+    """Counts the calls of a decider that are in flight, by lane: live, then backfill."""
+
+    def __init__(self) -> None:
+        self.in_flight = [0, 0]
+
+    def wants(self, width: int, pending: int) -> tuple[int, int]:
+        """Return how many seats the decider could use, by lane.
+
+        width       seats that the decider has
+        pending     entries that wait in its log; each entry needs at least one call
+
+        A busy decider could use a seat for each entry. A decider that uses less than half of its seats gives
+        the rest back. Live calls are made first, so the calls in flight show whether live calls wait.
+        """
+        live, bulk = self.in_flight
+        used = live + bulk
+        total = max(2 * width, pending) if used >= _BUSY_SHARE * width else min(width, 2 * used)
+        if live and not bulk:
+            return total, 0
+        live_total = min(total, 2 * live + _IDLE_SEATS) if live else 0
+        return live_total, total - live_total
+
+
+@dataclass(slots=True, eq=False)
+class CountedCalls(Calls):
+    """Sends requests on to a pool, and counts the calls in flight by the lane of their episodes."""
+
+    calls: Calls
+    lanes: Lanes
+
+    async def ask(self, request: Any) -> Any:  # noqa: ANN401 - a request of either kind
+        """Return what a worker makes of a request, or raise the error it answers with."""
+        lane = int(request.episode.bulk)
+        self.lanes.in_flight[lane] += 1
+        try:
+            return await self.calls.ask(request)
+        finally:
+            self.lanes.in_flight[lane] -= 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """A decider's report, with which it renews its lease."""
+
+    holder: str  # the decider's name
+    process: str  # the decider's process: a process that takes the name later has another lease
+    wants: tuple[int, int]  # seats by lane, live first
+    width: int  # seats that the decider has
+    used: int  # calls that the decider has in flight
+
+
+@dataclass(slots=True)
+class _Lease:
+    """The seats of one decider."""
+
+    report: Renewal
+    width: int
+    until: float
+
+    @property
+    def taken(self) -> int:
+        """Seats that no other decider may have: calls beyond a width that has shrunk run to their end."""
+        return max(self.width, self.report.used)
+
+
+class Seats:
+    """Leases seats to deciders. The leases never exceed the seats, except that each decider has one seat.
+
+    Live calls of all deciders go before the backfill calls of any. In one lane, no decider gets more seats
+    than another decider that wants more. A lease ends when its holder returns it, when a new process takes
+    the holder's name, or when it was not renewed for `lease_s` seconds.
+    """
+
+    def __init__(self, seats: int, lease_s: float, opens_at: float = 0.0) -> None:
+        """Create a registry without leases.
+
+        opens_at    until then each decider keeps the seats it reports: a former registry may have leased them
+        """
+        self.seats, self._lease_s, self._opens_at = seats, lease_s, opens_at
+        self._leases: dict[str, _Lease] = {}
+
+    def renew(self, report: Renewal, now: float) -> int:
+        """Return how many calls the decider may have in flight from now on, at least one."""
+        self._leases = {name: lease for name, lease in self._leases.items() if lease.until > now}
+        renewed = self._leases[report.holder] = _Lease(report, report.width, now + self._lease_s)
+        if now >= self._opens_at:
+            free = self.seats - self.taken() + renewed.taken
+            renewed.width = max(1, min(self._share(report.holder), free))
+        return renewed.width
+
+    def end(self, holder: str, process: str) -> None:
+        """End a lease, unless a new process has taken the holder's name."""
+        lease = self._leases.get(holder)
+        if lease is not None and lease.report.process == process:
+            del self._leases[holder]
+
+    def leased(self) -> dict[str, int]:
+        """Return the number of seats by holder."""
+        return {name: lease.width for name, lease in self._leases.items()}
+
+    def taken(self) -> int:
+        """Return how many seats are leased or still in use."""
+        return sum(lease.taken for lease in self._leases.values())
+
+    def _share(self, holder: str) -> int:
+        """Return the seats of a holder if all seats were divided now."""
+        wants = {name: lease.report.wants for name, lease in self._leases.items()}
+        idle = min(_IDLE_SEATS, self.seats // (4 * len(wants)))
+        live = shares({name: max(idle, by_lane[0]) for name, by_lane in wants.items()}, self.seats)
+        bulk = {name: max(0, sum(by_lane) - live[name]) for name, by_lane in wants.items() if by_lane[1]}
+        return live[holder] + shares(bulk, self.seats - sum(live.values())).get(holder, 0)
+
+
+def shares(wants: Mapping[str, int], seats: int) -> dict[str, int]:
+    """Divide seats so that no holder gets more than it wants, or more than a holder that wants more."""
+    divided: dict[str, int] = {}
+    for place, name in enumerate(sorted(wants, key=lambda name: (wants[name], name))):
+        divided[name] = min(wants[name], (seats - sum(divided.values())) // (len(wants) - place))
+    return divided

@@ -1,0 +1,121 @@
+"""Workers whose model does not load, on the real Ray: they get no work, are named, and join when they can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import kgray
+from kgray.cli import cli
+from kgray.errors import SettingsError
+from kgray.runtime import lifecycle
+from kgray.settings import load
+from tests.runtime.test_ray_engine import STAND_IN, did
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+PROFILE = """
+[extraction]
+workers = {workers}
+cpus = 0.05
+env = {{ PYTHONPATH = "{path}", KGRAY_TEST_ENGINE_LOG = "{log}", KGRAY_TEST_ENGINE_BAD = "{bad}" }}
+
+[embedding]
+workers = 0
+
+[limits]
+health_every_s = 0.5
+"""
+
+
+def bad(folder: Path, **how: str) -> None:
+    """Note which workers cannot load their models, and how they fail."""
+    lines = [f"{name.replace('_', '-')} {what}\n" for name, what in how.items()]
+    (folder / "bad").write_text("".join(lines), encoding="utf-8")
+
+
+def settings(folder: Path, workers: int) -> dict[str, Any]:
+    """Return the settings of a deployment with so many engines."""
+    profile, paths = folder / "profile.toml", f"{Path(__file__).parents[2]}:{STAND_IN}"
+    profile.write_text(
+        PROFILE.format(workers=workers, path=paths, log=folder / "log", bad=folder / "bad"), encoding="utf-8"
+    )
+    how = {"model_backend": "vllm", "model_name": "m", "runtime_backend": "ray", "runtime_profile": profile}
+    return how | {"runtime_chunk_episodes": 1}
+
+
+def rows(count: int) -> list[dict[str, str]]:
+    return [{"text": f"I like tea {n}.", "group": f"g{n % 8}", "at": "2026-03-01"} for n in range(count)]
+
+
+def test_one_of_eight_workers_whose_model_does_not_load_gets_no_work(
+    tmp_path: Path, ray_session: Any
+) -> None:
+    """`kgray up` succeeds and names it, as status does; it joins once its model loads."""
+    bad(tmp_path, models_3="fails")
+    how = settings(tmp_path, 8)
+    chosen = {key.replace("_", ".", 1): value for key, value in how.items()}
+    given = load(None, environ={}, overrides=chosen | {"runtime.address": ray_session.address})
+    data, said = tmp_path / "d", list[str]()
+    with kgray.open(data, **how, runtime_address=ray_session.address) as memory:
+        try:
+            up = lifecycle.up(given, data, said.append)
+            assert list(up["quarantined"]) == ["models-3"]
+            assert up["quarantined"]["models-3"].startswith(
+                "models-3 cannot load its model (MemoryError: no room on the card): "
+            )
+            assert said[-1].startswith("models-3 is quarantined: it gets no work, and is started again ")
+
+            report = memory.add_many(rows(80))
+            assert (report.committed, report.failed, report.stopped) == (80, 0, False)
+            told = lifecycle.status(given, data)
+            assert list(told["quarantined"]) == ["models-3"]
+            readers = {
+                name: row.get("read", 0) for name, row in told["actors"].items() if name.startswith("models")
+            }
+            assert (readers.pop("models-3"), sum(readers.values())) == (0, 80)
+            sequencer = told["actors"]["sequencer-0"]
+            assert (sequencer["state"], sequencer["given_up"]) == ("serving", 0)
+            assert [row["name"] for row in sequencer["workers"] if "fault" in row] in ([], ["models-3"])
+            assert "quarantined, without work: models-3: " in status(data, how, ray_session)
+
+            wait_for(
+                lambda: [what for what, _ in did(tmp_path / "log")].count("bad") >= 3
+            )  # it is tried again
+            bad(tmp_path)
+            wait_for(lambda: not lifecycle.status(given, data)["quarantined"])
+            assert lifecycle.status(given, data)["actors"]["models-3"]["loaded"]
+        finally:
+            lifecycle.down(given, data)
+
+
+def status(data: Path, how: dict[str, Any], session: Any) -> str:
+    """Return what `kgray status` prints."""
+    environ = {f"KGRAY_{key.upper()}": str(value) for key, value in how.items()}
+    environ |= {"KGRAY_RUNTIME_ADDRESS": session.address, "KGRAY_DATA": str(data)}
+    found = CliRunner().invoke(cli, ["status", "--data", str(data)], env=environ, catch_exceptions=False)
+    return found.output
+
+
+def test_where_no_model_loads_the_fault_is_reported_and_nothing_is_left(tmp_path: Path) -> None:
+    bad(tmp_path, models_0="fails", models_1="fails")
+    with kgray.open(tmp_path / "d", **settings(tmp_path, 2)) as memory:
+        with pytest.raises(SettingsError, match=r"cannot load its model .* no room on the card"):
+            memory.add("I like tea.", group="g")
+        bad(tmp_path, models_0="ends")  # the process of one ends while it loads; the other one is well
+        report = memory.add_many(rows(8))
+        assert (report.committed, report.failed) == (9, 0)
+        found = memory.runtime._deployment.status()["sequencer-0"]
+        assert found["given_up"] == 0
+
+        def quarantined() -> dict[str, str]:
+            told = memory.runtime._deployment.status()
+            return dict(told["sequencer-0"]["quarantined"])
+
+        ended = "its process ended while it loaded its model"
+        wait_for(lambda: quarantined().get("models-0", "").startswith(ended))
+        bad(tmp_path)
+        wait_for(lambda: quarantined() == {})

@@ -1,0 +1,183 @@
+"""How seats of engines are divided among deciders: by simulated time, without processes."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from dataclasses import dataclass, field
+
+import pytest
+
+from kgray.runtime.seats import Lanes, Renewal, Seats, shares
+
+TICK_S = 0.25  # between two renewals of a lease
+LIVE, BULK = 0, 1
+
+
+@pytest.mark.parametrize(
+    ("wants", "seats", "expected"),
+    [
+        pytest.param({"a": 5, "b": 5}, 20, {"a": 5, "b": 5}, id="enough for all"),
+        pytest.param({"a": 2, "b": 50, "c": 50}, 20, {"a": 2, "b": 9, "c": 9}, id="the modest is served"),
+        pytest.param({"a": 9, "b": 9}, 0, {"a": 0, "b": 0}, id="none"),
+        pytest.param({}, 5, {}, id="nobody"),
+    ],
+)
+def test_nobody_gets_more_than_another_one_that_wants_more(
+    wants: dict[str, int], seats: int, expected: dict[str, int]
+) -> None:
+    assert shares(wants, seats) == expected
+
+
+def lease(
+    seats: Seats,
+    holder: str,
+    wants: tuple[int, int],
+    width: int,
+    used: int,
+    *,
+    now: float,
+    process: str = "1",
+) -> int:
+    return seats.renew(Renewal(holder=holder, process=process, wants=wants, width=width, used=used), now)
+
+
+@dataclass
+class Decider:
+    """Makes calls while it has seats: those of its live lane first, as a decider's gate lets them in."""
+
+    name: str
+    lanes: Lanes = field(default_factory=Lanes)
+    waiting: tuple[deque[float], deque[float]] = field(default_factory=lambda: (deque(), deque()))
+    running: list[tuple[float, int]] = field(default_factory=list)  # ends of calls, with their lanes
+    width: int = 1
+    waited: list[float] = field(default_factory=list)  # seconds that live calls waited
+    done: int = 0
+
+    @property
+    def used(self) -> int:
+        return len(self.running)
+
+    def lease(self, seats: Seats, now: float) -> None:
+        wants = self.lanes.wants(self.width, self.used + sum(map(len, self.waiting)))
+        self.width = lease(seats, self.name, wants, self.width, self.used, now=now)
+
+    def work(self, now: float, takes: random.Random) -> None:
+        while self.running and self.running[0][0] <= now:
+            self.lanes.in_flight[heapq.heappop(self.running)[1]] -= 1
+            self.done += 1
+        for lane in (LIVE, BULK):
+            while self.waiting[lane] and self.used < self.width:
+                since = self.waiting[lane].popleft()
+                if lane == LIVE:
+                    self.waited.append(now - since)
+                self.lanes.in_flight[lane] += 1
+                heapq.heappush(self.running, (now + takes.uniform(0.5, 3.0), lane))
+
+
+def simulate(deciders: list[Decider], seats: Seats, begin: float, end: float) -> list[int]:
+    """Let time pass; return how many seats were in use at each tick. More than there are never are."""
+    takes, used = random.Random(7), []
+    for tick in range(round(begin / TICK_S), round(end / TICK_S)):
+        for place, decider in enumerate(deciders):  # they tell one after another, never at one moment
+            decider.lease(seats, tick * TICK_S + place * TICK_S / len(deciders))
+            decider.work(tick * TICK_S, takes)
+            assert seats.taken() <= seats.seats
+            assert sum(seats.leased().values()) <= seats.seats
+        used.append(sum(one.used for one in deciders))
+        assert used[-1] <= seats.seats
+    return used
+
+
+def test_twenty_deciders_share_a_hundred_engines_of_128_seats() -> None:
+    """Seats go to those with work; each has the same of them; live calls go before all of a backfill."""
+    seats = Seats(100 * 128, lease_s=10.0)
+    deciders = [Decider(f"sequencer-{n}") for n in range(20)]
+    for one in deciders[:2]:  # two have a backfill
+        one.waiting[BULK].extend([0.0] * 500_000)
+    used = simulate(deciders, seats, 0.0, 10.0)
+    assert used[20] > 0.95 * seats.seats, "those with work have nearly all, within seconds"
+
+    for one in deciders[2:]:  # then all have one
+        one.waiting[BULK].extend([10.0] * 100_000)
+    used = simulate(deciders, seats, 10.0, 20.0)
+    assert min(used) > 0.8 * seats.seats, "seats that change hands are free until the next renewal"
+    assert min(used[16:]) > 0.98 * seats.seats
+    assert max(one.used for one in deciders) <= 1.1 * min(one.used for one in deciders)
+
+    deciders[5].waiting[LIVE].extend([20.0] * 6_000)  # one is asked for as much as half of all takes
+    used = simulate(deciders, seats, 20.0, 30.0)
+    assert len(deciders[5].waited) == 6_000
+    assert max(deciders[5].waited) < 4.0, "as long as seats take to become free; its share alone took 16 s"
+    assert min(used) > 0.8 * seats.seats
+
+    for second in range(30, 40):  # a trickle of live calls everywhere waits for no backfill
+        for one in deciders:
+            one.waited.clear()
+            one.waiting[LIVE].extend([float(second)] * 5)
+        simulate(deciders, seats, second, second + 1)
+        assert max(max(one.waited) for one in deciders) <= 2 * TICK_S
+
+
+def test_a_lease_ends_with_its_holder() -> None:
+    """It is returned, it runs out, or another process has the holder's name."""
+    seats, bulk = Seats(100, lease_s=10.0), (0, 500)
+    assert lease(seats, "a", bulk, 1, 0, now=0.0) == 100
+    assert lease(seats, "b", bulk, 1, 0, now=1.0) == 1, "none starves, and the others shrink first"
+    assert lease(seats, "a", bulk, 100, 100, now=2.0) == 50
+    assert lease(seats, "b", bulk, 1, 1, now=3.0) == 1, "the calls of the first go on to their end"
+    assert lease(seats, "a", bulk, 50, 60, now=4.0) == 50
+    assert lease(seats, "b", bulk, 1, 1, now=5.0) == 40
+
+    assert lease(seats, "a", bulk, 1, 0, now=6.0, process="2") == 50, "of its former calls nobody waits"
+    seats.end("a", "1")  # of the process before
+    assert seats.leased() == {"a": 50, "b": 40}
+    seats.end("a", "2")
+    assert lease(seats, "b", bulk, 40, 40, now=7.0) == 100
+    assert lease(seats, "c", (9, 0), 1, 0, now=17.5) == 9, "nobody has renewed the other one"
+    assert seats.leased() == {"c": 9}
+
+
+def test_a_registry_that_is_started_anew_gives_out_nothing_before_all_have_told_what_they_have() -> None:
+    seats = Seats(100, lease_s=10.0, opens_at=2.0)
+    assert lease(seats, "a", (0, 500), 10, 10, now=0.0) == 10
+    assert lease(seats, "b", (0, 500), 90, 90, now=1.0) == 90
+    assert lease(seats, "a", (0, 500), 10, 10, now=2.0) == 10
+    assert lease(seats, "b", (0, 500), 90, 90, now=3.0) == 50
+
+
+def test_live_calls_of_all_go_before_a_backfill_of_any() -> None:
+    seats, widths = Seats(1000, lease_s=60.0), {"bulk": 1, "live": 1}
+
+    def renew(**wants: tuple[int, int]) -> None:
+        for name, many in wants.items():
+            widths[name] = lease(seats, name, many, widths[name], 0, now=0.0)
+
+    for _ in range(2):
+        renew(bulk=(0, 5000), live=(900, 0))
+    assert widths == seats.leased() == {"bulk": 100, "live": 900}
+    seats.seats = 500  # engines have ended
+    for _ in range(2):
+        renew(bulk=(0, 5000), live=(900, 0))
+    assert widths == {"bulk": 8, "live": 492}, "but for a few, by which new live work begins"
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "width", "pending", "expected"),
+    [
+        pytest.param([0, 100], 100, 9000, (0, 9000), id="all are in use"),
+        pytest.param([0, 100], 100, 0, (0, 200), id="calls of entries that are not counted yet"),
+        pytest.param([0, 60], 100, 9000, (0, 100), id="most are: as before"),
+        pytest.param([0, 20], 100, 9000, (0, 40), id="few are"),
+        pytest.param([0, 0], 100, 0, (0, 0), id="none are"),
+        pytest.param([100, 0], 100, 500, (500, 0), id="live calls alone"),
+        pytest.param([10, 90], 100, 9000, (28, 8972), id="both"),
+    ],
+)
+def test_a_decider_wants_what_its_use_suggests(
+    in_flight: list[int], width: int, pending: int, expected: tuple[int, int]
+) -> None:
+    lanes = Lanes()
+    lanes.in_flight = in_flight
+    assert lanes.wants(width, pending) == expected

@@ -1,0 +1,68 @@
+"""When workers load their models, when those that cannot are started again, and who is named meanwhile."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from kgray.errors import SettingsError
+from kgray.runtime.upkeep import Starts
+
+FAULT = SettingsError("no memory on the card")
+
+
+def row(pid: int, state: str = "fresh") -> dict[str, Any]:
+    """Return the stats of a worker that is fresh, loading, loaded or faulty."""
+    flags = {"loading": state == "loading", "loaded": state == "loaded"}
+    return {"pid": pid, "fault": FAULT if state == "faulty" else None} | flags
+
+
+def test_a_worker_that_was_started_again_loads_its_model_once() -> None:
+    starts = Starts(5.0)
+    assert starts.looked({"a": row(1), "b": {"state": "unreachable"}}, 0.0) == (["a"], [])
+    assert starts.looked({"a": row(1, "loading"), "b": row(2)}, 1.0) == (["b"], [])
+    assert starts.looked({"a": row(1, "loaded"), "b": {}}, 2.0) == ([], [])
+    assert starts.looked({"a": {}, "b": row(2, "loaded")}, 3.0) == ([], [])
+    assert starts.up() == ["a", "b"], "one is slow to answer"
+    assert starts.looked({"a": {}, "b": row(2, "loaded")}, 4.0) == ([], [])
+    assert starts.up() == ["b"]
+    assert starts.looked({"a": row(9), "b": {}}, 5.0) == (["a"], []), "its process died at work: no pause"
+    assert starts.quarantined() == {}
+
+
+@pytest.mark.parametrize("how", ["faulty", "ends"])
+def test_a_start_that_fails_is_made_again_after_growing_pauses(how: str) -> None:
+    """It fails with a fault of the model, or the process ends while it loads it."""
+    starts, pid, now, tried = Starts(5.0), 1, 0.0, list[float]()
+    while now < 1500.0:
+        state = (
+            "loading" if pid == 1 and now == 0.0 else "fresh" if how == "ends" or now in tried else "faulty"
+        )
+        load, again = starts.looked({"a": row(pid, state)}, now)
+        if load and how == "ends":
+            tried.append(now)
+            pid += 1
+        if again:
+            pid += 1
+            tried.append(now + 1.0)
+        elif now == 0.0 and how == "ends":
+            pid += 1
+        now += 1.0
+
+    pauses = [round(after - before) for before, after in pairwise(tried)]
+    assert pauses == sorted(pauses)
+    assert pauses[:4] == pytest.approx([10, 20, 40, 80], abs=3)
+    assert max(pauses) == pytest.approx(300, abs=3)
+    why = {"faulty": "no memory on the card", "ends": "its process ended while it loaded its model"}[how]
+    assert starts.quarantined()["a"].startswith(f"{why} (")
+
+    assert starts.looked({"a": row(pid, "loaded")}, now) == ([], [])
+    assert starts.quarantined() == {}
+    starts.looked({"a": row(pid + 1, "faulty")}, now + 100)
+    assert starts.quarantined() == {"a": str(FAULT)}
+    assert starts.looked({"a": row(pid + 1, "faulty")}, now + 104) == ([], [])
+    assert starts.looked({"a": row(pid + 1, "faulty")}, now + 105) == ([], ["a"]), "the pauses begin anew"
+    starts.looked({}, now + 106)
+    assert starts.quarantined() == {}, "it was ended for good"
