@@ -59,7 +59,7 @@ def ray_session() -> Iterator[Any]:
     os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parent.parent)  # jobs run this checkout, too
     from ray._private.parameter import RayParams
 
-    # What takes jobs has one port for all Rays of a machine, and `ray.init` no option for another: a free one.
+    # The agent that takes jobs has one port for all Rays of a machine; `ray.init` has no option for another.
     RayParams.__init__ = partialmethod(RayParams.__init__, dashboard_agent_listen_port=None)
     for left in reversed(range(5)):
         try:

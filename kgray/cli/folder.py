@@ -153,6 +153,8 @@ def _print_status(
         f"{where}, {printing.counted(len(runtime['actors']), 'actor')}, epoch {epochs}, "
         f"{runtime['in_flight']} of {runtime['window']} in flight, lag {runtime['lag']}{missing}"
     )
+    if (state := runtime["actors"].get("scheduler-0", {}).get("state", "")).startswith("faulty"):
+        click.echo(f"no schedule is carried out: {printing.plain(state)}")
     for name, why in runtime["quarantined"].items():
         click.echo(f"quarantined, without work: {name}: {printing.plain(why)}")
 
