@@ -57,7 +57,7 @@ class Scheduler:
 
     @cached_property
     def _ticks(self) -> Ticks:
-        return Ticks(self._schedules, RefreshJobs(self._spec, JobServer()), times.now, _report)
+        return Ticks(self._schedules, RefreshJobs(self._spec, JobServer()), times.now, self._report)
 
     async def _serve(self) -> None:
         while True:
@@ -77,6 +77,14 @@ class Scheduler:
         is_open = any(schedule.is_open for schedule in self._schedules.every())
         self._state = "refreshing" if is_open else "waiting"
 
+    def _report(self, schedule: Schedule) -> None:
+        """Report a run that has ended, in the log and in the metrics."""
+        level = logging.WARNING if schedule.has_failed else logging.INFO
+        job = f"{self._spec.namespace}-{schedule.job}"
+        telemetry.LOGGER.log(level, "schedule %s, job %s: %s", schedule.name, job, schedule.said)
+        for count, how in _TEXTS.findall(schedule.said):
+            telemetry.measure("kgray_community_texts", int(count), how=how)
+
     @control
     async def stats(self) -> dict[str, Any]:
         """Return what it does, and when it has something to do next."""
@@ -86,14 +94,6 @@ class Scheduler:
     async def describe(self) -> dict[str, Any]:
         """Return what the actor was built from."""
         return {"pid": os.getpid(), "spec": self._spec, "fault": None}
-
-
-def _report(schedule: Schedule) -> None:
-    """Report a run that has ended, in the log and in the metrics."""
-    level = logging.WARNING if schedule.has_failed else logging.INFO
-    telemetry.LOGGER.log(level, "schedule %s, job %s: %s", schedule.name, schedule.job, schedule.said)
-    for count, how in _TEXTS.findall(schedule.said):
-        telemetry.measure("kgray_community_texts", int(count), how=how)
 
 
 class RefreshJobs:
