@@ -394,6 +394,7 @@ def test_groups_and_status_count(team):
         "outage": None,
         "runtime": {"backend": "local"},
         "embedder": {"name": "hashing-1/1024", "dimensions": 1024, "fault": None},
+        "schedules": [],
     }
     assert team("groups").out.split() == "group episodes entities facts team 3 4 3".split()
 

