@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from bench.empty_stores import EmptyStore, StoreKind, empty_store
 from bench.engine import accept, opened, settings_of
@@ -103,15 +102,16 @@ def _rows(place: EmptyStore) -> dict[str, int]:
     """Return how many nodes and relationships there are, by labels or type; nothing without a server."""
     if place.server is None:
         return {}
-    import neo4j
+    from kgray.stores.neo4j.connection import Connection
 
-    login: Any = (place.settings["store_user"], os.environ["KGRAY_STORE_PASSWORD"])
-    with (
-        neo4j.GraphDatabase.driver(place.settings["store_uri"], auth=login) as driver,
-        driver.session() as db,
-    ):
-        nodes = db.run("MATCH (n) RETURN labels(n), count(*)").values()
-        edges = db.run("MATCH ()-[r]->() RETURN type(r), count(*)").values()
+    settings = place.settings
+    password = os.environ["KGRAY_STORE_PASSWORD"]
+    db = Connection(uri=settings["store_uri"], user=settings["store_user"], password=password, database=None)
+    try:
+        nodes = db.rows("MATCH (n) RETURN labels(n), count(*)")
+        edges = db.rows("MATCH ()-[r]->() RETURN type(r), count(*)")
+    finally:
+        db.close()
     return {"+".join(sorted(labels)): count for labels, count in nodes} | dict(edges)
 
 
