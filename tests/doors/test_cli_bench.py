@@ -18,8 +18,8 @@ from bench.processes import ServerProcess
 from tests.waiting import HANGS_S
 
 COMMANDS = (
-    "world", "model-server", "quality", "ingest", "add", "store", "searches", "serve", "communities", "models",
-    "reading", "comparisons", "retrieval", "equality", "chaos", "soak", "groups", "lag", "calls",
+    "world", "model-server", "quality", "ingest", "add", "store", "searches", "serve", "communities",
+    "models", "reading", "comparisons", "retrieval", "equality", "chaos", "soak", "groups", "lag", "calls",
 )  # fmt: skip
 
 
