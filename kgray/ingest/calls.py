@@ -98,6 +98,7 @@ class Gate:
 _T = TypeVar("_T")
 _FIRST_DELAY_S = 0.2
 _LONGEST_DELAY_S = 30.0
+_LOOK_UPS = 8  # of requests of a group, before the keys of its journal are read
 _LONG_TEXT = 20_000  # characters, which take 25 ms of the processor to cut: longer texts are cut in a thread
 
 
@@ -188,14 +189,19 @@ async def journaled(
 async def _stored_answers(parts: Parts, outbox: Outbox, group: str, key: str) -> tuple[Answer, ...] | None:
     """Return the answers that a group's journal has to a request, None without any.
 
-    The keys of all requests of the group are read once, so that a new request costs no look-up.
+    After some look-ups in a run the keys of all requests of the group are read, so that a new request costs
+    none. A run of a single message does not pay for a long journal.
     """
     if (said := outbox.answers.get((group, key))) is not None:
         return said
-    if (keys := outbox.requests.get(group)) is None:
+    keys = outbox.requests.get(group)
+    if keys is None and outbox.look_ups[group] >= _LOOK_UPS:
         journal = await off_the_loop(parts.store, lambda: list(parts.store.rows(REQUESTS, group)))
         keys = outbox.requests.setdefault(group, {row.request for row in journal})
-    kept = await rows_of(parts.store, ANSWERS_TO, group, [key]) if key in keys else []
+    if keys is not None and key not in keys:
+        return None
+    outbox.look_ups[group] += 1
+    kept = await rows_of(parts.store, ANSWERS_TO, group, [key])
     return rows.answers(kept[0]) if kept else None
 
 

@@ -271,6 +271,7 @@ class Committer:
 
     async def forget_stale(self) -> None:
         """Drop the states of groups that other processes changed since the last run."""
+        self.outbox.forget_requests()
         self._recorded.clear()
         held, store = list(self._states), self._parts.store
         found = await off_the_loop(store, lambda: store.heads(held), much=len(held) > _FEW)

@@ -99,8 +99,10 @@ class Outbox:
         # Ends when all is durable, None before the first write; with the error of a failed batch.
         self.sending: asyncio.Future[None] | None = None
         self.answers: dict[tuple[str, str], tuple[Answer, ...]] = {}
-        # Group -> the keys of the requests that its journal answers; of groups whose journal was asked.
+        # Group -> the keys of the requests that its journal answers, where they were read in this run; before
+        # that, how many requests were looked up.
         self.requests: dict[str, set[str]] = {}
+        self.look_ups: Counter[str] = Counter()
         self._moving: Counter[str] = Counter()  # group -> writes that change its state and are not durable
         # Group -> at which episode (0: a correction), and why, its writes are refused, until it is forgiven.
         self.faults: dict[str, tuple[int, Exception]] = {}
@@ -155,6 +157,11 @@ class Outbox:
         """Whether a write that is not durable yet changes the group's state."""
         return self._moving[group] > 0
 
+    def forget_requests(self) -> None:
+        """Forget which requests the journals answer: another process may have written there."""
+        self.requests.clear()
+        self.look_ups.clear()
+
     async def flush(self) -> None:
         """Wait until what was posted before this call is durable; raises the error of a failed batch."""
         if self.sending is None or self.idle:
@@ -179,7 +186,7 @@ class Outbox:
         for kept in (self._batches, self._waiting, self._flushes, self._moving, self.faults):
             kept.clear()
         self.answers.clear()
-        self.requests.clear()
+        self.forget_requests()
 
     def _send(self) -> None:
         """Begin a batch in each free lane, of groups without a write on its way."""

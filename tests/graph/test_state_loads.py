@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from kgray.errors import Unwritable
+from kgray.ingest.calls import journaled
 from kgray.ingest.committer import Committer, Direct
 from kgray.ingest.correct import withdraw_requested
 from kgray.ingest.state import GroupState
-from kgray.ledger import request
-from kgray.ports import RowChanges, embedded
+from kgray.ledger import pending, request
+from kgray.ports import Judged, QuestionRequest, RowChanges, embedded
 from kgray.records import Operation
+from tests.graph.by_hand import answered
 from tests.graph.engine import SMALL, Engine, fingerprint, triples, works
 from tests.graph.test_erasure import Away
 
@@ -147,3 +149,35 @@ def test_a_correction_that_was_refused_is_not_done(tmp_path: Path) -> None:
             await writer.committer.correct(operation)
 
     asyncio.run(corrected())
+
+
+def test_answers_that_another_process_has_journaled_since_are_used(tmp_path: Path) -> None:
+    """R21: after some questions the keys of the journal are kept in memory, but only for one run."""
+    engine = Engine(tmp_path)
+    engine.accept(triples(1, works("Acme")))
+    (episode,) = pending(engine.store, "g", 1)
+    asked: list[QuestionRequest] = []
+
+    class Counting:
+        identity = "counting"
+
+        async def judge(self, request: QuestionRequest) -> Judged:
+            asked.append(request)
+            return Judged(answers=({"duplicate_of": None},))
+
+    async def ask(committer: Committer, key: str) -> tuple[Any, ...]:
+        request = QuestionRequest(episode=episode, questions=())
+        return (await journaled(replace(engine.parts, judge=Counting()), committer.outbox, request, key))[0]
+
+    async def play() -> None:
+        committer = Committer(engine.parts)
+        for number in range(10):
+            await ask(committer, f"new {number}")
+        await committer.outbox.flush()
+        engine.store.apply([answered(1, "theirs", {"duplicate_of": 0})])
+        await committer.forget_stale()
+        assert await ask(committer, "theirs") == ({"duplicate_of": 0},)
+
+    with engine.store.writing():
+        asyncio.run(play())
+    assert len(asked) == 10

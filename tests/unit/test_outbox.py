@@ -256,3 +256,53 @@ def test_a_batch_grows_again_when_the_server_is_faster() -> None:
     for _ in range(50):
         size.note(size.most, 0.1 + size.most * 0.001)
     assert size.most >= 128
+
+
+class Gathering:
+    """An outbox whose writes wait for others while more are expected."""
+
+    def __init__(self, gather_s: float) -> None:
+        self.more = True
+        self.writer = Slow()
+        self.outbox = Outbox(self.writer, most=MOST, gather_s=gather_s, expects=lambda: self.more)
+
+    async def post(self, *sequences: int) -> list[list[int]]:
+        """Post changes, and return the batches that were written soon after."""
+        for sequence in sequences:
+            self.outbox.post(commit(sequence))
+        await asyncio.sleep(0.02)
+        return self.writer.batches
+
+
+async def test_a_write_waits_for_others_while_more_are_expected_but_not_a_full_batch() -> None:
+    gathering = Gathering(60.0)
+
+    assert await gathering.post(1) == []
+    assert await gathering.post(*range(2, MOST + 1)) == [list(range(1, MOST + 1))]
+
+
+async def test_the_last_write_of_a_run_waits_for_nobody() -> None:
+    """So a single message is durable at once."""
+    gathering = Gathering(60.0)
+    await gathering.post(1)
+    gathering.more = False
+
+    assert await gathering.post(2) == [[1, 2]]
+
+
+async def test_whoever_waits_for_a_write_has_it_sent_at_once() -> None:
+    gathering = Gathering(60.0)
+    await gathering.post(1)
+
+    async with asyncio.timeout(5):
+        await gathering.outbox.flush()
+    assert gathering.writer.batches == [[1]]
+
+
+async def test_a_write_waits_no_longer_than_the_store_says() -> None:
+    gathering, durable = Gathering(0.05), asyncio.Event()
+    gathering.outbox.post(commit(1), durable.set)
+
+    async with asyncio.timeout(5):
+        await durable.wait()
+    assert gathering.writer.batches == [[1]]

@@ -55,6 +55,13 @@ def check(
 ) -> None:
     """Lock the slots of the groups, which must be held. Raises StaleWriter: roll back then."""
     rows = db.run(running, cypher.LOCK_SLOTS, slots=slots.slots_of(groups))
+    check_locked(db, rows, hold, groups, epoch)
+
+
+def check_locked(
+    db: Connection, rows: Iterable[Fetched], hold: Hold | None, groups: Iterable[str], epoch: int | None
+) -> None:
+    """Raise StaleWriter unless the hold has the slots of the groups. rows: these slots, as LOCK_SLOTS."""
     slots.check(db.where, [] if hold is None else [hold], groups, rows, epoch=epoch)
 
 
