@@ -20,8 +20,9 @@ from typing import Any
 from kgray import ledger, spans, times
 from kgray.errors import Outrun, Unavailable, is_groups_own
 from kgray.garbage import garbage_collected_rarely
-from kgray.ingest.calls import Gate
-from kgray.ingest.committer import Committer, Parts, off_the_loop
+from kgray.ingest.committer import Committer
+from kgray.ingest.gate import Gate
+from kgray.ingest.parts import Parts, off_the_loop
 from kgray.ingest.window import GroupWindow
 from kgray.ledger import Hold, pending, previous
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from kgray.errors import ContentError, is_groups_own
 from kgray.ingest.calls import (
     EpisodeReading,
-    Urgency,
     journaled,
     keep,
     patiently,
@@ -29,6 +28,7 @@ from kgray.ingest.calls import (
     stored_extraction,
 )
 from kgray.ingest.decide import decide
+from kgray.ingest.gate import Urgency
 from kgray.ingest.state import (
     AheadRows,
     AheadState,
@@ -265,13 +265,20 @@ class GroupWindow:
         urgency = Urgency(request.episode.bulk, item.number, 0)
 
         async def once() -> GivenAnswers:
-            async with self._run.gate.pass_through(urgency):
-                since, key = time.monotonic(), self._parts.judge.key(request)
-                said, item.spent[asked] = await journaled(self._parts, self._committer.outbox, request, key)
-                took = time.monotonic() - since
-                self._run.judged.append(took)
-                self._run.watch("judge", took, request.episode)
-                return said
+            sent_at, key = list[float](), self._parts.judge.key(request)
+
+            @asynccontextmanager
+            async def place() -> AsyncIterator[None]:
+                async with self._run.gate.pass_through(urgency):
+                    sent_at.append(time.monotonic())
+                    yield
+
+            outbox = self._committer.outbox
+            said, item.spent[asked] = await journaled(self._parts, outbox, request, key, place)
+            took = time.monotonic() - sent_at[0] if sent_at else 0.0
+            self._run.judged.append(took)
+            self._run.watch("judge", took, request.episode)
+            return said
 
         self._run.totals.requests += 1
         self._run.totals.stalls += stalled

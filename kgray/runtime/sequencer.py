@@ -19,7 +19,7 @@ from typing import Any
 import ray
 
 from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
-from kgray.ingest.committer import Parts, tell_lag
+from kgray.ingest.parts import Parts, tell_lag
 from kgray.ingest.runner import Runner
 from kgray.outages import OUTAGES
 from kgray.ports.ingest import Totals

@@ -25,7 +25,7 @@ from kgray.settings import KEYS, EngineLimits, Settings, load, variable_of
 from kgray.settings.checks import CLOSED, FilledText, Secret, fault, one_line, places, read_toml, within
 
 if TYPE_CHECKING:
-    from kgray.ingest.committer import Parts
+    from kgray.ingest.parts import Parts
 
 DEFAULT_PROFILE = "laptop"
 # Kind of worker actors, the first part of their names -> its table of the profile.
