@@ -34,8 +34,15 @@ class Gate:
         self.width = width
         self.in_flight = 0
         self._held_back = 0
+        self._demand = [0, 0]
         self._waiting: list[tuple[Urgency, int, asyncio.Future[None]]] = []
         self._order = count()
+
+    @property
+    def demand(self) -> tuple[int, int]:
+        """The number of calls that are in flight or wait: of the live lane, and of the backfill lane."""
+        live, bulk = self._demand
+        return live, bulk
 
     def hold_back(self, places: int) -> None:
         """Reserve this many places for the live lane."""
@@ -47,11 +54,13 @@ class Gate:
         """Hold one place inside the `with` block; waits until there is one."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (urgency, next(self._order), turn))
+        self._demand[urgency.bulk] += 1
         self.let_in()
         try:
             await turn
             yield
         finally:
+            self._demand[urgency.bulk] -= 1
             # Who is cancelled in the moment in which it is let in gives its place back too.
             if turn.done() and not turn.cancelled():
                 self.in_flight -= 1

@@ -104,6 +104,14 @@ class Runner:
         run = self._run  # read once: other threads call this too
         return run.in_flight if run is not None else 0
 
+    def demand(self) -> tuple[int, int]:
+        """Return how many calls of models are in flight or wait for a place: live, then backfill."""
+        return (0, 0) if self._run is None else self._run.gate.demand
+
+    def calls_in_flight(self) -> int:
+        """Return how many calls of models are in flight."""
+        return 0 if self._run is None else self._run.gate.in_flight
+
     async def _go(self, new_run: Callable[[], WindowedRun]) -> None:
         await self.committer.forget_stale()
         while True:

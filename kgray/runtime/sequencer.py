@@ -21,16 +21,17 @@ import ray
 from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
 from kgray.ingest.parts import Parts, tell_lag
 from kgray.ingest.runner import Runner
+from kgray.ingest.steps import Stepping
 from kgray.outages import OUTAGES
 from kgray.ports.ingest import Totals
 from kgray.records import Episode
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, control, reached
-from kgray.runtime.pooled import Calls, Chunker, PooledEmbedder, PooledReader
+from kgray.runtime.pooled import Chunker, PooledEmbedder
 from kgray.runtime.pools import Pool, pool_of, portable
 from kgray.runtime.registry import RENEW_S, SeatHolder
-from kgray.runtime.seats import CountedCalls
 from kgray.runtime.spec import POOLS, DeploymentSpec
+from kgray.runtime.tasks import StepTasks
 from kgray.runtime.writer import RemoteWriter
 
 CHUNK = 8  # runtime.chunk_episodes and runtime.chunk_requests where they are not set
@@ -64,6 +65,7 @@ class Sequencer:
         self._writer = RemoteWriter(find, shard, deadline_s=deadline_s, patience_s=self._patience_s)
         self._parts: Parts | None = None  # built by the service, so that a failure can be retried
         self._pools: list[Pool] = []
+        self._tasks: StepTasks | None = None
         self._seats: SeatHolder | None = None  # of the engines, where workers have one each
         if spec.seats:
             share = max(1, spec.seats // self._profile.sequencer.shards)
@@ -105,6 +107,8 @@ class Sequencer:
                 self._seats.end()
             for pool in self._pools:
                 await pool.close()
+            if self._tasks is not None:
+                await self._tasks.close()
             if self._state != "replaced":
                 self._state = "stopped"
             self._ended.set()
@@ -153,15 +157,18 @@ class Sequencer:
         judging, embedder = pools.get("judges", models), local.embedder
         if "embedder" in pools:
             embedder = PooledEmbedder(chunked(pools["embedder"], size=requests), embedder)
-        reading: Calls = chunked(models, size=settings.runtime.chunk_episodes or CHUNK)
-        asking: Calls = chunked(judging, size=requests)
-        if (held := self._seats) is not None:
-            reading, asking = CountedCalls(reading, held.lanes), CountedCalls(asking, held.lanes)
+        episodes = settings.runtime.chunk_episodes or CHUNK
+        tasks = self._tasks = StepTasks(self._spec)
+
+        def stepping(step: str, answering: Pool, size: int) -> Stepping[Any, Any]:
+            run, answer = chunked(tasks.of(step), size=size), chunked(answering, size=size)
+            return Stepping(lambda request, replies: run.ask((request, tuple(replies))), answer.ask)
+
         return replace(
             local,
             watch=_log_stage,
-            extractor=PooledReader(reading, local.extractor),
-            judge=PooledReader(asking, local.judge),
+            extracting=stepping("extract_episode", models, episodes),
+            resolving=stepping("resolve_node", judging, requests),
             embedder=embedder,
         )
 
@@ -225,7 +232,10 @@ class Sequencer:
     async def _lease(self) -> None:
         """Have as many calls in flight as seats of engines are leased; a server has its own number."""
         while self._seats is not None:
-            width = await self._seats.renew(self._lag)
+            runner = self._runner
+            demand = (0, 0) if runner is None else runner.demand()
+            in_flight = 0 if runner is None else runner.calls_in_flight()
+            width = await self._seats.renew(demand, in_flight, self._lag)
             telemetry.measure("kgray_seats", width, shard=self._shard)
             if self._runner is not None:
                 self._runner.widen(width)
