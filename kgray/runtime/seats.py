@@ -20,7 +20,7 @@ def wants(demand: tuple[int, int], used: int, width: int, pending: int) -> tuple
 
     demand      calls that its gate has let in or holds back, by lane
     used        calls in flight; width: seats that the decider has
-    pending     entries that wait in its log. Each needs at least one call. While the seats are in use, entries
+    pending     entries that wait in its log; each needs at least one call. While the seats are in use, those
                 outside the window count too: as backfill where there is any, because live ones go first
     """
     live, bulk = demand
