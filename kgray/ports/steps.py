@@ -20,16 +20,16 @@ Mode = Literal["json_schema", "json_object", "text"]  # the form in which a serv
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCall:
-    """One call of a language model, complete: any worker can make it.
+    """One call of a language model: any worker with the same settings can make it, and has its prompt.
 
+    kinds   of the questions that the reply answers, sorted: they decide on its schema; () for an extraction
     room    most tokens of the reply
     weaker  how many forms below the strongest form that the server obeys the reply is asked for
     """
 
     task: str
-    head: str
     data: str
-    schema: dict[str, Any]
+    kinds: tuple[str, ...] = ()
     room: int
     temperature: float = 0.0
     weaker: int = 0

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -21,10 +22,12 @@ import ray
 from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
 from kgray.ingest.parts import Parts, tell_lag
 from kgray.ingest.runner import Runner
-from kgray.ingest.steps import Stepping
+from kgray.ingest.steps import Reading, Stepping, resolve_node
 from kgray.outages import OUTAGES
+from kgray.ports import Judged, QuestionRequest
 from kgray.ports.ingest import Totals
-from kgray.records import Episode
+from kgray.ports.steps import NextCall, Reply
+from kgray.records import Episode, Extraction
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, control, reached
 from kgray.runtime.pooled import Chunker, PooledEmbedder
@@ -160,15 +163,26 @@ class Sequencer:
         episodes = settings.runtime.chunk_episodes or CHUNK
         tasks = self._tasks = StepTasks(self._spec)
 
-        def stepping(step: str, answering: Pool, size: int) -> Stepping[Any, Any]:
-            run, answer = chunked(tasks.of(step), size=size), chunked(answering, size=size)
-            return Stepping(lambda request, replies: run.ask((request, tuple(replies))), answer.ask)
+        linger_s, judge = profile.tasks.linger_ms / 1000, local.judge
+        reading = Chunker(tasks.of("extract_episode"), episodes, linger_s)
+        resolving = Chunker(tasks.of("resolve_node"), requests, linger_s)
+
+        async def extract(request: Reading, replies: Sequence[Reply]) -> NextCall | Extraction:
+            found: NextCall | Extraction = await reading.ask((request, tuple(replies)))
+            return found
+
+        async def resolve(request: QuestionRequest, replies: Sequence[Reply]) -> NextCall | Judged:
+            if not replies:
+                # This process renders the prompt anyway, for the key of the request.
+                return resolve_node(judge, request, ())
+            found: NextCall | Judged = await resolving.ask((request, tuple(replies)))
+            return found
 
         return replace(
             local,
             watch=_log_stage,
-            extracting=stepping("extract_episode", models, episodes),
-            resolving=stepping("resolve_node", judging, requests),
+            extracting=Stepping(extract, chunked(models, size=episodes).ask),
+            resolving=Stepping(resolve, chunked(judging, size=requests).ask),
             embedder=embedder,
         )
 

@@ -100,6 +100,7 @@ class TasksProfile:
 
     cpus: _Share = 0.1  # of each
     at_once: _Whole = 2  # of each sequencer; each needs a process of its own
+    linger_ms: _Share = 20.0  # how long a chunk of steps waits for more of its kind
     # So many tasks of each sequencer have group and sequence in their names, then none: Ray keeps a metric
     # for each name, 46 KB, as long as the process lives. The log of each task has both.
     names: Annotated[int, within(0, _MOST)] = 1000

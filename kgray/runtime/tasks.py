@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import count, groupby
 from typing import Any
 
@@ -26,7 +27,6 @@ from kgray.runtime.pools import FIRST_DELAY_S, Outcome, PoolCall, portable
 from kgray.runtime.spec import DeploymentSpec
 from kgray.wiring import build_models, build_ontology
 
-STEPS = ("extract_episode", "resolve_node")
 _RETRIES = 3  # of a task whose process is lost, by Ray
 _LATE_S = 10.0  # a task that has not ended by then waits for a processor, or for a process that starts
 _NAME = 160  # characters of a task's name
@@ -64,7 +64,9 @@ class StepTasks:
         if of.labels:
             asked["label_selector"] = dict(of.labels)
         remote: Any = ray.remote
-        self._functions = {one.__name__: remote(**asked)(one) for one in _functions(spec)}
+        functions = {one.__name__: remote(**asked)(one) for one in _functions(spec)}
+        # With so many results; made once, because `options` takes as long as a call.
+        self._function = cache(lambda step, results: functions[step].options(num_returns=results))
         self._patience_s = spec.values["model.patience_s"]
         # Each task that runs at the same moment needs a process of its own.
         self._places = asyncio.Semaphore(of.at_once)
@@ -115,11 +117,12 @@ class StepTasks:
 
     async def _run(self, step: str, calls: Sequence[PoolCall], until: float) -> list[Outcome]:
         """Submit one task; return its outcomes. Raises RayError, or TimeoutError at `until`."""
-        function, requests = self._functions[step], [call.request for call in calls]
-        has_name = self._names > 0
-        self._names -= has_name
-        named = {"name": name_of(step, requests)} if has_name else {}
-        found = function.options(num_returns=len(calls), **named).remote(*requests)
+        requests = [call.request for call in calls]
+        function = self._function(step, len(calls))
+        if self._names > 0:
+            self._names -= 1
+            function = function.options(num_returns=len(calls), name=name_of(step, requests))
+        found = function.remote(*requests)
         futures = [ref.as_future() for ref in (found if len(calls) > 1 else [found])]
         while True:
             left_s = until - time.monotonic()

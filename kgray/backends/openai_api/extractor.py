@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from kgray.backends.openai_api.client import Client, TokensSpent
-from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequest, structured
+from kgray.backends.openai_api.structured import RAW_KEPT, Asker, FormOf, StructuredRequest, structured
 from kgray.errors import InvalidAnswer
 from kgray.ports import ExtractionRequest
 from kgray.ports.steps import ModelCall, ModelReply, Steps
@@ -22,9 +22,9 @@ from kgray.prompting.model_checks import (
     without_questions,
 )
 from kgray.prompting.model_replies import ScriptForm
-from kgray.prompting.prompts import Prompts, dating_data, extraction_data, tokens
+from kgray.prompting.prompts import Prompt, Prompts, dating_data, extraction_data, tokens
 from kgray.prompting.replies import parse_extraction
-from kgray.prompting.reply_schemas import extraction_schemas
+from kgray.prompting.reply_schemas import Schema, extraction_schemas
 from kgray.records import ExtractedEntity, Extraction
 
 _T = TypeVar("_T")
@@ -64,11 +64,11 @@ class _EpisodeReading:
         return parse_extraction(reply, self.request.episode).entities
 
 
-async def answered(asker: Asker, call: ModelCall) -> ModelReply:
+async def answered(asker: Asker, call: ModelCall, form_of: FormOf) -> ModelReply:
     """Return the reply to one call, with its cost."""
     spent = TokensSpent()
     with spent.told():
-        reply = await asker.answer(call, spent)
+        reply = await asker.answer(call, form_of, spent)
     return replace(reply, **spent.cost._asdict())
 
 
@@ -93,12 +93,15 @@ class OpenAIExtractor:
     async def extract(self, request: ExtractionRequest) -> Extraction:
         spent = TokensSpent()
         with spent.told():
-            extraction = await self._asker.carry_out(self.steps(request), spent)
+            extraction = await self._asker.carry_out(self.steps(request), self._form_of, spent)
         return replace(extraction, **spent.cost._asdict())
 
     async def answer(self, call: ModelCall) -> ModelReply:
         """Make one call of the steps."""
-        return await answered(self._asker, call)
+        return await answered(self._asker, call, self._form_of)
+
+    def _form_of(self, call: ModelCall) -> tuple[Prompt, Schema]:
+        return self._prompts[call.task], self._schemas[call.task]
 
     def steps(self, request: ExtractionRequest) -> Steps[Extraction]:
         """Return the steps of an extraction, whose result has no cost yet."""

@@ -15,7 +15,7 @@ from kgray.ports import Answer, Judged, Question, QuestionRequest
 from kgray.ports.steps import ModelCall, ModelReply, Steps
 from kgray.prompting.prompts import Prompt, Prompts, questions_data
 from kgray.prompting.replies import parse_answer
-from kgray.prompting.reply_schemas import answers_schema
+from kgray.prompting.reply_schemas import Schema, answers_schema
 from kgray.records import canonical, clean_text
 
 _TASKS: Mapping[str, str] = {"entity": "resolve_entity", "compare": "compare"}  # by the kind of question
@@ -43,12 +43,15 @@ class OpenAIJudge:
     async def judge(self, request: QuestionRequest) -> Judged:
         spent = TokensSpent()
         with spent.told():
-            judged = await self._asker.carry_out(self.steps(request), spent)
+            judged = await self._asker.carry_out(self.steps(request), self._form_of, spent)
         return replace(judged, **spent.cost._asdict())
 
     async def answer(self, call: ModelCall) -> ModelReply:
         """Make one call of the steps."""
-        return await answered(self._asker, call)
+        return await answered(self._asker, call, self._form_of)
+
+    def _form_of(self, call: ModelCall) -> tuple[Prompt, Schema]:
+        return self._prompts[call.task], answers_schema(call.kinds)
 
     def steps(self, request: QuestionRequest) -> Steps[Judged]:
         """Return the steps of a request, whose result has no cost yet."""
@@ -69,10 +72,12 @@ class OpenAIJudge:
                 raise InvalidAnswer("; ".join(faults)[:1000], raw=canonical(reply)[:RAW_KEPT])
             return {places[i]: answer for i, answer in said.items()}
 
+        kinds = tuple(sorted({question.kind for question in questions}))
         asked = StructuredRequest(
             prompt=prompt,
             data=data,
-            schema=answers_schema(question.kind for question in questions),
+            schema=answers_schema(kinds),
+            kinds=kinds,
             room=_ROOM[0] + _ROOM[1] * len(questions),
         )
         answers, _ = yield from structured(asked, accept)

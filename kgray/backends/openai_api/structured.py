@@ -30,6 +30,7 @@ from kgray.prompting.prompts import Prompt, repair_data
 from kgray.prompting.reply_schemas import Schema
 
 _T = TypeVar("_T")
+FormOf = Callable[[ModelCall], tuple[Prompt, Schema]]  # the prompt and the schema of a call
 MAX_CALLS = 3
 _MORE_ROOM = 8192  # tokens, at least: a model may reason before it replies
 RAW_KEPT = 4000  # characters of a bad reply that a repair quotes, and a failure keeps
@@ -116,18 +117,7 @@ class StructuredRequest:
     data: str
     schema: Schema
     room: int  # most tokens of the reply
-
-    def call(self, data: str, *, room: int, temperature: float, weaker: int) -> ModelCall:
-        """Return a call for the reply; its data may have a repair at the end."""
-        return ModelCall(
-            task=self.prompt.task,
-            head=self.prompt.head,
-            data=data,
-            schema=self.schema,
-            room=room,
-            temperature=temperature,
-            weaker=weaker,
-        )
+    kinds: tuple[str, ...] = ()  # of questions, see `ModelCall`
 
 
 def structured(
@@ -143,7 +133,14 @@ def structured(
     shrunk = False
     fault = InvalidAnswer("")
     for number in range(1, MAX_CALLS + 1):
-        reply: ModelReply = yield request.call(data, room=room, temperature=temperature, weaker=weaker)
+        reply: ModelReply = yield ModelCall(
+            task=request.prompt.task,
+            data=data,  # with a repair at its end, after the first call
+            kinds=request.kinds,
+            room=room,
+            temperature=temperature,
+            weaker=weaker,
+        )
         if reply.rejection is not None:
             words = reply.rejection.casefold()
             # The tokens reserved for the reply are too many, not those of the text.
@@ -190,25 +187,27 @@ class Asker:
 
         Raises as `structured` does, SettingsError, Unavailable.
         """
-        return await self.carry_out(structured(request, accept), spent)
+        return await self.carry_out(
+            structured(request, accept), lambda _: (request.prompt, request.schema), spent
+        )
 
-    async def carry_out(self, steps: Steps[_T], spent: TokensSpent) -> _T:
+    async def carry_out(self, steps: Steps[_T], form_of: FormOf, spent: TokensSpent) -> _T:
         """Make the calls that the steps ask for; return their result."""
         try:
             call = next(steps)
             while True:
-                call = steps.send(await self.answer(call, spent))
+                call = steps.send(await self.answer(call, form_of, spent))
         except StopIteration as end:
             result: _T = end.value
             return result
 
-    async def answer(self, call: ModelCall, spent: TokensSpent) -> ModelReply:
+    async def answer(self, call: ModelCall, form_of: FormOf, spent: TokensSpent) -> ModelReply:
         """Make one call, in the form that the server obeys. Raises Refused, SettingsError, Unavailable."""
+        prompt, schema = form_of(call)
         dialect = await self._dialect(spent)
         for _ in range(call.weaker):
             dialect = dialect.down()
-        prompt = Prompt(call.task, call.head)
-        body = dialect.body(prompt, call.data, call.schema, room=call.room, temperature=call.temperature)
+        body = dialect.body(prompt, call.data, schema, room=call.room, temperature=call.temperature)
         try:
             text, cut = await self._send(body, spent)
         except Rejected as rejection:
