@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import count, groupby
 from typing import Any
 
@@ -65,8 +64,9 @@ class StepTasks:
             asked["label_selector"] = dict(of.labels)
         remote: Any = ray.remote
         functions = {one.__name__: remote(**asked)(one) for one in _functions(spec)}
-        # With so many results; made once, because `options` takes as long as a call.
-        self._function = cache(lambda step, results: functions[step].options(num_returns=results))
+        self._functions: dict[str, Any] = functions
+        # By step and number of results; made once, because `options` takes as long as a call.
+        self._unnamed: dict[tuple[str, int], Any] = {}
         self._patience_s = spec.values["model.patience_s"]
         # Each task that runs at the same moment needs a process of its own.
         self._places = asyncio.Semaphore(of.at_once)
@@ -80,7 +80,7 @@ class StepTasks:
 
     def send(self, step: str, calls: Sequence[PoolCall]) -> None:
         """Submit a chunk as soon as there is a place."""
-        task = asyncio.create_task(self._carry(step, calls))
+        task = asyncio.create_task(self._answered(step, calls))
         self._carrying.add(task)
         task.add_done_callback(self._carrying.discard)
 
@@ -89,6 +89,13 @@ class StepTasks:
         for task in (tasks := [*self._carrying]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _answered(self, step: str, calls: Sequence[PoolCall]) -> None:
+        try:
+            await self._carry(step, calls)
+        except Exception as error:  # noqa: BLE001 - a bug of ours: every caller meets it
+            for call in calls:
+                call.fail(error)
 
     async def _carry(self, step: str, calls: Sequence[PoolCall]) -> None:
         """Run a chunk until each of its calls has an outcome, or the patience is spent."""
@@ -118,11 +125,13 @@ class StepTasks:
     async def _run(self, step: str, calls: Sequence[PoolCall], until: float) -> list[Outcome]:
         """Submit one task; return its outcomes. Raises RayError, or TimeoutError at `until`."""
         requests = [call.request for call in calls]
-        function = self._function(step, len(calls))
+        options, key = self._functions[step].options, (step, len(calls))
         if self._names > 0:
             self._names -= 1
-            function = function.options(num_returns=len(calls), name=name_of(step, requests))
-        found = function.remote(*requests)
+            task = options(num_returns=len(calls), name=name_of(step, requests))
+        elif (task := self._unnamed.get(key)) is None:
+            task = self._unnamed[key] = options(num_returns=len(calls))
+        found = task.remote(*requests)
         futures = [ref.as_future() for ref in (found if len(calls) > 1 else [found])]
         while True:
             left_s = until - time.monotonic()
