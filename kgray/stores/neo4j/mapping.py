@@ -85,6 +85,9 @@ class StoredKind:
         raise ValueError(f"no index of {self.kind.name} begins with {', '.join(columns)}")
 
 
+# Properties that Graphiti's readers take as datetimes; ours beside them, without `_at`, are integers.
+FACT_TIMES = ("created_at", "valid_at", "invalid_at", "expired_at")
+EPISODE_TIMES = ("created_at", "valid_at")
 _OF_THEIR_OWN = (
     StoredKind(
         kinds.EPISODES,

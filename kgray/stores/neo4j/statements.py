@@ -19,7 +19,7 @@ from kgray import kinds, reads
 from kgray.kinds import Kind, R, Read
 from kgray.records import is_storable
 from kgray.stores.neo4j.connection import MAX_ROWS
-from kgray.stores.neo4j.mapping import STORED, StoredKind
+from kgray.stores.neo4j.mapping import EPISODE_TIMES, STORED, StoredKind
 
 # No row where the group may not be read. $copy: the token of this process's own copy into it, else "".
 OPEN = (
@@ -103,9 +103,15 @@ WHERE n.group_id = g.name AND n.{first} IN $values{named}
 EVERYWHERE: Mapping[Read[Any], str] = {read: _everywhere(read) for read in reads.EVERYWHERE}
 
 
+def datetimes(of: str, properties: Sequence[str]) -> str:
+    """Return assignments to a node or relationship of the datetimes that `row` has as text."""
+    return ", ".join(f"{of}.{name} = datetime(row.{name})" for name in properties)
+
+
 def _put(kind: Kind[Any]) -> str:
     made = f"MERGE {STORED[kind].keyed()} {'ON CREATE SET' if kind.first_wins else 'SET'} n += row"
     if kind is kinds.EPISODES:  # a live, committed episode is visible to Graphiti
+        made += f", {datetimes('n', EPISODE_TIMES)}"
         made += " FOREACH (_ IN CASE WHEN n.state = 2 AND n.retired_at IS NULL THEN [1] END | SET n:Episodic)"
     return f"FOREACH (row IN $rows.{kind.name} | {made})"
 

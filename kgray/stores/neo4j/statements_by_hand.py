@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from kgray import kinds
-from kgray.stores.neo4j.mapping import STORED
-from kgray.stores.neo4j.statements import DROP, OPEN, PATCH, PUT_NODES
+from kgray.stores.neo4j.mapping import FACT_TIMES, STORED
+from kgray.stores.neo4j.statements import DROP, OPEN, PATCH, PUT_NODES, datetimes
 
 # One row: version, edition.
 SERVER = """
@@ -294,6 +294,7 @@ RETURN slots, groups, states
 # of what was neither retracted nor retried; one of (group, the other fields of GroupCounts), to be added up.
 COUNT, COUNT_ALL = _counting(one=True), _counting(one=False)
 
+_SET_FACT_TIMES = datetimes("f", FACT_TIMES)
 _FACT = ", ".join(f"f.{STORED[kinds.FACTS].property_of(c)}" for c in kinds.FACTS.names)
 _HOLDS = (
     "($as_of IS NULL OR (f.valid IS NULL OR f.valid <= $as_of) AND (f.invalid IS NULL OR $as_of < f.invalid))"
@@ -333,14 +334,15 @@ CALL () {{
     UNWIND $rows.relations AS row
     MATCH (s:Entity {{group_id: row.group_id, uuid: row.source}})
     MATCH (o:Entity {{group_id: row.group_id, uuid: row.target}})
-    CREATE (s)-[f:RELATES_TO]->(o) SET f = row
+    CREATE (s)-[f:RELATES_TO]->(o) SET f = row, {_SET_FACT_TIMES}
     RETURN collect(row.uuid) AS relations
 }}
 CALL () {{
     UNWIND $rows.attributes AS row
     MATCH (s:Entity {{group_id: row.group_id, uuid: row.source}})
     WITH row, s, CASE WHEN row.unit <> '' THEN row.value + ' ' + row.unit ELSE row.value END AS shown
-    CREATE (s)-[f:RELATES_TO]->(:Value {{group_id: row.group_id, uuid: row.uuid, name: shown}}) SET f = row
+    CREATE (s)-[f:RELATES_TO]->(:Value {{group_id: row.group_id, uuid: row.uuid, name: shown}})
+    SET f = row, {_SET_FACT_TIMES}
     RETURN collect(row.uuid) AS attributes
 }}
 CALL () {{
