@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count, groupby
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from kgray.errors import Unavailable
+from kgray.errors import KgrayError, Unavailable
 from kgray.ingest import steps
 from kgray.outages import OUTAGES
 from kgray.ports import QuestionRequest
@@ -73,6 +74,9 @@ class StepTasks:
         self._names = of.names  # tasks that may still have a name of their own
         self._carrying: set[asyncio.Task[None]] = set()
         self.numbers = count()
+        # A process takes seconds to start. The first episode would wait for it.
+        for _ in range(of.at_once):
+            functions["extract_episode"].options(name="warm_up").remote()
 
     def of(self, step: str) -> StepCalls:
         """Return the calls of one step."""
@@ -157,12 +161,16 @@ def _functions(spec: DeploymentSpec) -> list[Callable[..., Any]]:
             models.append((*build_models(settings, ontology), ontology))
         return models[0]
 
+    def warm_up() -> None:
+        with suppress(KgrayError):  # the first step meets it, too, and returns it
+            built()
+
     def extract_episode(*requests: _Request) -> Any:  # noqa: ANN401
         def step(*request: Any) -> Outcome:  # noqa: ANN401
             extractor, _, ontology = built()
             return steps.extract_episode(extractor, ontology, *request)
 
-        return outcomes_of(step, "extract_episode", requests)
+        return outcomes_of(step, "extract_episode", requests) if requests else warm_up()
 
     def resolve_node(*requests: _Request) -> Any:  # noqa: ANN401
         def step(*request: Any) -> Outcome:  # noqa: ANN401
