@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count, groupby
@@ -57,8 +57,8 @@ class StepCalls:
 class StepTasks:
     """Submits chunks of steps as tasks, so many at a time; used from one event loop."""
 
-    def __init__(self, spec: DeploymentSpec) -> None:
-        """Submit nothing yet."""
+    def __init__(self, spec: DeploymentSpec, sizes: Mapping[str, int]) -> None:
+        """Submit nothing yet. sizes: the most calls of a chunk, by step; of the most urgent step first."""
         of = spec.cluster.tasks
         asked: dict[str, Any] = {"num_cpus": of.cpus, "max_retries": _RETRIES}
         if of.labels:
@@ -70,7 +70,9 @@ class StepTasks:
         self._unnamed: dict[tuple[str, int], Any] = {}
         self._patience_s = spec.values["model.patience_s"]
         # Each task that runs at the same moment needs a process of its own.
-        self._places = asyncio.Semaphore(of.at_once)
+        self._places = of.at_once
+        # Calls that wait for a place share the next task of their step: the busier, the larger the chunks.
+        self._sizes, self._waiting = sizes, {step: list[PoolCall]() for step in sizes}
         self._names = of.names  # tasks that may still have a name of their own
         self._carrying: set[asyncio.Task[None]] = set()
         self.numbers = count()
@@ -84,12 +86,22 @@ class StepTasks:
 
     def send(self, step: str, calls: Sequence[PoolCall]) -> None:
         """Submit a chunk as soon as there is a place."""
-        task = asyncio.create_task(self._answered(step, calls))
-        self._carrying.add(task)
-        task.add_done_callback(self._carrying.discard)
+        self._waiting[step] += calls
+        self._submit()
+
+    def _submit(self) -> None:
+        for step, waiting in self._waiting.items():
+            while waiting and self._places:
+                chunk, waiting[:] = waiting[: self._sizes[step]], waiting[self._sizes[step] :]
+                self._places -= 1
+                task = asyncio.create_task(self._answered(step, chunk))
+                self._carrying.add(task)
+                task.add_done_callback(self._carrying.discard)
 
     async def close(self) -> None:
         """End all calls; their callers are cancelled."""
+        for waiting in self._waiting.values():
+            waiting.clear()
         for task in (tasks := [*self._carrying]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -100,31 +112,33 @@ class StepTasks:
         except Exception as error:  # noqa: BLE001 - a bug of ours: every caller meets it
             for call in calls:
                 call.fail(error)
+        finally:
+            self._places += 1
+            self._submit()
 
     async def _carry(self, step: str, calls: Sequence[PoolCall]) -> None:
         """Run a chunk until each of its calls has an outcome, or the patience is spent."""
         until, delay = time.monotonic() + self._patience_s, FIRST_DELAY_S
-        async with self._places:
-            while left := [call for call in calls if not call.answer.done()]:
-                try:
-                    outcomes = await self._run(step, left, until)
-                except (RayError, TimeoutError) as error:
-                    lines = str(error).strip().splitlines() or ["no node has a processor for them"]
-                    failed = f"{type(error).__name__}: {lines[-1]}"[:200]
-                    OUTAGES.failed(_WHAT, failed, since=time.time(), patience_s=self._patience_s)
-                    if time.monotonic() + delay >= until:
-                        for call in left:
-                            call.fail(Unavailable(f"no task ends: {failed}", waited=True))
-                        return
-                    await asyncio.sleep(delay)
-                    delay *= 2
-                    continue
-                OUTAGES.answered(_WHAT)
-                for call, outcome in zip(left, outcomes, strict=True):
-                    if isinstance(outcome, Exception):
-                        call.fail(outcome)
-                    elif not call.answer.done():
-                        call.answer.set_result(outcome)
+        while left := [call for call in calls if not call.answer.done()]:
+            try:
+                outcomes = await self._run(step, left, until)
+            except (RayError, TimeoutError) as error:
+                lines = str(error).strip().splitlines() or ["no node has a processor for them"]
+                failed = f"{type(error).__name__}: {lines[-1]}"[:200]
+                OUTAGES.failed(_WHAT, failed, since=time.time(), patience_s=self._patience_s)
+                if time.monotonic() + delay >= until:
+                    for call in left:
+                        call.fail(Unavailable(f"no task ends: {failed}", waited=True))
+                    return
+                await asyncio.sleep(delay)
+                delay *= 2
+                continue
+            OUTAGES.answered(_WHAT)
+            for call, outcome in zip(left, outcomes, strict=True):
+                if isinstance(outcome, Exception):
+                    call.fail(outcome)
+                elif not call.answer.done():
+                    call.answer.set_result(outcome)
 
     async def _run(self, step: str, calls: Sequence[PoolCall], until: float) -> list[Outcome]:
         """Submit one task; return its outcomes. Raises RayError, or TimeoutError at `until`."""
