@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,8 @@ def node(cards: int) -> Iterator[None]:
         yield
     finally:  # lost at once: asked to end in order, it takes half a minute
         for process in [joined, *joined.children(recursive=True)]:
-            process.kill()
+            with suppress(psutil.NoSuchProcess):  # it ended with the one before
+                process.kill()
         joined.wait(HANGS_S)
 
 
