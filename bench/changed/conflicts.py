@@ -37,11 +37,15 @@ _RELATIONS: dict[str, tuple[str, str, str, str, str]] = {
     "HAS_AUTHOR": (
         "book", "person", "The author of {s} is {o}", "Who is the author of {s}?", "the author of {s}",
     ),
-    "MARRIED_TO": ("person", "person", "{s} is married to {o}", "Who is {s} married to?", "the spouse of {s}"),
+    "HAS_TUTOR": (
+        "person", "person", "The tutor of {s} is {o}", "Who is the tutor of {s}?", "the tutor of {s}",
+    ),
     "CITIZEN_OF": (
         "person", "country", "{s} is a citizen of {o}", "Which country is {s} a citizen of?", "",
     ),
-    "PLAYS_INSTRUMENT": ("person", "instrument", "{s} plays the instrument {o}", "Which instrument does {s} play?", ""),
+    "HAS_NATIVE_LANGUAGE": (
+        "person", "language", "The native language of {s} is {o}", "What is the native language of {s}?", "",
+    ),
     "LIVES_IN": ("person", "city", "{s} lives in {o}", "Where does {s} live?", ""),
     "HEADQUARTERED_IN": (
         "company", "city", "{s} is headquartered in {o}", "Where is {s} headquartered?", "",
@@ -92,7 +96,7 @@ def conflicts(plan: ConflictPlan) -> Conflicts:
         ("person", 80),
         ("country", 20),
         ("city", 30),
-        ("instrument", 15),
+        ("language", 15),
     ):
         names[kind] = [_name(plan.seed, kind, number) for number in range(count)]
     told: dict[tuple[str, str], list[str]] = {}

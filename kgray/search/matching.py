@@ -39,7 +39,7 @@ MOST = 5  # facts that come first
 FACTS_READ = 64  # an entity
 _AUXILIARIES = frozenset("is are was were be been am do does did has have had will would can could".split())
 _STEPS = 2  # of a vector's nearness
-_CHAIN_LEFT = 0.25  # share of the asked words that the first fact of a chain leaves open, at least
+_CHAIN_LEFT = 0.1  # share of the asked words that the first fact of a chain leaves open, at least
 _CHAIN_COVER = 0.6  # of the words that are left
 
 
@@ -273,7 +273,8 @@ class Matcher:
         got = total = 0.0
         for place in places:
             weight, word = weights[place], lemma(asked.words[place])
-            total += weight
+            names_kind = asked.words[place] in _table().kinds  # "which city": it need not be in the fact
+            total += 0.0 if names_kind else weight
             if word in own:
                 share, source_role = 1.0, own[word]
             elif word in known:
@@ -284,6 +285,7 @@ class Matcher:
                 share, source_role = (OF_SENSE if meant else 0.0), None
             if not share:
                 continue
+            total += weight if names_kind else 0.0
             role = asked.role(place)
             is_both = len(named.intersection(fact.ends)) == len(set(fact.ends)) > 1
             if source_role and role and not is_both and _contradict(source_role, role, subject_is_named):
@@ -346,6 +348,9 @@ class Matcher:
             starts = [known[id_] for id_ in ranked[:2]]
         for start in starts:
             left = frozenset(weights) - matches[start.id].places
+            left = (
+                left if any(self.asked.words[place] not in _table().kinds for place in left) else frozenset()
+            )
             open_share = sum(weights[place] for place in left) / total if total else 0.0
             others = [end for end in start.ends if end not in named]
             if open_share < _CHAIN_LEFT or not matches[start.id].places or not others:
