@@ -34,8 +34,8 @@ _RELATIONS: dict[str, tuple[str, str, str, str, str]] = {
         "company", "person", "The chief executive of {s} is {o}", "Who is the chief executive of {s}?",
         "the chief executive of {s}",
     ),
-    "HAS_AUTHOR": (
-        "book", "person", "The author of {s} is {o}", "Who is the author of {s}?", "the author of {s}",
+    "HAS_PUBLISHER": (
+        "book", "company", "The publisher of {s} is {o}", "Who is the publisher of {s}?", "the publisher of {s}",
     ),
     "HAS_TUTOR": (
         "person", "person", "The tutor of {s} is {o}", "Who is the tutor of {s}?", "the tutor of {s}",

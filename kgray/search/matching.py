@@ -23,7 +23,14 @@ from kgray.search.query import languages
 from kgray.times import Instant
 from kgray.words import plain_words, stem, term
 
-Role = Literal["before", "after", "owner"]  # of a name: the subject of a verb, its object, the noun's owner
+# Of a name beside a word: the subject of a verb, its object; a noun's owner ("the boss of Ada"), its bearer.
+Role = Literal["before", "after", "owner", "bearer"]
+_OPPOSITE: Mapping[Role, Role] = {
+    "before": "after",
+    "after": "before",
+    "owner": "bearer",
+    "bearer": "owner",
+}
 
 LEAST_COVER = 0.5  # share of the asked words, by weight, from which on a fact answers
 OF_SENSE, OF_DESCRIPTION = (
@@ -38,6 +45,7 @@ WITHIN = 0.85  # of the best score: facts that answer alike
 MOST = 5  # facts that come first
 FACTS_READ = 64  # an entity
 _AUXILIARIES = frozenset("is are was were be been am do does did has have had will would can could".split())
+_NOUN_WORDS = 3  # of a noun such as "chief executive"
 _STEPS = 2  # of a vector's nearness
 _CHAIN_LEFT = 0.1  # share of the asked words that the first fact of a chain leaves open, at least
 _CHAIN_COVER = 0.6  # of the words that are left
@@ -82,6 +90,21 @@ class Asked:
         precise = [kinds for word, kinds in zip(self.words, map(_table().kinds.get, self.words), strict=True)
                    if kinds and word not in ("who", "where", "whose", "whom")]  # fmt: skip
         return frozenset().union(*(precise or found))
+
+    @property
+    def inner(self) -> frozenset[int]:
+        """Places of the asked words beside a name: "boss" in "the city of the boss of Ada"."""
+        stops, found = languages()["en"].stops, set[int]()
+        for name in self.names:
+            behind = name.end + 1 if self.words[name.end : name.end + 1] == ("s",) else 0
+            before = name.start - 2 if self.words[name.start - 1 : name.start] == ("of",) else -1
+            while before >= 0 and self.words[before] not in stops:
+                found.add(before)
+                before -= 1
+            while 0 < behind < len(self.words) and self.words[behind] not in stops:
+                found.add(behind)
+                behind += 1
+        return frozenset(found & self.weights.keys())
 
     def role(self, place: int) -> Role | None:
         """Return the nearest name's role beside the word at a place, as in a statement; None = not known."""
@@ -188,10 +211,10 @@ class Vocabulary:
                     passive = plain.split()[:1] in (["be"], ["is"]) and "by" in plain
                     put(plain.replace("|", " "), 1.0, _turned("after" if passive else "before", turned))
                 for noun in (*declared.nouns, *(one.replace("_", " ") for one in declared.fields)):
-                    put(noun, 1.0, None if turned else "owner")
+                    put(noun, 1.0, _turned("owner", turned))
                 put(declared.description, OF_DESCRIPTION, None)
-            if name.startswith("HAS_") and not turned:
-                put(name[4:].replace("_", " "), 1.0, "owner")
+            if name.startswith("HAS_"):
+                put(name[4:].replace("_", " "), 1.0, _turned("owner", turned))
             else:
                 passive = name.endswith("_BY")
                 put(name.replace("_", " "), 1.0, _turned("after" if passive else "before", turned))
@@ -199,9 +222,7 @@ class Vocabulary:
 
 
 def _turned(role: Role, turned: bool) -> Role:
-    if not turned:
-        return role
-    return "after" if role == "before" else "before"
+    return _OPPOSITE[role] if turned else role
 
 
 class Match(NamedTuple):
@@ -224,16 +245,18 @@ class Matcher:
     view: GraphView
     near: Callable[[str], float]
 
-    def first(self, moment: Instant | None, others: Sequence[Fact] = ()) -> list[Fact]:
+    def first(self, moment: Instant | None, others: Callable[[], Sequence[Fact]]) -> list[Fact]:
         """Return the facts that come first, best first: at most MOST; none where no fact answers.
 
-        others  facts that the first stage found, in addition to the facts of named entities
+        others  returns the facts that the first stage found; called where an entity has too many to read all
         """
         named = [entity.id for entity in self.view.entities(self.asked.entities)]
         if not named or self.asked.speaks:
             return []
-        facts = {fact.id: fact for fact in self.view.facts_at(named, moment, FACTS_READ * len(named))}
-        facts |= {fact.id: fact for fact in others if not set(fact.ends).isdisjoint(named)}
+        most = FACTS_READ * len(named)
+        facts = {fact.id: fact for fact in self.view.facts_at(named, moment, most)}
+        if len(facts) == most:
+            facts |= {fact.id: fact for fact in others() if not set(fact.ends).isdisjoint(named)}
         if not facts:
             return []
         places = frozenset(self.asked.weights)
@@ -293,6 +316,9 @@ class Matcher:
             got += weight * share
             if share >= OF_SENSE:
                 covered.add(place)
+        inner = asked.inner & places
+        if inner and inner.isdisjoint(covered):  # the fact is about something else of what is named
+            got *= WRONG_ROLE
         cover = got / total if total else 0.0
         # In steps: what little the vectors of two objects of one relation differ is noise.
         score = cover + NEAR * round(_STEPS * self.near(fact.statement)) / _STEPS
@@ -330,6 +356,9 @@ class Matcher:
                 role = "before" if source[0] < place else "after"
                 if "by" in text[place + 1 : place + 3]:
                     role = _turned(role, turned=True)
+                for span, owned in ((source, "owner"), (target, "bearer")):
+                    if span is not None and _owns(text, span, place):
+                        role = owned
             found.setdefault(lemma(word), role)
         return found
 
@@ -347,7 +376,10 @@ class Matcher:
             ranked = sorted(known, key=lambda id_: (-matches[id_].cover, id_))
             starts = [known[id_] for id_ in ranked[:2]]
         for start in starts:
+            inner = {lemma(self.asked.words[place]) for place in self.asked.inner}
             left = frozenset(weights) - matches[start.id].places
+            # "The boss of the boss of Ada": the outer one is open.
+            left |= {p for p in weights.keys() - self.asked.inner if lemma(self.asked.words[p]) in inner}
             left = (
                 left if any(self.asked.words[place] not in _table().kinds for place in left) else frozenset()
             )
@@ -367,10 +399,17 @@ class Matcher:
 
 def _contradict(source_role: Role, role: Role, subject_is_named: bool) -> bool:
     """Whether the fact tells the relation the other way round than the question asks."""
-    if "owner" in (source_role, role):
-        return source_role == role == "owner" and not subject_is_named
-    named_role = source_role if subject_is_named else _turned(source_role, turned=True)
-    return named_role != role
+    if (role == "owner") != (source_role in ("owner", "bearer")):
+        return False  # a noun beside a verb: "the owner of Apollo", "Apollo is owned by Ada"
+    return role != _turned(source_role, turned=not subject_is_named)
+
+
+def _owns(text: Sequence[str], span: tuple[int, int], place: int) -> bool:
+    """Whether the word at a place is a noun that a name owns: "the boss of Ada", "Ada's boss"."""
+    between = text[place + 1 : span[0]]
+    if between and between[-1] == "of":
+        return len(between) <= _NOUN_WORDS
+    return text[span[1] : span[1] + 1] == ["s"] and span[1] < place <= span[1] + _NOUN_WORDS
 
 
 def _place_of(text: Sequence[str], entity: Entity | None) -> tuple[int, int] | None:

@@ -228,8 +228,11 @@ def _facts_first(run: SearchRun) -> list[Fact]:
     if not run.ways.facts_first or "fact" not in run.ranked or not run.asked.names:
         return []
     ranked = run.ranked["fact"]
-    shown = _shown(run, "fact", ranked.records(ranked.best(MIN_DEPTH)))
-    others = [fact for facts in shown for fact in facts if isinstance(fact, Fact)]
+
+    def others() -> list[Fact]:
+        shown = _shown(run, "fact", ranked.records(ranked.best(MIN_DEPTH)))
+        return [fact for facts in shown for fact in facts if isinstance(fact, Fact)]
+
     matcher = Matcher(asked=run.asked, vocabulary=run.vocabulary, view=run.view, near=run.near)
     found = matcher.first(run.moment, others)
     kept = {row.id for row in run.keep(found)}
