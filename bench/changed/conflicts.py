@@ -1,7 +1,7 @@
 """`python -m bench conflicts`: numbered facts in which later ones replace earlier ones.
 
-After the task FactConsolidation of MemoryAgentBench: single-hop questions ask for the object of one fact,
-two-hop questions for a fact of that object. Beside kgray stand BM25 and a plain vector search over the messages.
+After the task FactConsolidation of MemoryAgentBench: a single-hop question asks for the object of one fact, a
+two-hop question for a fact of that object. BM25 and vectors over the messages stand beside kgray.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _RELATIONS: dict[str, tuple[str, str, str, str, str]] = {
         "the chief executive of {s}",
     ),
     "HAS_PUBLISHER": (
-        "book", "company", "The publisher of {s} is {o}", "Who is the publisher of {s}?", "the publisher of {s}",
+        "book", "company", "The publisher of {s} is {o}", "Who is the publisher of {s}?",
+        "the publisher of {s}",
     ),
     "HAS_TUTOR": (
         "person", "person", "The tutor of {s} is {o}", "Who is the tutor of {s}?", "the tutor of {s}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
@@ -200,26 +200,25 @@ def write(
     asked, lines = pattern(query), []  # the worthiest first; a bare name only where nothing else was found
     for hit in sorted(telling, key=_order):
         body, worth = _body(hit, asked), hit.score * (_ENTITY if hit.scope == "entity" else 1)
-        worth = max(worth, hit.score) if _answers(hit) else worth
         mark = "" if hit.scope == "episode" else "[]"
         lines.append(_Line(hit, body, count(f"{mark}{len(hits)}{body}\n"), worth))
     lines.sort(key=lambda line: -line.worth)
     told = ", ".join(f"{word} {day_of(moment)}" for word, moment in moments.items())
     text = state = "\n".join(filter(None, (form.intro, f"This is the state {told}." if told else "")))
     # What is written once for several lines: a section's frame, a day in a source.
-    prices: dict[object, int] = {
-        key: count(f"{head}\n<{tag}>\n</{tag}>\n") for key, (tag, head) in form.heads.items()
+    frames = {key: count(f"{head}\n<{tag}>\n</{tag}>\n") for key, (tag, head) in form.heads.items()}
+    prices: dict[object, int] = {**frames} | {
+        _day(line.hit): count(f"{_dated(line.hit, None)}\n") for line in lines
     }
-    prices |= {_day(line.hit): count(f"{_dated(line.hit, None)}\n") for line in lines}
     chosen: list[_Line] = []
     most = {scope: int(share * tokens) for scope, share in shares.items()}
     guess = {line.hit.id for line in _fitting(lines, chosen, tokens - count(text), prices, most)}
 
     def is_said(line: _Line) -> bool:  # it adds least: a fact without an end whose messages are shown
         fact = line.hit.fact
-        adds = fact is None or fact.invalid_at is not None or _answers(line.hit)
-        told = () if adds or fact is None else fact.episodes
-        return bool(told) and all(episode in guess for episode, _ in told)
+        if fact is None or fact.invalid_at is not None or _answers(line.hit):
+            return False
+        return bool(fact.episodes) and all(episode in guess for episode, _ in fact.episodes)
 
     lines.sort(key=is_said)
     while more := _fitting(lines, chosen, tokens - count(text), prices, most):
@@ -250,7 +249,7 @@ def _fitting(
 
     most: tokens that the lines of a scope take together
     """
-    spent = Counter[Scope]()
+    spent: dict[Scope, int] = defaultdict(int)
     for line in chosen:
         spent[line.hit.scope] += line.cost
     paid = {key for line in chosen for key in (line.hit.scope, _day(line.hit))}
@@ -258,8 +257,7 @@ def _fitting(
     for line in ranked:
         new = {line.hit.scope, _day(line.hit)} - paid
         cost = line.cost + sum(prices[key] for key in new)
-        scope = line.hit.scope
-        if scope in most and spent[scope] + line.cost > most[scope]:
+        if (scope := line.hit.scope) in most and spent[scope] + line.cost > most[scope]:
             continue
         if cost <= left and line not in chosen:
             spent[scope] += line.cost

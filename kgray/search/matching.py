@@ -271,13 +271,14 @@ class Matcher:
             return match.score >= KIND
         return match.cover >= LEAST_COVER or match.score >= LEAST_COVER + KIND / 2
 
-    @staticmethod
-    def _best(answering: Sequence[tuple[Match, Fact]]) -> list[Fact]:
+    def _best(self, answering: Sequence[tuple[Match, Fact]]) -> list[Fact]:
         if not answering:
             return []
         least = WITHIN * max(match.score for match, _ in answering)
         rows = [(match, fact) for match, fact in answering if match.score >= least]
         rows.sort(key=lambda row: (-round(row[0].score, 6), -(row[1].valid_at or 0), row[1].id))
+        if self.asked.looks_back:  # a question about the past: former facts first
+            rows.sort(key=lambda row: row[1].invalid_at is None)
         return [fact for _, fact in rows]
 
     def _matches(self, facts: Sequence[Fact], named: set[str], places: frozenset[int]) -> dict[str, Match]:
@@ -356,9 +357,10 @@ class Matcher:
                 role = "before" if source[0] < place else "after"
                 if "by" in text[place + 1 : place + 3]:
                     role = _turned(role, turned=True)
-                for span, owned in ((source, "owner"), (target, "bearer")):
-                    if span is not None and _owns(text, span, place):
-                        role = owned
+                if _owns(text, source, place):
+                    role = "owner"
+                elif _owns(text, target, place):
+                    role = "bearer"
             found.setdefault(lemma(word), role)
         return found
 
@@ -404,8 +406,10 @@ def _contradict(source_role: Role, role: Role, subject_is_named: bool) -> bool:
     return role != _turned(source_role, turned=not subject_is_named)
 
 
-def _owns(text: Sequence[str], span: tuple[int, int], place: int) -> bool:
+def _owns(text: Sequence[str], span: tuple[int, int] | None, place: int) -> bool:
     """Whether the word at a place is a noun that a name owns: "the boss of Ada", "Ada's boss"."""
+    if span is None:
+        return False
     between = text[place + 1 : span[0]]
     if between and between[-1] == "of":
         return len(between) <= _NOUN_WORDS

@@ -18,12 +18,12 @@ from kgray import ports
 from kgray.derivation.stored import view_now
 from kgray.derivation.summaries import summarised
 from kgray.errors import InputError
-from kgray.graph import Community, Entity, Fact, FactSpan, Hit
+from kgray.graph import Community, Entity, Fact, Hit
 from kgray.ontology import Ontology, shipped
 from kgray.records import Episode
 from kgray.search import index as indexing
 from kgray.search import loading
-from kgray.search.around import NOTHING_AROUND, Around
+from kgray.search.around import NOTHING_AROUND, Around, spans_of
 from kgray.search.matching import Asked, Matcher, Vocabulary
 from kgray.search.query import FoundRow, Query, Question, is_scored, read_question, within
 from kgray.search.ranking import OVER_FETCH, Candidate, FirstStage, Profiled, Scores, SearchRun, Summaries
@@ -110,7 +110,8 @@ class Searcher:
         with self._indexes.lock:
             told = self._told(query)
             ranked, asked, near = _first_stage(self.store, index, question, query, topic, told)
-            newest, evidence = index.messages.newest(ways.recent), index.pieces.places()
+            evidence = index.pieces.places()
+            newest = index.messages.newest(ways.recent) if ways.recent else ()
         moment = None if query.any_time else query.as_of if query.as_of is not None else clock
         if query.as_of is None and ways.facts_first and asked.looks_back:
             moment = None  # ended facts answer a question about the past of a state
@@ -463,6 +464,7 @@ def _hits(run: SearchRun, chosen: Sequence[_Chosen], ranks: _Ranks) -> list[Hit]
         own: dict[str, Any] = {"methods": ranks.get(row.id, {}), "signals": candidate.signals}
         if isinstance(row, Fact):
             own |= {"fact": spans[row.id], "participants": around.participants.get(row.id, ())}
+            own["message"] = around.messages.get(row.id)
         elif isinstance(row, Entity):
             (own["entity"],) = summarised(run.view, [row], run.query.as_of)
         elif isinstance(row, Community):
@@ -478,31 +480,3 @@ def _hits(run: SearchRun, chosen: Sequence[_Chosen], ranks: _Ranks) -> list[Hit]
 
 def _text(row: FoundRow) -> str:
     return row.name if isinstance(row, Entity) else row.text
-
-
-def spans_of(
-    view: ports.GraphView, facts: Sequence[Fact]
-) -> tuple[dict[str, FactSpan], Mapping[str, str | None]]:
-    """Return fact id -> the fact as callers get it; and episode id -> client's id of all that they name."""
-    if not facts:
-        return {}, {}
-    ends = list(dict.fromkeys(end for fact in facts for end in fact.ends))
-    names = {entity.id: entity.name for entity in view.entities(ends)}
-    told = {episode for fact in facts for episode in fact.episodes}
-    told |= {fact.ended_by[0] for fact in facts if fact.ended_by is not None}
-    clients = view.supporters(sorted(told))
-    same = ("id", "statement", "text", "relation", "ended_by", "event")
-    spans = {}
-    for fact in facts:
-        given: dict[str, Any] = {name: getattr(fact, name) for name in same}
-        for name in ("valid_at", "invalid_at", "created_at", "expired_at"):
-            given[name] = None if (at := getattr(fact, name)) is None else to_datetime(at)
-        spans[fact.id] = FactSpan(
-            **given,
-            source_id=fact.source,
-            source=names.get(fact.source),
-            target_id=fact.target,
-            target=names.get(fact.target or "") if fact.value is None else fact.value.shown(),
-            episodes=tuple((episode, clients.get(episode)) for episode in fact.episodes),
-        )
-    return spans, clients
