@@ -110,11 +110,13 @@ class Searcher:
         with self._indexes.lock:
             told = self._told(query)
             ranked, asked, near = _first_stage(self.store, index, question, query, topic, told)
-            evidence = index.pieces.places()
-            newest = index.messages.newest(ways.recent) if ways.recent else ()
-        moment = None if query.any_time else query.as_of if query.as_of is not None else clock
-        if query.as_of is None and ways.facts_first and asked.looks_back:
-            moment = None  # ended facts answer a question about the past of a state
+            evidence, newest = (
+                index.pieces.places(),
+                index.messages.newest(ways.recent) if ways.recent else (),
+            )
+        # Ended facts answer a question about the past of a state.
+        any_time = query.any_time or (query.as_of is None and ways.facts_first and asked.looks_back)
+        moment = None if any_time else clock if query.as_of is None else query.as_of
 
         def read() -> Ranking:
             shown = view_now(self.store, group) if view is None else view()
@@ -128,10 +130,14 @@ class Searcher:
             return _answer(run, None if topic is None else topic.vector)
 
         found = ports.at_one_moment(self.store, read)
-        if ways.reranker != "cross_encoder" or self.reranker is None or not found.hits:
+        return await self._reordered(found, text, query.limit) if ways.reranker == "cross_encoder" else found
+
+    async def _reordered(self, found: Ranking, text: str, limit: int) -> Ranking:
+        """Order hits by the cross-encoder."""
+        if self.reranker is None or not found.hits:
             return found
         scores = await self.reranker.score(text, [hit.text for hit in found.hits])
-        pairs = sorted(zip(scores, found.hits, strict=True), key=lambda pair: -pair[0])[: query.limit]
+        pairs = sorted(zip(scores, found.hits, strict=True), key=lambda pair: -pair[0])[:limit]
         return replace(found, hits=tuple(replace(hit, score=float(score)) for score, hit in pairs))
 
     def _refuse_what_lacks(self, query: Query) -> None:
@@ -399,12 +405,9 @@ def one_list(
         if len(chosen) >= limit:
             break
         row = candidate.row
-        if once and isinstance(row, Fact):  # one sentence connects several: a hyper-edge is one hit
-            same = sentences.setdefault((row.relation, row.text), set())
-            if same.intersection(row.episodes):
-                said.append((scope, candidate))
-                continue
-            same.update(row.episodes)
+        if once and isinstance(row, Fact) and _is_told(row, sentences):
+            said.append((scope, candidate))
+            continue
         sources: set[str] = set()
         if once and isinstance(row, Fact | Episode):
             sources = {row.id} if isinstance(row, Episode) else set(row.episodes)
@@ -422,6 +425,14 @@ def one_list(
             shown |= sources if scope == "episode" else set()
             chosen.append((scope, candidate))
     return chosen, said
+
+
+def _is_told(fact: Fact, sentences: dict[tuple[str, str], set[str]]) -> bool:
+    """Whether a hit above is of the same hyper-edge: one sentence tells both. Notes the sentence."""
+    episodes = sentences.setdefault((fact.relation, fact.text), set())
+    known = not episodes.isdisjoint(fact.episodes)
+    episodes.update(fact.episodes)
+    return known
 
 
 def _stand_for(fact: Candidate, sources: set[str], chosen: list[_Chosen], said: list[_Chosen]) -> None:
