@@ -35,6 +35,7 @@ from kgray.times import now, to_datetime
 ViewAt = Callable[[], ports.GraphView]
 _Ranks = dict[str, dict[str, int]]  # id -> method -> rank
 _Chosen = tuple[ports.SearchScope, Candidate]
+_Sentences = dict[tuple[str, str], set[str]]  # (relation, text) of facts -> their episodes
 _ByMethod = dict[ports.SearchScope, dict[str, list[Candidate]]]  # what each method found, by its signal
 _TEXTS = {"words": "bm25", "vectors": "cosine", "sparse": "sparse"}  # signals of a text itself -> methods
 _HELD = 64  # groups whose summaries are held in memory
@@ -398,9 +399,7 @@ def one_list(
     left = {scope: places.get(scope, limit) for scope in found}
     shown: set[str] = set()  # episodes that are hits
     told: set[str] = set()  # and those that a fact above is supported by
-    sentences: dict[
-        tuple[str, str], set[str]
-    ] = {}  # (relation, text) of facts that are hits -> their episodes
+    sentences: _Sentences = {}
     for _, _, _, scope, candidate in sorted(rows, key=lambda row: row[:3]):
         if len(chosen) >= limit:
             break
@@ -427,7 +426,7 @@ def one_list(
     return chosen, said
 
 
-def _is_told(fact: Fact, sentences: dict[tuple[str, str], set[str]]) -> bool:
+def _is_told(fact: Fact, sentences: _Sentences) -> bool:
     """Whether a hit above is of the same hyper-edge: one sentence tells both. Notes the sentence."""
     episodes = sentences.setdefault((fact.relation, fact.text), set())
     known = not episodes.isdisjoint(fact.episodes)
