@@ -31,31 +31,34 @@ class Around:
         episodes = [row for row in rows if isinstance(row, Episode)]
         told_in = run.evidence.told_in([fact.statement for fact in facts], _SUPPORTERS)
         sequences = dict.fromkeys(
-            s for told in (*told_in.values(), [e.sequence for e in episodes]) for s in told
+            s for group in (*told_in.values(), [e.sequence for e in episodes]) for s in group
         )
         places = run.evidence.at(sequences)
-        told: dict[int, dict[str, Fact]] = {}
-        for (sequence, _), found in zip(places, run.view.facts_of_evidence(places, None), strict=True):
-            told.setdefault(sequence, {}).update((fact.id, fact) for fact in found)
+        by_sequence: dict[int, dict[str, Fact]] = {}
+        for (sequence, _), facts_there in zip(places, run.view.facts_of_evidence(places, None), strict=True):
+            by_sequence.setdefault(sequence, {}).update((fact.id, fact) for fact in facts_there)
         at = run.moment if run.moment is not None else now()
         groups: dict[str, list[str]] = {}
         for fact in facts:
-            beside = (told.get(sequence, {}).values() for sequence in told_in[fact.statement])
-            same = [
-                f for found in beside for f in found if (f.relation, f.text) == (fact.relation, fact.text)
+            beside = (by_sequence.get(sequence, {}).values() for sequence in told_in[fact.statement])
+            siblings = [
+                f
+                for facts_there in beside
+                for f in facts_there
+                if (f.relation, f.text) == (fact.relation, fact.text)
             ]
-            ends = list(dict.fromkeys(end for f in (fact, *same) for end in f.ends))
-            if len(ends) > 2 and len({f.statement for f in same}) > 1:
+            ends = list(dict.fromkeys(end for f in (fact, *siblings) for end in f.ends))
+            if len(ends) > 2 and len({f.statement for f in siblings}) > 1:
                 groups[fact.id] = ends
         named = run.view.entities(list(dict.fromkeys(end for ends in groups.values() for end in ends)))
         names = {entity.id: entity.name for entity in named}
         participants = {
             id_: tuple(names[end] for end in ends if end in names) for id_, ends in groups.items()
         }
-        ended = (e.id for e in episodes if _has_ended(told.get(e.sequence, {}).values(), at))
+        ended = (e.id for e in episodes if _has_ended(by_sequence.get(e.sequence, {}).values(), at))
         last = {fact.id: told_in[fact.statement][-1] for fact in facts if told_in[fact.statement]}
-        said = {one.sequence: one for one in run.view.episodes(list(dict.fromkeys(last.values())))}
-        messages = {id_: _source(said[sequence]) for id_, sequence in last.items() if sequence in said}
+        sources = {one.sequence: one for one in run.view.episodes(list(dict.fromkeys(last.values())))}
+        messages = {id_: _source(sources[sequence]) for id_, sequence in last.items() if sequence in sources}
         return cls(participants, messages, frozenset(ended))
 
 
@@ -66,7 +69,7 @@ def _source(episode: Episode) -> SourceMessage:
 
 
 def _has_ended(facts: Collection[Fact], at: Instant) -> bool:
-    """Whether facts were told, and all of them have ended."""
+    """Whether there are facts, and all of them have ended."""
     return bool(facts) and all(fact.invalid_at is not None and fact.invalid_at <= at for fact in facts)
 
 
@@ -79,13 +82,13 @@ def spans_of(view: GraphView, facts: Sequence[Fact]) -> tuple[dict[str, FactSpan
         return {}, {}
     ends = list(dict.fromkeys(end for fact in facts for end in fact.ends))
     names = {entity.id: entity.name for entity in view.entities(ends)}
-    told = {episode for fact in facts for episode in fact.episodes}
-    told |= {fact.ended_by[0] for fact in facts if fact.ended_by is not None}
-    clients = view.supporters(sorted(told))
-    same = ("id", "statement", "text", "relation", "ended_by", "event")
+    supporters = {episode for fact in facts for episode in fact.episodes}
+    supporters |= {fact.ended_by[0] for fact in facts if fact.ended_by is not None}
+    clients = view.supporters(sorted(supporters))
+    shared_names = ("id", "statement", "text", "relation", "ended_by", "event")
     spans = {}
     for fact in facts:
-        given: dict[str, Any] = {name: getattr(fact, name) for name in same}
+        given: dict[str, Any] = {name: getattr(fact, name) for name in shared_names}
         for name in ("valid_at", "invalid_at", "created_at", "expired_at"):
             given[name] = None if (at := getattr(fact, name)) is None else to_datetime(at)
         spans[fact.id] = FactSpan(

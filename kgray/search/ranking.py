@@ -22,7 +22,7 @@ from kgray.reads import OPERATIONS_SINCE
 from kgray.rows import as_weights
 from kgray.search.index import Floats, GroupIndex, Ints, Messages, Postings, Vectors, Words
 from kgray.search.loading import EvidencePlaces, Exact, run_at, texts_of
-from kgray.search.matching import Asked, Vocabulary, read_asked
+from kgray.search.matching import StateQuestion, Vocabulary, read_state_question
 from kgray.search.query import FoundRow, Query, Question
 from kgray.search.recipes import Recipe, Weights
 from kgray.times import Instant
@@ -125,7 +125,7 @@ class SearchRun:
     question: Question
     moment: Instant | None  # when facts must hold; None = any time
     ranked: Mapping[SearchScope, Scores]  # the first stage of each scope
-    asked: Asked  # the question as facts are matched with it
+    state_question: StateQuestion  # the question as facts are matched with it
     vocabulary: Vocabulary
     near: Callable[[str], float]  # statement -> how far its vector stands out, 0 to 1
     told: Summaries | None  # the texts of communities and entities that are searched
@@ -321,7 +321,7 @@ class FirstStage:
 
         return nearness
 
-    def asked(self) -> Asked:
+    def state_question(self) -> StateQuestion:
         """Return the question with the names of entities that stand in it, whole."""
         held = self._index.names
         matched = np.zeros(len(held.words.lengths), np.int32)
@@ -331,7 +331,7 @@ class FirstStage:
         whole = np.flatnonzero((matched >= held.words.lengths) & (held.words.lengths > 0))
         names = (held.words.terms(row) for row in whole.tolist())
         surfaces = [*zip(held.records(whole), names, strict=True), *self._called()]
-        return read_asked(self._question.text, surfaces, self._idf)
+        return read_state_question(self._question.text, surfaces, self._idf)
 
     def _called(self) -> Iterator[tuple[str, list[int]]]:
         """Yield entities that the question calls by the first word of their name: a speaker, or only one."""

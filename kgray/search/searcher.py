@@ -24,7 +24,7 @@ from kgray.records import Episode
 from kgray.search import index as indexing
 from kgray.search import loading
 from kgray.search.around import NOTHING_AROUND, Around, spans_of
-from kgray.search.matching import Asked, Matcher, Vocabulary
+from kgray.search.matching import Matcher, StateQuestion, Vocabulary
 from kgray.search.query import FoundRow, Query, Question, is_scored, read_question, within
 from kgray.search.ranking import OVER_FETCH, Candidate, FirstStage, Profiled, Scores, SearchRun, Summaries
 from kgray.search.recipes import SCOPES, Method
@@ -110,13 +110,13 @@ class Searcher:
             (topic,) = await ports.embedded(self.embedder, [question.topic])
         with self._indexes.lock:
             told = self._told(query)
-            ranked, asked, near = _first_stage(self.store, index, question, query, topic, told)
+            ranked, state_question, near = _first_stage(self.store, index, question, query, topic, told)
             evidence, newest = (
                 index.pieces.places(),
                 index.messages.newest(ways.recent) if ways.recent else (),
             )
         # Ended facts answer a question about the past of a state.
-        any_time = query.any_time or (query.as_of is None and ways.facts_first and asked.looks_back)
+        any_time = query.any_time or (query.as_of is None and ways.facts_first and state_question.looks_back)
         moment = None if any_time else clock if query.as_of is None else query.as_of
 
         def read() -> Ranking:
@@ -125,7 +125,7 @@ class Searcher:
                 raise ValueError(f"the view shows group {shown.group}, the query asks {group}")
             run = SearchRun(
                 store=self.store, view=shown, query=query, ways=ways, question=question, moment=moment,
-                ranked=ranked, asked=asked, vocabulary=self._vocabulary, near=near, told=told,
+                ranked=ranked, state_question=state_question, vocabulary=self._vocabulary, near=near, told=told,
                 statements=index.pieces.vectors, evidence=evidence, newest=newest,
             )  # fmt: skip
             return _answer(run, None if topic is None else topic.vector)
@@ -179,7 +179,7 @@ def _first_stage(
     query: Query,
     topic: ports.Embedding | None,
     told: Summaries | None,
-) -> tuple[dict[ports.SearchScope, Scores], Asked, Callable[[str], float]]:
+) -> tuple[dict[ports.SearchScope, Scores], StateQuestion, Callable[[str], float]]:
     """Return the first stage of each scope that is searched, and the question as facts match it."""
     ways = query.ways
 
@@ -211,7 +211,11 @@ def _first_stage(
             ranked["entity"] = ranked["entity"].beside(stage.summaries(told.profiles))
         if told.communities.ids and "community" in searched:
             ranked["community"] = stage.summaries(told.communities)
-    return ranked, stage.asked() if "fact" in ranked else Asked(words=(), names=()), stage.near()
+    return (
+        ranked,
+        stage.state_question() if "fact" in ranked else StateQuestion(words=(), names=()),
+        stage.near(),
+    )
 
 
 def _answer(run: SearchRun, vector: ports.Vector | None) -> Ranking:
@@ -233,7 +237,7 @@ def _answer(run: SearchRun, vector: ports.Vector | None) -> Ranking:
 
 def _facts_first(run: SearchRun) -> list[Fact]:
     """Return the facts that answer the question, best first (`matching`); none where the recipe has none."""
-    if not run.ways.facts_first or "fact" not in run.ranked or not run.asked.names:
+    if not run.ways.facts_first or "fact" not in run.ranked or not run.state_question.names:
         return []
     ranked = run.ranked["fact"]
 
@@ -241,7 +245,7 @@ def _facts_first(run: SearchRun) -> list[Fact]:
         shown = _shown(run, "fact", ranked.records(ranked.best(MIN_DEPTH)))
         return [fact for facts in shown for fact in facts if isinstance(fact, Fact)]
 
-    matcher = Matcher(asked=run.asked, vocabulary=run.vocabulary, view=run.view, near=run.near)
+    matcher = Matcher(question=run.state_question, vocabulary=run.vocabulary, view=run.view, near=run.near)
     found = matcher.first(run.moment, others)
     kept = {row.id for row in run.keep(found)}
     return [fact for fact in found if fact.id in kept]
@@ -356,7 +360,9 @@ def _shown(run: SearchRun, scope: ports.SearchScope, records: Sequence[Any]) -> 
 def _boosted(run: SearchRun, scope: ports.SearchScope, found: list[Candidate]) -> list[Candidate]:
     """Order by what rows say: facts of who is named, or that began or ended then; triples count less."""
     weights = run.ways.weights
-    named = run.view.entities(run.asked.entities) if scope == "fact" and run.asked.names else []
+    named = (
+        run.view.entities(run.state_question.entities) if scope == "fact" and run.state_question.names else []
+    )
     linked = {entity.id for entity in named}
     boosted = []
     for candidate in found:
