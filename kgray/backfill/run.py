@@ -28,7 +28,9 @@ from kgray.ports.ingest import IngestOutcome, Stop, never
 from kgray.prompting.estimate import WorkEstimate
 from kgray.records import Draft
 
-WAITING = 10_000  # pending episodes at most: enough to fill any window, and the log does not run far ahead
+# Pending episodes, or twice the seats of engines if these are more: enough to fill any window, and the log
+# does not run far ahead.
+WAITING = 10_000
 BATCH = 250  # rows of an accepting transaction: small, so that commits of the run beside it do not wait
 _PAUSE_S = 0.05  # between two looks for room in the log
 _TICK_S = 0.25  # between two reports of progress
@@ -164,6 +166,7 @@ class _RunAttempt:
         pages = {group: self._store.pending_sequences(group, 0, 1) for group in self._before}
         self._was_pending = {g: range(page[0][0], self._before[g] + 1) for g, page in pages.items() if page}
         self._pending = self._store.pending_count()
+        self._most_waiting = max(WAITING, 2 * memory.runtime.seats())
         self._rows = {"accepted": 0, "duplicate": 0, "refused": 0}
         self._steps: Counter[str] = Counter()  # committed and failed, as far as this process sees it
         self._held: deque[PlacedRow] = deque()  # taken, but not yet accepted or refused
@@ -248,7 +251,7 @@ class _RunAttempt:
 
     async def _await_room(self) -> None:
         while not self._stop():
-            room = self._budget.room(WAITING, self._store.pending_count())
+            room = self._budget.room(self._most_waiting, self._store.pending_count())
             # Single rows as they find room would cost a transaction each.
             if room >= (1 if self._budget.bounded else BATCH):
                 self._batch = min(BATCH, room)

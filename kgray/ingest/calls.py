@@ -25,13 +25,14 @@ from kgray.ingest.units import TextUnit, excerpt, unit_requests
 from kgray.intake import triples
 from kgray.ledger import previous
 from kgray.outages import OUTAGES
-from kgray.ports import Answer, Embedding, ExtractionRequest, QuestionRequest
+from kgray.ports import Answer, Embedding, ExtractionRequest, Question, QuestionRequest
 from kgray.ports.ingest import Stop
 from kgray.ports.steps import total
 from kgray.reads import ANSWERS_TO, EXTRACTIONS_AT, REQUESTS
 from kgray.records import Episode, Extraction
 
 _T = TypeVar("_T")
+_Questions = tuple[Question, ...]  # of one request
 _FIRST_DELAY_S = 0.2
 _LONGEST_DELAY_S = 30.0
 _LOOK_UPS = 8  # of requests of a group, before the keys of its journal are read
@@ -67,33 +68,41 @@ async def settle(
 
     look_up     returns the vectors of stored statements
 
-    Both runners and the preview settle episodes with this loop, so their results are equal (R20).
+    Both runners and the preview settle episodes with this loop, so their results are equal (R20). It decides
+    again after each answer: a question that rests on one answer alone does not wait for the others.
     """
     answers = Answers()
-    while True:
-        decision = await attempt(answers)
-        if decision.change is not None and not decision.asked:
-            return decision.change, decision
-        if texts := decision.asked.texts:
-            answers.vectors.update(zip(texts, await embed(texts), strict=True))
-        if ids := decision.asked.statement_vectors:
-            answers.statement_vectors.update(await look_up(ids))
-            continue
-        requests = requests_of(read.episode, decision.asked, parts)
-        replies = await gathered([ask(request) for request in requests])
-        for request, reply in zip(requests, replies, strict=True):
-            answers.said.update(zip(request.questions, reply, strict=True))
+    calls: dict[_Questions, asyncio.Future[tuple[Answer, ...]]] = {}
+    try:
+        while True:
+            decision = await attempt(answers)
+            if decision.change is not None and not decision.asked:
+                return decision.change, decision
+            if texts := decision.asked.texts:
+                answers.vectors.update(zip(texts, await embed(texts), strict=True))
+            if ids := decision.asked.statement_vectors:
+                answers.statement_vectors.update(await look_up(ids))
+                continue
+            for request in requests_of(read.episode, decision.asked, parts):
+                if request.questions not in calls:
+                    calls[request.questions] = asyncio.ensure_future(ask(request))
+            for questions in await _first_ended(calls):
+                answers.said.update(zip(questions, calls.pop(questions).result(), strict=True))
+    finally:
+        for call in calls.values():  # nobody needs these answers
+            call.cancel()
+        await asyncio.gather(*calls.values(), return_exceptions=True)
 
 
-async def gathered(calls: Sequence[Awaitable[_T]]) -> list[_T]:
-    """Return the results of concurrent calls, in order; after all have ended the first error is raised."""
-    if len(calls) == 1:
-        return [await calls[0]]
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if not isinstance(result, BaseException)]
+async def _first_ended(
+    calls: Mapping[tuple[Question, ...], asyncio.Future[_T]],
+) -> list[tuple[Question, ...]]:
+    """Return the questions of the calls that have ended, once one has; of a failed call once all have."""
+    if calls:
+        ended, _ = await asyncio.wait(calls.values(), return_when=asyncio.FIRST_COMPLETED)
+        if any(call.cancelled() or call.exception() is not None for call in ended):
+            await asyncio.wait(calls.values())
+    return [questions for questions, call in calls.items() if call.done()]
 
 
 async def journaled(

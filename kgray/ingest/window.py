@@ -214,18 +214,22 @@ class GroupWindow:
             waits = attempt.asked.early and not (item.tried and time.monotonic() >= item.until)
             requests = [] if waits else requests_of(read.episode, attempt.asked, self._parts)
             calls = {request.questions: self._call(item, request, stalled=False) for request in requests}
-            if calls and all(call.done() and call.exception() is None for call in calls.values()):
-                for questions, call in calls.items():
-                    answers.said.update(zip(questions, call.result(), strict=True))
+            if ended := {
+                questions: call.result()
+                for questions, call in calls.items()
+                if call.done() and not call.cancelled() and call.exception() is None
+            }:
+                for questions, reply in ended.items():
+                    answers.said.update(zip(questions, reply, strict=True))
                 continue
             self._show(sequence, attempt)
             self._rows.read[sequence] = keys
             if waits and not item.tried:
                 item.until = self._soon(partial(self._is_due, item))
             self._tried(item)
-            if not all(call.done() for call in calls.values()):
-                answered = asyncio.gather(*calls.values(), return_exceptions=True)
-                answered.add_done_callback(lambda _: self._is_due(item))
+            for call in calls.values():
+                if not call.done():
+                    call.add_done_callback(lambda _: self._is_due(item))
             break
 
     def _call(self, item: InFlight, request: QuestionRequest, *, stalled: bool) -> Asking:

@@ -270,6 +270,10 @@ class LocalIngest:
             except NoSpace as error:
                 return IngestOutcome(stopped=True, reason=str(error))
 
+    def seats(self) -> int:
+        """Return 0: a model's server has its own limit."""
+        return 0
+
     def close(self) -> None:
         """Do nothing: there is nothing to release."""
 

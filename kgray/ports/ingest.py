@@ -146,5 +146,8 @@ class Ingest(Protocol):
         StoreError for other faults.
         """
 
+    def seats(self) -> int:
+        """Return how many calls the engines of this runtime take at a time; 0 without engines of its own."""
+
     def close(self) -> None:
         """Release what it holds, not the store; idempotent."""

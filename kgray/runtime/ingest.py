@@ -97,6 +97,14 @@ class RayIngest:
         reason = reason or (OUTAGES.why() if stopped else "")
         return replace(wait.done(), stopped=stopped, reason=reason, totals=totals)
 
+    def seats(self) -> int:
+        """Return how many calls the engines of the profile take at a time; 0 without vLLM in the workers."""
+        if self._settings.model.backend != "vllm":
+            return 0
+        rays.require_ray()
+        profile = rays.profile_for(self._settings, rays.read_head(self._data))
+        return spec_of(self._settings, self._data, profile.values()).seats
+
     def cluster(self, problem: Problem) -> Levels:
         """Find communities in a task of the Ray that runs (Unavailable if lost); where none does, here."""
         if self._join() is None:

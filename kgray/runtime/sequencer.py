@@ -161,7 +161,7 @@ class Sequencer:
         if "embedder" in pools:
             embedder = PooledEmbedder(chunked(pools["embedder"], size=requests), embedder)
         episodes = settings.runtime.chunk_episodes or CHUNK
-        tasks = self._tasks = StepTasks(self._spec)
+        tasks = self._tasks = StepTasks(self._spec, {"resolve_node": requests, "extract_episode": episodes})
 
         linger_s, judge = profile.tasks.linger_ms / 1000, local.judge
         reading = Chunker(tasks.of("extract_episode"), episodes, linger_s)

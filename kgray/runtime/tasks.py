@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from itertools import count, groupby
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
-from kgray.errors import Unavailable
+from kgray.errors import KgrayError, Unavailable
 from kgray.ingest import steps
 from kgray.outages import OUTAGES
 from kgray.ports import QuestionRequest
@@ -57,22 +57,28 @@ class StepCalls:
 class StepTasks:
     """Submits chunks of steps as tasks, so many at a time; used from one event loop."""
 
-    def __init__(self, spec: DeploymentSpec) -> None:
-        """Submit nothing yet."""
+    def __init__(self, spec: DeploymentSpec, sizes: Mapping[str, int]) -> None:
+        """Submit nothing yet. sizes: the most calls of a chunk, by step; of the most urgent step first."""
         of = spec.cluster.tasks
         asked: dict[str, Any] = {"num_cpus": of.cpus, "max_retries": _RETRIES}
         if of.labels:
             asked["label_selector"] = dict(of.labels)
         remote: Any = ray.remote
         functions = {one.__name__: remote(**asked)(one) for one in _functions(spec)}
-        # With so many results; made once, because `options` takes as long as a call.
-        self._function = cache(lambda step, results: functions[step].options(num_returns=results))
+        self._functions: dict[str, Any] = functions
+        # By step and number of results; made once, because `options` takes as long as a call.
+        self._unnamed: dict[tuple[str, int], Any] = {}
         self._patience_s = spec.values["model.patience_s"]
         # Each task that runs at the same moment needs a process of its own.
-        self._places = asyncio.Semaphore(of.at_once)
+        self._places = of.at_once
+        # Calls that wait for a place share the next task of their step: the busier, the larger the chunks.
+        self._sizes, self._waiting = sizes, {step: list[PoolCall]() for step in sizes}
         self._names = of.names  # tasks that may still have a name of their own
         self._carrying: set[asyncio.Task[None]] = set()
         self.numbers = count()
+        # A process takes seconds to start. The first episode would wait for it.
+        for _ in range(of.at_once):
+            functions["extract_episode"].options(name="warm_up").remote()
 
     def of(self, step: str) -> StepCalls:
         """Return the calls of one step."""
@@ -80,49 +86,70 @@ class StepTasks:
 
     def send(self, step: str, calls: Sequence[PoolCall]) -> None:
         """Submit a chunk as soon as there is a place."""
-        task = asyncio.create_task(self._carry(step, calls))
-        self._carrying.add(task)
-        task.add_done_callback(self._carrying.discard)
+        self._waiting[step] += calls
+        self._submit()
+
+    def _submit(self) -> None:
+        for step, waiting in self._waiting.items():
+            while waiting and self._places:
+                chunk, waiting[:] = waiting[: self._sizes[step]], waiting[self._sizes[step] :]
+                self._places -= 1
+                task = asyncio.create_task(self._answered(step, chunk))
+                self._carrying.add(task)
+                task.add_done_callback(self._carrying.discard)
 
     async def close(self) -> None:
         """End all calls; their callers are cancelled."""
+        for waiting in self._waiting.values():
+            waiting.clear()
         for task in (tasks := [*self._carrying]):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def _answered(self, step: str, calls: Sequence[PoolCall]) -> None:
+        try:
+            await self._carry(step, calls)
+        except Exception as error:  # noqa: BLE001 - a bug of ours: every caller meets it
+            for call in calls:
+                call.fail(error)
+        finally:
+            self._places += 1
+            self._submit()
+
     async def _carry(self, step: str, calls: Sequence[PoolCall]) -> None:
         """Run a chunk until each of its calls has an outcome, or the patience is spent."""
         until, delay = time.monotonic() + self._patience_s, FIRST_DELAY_S
-        async with self._places:
-            while left := [call for call in calls if not call.answer.done()]:
-                try:
-                    outcomes = await self._run(step, left, until)
-                except (RayError, TimeoutError) as error:
-                    lines = str(error).strip().splitlines() or ["no node has a processor for them"]
-                    failed = f"{type(error).__name__}: {lines[-1]}"[:200]
-                    OUTAGES.failed(_WHAT, failed, since=time.time(), patience_s=self._patience_s)
-                    if time.monotonic() + delay >= until:
-                        for call in left:
-                            call.fail(Unavailable(f"no task ends: {failed}", waited=True))
-                        return
-                    await asyncio.sleep(delay)
-                    delay *= 2
-                    continue
-                OUTAGES.answered(_WHAT)
-                for call, outcome in zip(left, outcomes, strict=True):
-                    if isinstance(outcome, Exception):
-                        call.fail(outcome)
-                    elif not call.answer.done():
-                        call.answer.set_result(outcome)
+        while left := [call for call in calls if not call.answer.done()]:
+            try:
+                outcomes = await self._run(step, left, until)
+            except (RayError, TimeoutError) as error:
+                lines = str(error).strip().splitlines() or ["no node has a processor for them"]
+                failed = f"{type(error).__name__}: {lines[-1]}"[:200]
+                OUTAGES.failed(_WHAT, failed, since=time.time(), patience_s=self._patience_s)
+                if time.monotonic() + delay >= until:
+                    for call in left:
+                        call.fail(Unavailable(f"no task ends: {failed}", waited=True))
+                    return
+                await asyncio.sleep(delay)
+                delay *= 2
+                continue
+            OUTAGES.answered(_WHAT)
+            for call, outcome in zip(left, outcomes, strict=True):
+                if isinstance(outcome, Exception):
+                    call.fail(outcome)
+                elif not call.answer.done():
+                    call.answer.set_result(outcome)
 
     async def _run(self, step: str, calls: Sequence[PoolCall], until: float) -> list[Outcome]:
         """Submit one task; return its outcomes. Raises RayError, or TimeoutError at `until`."""
         requests = [call.request for call in calls]
-        function = self._function(step, len(calls))
+        options, key = self._functions[step].options, (step, len(calls))
         if self._names > 0:
             self._names -= 1
-            function = function.options(num_returns=len(calls), name=name_of(step, requests))
-        found = function.remote(*requests)
+            task = options(num_returns=len(calls), name=name_of(step, requests))
+        elif (task := self._unnamed.get(key)) is None:
+            task = self._unnamed[key] = options(num_returns=len(calls))
+        found = task.remote(*requests)
         futures = [ref.as_future() for ref in (found if len(calls) > 1 else [found])]
         while True:
             left_s = until - time.monotonic()
@@ -148,12 +175,16 @@ def _functions(spec: DeploymentSpec) -> list[Callable[..., Any]]:
             models.append((*build_models(settings, ontology), ontology))
         return models[0]
 
+    def warm_up() -> None:
+        with suppress(KgrayError):  # the first step meets it, too, and returns it
+            built()
+
     def extract_episode(*requests: _Request) -> Any:  # noqa: ANN401
         def step(*request: Any) -> Outcome:  # noqa: ANN401
             extractor, _, ontology = built()
             return steps.extract_episode(extractor, ontology, *request)
 
-        return outcomes_of(step, "extract_episode", requests)
+        return outcomes_of(step, "extract_episode", requests) if requests else warm_up()
 
     def resolve_node(*requests: _Request) -> Any:  # noqa: ANN401
         def step(*request: Any) -> Outcome:  # noqa: ANN401

@@ -27,7 +27,11 @@ def tasks(step: str) -> list[Any]:
     from ray.util.state import list_tasks
 
     here = ray.get_runtime_context().gcs_address
-    by_function = [("func_or_class_name", "=", step), ("state", "=", "FINISHED")]
+    by_function: list[tuple[str, str, Any]] = [
+        ("func_or_class_name", "=", step),
+        ("state", "=", "FINISHED"),
+        ("name", "!=", "warm_up"),
+    ]
     return list(list_tasks(here, filters=by_function, limit=10_000, detail=True))
 
 

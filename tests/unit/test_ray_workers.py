@@ -650,3 +650,17 @@ def test_a_ray_is_not_left_under_who_starts_actors_in_it(tmp_path: Path, monkeyp
                 runtime._session = None  # ends the watch
             watch.join(HANGS_S)
     assert left == ["left"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "expected"), [pytest.param("vllm", 3 * 40, id="engines"), pytest.param("rules", 0, id="none")]
+)
+def test_a_runtime_knows_the_seats_of_its_engines(tmp_path: Path, backend: str, expected: int) -> None:
+    """A backfill keeps twice as many entries in the log, where that is more than its usual bound."""
+    from kgray.runtime.ingest import RayIngest
+
+    profile = tmp_path / "profile.toml"
+    profile.write_text("[extraction]\nworkers = 3\n[engine]\nmax_num_seqs = 40\n")
+    chosen = {"model.backend": backend, "model.name": "m", "runtime.profile": profile}
+    settings = load(None, environ={}, overrides=chosen)
+    assert RayIngest(settings, tmp_path, None).seats() == expected  # type: ignore[arg-type]

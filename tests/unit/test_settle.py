@@ -1,0 +1,74 @@
+"""An episode is settled by answers that come one by one: none waits for another that it does not rest on."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kgray.errors import InvalidAnswer
+from kgray.ingest.calls import settle
+from kgray.ingest.state import Answers, Decision, Questions, ReadEpisode
+from kgray.ports import Answer, Question, QuestionRequest
+from kgray.records import Episode, Extraction
+from tests.waiting import HANGS_S
+
+EPISODE = Episode(
+    group="g", sequence=1, id="e1", source="s", kind="text", text="Hi", reference_time=0, content_sha256=""
+)
+READ = ReadEpisode(episode=EPISODE, extraction=Extraction(entities=(), facts=()))
+PER_NODE: Any = SimpleNamespace(pipeline=SimpleNamespace(resolution="per_node"), units=None)
+FIRST, SLOW, LATER = (Question(kind="entity", item=name) for name in ("first", "slow", "later"))
+CHANGE: Any = object()
+
+
+async def attempt(answers: Answers) -> Decision:
+    """Open two questions at once, and a third with the answer to the first of them."""
+    wanted = [FIRST, SLOW, *([LATER] if FIRST in answers.said else [])]
+    return Decision(asked=Questions(open=[q for q in wanted if q not in answers.said]), change=CHANGE)
+
+
+async def nothing(_: list[str]) -> Any:
+    return {}
+
+
+async def settled(ask: Any) -> Any:
+    asked = settle(READ, PER_NODE, attempt=attempt, embed=nothing, look_up=nothing, ask=ask)
+    return await asyncio.wait_for(asked, HANGS_S)
+
+
+async def test_a_question_that_rests_on_one_answer_does_not_wait_for_a_slower_one() -> None:
+    was_asked = asyncio.Event()
+    asked: list[str] = []
+
+    async def ask(request: QuestionRequest) -> tuple[Answer, ...]:
+        (question,) = request.questions
+        asked.append(question.item)
+        if question == SLOW:
+            await was_asked.wait()
+        if question == LATER:
+            was_asked.set()
+        return ({"duplicate_of": None},)
+
+    change, last = await settled(ask)
+    assert change is CHANGE
+    assert not last.asked
+    assert asked == ["first", "slow", "later"], "each is asked once"
+
+
+async def test_an_error_is_raised_once_all_calls_have_ended() -> None:
+    ended: list[str] = []
+
+    async def ask(request: QuestionRequest) -> tuple[Answer, ...]:
+        (question,) = request.questions
+        if question == FIRST:
+            raise InvalidAnswer("no answer")
+        await asyncio.sleep(0)
+        ended.append(question.item)
+        return ({"duplicate_of": None},)
+
+    with pytest.raises(InvalidAnswer, match="no answer"):
+        await settled(ask)
+    assert ended == ["slow"]
