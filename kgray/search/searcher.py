@@ -126,8 +126,8 @@ class Searcher:
                 raise ValueError(f"the view shows group {shown.group}, the query asks {group}")
             run = SearchRun(
                 store=self.store, view=shown, query=query, ways=ways, question=question, moment=moment,
-                ranked=ranked, state_question=state_question, vocabulary=self._vocabulary, near=near, told=told,
-                statements=index.pieces.vectors, evidence=evidence, newest=newest,
+                ranked=ranked, state_question=state_question, vocabulary=self._vocabulary, near=near,
+                told=told, statements=index.pieces.vectors, evidence=evidence, newest=newest,
             )  # fmt: skip
             return _answer(run, None if topic is None else topic.vector)
 
