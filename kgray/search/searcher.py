@@ -116,7 +116,8 @@ class Searcher:
                 index.messages.newest(ways.recent) if ways.recent else (),
             )
         # Ended facts answer a question about the past of a state.
-        any_time = query.any_time or (query.as_of is None and ways.facts_first and state_question.looks_back)
+        looks_back = ways.facts_first and query.as_of is None and state_question.looks_back
+        any_time = query.any_time or looks_back
         moment = None if any_time else clock if query.as_of is None else query.as_of
 
         def read() -> Ranking:
