@@ -15,7 +15,7 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from kgray import __version__, times
 from kgray.errors import InputError, KgrayError
@@ -25,6 +25,7 @@ from kgray.ledger import Acceptance, accept, sequences_of
 from kgray.memory import Memory
 from kgray.memory.background import Background
 from kgray.records import Draft, check_group
+from kgray.search import Method, Reranker, Template
 
 INSTRUCTIONS = (
     "Long-term memory. Call get_context or search_memory before you answer about the past or about people. "
@@ -115,7 +116,12 @@ class Forgotten(BaseModel):
 # Some clients send a list as one text, or as JSON in a text, which the SDK reads.
 _LISTED = BeforeValidator(lambda given: [given] if isinstance(given, str) else given)
 Ids = Annotated[list[str], _LISTED, Field(max_length=100)]
-Kinds = Annotated[list[Literal["fact", "entity", "episode"]], _LISTED]
+Kinds = Annotated[list[Literal["fact", "entity", "episode", "community"]], _LISTED]
+# One argument, not nine: clients send every tool's arguments to their model.
+Options = Annotated[
+    dict[str, Any],
+    Field(description="recipe, methods, reranker, centre, seeds, recent, depth, mmr_lambda, any_time"),
+]
 When = Annotated[str | None, Field(description="ISO 8601")]
 SeatOf = Callable[[Context[Any]], Seat]
 _NEXT = {
@@ -174,22 +180,25 @@ class _Tools:
         return await seat.read(getattr(seat.memory, verb), *args, group=seat.group, **how)
 
     async def get_context(
-        self, query: str, ctx: Context[Any], tokens: int = 1500, as_of: When = None, known_at: When = None
-    ) -> Text:
+        self, query: str, ctx: Context[Any], tokens: int = 1500, as_of: When = None, known_at: When = None,
+        kinds: Kinds = [], template: Template = "kgray", options: Options = {},  # noqa: B006 - read alone
+    ) -> Text:  # fmt: skip
         """Call at the start of a task: what is known about QUERY, ready to read, each line dated."""
-        how = {"tokens": tokens, "as_of": as_of, "known_at": known_at}
+        how: dict[str, Any] = {"tokens": tokens, "as_of": as_of, "known_at": known_at, "scopes": kinds}
+        how |= {"template": template, **checked(options)}
         found = await self._read(ctx, "context", query, **how)
         return Text(text=found.text, tokens=found.tokens)
 
     async def search_memory(
         self, query: str, ctx: Context[Any], as_of: When = None, known_at: When = None,
-        kinds: Kinds = [], limit: int = 10,  # noqa: B006 - read alone
+        kinds: Kinds = [], limit: int = 10, options: Options = {},  # noqa: B006 - read alone
     ) -> Lines:  # fmt: skip
         """Find single facts, entities or messages. Without as_of: what holds now. as_of: what was true then.
 
         known_at: what this memory knew then.
         """
-        how = {"as_of": as_of, "known_at": known_at, "scopes": kinds, "limit": limit}
+        how: dict[str, Any] = {"as_of": as_of, "known_at": known_at, "scopes": kinds, "limit": limit}
+        how |= checked(options)
         found = await self._read(ctx, "search", query, **how)
         return Lines(lines=[_line(hit) for hit in found])
 
@@ -267,6 +276,33 @@ class _Tools:
         verb = seat.memory.remove if mode == "remove" else seat.memory.retract
         done = await seat.change(verb, group=seat.group, episodes=ids)
         return Forgotten.model_validate(done | {"messages": done["episodes"]})
+
+
+class _Options(BaseModel):
+    """The options of a search that agents rarely give; docs/searching.md explains each."""
+
+    model_config = ConfigDict(extra="forbid")
+    recipe: str = "hybrid"
+    methods: list[Method] | None = None
+    reranker: Reranker | None = None
+    centre: str | None = None
+    seeds: list[str] = []
+    recent: int | None = None
+    depth: int | None = None
+    mmr_lambda: float | None = None
+    any_time: bool = False
+
+
+def checked(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a search as arguments of the memory's methods. Raises InputError."""
+    try:
+        return _Options.model_validate(options).model_dump()
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        name = ".".join(map(str, first["loc"]))
+        known = ", ".join(_Options.model_fields)
+        why = f"use {known}" if first["type"] == "extra_forbidden" else first["msg"]
+        raise InputError(f"options.{name}: {why}", field="options") from None
 
 
 def _line(hit: Hit) -> Line:

@@ -32,6 +32,7 @@ from kgray.record_rows import name_vectors, search_columns
 from kgray.records import Place
 from kgray.rows import as_weights, sign_bits
 from kgray.search.loading import (
+    EvidencePlaces,
     Exact,
     LoadedEntries,
     LoadedName,
@@ -115,6 +116,10 @@ class Words(Runs):
         first[1:] = (terms[1:] != terms[:-1]) | (rows[1:] != rows[:-1])
         starts = np.flatnonzero(first)
         self.append(terms[starts], rows[starts], np.diff(starts, append=len(terms)).astype(np.int32))
+
+    def terms(self, row: int) -> list[int]:
+        """Return the terms of a row, in order."""
+        return [int(term) for term in np.frombuffer(self._texts[row], "<u4")]
 
     def having_phrase(self, terms: Sequence[int]) -> list[int]:
         """Return the rows that have these terms one after the other."""
@@ -297,6 +302,10 @@ class Messages(_Indexed):
         self.sources.add([row.source for row in rows])
         self.__dict__.pop("sessions", None)
 
+    def newest(self, count: int) -> list[int]:
+        """Return the sequences of the newest messages by reference time, the newest first."""
+        return [*self.sequences[np.lexsort((self.sequences, self.times))[::-1][:count]].tolist()]
+
     def records(self, rows: Ints) -> list[Any]:
         """Return the sequences of rows."""
         return [*self.sequences[rows].tolist()]
@@ -334,6 +343,10 @@ class Pieces(_Indexed):
             self.sequences = grown(self.sequences, (piece.sequence for piece in pieces))
             self.ordinals = grown(self.ordinals, (piece.ordinal for piece in pieces))
             self.statements.add([piece.statement for piece in pieces])
+
+    def places(self) -> EvidencePlaces:
+        """Return the places of all evidence."""
+        return EvidencePlaces(self.sequences, self.ordinals, self.statements.of, self.numbers)
 
     def records(self, rows: Ints) -> list[Any]:
         """Return the places of rows."""

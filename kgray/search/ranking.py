@@ -9,7 +9,8 @@ measured against the group's own, because how near unrelated texts lie depends o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,10 +21,12 @@ from kgray.ports import Embedding, GraphView, SearchScope, Store
 from kgray.reads import OPERATIONS_SINCE
 from kgray.rows import as_weights
 from kgray.search.index import Floats, GroupIndex, Ints, Messages, Postings, Vectors, Words
-from kgray.search.loading import Exact, run_at, texts_of
-from kgray.search.query import FoundRow, Query, Question, Recipe, Weights
+from kgray.search.loading import EvidencePlaces, Exact, run_at, texts_of
+from kgray.search.matching import StateQuestion, Vocabulary, read_state_question
+from kgray.search.query import FoundRow, Query, Question
+from kgray.search.recipes import Recipe, Weights
 from kgray.times import Instant
-from kgray.words import packed, term, words
+from kgray.words import packed, plain_words, stem, term, words
 
 K1, B = 1.2, 0.75  # of BM25: the usual values
 # Of a question's cosines with a group's texts, in standard deviations above their middle: of 500 messages
@@ -31,6 +34,9 @@ K1, B = 1.2, 0.75  # of BM25: the usual values
 NOISE, CERTAIN = 3.0, 8.0
 RANDOM = 1.2  # times 1/sqrt(d), the spread of random directions: that of texts with two embedders
 UNRELATED = 0.4  # no unrelated texts are nearer: the middle of a group that is all about the question
+# A word with a capital, within a text: as "Who is Alice's boss?" has it.
+_CALLED = re.compile(r"(?<=[\w,;] )[A-Z][\w]+")
+_MOST_CALLED = 64  # surfaces with the word of a call
 _TINY, _FEW, _SAMPLE = 8, 32, 8192
 # Of a question's own weight (its weights with themselves), what texts share with it that have nothing to do
 # with it: function words. In the example of BGE-M3's own page 0 and 0.04; those that answer it 0.9 and 0.99.
@@ -119,9 +125,13 @@ class SearchRun:
     question: Question
     moment: Instant | None  # when facts must hold; None = any time
     ranked: Mapping[SearchScope, Scores]  # the first stage of each scope
-    linked: Sequence[str]  # recorded entities of which the question has a whole name
+    state_question: StateQuestion  # the question as facts are matched with it
+    vocabulary: Vocabulary
+    near: Callable[[str], float]  # statement -> how far its vector stands out, 0 to 1
     told: Summaries | None  # the texts of communities and entities that are searched
     statements: Vectors  # of the group's statements
+    evidence: EvidencePlaces
+    newest: Sequence[int]  # sequences of the newest episodes, the newest first (`Recipe.recent`)
 
     def keep(self, rows: Sequence[FoundRow]) -> list[FoundRow]:
         """Return the rows of one scope that pass the query's filters, in their order."""
@@ -191,6 +201,7 @@ class FirstStage:
         """topic: what the embedder says of the question's; None where it is not asked."""
         self._index, self._question, self._weights, self._topic = index, question, weights, topic
         self._having: dict[tuple[int, int], Postings] = {}
+        self._of_statement: Floats = np.zeros(0, np.float32)
 
     def messages(self, exact: Exact) -> Scores:
         """Return the scores of the committed episodes. exact: see `Vectors.cosines`."""
@@ -266,7 +277,7 @@ class FirstStage:
         held = self._index.pieces
         # As of messages: who is named is a factor (`linked`), so that a fact competes by what else is asked.
         own = self._by_words(held.words, self._asked())
-        of_statement = self._by_vectors(held.vectors, len(held.numbers), exact)
+        of_statement = self._of_statement = self._by_vectors(held.vectors, len(held.numbers), exact)
         near = of_statement[held.statements.of] if len(of_statement) else np.zeros_like(own)
         tokens = self._by_tokens(held.vectors, len(of_statement))
         sparse = {name: of[held.statements.of] for name, of in tokens.items()}
@@ -298,15 +309,52 @@ class FirstStage:
         signals = {"words": own, "vectors": near}
         return Scores(score=score, records=held.records, signals=signals, floor=weights.floor)
 
-    def linked(self) -> list[str]:
-        """Return the recorded entities of which the question has a whole name."""
+    def near(self) -> Callable[[str], float]:
+        """Return a function that says how far a statement's vector stands out, 0 to 1; after `pieces`."""
+        values, numbers = self._of_statement, self._index.pieces.numbers
+
+        def nearness(statement: str) -> float:
+            number = numbers.get(statement)
+            if number is None or number >= len(values):
+                return 0.0
+            return min(1.0, max(0.0, (float(values[number]) - NOISE) / (CERTAIN - NOISE)))
+
+        return nearness
+
+    def state_question(self) -> StateQuestion:
+        """Return the question with the names of entities that stand in it, whole."""
         held = self._index.names
         matched = np.zeros(len(held.words.lengths), np.int32)
         for wanted in {term(word) for word in words(self._question.text)}:
             rows, often = self._postings(held.words, wanted)
             matched[rows] += often
         whole = np.flatnonzero((matched >= held.words.lengths) & (held.words.lengths > 0))
-        return list(dict.fromkeys(held.records(whole)))
+        names = (held.words.terms(row) for row in whole.tolist())
+        surfaces = [*zip(held.records(whole), names, strict=True), *self._called()]
+        return read_state_question(self._question.text, surfaces, self._idf)
+
+    def _called(self) -> Iterator[tuple[str, list[int]]]:
+        """Yield entities that the question calls by the first word of their name: a speaker, or only one."""
+        held = self._index.names
+        for speaker in self._question.speakers:
+            name = [term(word) for word in words(speaker)]
+            rows = self._postings(held.words, name[0])[0] if name else ()
+            same = [row for row in rows if held.words.terms(row) == name]
+            yield from ((entity, name[:1]) for entity in held.records(np.array(same, np.int64)))
+        for word in dict.fromkeys(_CALLED.findall(self._question.text)):
+            first = term(stem(plain_words(word)[0])) if plain_words(word) else 0
+            rows = self._postings(held.words, first)[0]
+            begun = [row for row in rows[:_MOST_CALLED] if held.words.terms(row)[0] == first]
+            called = {*held.records(np.array(begun, np.int64))}
+            if len(rows) <= _MOST_CALLED and len(called) == 1:
+                yield called.pop(), [first]
+
+    def _idf(self, wanted: int) -> float:
+        """Return how much a term says among the group's messages and pieces of evidence."""
+        parts = (self._index.messages.words, self._index.pieces.words)
+        rows = sum(len(part.lengths) for part in parts)
+        having = sum(len(self._postings(part, wanted)[0]) for part in parts)
+        return math.log(1 + (rows - having + 0.5) / (having + 0.5))
 
     def _asked(self, *, names: bool = False) -> _Asked:
         """Return the question's words, weighed among the group's messages and pieces of evidence together.
@@ -316,14 +364,7 @@ class FirstStage:
         naming = {word for speaker in self._question.speakers for word in words(speaker) if not names}
         asked = [word for word in self._question.words if word not in naming] or self._question.words
         codes = {term(word) for word in self._question.codes}
-        parts = (self._index.messages.words, self._index.pieces.words)
-        rows = sum(len(part.lengths) for part in parts)
-        found: _Asked = {}
-        for wanted in map(term, asked):
-            having = sum(len(self._postings(part, wanted)[0]) for part in parts)
-            idf = math.log(1 + (rows - having + 0.5) / (having + 0.5))
-            found[wanted] = idf * (CODE if wanted in codes else 1.0)
-        return found
+        return {wanted: self._idf(wanted) * (CODE if wanted in codes else 1.0) for wanted in map(term, asked)}
 
     def _postings(self, held: Words, asked: int) -> Postings:
         """Return `Words.having` of a term, looked up once."""

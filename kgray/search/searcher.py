@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,16 @@ from kgray import ports
 from kgray.derivation.stored import view_now
 from kgray.derivation.summaries import summarised
 from kgray.errors import InputError
-from kgray.graph import Community, Entity, Fact, FactSpan, Hit
+from kgray.graph import Community, Entity, Fact, Hit
+from kgray.ontology import Ontology, shipped
 from kgray.records import Episode
 from kgray.search import index as indexing
 from kgray.search import loading
-from kgray.search.query import SCOPES, FoundRow, Query, Question, is_scored, read_question, within
+from kgray.search.around import NOTHING_AROUND, Around, spans_of
+from kgray.search.matching import Matcher, StateQuestion, Vocabulary
+from kgray.search.query import FoundRow, Query, Question, is_scored, read_question, within
 from kgray.search.ranking import OVER_FETCH, Candidate, FirstStage, Profiled, Scores, SearchRun, Summaries
+from kgray.search.recipes import SCOPES, Method
 from kgray.search.rerank import fused_by_rank, reranked
 from kgray.search.steps import Found, steps
 from kgray.times import now, to_datetime
@@ -31,11 +35,13 @@ from kgray.times import now, to_datetime
 ViewAt = Callable[[], ports.GraphView]
 _Ranks = dict[str, dict[str, int]]  # id -> method -> rank
 _Chosen = tuple[ports.SearchScope, Candidate]
+_Sentences = dict[tuple[str, str], set[str]]  # (relation, text) of facts -> their episodes
 _ByMethod = dict[ports.SearchScope, dict[str, list[Candidate]]]  # what each method found, by its signal
 _TEXTS = {"words": "bm25", "vectors": "cosine", "sparse": "sparse"}  # signals of a text itself -> methods
 _HELD = 64  # groups whose summaries are held in memory
 POOL = 3  # times the limit: what a reranker looks at
 MIN_DEPTH, MAX_DEPTH = 30, 10_000
+_LIFT = 0.01  # of the best score: so far apart are facts that come first
 _DEEPER = 8  # each further try goes this much deeper: 30, 240, 1920, 10000
 
 
@@ -53,12 +59,25 @@ class Searcher:
     """Searches the groups of one store; holds an index in memory for each that it was asked about lately."""
 
     def __init__(
-        self, store: ports.Store, embedder: ports.Embedder, reranker: ports.Reranker | None = None
+        self,
+        store: ports.Store,
+        embedder: ports.Embedder,
+        reranker: ports.Reranker | None = None,
+        ontology: Callable[[], Ontology] = shipped,
     ) -> None:
-        """Read nothing yet; embedder: that of the store's vectors; reranker: a cross-encoder, if any."""
+        """Read nothing yet.
+
+        embedder    that of the store's vectors; reranker: a cross-encoder, if any
+        ontology    returns the declared relations, whose words questions are matched with
+        """
         self.store, self.embedder, self.reranker = store, embedder, reranker
+        self._ontology = ontology
         self._indexes = indexing.Indexes(store, embedder.dimensions)
         self._summaries: dict[str, Summaries] = {}
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        return Vocabulary(self._ontology())
 
     async def search(self, query: Query, *, view: ViewAt | None = None) -> list[Hit]:
         """Return what answers the query best, as one list: see `ranking`."""
@@ -91,8 +110,15 @@ class Searcher:
             (topic,) = await ports.embedded(self.embedder, [question.topic])
         with self._indexes.lock:
             told = self._told(query)
-            ranked, linked = _first_stage(self.store, index, question, query, topic, told)
-        moment = None if query.any_time else query.as_of if query.as_of is not None else clock
+            ranked, state_question, near = _first_stage(self.store, index, question, query, topic, told)
+            evidence, newest = (
+                index.pieces.places(),
+                index.messages.newest(ways.recent) if ways.recent else (),
+            )
+        # Ended facts answer a question about the past of a state.
+        looks_back = ways.facts_first and query.as_of is None and state_question.looks_back
+        any_time = query.any_time or looks_back
+        moment = None if any_time else clock if query.as_of is None else query.as_of
 
         def read() -> Ranking:
             shown = view_now(self.store, group) if view is None else view()
@@ -100,15 +126,20 @@ class Searcher:
                 raise ValueError(f"the view shows group {shown.group}, the query asks {group}")
             run = SearchRun(
                 store=self.store, view=shown, query=query, ways=ways, question=question, moment=moment,
-                ranked=ranked, linked=linked, told=told, statements=index.pieces.vectors,
+                ranked=ranked, state_question=state_question, vocabulary=self._vocabulary, near=near,
+                told=told, statements=index.pieces.vectors, evidence=evidence, newest=newest,
             )  # fmt: skip
             return _answer(run, None if topic is None else topic.vector)
 
         found = ports.at_one_moment(self.store, read)
-        if ways.reranker != "cross_encoder" or self.reranker is None or not found.hits:
+        return await self._reordered(found, text, query.limit) if ways.reranker == "cross_encoder" else found
+
+    async def _reordered(self, found: Ranking, text: str, limit: int) -> Ranking:
+        """Order hits by the cross-encoder."""
+        if self.reranker is None or not found.hits:
             return found
         scores = await self.reranker.score(text, [hit.text for hit in found.hits])
-        pairs = sorted(zip(scores, found.hits, strict=True), key=lambda pair: -pair[0])[: query.limit]
+        pairs = sorted(zip(scores, found.hits, strict=True), key=lambda pair: -pair[0])[:limit]
         return replace(found, hits=tuple(replace(hit, score=float(score)) for score, hit in pairs))
 
     def _refuse_what_lacks(self, query: Query) -> None:
@@ -123,7 +154,9 @@ class Searcher:
     def _told(self, query: Query) -> Summaries | None:
         """Return the texts of the run that was known then; None where there is none, or none is asked for."""
         store, group, scopes = self.store, query.group, query.ways.scopes
-        if "community" not in scopes and ("entity" not in scopes or query.as_of is not None):
+        if "community" not in (*scopes, *query.ways.start) and (
+            "entity" not in scopes or query.as_of is not None
+        ):
             return None
         if (known := loading.run_at(store, group, query.known_at)) is None:
             self._summaries.pop(group, None)
@@ -147,17 +180,23 @@ def _first_stage(
     query: Query,
     topic: ports.Embedding | None,
     told: Summaries | None,
-) -> tuple[dict[ports.SearchScope, Scores], list[str]]:
-    """Return the first stage of each scope that is searched, and the recorded entities that are named."""
+) -> tuple[dict[ports.SearchScope, Scores], StateQuestion, Callable[[str], float]]:
+    """Return the first stage of each scope that is searched, and the question as facts match it."""
     ways = query.ways
-    unused: dict[str, Any] = {weight: 0.0 for weight, method in _TEXTS.items() if method not in ways.methods}
-    stage = FirstStage(index, question, replace(ways.weights, **unused), topic)
+
+    def stage_of(methods: Sequence[Method]) -> FirstStage:
+        unused: dict[str, Any] = {weight: 0.0 for weight, method in _TEXTS.items() if method not in methods}
+        return FirstStage(index, question, replace(ways.weights, **unused), topic)
+
+    stage = stage_of(ways.methods)
+    stages = {scope: stage_of(methods) for scope, methods in ways.only.items()}
     works: dict[ports.SearchScope, tuple[_Work, Callable[[ports.Store, str], loading.Exact]]] = {
         "fact": (stage.pieces, loading.read_text_vectors),
         "entity": (stage.names, loading.read_name_vectors),
-        "episode": (stage.messages, loading.read_text_vectors),
+        "episode": (stages.get("episode", stage).messages, loading.read_text_vectors),
     }
-    asked = [scope for scope in works if scope in ways.scopes]
+    searched = ways.start or ways.scopes
+    asked = [scope for scope in works if scope in searched]
 
     def score(scope: ports.SearchScope) -> Scores:
         work, reads_vectors = works[scope]
@@ -171,13 +210,18 @@ def _first_stage(
     if told is not None:
         if told.profiles.ids and "entity" in ranked and query.as_of is None:  # they tell of the run's time
             ranked["entity"] = ranked["entity"].beside(stage.summaries(told.profiles))
-        if told.communities.ids and "community" in ways.scopes:
+        if told.communities.ids and "community" in searched:
             ranked["community"] = stage.summaries(told.communities)
-    return ranked, stage.linked() if "fact" in ranked else []
+    return (
+        ranked,
+        stage.state_question() if "fact" in ranked else StateQuestion(words=(), names=()),
+        stage.near(),
+    )
 
 
 def _answer(run: SearchRun, vector: ports.Vector | None) -> Ranking:
     ways, limit = run.ways, run.query.limit
+    first = _facts_first(run)
     if ways.fusion == "weighted" and ways.reranker == "none" and "bfs" not in ways.methods:
         # Few rows are read, and more only where these do not decide it. What is left out below `least` has,
         # boosted or not, no score above the cut: that of about the last that may be among the best.
@@ -186,13 +230,43 @@ def _answer(run: SearchRun, vector: ports.Vector | None) -> Ranking:
         best = np.sort(np.concatenate(scores))[::-1] if scores else ()
         cut = float(best[most - 1]) if len(best) >= most else 0.0
         least = cut / (max(1.0, weights.linked) * max(1.0, weights.dates) * max(1.0, weights.rows))
-        ranking, last = _ranking(run, vector, least)
+        ranking, last = _ranking(run, vector, first, least)
         if len(ranking.hits) == limit and last >= cut:
             return ranking
-    return _ranking(run, vector)[0]
+    return _ranking(run, vector, first)[0]
 
 
-def _ranking(run: SearchRun, vector: ports.Vector | None, least: float = 0.0) -> tuple[Ranking, float]:
+def _facts_first(run: SearchRun) -> list[Fact]:
+    """Return the facts that answer the question, best first (`matching`); none where the recipe has none."""
+    if not run.ways.facts_first or "fact" not in run.ranked or not run.state_question.names:
+        return []
+    ranked = run.ranked["fact"]
+
+    def others() -> list[Fact]:
+        shown = _shown(run, "fact", ranked.records(ranked.best(MIN_DEPTH)))
+        return [fact for facts in shown for fact in facts if isinstance(fact, Fact)]
+
+    matcher = Matcher(question=run.state_question, vocabulary=run.vocabulary, view=run.view, near=run.near)
+    found = matcher.first(run.moment, others)
+    kept = {row.id for row in run.keep(found)}
+    return [fact for fact in found if fact.id in kept]
+
+
+def _lifted(first: Sequence[Fact], found: Found) -> Found:
+    """Return the candidates with these facts above all others, in their order."""
+    known = {candidate.row.id: candidate for candidate in found.get("fact", ())}
+    top = max((rows[0].score for rows in found.values() if rows), default=0.0) or 1.0
+    lifted = []
+    for place, fact in enumerate(first):
+        own = known.pop(fact.id, Candidate(row=fact, score=0.0))
+        score = top * (1 + _LIFT * (len(first) - place))
+        lifted.append(replace(own, score=score, signals={**own.signals, "answers": 1.0 + len(first) - place}))
+    return {**found, "fact": [*lifted, *known.values()]}
+
+
+def _ranking(
+    run: SearchRun, vector: ports.Vector | None, first: Sequence[Fact], least: float = 0.0
+) -> tuple[Ranking, float]:
     """Return the hits among rows whose first stage's score is `least`, and the score of the last."""
     limit, ways = run.query.limit, run.ways
     weighted = ways.fusion == "weighted"
@@ -221,8 +295,13 @@ def _ranking(run: SearchRun, vector: ports.Vector | None, least: float = 0.0) ->
             found[scope] = sorted(joined.values(), key=lambda candidate: -candidate.score)
         elif scope in found:
             found[scope] = fused_by_rank(by_method[scope])
+        else:
+            found[scope] = walked if weighted else fused_by_rank(by_method[scope])
+    found = {scope: rows for scope, rows in found.items() if scope in ways.scopes}
     if ways.reranker not in {"none", "cross_encoder"}:
         found = {scope: reranked(run, vector, rows[: POOL * limit]) for scope, rows in found.items()}
+    if first:
+        found = _lifted(first, found)
     length = wanted if ways.reranker == "cross_encoder" else limit
     once, then = ways.once and "episode" in found, run.query.as_of is not None
     chosen, said = one_list(found, length, ways.places, once=once, facts_first=then)
@@ -282,7 +361,9 @@ def _shown(run: SearchRun, scope: ports.SearchScope, records: Sequence[Any]) -> 
 def _boosted(run: SearchRun, scope: ports.SearchScope, found: list[Candidate]) -> list[Candidate]:
     """Order by what rows say: facts of who is named, or that began or ended then; triples count less."""
     weights = run.ways.weights
-    named = run.view.entities(run.linked) if scope == "fact" and run.linked else []
+    named = (
+        run.view.entities(run.state_question.entities) if scope == "fact" and run.state_question.names else []
+    )
     linked = {entity.id for entity in named}
     boosted = []
     for candidate in found:
@@ -325,10 +406,14 @@ def one_list(
     left = {scope: places.get(scope, limit) for scope in found}
     shown: set[str] = set()  # episodes that are hits
     told: set[str] = set()  # and those that a fact above is supported by
+    sentences: _Sentences = {}
     for _, _, _, scope, candidate in sorted(rows, key=lambda row: row[:3]):
         if len(chosen) >= limit:
             break
         row = candidate.row
+        if once and isinstance(row, Fact) and _is_told(row, sentences):
+            said.append((scope, candidate))
+            continue
         sources: set[str] = set()
         if once and isinstance(row, Fact | Episode):
             sources = {row.id} if isinstance(row, Episode) else set(row.episodes)
@@ -346,6 +431,14 @@ def one_list(
             shown |= sources if scope == "episode" else set()
             chosen.append((scope, candidate))
     return chosen, said
+
+
+def _is_told(fact: Fact, sentences: _Sentences) -> bool:
+    """Whether a hit above is of the same hyper-edge: one sentence tells both. Notes the sentence."""
+    episodes = sentences.setdefault((fact.relation, fact.text), set())
+    known = not episodes.isdisjoint(fact.episodes)
+    episodes.update(fact.episodes)
+    return known
 
 
 def _stand_for(fact: Candidate, sources: set[str], chosen: list[_Chosen], said: list[_Chosen]) -> None:
@@ -380,13 +473,15 @@ def _hits(run: SearchRun, chosen: Sequence[_Chosen], ranks: _Ranks) -> list[Hit]
     spans, _ = spans_of(run.view, [c.row for _, c in chosen if isinstance(c.row, Fact)])
     known_at = None if run.told is None else to_datetime(run.told.recorded_at)
     bounded = is_scored(run.ways)
+    around = Around.of(run, [c.row for _, c in chosen]) if run.ways.once else NOTHING_AROUND
 
     hits = []
     for scope, candidate in chosen:
         row, score = candidate.row, candidate.score
         own: dict[str, Any] = {"methods": ranks.get(row.id, {}), "signals": candidate.signals}
         if isinstance(row, Fact):
-            own["fact"] = spans[row.id]
+            own |= {"fact": spans[row.id], "participants": around.participants.get(row.id, ())}
+            own["message"] = around.messages.get(row.id)
         elif isinstance(row, Entity):
             (own["entity"],) = summarised(run.view, [row], run.query.as_of)
         elif isinstance(row, Community):
@@ -394,6 +489,7 @@ def _hits(run: SearchRun, chosen: Sequence[_Chosen], ranks: _Ranks) -> list[Hit]
         else:
             own |= {name: getattr(row, name) for name in ("client_id", "speaker", "sequence", "kind")}
             own |= {"reference_time": to_datetime(row.reference_time), "told_in": row.source}
+            own["outdated"] = row.id in around.outdated
         score = score / (1 + score) if bounded else score
         hits.append(Hit(scope=scope, id=row.id, text=_text(row), score=score, group=run.view.group, **own))
     return hits
@@ -401,31 +497,3 @@ def _hits(run: SearchRun, chosen: Sequence[_Chosen], ranks: _Ranks) -> list[Hit]
 
 def _text(row: FoundRow) -> str:
     return row.name if isinstance(row, Entity) else row.text
-
-
-def spans_of(
-    view: ports.GraphView, facts: Sequence[Fact]
-) -> tuple[dict[str, FactSpan], Mapping[str, str | None]]:
-    """Return fact id -> the fact as callers get it; and episode id -> client's id of all that they name."""
-    if not facts:
-        return {}, {}
-    ends = list(dict.fromkeys(end for fact in facts for end in fact.ends))
-    names = {entity.id: entity.name for entity in view.entities(ends)}
-    told = {episode for fact in facts for episode in fact.episodes}
-    told |= {fact.ended_by[0] for fact in facts if fact.ended_by is not None}
-    clients = view.supporters(sorted(told))
-    same = ("id", "statement", "text", "relation", "ended_by", "event")
-    spans = {}
-    for fact in facts:
-        given: dict[str, Any] = {name: getattr(fact, name) for name in same}
-        for name in ("valid_at", "invalid_at", "created_at", "expired_at"):
-            given[name] = None if (at := getattr(fact, name)) is None else to_datetime(at)
-        spans[fact.id] = FactSpan(
-            **given,
-            source_id=fact.source,
-            source=names.get(fact.source),
-            target_id=fact.target,
-            target=names.get(fact.target or "") if fact.value is None else fact.value.shown(),
-            episodes=tuple((episode, clients.get(episode)) for episode in fact.episodes),
-        )
-    return spans, clients
