@@ -13,9 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kgray import ports
-from kgray.errors import Unavailable
-from kgray.ports import Embedder, Embedding, Matrix, Reranker, SparseEmbedder, SummaryRequest, embedded
-from kgray.runtime.pools import FIRST_DELAY_S, Gone, Pool, PoolCall
+from kgray.errors import Cost, Unavailable
+from kgray.ports import (
+    AnswerRequest,
+    Embedder,
+    Embedding,
+    Matrix,
+    Reranker,
+    SparseEmbedder,
+    SummaryRequest,
+    embedded,
+)
+from kgray.runtime.pools import FIRST_DELAY_S, Gone, Lost, Pool, PoolCall, Unfit
 
 
 class RerankRequest(NamedTuple):
@@ -115,6 +124,34 @@ class PooledReader:
         self.identity = local.identity  # and keys cost no call
         self.key: Any = getattr(local, "key", None)
         self.head: Any = getattr(local, "head", None)  # of a summarizer
+
+
+class PooledAnswerer:
+    """`ports.Answerer` on a worker that is up, whose pieces come as its engine writes them."""
+
+    def __init__(self, find: Callable[[], Sequence[Any]], head: Callable[[str], str]) -> None:
+        """find: returns the workers (`actors.RemoteWorker`) in the order in which to try them; blocks."""
+        self._find, self.head = find, head
+
+    async def answer(self, request: AnswerRequest, on_text: Callable[[str], None]) -> Cost:
+        """Ask the first worker that has its model. An answer that broke off is not asked for again."""
+        why = "none is up"
+        for worker in await asyncio.to_thread(self._find):
+            has_begun = False
+            try:
+                await worker.health()
+                async for part in worker.answer(request):
+                    if isinstance(part, Exception):
+                        raise part
+                    if isinstance(part, Cost):
+                        return part
+                    has_begun = True
+                    on_text(part)
+            except (Lost, Unfit) as error:
+                if has_begun:
+                    raise Unavailable(f"{worker.name} broke off its answer in the middle: ask again") from None
+                why = str(error)
+        raise Unavailable(f"no worker of `kgray up` answers ({why}): `kgray status` shows them")
 
 
 class PooledEmbedder:
