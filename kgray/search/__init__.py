@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kgray.prompting.tokens import count_tokens
 from kgray.search.context import Context, context
-from kgray.search.query import RECIPES, SCOPES, Filters, Method, Query, Recipe, Reranker, Weights
+from kgray.search.query import Filters, Query
+from kgray.search.recipes import RECIPES, SCOPES, Method, Recipe, Reranker, Template, Weights
 from kgray.search.searcher import Ranking, Searcher, spans_of
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Recipe",
     "Reranker",
     "Searcher",
+    "Template",
     "Weights",
     "context",
     "count_tokens",

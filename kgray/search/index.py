@@ -297,6 +297,11 @@ class Messages(_Indexed):
         self.sources.add([row.source for row in rows])
         self.__dict__.pop("sessions", None)
 
+    def newest(self, count: int) -> list[int]:
+        """Return the sequences of the newest messages by reference time, the newest first."""
+        order = np.lexsort((self.sequences, self.times))[::-1][:count] if count else ()
+        return [int(self.sequences[row]) for row in order]
+
     def records(self, rows: Ints) -> list[Any]:
         """Return the sequences of rows."""
         return [*self.sequences[rows].tolist()]

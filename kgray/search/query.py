@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 from kgray.dates import mentioned
 from kgray.errors import InputError
@@ -25,80 +24,20 @@ from kgray.ledger import sequences_of
 from kgray.ports import GraphView, SearchScope, Store
 from kgray.records import Episode, check_group
 from kgray.rows import folded
+from kgray.search.recipes import (
+    MAX_DEPTH,
+    MAX_RECENT,
+    METHODS,
+    RECIPES,
+    RERANKERS,
+    SCOPES,
+    Method,
+    Recipe,
+    Reranker,
+)
 from kgray.times import Instant, from_datetime
 from kgray.words import MAX_QUERY_CHARACTERS, MAX_QUERY_WORDS, plain_words, stem
 
-Method = Literal["bm25", "cosine", "sparse", "bfs"]
-Fusion = Literal["weighted", "rrf"]
-Reranker = Literal["none", "mmr", "episode_mentions", "node_distance", "cross_encoder"]
-METHODS: tuple[Method, ...] = get_args(Method)
-SCOPES: tuple[SearchScope, ...] = ("fact", "entity", "episode", "community")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """What each signal counts (`ranking` says what they are). How they were found: docs/searching.md."""
-
-    words: float = 0.5  # of the weighted sum, as `vectors` and `sparse`: each 0 to 1 or a little more
-    vectors: float = 0.5
-    sparse: float = 0.25  # of the weights of tokens, where the embedder gives them
-    speaker: float = 1.5  # factor for messages of a speaker who is named
-    dates: float = 1.5  # factor for what was said, began or ended when the question says
-    phrase: float = 1.5  # factor for what has a quoted phrase
-    length: float = 0.3  # of messages: ((1 + their words as a share of the group's mean) / 2) to this power
-    linked: float = 3.0  # factor for facts of an entity that is named
-    rows: float = 0.5  # factor for episodes of triples, whose facts say it better
-    # Of the scores of the messages before and after it in its session, one place away, then two: added. An
-    # answer shares few words with its question: those before count more.
-    neighbours: tuple[tuple[float, float], ...] = ((0.42, 0.3), (0.18, 0.1))
-    session: float = 0.2  # of the session's own score by words: added where another signal says something
-    communities: float = 0.5  # factor for summaries of communities
-    steps: float = 0.35  # of the score of what a graph step starts from: for each further step once more
-    floor: float = 0.02  # how well a scope's best row must fit, 0 to 1: else nothing there is about the query
-    tail: float = 0.1  # share of the best score below which no row is found; below 0: all but the last
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """How to search; a value that prints itself.
-
-    methods     bm25, cosine and sparse over texts, vectors and weights of tokens (of an embedder that gives
-                them); bfs: graph steps from the best hits
-    fusion      weighted: one score of all signals, comparable over scopes. rrf: reciprocal rank fusion of the
-                methods alone, as the paper has it
-    Source of rrf, the rerankers and the recipe `paper`: Zep, arXiv 2501.13956, section 3.
-    """
-
-    scopes: tuple[SearchScope, ...] = SCOPES  # where the query does not say
-    methods: tuple[Method, ...] = ("bm25", "cosine", "sparse")
-    fusion: Fusion = "weighted"
-    reranker: Reranker = "none"  # what orders the fused hits anew
-    weights: Weights = Weights()
-    places: Mapping[SearchScope, int] = field(default_factory=lambda: {"community": 2})  # hits at most
-    once: bool = True  # a fact and the messages that support it have one place together
-
-
-RECIPES: Mapping[str, Recipe] = MappingProxyType(
-    {
-        "hybrid": Recipe(),
-        "mix": Recipe(methods=METHODS),  # LightRAG's: texts, vectors and the graph around what they find
-        "naive": Recipe(scopes=("episode",)),  # messages alone
-        "local": Recipe(scopes=("fact", "entity"), methods=METHODS),  # entities and what is around them
-        "lexical": Recipe(methods=("bm25",)),
-        "semantic": Recipe(methods=("cosine",)),
-        "neighbours": Recipe(methods=("bfs",)),  # what lies around a centre or seeds, nearest first
-        "diverse": Recipe(reranker="mmr"),
-        "mentions": Recipe(reranker="episode_mentions"),
-        "nearby": Recipe(methods=METHODS, reranker="node_distance"),  # by distance from the centre
-        "reranked": Recipe(reranker="cross_encoder"),
-        "paper": Recipe(
-            scopes=("fact", "entity"),
-            methods=("bm25", "cosine", "bfs"),
-            fusion="rrf",
-            places={"fact": 20, "entity": 20},
-        ),
-    }
-)
 MAX_LIMIT = 1000
 MAX_SEEDS = 64
 Moment = Instant | datetime  # without a zone: UTC; or microseconds since 1970
@@ -197,6 +136,9 @@ class Query:
     reranker: Reranker | None = None
     centre: str | None = None  # entity id: distances are measured from it, and graph steps start there
     seeds: tuple[str, ...] = ()  # ids of entities and episodes (ours or the client's): steps start there, too
+    recent: int | None = None  # the newest episodes that steps start from, too; None = the recipe's
+    depth: int | None = None  # graph steps, 1 to 4; None = the recipe's
+    mmr_lambda: float | None = None  # of mmr, 0 to 1; None = the recipe's
     filters: Filters = field(default_factory=Filters)
 
     def __post_init__(self) -> None:
@@ -210,14 +152,15 @@ class Query:
             raise InputError("as_of and any_time exclude each other: give one", field="as_of")
         if len(self.seeds) > MAX_SEEDS:
             raise InputError(f"{len(self.seeds)} seeds: give at most {MAX_SEEDS}", field="seeds")
+        self._check_numbers()
         self._check_names()
         ways = self.ways
-        if "community" in self.scopes and not is_scored(ways):
-            raise InputError("communities have no score by rank: use another recipe", field="scopes")
         if ways.reranker == "node_distance" and self.centre is None:
             raise InputError("reranker node_distance needs a centre: the id of an entity", field="centre")
-        if ways.methods == ("bfs",) and self.centre is None and not self.seeds:
-            raise InputError("graph steps alone have no start: give a centre or seeds", field="centre")
+        if ways.methods == ("bfs",) and self.centre is None and not self.seeds and not ways.recent:
+            raise InputError(
+                "graph steps alone have no start: give a centre, seeds or recent episodes", field="centre"
+            )
 
     @property
     def ways(self) -> Recipe:
@@ -228,13 +171,32 @@ class Query:
             scopes=self.scopes or recipe.scopes,
             methods=self.methods or recipe.methods,
             reranker=self.reranker or recipe.reranker,
+            recent=recipe.recent if self.recent is None else self.recent,
+            depth=self.depth or recipe.depth,
+            mmr_lambda=recipe.mmr_lambda if self.mmr_lambda is None else self.mmr_lambda,
         )
+        if ways.reranker == "rrf":  # the order of the fusion by rank is the order of the hits
+            ways = replace(ways, fusion="rrf", reranker="none")
+        if self.scopes and ways.start:  # of scopes that are left out nothing is searched
+            start = tuple(scope for scope in ways.start if scope in self.scopes) or self.scopes
+            ways = replace(ways, start=start)
         if "community" in self.scopes:
             return replace(ways, places={name: n for name, n in ways.places.items() if name != "community"})
-        # A summary tells of the run's own time; and only the weighted score compares it with other rows.
-        if self.as_of is not None or not is_scored(ways) or ways.methods == ("bfs",):
+        # A summary tells of the run's own time.
+        asked_for = ways.scopes == ("community",) or ways.start == ("community",)
+        if self.as_of is not None and not asked_for:
             ways = replace(ways, scopes=tuple(scope for scope in ways.scopes if scope != "community"))
         return ways
+
+    def _check_numbers(self) -> None:
+        """Refuse numbers outside their ranges."""
+        for field_name, value, least, most in (
+            ("recent", self.recent, 0, MAX_RECENT),
+            ("depth", self.depth, 1, MAX_DEPTH),
+            ("mmr_lambda", self.mmr_lambda, 0, 1),
+        ):
+            if value is not None and (isinstance(value, bool) or not least <= value <= most):
+                raise InputError(f"{field_name} is {value!r}: use {least} to {most}", field=field_name)
 
     def _check_names(self) -> None:
         given = self.recipe if isinstance(self.recipe, str) else "hybrid"
@@ -242,7 +204,7 @@ class Query:
             ("scope", "scope", self.scopes, SCOPES),
             ("recipe", "recipe", (given,), tuple(RECIPES)),
             ("method", "methods", self.methods or (), METHODS),
-            ("reranker", "reranker", (self.reranker or "none",), get_args(Reranker)),
+            ("reranker", "reranker", (self.reranker or "none",), RERANKERS),
         ):
             for name in names:
                 if name not in known:

@@ -21,7 +21,8 @@ from kgray.reads import OPERATIONS_SINCE
 from kgray.rows import as_weights
 from kgray.search.index import Floats, GroupIndex, Ints, Messages, Postings, Vectors, Words
 from kgray.search.loading import Exact, run_at, texts_of
-from kgray.search.query import FoundRow, Query, Question, Recipe, Weights
+from kgray.search.query import FoundRow, Query, Question
+from kgray.search.recipes import Recipe, Weights
 from kgray.times import Instant
 from kgray.words import packed, term, words
 
@@ -122,6 +123,7 @@ class SearchRun:
     linked: Sequence[str]  # recorded entities of which the question has a whole name
     told: Summaries | None  # the texts of communities and entities that are searched
     statements: Vectors  # of the group's statements
+    newest: Sequence[int]  # sequences of the newest episodes, the newest first (`Recipe.recent`)
 
     def keep(self, rows: Sequence[FoundRow]) -> list[FoundRow]:
         """Return the rows of one scope that pass the query's filters, in their order."""

@@ -1,10 +1,12 @@
 """Fusion by rank, and the rerankers of Zep (arXiv 2501.13956, section 3): right by definition.
 
-mmr                 near the query and unlike the hits above: facts by their vectors, entities and episodes by
-                    the words they share
-episode_mentions    facts: how many episodes support it; entities: how many support its newest facts, of any
-                    time (32 an entity on average); episodes: none
-node_distance       1 / (1 + steps from the centre), 0 beyond 3 steps; episodes: 0
+mmr                 near the query and unlike the hits above: facts and communities by their vectors, entities
+                    and episodes by the words they share
+episode_mentions    facts: how many episodes support it; entities and communities: how many support the newest
+                    facts of the entity or the members, of any time (32 an entity on average); episodes: the
+                    facts that they support
+node_distance       1 / (1 + steps from the centre), 0 beyond 3 steps, of the nearest entity: a fact's ends, a
+                    community's members, the ends of the facts that an episode supports
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from kgray.graph import Entity, Fact
+from kgray.graph import Community, Entity, Fact
 from kgray.ports import Matrix, Vector
+from kgray.records import Episode
 from kgray.rows import as_vector
 from kgray.search.loading import read_text_vectors
 from kgray.search.query import FoundRow
 from kgray.search.ranking import Candidate, SearchRun
-from kgray.search.steps import distances
+from kgray.search.steps import RECORDS, distances
 
 # Cormack, Clarke and Buettcher (SIGIR 2009) found 60 near the best on every collection they tried.
 RRF_K = 60
@@ -45,19 +48,20 @@ def fused_by_rank(found: Mapping[str, Sequence[Candidate]]) -> list[Candidate]:
     return sorted(fused, key=lambda candidate: (-candidate.score, candidate.row.id))
 
 
-def mmr(query: Vector, items: Matrix, *, keep: int) -> list[tuple[int, float]]:
-    """Pick items that are near the query and unlike what was picked before (maximal marginal relevance).
+def mmr(query: Vector, items: Matrix, *, keep: int, relevance: float = 0.5) -> list[tuple[int, float]]:
+    """Pick items that are near the query and unlike the items picked before (maximal marginal relevance).
 
     query (d,) and items (n, d) have unit length; returns (index, its marginal relevance), best first, ties in
-    the order of `items`, min(keep, n) of them; the values never rise. Negative cosines count as 0: what is
-    opposite is no novelty. Cost: O(keep * n * d). Source: Carbonell and Goldstein, SIGIR 1998, at one half.
+    the order of `items`, min(keep, n) of them; the values never rise. Negative cosines count as 0: an opposite
+    is no novelty. relevance: the lambda of the source, 1.0 by nearness alone, 0.0 by difference alone.
+    Cost: O(keep * n * d). Source: Carbonell and Goldstein, SIGIR 1998.
     """
     near = np.maximum(items @ query, 0.0) if len(items) else np.zeros(0, dtype=np.float32)
     like = np.zeros(len(items), dtype=np.float32)
     left = np.ones(len(items), dtype=bool)
     picked: list[tuple[int, float]] = []
     for _ in range(min(keep, len(items))):
-        values = np.where(left, 0.5 * near - 0.5 * like, -np.inf)
+        values = np.where(left, relevance * near - (1 - relevance) * like, -np.inf)
         best = int(values.argmax())
         picked.append((best, float(values[best])))
         left[best] = False
@@ -78,19 +82,22 @@ def reranked(run: SearchRun, vector: Vector | None, found: Sequence[Candidate]) 
         asked = list(dict.fromkeys(facts))
         stored = read_text_vectors(run.store, run.query.group)(run.statements.places_of(asked))
         of = {statement: as_vector(vector) for statement, vector in stored}
+        summaries = [row.vector for row in rows if isinstance(row, Community) and row.vector]
         if vector is not None and len(facts) == len(rows) > 0 and len(of) == len(asked):
             vectors = np.stack([of[statement] for statement in facts])
+        elif vector is not None and len(summaries) == len(rows) > 0:
+            vectors = np.stack([as_vector(summary) for summary in summaries])
         else:  # a fact may have no vector: a split may have made its statement
             names = (" ".join((r.name, *r.aliases)) if isinstance(r, Entity) else r.text for r in rows)
             bags = _bags([run.question.text, *names])
             vector, vectors = bags[0], bags[1:]
-        picked = mmr(vector, vectors, keep=run.query.limit)
+        picked = mmr(vector, vectors, keep=run.query.limit, relevance=run.ways.mmr_lambda)
         return [replace(found[i], score=score) for i, score in picked]
     if run.ways.reranker == "episode_mentions":
         scores = _mentions(run, rows)
     else:
         steps = distances(run)
-        ends = {row.id: row.ends if isinstance(row, Fact) else (row.id,) for row in rows}
+        ends = _ends_of(run, rows)
         near = {id_: [steps[end] for end in of if end in steps] for id_, of in ends.items()}
         scores = {id_: 1 / (1 + min(places)) for id_, places in near.items() if places}
     changed = [replace(candidate, score=scores.get(candidate.row.id, 0.0)) for candidate in found]
@@ -109,12 +116,41 @@ def _bags(texts: Sequence[str]) -> Matrix:
 
 def _mentions(run: SearchRun, rows: Sequence[FoundRow]) -> dict[str, float]:
     scores = {row.id: float(len(row.episodes)) for row in rows if isinstance(row, Fact)}
-    entities = [row.id for row in rows if isinstance(row, Entity)]
+    scores |= {id_: float(len(facts)) for id_, facts in _facts_of_episodes(run, rows).items()}
+    members = {row.id: row.members for row in rows if isinstance(row, Community)}
+    members |= {row.id: (row.id,) for row in rows if isinstance(row, Entity)}
+    entities = list(dict.fromkeys(entity for of in members.values() for entity in of))
     if entities:
         episodes: dict[str, set[str]] = {entity: set() for entity in entities}
         for fact in run.view.facts_at(entities, None, _FACTS_AN_ENTITY * len(entities)):
             for end in fact.ends:
                 if end in episodes:
                     episodes[end].update(fact.episodes)
-        scores |= {entity: float(len(found)) for entity, found in episodes.items()}
+        for id_, of in members.items():
+            scores[id_] = float(len(set().union(*(episodes[entity] for entity in of))))
     return scores
+
+
+def _ends_of(run: SearchRun, rows: Sequence[FoundRow]) -> dict[str, Sequence[str]]:
+    """Return row id -> the entities from which its distance is measured."""
+    ends: dict[str, Sequence[str]] = {}
+    for row in rows:
+        if isinstance(row, Fact):
+            ends[row.id] = row.ends
+        elif isinstance(row, Entity | Community):
+            ends[row.id] = row.members if isinstance(row, Community) else (row.id,)
+    for id_, facts in _facts_of_episodes(run, rows).items():
+        ends[id_] = [end for fact in facts for end in fact.ends]
+    return ends
+
+
+def _facts_of_episodes(run: SearchRun, rows: Sequence[FoundRow]) -> dict[str, list[Fact]]:
+    """Return episode id -> the facts of any time that it has evidence of."""
+    episodes = [row for row in rows if isinstance(row, Episode)]
+    places = [(row.sequence, ordinal) for row in episodes for ordinal in range(RECORDS)]
+    of_place = dict(zip(places, run.view.facts_of_evidence(places, None), strict=True)) if places else {}
+    found: dict[str, list[Fact]] = {}
+    for row in episodes:
+        of = (of_place[row.sequence, ordinal] for ordinal in range(RECORDS))
+        found[row.id] = [*{fact.id: fact for facts in of for fact in facts}.values()]
+    return found

@@ -22,8 +22,9 @@ from kgray.graph import Community, Entity, Fact, FactSpan, Hit
 from kgray.records import Episode
 from kgray.search import index as indexing
 from kgray.search import loading
-from kgray.search.query import SCOPES, FoundRow, Query, Question, is_scored, read_question, within
+from kgray.search.query import FoundRow, Query, Question, is_scored, read_question, within
 from kgray.search.ranking import OVER_FETCH, Candidate, FirstStage, Profiled, Scores, SearchRun, Summaries
+from kgray.search.recipes import SCOPES, Method
 from kgray.search.rerank import fused_by_rank, reranked
 from kgray.search.steps import Found, steps
 from kgray.times import now, to_datetime
@@ -92,6 +93,7 @@ class Searcher:
         with self._indexes.lock:
             told = self._told(query)
             ranked, linked = _first_stage(self.store, index, question, query, topic, told)
+            newest = index.messages.newest(ways.recent)
         moment = None if query.any_time else query.as_of if query.as_of is not None else clock
 
         def read() -> Ranking:
@@ -100,7 +102,7 @@ class Searcher:
                 raise ValueError(f"the view shows group {shown.group}, the query asks {group}")
             run = SearchRun(
                 store=self.store, view=shown, query=query, ways=ways, question=question, moment=moment,
-                ranked=ranked, linked=linked, told=told, statements=index.pieces.vectors,
+                ranked=ranked, linked=linked, told=told, statements=index.pieces.vectors, newest=newest,
             )  # fmt: skip
             return _answer(run, None if topic is None else topic.vector)
 
@@ -123,7 +125,9 @@ class Searcher:
     def _told(self, query: Query) -> Summaries | None:
         """Return the texts of the run that was known then; None where there is none, or none is asked for."""
         store, group, scopes = self.store, query.group, query.ways.scopes
-        if "community" not in scopes and ("entity" not in scopes or query.as_of is not None):
+        if "community" not in (*scopes, *query.ways.start) and (
+            "entity" not in scopes or query.as_of is not None
+        ):
             return None
         if (known := loading.run_at(store, group, query.known_at)) is None:
             self._summaries.pop(group, None)
@@ -150,14 +154,20 @@ def _first_stage(
 ) -> tuple[dict[ports.SearchScope, Scores], list[str]]:
     """Return the first stage of each scope that is searched, and the recorded entities that are named."""
     ways = query.ways
-    unused: dict[str, Any] = {weight: 0.0 for weight, method in _TEXTS.items() if method not in ways.methods}
-    stage = FirstStage(index, question, replace(ways.weights, **unused), topic)
+
+    def stage_of(methods: Sequence[Method]) -> FirstStage:
+        unused: dict[str, Any] = {weight: 0.0 for weight, method in _TEXTS.items() if method not in methods}
+        return FirstStage(index, question, replace(ways.weights, **unused), topic)
+
+    stage = stage_of(ways.methods)
+    stages = {scope: stage_of(methods) for scope, methods in ways.only.items()}
     works: dict[ports.SearchScope, tuple[_Work, Callable[[ports.Store, str], loading.Exact]]] = {
         "fact": (stage.pieces, loading.read_text_vectors),
         "entity": (stage.names, loading.read_name_vectors),
-        "episode": (stage.messages, loading.read_text_vectors),
+        "episode": (stages.get("episode", stage).messages, loading.read_text_vectors),
     }
-    asked = [scope for scope in works if scope in ways.scopes]
+    searched = ways.start or ways.scopes
+    asked = [scope for scope in works if scope in searched]
 
     def score(scope: ports.SearchScope) -> Scores:
         work, reads_vectors = works[scope]
@@ -171,7 +181,7 @@ def _first_stage(
     if told is not None:
         if told.profiles.ids and "entity" in ranked and query.as_of is None:  # they tell of the run's time
             ranked["entity"] = ranked["entity"].beside(stage.summaries(told.profiles))
-        if told.communities.ids and "community" in ways.scopes:
+        if told.communities.ids and "community" in searched:
             ranked["community"] = stage.summaries(told.communities)
     return ranked, stage.linked() if "fact" in ranked else []
 
@@ -221,6 +231,9 @@ def _ranking(run: SearchRun, vector: ports.Vector | None, least: float = 0.0) ->
             found[scope] = sorted(joined.values(), key=lambda candidate: -candidate.score)
         elif scope in found:
             found[scope] = fused_by_rank(by_method[scope])
+        else:
+            found[scope] = walked if weighted else fused_by_rank(by_method[scope])
+    found = {scope: rows for scope, rows in found.items() if scope in ways.scopes}
     if ways.reranker not in {"none", "cross_encoder"}:
         found = {scope: reranked(run, vector, rows[: POOL * limit]) for scope, rows in found.items()}
     length = wanted if ways.reranker == "cross_encoder" else limit

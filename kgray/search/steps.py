@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import NamedTuple
 
 from kgray.errors import NotFound
-from kgray.graph import Fact
+from kgray.graph import Community, Fact
 from kgray.ledger import find, sequences_of
 from kgray.ports import GraphView, SearchScope
 from kgray.records import Place, entity_id
+from kgray.search.loading import texts_of
 from kgray.search.query import FoundRow
 from kgray.search.ranking import OVER_FETCH, Candidate, SearchRun
 from kgray.times import Instant
 
 Found = dict[SearchScope, list[Candidate]]
-_HOPS, _CENTRE_HOPS = 2, 3  # of a search; to measure distances
+_CENTRE_HOPS = 3  # to measure distances
 _FROM_HITS = 6  # entities of the best hits from which steps start
+_FROM_REPORTS = 24  # members of the best communities
 _FRONT = 8  # entities a later hop starts from; a tenth of the limit where that is more
 _FILTERED = 8  # with filters, steps take this many times as many facts, because filters drop some
 _ROUNDS = 3  # reads a hop takes at most, see _around
 _SHARE = 10  # facts each entity gives where a hop starts from many
-_RECORDS = 64  # mentions and pieces of evidence of a seed episode that are looked at
+RECORDS = 64  # mentions and pieces of evidence of a seed episode that are looked at
 
 
 class Walk(NamedTuple):
@@ -38,13 +40,18 @@ def steps(run: SearchRun, best: Found) -> Found:
     What is n steps away scores steps^n of what a walk began with: a hit's score, 1 for a centre or a seed.
     """
     starts = dict.fromkeys(_known(run, run.query.centre, *run.query.seeds), 1.0)
-    hits = [c for c in chain.from_iterable(zip_longest(best.get("fact", ()), best.get("entity", ()))) if c]
+    starts |= dict.fromkeys(_of_newest(run), 1.0)
+    sources = [best.get("fact", ()), best.get("entity", ())]
+    if run.ways.start == ("community",):
+        sources = [best.get("community", ())]
+    hits = [c for c in chain.from_iterable(zip_longest(*sources)) if c]
     from_hits: dict[str, float] = {}
     for hit in hits[:_FROM_HITS]:
-        for entity in hit.row.ends if isinstance(hit.row, Fact) else [hit.row.id]:
+        for entity in _entities_of(hit.row):
             from_hits.setdefault(entity, hit.score)
-    starts |= {entity: from_hits[entity] for entity in [*from_hits][:_FROM_HITS] if entity not in starts}
-    walked, began = _from(run, list(starts), _HOPS, OVER_FETCH), list(starts.values())
+    most = _FROM_HITS if run.ways.start != ("community",) else _FROM_REPORTS
+    starts |= {entity: from_hits[entity] for entity in [*from_hits][:most] if entity not in starts}
+    walked, began = _from(run, list(starts), run.ways.depth, OVER_FETCH), list(starts.values())
 
     def scored(row: FoundRow, place: tuple[int, int]) -> Candidate:
         score = began[place[1]] * run.ways.weights.steps ** place[0]
@@ -52,10 +59,52 @@ def steps(run: SearchRun, best: Found) -> Found:
 
     at = {fact.id: place for fact, place in walked.facts}
     nearest = sorted(walked.entities, key=lambda found: (*walked.entities[found], found))
-    return {
+    reached: Found = {
         "fact": [scored(row, at[row.id]) for row in run.keep([fact for fact, _ in walked.facts])],
         "entity": [scored(row, walked.entities[row.id]) for row in run.keep(run.view.entities(nearest))],
     }
+    rest = {scope for scope in run.ways.scopes if run.ways.start and scope not in run.ways.start}
+    if "episode" in rest:
+        reached["episode"] = _supporting(run, reached["fact"])
+    if "community" in rest and run.told is not None:
+        reached["community"] = _reports(run, {c.row.id: c.score for c in reached["entity"]})
+    return {scope: rows for scope, rows in reached.items() if scope in run.ways.scopes}
+
+
+def _entities_of(row: FoundRow) -> Sequence[str]:
+    if isinstance(row, Community):
+        return row.members
+    return row.ends if isinstance(row, Fact) else [row.id]
+
+
+def _of_newest(run: SearchRun) -> list[str]:
+    """Return the ends of the facts that the group's newest visible episodes speak of (`Recipe.recent`)."""
+    if not run.ways.recent:
+        return []
+    places = [(sequence, ordinal) for sequence in run.newest for ordinal in range(RECORDS)]
+    spoken_of = run.view.facts_of_evidence(places, run.moment)
+    return list(dict.fromkeys(end for facts in spoken_of for fact in facts for end in fact.ends))
+
+
+def _supporting(run: SearchRun, facts: Sequence[Candidate]) -> list[Candidate]:
+    """Return the episodes that support facts, each with the score of the best of them."""
+    scores: dict[str, float] = {}
+    for candidate in facts:
+        for episode in candidate.row.episodes if isinstance(candidate.row, Fact) else ():
+            scores[episode] = max(scores.get(episode, 0.0), candidate.score)
+    best = sorted(scores, key=lambda id_: (-scores[id_], id_))[: OVER_FETCH * run.query.limit]
+    episodes = run.view.episodes(sequences_of(run.store, run.view.group, ids=best))
+    rows = [Candidate(row=row, score=scores[row.id]) for row in run.keep(episodes)]
+    return sorted(rows, key=lambda candidate: (-candidate.score, candidate.row.id))
+
+
+def _reports(run: SearchRun, entities: Mapping[str, float]) -> list[Candidate]:
+    """Return the communities of entities, those with most of them first."""
+    listed, _ = texts_of(run.store, run.view.group, run.told.run if run.told else 0)
+    counts = {one.id: len(entities.keys() & set(one.members)) for one in listed}
+    best = max(counts.values(), default=0)
+    rows = [Candidate(row=one, score=counts[one.id] / best) for one in listed if counts[one.id]]
+    return sorted(rows, key=lambda candidate: (-candidate.score, candidate.row.id))
 
 
 def distances(run: SearchRun) -> dict[str, int]:
@@ -143,7 +192,7 @@ def _known(run: SearchRun, *ids: str | None) -> list[str]:
         if not sequences and not find(run.store, group, identifier):
             raise NotFound(f"group {group} has no entity or episode {identifier!r}")
         for episode in view.episodes(sequences):  # what it made, or has evidence about, whenever that held
-            places: list[Place] = [(episode.sequence, ordinal) for ordinal in range(_RECORDS)]
+            places: list[Place] = [(episode.sequence, ordinal) for ordinal in range(RECORDS)]
             about = view.facts_of_evidence(places, None)
             found += [end for facts in about for fact in facts for end in fact.ends]
             found += [one.id for one in view.entities([entity_id(group, place) for place in places])]

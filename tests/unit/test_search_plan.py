@@ -29,6 +29,10 @@ from kgray.search import RECIPES, Filters, Query, Recipe
         pytest.param({"recipe": "neighbours"}, "centre", id="steps-from-nowhere"),
         pytest.param({"as_of": 5, "any_time": True}, "as_of", id="a-moment-and-any"),
         pytest.param({"seeds": ("s",) * 65}, "seeds", id="too-many-seeds"),
+        pytest.param({"depth": 0}, "depth", id="no-step"),
+        pytest.param({"depth": 5}, "depth", id="too-deep"),
+        pytest.param({"recent": 65}, "recent", id="too-many-recent"),
+        pytest.param({"mmr_lambda": 1.1}, "mmr_lambda", id="lambda-above-1"),
     ],
 )
 def test_a_query_that_cannot_be_asked_is_refused(changes, field):
@@ -38,16 +42,21 @@ def test_a_query_that_cannot_be_asked_is_refused(changes, field):
     assert "\n" not in str(caught.value)
 
 
-def test_communities_are_searched_where_their_score_is_comparable_and_their_time_is_now():
+def test_summaries_tell_of_now_and_are_searched_by_every_recipe_that_has_all_scopes():
     def scopes(**changes):
         return Query(text="?", group="g", **changes).ways.scopes
 
     assert "community" in scopes()
+    assert "community" in scopes(reranker="mmr")
+    assert "community" in scopes(recipe="combined_hybrid_search_rrf")
     assert "community" not in scopes(as_of=5)
-    assert "community" not in scopes(reranker="mmr")
     assert scopes(scopes=("community",), as_of=5) == ("community",)
-    with pytest.raises(InputError, match="no score by rank"):
-        Query(text="?", group="g", scopes=("community",), recipe="paper")
+    assert scopes(scopes=("community",), recipe="paper") == ("community",)
+
+
+def test_rrf_is_a_reranker_of_every_recipe():
+    ways = Query(text="?", group="g", reranker="rrf").ways
+    assert (ways.fusion, ways.reranker) == ("rrf", "none")
 
 
 def test_an_empty_range_is_refused():
@@ -59,7 +68,7 @@ def test_an_empty_range_is_refused():
 def test_a_recipe_names_methods_and_reranker_and_each_may_be_set_alone():
     assert Query(text="?", group="g").ways == RECIPES["hybrid"]
     changed = Query(text="?", group="g", recipe="lexical", reranker="mmr")
-    assert changed.ways == Recipe(scopes=("fact", "entity", "episode"), methods=("bm25",), reranker="mmr")
+    assert changed.ways == Recipe(methods=("bm25",), reranker="mmr", note=RECIPES["lexical"].note)
 
 
 def test_recipes_cannot_be_changed():

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from kgray.ports import Embedding
 from kgray.rows import as_weights, weight_bytes
 from kgray.search.index import Tokens
-from kgray.search.query import Speakers, Weights
+from kgray.search.query import Speakers
 from kgray.search.query import read_question as read
+from kgray.search.recipes import Weights
 from kgray.search.ranking import SHARED, FirstStage
 from tests.unit.test_search_rank import NOW, index_of
 

@@ -1,0 +1,191 @@
+"""The named ways to search: one table, which Python, HTTP, MCP, the command line and the evaluation share.
+
+A name maps to a `Recipe`, a value. docs/searching.md prints the table; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from kgray.ports import SearchScope
+
+Method = Literal["bm25", "cosine", "sparse", "bfs"]
+Fusion = Literal["weighted", "rrf"]
+Reranker = Literal["none", "rrf", "mmr", "episode_mentions", "node_distance", "cross_encoder"]
+Template = Literal["kgray", "paper"]
+METHODS: tuple[Method, ...] = get_args(Method)
+RERANKERS: tuple[Reranker, ...] = get_args(Reranker)
+TEMPLATES: tuple[Template, ...] = get_args(Template)
+SCOPES: tuple[SearchScope, ...] = ("fact", "entity", "episode", "community")
+MAX_DEPTH = 4  # graph steps
+MAX_RECENT = 64  # newest episodes that graph steps start from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """The weight of each signal (`ranking` says what they are). How they were found: docs/searching.md."""
+
+    words: float = 0.5  # of the weighted sum, as `vectors` and `sparse`: each 0 to 1 or a little more
+    vectors: float = 0.5
+    sparse: float = 0.25  # of the weights of tokens, where the embedder gives them
+    speaker: float = 1.5  # factor for messages of a speaker who is named
+    dates: float = 1.5  # factor for messages said, and facts that began or ended, when the question says
+    phrase: float = 1.5  # factor for rows with a quoted phrase
+    length: float = 0.3  # of messages: ((1 + their words as a share of the group's mean) / 2) to this power
+    linked: float = 3.0  # factor for facts of an entity that is named
+    rows: float = 0.5  # factor for episodes of triples, whose facts say it better
+    # Of the scores of the messages before and after it in its session, one place away, then two: added. An
+    # answer shares few words with its question: those before count more.
+    neighbours: tuple[tuple[float, float], ...] = ((0.42, 0.3), (0.18, 0.1))
+    session: float = 0.2  # of the session's own score by words: added where another signal says something
+    communities: float = 0.5  # factor for summaries of communities
+    steps: float = 0.35  # of the score of a graph step's start: for each further step once more
+    floor: float = 0.02  # how well a scope's best row must fit, 0 to 1: else nothing there is about the query
+    tail: float = 0.1  # share of the best score below which no row is found; below 0: all but the last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A way to search; a value that prints itself.
+
+    methods     bm25, cosine and sparse over texts, vectors and weights of tokens (of an embedder that gives
+                them); bfs: graph steps from the best hits, the centre and the seeds
+    fusion      weighted: one score of all signals, comparable over scopes. rrf: reciprocal rank fusion of the
+                methods alone, as Zep's paper has it (arXiv 2501.13956, section 3)
+    start       the scopes that the text methods search; graph steps reach the others from their hits.
+                () = all of `scopes`
+    """
+
+    scopes: tuple[SearchScope, ...] = SCOPES  # where the query does not say
+    methods: tuple[Method, ...] = ("bm25", "cosine", "sparse")
+    fusion: Fusion = "weighted"
+    reranker: Reranker = "none"  # what orders the fused hits anew
+    weights: Weights = Weights()
+    places: Mapping[SearchScope, int] = field(default_factory=lambda: {"community": 2})  # hits at most
+    once: bool = True  # a fact and the messages that support it have one place together
+    facts_first: bool = False  # a fact that answers the question comes before all other hits
+    start: tuple[SearchScope, ...] = ()
+    only: Mapping[SearchScope, tuple[Method, ...]] = field(default_factory=dict)  # methods of one scope
+    depth: int = 2  # graph steps
+    recent: int = 0  # newest episodes that graph steps start from, too
+    mmr_lambda: float = 0.5  # of mmr: 1.0 ranks by nearness alone, 0.0 by difference alone
+    shares: Mapping[SearchScope, float] = field(default_factory=dict)  # of a context's tokens, at most
+    source: str = "kgray"  # who published it
+    note: str = ""
+
+
+_FACTS: tuple[SearchScope, ...] = ("fact",)
+_ENTITIES: tuple[SearchScope, ...] = ("entity",)
+_COMMUNITIES: tuple[SearchScope, ...] = ("community",)
+_TEXT: tuple[Method, ...] = ("bm25", "cosine")
+_GRAPH: tuple[Method, ...] = ("bm25", "cosine", "bfs")
+# Of 30,000 tokens LightRAG gives entities 6,000, relations 8,000 and chunks the rest.
+_LIGHTRAG_SHARES: Mapping[SearchScope, float] = {"entity": 0.2, "fact": 0.27, "episode": 0.53}
+# Of its tokens GraphRAG gives reports 15 %, entities and relations 35 %, text units 50 %.
+_GRAPHRAG_SHARES: Mapping[SearchScope, float] = {
+    "community": 0.15,
+    "entity": 0.1,
+    "fact": 0.25,
+    "episode": 0.5,
+}
+
+
+def _graphiti(note: str, scopes: tuple[SearchScope, ...], reranker: Reranker, **how: object) -> Recipe:
+    """Return a recipe of Graphiti: its methods are bm25 and cosine, with graph steps for a cross-encoder."""
+    given: dict[str, object] = {"methods": _GRAPH if reranker == "cross_encoder" else _TEXT, "places": {}}
+    if "episode" in scopes:
+        given["only"] = {"episode": ("bm25",)}
+    given |= {"scopes": scopes, "fusion": "rrf", "reranker": reranker, "once": False, "mmr_lambda": 1.0}
+    return Recipe(**(given | how), source="Graphiti", note=note)  # type: ignore[arg-type]
+
+
+def _lightrag(note: str, *start: SearchScope) -> Recipe:
+    """Return a recipe of LightRAG: what is searched, and from there one graph step to the rest."""
+    return Recipe(
+        scopes=("fact", "entity", "episode"),
+        methods=("cosine", "bfs"),
+        start=start,
+        depth=1,
+        once=False,
+        shares=_LIGHTRAG_SHARES,
+        source="LightRAG",
+        note=note,
+    )
+
+
+RECIPES: Mapping[str, Recipe] = MappingProxyType(
+    {
+        "hybrid": Recipe(facts_first=True, note="the default: one weighted score, facts first"),
+        "mix": Recipe(methods=METHODS, facts_first=True, note="hybrid, and graph steps from its hits"),
+        "naive": Recipe(scopes=("episode",), note="messages alone"),
+        "local": Recipe(
+            scopes=("fact", "entity"), methods=METHODS, facts_first=True, note="entities and their facts"
+        ),
+        "lexical": Recipe(methods=("bm25",), note="words alone"),
+        "semantic": Recipe(methods=("cosine",), note="vectors alone"),
+        "neighbours": Recipe(methods=("bfs",), note="the facts around a centre, seeds or recent messages"),
+        "diverse": Recipe(reranker="mmr", note="hits unlike the hits above"),
+        "mentions": Recipe(reranker="episode_mentions", note="by the number of supporting messages"),
+        "nearby": Recipe(methods=METHODS, reranker="node_distance", note="by distance from the centre"),
+        "reranked": Recipe(reranker="cross_encoder", note="by a cross-encoder (reranker.backend)"),
+        "paper": Recipe(
+            scopes=("fact", "entity"),
+            methods=_GRAPH,
+            fusion="rrf",
+            places={"fact": 20, "entity": 20},
+            source="Zep",
+            note="20 facts and 20 entities by reciprocal rank (arXiv 2501.13956)",
+        ),
+        "combined_hybrid_search_rrf": _graphiti("all scopes by reciprocal rank", SCOPES, "rrf"),
+        "combined_hybrid_search_mmr": _graphiti("all scopes by MMR", SCOPES, "mmr"),
+        "combined_hybrid_search_cross_encoder": _graphiti(
+            "all scopes by a cross-encoder", SCOPES, "cross_encoder"
+        ),
+        "edge_hybrid_search_rrf": _graphiti("facts by reciprocal rank", _FACTS, "rrf"),
+        "edge_hybrid_search_mmr": _graphiti("facts by MMR", _FACTS, "mmr"),
+        "edge_hybrid_search_node_distance": _graphiti(
+            "facts by distance from the centre", _FACTS, "node_distance"
+        ),
+        "edge_hybrid_search_episode_mentions": _graphiti(
+            "facts by supporting messages", _FACTS, "episode_mentions"
+        ),
+        "edge_hybrid_search_cross_encoder": _graphiti("facts by a cross-encoder", _FACTS, "cross_encoder"),
+        "node_hybrid_search_rrf": _graphiti("entities by reciprocal rank", _ENTITIES, "rrf"),
+        "node_hybrid_search_mmr": _graphiti("entities by MMR", _ENTITIES, "mmr"),
+        "node_hybrid_search_node_distance": _graphiti(
+            "entities by distance from the centre", _ENTITIES, "node_distance"
+        ),
+        "node_hybrid_search_episode_mentions": _graphiti(
+            "entities by supporting messages", _ENTITIES, "episode_mentions"
+        ),
+        "node_hybrid_search_cross_encoder": _graphiti(
+            "entities by a cross-encoder", _ENTITIES, "cross_encoder"
+        ),
+        "community_hybrid_search_rrf": _graphiti("communities by reciprocal rank", _COMMUNITIES, "rrf"),
+        "community_hybrid_search_mmr": _graphiti("communities by MMR", _COMMUNITIES, "mmr"),
+        "community_hybrid_search_cross_encoder": _graphiti(
+            "3 communities by a cross-encoder", _COMMUNITIES, "cross_encoder",
+            methods=_TEXT, places={"community": 3},
+        ),
+        "lightrag_local": _lightrag("entities, then their relations and messages", "entity"),
+        "lightrag_global": _lightrag("relations, then their ends and messages", "fact"),
+        "lightrag_hybrid": _lightrag("entities and relations, then their messages", "entity", "fact"),
+        "lightrag_mix": _lightrag("hybrid, and messages by vectors", "entity", "fact", "episode"),
+        "graphrag_local": Recipe(
+            methods=("cosine", "bfs"), start=_ENTITIES, depth=1, once=False, places={},
+            shares=_GRAPHRAG_SHARES, source="GraphRAG",
+            note="entities, then their reports, relations and messages",
+        ),
+        "graphrag_global": Recipe(
+            scopes=_COMMUNITIES, methods=("cosine",), places={}, source="GraphRAG", note="reports alone"
+        ),
+        "graphrag_drift": Recipe(
+            methods=("cosine", "bfs"), start=_COMMUNITIES, depth=2, once=False, places={"community": 5},
+            shares=_GRAPHRAG_SHARES, source="GraphRAG",
+            note="reports, then what lies around their members",
+        ),
+    }
+)  # fmt: skip
