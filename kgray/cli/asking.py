@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kgray.cli import printing
 from kgray.cli.frame import TEXT, Call, command, finished, group_option, several, together
 from kgray.cli.reading import asked_of, context_options, query_from
-from kgray.search.answering import Answered
+
+if TYPE_CHECKING:
+    from kgray.search.answering import Answered
 
 _CITED = 100  # characters of a line that an answer cites
 _MODES = click.Choice(("local", "keywords", "global", "drift"))
@@ -26,7 +28,7 @@ _options = together(
         help="Mode global: of reports that are read. Default: 50000.",
     ),
     click.option("--form", default="", metavar="WORDS", help='Of the answer, such as "a list of 5 points".'),
-    click.option("--history", type=click.Path(path_type=Path), metavar="FILE", help="The conversation so far."),
+    click.option("--history", type=click.Path(path_type=Path), metavar="FILE", help="The talk so far."),
     click.option(
         "--history-tokens", type=click.IntRange(min=0), default=1000, metavar="N",
         help="Of its newest turns. Default: 1000.",
@@ -47,9 +49,9 @@ def ask(call: Call, question: str, group: str, history: Path | None, **given: An
     """Answer a question from the memory. Behind each statement stand the numbers of its sources.
 
     What the memory does not hold is not guessed: the answer is "Not in memory.", and "found" is false. Mode
-    local answers from a context, keywords from what a model's or your keywords find, global from the reports of
-    all communities of a level, drift from what further questions find. --history reads a conversation from
-    FILE (JSON lines of role and content), and adds this question and its answer to it.
+    local answers from a context, keywords from what a model's or your keywords find, global from the reports
+    of all communities of a level, drift from what further questions find. --history reads a conversation
+    from FILE (JSON lines of role and content), and adds this question and its answer to it.
 
       kgray ask "Where does Alice work?" --group team --max-tokens 4000
       kgray ask "And before that?" --group team --history talk.jsonl --suggest 3
@@ -75,12 +77,7 @@ def ask(call: Call, question: str, group: str, history: Path | None, **given: An
 
 def _show(piece: str) -> None:
     """Print a piece of an answer now."""
-    click.echo(_lines(piece).encode(), nl=False)
-
-
-def _lines(text: str) -> str:
-    """Return stored text without control characters but line breaks."""
-    return "\n".join(map(printing.plain, text.split("\n")))
+    click.echo(printing.plain_lines(piece).encode(), nl=False)
 
 
 def _details(answered: Answered) -> None:
@@ -111,7 +108,9 @@ def _notes(answered: Answered) -> None:
         printing.note(f"keywords: {'; '.join(found)}")
     if (reports := answered.reports) is not None:
         read, left_out = printing.counted(reports["read"], "report"), reports["left_out"]
-        printing.note(f"{read} read, {left_out} left out; {printing.counted(reports['points'], 'point')} used")
+        printing.note(
+            f"{read} read, {left_out} left out; {printing.counted(reports['points'], 'point')} used"
+        )
     cost = answered.cost
     tokens = printing.counted(cost.prompt_tokens + cost.completion_tokens, "token")
     printing.note(f"{printing.counted(cost.calls, 'call')}, {tokens}")

@@ -331,10 +331,10 @@ def _print_episode(episode: ToldEpisode, facts: Sequence[FactSpan], numbers: Map
     for (start, end), statements in sorted(told.items()):
         if start >= at:
             marked = ",".join(str(numbers[fact.id]) for fact in facts if fact.statement in statements)
-            words = click.style(f"[{_lines(episode.text[start:end])}]", underline=True)
-            parts += [_lines(episode.text[at:start]), words, click.style(marked, dim=True)]
+            words = click.style(f"[{printing.plain_lines(episode.text[start:end])}]", underline=True)
+            parts += [printing.plain_lines(episode.text[at:start]), words, click.style(marked, dim=True)]
             at = end
-    for line in "".join([*parts, _lines(episode.text[at:])]).splitlines():
+    for line in "".join([*parts, printing.plain_lines(episode.text[at:])]).splitlines():
         click.echo(f"  | {line}")
 
 

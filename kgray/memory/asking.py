@@ -1,8 +1,8 @@
 """Answers of a model to a group's users, from the memory: in four modes, with history and suggestions.
 
 local     from the context of the question: 1 call
-keywords  a call extracts high-level keywords, which search for relations, and low-level ones, which search for
-          entities (LightRAG, arXiv 2410.05779); they join the question's own context
+keywords  a call extracts high-level keywords, which search for relations, and low-level ones, which search
+          for entities (LightRAG, arXiv 2410.05779); what they find joins the question's own context
 global    from the reports of all communities of a level: `report_points`
 drift     reports and a first context give further questions; what is found for them joins the context, twice
           (after GraphRAG's DRIFT; no partial answer is written, so it takes 3 calls)
@@ -79,7 +79,7 @@ class AnswerOptions:
         if (self.high or self.low) and self.mode != "keywords":
             raise InputError(f"mode {self.mode} takes no keywords: use mode keywords", field="mode")
         if self.mode != "global" and (self.level is not None or self.min_rating):
-            raise InputError(f"mode {self.mode} takes no level and no rating: use mode global", field="mode")
+            raise InputError(f"mode {self.mode} takes no level or rating: use mode global", field="mode")
         if len(self.form) > 300:
             raise InputError("form is too long: use at most 300 characters", field="form")
 
@@ -90,7 +90,7 @@ class AnswerOptions:
 
     @classmethod
     def parted(cls, how: dict[str, Any]) -> AnswerOptions:
-        """Return the options among the arguments of `Memory.ask`, which lose them: the rest is a context's."""
+        """Return the options among the arguments of `Memory.ask`, and remove them from these."""
         names = [one.name for one in fields(cls) if one.name in how]
         return cls(**{name: how.pop(name) for name in names})
 
@@ -152,7 +152,11 @@ class Asked:
             suggestions = await self.suggested(context.lines, options.suggest)
         keywords = found.keywords and dict(zip(_LEVELS, found.keywords, strict=True))
         return replace(
-            answer, suggestions=tuple(suggestions), keywords=keywords, reports=found.reports, cost=spending.cost
+            answer,
+            suggestions=tuple(suggestions),
+            keywords=keywords,
+            reports=found.reports,
+            cost=spending.cost,
         )
 
     @property
@@ -216,7 +220,7 @@ class Asked:
         return _Found(context, reports=told | {"left_out": told["left_out"] + left_out})
 
     async def _by_keywords(self) -> _Found:
-        """Return what high-level keywords find among facts, low-level ones around entities, and the question."""
+        """Return what the question finds, and its keywords: high-level ones relations, others entities."""
         keywords = await self._keywords()
         contexts = [await self.context()]
         for recipe, words in zip(("lightrag_global", "lightrag_local"), keywords, strict=True):

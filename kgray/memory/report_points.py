@@ -38,9 +38,7 @@ def of_level(everyone: Sequence[Community], level: int | None) -> list[Community
             field="level",
         )
     highest = levels[-1] if level is None else level
-    return [
-        one for one in everyone if one.level == highest or (one.level < highest and one.parent is None)
-    ]
+    return [one for one in everyone if one.level == highest or (one.level < highest and one.parent is None)]
 
 
 def chosen(everyone: Sequence[Community], min_rating: int, tokens: int) -> tuple[list[Community], int]:
@@ -93,11 +91,17 @@ class Reading:
         context = Context(text=text, tokens=self.count(text), hits=shown, numbered=numbered)
         read = sum(map(len, batches))
         unread = sum(len(batch) for batch, part in zip(batches, found, strict=True) if part is None)
-        return context, {"read": read - unread, "left_out": len(reports) - read + unread, "points": len(lines)}
+        return context, {
+            "read": read - unread,
+            "left_out": len(reports) - read + unread,
+            "points": len(lines),
+        }
 
     def _affordable(self, batches: list[list[Community]], later_calls: int) -> Iterator[list[Community]]:
         """Yield as many batches as calls and tokens allow beside the answer. Raises InputError for none."""
-        answer = self.spending.worst("answer", answer_data(self.question, (), history=self.history), LEAST_ROOM)
+        answer = self.spending.worst(
+            "answer", answer_data(self.question, (), history=self.history), LEAST_ROOM
+        )
         calls, tokens = later_calls, answer + self.tokens
         for number, batch in enumerate(batches):
             calls, tokens = calls + 1, tokens + self.spending.worst("points", self._data(batch))

@@ -111,7 +111,7 @@ class RayIngest:
         return local and PooledReader(OnWorkers(partial(self.pool, "models"), local), local)
 
     def answerer(self) -> Answerer:
-        """Return what answers users' questions: the workers' engine with "vllm", else this process's client."""
+        """Return the model that answers users: an engine of the workers with "vllm", else a client."""
         if self._settings.model.backend != "vllm":
             return build_answerer(self._settings)
         return PooledAnswerer(self._engines, build_prompt_files(self._settings).text)
@@ -127,8 +127,8 @@ class RayIngest:
             is_up = False
         if not is_up or not (there := self._found("models")):
             raise SettingsError(
-                f'model.backend = "vllm" answers in the workers of `kgray up`, and none are up for '
-                f'{self._data}: run `kgray up --data {self._data}`, or use a server, model.backend = "openai".'
+                f'model.backend = "vllm" answers in the workers of `kgray up`, and none are up: run '
+                f'`kgray up --data {self._data}`, or use a server, model.backend = "openai".'
             )
         random.shuffle(there)
         return there

@@ -149,7 +149,9 @@ class PooledAnswerer:
                     on_text(part)
             except (Lost, Unfit) as error:
                 if has_begun:
-                    raise Unavailable(f"{worker.name} broke off its answer in the middle: ask again") from None
+                    raise Unavailable(
+                        f"{worker.name} broke off its answer in the middle: ask again"
+                    ) from None
                 why = str(error)
         raise Unavailable(f"no worker of `kgray up` answers ({why}): `kgray status` shows them")
 

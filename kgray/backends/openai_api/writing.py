@@ -33,8 +33,9 @@ SCHEMAS: Mapping[SummaryTask, Schema] = {
 
 
 class OpenAIAnswerer:
-    """Answers behind HTTP. Nothing is probed: a question is one call, more where the server refuses a
-    parameter or a reply with a schema cannot be read.
+    """Answers behind HTTP. Nothing is probed: a question is one call.
+
+    It is more where the server refuses a parameter, or a reply with a schema cannot be read.
     """
 
     def __init__(self, client: Client, files: PromptFiles | None = None) -> None:
@@ -51,7 +52,9 @@ class OpenAIAnswerer:
                 on_text(canonical(await self._object(request, request.schema, spent)))
         return spent.cost
 
-    async def _object(self, request: AnswerRequest, schema: Schema, spent: TokensSpent) -> dict[str, Any]:
+    async def _object(
+        self, request: AnswerRequest, schema: Mapping[str, Any], spent: TokensSpent
+    ) -> dict[str, Any]:
         """Return a reply with the keys of the schema; an unreadable one is asked for once more."""
         data, keys = request.data, tuple(schema["required"])
         while True:
