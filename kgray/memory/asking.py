@@ -111,6 +111,13 @@ def own_keywords(question: str) -> Keywords:
     return Keywords(high[:_KEYWORDS], low[:_KEYWORDS])
 
 
+def _telling(words: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
+    """Return the keywords of a reply; those that are stop words alone ("her", "there") are left out."""
+    texts = [one.strip() for one in words if isinstance(one, str)] if isinstance(words, list) else []
+    stops = frozenset[str]().union(*(language.stops for language in languages().values()))
+    return tuple(dict.fromkeys(one for one in texts if {*plain_words(one)} - stops))[:_KEYWORDS]
+
+
 class _Found(NamedTuple):
     """What an answer is written from."""
 
@@ -248,11 +255,8 @@ class Asked:
         except (Refused, InvalidAnswer) as error:
             self.spending.add(error.spent)
             return own
-        high, low = (
-            tuple(dict.fromkeys(one.strip() for one in words if isinstance(one, str) and one.strip()))
-            for words in (reply[name] if isinstance(reply[name], list) else [] for name in _LEVELS)
-        )
-        return Keywords(high[:_KEYWORDS], low[:_KEYWORDS]) if high or low else own
+        found = Keywords(*(_telling(reply[name]) for name in _LEVELS))
+        return found if any(found) else own
 
     def _written(self, hits: Sequence[Hit]) -> Context:
         """Return hits of several searches as one context."""

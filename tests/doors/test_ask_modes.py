@@ -64,7 +64,7 @@ def test_a_call_extracts_keywords_that_join_the_context(serve, team):
     """The question names nobody and shares no word with the messages: its keywords find them."""
     server = serve(
         lambda asked: (
-            as_json({"high_level": ["employment", "work"], "low_level": ["Alice", "Beta"]})
+            as_json({"high_level": ["employment", "work", " "], "low_level": ["her", "Alice", "Beta", 7]})
             if asked.task == "keywords"
             else Say(pieces=["At Beta [1]."])
         )
