@@ -291,11 +291,12 @@ def matters_of(name: str) -> frozenset[str]:
     They lead to questions only; nothing follows from them (R17a).
     """
     words = set(name.casefold().split("_"))
-    return frozenset(matter for matter, its_words in _matters().items() if not its_words.isdisjoint(words))
+    return frozenset(matter for matter, its_words in words_of_matter().items() if not its_words.isdisjoint(words))
 
 
 @cache
-def _matters() -> Mapping[str, frozenset[str]]:
+def words_of_matter() -> Mapping[str, frozenset[str]]:
+    """Return the words of each matter of the shipped ontology."""
     text = Path(__file__).with_name("ontology.toml").read_text(encoding="utf-8")
     return {matter: frozenset(words.split()) for matter, words in tomllib.loads(text)["matters"].items()}
 

@@ -49,4 +49,23 @@ def retrieval(call: Call, budgets: str, rows: Path | None, out: Path | None, **p
     show(call, document, out, lambda: measured.table(document))
 
 
-COMMANDS = (retrieval,)
+@command("Questions about states that have changed.")
+@seed_option
+@count("--worlds", 2, "Of each of the two kinds.")
+@count("--messages", 300, "Of each.")
+@choice("--embedder", "hashing", "minilm")
+@out_option
+def questions(call: Call, out: Path | None, **plan: Any) -> None:  # noqa: ANN401
+    """Ask about states that have changed, in three phrases each, now and as of a moment before the change.
+
+    Two kinds of worlds are read perfectly: the generated one, and another with other relations and words.
+
+      python -m bench questions --worlds 2 --out questions.json
+    """
+    from bench.changed import run as measured
+
+    document = measured.run(measured.QuestionPlan(**plan), progress=progress)
+    show(call, document, out, lambda: measured.table(document))
+
+
+COMMANDS = (retrieval, questions)

@@ -127,7 +127,7 @@ class Memory(Corrections, BothWays):
 
     @cached_property
     def _searcher(self) -> Searcher:
-        return Searcher(self.store, self.embedder, self._reranker)
+        return Searcher(self.store, self.embedder, self._reranker, self._ontology)
 
     @cached_property
     def parts(self) -> Parts:

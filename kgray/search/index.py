@@ -116,6 +116,10 @@ class Words(Runs):
         starts = np.flatnonzero(first)
         self.append(terms[starts], rows[starts], np.diff(starts, append=len(terms)).astype(np.int32))
 
+    def terms(self, row: int) -> list[int]:
+        """Return the terms of a row, in order."""
+        return np.frombuffer(self._texts[row], "<u4").tolist()
+
     def having_phrase(self, terms: Sequence[int]) -> list[int]:
         """Return the rows that have these terms one after the other."""
         wanted = re.compile(b"(?s)(?:.{4})*?" + re.escape(np.array(terms, "<u4").tobytes()))

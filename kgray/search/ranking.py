@@ -21,6 +21,7 @@ from kgray.reads import OPERATIONS_SINCE
 from kgray.rows import as_weights
 from kgray.search.index import Floats, GroupIndex, Ints, Messages, Postings, Vectors, Words
 from kgray.search.loading import Exact, run_at, texts_of
+from kgray.search.matching import Asked, Vocabulary, read_asked
 from kgray.search.query import FoundRow, Query, Question
 from kgray.search.recipes import Recipe, Weights
 from kgray.times import Instant
@@ -120,7 +121,9 @@ class SearchRun:
     question: Question
     moment: Instant | None  # when facts must hold; None = any time
     ranked: Mapping[SearchScope, Scores]  # the first stage of each scope
-    linked: Sequence[str]  # recorded entities of which the question has a whole name
+    asked: Asked  # the question as facts are matched with it
+    vocabulary: Vocabulary
+    near: Callable[[str], float]  # statement -> how far its vector stands out, 0 to 1
     told: Summaries | None  # the texts of communities and entities that are searched
     statements: Vectors  # of the group's statements
     newest: Sequence[int]  # sequences of the newest episodes, the newest first (`Recipe.recent`)
@@ -193,6 +196,7 @@ class FirstStage:
         """topic: what the embedder says of the question's; None where it is not asked."""
         self._index, self._question, self._weights, self._topic = index, question, weights, topic
         self._having: dict[tuple[int, int], Postings] = {}
+        self._of_statement: Floats = np.zeros(0, np.float32)
 
     def messages(self, exact: Exact) -> Scores:
         """Return the scores of the committed episodes. exact: see `Vectors.cosines`."""
@@ -268,7 +272,7 @@ class FirstStage:
         held = self._index.pieces
         # As of messages: who is named is a factor (`linked`), so that a fact competes by what else is asked.
         own = self._by_words(held.words, self._asked())
-        of_statement = self._by_vectors(held.vectors, len(held.numbers), exact)
+        of_statement = self._of_statement = self._by_vectors(held.vectors, len(held.numbers), exact)
         near = of_statement[held.statements.of] if len(of_statement) else np.zeros_like(own)
         tokens = self._by_tokens(held.vectors, len(of_statement))
         sparse = {name: of[held.statements.of] for name, of in tokens.items()}
@@ -300,15 +304,35 @@ class FirstStage:
         signals = {"words": own, "vectors": near}
         return Scores(score=score, records=held.records, signals=signals, floor=weights.floor)
 
-    def linked(self) -> list[str]:
-        """Return the recorded entities of which the question has a whole name."""
+    def near(self) -> Callable[[str], float]:
+        """Return a function that says how far a statement's vector stands out, 0 to 1; after `pieces`."""
+        values, numbers = self._of_statement, self._index.pieces.numbers
+
+        def nearness(statement: str) -> float:
+            number = numbers.get(statement)
+            if number is None or number >= len(values):
+                return 0.0
+            return min(1.0, max(0.0, (float(values[number]) - NOISE) / (CERTAIN - NOISE)))
+
+        return nearness
+
+    def asked(self) -> Asked:
+        """Return the question with the names of entities that stand in it, whole."""
         held = self._index.names
         matched = np.zeros(len(held.words.lengths), np.int32)
         for wanted in {term(word) for word in words(self._question.text)}:
             rows, often = self._postings(held.words, wanted)
             matched[rows] += often
         whole = np.flatnonzero((matched >= held.words.lengths) & (held.words.lengths > 0))
-        return list(dict.fromkeys(held.records(whole)))
+        names = (held.words.terms(row) for row in whole.tolist())
+        return read_asked(self._question.text, zip(held.records(whole), names, strict=True), self._idf)
+
+    def _idf(self, wanted: int) -> float:
+        """Return how much a term says among the group's messages and pieces of evidence."""
+        parts = (self._index.messages.words, self._index.pieces.words)
+        rows = sum(len(part.lengths) for part in parts)
+        having = sum(len(self._postings(part, wanted)[0]) for part in parts)
+        return math.log(1 + (rows - having + 0.5) / (having + 0.5))
 
     def _asked(self, *, names: bool = False) -> _Asked:
         """Return the question's words, weighed among the group's messages and pieces of evidence together.
@@ -318,14 +342,7 @@ class FirstStage:
         naming = {word for speaker in self._question.speakers for word in words(speaker) if not names}
         asked = [word for word in self._question.words if word not in naming] or self._question.words
         codes = {term(word) for word in self._question.codes}
-        parts = (self._index.messages.words, self._index.pieces.words)
-        rows = sum(len(part.lengths) for part in parts)
-        found: _Asked = {}
-        for wanted in map(term, asked):
-            having = sum(len(self._postings(part, wanted)[0]) for part in parts)
-            idf = math.log(1 + (rows - having + 0.5) / (having + 0.5))
-            found[wanted] = idf * (CODE if wanted in codes else 1.0)
-        return found
+        return {wanted: self._idf(wanted) * (CODE if wanted in codes else 1.0) for wanted in map(term, asked)}
 
     def _postings(self, held: Words, asked: int) -> Postings:
         """Return `Words.having` of a term, looked up once."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,11 @@ from kgray.derivation.stored import view_now
 from kgray.derivation.summaries import summarised
 from kgray.errors import InputError
 from kgray.graph import Community, Entity, Fact, FactSpan, Hit
+from kgray.ontology import Ontology, shipped
 from kgray.records import Episode
 from kgray.search import index as indexing
 from kgray.search import loading
+from kgray.search.matching import Asked, Matcher, Vocabulary
 from kgray.search.query import FoundRow, Query, Question, is_scored, read_question, within
 from kgray.search.ranking import OVER_FETCH, Candidate, FirstStage, Profiled, Scores, SearchRun, Summaries
 from kgray.search.recipes import SCOPES, Method
@@ -37,6 +39,7 @@ _TEXTS = {"words": "bm25", "vectors": "cosine", "sparse": "sparse"}  # signals o
 _HELD = 64  # groups whose summaries are held in memory
 POOL = 3  # times the limit: what a reranker looks at
 MIN_DEPTH, MAX_DEPTH = 30, 10_000
+_LIFT = 0.01  # of the best score: so far apart are facts that come first
 _DEEPER = 8  # each further try goes this much deeper: 30, 240, 1920, 10000
 
 
@@ -54,12 +57,25 @@ class Searcher:
     """Searches the groups of one store; holds an index in memory for each that it was asked about lately."""
 
     def __init__(
-        self, store: ports.Store, embedder: ports.Embedder, reranker: ports.Reranker | None = None
+        self,
+        store: ports.Store,
+        embedder: ports.Embedder,
+        reranker: ports.Reranker | None = None,
+        ontology: Callable[[], Ontology] = shipped,
     ) -> None:
-        """Read nothing yet; embedder: that of the store's vectors; reranker: a cross-encoder, if any."""
+        """Read nothing yet.
+
+        embedder    that of the store's vectors; reranker: a cross-encoder, if any
+        ontology    returns the declared relations, whose words questions are matched with
+        """
         self.store, self.embedder, self.reranker = store, embedder, reranker
+        self._ontology = ontology
         self._indexes = indexing.Indexes(store, embedder.dimensions)
         self._summaries: dict[str, Summaries] = {}
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        return Vocabulary(self._ontology())
 
     async def search(self, query: Query, *, view: ViewAt | None = None) -> list[Hit]:
         """Return what answers the query best, as one list: see `ranking`."""
@@ -92,9 +108,11 @@ class Searcher:
             (topic,) = await ports.embedded(self.embedder, [question.topic])
         with self._indexes.lock:
             told = self._told(query)
-            ranked, linked = _first_stage(self.store, index, question, query, topic, told)
+            ranked, asked, near = _first_stage(self.store, index, question, query, topic, told)
             newest = index.messages.newest(ways.recent)
         moment = None if query.any_time else query.as_of if query.as_of is not None else clock
+        if query.as_of is None and ways.facts_first and asked.looks_back:
+            moment = None  # ended facts answer a question about the past of a state
 
         def read() -> Ranking:
             shown = view_now(self.store, group) if view is None else view()
@@ -102,7 +120,8 @@ class Searcher:
                 raise ValueError(f"the view shows group {shown.group}, the query asks {group}")
             run = SearchRun(
                 store=self.store, view=shown, query=query, ways=ways, question=question, moment=moment,
-                ranked=ranked, linked=linked, told=told, statements=index.pieces.vectors, newest=newest,
+                ranked=ranked, asked=asked, vocabulary=self._vocabulary, near=near, told=told,
+                statements=index.pieces.vectors, newest=newest,
             )  # fmt: skip
             return _answer(run, None if topic is None else topic.vector)
 
@@ -151,8 +170,8 @@ def _first_stage(
     query: Query,
     topic: ports.Embedding | None,
     told: Summaries | None,
-) -> tuple[dict[ports.SearchScope, Scores], list[str]]:
-    """Return the first stage of each scope that is searched, and the recorded entities that are named."""
+) -> tuple[dict[ports.SearchScope, Scores], Asked, Callable[[str], float]]:
+    """Return the first stage of each scope that is searched, and the question as facts are matched with it."""
     ways = query.ways
 
     def stage_of(methods: Sequence[Method]) -> FirstStage:
@@ -183,11 +202,12 @@ def _first_stage(
             ranked["entity"] = ranked["entity"].beside(stage.summaries(told.profiles))
         if told.communities.ids and "community" in searched:
             ranked["community"] = stage.summaries(told.communities)
-    return ranked, stage.linked() if "fact" in ranked else []
+    return ranked, stage.asked() if "fact" in ranked else Asked(words=(), names=()), stage.near()
 
 
 def _answer(run: SearchRun, vector: ports.Vector | None) -> Ranking:
     ways, limit = run.ways, run.query.limit
+    first = _facts_first(run)
     if ways.fusion == "weighted" and ways.reranker == "none" and "bfs" not in ways.methods:
         # Few rows are read, and more only where these do not decide it. What is left out below `least` has,
         # boosted or not, no score above the cut: that of about the last that may be among the best.
@@ -196,13 +216,40 @@ def _answer(run: SearchRun, vector: ports.Vector | None) -> Ranking:
         best = np.sort(np.concatenate(scores))[::-1] if scores else ()
         cut = float(best[most - 1]) if len(best) >= most else 0.0
         least = cut / (max(1.0, weights.linked) * max(1.0, weights.dates) * max(1.0, weights.rows))
-        ranking, last = _ranking(run, vector, least)
+        ranking, last = _ranking(run, vector, first, least)
         if len(ranking.hits) == limit and last >= cut:
             return ranking
-    return _ranking(run, vector)[0]
+    return _ranking(run, vector, first)[0]
 
 
-def _ranking(run: SearchRun, vector: ports.Vector | None, least: float = 0.0) -> tuple[Ranking, float]:
+def _facts_first(run: SearchRun) -> list[Fact]:
+    """Return the facts that answer the question, best first (`matching`); none where the recipe has none."""
+    if not run.ways.facts_first or "fact" not in run.ranked or not run.asked.names:
+        return []
+    ranked = run.ranked["fact"]
+    shown = _shown(run, "fact", ranked.records(ranked.best(MIN_DEPTH)))
+    others = [fact for facts in shown for fact in facts]
+    matcher = Matcher(asked=run.asked, vocabulary=run.vocabulary, view=run.view, near=run.near)
+    found = matcher.first(run.moment, others)
+    kept = {row.id for row in run.keep(found)}
+    return [fact for fact in found if fact.id in kept]
+
+
+def _lifted(first: Sequence[Fact], found: Found) -> Found:
+    """Return the candidates with these facts above all others, in their order."""
+    known = {candidate.row.id: candidate for candidate in found.get("fact", ())}
+    top = max((rows[0].score for rows in found.values() if rows), default=0.0) or 1.0
+    lifted = []
+    for place, fact in enumerate(first):
+        own = known.pop(fact.id, Candidate(row=fact, score=0.0))
+        score = top * (1 + _LIFT * (len(first) - place))
+        lifted.append(replace(own, score=score, signals={**own.signals, "answers": 1.0 + len(first) - place}))
+    return {**found, "fact": [*lifted, *known.values()]}
+
+
+def _ranking(
+    run: SearchRun, vector: ports.Vector | None, first: Sequence[Fact], least: float = 0.0
+) -> tuple[Ranking, float]:
     """Return the hits among rows whose first stage's score is `least`, and the score of the last."""
     limit, ways = run.query.limit, run.ways
     weighted = ways.fusion == "weighted"
@@ -236,6 +283,8 @@ def _ranking(run: SearchRun, vector: ports.Vector | None, least: float = 0.0) ->
     found = {scope: rows for scope, rows in found.items() if scope in ways.scopes}
     if ways.reranker not in {"none", "cross_encoder"}:
         found = {scope: reranked(run, vector, rows[: POOL * limit]) for scope, rows in found.items()}
+    if first:
+        found = _lifted(first, found)
     length = wanted if ways.reranker == "cross_encoder" else limit
     once, then = ways.once and "episode" in found, run.query.as_of is not None
     chosen, said = one_list(found, length, ways.places, once=once, facts_first=then)
@@ -295,7 +344,7 @@ def _shown(run: SearchRun, scope: ports.SearchScope, records: Sequence[Any]) -> 
 def _boosted(run: SearchRun, scope: ports.SearchScope, found: list[Candidate]) -> list[Candidate]:
     """Order by what rows say: facts of who is named, or that began or ended then; triples count less."""
     weights = run.ways.weights
-    named = run.view.entities(run.linked) if scope == "fact" and run.linked else []
+    named = run.view.entities(run.asked.entities) if scope == "fact" and run.asked.names else []
     linked = {entity.id for entity in named}
     boosted = []
     for candidate in found:

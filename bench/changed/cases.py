@@ -1,0 +1,108 @@
+"""Questions about states that have changed, each with its right answer, and the memory that is asked."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bench.engine import accept, plain_loop, plain_parts
+from bench.world import Oracle, TrueFact, World, WorldModel, WorldPlan
+from bench.world.schema import RELATIONS
+from kgray.memory import Memory
+from kgray.ports import Embedder, Extractor, Judge
+from kgray.records import Draft, Value
+from kgray.settings import PipelineSettings
+from kgray.times import Instant
+
+_DATA = Path(__file__).parents[1] / "data" / "changed_states.toml"
+
+
+@cache
+def tables() -> Mapping[str, Any]:
+    """Return the relations, questions and names of changed_states.toml."""
+    return tomllib.loads(_DATA.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One question; right, replaced: names of the object that holds then, and of those that do not."""
+
+    text: str
+    group: str
+    relation: str
+    subject: frozenset[str]
+    right: frozenset[str]
+    replaced: frozenset[str]
+    as_of: Instant | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedWorld:
+    """Messages of one group, who reads them, and the questions."""
+
+    group: str
+    drafts: Sequence[Draft]
+    reader: Extractor
+    judge: Judge
+    cases: Sequence[Case]
+
+
+def generated(seed: int, episodes: int) -> ChangedWorld:
+    """Return a world of bench/world with the questions about its single-valued states that changed."""
+    world = World(plan=WorldPlan(seed=seed, episodes=episodes, entities=max(40, episodes // 8)))
+    oracle, group = Oracle(world), world.groups[0]
+    model, things = WorldModel(oracle), {thing.id: thing for thing in world.things(group)}
+    episodes_of = {one.draft.client_id or "": one for one in world}
+    end = world.end()
+    asked = tables()["world"]
+    slots: dict[tuple[str, str], list[TrueFact]] = {}
+    for fact in oracle.truth(group).facts():
+        if RELATIONS[fact.key[1]].shape == "single" and fact.key[1] in asked:
+            slots.setdefault(fact.key[:2], []).append(fact)
+
+    def names(one: object) -> frozenset[str]:
+        if isinstance(one, Value):
+            return frozenset({one.shown(), one.value})
+        thing = things[str(one)]
+        return frozenset({thing.name, *(surface for _, surface in thing.aliases)})
+
+    cases: list[Case] = []
+    for (subject, relation), facts in sorted(slots.items()):
+        ended = [fact for fact in facts if fact.invalid_at is not None and fact.invalid_at <= end]
+        holding = [fact for fact in facts if fact.holds_at(end)]
+        if not ended or len(holding) != 1 or holding[0].valid_at is None:
+            continue
+        now, before = holding[0], max(ended, key=lambda fact: fact.invalid_at or 0)
+        # A state that was told of one episode alone at its end has no message that says it.
+        if before.key == now.key or before.valid_at is None or not before.episodes:
+            continue
+        moment = (before.valid_at + (before.invalid_at or 0)) // 2
+        if sum(fact.holds_at(moment) for fact in facts) != 1 or not before.holds_at(moment):
+            continue
+        for phrase in asked[relation]:
+            text = phrase.format(s=things[subject].name)
+            for fact, as_of in ((now, None), (before, moment)):
+                others = (names(one.key[2]) for one in facts if one.key != fact.key)
+                replaced = frozenset().union(*others) - names(fact.key[2])
+                cases.append(
+                    Case(
+                        text=text, group=group, relation=relation, subject=names(subject), as_of=as_of,
+                        right=names(fact.key[2]), replaced=replaced,
+                    )
+                )  # fmt: skip
+    drafts = [episodes_of[id_].draft for id_ in episodes_of]
+    return ChangedWorld(group=group, drafts=drafts, reader=model, judge=model, cases=cases)
+
+
+@contextmanager
+def memory_of(world: ChangedWorld, embedder: Embedder, folder: Path) -> Iterator[Memory]:
+    """Ingest a world by the plain loop, and yield its memory."""
+    with plain_parts(world.reader, world.judge, embedder, folder, PipelineSettings()) as parts:
+        accept(parts.store, world.drafts)
+        plain_loop(parts)
+        yield Memory(parts.store, lambda: embedder, lambda: parts)

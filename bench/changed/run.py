@@ -1,0 +1,90 @@
+"""`python -m bench questions`: two worlds are ingested and asked about their changed states."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.changed.cases import ChangedWorld, generated, memory_of
+from bench.changed.hold_out import hold_out
+from bench.changed.scores import CaseResult, answer, by_relation, figures
+from kgray.backends.hashing import HashingEmbedder
+from kgray.memory import Memory
+from kgray.ports import Embedder
+
+_WORLDS: dict[str, Callable[[int, int], ChangedWorld]] = {"world": generated, "hold-out": hold_out}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionPlan:
+    """So many worlds of each kind, of so many messages, from this seed on."""
+
+    seed: int = 1
+    worlds: int = 2
+    messages: int = 300
+    embedder: str = "hashing"
+
+
+def embedder_of(name: str) -> Embedder:
+    """Return the embedder of this name: hashing or minilm."""
+    if name == "hashing":
+        return HashingEmbedder()
+    from kgray.backends.minilm import MiniLMEmbedder
+
+    return MiniLMEmbedder()
+
+
+def run(plan: QuestionPlan, *, progress: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """Ask all worlds; return the figures by kind of world, of now and of a moment before the change."""
+    document: dict[str, Any] = {}
+    embedder = embedder_of(plan.embedder)
+    for kind, make in _WORLDS.items():
+        results: list[CaseResult] = []
+        for seed in range(plan.seed, plan.seed + plan.worlds):
+            world = make(seed, plan.messages)
+            progress(f"{kind} {seed}: {len(world.drafts)} messages, {len(world.cases)} questions")
+            with tempfile.TemporaryDirectory(prefix="kgray-questions-") as folder:
+                with memory_of(world, embedder, Path(folder)) as memory:
+                    results += asyncio.run(_asked(memory, world))
+        now = [result for result in results if result.case.as_of is None]
+        then = [result for result in results if result.case.as_of is not None]
+        document[kind] = {
+            "now": figures(now), "before the change": figures(then),
+            "by relation": {"now": by_relation(now), "before the change": by_relation(then)},
+            "missed": [row_of(result) for result in results if result.rank != 1],
+        }  # fmt: skip
+    return document
+
+
+async def _asked(memory: Memory, world: ChangedWorld) -> list[CaseResult]:
+    return [await answer(memory, case) for case in world.cases]
+
+
+def row_of(result: CaseResult) -> dict[str, Any]:
+    """Return a question whose fact is not first, for people who look for a cause."""
+    case = result.case
+    return {
+        "question": case.text, "relation": case.relation, "right": sorted(case.right), "rank": result.rank,
+        "as_of": case.as_of is not None, "first": result.first, "shown": result.shown,
+    }  # fmt: skip
+
+
+def table(document: dict[str, Any]) -> str:
+    """Return the figures for people."""
+    lines: list[str] = []
+    for kind, parts in document.items():
+        for moment in ("now", "before the change"):
+            rows: Sequence[tuple[str, dict[str, float]]] = [
+                ("all", parts[moment]), *parts["by relation"][moment].items(),
+            ]  # fmt: skip
+            head = "".join(f"{name:>16}" for name in parts[moment])
+            lines += [f"== {kind}, {moment}", f"{'':<18}{head}"]
+            for name, found in rows:
+                cells = (f"{value:>16.3f}" if key != "questions" else f"{value:>16.0f}" for key, value in found.items())
+                lines.append(f"{name:<18}" + "".join(cells))
+            lines.append("")
+    return "\n".join(lines)

@@ -1,0 +1,399 @@
+"""Which facts answer a question: promise 9, a fact that holds comes before messages that say something older.
+
+A fact answers where it is about an entity that the question names and its relation says what else is asked: by
+the words of its sentence and name, by the ontology's phrases and nouns, or by words of one sense. Roles count:
+"Who reports to Alice?" is not answered by "Alice reports to Bob". A chain of two facts answers, too: "Where does
+the head of Apollo live?". Nothing here is learnt from data; asking.toml has the English words.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from kgray.derivation.verbs import ENGLISH
+from kgray.graph import Entity, Fact
+from kgray.ontology import Ontology, words_of_matter
+from kgray.ports import GraphView
+from kgray.search.query import languages
+from kgray.times import Instant
+from kgray.words import plain_words, stem, term
+
+Role = Literal["before", "after", "owner"]  # of a name: the subject of a verb, its object, the noun's owner
+
+LEAST_COVER = 0.5  # share of the asked words, by weight, from which on a fact answers
+OF_SENSE, OF_DESCRIPTION = 0.6, 0.35  # what a word of one sense, or of a description, counts beside the word itself
+WRONG_ROLE = 0.35  # factor of a word that says the relation the other way round
+KIND = 0.25  # what a fitting kind adds, and an unfitting one takes
+NEAR = 0.3  # what a vector adds that stands out as certain
+BOTH_ENDS = 0.5
+WITHIN = 0.85  # of the best score: facts that answer alike
+MOST = 5  # facts that come first
+FACTS_READ = 64  # an entity
+_AUXILIARIES = frozenset("is are was were be been am do does did has have had will would can could".split())
+_STEPS = 2  # of a vector's nearness
+_CHAIN_LEFT = 0.25  # share of the asked words that the first fact of a chain leaves open, at least
+_CHAIN_COVER = 0.6  # of the words that are left
+
+
+class Name(NamedTuple):
+    """A name in a question: the recorded entities that bear it, and its place among the words."""
+
+    entities: tuple[str, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A question, as it is matched with facts."""
+
+    words: tuple[str, ...]  # plain, in order
+    names: tuple[Name, ...]
+    weights: Mapping[int, float] = field(default_factory=dict)  # place of an asked word -> its weight
+
+    @property
+    def entities(self) -> list[str]:
+        """The recorded entities that are named."""
+        return list(dict.fromkeys(id_ for name in self.names for id_ in name.entities))
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it asks for words that somebody said."""
+        return not _table().speech.isdisjoint(self.words)
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether it asks for a former state."""
+        inside = {place for name in self.names for place in range(name.start, name.end)}
+        return any(word in _table().history for n, word in enumerate(self.words) if n not in inside)
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The labels of the things that it asks for; empty = any."""
+        found = [_table().kinds[word] for word in self.words if word in _table().kinds]
+        precise = [kinds for word, kinds in zip(self.words, map(_table().kinds.get, self.words), strict=True)
+                   if kinds and word not in ("who", "where", "whose", "whom")]  # fmt: skip
+        return frozenset().union(*(precise or found))
+
+    def role(self, place: int) -> tuple[str | None, Role | None]:
+        """Return the nearest name's role beside the word at a place: `before` and `after` as in a sentence."""
+        if not self.names:
+            return None, None
+        name = min(self.names, key=lambda one: min(abs(place - one.start), abs(place - one.end)))
+        first = name.entities[0] if name.entities else None
+        if place >= name.end:
+            if self.words[name.end : name.end + 1] == ("s",):
+                return first, "owner"
+            return first, "after" if self.words[place + 1 : place + 2] == ("by",) else "before"
+        between = self.words[place + 1 : name.start]
+        if between and between[-1] == "of":
+            return first, "owner"
+        if not _AUXILIARIES.isdisjoint(between):  # "Which school is Ada at?": a noun, and no verb
+            return first, None
+        return first, "before" if "by" in between else "after"
+
+
+class _Table(NamedTuple):
+    fillers: frozenset[str]
+    speech: frozenset[str]
+    history: frozenset[str]
+    kinds: Mapping[str, frozenset[str]]
+    senses: tuple[frozenset[str], ...]
+    lemmas: Mapping[str, str]
+
+
+@cache
+def _table() -> _Table:
+    found = tomllib.loads(Path(__file__).with_name("asking.toml").read_text(encoding="utf-8"))
+    thirds = (pair.split(":") for pair in ENGLISH["third_to_past"])
+    lemmas = {past: stem(third) for third, past in thirds}
+    lemmas |= {form: stem(base) for form, _, base in map(lambda p: p.partition(":"), found["irregular"].split())}
+    return _Table(
+        *(frozenset(found[name].split()) for name in ("fillers", "speech", "history")),
+        kinds={word: frozenset(kinds.split()) for word, kinds in found["kinds"].items()},
+        senses=tuple(
+            frozenset(lemmas.get(word) or stem(word) for word in words.split())
+            for words in found["senses"].values()
+        ),
+        lemmas=lemmas,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=16_384)
+def lemma(word: str) -> str:
+    """Return the stem of a plain word: of "led" that of "lead"."""
+    return _table().lemmas.get(word) or stem(word)
+
+
+@lru_cache(maxsize=4_096)
+def senses_of(word: str) -> frozenset[str]:
+    """Return the lemmas of one sense with a lemma."""
+    same = [sense for sense in _table().senses if word in sense]
+    same += [words for words in _matters() if word in words]
+    return frozenset().union(*same)
+
+
+@cache
+def _matters() -> tuple[frozenset[str], ...]:
+    return tuple(frozenset(map(lemma, words)) for words in words_of_matter().values())
+
+
+class Vocabulary:
+    """The words of relations: lemma -> (weight, role of a fact's source beside it)."""
+
+    def __init__(self, ontology: Ontology) -> None:
+        """Read nothing yet; each relation's words are computed at its first use."""
+        self._ontology = ontology
+        self._words: dict[str, dict[str, tuple[float, Role | None]]] = {}
+        self._names: dict[str, list[str]] = {}
+        for relation in ontology:
+            self._names.setdefault(ontology.main_name(relation.name), []).append(relation.name)
+
+    def of(self, relation: str) -> Mapping[str, tuple[float, Role | None]]:
+        """Return the words of a relation, by its name in the graph."""
+        if relation not in self._words:
+            self._words[relation] = self._computed(relation)
+        return self._words[relation]
+
+    def _computed(self, relation: str) -> dict[str, tuple[float, Role | None]]:
+        found: dict[str, tuple[float, Role | None]] = {}
+
+        def put(text: str, weight: float, role: Role | None) -> None:
+            for word in plain_words(text):
+                if word not in languages()["en"].stops and found.get(lemma(word), (0.0, None))[0] < weight:
+                    found[lemma(word)] = (weight, role)
+
+        main, turned_here = self._ontology.folded(relation)
+        for name in dict.fromkeys([relation, *self._names.get(main, ())]):
+            declared = self._ontology.get(name)
+            turned = self._ontology.folded(name)[1] != turned_here
+            if declared is not None:
+                for phrase in (*declared.phrases, *declared.starts, *declared.ends, *declared.events, declared.text):
+                    plain = phrase.partition("{")[0]
+                    passive = plain.split()[:1] in (["be"], ["is"]) and "by" in plain
+                    put(plain.replace("|", " "), 1.0, _turned("after" if passive else "before", turned))
+                for noun in (*declared.nouns, *(one.replace("_", " ") for one in declared.fields)):
+                    put(noun, 1.0, None if turned else "owner")
+                put(declared.description, OF_DESCRIPTION, None)
+            passive = name.endswith("_BY")
+            put(name.replace("_", " "), 1.0, _turned("after" if passive else "before", turned))
+        return found
+
+
+def _turned(role: Role, turned: bool) -> Role:  # noqa: FBT001 - of one call
+    if not turned:
+        return role
+    return "after" if role == "before" else "before"
+
+
+class Match(NamedTuple):
+    """How well a fact answers: score, the share of the asked words that it covers, and these words' places."""
+
+    score: float
+    cover: float
+    places: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matcher:
+    """One question beside facts of one view.
+
+    near    returns how far the vector of a statement stands out, 0 to 1
+    """
+
+    asked: Asked
+    vocabulary: Vocabulary
+    view: GraphView
+    near: Callable[[str], float]
+
+    def first(self, moment: Instant | None, others: Sequence[Fact] = ()) -> list[Fact]:
+        """Return the facts that come first, best first: at most MOST; none where no fact answers.
+
+        others  facts that the first stage found, in addition to the facts of named entities
+        """
+        named = [entity.id for entity in self.view.entities(self.asked.entities)]
+        if not named or self.asked.speaks:
+            return []
+        facts = {fact.id: fact for fact in self.view.facts_at(named, moment, FACTS_READ * len(named))}
+        facts |= {fact.id: fact for fact in others if not set(fact.ends).isdisjoint(named)}
+        if not facts:
+            return []
+        places = frozenset(self.asked.weights)
+        matches = self._matches([*facts.values()], set(named), places)
+        answering = [(match, facts[id_]) for id_, match in matches.items() if self._answers(match, places)]
+        best = self._best(answering)
+        return self._chained(best, matches, named, moment)[:MOST]
+
+    def _answers(self, match: Match, places: frozenset[int]) -> bool:
+        if not places:
+            return match.score >= KIND
+        return match.cover >= LEAST_COVER or match.score >= LEAST_COVER + KIND / 2
+
+    @staticmethod
+    def _best(answering: Sequence[tuple[Match, Fact]]) -> list[Fact]:
+        if not answering:
+            return []
+        least = WITHIN * max(match.score for match, _ in answering)
+        rows = [(match, fact) for match, fact in answering if match.score >= least]
+        rows.sort(key=lambda row: (-round(row[0].score, 6), -(row[1].valid_at or 0), row[1].id))
+        return [fact for _, fact in rows]
+
+    def _matches(
+        self, facts: Sequence[Fact], named: set[str], places: frozenset[int]
+    ) -> dict[str, Match]:
+        ends = list(dict.fromkeys(end for fact in facts for end in fact.ends))
+        entities = {entity.id: entity for entity in self.view.entities(ends)}
+        return {fact.id: self._match(fact, named, places, entities) for fact in facts}
+
+    def _match(
+        self, fact: Fact, named: set[str], places: frozenset[int], entities: Mapping[str, Entity]
+    ) -> Match:
+        asked, weights = self.asked, self.asked.weights
+        own = self._sentence(fact, entities)
+        known = self.vocabulary.of(fact.relation)
+        subject_is_named = fact.source in named
+        covered: set[int] = set()
+        got = total = 0.0
+        for place in places:
+            weight, word = weights[place], lemma(asked.words[place])
+            total += weight
+            if word in own:
+                share, source_role = 1.0, own[word]
+            elif word in known:
+                share, source_role = known[word]
+            else:
+                same = senses_of(word)
+                meant = next((one for one in (*own, *known) if one in same), None)
+                share, source_role = (OF_SENSE if meant else 0.0), None
+            if not share:
+                continue
+            _, role = asked.role(place)
+            is_both = len(named.intersection(fact.ends)) == len(set(fact.ends)) > 1
+            if source_role and role and not is_both and _contradict(source_role, role, subject_is_named):
+                share *= WRONG_ROLE
+            got += weight * share
+            if share >= OF_SENSE:
+                covered.add(place)
+        cover = got / total if total else 0.0
+        # In steps: what little the vectors of two objects of one relation differ is noise.
+        score = cover + NEAR * round(_STEPS * self.near(fact.statement)) / _STEPS
+        kinds = asked.kinds
+        if kinds:
+            score += KIND if self._is_kind(fact, named, entities, kinds) else -KIND
+        if len(asked.names) > 1 and len(named.intersection(fact.ends)) > 1:
+            score += BOTH_ENDS
+        return Match(score, cover, frozenset(covered))
+
+    @staticmethod
+    def _is_kind(
+        fact: Fact, named: set[str], entities: Mapping[str, Entity], kinds: frozenset[str]
+    ) -> bool:
+        if fact.value is not None:
+            return "value" in kinds
+        others = [end for end in fact.ends if end not in named] or list(fact.ends)
+        return any(
+            not entities[end].labels or not kinds.isdisjoint(entities[end].labels)
+            for end in others
+            if end in entities
+        )
+
+    def _sentence(self, fact: Fact, entities: Mapping[str, Entity]) -> dict[str, Role | None]:
+        """Return the lemmas of a fact's sentence without its ends' names, with the role of the source."""
+        text = plain_words(fact.text)
+        source = _place_of(text, entities.get(fact.source))
+        target = _place_of(text, entities.get(fact.target or ""))
+        taken = {place for span in (source, target) if span for place in range(*span)}
+        found: dict[str, Role | None] = {}
+        stops = languages()["en"].stops
+        for place, word in enumerate(text):
+            if place in taken or word in stops:
+                continue
+            role: Role | None = None
+            if source is not None:
+                role = "before" if source[0] < place else "after"
+                if "by" in text[place + 1 : place + 3]:
+                    role = _turned(role, turned=True)
+            found.setdefault(lemma(word), role)
+        return found
+
+    def _chained(
+        self, best: list[Fact], matches: Mapping[str, Match], named: Sequence[str], moment: Instant | None
+    ) -> list[Fact]:
+        """Return the best facts with those that answer the words which they leave open, one fact further."""
+        weights = self.asked.weights
+        total = sum(weights.values())
+        starts = best[:2]
+        if not starts:  # the first fact of a chain may cover less than half of the words
+            known = {fact.id: fact for fact in self.view.facts([id_ for id_, m in matches.items() if m.places])}
+            ranked = sorted(known, key=lambda id_: (-matches[id_].cover, id_))
+            starts = [known[id_] for id_ in ranked[:2]]
+        for start in starts:
+            left = frozenset(weights) - matches[start.id].places
+            open_share = sum(weights[place] for place in left) / total if total else 0.0
+            others = [end for end in start.ends if end not in named]
+            if open_share < _CHAIN_LEFT or not matches[start.id].places or not others:
+                continue
+            facts = self.view.facts_at(others, moment, FACTS_READ)
+            facts = [fact for fact in facts if set(fact.ends).isdisjoint(named)]
+            further = self._matches(facts, set(others), left)
+            rows = [(further[fact.id], fact) for fact in facts if further[fact.id].cover >= _CHAIN_COVER]
+            if rows:
+                chain = [start, *self._best(rows)[:2]]
+                return [*chain, *(fact for fact in best if fact not in chain)]
+        return best
+
+
+def _contradict(source_role: Role, role: Role, subject_is_named: bool) -> bool:  # noqa: FBT001 - of one call
+    """Whether a name has another role in the question than in the fact: the fact is told the other way round."""
+    if "owner" in (source_role, role):
+        return source_role == role == "owner" and not subject_is_named
+    named_role = source_role if subject_is_named else _turned(source_role, turned=True)
+    return named_role != role
+
+
+def _place_of(text: Sequence[str], entity: Entity | None) -> tuple[int, int] | None:
+    """Return the span of an entity's name among words; its longest name that stands there."""
+    if entity is None:
+        return None
+    names = sorted((plain_words(name) for name in (entity.name, *entity.aliases)), key=len, reverse=True)
+    for name in names:
+        for start in range(len(text) - len(name) + 1) if name else ():
+            if text[start : start + len(name)] == name:
+                return start, start + len(name)
+    return None
+
+
+def read_asked(
+    text: str, surfaces: Iterable[tuple[str, Sequence[int]]], weight_of: Callable[[int], float] | None = None
+) -> Asked:
+    """Read a question.
+
+    surfaces    (recorded entity, the terms of one of its names), of names whose words the question has
+    weight_of   returns the weight of a term; None: each weighs 1
+    """
+    words = tuple(plain_words(text))
+    terms = [term(stem(word)) for word in words]
+    spans: dict[tuple[int, int], list[str]] = {}
+    for entity, name in surfaces:
+        size = len(name)
+        for start in range(len(terms) - size + 1):
+            if size and terms[start : start + size] == list(name):
+                spans.setdefault((start, start + size), []).append(entity)
+    names: list[Name] = []
+    for (start, end), entities in sorted(spans.items(), key=lambda span: (span[0][0] - span[0][1], span[0])):
+        if all(end <= name.start or start >= name.end for name in names):
+            names.append(Name(tuple(dict.fromkeys(entities)), start, end))
+    names.sort(key=lambda name: name.start)
+    inside = {place for name in names for place in range(name.start, name.end)}
+    left_out = languages()["en"].stops | _table().fillers
+    weights = {
+        place: max(weight_of(terms[place]), 1e-3) if weight_of else 1.0
+        for place, word in enumerate(words)
+        if place not in inside and word not in left_out
+    }
+    return Asked(words=words, names=tuple(names), weights=weights)
