@@ -58,12 +58,12 @@ def context_of(
     name = recipe or "hybrid"
     if name not in RECIPES:
         raise InputError(f"recipe {name!r} is unknown: use {', '.join(RECIPES)}", field="recipe")
-    how: dict[str, Any] = {"tokens": tokens or 1500, "recipe": RECIPES[name]}
+    arguments: dict[str, Any] = {"tokens": tokens or 1500, "recipe": RECIPES[name]}
     if limit is not None:
         scopes = RECIPES[name].scopes
-        how |= {"recipe": replace(RECIPES[name], places=dict.fromkeys(scopes, limit))}
-        how |= {"limit": limit * len(scopes)}
-    return how | ({"template": template} if template is not None else {})
+        arguments |= {"recipe": replace(RECIPES[name], places=dict.fromkeys(scopes, limit))}
+        arguments |= {"limit": limit * len(scopes)}
+    return arguments | ({"template": template} if template is not None else {})
 
 
 class Raw:
@@ -100,19 +100,21 @@ class Examination:
     async def answer(self, memory: Memory, talks: Talks) -> list[dict[str, Any]]:
         """Answer and grade all questions that have an answer; return their raw rows. Raises Unavailable."""
         at_once = asyncio.Semaphore(self.at_once)
-        asked = [(group, talk, one) for group, talk in talks for one in talk.questions if one.answer]
+        questions = [
+            (group, talk, question) for group, talk in talks for question in talk.questions if question.answer
+        ]
 
-        async def one(place: int) -> dict[str, Any]:
-            group, talk, question = asked[place]
+        async def row_of(place: int) -> dict[str, Any]:
+            group, talk, question = questions[place]
             if question.id in self.raw.rows:
                 return self.raw.rows[question.id]
-            others = (other.answer for _, _, other in [*asked[place + 1 :], *asked[:place]])
+            others = (other.answer for _, _, other in [*questions[place + 1 :], *questions[:place]])
             wrong = next((a for a in others if a.casefold() != question.answer.casefold()), None)
             async with at_once:
                 seen = None if self.way == "memory" else await self._baseline(talk)
                 return self.raw.keep(await self._graded(memory, group, question, seen, wrong))
 
-        return await asyncio.gather(*map(one, range(len(asked))))
+        return await asyncio.gather(*map(row_of, range(len(questions))))
 
     async def _baseline(self, talk: Conversation) -> str:
         """Return the text that a baseline shows of a conversation: whole, or the reader's summaries."""
@@ -195,14 +197,14 @@ def as_asked(rows: Sequence[Mapping[str, Any]]) -> list[Asked]:
     """Return raw rows as what `report` takes. A verdict that could not be read counts for nothing."""
     names = ("correct", "judge_accepts_right", "judge_accepts_wrong", "tokens")
     timed = {"answer": "seconds", "search": "search_seconds"}
-    found = []
+    results = []
     for row in rows:
         question = Question(id=row["id"], text=row["question"], type=row["type"])
         marks = {name: float(row[name]) for name in names if row.get(name) is not None}
         seconds = {name: row[key] for name, key in timed.items() if key in row}
-        found.append(Asked(conversation="", question=question, marks=marks, seconds=seconds))
-    return found
+        results.append(Asked(conversation="", question=question, marks=marks, seconds=seconds))
+    return results
 
 
-def _written(told: Sequence[Message]) -> str:
-    return "\n".join(f"[{m.at or ''}] {m.speaker or ''}: {m.text}" for m in told)
+def _written(messages: Sequence[Message]) -> str:
+    return "\n".join(f"[{m.at or ''}] {m.speaker or ''}: {m.text}" for m in messages)

@@ -2,9 +2,9 @@
 
 local     from the context of the question: 1 call
 keywords  a call extracts high-level keywords, which search for relations, and low-level ones, which search
-          for entities (LightRAG, arXiv 2410.05779); what they find joins the question's own context
+          for entities (LightRAG, arXiv 2410.05779); their hits join the question's own context
 global    from the reports of all communities of a level: `report_points`
-drift     reports and a first context give further questions; what is found for them joins the context, twice
+drift     reports and a first context give further questions; their hits join the context, twice
           (after GraphRAG's DRIFT; no partial answer is written, so it takes 3 calls)
 """
 
@@ -37,7 +37,7 @@ _FURTHER = 4  # questions a round
 MAX_SUGGESTIONS = 20
 _KEYWORDS = 8  # of a level
 _TOKENS = 1500  # of a context, as `Memory.context` has it
-_FAINTER = 0.7  # what is found for a further question counts so much of what its question found
+_FAINTER = 0.7  # weight of a hit of a further question, for each round
 _NUMBERED = re.compile(r"^\W*(?:\d{1,2}[.)])?\s*(\S.*\S)\s*$")
 _LEVELS = ("high_level", "low_level")
 _SCHEMA = object_of(**{name: listed_of(TEXT) for name in _LEVELS})
@@ -89,10 +89,10 @@ class AnswerOptions:
         return 1 + bool(self.suggest)
 
     @classmethod
-    def parted(cls, how: dict[str, Any]) -> AnswerOptions:
+    def parted(cls, arguments: dict[str, Any]) -> AnswerOptions:
         """Return the options among the arguments of `Memory.ask`, and remove them from these."""
-        names = [one.name for one in fields(cls) if one.name in how]
-        return cls(**{name: how.pop(name) for name in names})
+        names = [field.name for field in fields(cls) if field.name in arguments]
+        return cls(**{name: arguments.pop(name) for name in names})
 
 
 class Keywords(NamedTuple):
@@ -105,20 +105,20 @@ class Keywords(NamedTuple):
 def own_keywords(question: str) -> Keywords:
     """Return the words of a question as keywords: those with a capital are names. Stop words are left out."""
     stops = languages()[language_of(plain_words(question))].stops
-    told = [word for word in re.findall(r"\w+", question) if word.casefold() not in stops]
-    low = tuple(dict.fromkeys(word for word in told if word[0].isupper() or word[0].isnumeric()))
-    high = tuple(dict.fromkeys(word for word in told if word not in low and plain_words(word)))
+    words = [word for word in re.findall(r"\w+", question) if word.casefold() not in stops]
+    low = tuple(dict.fromkeys(word for word in words if word[0].isupper() or word[0].isnumeric()))
+    high = tuple(dict.fromkeys(word for word in words if word not in low and plain_words(word)))
     return Keywords(high[:_KEYWORDS], low[:_KEYWORDS])
 
 
 def _telling(words: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
     """Return the keywords of a reply; those that are stop words alone ("her", "there") are left out."""
-    texts = [one.strip() for one in words if isinstance(one, str)] if isinstance(words, list) else []
+    texts = [word.strip() for word in words if isinstance(word, str)] if isinstance(words, list) else []
     stops = frozenset[str]().union(*(language.stops for language in languages().values()))
-    return tuple(dict.fromkeys(one for one in texts if {*plain_words(one)} - stops))[:_KEYWORDS]
+    return tuple(dict.fromkeys(text for text in texts if {*plain_words(text)} - stops))[:_KEYWORDS]
 
 
-class _Found(NamedTuple):
+class _Evidence(NamedTuple):
     """What an answer is written from."""
 
     context: Context
@@ -127,7 +127,7 @@ class _Found(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MemoryQuestion:
     """A question to a group's memory; chosen: the arguments of `Memory.context`."""
 
     memory: Memory
@@ -146,8 +146,8 @@ class Asked:
             raise InputError(
                 f"max_calls is {options.max_calls}: {about} takes {least} calls at least", field="max_calls"
             )
-        found = await self._found()
-        context, has_lines = found.context, bool(found.context.hits)
+        evidence = await self._evidence()
+        context, has_lines = evidence.context, bool(evidence.context.hits)
         checked = Checked(context, on_text)
         if has_lines or options.general:
             lines = context.lines if has_lines else []
@@ -157,12 +157,12 @@ class Asked:
         answer, suggestions = checked.end(), list[str]()
         if options.suggest and has_lines:
             suggestions = await self.suggested(context.lines, options.suggest)
-        keywords = found.keywords and dict(zip(_LEVELS, found.keywords, strict=True))
+        keywords = evidence.keywords and dict(zip(_LEVELS, evidence.keywords, strict=True))
         return replace(
             answer,
             suggestions=tuple(suggestions),
             keywords=keywords,
-            reports=found.reports,
+            reports=evidence.reports,
             cost=spending.cost,
         )
 
@@ -181,13 +181,13 @@ class Asked:
         if not lines:
             return []
         data = answer_data(self.question, lines, history=self.history, count=count)
-        replied = (await self.spending.text("follow_up", self.question, data, kept=kept)).splitlines()
-        found = [one[1] for line in replied if (one := _NUMBERED.match(line))]
-        if found and found[0].strip(" .\"'*").upper() == "NONE":
+        lines_of_reply = (await self.spending.text("follow_up", self.question, data, kept=kept)).splitlines()
+        questions = [match[1] for line in lines_of_reply if (match := _NUMBERED.match(line))]
+        if questions and questions[0].strip(" .\"'*").upper() == "NONE":
             return []
-        return [one for one in dict.fromkeys(found) if one != self.question][:count]
+        return [text for text in dict.fromkeys(questions) if text != self.question][:count]
 
-    async def _found(self) -> _Found:
+    async def _evidence(self) -> _Evidence:
         match self.options.mode:
             case "global":
                 return await self._points()
@@ -195,7 +195,7 @@ class Asked:
                 return await self._by_keywords()
         context = await self.context()
         drifts = self.options.mode == "drift" and context.hits
-        return _Found(await self._drifted(context) if drifts else context)
+        return _Evidence(await self._drifted(context) if drifts else context)
 
     @property
     def _budget(self) -> tuple[int, Counter]:
@@ -207,7 +207,7 @@ class Asked:
         limits = any(self.chosen.get(name) for name in ("scopes", "said_after", "said_before"))
         return limits or (filters is not None and filters.narrows)
 
-    async def _points(self) -> _Found:
+    async def _points(self) -> _Evidence:
         """Return the best points of the reports; no hits where no report helps."""
         if self.chosen.get("as_of") is not None:
             raise InputError("mode global takes no as_of: a report tells of its run's own time", field="mode")
@@ -223,10 +223,10 @@ class Asked:
         level = of_level(everyone, options.level)
         reports, left_out = chosen(level, options.min_rating, options.report_tokens)
         reading = Reading(self.spending, self.question, group, tokens, count, self.history)
-        context, told = await reading.points(reports, options.later_calls)
-        return _Found(context, reports=told | {"left_out": told["left_out"] + left_out})
+        context, counts = await reading.points(reports, options.later_calls)
+        return _Evidence(context, reports=counts | {"left_out": counts["left_out"] + left_out})
 
-    async def _by_keywords(self) -> _Found:
+    async def _by_keywords(self) -> _Evidence:
         """Return what the question finds, and its keywords: high-level ones relations, others entities."""
         keywords = await self._keywords()
         contexts = [await self.context()]
@@ -237,41 +237,41 @@ class Asked:
         for hit in (hit for context in contexts for hit in context.hits):
             known = hits.get((hit.scope, hit.id))
             hits[hit.scope, hit.id] = hit if known is None or known.score < hit.score else known
-        return _Found(self._written([*hits.values()]), keywords)
+        return _Evidence(self._written([*hits.values()]), keywords)
 
     async def _keywords(self) -> Keywords:
         """Return the keywords that were given, else a model's, else the question's own."""
-        options, own = self.options, own_keywords(self.question)
+        options, own_words = self.options, own_keywords(self.question)
         if options.high or options.low:
             return Keywords(options.high, options.low)
         data = answer_data(self.question, None, history=self.history)
         later = self.spending.worst("answer", answer_data(self.question, ()), LEAST_ROOM) + self._budget[0]
         calls, tokens = options.later_calls + 1, self.spending.worst("keywords", data) + later
         if not self.spending.allows(calls, tokens):
-            return own
+            return own_words
         kept = options.later_calls
         try:
             reply = await self.spending.json("keywords", self.question, data, _SCHEMA, kept=kept)
         except (Refused, InvalidAnswer) as error:
             self.spending.add(error.spent)
-            return own
-        found = Keywords(*(_telling(reply[name]) for name in _LEVELS))
-        return found if any(found) else own
+            return own_words
+        keywords = Keywords(*(_telling(reply[name]) for name in _LEVELS))
+        return keywords if any(keywords) else own_words
 
     def _written(self, hits: Sequence[Hit]) -> Context:
         """Return hits of several searches as one context."""
         moments: Mapping[str, str] = {"as of": "as_of", "as known on": "known_at"}
-        told = {
+        given_moments = {
             word: to_datetime(given(self.chosen[name], name)[0])
             for word, name in moments.items()
             if self.chosen.get(name) is not None
         }
         tokens, count = self._budget
-        return write(hits, tokens, query=self.question, count=count, moments=told)
+        return write(hits, tokens, query=self.question, count=count, moments=given_moments)
 
     async def _drifted(self, context: Context) -> Context:
         """Return a context with what is found for further questions."""
-        asked, hits = {self.question}, {(hit.scope, hit.id): hit for hit in context.hits}
+        known_questions, hits = {self.question}, {(hit.scope, hit.id): hit for hit in context.hits}
         lines, later = context.lines, self.options.later_calls
         if self.chosen.get("as_of") is None and not self._narrows:
             # A report tells of its run's own time, and of the whole group.
@@ -283,12 +283,13 @@ class Asked:
             tokens = self.spending.worst("follow_up", data) + answer + self._budget[0]
             if not self.spending.allows(later + 1, tokens):
                 break
-            further = [one for one in await self.suggested(lines, kept=later) if one not in asked]
+            replied = await self.suggested(lines, kept=later)
+            further = [text for text in replied if text not in known_questions]
             if not further:
                 break
-            asked.update(further)
-            for one in further:
-                for hit in (await self.context(one)).hits:
+            known_questions.update(further)
+            for text in further:
+                for hit in (await self.context(text)).hits:
                     score = hit.score * _FAINTER**depth
                     known = hits.get((hit.scope, hit.id))
                     hits[hit.scope, hit.id] = replace(hit, score=max(score, known.score if known else 0.0))

@@ -38,7 +38,7 @@ from kgray.spans import span
 if TYPE_CHECKING:
     from kgray.ingest.committer import OnCall, OnStage, Parts
     from kgray.ingest.preview import Preview
-    from kgray.memory.asking import Asked
+    from kgray.memory.asking import MemoryQuestion
     from kgray.memory.ontology_check import OntologyFault
     from kgray.memory.ontology_suggest import RelationSuggestion
     from kgray.search.answering import Answered, OnText
@@ -296,7 +296,7 @@ class Memory(Corrections, BothWays):
         Where nothing is found, no model is asked. Raises SettingsError: there is none; InputError: a bound
         pays for no answer; Refused, InvalidAnswer, Unavailable.
         """
-        return await self._asked(question, group, how).answered(on_text or (lambda _: None))
+        return await self._question(question, group, how).answered(on_text or (lambda _: None))
 
     async def suggest(
         self, about: str, *, group: str, limit: int = 4, **how: Any,  # noqa: ANN401
@@ -305,9 +305,9 @@ class Memory(Corrections, BothWays):
 
         how, and what it raises: as of `ask`. None where nothing is found.
         """
-        asked = self._asked(about, group, how | {"max_calls": 1, "suggest": limit})
-        context = await asked.context()
-        return await asked.suggested(context.lines if context.hits else (), limit)
+        question = self._question(about, group, how | {"max_calls": 1, "suggest": limit})
+        context = await question.context()
+        return await question.suggested(context.lines if context.hits else (), limit)
 
     @property
     def can_answer(self) -> bool:
@@ -323,14 +323,14 @@ class Memory(Corrections, BothWays):
             raise InputError("this memory was opened without a model that answers")
         return self._answerer()
 
-    def _asked(self, question: str, group: str, how: dict[str, Any]) -> Asked:
-        from kgray.memory.asking import AnswerOptions, Asked  # other reads need no prompts
+    def _question(self, question: str, group: str, how: dict[str, Any]) -> MemoryQuestion:
+        from kgray.memory.asking import AnswerOptions, MemoryQuestion  # other reads need no prompts
         from kgray.memory.spending import Spending
 
         options = AnswerOptions.parted(how)
         spending = Spending(self.answerer(), options.max_calls, options.max_tokens)
         self.check_embedder()
-        return Asked(self, spending, question, group, options, how)
+        return MemoryQuestion(self, spending, question, group, options, how)
 
     async def refresh_communities(
         self, groups: Sequence[str] = (), *, profiles: bool = False, max_tokens: int | None = None,

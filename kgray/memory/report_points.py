@@ -25,12 +25,12 @@ _POINTS = 8  # of one reply
 SCHEMA = object_of(points=listed_of(object_of(text=TEXT, reports=listed_of(INDEX), score=INDEX)))
 
 
-def of_level(everyone: Sequence[Community], level: int | None) -> list[Community]:
+def of_level(communities: Sequence[Community], level: int | None) -> list[Community]:
     """Return communities that cover all entities once, at this level or, where it has none above, below.
 
     level: 0 is the finest; None = those at the top. Raises InputError for a level that there is not.
     """
-    levels = sorted({one.level for one in everyone})
+    levels = sorted({community.level for community in communities})
     if level is not None and level not in levels:
         raise InputError(
             f"level {level} is unknown: the group has communities of the levels "
@@ -38,28 +38,33 @@ def of_level(everyone: Sequence[Community], level: int | None) -> list[Community
             field="level",
         )
     highest = levels[-1] if level is None else level
-    return [one for one in everyone if one.level == highest or (one.level < highest and one.parent is None)]
+    return [
+        community
+        for community in communities
+        if community.level == highest or (community.level < highest and community.parent is None)
+    ]
 
 
-def chosen(everyone: Sequence[Community], min_rating: int, tokens: int) -> tuple[list[Community], int]:
+def chosen(communities: Sequence[Community], min_rating: int, tokens: int) -> tuple[list[Community], int]:
     """Return the communities whose reports are read within so many tokens, and how many are left out.
 
     Those of a lower rating are not among either; one without a rating passes. Best rating and largest first.
     """
-    rated = [one for one in everyone if one.report.get("rating", min_rating) >= min_rating]
-    rated.sort(key=lambda one: (-one.report.get("rating", 0), -one.size, one.id))
+    rated = [each for each in communities if each.report.get("rating", min_rating) >= min_rating]
+    rated.sort(key=lambda each: (-each.report.get("rating", 0), -each.size, each.id))
     read: list[Community] = []
-    for one in rated:
-        tokens -= count_tokens(report_text(one))
+    for community in rated:
+        tokens -= count_tokens(report_text(community))
         if tokens < 0 and read:
             break
-        read.append(one)
+        read.append(community)
     return read, len(rated) - len(read)
 
 
-def report_text(one: Community) -> str:
+def report_text(community: Community) -> str:
     """Return a community's name, summary and findings as one line."""
-    return safe(" ".join([one.text, *(str(found["summary"]) for found in one.report.get("findings", ()))]))
+    findings = (str(row["summary"]) for row in community.report.get("findings", ()))
+    return safe(" ".join([community.text, *findings]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +84,18 @@ class Reading:
         later_calls: model calls that follow. Raises InputError where the bounds pay for no reading.
         """
         batches = list(self._affordable(list(_batches(reports)), later_calls))
-        found = await asyncio.gather(*(self._read(batch) for batch in batches))
-        ranked = sorted((one for part in found for one in part or ()), key=lambda one: -one[0])
-        hits = [hit for _, hit in ranked]
+        replies = await asyncio.gather(*(self._read(batch) for batch in batches))
+        points = sorted((point for part in replies for point in part or ()), key=lambda point: -point[0])
+        hits = [hit for _, hit in points]
         lines = [f"- [{number}] {safe(hit.text)}" for number, hit in enumerate(hits, 1)]
         while lines and self.count("\n".join(lines)) > self.tokens:
             lines.pop()
         numbered: frozenset[Scope] = frozenset({"community"})
         text = "\n".join(lines)
-        shown = tuple(hits[: len(lines)])
-        context = Context(text=text, tokens=self.count(text), hits=shown, numbered=numbered)
+        used = tuple(hits[: len(lines)])
+        context = Context(text=text, tokens=self.count(text), hits=used, numbered=numbered)
         read = sum(map(len, batches))
-        unread = sum(len(batch) for batch, part in zip(batches, found, strict=True) if part is None)
+        unread = sum(len(batch) for batch, part in zip(batches, replies, strict=True) if part is None)
         return context, {
             "read": read - unread,
             "left_out": len(reports) - read + unread,
@@ -115,19 +120,19 @@ class Reading:
             yield batch
 
     def _data(self, reports: Sequence[Community]) -> str:
-        lines = [f"[{number}] {report_text(one)}" for number, one in enumerate(reports, 1)]
+        lines = [f"[{number}] {report_text(report)}" for number, report in enumerate(reports, 1)]
         return answer_data(self.question, lines, history=self.history)
 
     async def _read(self, reports: Sequence[Community]) -> list[tuple[int, Hit]] | None:
         """Return the points of some reports with their scores; None where the reply cannot be used."""
         data = self._data(reports)
-        own = self.spending.share(self.spending.worst("points", data))
+        bounds = self.spending.share(self.spending.worst("points", data))
         try:
-            reply = await own.json("points", self.question, data, SCHEMA)
+            reply = await bounds.json("points", self.question, data, SCHEMA)
         except (Refused, InvalidAnswer) as error:
             self.spending.add(Cost(*error.spent))
             return None
-        self.spending.add(own.cost)
+        self.spending.add(bounds.cost)
         rows = reply["points"] if isinstance(reply["points"], list) else []
         return [point for row in rows[:_POINTS] if (point := self._point(row, reports)) is not None]
 
@@ -150,12 +155,12 @@ def _batches(reports: Sequence[Community]) -> Iterator[list[Community]]:
     """Yield the reports in their order, as many together as one request takes."""
     batch: list[Community] = []
     tokens = 0
-    for one in reports:
-        cost = count_tokens(report_text(one))
+    for report in reports:
+        cost = count_tokens(report_text(report))
         if batch and tokens + cost > _REPORTS:
             yield batch
             batch, tokens = [], 0
-        batch.append(one)
+        batch.append(report)
         tokens += cost
     if batch:
         yield batch

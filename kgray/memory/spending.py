@@ -49,8 +49,8 @@ class Spending:
         """Return the reply of one request with a schema."""
         pieces: list[str] = []
         await self.ask(task, question, data, pieces.append, kept=kept, schema=schema)
-        found: dict[str, Any] = json.loads("".join(pieces))
-        return found
+        reply: dict[str, Any] = json.loads("".join(pieces))
+        return reply
 
     def add(self, cost: Cost) -> None:
         """Count a cost."""
