@@ -135,6 +135,8 @@ class Hit:
     signals: Mapping[str, float] = field(default_factory=dict)  # its score's parts (kgray.search.ranking)
     fact: FactSpan | None = None
     entity: Entity | None = None
+    participants: tuple[str, ...] = ()  # of a hyper-edge: the names that one sentence connects, three or more
+    outdated: bool = False  # a message whose facts have all ended at the asked moment
     profile: str = ""  # what is known of the entity, in a context alone
     community: Community | None = None
     besides: tuple[Community, ...] = ()  # others that say the same as the community
@@ -180,7 +182,7 @@ class Hit:
         names = ("scope", "id", "text", "score", "group")
         row: dict[str, Any] = {name: getattr(self, name) for name in names} | {"methods": dict(self.methods)}
         if self.fact is not None:
-            row |= self.fact.as_dict()
+            row |= self.fact.as_dict() | {"participants": list(self.participants)}
         elif self.entity is not None:
             row |= {name: list(getattr(self.entity, name)) for name in ("aliases", "labels")}
             row |= {"summary": self.entity.summary}
@@ -191,6 +193,7 @@ class Hit:
         elif self.scope == "episode":
             said = _written(self.reference_time)
             row |= {"client_id": self.client_id, "reference_time": said, "speaker": self.speaker}
+            row["outdated"] = self.outdated
         return row
 
 

@@ -25,6 +25,7 @@ from kgray.ledger import Acceptance, accept, sequences_of
 from kgray.memory import Memory
 from kgray.memory.background import Background
 from kgray.records import Draft, check_group
+from kgray.search import Method, Reranker, Template
 
 INSTRUCTIONS = (
     "Long-term memory. Call get_context or search_memory before you answer about the past or about people. "
@@ -130,7 +131,10 @@ class Forgotten(BaseModel):
 # Some clients send a list as one text, or as JSON in a text, which the SDK reads.
 _LISTED = BeforeValidator(lambda given: [given] if isinstance(given, str) else given)
 Ids = Annotated[list[str], _LISTED, Field(max_length=100)]
-Kinds = Annotated[list[Literal["fact", "entity", "episode"]], _LISTED]
+Kinds = Annotated[list[Literal["fact", "entity", "episode", "community"]], _LISTED]
+Methods = Annotated[list[Method], _LISTED]
+Seeds = Annotated[list[str], _LISTED, Field(max_length=64)]
+Recipe = Annotated[str, Field(description="hybrid, mix, local, paper, ...")]
 When = Annotated[str | None, Field(description="ISO 8601")]
 SeatOf = Callable[[Context[Any]], Seat]
 _NEXT = {
@@ -190,10 +194,22 @@ class _Tools:
         return await seat.read(getattr(seat.memory, verb), *args, group=seat.group, **how)
 
     async def get_context(
-        self, query: str, ctx: Context[Any], tokens: int = 1500, as_of: When = None, known_at: When = None
-    ) -> Text:
+        self, query: str, ctx: Context[Any], tokens: int = 1500, as_of: When = None, known_at: When = None,
+        kinds: Kinds = [], recipe: Recipe = "hybrid", methods: Methods = [],  # noqa: B006 - read alone
+        reranker: Reranker | None = None, centre: str | None = None, seeds: Seeds = [],  # noqa: B006
+        recent: int | None = None, depth: int | None = None, mmr_lambda: float | None = None,
+        template: Template = "kgray",
+    ) -> Text:  # fmt: skip
         """Call at the start of a task: what is known about QUERY, ready to read, each line dated."""
-        how = {"tokens": tokens, "as_of": as_of, "known_at": known_at}
+        how: dict[str, Any] = {"tokens": tokens, "as_of": as_of, "known_at": known_at, "scopes": kinds}
+        how |= {"recipe": recipe, "methods": methods or None, "reranker": reranker, "centre": centre}
+        how |= {
+            "seeds": seeds,
+            "recent": recent,
+            "depth": depth,
+            "mmr_lambda": mmr_lambda,
+            "template": template,
+        }
         found = await self._read(ctx, "context", query, **how)
         return Text(text=found.text, tokens=found.tokens)
 
@@ -215,12 +231,17 @@ class _Tools:
     async def search_memory(
         self, query: str, ctx: Context[Any], as_of: When = None, known_at: When = None,
         kinds: Kinds = [], limit: int = 10,  # noqa: B006 - read alone
+        recipe: Recipe = "hybrid", methods: Methods = [],  # noqa: B006
+        reranker: Reranker | None = None, centre: str | None = None, seeds: Seeds = [],  # noqa: B006
+        recent: int | None = None, depth: int | None = None, mmr_lambda: float | None = None,
     ) -> Lines:  # fmt: skip
         """Find single facts, entities or messages. Without as_of: what holds now. as_of: what was true then.
 
         known_at: what this memory knew then.
         """
-        how = {"as_of": as_of, "known_at": known_at, "scopes": kinds, "limit": limit}
+        how: dict[str, Any] = {"as_of": as_of, "known_at": known_at, "scopes": kinds, "limit": limit}
+        how |= {"recipe": recipe, "methods": methods or None, "reranker": reranker, "centre": centre}
+        how |= {"seeds": seeds, "recent": recent, "depth": depth, "mmr_lambda": mmr_lambda}
         found = await self._read(ctx, "search", query, **how)
         return Lines(lines=[_line(hit) for hit in found])
 

@@ -291,7 +291,9 @@ def matters_of(name: str) -> frozenset[str]:
     They lead to questions only; nothing follows from them (R17a).
     """
     words = set(name.casefold().split("_"))
-    return frozenset(matter for matter, its_words in words_of_matter().items() if not its_words.isdisjoint(words))
+    return frozenset(
+        matter for matter, its_words in words_of_matter().items() if not its_words.isdisjoint(words)
+    )
 
 
 @cache

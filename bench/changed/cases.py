@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -100,9 +101,12 @@ def generated(seed: int, episodes: int) -> ChangedWorld:
 
 
 @contextmanager
-def memory_of(world: ChangedWorld, embedder: Embedder, folder: Path) -> Iterator[Memory]:
+def new_memory(world: ChangedWorld, embedder: Embedder) -> Iterator[Memory]:
     """Ingest a world by the plain loop, and yield its memory."""
-    with plain_parts(world.reader, world.judge, embedder, folder, PipelineSettings()) as parts:
+    with (
+        tempfile.TemporaryDirectory(prefix="kgray-questions-") as folder,
+        plain_parts(world.reader, world.judge, embedder, Path(folder), PipelineSettings()) as parts,
+    ):
         accept(parts.store, world.drafts)
         plain_loop(parts)
         yield Memory(parts.store, lambda: embedder, lambda: parts)

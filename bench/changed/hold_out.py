@@ -35,7 +35,9 @@ class SentenceReader:
 
     identity: str = "hold-out-1"
     replies: dict[str, dict[str, Any]] = field(default_factory=dict)  # text -> reply
-    keys: dict[str, tuple[str, str, str]] = field(default_factory=dict)  # sentence -> subject, relation, object
+    keys: dict[str, tuple[str, str, str]] = field(
+        default_factory=dict
+    )  # sentence -> subject, relation, object
     many: frozenset[str] = frozenset()
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
@@ -153,7 +155,9 @@ _CHATTER = ("Good morning.", "By the way:", "One more thing.", "Just so you know
 def _names(seed: int) -> dict[str, list[str]]:
     plain = {kind: text.split() for kind, text in tables()["names"].items()}
     dice = Dice(seed, "names")
-    people = list(dict.fromkeys(f"{dice.pick(plain['person'])} {dice.pick(plain['surname'])}" for _ in range(40)))
+    people = list(
+        dict.fromkeys(f"{dice.pick(plain['person'])} {dice.pick(plain['surname'])}" for _ in range(40))
+    )
     ends = {"project": " project", "company": " Partners", "school": " College", "club": ""}
     made = {kind: [f"{name}{end}" for name in plain[kind]] for kind, end in ends.items()}
     made |= {"person": people[: _OF_KIND["person"]], "city": plain["city"], "role": plain["role"]}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from bench.changed.cases import ChangedWorld, generated, memory_of
+from bench.changed.cases import ChangedWorld, generated, new_memory
 from bench.changed.hold_out import hold_out
 from bench.changed.scores import CaseResult, answer, by_relation, figures
 from kgray.backends.hashing import HashingEmbedder
@@ -47,9 +45,8 @@ def run(plan: QuestionPlan, *, progress: Callable[[str], None] = lambda _: None)
         for seed in range(plan.seed, plan.seed + plan.worlds):
             world = make(seed, plan.messages)
             progress(f"{kind} {seed}: {len(world.drafts)} messages, {len(world.cases)} questions")
-            with tempfile.TemporaryDirectory(prefix="kgray-questions-") as folder:
-                with memory_of(world, embedder, Path(folder)) as memory:
-                    results += asyncio.run(_asked(memory, world))
+            with new_memory(world, embedder) as memory:
+                results += asyncio.run(_asked(memory, world))
         now = [result for result in results if result.case.as_of is None]
         then = [result for result in results if result.case.as_of is not None]
         document[kind] = {
@@ -84,7 +81,10 @@ def table(document: dict[str, Any]) -> str:
             head = "".join(f"{name:>16}" for name in parts[moment])
             lines += [f"== {kind}, {moment}", f"{'':<18}{head}"]
             for name, found in rows:
-                cells = (f"{value:>16.3f}" if key != "questions" else f"{value:>16.0f}" for key, value in found.items())
+                cells = (
+                    f"{value:>16.3f}" if key != "questions" else f"{value:>16.0f}"
+                    for key, value in found.items()
+                )
                 lines.append(f"{name:<18}" + "".join(cells))
             lines.append("")
     return "\n".join(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bench.changed.cases import Case
 from kgray.graph import Hit
@@ -39,7 +40,10 @@ def is_right(case: Case, hit: Hit) -> bool:
 
 async def answer(memory: Memory, case: Case) -> CaseResult:
     """Search and build a context for one question."""
-    given = {"group": case.group, "as_of": None if case.as_of is None else to_datetime(case.as_of)}
+    given: dict[str, Any] = {
+        "group": case.group,
+        "as_of": None if case.as_of is None else to_datetime(case.as_of),
+    }
     hits = await memory.search(case.text, limit=10, **given)
     ranks = [rank for rank, hit in enumerate(hits, 1) if is_right(case, hit)]
     built = await memory.context(case.text, tokens=TOKENS, **given)

@@ -1,4 +1,4 @@
-"""bench retrieval: what searches and contexts hold of the evidence."""
+"""bench retrieval, questions, conflicts: evidence in searches and contexts, and facts that have changed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from bench.commands.options import (
     numbers,
     out_option,
     progress,
+    rate,
     seed_option,
     show,
 )
@@ -68,4 +69,25 @@ def questions(call: Call, out: Path | None, **plan: Any) -> None:  # noqa: ANN40
     show(call, document, out, lambda: measured.table(document))
 
 
-COMMANDS = (retrieval, questions)
+@command("Numbered facts of which later ones replace earlier ones.")
+@seed_option
+@count("--facts", 500, "In all.")
+@rate("--conflicts", 0.3, "Of the facts, the share that replaces an earlier one.")
+@count("--questions", 100, "Of each kind, at most.")
+@choice("--embedder", "hashing", "minilm")
+@out_option
+def conflicts(call: Call, out: Path | None, **plan: Any) -> None:  # noqa: ANN401
+    """Ask for facts that were replaced, single-hop and two-hop, beside BM25 and vectors over the messages.
+
+    Single-hop: the fact that holds is the first hit. Two-hop: a context of 300 tokens has both facts that
+    hold, and no replaced one above them.
+
+      python -m bench conflicts --facts 500 --conflicts 0.3
+    """
+    from bench.changed import conflicts as measured
+
+    document = measured.run(measured.ConflictPlan(**plan), progress=progress)
+    show(call, document, out, lambda: measured.table(document))
+
+
+COMMANDS = (retrieval, questions, conflicts)

@@ -10,7 +10,7 @@ import click
 
 from kgray.cli import printing
 from kgray.cli.frame import TEXT, Call, command, finished, group_option, several, together
-from kgray.cli.reading import asked_of, context_options, query_from
+from kgray.cli.reading import asked_of, context_options, query_from, recipe_options
 
 if TYPE_CHECKING:
     from kgray.search.answering import Answered
@@ -44,6 +44,7 @@ _options = together(
 @click.argument("question", type=TEXT)
 @group_option
 @context_options
+@recipe_options
 @_options
 def ask(call: Call, question: str, group: str, history: Path | None, **given: Any) -> None:  # noqa: ANN401
     """Answer a question from the memory. Behind each statement stand the numbers of its sources.

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from kgray.search import Filters
 
 _SCOPES = ("fact", "entity", "episode", "community")
+# As in kgray.search.recipes, which --help does not import; a test compares them.
+_METHODS = ("bm25", "cosine", "sparse", "bfs")
+_RERANKERS = ("none", "rrf", "mmr", "episode_mentions", "node_distance", "cross_encoder")
+_TEMPLATES = ("kgray", "paper")
 _FILTERED = {  # the scopes on which a filter has an effect: without --scope, only these are searched
     "sources": ("fact", "episode"),
     "speakers": ("fact", "episode"),
@@ -71,12 +75,30 @@ def asked_of(given: dict[str, Any]) -> dict[str, Any]:
     from kgray.search import SCOPES, Filters
 
     scopes = given.pop("scopes")
+    if "methods" in given:
+        given["methods"] = given["methods"] or None
     filters = {name: given.pop(name) for name in _FILTERED}
     filters["relations"] = tuple(name.upper().replace(" ", "_") for name in filters["relations"])
     of = [_FILTERED[name] for name, chosen in filters.items() if chosen]
     reached = tuple(scope for scope in SCOPES if all(scope in scopes_of for scopes_of in of))
     chosen = tuple(dict.fromkeys(scopes)) or (reached if of else ())  # (): the recipe's
     return given | {"scopes": chosen, "filters": Filters(**filters)}
+
+
+recipe_options = together(
+    click.option(
+        "--recipe", default="hybrid", metavar="R", help="How to search: docs/searching.md has them."
+    ),
+    several("--method", "methods", type=click.Choice(_METHODS), help="Only this; repeatable."),
+    click.option("--reranker", type=click.Choice(_RERANKERS), help="What orders the hits anew."),
+    click.option(
+        "--center", "centre", type=TEXT, metavar="WHO", help="An entity, by name or id, for distances."
+    ),
+    several("--seed", "seeds", metavar="ID", help="Graph steps start at this entity or episode, too."),
+    click.option("--recent", type=int, metavar="N", help="Graph steps start at the N newest episodes, too."),
+    click.option("--depth", type=int, metavar="N", help="Graph steps: 1 to 4."),
+    click.option("--lambda", "mmr_lambda", type=float, metavar="X", help="Of mmr: 1 = nearness alone."),
+)
 
 
 @command("Ranked hits: facts, entities, episodes.")
@@ -86,7 +108,8 @@ def asked_of(given: dict[str, Any]) -> dict[str, Any]:
 @known_at_option
 @filter_options
 @click.option("--limit", type=int, default=10, metavar="N", help="Length of the list. Default: 10.")
-@click.option("--recipe", default="hybrid", metavar="R", help="How to search: docs/searching.md has them.")
+@recipe_options
+@click.option("--any-time", is_flag=True, help="Facts of any time, ended ones too.")
 @click.option("--explain", is_flag=True, help="Also print what found each hit, and what was left out.")
 def search(call: Call, query: str, group: str, explain: bool, **given: Any) -> None:  # noqa: ANN401
     """Search the facts that hold (now, or as of T), the entities, and the episodes. "-" reads the query.
@@ -154,6 +177,8 @@ context_options = together(
 @click.argument("query", type=TEXT)
 @group_option
 @context_options
+@recipe_options
+@click.option("--template", type=click.Choice(_TEMPLATES), default="kgray", help="paper: as Zep's appendix.")
 def context(call: Call, query: str, group: str, **given: Any) -> None:  # noqa: ANN401
     """Print what the memory holds on a question as a text for a prompt, within a budget of tokens.
 

@@ -347,6 +347,11 @@ class View(GraphView):
         wanted = set(ids)
         return [f for f in self.all_facts() if f.id in wanted]
 
+    def entities_named(self, name: str) -> list[Entity]:
+        wanted = rows.folded(name)
+        named = [e for e in self.all_entities() if wanted in map(rows.folded, (e.name, *e.aliases))]
+        return sorted(named, key=lambda entity: (entity.born, entity.id))
+
     def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
         graph = self.graph
         shown = ([i for i in sorted(graph.shows_as(r)) if i in graph.entities] for r in recorded)
@@ -447,7 +452,6 @@ class StoredView(GraphView):
         return [sorted(found, key=lambda entity: entity.born) for found in shows]
 
     def entities_named(self, name: str) -> list[Entity]:
-        """Return the entities shown with this name or alias (ignoring case and spacing), oldest first."""
         folded = rows.folded(name)
         named = self._store.rows(reads.ENTITY_NAMES, self.group)
         bearing = [row.id for row in named if folded in map(rows.folded, (row.name, *row.aliases))]

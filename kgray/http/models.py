@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from kgray.search import Filters
+from kgray.search import Filters, Method, Reranker, Template
 
 _A_MOMENT = "ISO 8601, or epoch seconds"
 Group = Annotated[str, Path(description="1 to 128 of A-Z a-z 0-9 _ . -", examples=["team"])]
@@ -48,10 +48,13 @@ class Asked(Body):
     said_before: Moment | None = None
     any_time: bool = False
     recipe: Name = "hybrid"
-    methods: list[Literal["bm25", "cosine", "sparse", "bfs"]] | None = None
-    reranker: Literal["none", "mmr", "episode_mentions", "node_distance", "cross_encoder"] | None = None
-    centre: Name | None = None
+    methods: list[Method] | None = None
+    reranker: Reranker | None = None
+    centre: Name | None = Field(None, description="an entity: its id or name")
     seeds: Names = []
+    recent: int | None = Field(None, ge=0, le=64, description="newest episodes as seeds")
+    depth: int | None = Field(None, ge=1, le=4, description="graph steps")
+    mmr_lambda: float | None = Field(None, ge=0, le=1)
     relations: Names = []
     labels: Names = []
     sources: Names = []
@@ -76,6 +79,7 @@ class ContextOf(Asked):
 
     tokens: int = Field(1500, ge=64, le=200_000)
     limit: int | None = Field(None, ge=1, le=1000)
+    template: Template = "kgray"
 
 
 class TurnOf(Body):

@@ -20,7 +20,7 @@ from kgray import reads, rows
 from kgray.derivation import dump
 from kgray.derivation.dump import DumpRow
 from kgray.derivation.group import GroupGraph
-from kgray.derivation.stored import StoredView, View, records_around, records_of, view_now
+from kgray.derivation.stored import View, records_around, records_of, view_now
 from kgray.derivation.summaries import summarised
 from kgray.errors import Ambiguous, InputError, NotFound
 from kgray.graph import Entity, FactSpan, named
@@ -377,12 +377,7 @@ def _called(store: Store, view: GraphView, asked: str, nothing: str, *, of_all: 
     if not is_storable(asked):
         raise NotFound(nothing)
     group = view.group
-    if isinstance(view, StoredView):
-        named = view.entities_named(asked)
-    else:
-        every = entities_of(store, view)
-        named = [one for one in every if folded(asked) in map(folded, (one.name, *one.aliases))]
-    found = {entity.id: entity.name for entity in named}
+    found = {entity.id: entity.name for entity in view.entities_named(asked)}
     if not found:
         everyone = entities_of(store, view)
         every_head = store.rows(reads.EPISODE_HEADS, group) if of_all else ()

@@ -91,6 +91,8 @@ class AnswerOptions:
     @classmethod
     def parted(cls, arguments: dict[str, Any]) -> AnswerOptions:
         """Return the options among the arguments of `Memory.ask`, and remove them from these."""
+        if arguments.pop("template", "kgray") != "kgray":
+            raise InputError("an answer cites numbered lines: use template kgray", field="template")
         names = [field.name for field in fields(cls) if field.name in arguments]
         return cls(**{name: arguments.pop(name) for name in names})
 

@@ -30,7 +30,7 @@ from kgray.ports import Reranker as RerankingModel
 from kgray.ports.ingest import Ingest, IngestOutcome, OnStep, OnWait, Stop, ignore, never
 from kgray.prompting.tokens import Counter, count_tokens
 from kgray.records import check_group
-from kgray.search import Context, Filters, Method, Query, Ranking, Recipe, Reranker, Searcher
+from kgray.search import Context, Filters, Method, Query, Ranking, Recipe, Reranker, Searcher, Template
 from kgray.search import context as build_context
 from kgray.settings import PipelineSettings
 from kgray.spans import span
@@ -237,7 +237,8 @@ class Memory(Corrections, BothWays):
         scopes: Sequence[SearchScope] = (), limit: int = 10, recipe: str | Recipe = "hybrid",
         filters: Filters | None = None, methods: Sequence[Method] | None = None,
         reranker: Reranker | None = None, centre: str | None = None, seeds: Sequence[str] = (),
-        any_time: bool = False,
+        any_time: bool = False, recent: int | None = None, depth: int | None = None,
+        mmr_lambda: float | None = None,
     ) -> list[Hit]:  # fmt: skip
         """Return ranked hits, best first; facts that hold at `as_of` (now), as known at `known_at` (now).
 
@@ -248,6 +249,7 @@ class Memory(Corrections, BothWays):
             query, group=group, as_of=as_of, known_at=known_at, said_after=said_after,
             said_before=said_before, scopes=scopes, limit=limit, recipe=recipe, filters=filters,
             methods=methods, reranker=reranker, centre=centre, seeds=seeds, any_time=any_time,
+            recent=recent, depth=depth, mmr_lambda=mmr_lambda,
         )  # fmt: skip
         return [*found.hits]
 
@@ -259,16 +261,18 @@ class Memory(Corrections, BothWays):
 
     async def context(
         self, query: str, *, group: str, tokens: int = 1500, limit: int | None = None,
-        count: Counter = count_tokens, **how: Any,  # noqa: ANN401 - the other arguments of `search`
+        count: Counter = count_tokens, template: Template = "kgray",
+        **how: Any,  # noqa: ANN401 - the other arguments of `search`
     ) -> Context:  # fmt: skip
         """Return the text to put into a prompt, at most `tokens` long.
 
         limit   hits that are looked at; None = as many as the budget may hold, at most 1,000
         count   the tokens of a text as your model counts them; by default an estimate
+        template    kgray, or paper: the constructor of Zep's appendix, facts and entities alone
         The other arguments are those of `search`: as_of, known_at, scopes, filters, ...
         """
         asked, view = self._query(query, group=group, **how)
-        bounds: dict[str, Any] = {"tokens": tokens, "limit": limit, "count": count}
+        bounds: dict[str, Any] = {"tokens": tokens, "limit": limit, "count": count, "template": template}
         with span("kgray context"):
             return await build_context(self._searcher, asked, view=view, **bounds)
 

@@ -472,6 +472,9 @@ class GraphView(Protocol):
         found = (entity for part in self.entities_of(recorded) for entity in part)
         return list({entity.id: entity for entity in found}.values())
 
+    def entities_named(self, name: str) -> list[Entity]:
+        """Return the entities shown with this name or alias (ignoring case and spacing), oldest first."""
+
     def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
         """Return for each recorded id the entities that it shows as: several after a split, else one or none."""
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from kgray.ports import GraphView, Store, at_one_moment
 from kgray.prompting import tokens as counting
 from kgray.search.loading import run_at, texts_of
 from kgray.search.query import MAX_LIMIT, Query
+from kgray.search.recipes import TEMPLATES, Template
 from kgray.search.searcher import Searcher, ViewAt
 from kgray.times import Instant, to_datetime
 
@@ -34,6 +35,16 @@ _LINE_TOKENS = 10  # most lines have more: no budget is left unused for want of 
 _ENTITY = 0.2  # what a name with aliases and types adds, measured by its score
 _NOTHING = "Nothing that this memory holds bears on the question."
 _NO_ROOM = "What this memory holds on the question does not fit here."
+
+
+class _Form(NamedTuple):
+    """A template: the first line, the sections with tag and head, and the scopes whose lines have numbers."""
+
+    intro: str
+    heads: Mapping[Scope, tuple[str, str]]
+    cited: frozenset[Scope]
+
+
 _HEADS: Mapping[Scope, tuple[str, str]] = {
     "fact": ("FACTS", "What memory holds, and when it held or happened: [n] FACT (Date range: from - to)"),
     "entity": ("ENTITIES", "Who and what it is about: NAME (kind; also known as ...): what else is known"),
@@ -41,6 +52,25 @@ _HEADS: Mapping[Scope, tuple[str, str]] = {
     "episode": ("EPISODES", "What was said, by day: n SPEAKER: TEXT (indented: right after)"),
 }
 _CITED: frozenset[Scope] = frozenset({"fact", "episode"})
+_PAPER_FACTS = (
+    "# These are the most relevant facts and their valid date ranges. If the fact is about an event, the "
+    "event takes place during this time.\n# format: FACT (Date range: from - to)"
+)
+_FORMS: Mapping[Template, _Form] = {
+    "kgray": _Form("", _HEADS, _CITED),
+    # The constructor of Zep's paper, arXiv 2501.13956, section 3.
+    "paper": _Form(
+        "FACTS and ENTITIES represent relevant context to the current conversation.",
+        {
+            "fact": (
+                "FACTS",
+                _PAPER_FACTS,
+            ),
+            "entity": ("ENTITIES", "# These are the most relevant entities\n# ENTITY_NAME: entity summary"),
+        },
+        frozenset(),
+    ),
+}
 _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 _DAYS = "Mon Tue Wed Thu Fri Sat Sun".split()  # begins no line with a number, as lines to cite do
 _START = datetime.min.replace(tzinfo=UTC)
@@ -100,17 +130,21 @@ async def context(
     tokens: int = 1500,
     limit: int | None = None,
     count: counting.Counter = counting.count_tokens,
+    template: Template = "kgray",
     view: ViewAt | None = None,
 ) -> Context:
     """Search, and return what was found as text: facts, entities, excerpts of raw episodes.
 
     limit   hits that are looked at, at most 1,000; None = one for every 10 tokens, at least 60
     count   tokens of a text, where the caller's model counts otherwise than `count_tokens` estimates
+    template    kgray, or paper: facts and entities alone, as in Zep's paper
     Raises InputError for a budget below 64 tokens, and what `search` raises. Source of the template: Zep,
     arXiv 2501.13956, section 3.
     """
     if isinstance(tokens, bool) or tokens < MIN_TOKENS:
         raise InputError(f"tokens is {tokens!r}: a context needs at least {MIN_TOKENS}", field="tokens")
+    if template not in TEMPLATES:
+        raise InputError(f"template {template!r} is unknown: use {', '.join(TEMPLATES)}", field="template")
     wanted = min(MAX_LIMIT, max(CONTEXT_HITS, tokens // _LINE_TOKENS)) if limit is None else limit
     ways = query.ways
     # What repeats is left out here, where the words are seen; how much fits, the budget says.
@@ -129,7 +163,8 @@ async def context(
     hits = [replace(hit, profile=told[hit.id]) if hit.entity is not None else hit for hit in hits]
     then = {"as of": query.as_of, "as known on": query.known_at}
     moments = {word: to_datetime(moment) for word, moment in then.items() if moment is not None}
-    return write(hits, tokens, query=query.text, count=count, moments=moments)
+    how: dict[str, Any] = {"moments": moments, "template": template, "shares": ways.shares}
+    return write(hits, tokens, query=query.text, count=count, **how)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,79 +184,106 @@ def write(
     query: str = "",
     count: counting.Counter = counting.count_tokens,
     moments: Mapping[str, datetime] = MappingProxyType({}),
+    template: Template = "kgray",
+    shares: Mapping[Scope, float] = MappingProxyType({}),
 ) -> Context:
     """Write hits within `tokens` (at least 64); in any order: their scores are compared over all scopes.
 
     query   long messages are cut around its words; moments: "as of", "as known on"
+    shares  of the tokens, the most that the lines of a scope take
     A line that does not fit is left out, and a later one may fit. Empty sections are left out. No stored text
     can end its line or its section, because `safe` removes line breaks and tags.
     """
+    form = _FORMS[template]
+    hits = [hit for hit in hits if hit.scope in form.heads]
     telling = [hit for hit in hits if hit.entity is None or hit.entity.labels or hit.entity.aliases] or hits
     asked, lines = pattern(query), []  # the worthiest first; a bare name only where nothing else was found
     for hit in sorted(telling, key=_order):
         body, worth = _body(hit, asked), hit.score * (_ENTITY if hit.scope == "entity" else 1)
+        worth = max(worth, hit.score) if _answers(hit) else worth
         mark = "" if hit.scope == "episode" else "[]"
         lines.append(_Line(hit, body, count(f"{mark}{len(hits)}{body}\n"), worth))
     lines.sort(key=lambda line: -line.worth)
     told = ", ".join(f"{word} {day_of(moment)}" for word, moment in moments.items())
-    text = state = f"This is the state {told}." if told else ""
+    text = state = "\n".join(filter(None, (form.intro, f"This is the state {told}." if told else "")))
     # What is written once for several lines: a section's frame, a day in a source.
     prices: dict[object, int] = {
-        key: count(f"{head}\n<{tag}>\n</{tag}>\n") for key, (tag, head) in _HEADS.items()
+        key: count(f"{head}\n<{tag}>\n</{tag}>\n") for key, (tag, head) in form.heads.items()
     }
     prices |= {_day(line.hit): count(f"{_dated(line.hit, None)}\n") for line in lines}
     chosen: list[_Line] = []
-    guess = {line.hit.id for line in _fitting(lines, chosen, tokens - count(text), prices)}
+    most = {scope: int(share * tokens) for scope, share in shares.items()}
+    guess = {line.hit.id for line in _fitting(lines, chosen, tokens - count(text), prices, most)}
 
     def is_said(line: _Line) -> bool:  # it adds least: a fact without an end whose messages are shown
         fact = line.hit.fact
-        told = fact.episodes if fact is not None and fact.invalid_at is None else ()
+        adds = fact is None or fact.invalid_at is not None or _answers(line.hit)
+        told = () if adds or fact is None else fact.episodes
         return bool(told) and all(episode in guess for episode, _ in told)
 
     lines.sort(key=is_said)
-    while more := _fitting(lines, chosen, tokens - count(text), prices):
+    while more := _fitting(lines, chosen, tokens - count(text), prices, most):
         chosen += more  # lines that are counted one by one are rounded up, so the next time there is room
-        text = _text(state, chosen)
+        text = _text(state, chosen, form)
     while chosen and count(text) > tokens:  # a caller's counter may find more in the whole
         chosen.pop()
-        text = _text(state, chosen)
+        text = _text(state, chosen, form)
     if not chosen:
         text = _NO_ROOM if hits else _NOTHING
     shown = sorted((line.hit for line in chosen), key=_order)
-    return Context(text=text, tokens=count(text), hits=tuple(shown))
+    return Context(text=text, tokens=count(text), hits=tuple(shown), numbered=form.cited)
+
+
+def _answers(hit: Hit) -> bool:
+    """Whether a hit is a fact that answers the question (`matching`)."""
+    return hit.fact is not None and "answers" in hit.signals
 
 
 def _fitting(
-    ranked: Iterable[_Line], chosen: Sequence[_Line], left: int, prices: Mapping[object, int]
+    ranked: Iterable[_Line],
+    chosen: Sequence[_Line],
+    left: int,
+    prices: Mapping[object, int],
+    most: Mapping[Scope, int],
 ) -> list[_Line]:
-    """Return the lines that fit beside those that are chosen, in order, within the tokens that are left."""
+    """Return the lines that fit beside those that are chosen, in order, within the tokens that are left.
+
+    most: tokens that the lines of a scope take together
+    """
+    spent = Counter[Scope]()
+    for line in chosen:
+        spent[line.hit.scope] += line.cost
     paid = {key for line in chosen for key in (line.hit.scope, _day(line.hit))}
     found = []
     for line in ranked:
         new = {line.hit.scope, _day(line.hit)} - paid
         cost = line.cost + sum(prices[key] for key in new)
+        scope = line.hit.scope
+        if scope in most and spent[scope] + line.cost > most[scope]:
+            continue
         if cost <= left and line not in chosen:
+            spent[scope] += line.cost
             found.append(line)
             left -= cost
             paid |= new
     return found
 
 
-def _text(state: str, chosen: Sequence[_Line]) -> str:
+def _text(state: str, chosen: Sequence[_Line], form: _Form) -> str:
     """Return the text: the sections, each in the order of `_order`."""
     written, number = [state] if state else [], 0
     ordered = sorted(chosen, key=lambda line: _order(line.hit))
-    for scope, (tag, head) in _HEADS.items():
+    for scope, (tag, head) in form.heads.items():
         before: Hit | None = None
         after: tuple[object, int] | None = None
         for line in (line for line in ordered if line.hit.scope == scope):
-            hit, number = line.hit, number + (scope in _CITED)
+            hit, number = line.hit, number + (scope in form.cited)
             written += [] if before else [head, f"<{tag}>"]
             written += [day] if (day := _dated(hit, before)) else []
             if scope == "episode":  # bare: a short message costs 14 tokens, brackets would be two more
                 mark = f"{' ' if (_day(hit), hit.sequence) == after else ''}{number}"
             else:
-                mark = f"- [{number}]" if scope in _CITED else "-"
+                mark = f"- [{number}]" if scope in form.cited else "-"
             written.append(f"{mark}{line.body}".rstrip())
             before, after = hit, (_day(hit), (hit.sequence or -1) + 1)  # what comes next in its source
         written += [f"</{tag}>"] if before else []
@@ -229,9 +291,9 @@ def _text(state: str, chosen: Sequence[_Line]) -> str:
 
 
 def _order(hit: Hit) -> tuple[Any, ...]:
-    """Return the key of the order in which hits are shown: by time, names by name."""
+    """Return the key of the order in which hits are shown: facts that answer, then by time; names by name."""
     if hit.fact is not None:
-        return 0, hit.fact.valid_at or _START, hit.id, hit.text
+        return 0, -hit.signals.get("answers", 0.0), hit.fact.valid_at or _START, hit.id, hit.text
     if hit.entity is not None:
         return 1, hit.text, hit.id
     if hit.community is not None:
@@ -259,16 +321,23 @@ def _dated(hit: Hit, before: Hit | None) -> str:
 def _body(hit: Hit, asked: re.Pattern[str] | None) -> str:
     """Return what a hit's line says after its mark; a colon parts a number from what may begin with one."""
     if hit.fact is not None:
-        if hit.fact.event:  # its text says its date
-            return f" {safe(hit.text)}"
-        return f" {safe(hit.text)} (Date range: {dates(hit.fact.valid_at, hit.fact.invalid_at)})"
+        span = f" (Date range: {dates(hit.fact.valid_at, hit.fact.invalid_at)})"
+        return (
+            f" {safe(hit.text)}{_participants(hit)}{'' if hit.fact.event else span}"  # an event's text has it
+        )
     if hit.entity is not None:
         return f" {who(hit.entity)}" + (f": {hit.profile}" if hit.profile else "")
     if hit.community is not None:
         return f" {safe(hit.text)} (as of {day_of(hit.known_at or _START)})"
     speaker = safe(hit.speaker or "")
     part = f": {speaker}" if speaker[:1].isnumeric() else f" {speaker}" if speaker else ""
-    return f"{part}: {safe(excerpt(hit.text, asked))}"
+    return f"{part}{' (outdated)' if hit.outdated else ''}: {safe(excerpt(hit.text, asked))}"
+
+
+def _participants(hit: Hit) -> str:
+    """Return the participants of a hyper-edge whom its sentence does not name."""
+    more = [name for name in hit.participants if name.casefold() not in hit.text.casefold()]
+    return f" (participants: {', '.join(map(safe, hit.participants))})" if more else ""
 
 
 def pattern(query: str) -> re.Pattern[str] | None:

@@ -32,6 +32,7 @@ from kgray.record_rows import name_vectors, search_columns
 from kgray.records import Place
 from kgray.rows import as_weights, sign_bits
 from kgray.search.loading import (
+    EvidencePlaces,
     Exact,
     LoadedEntries,
     LoadedName,
@@ -118,7 +119,7 @@ class Words(Runs):
 
     def terms(self, row: int) -> list[int]:
         """Return the terms of a row, in order."""
-        return np.frombuffer(self._texts[row], "<u4").tolist()
+        return [int(term) for term in np.frombuffer(self._texts[row], "<u4")]
 
     def having_phrase(self, terms: Sequence[int]) -> list[int]:
         """Return the rows that have these terms one after the other."""
@@ -343,6 +344,10 @@ class Pieces(_Indexed):
             self.sequences = grown(self.sequences, (piece.sequence for piece in pieces))
             self.ordinals = grown(self.ordinals, (piece.ordinal for piece in pieces))
             self.statements.add([piece.statement for piece in pieces])
+
+    def places(self) -> EvidencePlaces:
+        """Return the places of all evidence."""
+        return EvidencePlaces(self.sequences, self.ordinals, self.statements.of, self.numbers)
 
     def records(self, rows: Ints) -> list[Any]:
         """Return the places of rows."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kgray import kinds, reads
 from kgray.graph import PROFILE, Community
@@ -52,6 +55,34 @@ def scanned(
 ) -> Iterator[R]:
     """Return the rows of these sequences; None: all."""
     return store.rows(scan, group) if sequences is None else store.rows(look_up, group, sequences)
+
+
+class EvidencePlaces(NamedTuple):
+    """The places of a group's evidence, by sequence; arrays that no extension of an index changes."""
+
+    sequences: NDArray[np.int64]
+    ordinals: NDArray[np.int64]
+    of: NDArray[np.int64]  # the number of each one's statement
+    numbers: Mapping[object, int]  # of statements
+
+    def told_in(self, statements: Sequence[str], most: int) -> dict[str, list[int]]:
+        """Return statement -> sequences of its evidence, at most so many of each, the first ones."""
+        numbers = {self.numbers[one]: one for one in statements if one in self.numbers}
+        rows = np.flatnonzero(np.isin(self.of, [*numbers])) if numbers else ()
+        found: dict[str, list[int]] = {one: [] for one in statements}
+        for row in rows:
+            told = found[numbers[int(self.of[row])]]
+            if len(told) < most:
+                told.append(int(self.sequences[row]))
+        return found
+
+    def at(self, sequences: Iterable[int]) -> list[Place]:
+        """Return the places of evidence at these sequences."""
+        places: list[Place] = []
+        for sequence in sequences:
+            first, last = (int(self.sequences.searchsorted(sequence, side)) for side in ("left", "right"))
+            places += [(sequence, int(ordinal)) for ordinal in self.ordinals[first:last]]
+        return places
 
 
 class LoadedPiece(NamedTuple):

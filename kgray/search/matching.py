@@ -1,8 +1,8 @@
 """Which facts answer a question: promise 9, a fact that holds comes before messages that say something older.
 
-A fact answers where it is about an entity that the question names and its relation says what else is asked: by
-the words of its sentence and name, by the ontology's phrases and nouns, or by words of one sense. Roles count:
-"Who reports to Alice?" is not answered by "Alice reports to Bob". A chain of two facts answers, too: "Where does
+A fact answers a question that names one of its entities and whose other words are those of its relation:
+words of its sentence and name, of the ontology's phrases and nouns, or of one sense with these. Roles count:
+"Alice reports to Bob" does not answer "Who reports to Alice?". A chain of two facts answers, too: "Where does
 the head of Apollo live?". Nothing here is learnt from data; asking.toml has the English words.
 """
 
@@ -26,7 +26,10 @@ from kgray.words import plain_words, stem, term
 Role = Literal["before", "after", "owner"]  # of a name: the subject of a verb, its object, the noun's owner
 
 LEAST_COVER = 0.5  # share of the asked words, by weight, from which on a fact answers
-OF_SENSE, OF_DESCRIPTION = 0.6, 0.35  # what a word of one sense, or of a description, counts beside the word itself
+OF_SENSE, OF_DESCRIPTION = (
+    0.6,
+    0.35,
+)  # what a word of one sense, or of a description, counts beside the word itself
 WRONG_ROLE = 0.35  # factor of a word that says the relation the other way round
 KIND = 0.25  # what a fitting kind adds, and an unfitting one takes
 NEAR = 0.3  # what a vector adds that stands out as certain
@@ -80,22 +83,21 @@ class Asked:
                    if kinds and word not in ("who", "where", "whose", "whom")]  # fmt: skip
         return frozenset().union(*(precise or found))
 
-    def role(self, place: int) -> tuple[str | None, Role | None]:
-        """Return the nearest name's role beside the word at a place: `before` and `after` as in a sentence."""
+    def role(self, place: int) -> Role | None:
+        """Return the nearest name's role beside the word at a place, as in a statement; None = not known."""
         if not self.names:
-            return None, None
+            return None
         name = min(self.names, key=lambda one: min(abs(place - one.start), abs(place - one.end)))
-        first = name.entities[0] if name.entities else None
         if place >= name.end:
             if self.words[name.end : name.end + 1] == ("s",):
-                return first, "owner"
-            return first, "after" if self.words[place + 1 : place + 2] == ("by",) else "before"
+                return "owner"
+            return "after" if self.words[place + 1 : place + 2] == ("by",) else "before"
         between = self.words[place + 1 : name.start]
         if between and between[-1] == "of":
-            return first, "owner"
+            return "owner"
         if not _AUXILIARIES.isdisjoint(between):  # "Which school is Ada at?": a noun, and no verb
-            return first, None
-        return first, "before" if "by" in between else "after"
+            return None
+        return "before" if "by" in between else "after"
 
 
 class _Table(NamedTuple):
@@ -112,9 +114,11 @@ def _table() -> _Table:
     found = tomllib.loads(Path(__file__).with_name("asking.toml").read_text(encoding="utf-8"))
     thirds = (pair.split(":") for pair in ENGLISH["third_to_past"])
     lemmas = {past: stem(third) for third, past in thirds}
-    lemmas |= {form: stem(base) for form, _, base in map(lambda p: p.partition(":"), found["irregular"].split())}
+    lemmas |= {form: stem(base) for form, base in (pair.split(":") for pair in found["irregular"].split())}
     return _Table(
-        *(frozenset(found[name].split()) for name in ("fillers", "speech", "history")),
+        fillers=frozenset(found["fillers"].split()),
+        speech=frozenset(found["speech"].split()),
+        history=frozenset(found["history"].split()),
         kinds={word: frozenset(kinds.split()) for word, kinds in found["kinds"].items()},
         senses=tuple(
             frozenset(lemmas.get(word) or stem(word) for word in words.split())
@@ -173,26 +177,35 @@ class Vocabulary:
             declared = self._ontology.get(name)
             turned = self._ontology.folded(name)[1] != turned_here
             if declared is not None:
-                for phrase in (*declared.phrases, *declared.starts, *declared.ends, *declared.events, declared.text):
+                for phrase in (
+                    *declared.phrases,
+                    *declared.starts,
+                    *declared.ends,
+                    *declared.events,
+                    declared.text,
+                ):
                     plain = phrase.partition("{")[0]
                     passive = plain.split()[:1] in (["be"], ["is"]) and "by" in plain
                     put(plain.replace("|", " "), 1.0, _turned("after" if passive else "before", turned))
                 for noun in (*declared.nouns, *(one.replace("_", " ") for one in declared.fields)):
                     put(noun, 1.0, None if turned else "owner")
                 put(declared.description, OF_DESCRIPTION, None)
-            passive = name.endswith("_BY")
-            put(name.replace("_", " "), 1.0, _turned("after" if passive else "before", turned))
+            if name.startswith("HAS_") and not turned:
+                put(name[4:].replace("_", " "), 1.0, "owner")
+            else:
+                passive = name.endswith("_BY")
+                put(name.replace("_", " "), 1.0, _turned("after" if passive else "before", turned))
         return found
 
 
-def _turned(role: Role, turned: bool) -> Role:  # noqa: FBT001 - of one call
+def _turned(role: Role, turned: bool) -> Role:
     if not turned:
         return role
     return "after" if role == "before" else "before"
 
 
 class Match(NamedTuple):
-    """How well a fact answers: score, the share of the asked words that it covers, and these words' places."""
+    """How well a fact answers: score, share of the asked words that it covers, and their places."""
 
     score: float
     cover: float
@@ -230,7 +243,8 @@ class Matcher:
         return self._chained(best, matches, named, moment)[:MOST]
 
     def _answers(self, match: Match, places: frozenset[int]) -> bool:
-        if not places:
+        kinds = _table().kinds
+        if all(self.asked.words[place] in kinds for place in places):  # "Which company is Ada with?"
             return match.score >= KIND
         return match.cover >= LEAST_COVER or match.score >= LEAST_COVER + KIND / 2
 
@@ -243,9 +257,7 @@ class Matcher:
         rows.sort(key=lambda row: (-round(row[0].score, 6), -(row[1].valid_at or 0), row[1].id))
         return [fact for _, fact in rows]
 
-    def _matches(
-        self, facts: Sequence[Fact], named: set[str], places: frozenset[int]
-    ) -> dict[str, Match]:
+    def _matches(self, facts: Sequence[Fact], named: set[str], places: frozenset[int]) -> dict[str, Match]:
         ends = list(dict.fromkeys(end for fact in facts for end in fact.ends))
         entities = {entity.id: entity for entity in self.view.entities(ends)}
         return {fact.id: self._match(fact, named, places, entities) for fact in facts}
@@ -272,7 +284,7 @@ class Matcher:
                 share, source_role = (OF_SENSE if meant else 0.0), None
             if not share:
                 continue
-            _, role = asked.role(place)
+            role = asked.role(place)
             is_both = len(named.intersection(fact.ends)) == len(set(fact.ends)) > 1
             if source_role and role and not is_both and _contradict(source_role, role, subject_is_named):
                 share *= WRONG_ROLE
@@ -290,9 +302,7 @@ class Matcher:
         return Match(score, cover, frozenset(covered))
 
     @staticmethod
-    def _is_kind(
-        fact: Fact, named: set[str], entities: Mapping[str, Entity], kinds: frozenset[str]
-    ) -> bool:
+    def _is_kind(fact: Fact, named: set[str], entities: Mapping[str, Entity], kinds: frozenset[str]) -> bool:
         if fact.value is not None:
             return "value" in kinds
         others = [end for end in fact.ends if end not in named] or list(fact.ends)
@@ -329,7 +339,9 @@ class Matcher:
         total = sum(weights.values())
         starts = best[:2]
         if not starts:  # the first fact of a chain may cover less than half of the words
-            known = {fact.id: fact for fact in self.view.facts([id_ for id_, m in matches.items() if m.places])}
+            known = {
+                fact.id: fact for fact in self.view.facts([id_ for id_, m in matches.items() if m.places])
+            }
             ranked = sorted(known, key=lambda id_: (-matches[id_].cover, id_))
             starts = [known[id_] for id_ in ranked[:2]]
         for start in starts:
@@ -348,8 +360,8 @@ class Matcher:
         return best
 
 
-def _contradict(source_role: Role, role: Role, subject_is_named: bool) -> bool:  # noqa: FBT001 - of one call
-    """Whether a name has another role in the question than in the fact: the fact is told the other way round."""
+def _contradict(source_role: Role, role: Role, subject_is_named: bool) -> bool:
+    """Whether the fact tells the relation the other way round than the question asks."""
     if "owner" in (source_role, role):
         return source_role == role == "owner" and not subject_is_named
     named_role = source_role if subject_is_named else _turned(source_role, turned=True)

@@ -134,8 +134,10 @@ class Query:
     recipe: str | Recipe = "hybrid"  # a name in RECIPES, or a recipe; the next two override it
     methods: tuple[Method, ...] | None = None
     reranker: Reranker | None = None
-    centre: str | None = None  # entity id: distances are measured from it, and graph steps start there
-    seeds: tuple[str, ...] = ()  # ids of entities and episodes (ours or the client's): steps start there, too
+    centre: str | None = (
+        None  # an entity, by id or name: distances are measured from it, and graph steps start there
+    )
+    seeds: tuple[str, ...] = ()  # entities by id or name, episodes by id or client id: steps start there, too
     recent: int | None = None  # the newest episodes that steps start from, too; None = the recipe's
     depth: int | None = None  # graph steps, 1 to 4; None = the recipe's
     mmr_lambda: float | None = None  # of mmr, 0 to 1; None = the recipe's
@@ -156,7 +158,9 @@ class Query:
         self._check_names()
         ways = self.ways
         if ways.reranker == "node_distance" and self.centre is None:
-            raise InputError("reranker node_distance needs a centre: the id of an entity", field="centre")
+            raise InputError(
+                "reranker node_distance needs a centre: the id or name of an entity", field="centre"
+            )
         if ways.methods == ("bfs",) and self.centre is None and not self.seeds and not ways.recent:
             raise InputError(
                 "graph steps alone have no start: give a centre, seeds or recent episodes", field="centre"

@@ -20,7 +20,7 @@ from kgray.ports import Embedding, GraphView, SearchScope, Store
 from kgray.reads import OPERATIONS_SINCE
 from kgray.rows import as_weights
 from kgray.search.index import Floats, GroupIndex, Ints, Messages, Postings, Vectors, Words
-from kgray.search.loading import Exact, run_at, texts_of
+from kgray.search.loading import EvidencePlaces, Exact, run_at, texts_of
 from kgray.search.matching import Asked, Vocabulary, read_asked
 from kgray.search.query import FoundRow, Query, Question
 from kgray.search.recipes import Recipe, Weights
@@ -126,6 +126,7 @@ class SearchRun:
     near: Callable[[str], float]  # statement -> how far its vector stands out, 0 to 1
     told: Summaries | None  # the texts of communities and entities that are searched
     statements: Vectors  # of the group's statements
+    evidence: EvidencePlaces
     newest: Sequence[int]  # sequences of the newest episodes, the newest first (`Recipe.recent`)
 
     def keep(self, rows: Sequence[FoundRow]) -> list[FoundRow]:

@@ -52,8 +52,8 @@ def mmr(query: Vector, items: Matrix, *, keep: int, relevance: float = 0.5) -> l
     """Pick items that are near the query and unlike the items picked before (maximal marginal relevance).
 
     query (d,) and items (n, d) have unit length; returns (index, its marginal relevance), best first, ties in
-    the order of `items`, min(keep, n) of them; the values never rise. Negative cosines count as 0: an opposite
-    is no novelty. relevance: the lambda of the source, 1.0 by nearness alone, 0.0 by difference alone.
+    the order of `items`, min(keep, n) of them; the values never rise. Negative cosines count as
+    0: an opposite is no novelty. relevance: the lambda of the source, 1.0 by nearness alone, 0.0 by difference alone.
     Cost: O(keep * n * d). Source: Carbonell and Goldstein, SIGIR 1998.
     """
     near = np.maximum(items @ query, 0.0) if len(items) else np.zeros(0, dtype=np.float32)

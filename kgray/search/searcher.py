@@ -23,6 +23,7 @@ from kgray.ontology import Ontology, shipped
 from kgray.records import Episode
 from kgray.search import index as indexing
 from kgray.search import loading
+from kgray.search.around import NOTHING_AROUND, Around
 from kgray.search.matching import Asked, Matcher, Vocabulary
 from kgray.search.query import FoundRow, Query, Question, is_scored, read_question, within
 from kgray.search.ranking import OVER_FETCH, Candidate, FirstStage, Profiled, Scores, SearchRun, Summaries
@@ -109,7 +110,7 @@ class Searcher:
         with self._indexes.lock:
             told = self._told(query)
             ranked, asked, near = _first_stage(self.store, index, question, query, topic, told)
-            newest = index.messages.newest(ways.recent)
+            newest, evidence = index.messages.newest(ways.recent), index.pieces.places()
         moment = None if query.any_time else query.as_of if query.as_of is not None else clock
         if query.as_of is None and ways.facts_first and asked.looks_back:
             moment = None  # ended facts answer a question about the past of a state
@@ -121,7 +122,7 @@ class Searcher:
             run = SearchRun(
                 store=self.store, view=shown, query=query, ways=ways, question=question, moment=moment,
                 ranked=ranked, asked=asked, vocabulary=self._vocabulary, near=near, told=told,
-                statements=index.pieces.vectors, newest=newest,
+                statements=index.pieces.vectors, evidence=evidence, newest=newest,
             )  # fmt: skip
             return _answer(run, None if topic is None else topic.vector)
 
@@ -171,7 +172,7 @@ def _first_stage(
     topic: ports.Embedding | None,
     told: Summaries | None,
 ) -> tuple[dict[ports.SearchScope, Scores], Asked, Callable[[str], float]]:
-    """Return the first stage of each scope that is searched, and the question as facts are matched with it."""
+    """Return the first stage of each scope that is searched, and the question as facts match it."""
     ways = query.ways
 
     def stage_of(methods: Sequence[Method]) -> FirstStage:
@@ -228,7 +229,7 @@ def _facts_first(run: SearchRun) -> list[Fact]:
         return []
     ranked = run.ranked["fact"]
     shown = _shown(run, "fact", ranked.records(ranked.best(MIN_DEPTH)))
-    others = [fact for facts in shown for fact in facts]
+    others = [fact for facts in shown for fact in facts if isinstance(fact, Fact)]
     matcher = Matcher(asked=run.asked, vocabulary=run.vocabulary, view=run.view, near=run.near)
     found = matcher.first(run.moment, others)
     kept = {row.id for row in run.keep(found)}
@@ -387,10 +388,19 @@ def one_list(
     left = {scope: places.get(scope, limit) for scope in found}
     shown: set[str] = set()  # episodes that are hits
     told: set[str] = set()  # and those that a fact above is supported by
+    sentences: dict[
+        tuple[str, str], set[str]
+    ] = {}  # (relation, text) of facts that are hits -> their episodes
     for _, _, _, scope, candidate in sorted(rows, key=lambda row: row[:3]):
         if len(chosen) >= limit:
             break
         row = candidate.row
+        if once and isinstance(row, Fact):  # one sentence connects several: a hyper-edge is one hit
+            same = sentences.setdefault((row.relation, row.text), set())
+            if same.intersection(row.episodes):
+                said.append((scope, candidate))
+                continue
+            same.update(row.episodes)
         sources: set[str] = set()
         if once and isinstance(row, Fact | Episode):
             sources = {row.id} if isinstance(row, Episode) else set(row.episodes)
@@ -442,13 +452,14 @@ def _hits(run: SearchRun, chosen: Sequence[_Chosen], ranks: _Ranks) -> list[Hit]
     spans, _ = spans_of(run.view, [c.row for _, c in chosen if isinstance(c.row, Fact)])
     known_at = None if run.told is None else to_datetime(run.told.recorded_at)
     bounded = is_scored(run.ways)
+    around = Around.of(run, [c.row for _, c in chosen]) if run.ways.once else NOTHING_AROUND
 
     hits = []
     for scope, candidate in chosen:
         row, score = candidate.row, candidate.score
         own: dict[str, Any] = {"methods": ranks.get(row.id, {}), "signals": candidate.signals}
         if isinstance(row, Fact):
-            own["fact"] = spans[row.id]
+            own |= {"fact": spans[row.id], "participants": around.participants.get(row.id, ())}
         elif isinstance(row, Entity):
             (own["entity"],) = summarised(run.view, [row], run.query.as_of)
         elif isinstance(row, Community):
@@ -456,6 +467,7 @@ def _hits(run: SearchRun, chosen: Sequence[_Chosen], ranks: _Ranks) -> list[Hit]
         else:
             own |= {name: getattr(row, name) for name in ("client_id", "speaker", "sequence", "kind")}
             own |= {"reference_time": to_datetime(row.reference_time), "told_in": row.source}
+            own["outdated"] = row.id in around.outdated
         score = score / (1 + score) if bounded else score
         hits.append(Hit(scope=scope, id=row.id, text=_text(row), score=score, group=run.view.group, **own))
     return hits

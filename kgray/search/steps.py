@@ -180,7 +180,7 @@ def _around(
 
 
 def _known(run: SearchRun, *ids: str | None) -> list[str]:
-    """Return the shown entities that ids of entities, or episodes, mean; NotFound for one that is unknown."""
+    """Return the shown entities that ids of entities or episodes, or names, mean. Raises NotFound."""
     found, view, group = list[str](), run.view, run.view.group
     for identifier in (id_ for id_ in ids if id_ is not None):
         shown = [entity.id for entity in view.entities([identifier])]
@@ -189,7 +189,9 @@ def _known(run: SearchRun, *ids: str | None) -> list[str]:
             continue
         # Retracted rows count: a view as of an earlier moment may show them.
         sequences = sequences_of(run.store, group, ids=(identifier,))
-        if not sequences and not find(run.store, group, identifier):
+        named = [] if sequences else view.entities_named(identifier)
+        found += [entity.id for entity in named]
+        if not sequences and not named and not find(run.store, group, identifier):
             raise NotFound(f"group {group} has no entity or episode {identifier!r}")
         for episode in view.episodes(sequences):  # what it made, or has evidence about, whenever that held
             places: list[Place] = [(episode.sequence, ordinal) for ordinal in range(RECORDS)]

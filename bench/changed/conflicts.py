@@ -1,0 +1,253 @@
+"""`python -m bench conflicts`: numbered facts in which later ones replace earlier ones.
+
+After the task FactConsolidation of MemoryAgentBench: single-hop questions ask for the object of one fact,
+two-hop questions for a fact of that object. Beside kgray stand BM25 and a plain vector search over the messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bench.changed.cases import Case, ChangedWorld, new_memory
+from bench.changed.hold_out import SentenceReader
+from bench.changed.run import embedder_of
+from bench.changed.scores import TOKENS, is_right
+from bench.plain_search import PlainBM25, nearest
+from bench.world.dice import Dice
+from kgray import times
+from kgray.memory import Memory
+from kgray.prompting.tokens import count_tokens
+from kgray.records import Draft
+from kgray.times import SECOND
+
+SYSTEMS = ("kgray", "BM25", "vectors")
+_START = times.parse("2026-01-01")[0]
+_SYLLABLES = "ba do fen gar hul ik jo kel lum mar nor ost pel qua rin sol tam ur ven wix yar zel".split()
+# relation: (kinds of subject and object, sentence, single-hop question, the subject as a description)
+_RELATIONS: dict[str, tuple[str, str, str, str, str]] = {
+    "HAS_CHIEF_EXECUTIVE": (
+        "company", "person", "The chief executive of {s} is {o}", "Who is the chief executive of {s}?",
+        "the chief executive of {s}",
+    ),
+    "HAS_AUTHOR": (
+        "book", "person", "The author of {s} is {o}", "Who is the author of {s}?", "the author of {s}",
+    ),
+    "MARRIED_TO": ("person", "person", "{s} is married to {o}", "Who is {s} married to?", "the spouse of {s}"),
+    "CITIZEN_OF": (
+        "person", "country", "{s} is a citizen of {o}", "Which country is {s} a citizen of?", "",
+    ),
+    "PLAYS_INSTRUMENT": ("person", "instrument", "{s} plays the instrument {o}", "Which instrument does {s} play?", ""),
+    "LIVES_IN": ("person", "city", "{s} lives in {o}", "Where does {s} live?", ""),
+    "HEADQUARTERED_IN": (
+        "company", "city", "{s} is headquartered in {o}", "Where is {s} headquartered?", "",
+    ),
+}  # fmt: skip
+_TYPES = {"company": "Organization", "person": "Person", "city": "Place", "country": "Place"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConflictPlan:
+    """So many numbered facts, of which a share replaces earlier ones."""
+
+    seed: int = 1
+    facts: int = 500
+    conflicts: float = 0.3
+    questions: int = 100
+    embedder: str = "hashing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """A two-hop question: both facts as cases, and the sentences of facts that were replaced."""
+
+    text: str
+    first: Case
+    second: Case
+
+
+@dataclass(slots=True)
+class Conflicts:
+    """The facts in order, and the questions."""
+
+    world: ChangedWorld
+    single: list[Case]
+    chains: list[Chain]
+    outdated: dict[tuple[str, str], list[str]]  # subject, relation -> sentences that a later one replaced
+    current: dict[tuple[str, str], str] = field(default_factory=dict)  # -> the sentence that holds
+
+
+def conflicts(plan: ConflictPlan) -> Conflicts:
+    """Return the numbered facts and the questions about those that were replaced."""
+    dice, group = Dice(plan.seed, "conflicts"), "conflicts"
+    reader = SentenceReader(identity=f"conflicts-{plan.seed}")
+    names: dict[str, list[str]] = {}
+    for kind, count in (
+        ("company", 30),
+        ("book", 30),
+        ("person", 80),
+        ("country", 20),
+        ("city", 30),
+        ("instrument", 15),
+    ):
+        names[kind] = [_name(plan.seed, kind, number) for number in range(count)]
+    told: dict[tuple[str, str], list[str]] = {}
+    drafts: list[Draft] = []
+    for number in range(plan.facts):
+        replaces = bool(told) and dice.flip(plan.conflicts)
+        if replaces:
+            subject, relation = dice.pick(sorted(told))
+        else:
+            free = [
+                (one, name)
+                for name, row in _RELATIONS.items()
+                for one in names[row[0]]
+                if (one, name) not in told
+            ]
+            if not free:
+                subject, relation = dice.pick(sorted(told))
+            else:
+                subject, relation = dice.pick(free)
+        row, objects = _RELATIONS[relation], told.setdefault((subject, relation), [])
+        target = dice.pick([one for one in names[row[1]] if one != subject and one not in objects[-1:]])
+        objects.append(target)
+        sentence = row[2].format(s=subject, o=target)
+        text = f"{number}. {sentence}."
+        reader.keys[sentence] = (subject, relation, target)
+        reader.replies[text] = {
+            "entities": [
+                {"name": subject, "type": _TYPES.get(row[0], "Product")},
+                {"name": target, "type": _TYPES.get(row[1], "Product")},
+            ],
+            "facts": [
+                {"source": 0, "target": 1, "relation": relation, "fact": f"{sentence}.", "kind": "holds"}
+            ],
+        }
+        drafts.append(
+            Draft(
+                group=group, source="list", kind="text", text=text, client_id=f"fact-{number:05d}",
+                reference_time=_START + number * 3600 * SECOND,
+            )
+        )  # fmt: skip
+    world = ChangedWorld(group=group, drafts=drafts, reader=reader, judge=reader, cases=())
+    found = Conflicts(world, [], [], {})
+    for key, objects in told.items():
+        sentences = [_RELATIONS[key[1]][2].format(s=key[0], o=one) for one in objects]
+        found.current[key] = sentences[-1]
+        found.outdated[key] = [one for one in dict.fromkeys(sentences[:-1]) if one != sentences[-1]]
+    changed = [key for key, objects in sorted(told.items()) if len(objects) > 1]
+    found.single = [_case(key, told[key]) for key in changed][: plan.questions]
+    for subject, relation in sorted(told):
+        described, target = _RELATIONS[relation][4], told[subject, relation][-1]
+        for name, row in _RELATIONS.items():
+            further = (target, name)
+            if not described or further not in told or target == subject:
+                continue
+            if max(len(told[subject, relation]), len(told[further])) < 2 or told[further][-1] == subject:
+                continue
+            text = row[3].format(s=described.format(s=subject))
+            first, second = _case((subject, relation), told[subject, relation]), _case(further, told[further])
+            found.chains.append(Chain(text=text, first=first, second=second))
+    found.chains = found.chains[: plan.questions]
+    return found
+
+
+def _name(seed: int, kind: str, number: int) -> str:
+    dice = Dice(seed, "conflict name", kind, number)
+    word = "".join(dice.pick(_SYLLABLES) for _ in range(3)).capitalize()
+    if kind == "person":
+        return f"{word} {dice.pick(_SYLLABLES).capitalize()}{dice.pick(_SYLLABLES)}{number}"
+    return f"{word}{number} {kind.capitalize()}" if kind in ("company", "book") else f"{word}{number}"
+
+
+def _case(key: tuple[str, str], objects: Sequence[str]) -> Case:
+    subject, relation = key
+    return Case(
+        text=_RELATIONS[relation][3].format(s=subject), group="conflicts", relation=relation,
+        subject=frozenset({subject}), right=frozenset({objects[-1]}),
+        replaced=frozenset(objects) - {objects[-1]},
+    )  # fmt: skip
+
+
+def run(plan: ConflictPlan, *, progress: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """Ingest the facts, ask, and return the figures of each system."""
+    found, embedder = conflicts(plan), embedder_of(plan.embedder)
+    progress(f"{plan.facts} facts, {len(found.single)} single-hop and {len(found.chains)} two-hop questions")
+    with new_memory(found.world, embedder) as memory:
+        return asyncio.run(_measured(memory, found))
+
+
+async def _measured(memory: Memory, found: Conflicts) -> dict[str, Any]:
+    texts = [draft.text for draft in found.world.drafts]
+    bm25, vectors = PlainBM25(texts), np.asarray(await memory.embedder.embed(texts))
+    marks: dict[str, dict[str, list[bool]]] = {
+        system: {"single-hop, first": [], "two-hop, in context": []} for system in SYSTEMS
+    }
+    missed: list[dict[str, Any]] = []
+    for case in found.single:
+        hits = await memory.search(case.text, group=case.group)
+        marks["kgray"]["single-hop, first"].append(bool(hits) and is_right(case, hits[0]))
+        if not marks["kgray"]["single-hop, first"][-1]:
+            missed.append(
+                {"question": case.text, "right": sorted(case.right), "first": [h.text for h in hits[:2]]}
+            )
+        (subject,) = case.subject
+        right = found.current[subject, case.relation]
+        for system, ranked in (await _plain(memory, case.text, bm25, vectors)).items():
+            marks[system]["single-hop, first"].append(bool(ranked) and right in texts[ranked[0]])
+    for chain in found.chains:
+        built = await memory.context(chain.text, group="conflicts", tokens=TOKENS)
+        marks["kgray"]["two-hop, in context"].append(_holds_both(built.lines, chain, found))
+        if not marks["kgray"]["two-hop, in context"][-1]:
+            missed.append({"question": chain.text, "context": built.lines[:8]})
+        for system, ranked in (await _plain(memory, chain.text, bm25, vectors)).items():
+            lines, left = list[str](), TOKENS
+            for place in ranked:
+                left -= count_tokens(f"{texts[place]}\n")
+                if left >= 0:
+                    lines.append(texts[place])
+            marks[system]["two-hop, in context"].append(_holds_both(lines, chain, found))
+    figures = {
+        system: {name: sum(values) / max(1, len(values)) for name, values in of.items()}
+        for system, of in marks.items()
+    }
+    questions = {"single-hop": len(found.single), "two-hop": len(found.chains)}
+    return {"systems": figures, "questions": questions, "missed": missed}
+
+
+async def _plain(memory: Memory, text: str, bm25: PlainBM25, vectors: Any) -> dict[str, list[int]]:  # noqa: ANN401
+    (asked,) = np.asarray(await memory.embedder.embed([text]))
+    return {"BM25": bm25.best(text, 60), "vectors": [*nearest(asked, vectors, 60)]}
+
+
+def _holds_both(lines: Sequence[str], chain: Chain, found: Conflicts) -> bool:
+    """Whether both facts that hold are there, and no replaced one of them above the later of the two."""
+    places = []
+    for case in (chain.first, chain.second):
+        (subject,) = case.subject
+        right = found.current[subject, case.relation]
+        places.append(next((n for n, line in enumerate(lines) if right in line), None))
+    if None in places:
+        return False
+    last = max(place for place in places if place is not None)
+    old = [
+        sentence
+        for case in (chain.first, chain.second)
+        for subject in case.subject
+        for sentence in found.outdated[subject, case.relation]
+    ]
+    return not any(sentence in line for line in lines[:last] for sentence in old)
+
+
+def table(document: dict[str, Any]) -> str:
+    """Return the figures for people."""
+    questions = document["questions"]
+    lines = [f"{questions['single-hop']} single-hop and {questions['two-hop']} two-hop questions"]
+    lines.append(f"{'':<10}{'single-hop, first':>22}{'two-hop, in context':>22}")
+    for system, figures in document["systems"].items():
+        lines.append(f"{system:<10}" + "".join(f"{value:>22.3f}" for value in figures.values()))
+    return "\n".join(lines)
