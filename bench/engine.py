@@ -24,7 +24,7 @@ from bench.processes import MODEL
 from bench.reading import digest, ledger
 from kgray import times
 from kgray.errors import KgrayError
-from kgray.ingest.committer import Parts
+from kgray.ingest.parts import Parts
 from kgray.ledger import accept as ledger_accept
 from kgray.memory import Memory
 from kgray.ontology import shipped

@@ -17,7 +17,8 @@ import kgray
 from bench.empty_stores import StoreKind, empty_store
 from bench.processes import rss_mb
 from kgray import times
-from kgray.ingest.committer import Committer, Parts
+from kgray.ingest.committer import Committer
+from kgray.ingest.parts import Parts
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import BYTES_A_NAME, BYTES_A_STATEMENT
 from kgray.ledger import accept, failures, pending_groups

@@ -20,8 +20,8 @@ from kgray.backends.rules import RulesJudge
 from kgray.derivation.change import EpisodeChange
 from kgray.ingest.calls import EpisodeReading
 from kgray.ingest.changes import committed
-from kgray.ingest.committer import Direct, Parts
 from kgray.ingest.outbox import Outbox
+from kgray.ingest.parts import Direct, Parts
 from kgray.ingest.state import GroupState, ReadEpisode
 from kgray.ledger import accept, pending
 from kgray.ontology import shipped

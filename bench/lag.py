@@ -22,7 +22,7 @@ from bench.growth import GrowingStore
 from bench.world.growing import FACTS_AN_EPISODE, growing
 from kgray import times
 from kgray.errors import KgrayError
-from kgray.ingest.committer import tell_lag
+from kgray.ingest.parts import tell_lag
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
 from kgray.ledger import accept, request

@@ -8,9 +8,10 @@ from functools import partial
 from kgray.derivation.change import EpisodeChange
 from kgray.errors import ContentError, Outrun
 from kgray.ingest.calls import EpisodeReading, journaled, keep, patiently, settle, stored_extraction
-from kgray.ingest.committer import Committer, Parts, statement_vectors
+from kgray.ingest.committer import Committer, statement_vectors
 from kgray.ingest.decide import decide
 from kgray.ingest.outbox import Outbox
+from kgray.ingest.parts import Parts
 from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode
 from kgray.ledger import pending, pending_groups
 from kgray.ports import Answer, QuestionRequest, embedded

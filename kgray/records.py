@@ -32,7 +32,9 @@ MAX_RELATION = 64
 _WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # worksAt, HTTPServer
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 _PLAIN_DIGITS = 40  # numbers longer than this are written with an exponent
-_NAMESPACE = uuid.UUID("6f1c1f5e-0d43-5b5c-9d5e-1f0b8e0c7a11")
+_NAMESPACE = uuid.UUID("6f1c1f5e-0d43-5b5c-9d5e-1f0b8e0c7a11").bytes
+_UUID_MASK = ~(0xF << 76 | 3 << 62)  # all bits but those of the version and the variant
+_UUID_VERSION_5 = 5 << 76 | 2 << 62
 
 
 def check_group(name: str) -> str:
@@ -49,8 +51,14 @@ def canonical(value: object) -> str:
 
 
 def make_id(*parts: object) -> str:
-    """Return the UUIDv5 of the parts; two different part lists never give the same text."""
-    return str(uuid.uuid5(_NAMESPACE, canonical(parts)))
+    """Return the UUIDv5 of the parts; two different part lists never give the same text.
+
+    By hand (RFC 9562, section 5.5): `uuid.uuid5` takes three times as long, and an episode has dozens of ids.
+    """
+    digest = hashlib.sha1(_NAMESPACE + canonical(parts).encode(), usedforsecurity=False).digest()
+    number = int.from_bytes(digest[:16]) & _UUID_MASK | _UUID_VERSION_5
+    text = f"{number:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from kgray.settings.checks import Secret, is_sendable
 if TYPE_CHECKING:
     from kgray.backends.openai_api.client import Client
     from kgray.backends.vllm_engine import EngineClient
-    from kgray.ingest.committer import Parts
+    from kgray.ingest.parts import Parts
     from kgray.ingest.units import UnitSize
     from kgray.ontology import Ontology
     from kgray.ports import Answerer, Embedder, Extractor, Judge, Reranker, Store, Summarizer
@@ -87,7 +87,7 @@ def open_reader(
 
 def ingesting(opened: OpenStore) -> Parts:
     """Return what ingesting into an open store needs. Raises SettingsError."""
-    from kgray.ingest.committer import Parts
+    from kgray.ingest.parts import Parts
 
     settings = opened.settings
     ontology = build_ontology(settings)

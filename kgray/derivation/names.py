@@ -320,8 +320,8 @@ class Relations:
     def declare(self, declaration: Declaration, recorded: Instant) -> None:
         """Take a declaration; the newest by place holds, for each aspect and each pair of names."""
         place = (declaration.sequence, declaration.ordinal)
-        self._folded.clear()
-        self._traits.clear()
+        if declaration.aspect != "listed":
+            self._traits.clear()
         if declaration.aspect != "pair":
             history = self._aspects.setdefault((declaration.name, declaration.aspect), [])
             history.append((declaration, recorded))
@@ -336,6 +336,8 @@ class Relations:
             declaration.name,
         ):
             recorded = current[1]  # a repetition changes nothing (R2)
+        if declaration.value in FOLDS or (current is not None and current[0].value in FOLDS):
+            self._folded.clear()  # new groups declare something with most episodes: names that fold are few
         self._pairs[pair] = (declaration, recorded)
         self._partners.setdefault(declaration.name, set()).add(declaration.other)
         self._partners.setdefault(declaration.other, set()).add(declaration.name)

@@ -1,4 +1,4 @@
-"""Calls to the model: how many at once and in which order, waiting out an outage, and the journal.
+"""Calls to the model: which requests an episode needs, waiting out an outage, and the journal.
 
 `EpisodeReading` makes the calls that one episode's extraction needs.
 """
@@ -6,94 +6,30 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import count
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from kgray import rows
 from kgray.derivation.change import EpisodeChange
 from kgray.errors import ContentError, Cost, KgrayError, Unavailable
 from kgray.ingest import changes
-from kgray.ingest.committer import Parts, at_length, off_the_loop, rows_of
-from kgray.ingest.extract import ground
 from kgray.ingest.outbox import Outbox
-from kgray.ingest.repeats import without_repeats
+from kgray.ingest.parts import Parts, at_length, off_the_loop, rows_of
 from kgray.ingest.state import Answers, Decision, Quantised, Questions, ReadEpisode
-from kgray.ingest.union import joined
+from kgray.ingest.steps import Place, Reading
 from kgray.ingest.units import TextUnit, excerpt, unit_requests
 from kgray.intake import triples
 from kgray.ledger import previous
 from kgray.outages import OUTAGES
 from kgray.ports import Answer, Embedding, ExtractionRequest, QuestionRequest
 from kgray.ports.ingest import Stop
-from kgray.prompting.replies import speaker_first
+from kgray.ports.steps import total
 from kgray.reads import ANSWERS_TO, EXTRACTIONS_AT, REQUESTS
 from kgray.records import Episode, Extraction
-
-
-class Urgency(NamedTuple):
-    """Sort key of a call to the model: the smallest goes first."""
-
-    bulk: bool  # whether it belongs to the backfill lane, which goes after the live lane
-    number: int  # how many episodes were taken before this one
-    step: int  # 0 = questions, 1 = extraction
-    length: int = 0  # minus the text's length near the end of a backlog (longest first), else 0
-
-
-class Gate:
-    """Limits the calls in flight to `width`; waiting calls enter by urgency, then by arrival.
-
-    By arrival alone, extractions of distant episodes would delay the questions of the next ones:
-
-    order         wasted calls   stalls
-    by arrival              46     30 s
-    by urgency              14      7 s
-    """
-
-    def __init__(self, width: float) -> None:
-        """Allow `width` calls at a time, rounded down; who changes it later lets more in with `let_in`."""
-        self.width = width
-        self.in_flight = 0
-        self._held_back = 0
-        self._waiting: list[tuple[Urgency, int, asyncio.Future[None]]] = []
-        self._order = count()
-
-    def hold_back(self, places: int) -> None:
-        """Reserve this many places for the live lane."""
-        self._held_back = places
-        self.let_in()
-
-    @asynccontextmanager
-    async def pass_through(self, urgency: Urgency) -> AsyncIterator[None]:
-        """Hold one place inside the `with` block; waits until there is one."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (urgency, next(self._order), turn))
-        self.let_in()
-        try:
-            await turn
-            yield
-        finally:
-            # Who is cancelled in the moment in which it is let in gives its place back too.
-            if turn.done() and not turn.cancelled():
-                self.in_flight -= 1
-                self.let_in()
-
-    def let_in(self) -> None:
-        """Let calls in by urgency, as many as there are places for."""
-        while self._waiting:
-            urgency, _, turn = self._waiting[0]
-            if not turn.done():
-                if self.in_flight >= int(self.width) - (self._held_back if urgency.bulk else 0):
-                    return
-                self.in_flight += 1
-                turn.set_result(None)
-            heapq.heappop(self._waiting)
-
 
 _T = TypeVar("_T")
 _FIRST_DELAY_S = 0.2
@@ -161,9 +97,11 @@ async def gathered(calls: Sequence[Awaitable[_T]]) -> list[_T]:
 
 
 async def journaled(
-    parts: Parts, outbox: Outbox, request: QuestionRequest, key: str
+    parts: Parts, outbox: Outbox, request: QuestionRequest, key: str, place: Place = nullcontext
 ) -> tuple[tuple[Answer, ...], int]:
     """Return a request's answers and the tokens spent now: from the journal (0 tokens), else from the judge.
+
+    place: the context of each call of the model.
 
     Where two ask the same concurrently, the first answer to arrive holds for both (R21).
     """
@@ -171,7 +109,7 @@ async def journaled(
     said = await _stored_answers(parts, outbox, episode.group, key)
     if said is None:
         with outbox.accounted(episode, told := partial(parts.on_call, "judge")):
-            judged = await parts.judge.judge(request)
+            judged = await parts.resolve(request, place)
         told("ok", judged.cost)
         said = outbox.answers.get((episode.group, key))
         if said is None:
@@ -246,6 +184,10 @@ def keep(outbox: Outbox, episode: Episode, found: Extraction) -> Extraction:
     return rows.extraction(row) if "?" in row.body else found
 
 
+class _AnsweredMeanwhile(Exception):
+    """Another call has read the unit while this one waited for its place."""
+
+
 class EpisodeReading:
     """The reading of one episode; a long text is read in several units (`units`), all at the same time.
 
@@ -260,9 +202,7 @@ class EpisodeReading:
         self._extractions: dict[int, Extraction] = {}  # by the number of the unit
         self._cost = Cost()  # of calls that no result or error has reported yet
 
-    async def read(
-        self, place: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
-    ) -> Extraction:
+    async def read(self, place: Place = nullcontext) -> Extraction:
         """Return the extraction, the speaker first, without what does not stand in the text; stores nothing.
 
         place   the context of a single call of the model, entered as soon as the call may begin
@@ -280,10 +220,11 @@ class EpisodeReading:
         except (KgrayError, asyncio.CancelledError) as error:
             error.spent = self._take_cost()  # type: ignore[union-attr]
             raise
-        parts = [(unit, self._extractions[number]) for number, (unit, _) in enumerate(self._units)]
-        request = replace(self._units[0][1], episode=self._episode)
-        extraction = ground(speaker_first(joined(parts), self._episode), request)
-        extraction = without_repeats(extraction, request, self._parts.ontology)
+        extraction = self._extractions[0]
+        if len(self._units) > 1:
+            units = tuple((unit, self._extractions[number]) for number, (unit, _) in enumerate(self._units))
+            request = replace(self._units[0][1], episode=self._episode)
+            extraction = await self._parts.read(Reading(request=request, units=units))
         return replace(extraction, **self._take_cost()._asdict())
 
     async def _prepare(self) -> None:
@@ -299,7 +240,7 @@ class EpisodeReading:
         cut = partial(unit_requests, request, parts.units)
         self._units = await at_length(cut) if parts.units and characters > _LONG_TEXT else cut()
 
-    async def _ask(self, place: Callable[[], AbstractAsyncContextManager[object]]) -> None:
+    async def _ask(self, place: Place) -> None:
         """Have all missing units read; an error of the content ends the calls for the other units."""
         missing = [number for number in range(len(self._units)) if number not in self._extractions]
         if len(self._units) == 1:
@@ -324,26 +265,34 @@ class EpisodeReading:
         for error in sorted(errors, key=lambda error: not isinstance(error, ContentError)):
             raise error
 
-    async def _ask_for(self, number: int, place: Callable[[], AbstractAsyncContextManager[object]]) -> None:
+    async def _ask_for(self, number: int, place: Place) -> None:
         """Have one unit read, unless another call was faster."""
         unit, request = self._units[number]
-        async with place():
-            if number in self._extractions:
-                return
-            try:
-                extraction = await self._parts.extractor.extract(request)
-            except (KgrayError, asyncio.CancelledError) as error:
-                self._add_cost(getattr(error, "spent", Cost()))
-                if isinstance(error, ContentError) and len(self._units) > 1:
-                    count, span = len(self._units), f"{unit.start} to {unit.end}"
-                    unit_name = f"text unit {number + 1} of {count}, characters {span}"
-                    raise type(error)(f"{unit_name}: {error}", raw=error.raw) from error
-                raise
+
+        @asynccontextmanager
+        async def needed() -> AsyncIterator[None]:
+            async with place():
+                if number in self._extractions:
+                    raise _AnsweredMeanwhile
+                yield
+
+        try:
+            reading = Reading(request=request, is_whole=len(self._units) == 1)
+            extraction = await self._parts.read(reading, needed)
+        except _AnsweredMeanwhile:
+            return
+        except (KgrayError, asyncio.CancelledError) as error:
+            self._add_cost(getattr(error, "spent", Cost()))
+            if isinstance(error, ContentError) and len(self._units) > 1:
+                count, span = len(self._units), f"{unit.start} to {unit.end}"
+                unit_name = f"text unit {number + 1} of {count}, characters {span}"
+                raise type(error)(f"{unit_name}: {error}", raw=error.raw) from error
+            raise
         self._add_cost(extraction.cost)
         self._extractions.setdefault(number, extraction)
 
     def _add_cost(self, cost: Cost) -> None:
-        self._cost = Cost(*map(sum, zip(self._cost, cost, strict=True)))
+        self._cost = total([self._cost, cost])
 
     def _take_cost(self) -> Cost:
         cost, self._cost = self._cost, Cost()

@@ -11,8 +11,9 @@ from kgray.derivation.change import retracted, with_change
 from kgray.derivation.stored import View, records_of, stored_names, stored_records
 from kgray.errors import InputError
 from kgray.ingest.calls import EpisodeReading, settle
-from kgray.ingest.committer import Committer, Parts
+from kgray.ingest.committer import Committer
 from kgray.ingest.decide import decide
+from kgray.ingest.parts import Parts
 from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode
 from kgray.ledger import Foresight, dumped_episodes, find
 from kgray.ports import Answer, QuestionRequest, embedded
@@ -66,7 +67,7 @@ class Preview:
             return decide(read, state, answers, parts.rules)
 
         async def ask(request: QuestionRequest) -> tuple[Answer, ...]:
-            return (await parts.judge.judge(request)).answers  # which are not journaled
+            return (await parts.resolve(request)).answers  # which are not journaled
 
         embed = partial(embedded, parts.embedder)
         look_up = partial(self._committer.statement_vectors, group)

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import statistics
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from kgray import ledger, spans, times
 from kgray.errors import Outrun, Unavailable, is_groups_own
 from kgray.garbage import garbage_collected_rarely
-from kgray.ingest.calls import Gate
-from kgray.ingest.committer import Committer, Parts, off_the_loop
+from kgray.ingest.committer import Committer
+from kgray.ingest.parts import Parts, off_the_loop
+from kgray.ingest.traffic import Traffic
 from kgray.ingest.window import GroupWindow
 from kgray.ledger import Hold, pending, previous
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
@@ -32,9 +31,6 @@ GRACE_S = 5.0  # how long a run that is asked to stop still commits entries in f
 # until LIVE_LATELY_S after the last live entry, because a reserved place is idle.
 LIVE_SHARE = 16
 LIVE_LATELY_S = 10.0
-# A model that answers sooner, as the rules do, is asked at the commit: to decide ahead costs 3 more tries an
-# episode, each of about a millisecond. (least, median) of the latest, which a busy loop lengthens.
-AT_ONCE_S = 0.01, 0.05
 _LOOK_S = 0.25  # seconds between two looks for new entries and for a request to stop
 _SOON_S = 0.05  # the same while there is room in the window, and nothing that is known of to take
 _ALL_S = 30.0  # between two looks at all that is pending, not only at what was appended lately
@@ -103,6 +99,14 @@ class Runner:
         run = self._run  # read once: other threads call this too
         return run.in_flight if run is not None else 0
 
+    def demand(self) -> tuple[int, int]:
+        """Return how many calls of models are in flight or wait for a place: live, then backfill."""
+        return (0, 0) if self._run is None else self._run.traffic.gate.demand
+
+    def calls_in_flight(self) -> int:
+        """Return how many calls of models are in flight."""
+        return 0 if self._run is None else self._run.traffic.gate.in_flight
+
     async def _go(self, new_run: Callable[[], WindowedRun]) -> None:
         await self.committer.forget_stale()
         while True:
@@ -141,15 +145,12 @@ class WindowedRun:
         self, runner: Runner, parts: Parts, takes: Takes, stop: Stop, on_step: OnStep, room: Room,
         *, shard: int | None = None, serves: bool = False,
     ) -> None:  # fmt: skip
-        self.parts, self.stop, self.committer = parts, stop, runner.committer
-        self.gate, self.totals, self.watch = Gate(parts.streams), runner.totals, runner.watch
-        self.took: deque[float] = deque(maxlen=32)  # seconds of the latest extractions
-        self.judged: deque[float] = deque(maxlen=32)  # and of the latest questions
+        self.parts, self.stop, self.committer, self.totals = parts, stop, runner.committer, runner.totals
+        self.traffic = Traffic(
+            parts, runner.committer, runner.totals, stop=stop, watch=runner.watch, on_end=self.ended
+        )
         self._runner, self._takes, self._on_step, self._room = runner, takes, on_step, room
         self._shard, self._serves = shard, serves
-        # Counted by the windows: a sum over thousands of groups at each step would take the loop's time.
-        self.in_flight = 0  # entries in the windows
-        self.posted = 0  # entries that wait for the writer: they are in memory too
         self._windows: dict[str, GroupWindow] = {}
         self._committing: set[GroupWindow] = set()  # those that commit an entry, until its end is handled
         self._failed: deque[GroupWindow] = deque()  # those of them whose commit has failed or was cancelled
@@ -165,32 +166,19 @@ class WindowedRun:
         self._live_at = -LIVE_LATELY_S
         self._looked_at = self._filled_at = -_LOOK_S
         self._rested = -1  # how many entries were taken when everything was seen, and nothing was left to do
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._broken.add_done_callback(self._step)
-
-    @property
-    def usual_s(self) -> float:
-        """How long an extraction usually takes; 0 before the first."""
-        return statistics.median(self.took) if self.took else 0.0
-
-    @property
-    def is_ahead(self) -> bool:
-        """Whether it pays to decide ahead: unless episodes and nearly all questions are answered at once.
-
-        Extractions of a cache come at once, too, and questions about them may not.
-        """
-        slow = sum(seconds >= AT_ONCE_S[1] for seconds in self.judged)
-        if not self.took or 4 * slow > len(self.judged):
-            return True
-        return min(self.took) >= AT_ONCE_S[0] or self.usual_s >= AT_ONCE_S[1]
+        self.traffic.broken.add_done_callback(self._step)
 
     def widen(self, parts: Parts) -> None:
         """Go on with another number of streams."""
-        self.parts, self.gate.width = parts, parts.streams
-        self.gate.let_in()
+        self.parts = parts
+        self.traffic.widen(parts)
         for window in self._windows.values():
             window.go_ahead()
+
+    @property
+    def in_flight(self) -> int:
+        """How many entries are in the windows."""
+        return self.traffic.in_flight
 
     async def go(self) -> None:
         """Carry out what is pending."""
@@ -230,8 +218,8 @@ class WindowedRun:
             async with asyncio.timeout(left or _LOOK_S):
                 await self._wake.wait()
         self._wake.clear()
-        if self._broken.done():
-            self._broken.result()
+        if self.traffic.broken.done():
+            self.traffic.broken.result()
         while self._failed:
             window = self._failed.popleft()
             self._committing.discard(window)
@@ -307,7 +295,7 @@ class WindowedRun:
             self._queue(group, live=live)
         if any(self._lanes) or self._windows or self._runner.holds:
             self._runner.holds = await off_the_loop(store, lambda: ledger.held(store))
-            await self._see_the_end(self.in_flight + self.posted)
+            await self._see_the_end(self.in_flight + self.traffic.posted)
         before = len(self._withdrawn)
         if found or everything:  # what asks for a withdrawal was appended, too
             for group in await off_the_loop(store, partial(store.withdrawing, shard)):
@@ -327,7 +315,7 @@ class WindowedRun:
         is_held_elsewhere = hold is not None and hold.sequence > 0 and self._takes(group)
         if group not in self._withdrawn and (self._may_take(group) or is_held_elsewhere):
             window = self._windows.pop(group, None)
-            self._withdrawn[group] = self.spawn(withdraw(window))
+            self._withdrawn[group] = self.traffic.spawn(withdraw(window))
             self._withdrawn[group].add_done_callback(self._step)
             if window is not None:
                 self._queue(group, live=True)
@@ -346,7 +334,7 @@ class WindowedRun:
     def _start(self, window: GroupWindow) -> None:
         """Commit the window's next entry; an empty window is dropped once all its entries are durable."""
         if window.items:
-            window.head = self.spawn(window.commit_head())
+            window.head = self.traffic.spawn(window.commit_head())
             self._committing.add(window)
             window.head.add_done_callback(partial(self._end_head, window))
         elif not window.posted:
@@ -369,7 +357,7 @@ class WindowedRun:
 
     def _room_left(self) -> int:
         """Return how many entries may be taken; while the writer is slow, no more are."""
-        return self._width() - max(self.in_flight, self.posted)
+        return self._width() - max(self.in_flight, self.traffic.posted)
 
     async def _fill(self) -> int:
         """Take entries into the window until it is full or nothing more is known of; return how many.
@@ -393,7 +381,7 @@ class WindowedRun:
                 if self._may_take(group):
                     taken += await self._take(group, share, free, live=not bulk)
         is_live = now - self._live_at < LIVE_LATELY_S
-        self.gate.hold_back(self.parts.streams // LIVE_SHARE if is_live else 0)
+        self.traffic.gate.hold_back(self.parts.streams // LIVE_SHARE if is_live else 0)
         return taken
 
     def _queue(self, group: str, *, live: bool) -> None:
@@ -425,7 +413,7 @@ class WindowedRun:
             return entries, previous(store, [e for e in unread if e.kind != "triples"], most_before)
 
         found, contexts = await off_the_loop(store, next_entries)
-        window = self._windows.get(group) or GroupWindow(group, self)
+        window = self._windows.get(group) or GroupWindow(group, self.traffic)
         taken = 0
         for entry in found:
             bulk = isinstance(entry, Episode) and entry.bulk
@@ -453,34 +441,19 @@ class WindowedRun:
             self._start(window)
         return taken
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Start a task whose failure ends the run."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-
-        def ended(task: asyncio.Task[Any]) -> None:
-            self._tasks.discard(task)
-            error = None if task.cancelled() else task.exception()
-            # A window's own task meets what concerns its group again, and holds it.
-            if error is not None and not is_groups_own(error) and not self._broken.done():
-                self._broken.set_exception(error)
-
-        task.add_done_callback(ended)
-        return task
-
     async def end(self) -> None:
         """Cancel every task and write what was decided; entries in flight stay pending."""
-        tasks = list(self._tasks)
+        tasks = list(self.traffic.tasks)
         for window in self._windows.values():
             tasks += [call for item in window.items.values() for call in item.asked.values()]
             window.items.clear()  # first: the end of a call would have its entry decided again
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._broken.done():
-            self._broken.exception()
+        if self.traffic.broken.done():
+            self.traffic.broken.exception()
         else:
-            self._broken.cancel()
+            self.traffic.broken.cancel()
         outbox = self.committer.outbox
         with suppress(Exception):  # the run has raised it already, or stops and waits only briefly
             async with asyncio.timeout(GRACE_S if self.stop() else None):

@@ -3,7 +3,8 @@
 The commit decides on the true state, from no answers at all, as the plain loop does; its requests are first
 looked up among those asked ahead. So work done ahead of time can be wasted, but never wrong (R20).
 
-`runner` calls a window; a window tells it of an entry once that is durable, from the outbox's `done`.
+`runner` calls a window. A window knows `Traffic`, which the windows of a run share, and no runner. `flight`
+has the stages of an episode.
 """
 
 from __future__ import annotations
@@ -12,15 +13,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kgray.errors import ContentError, is_groups_own
 from kgray.ingest.calls import (
     EpisodeReading,
-    Urgency,
     journaled,
     keep,
     patiently,
@@ -29,6 +28,8 @@ from kgray.ingest.calls import (
     stored_extraction,
 )
 from kgray.ingest.decide import decide
+from kgray.ingest.flight import Asking, GivenAnswers, InFlight
+from kgray.ingest.gate import Urgency
 from kgray.ingest.state import (
     AheadRows,
     AheadState,
@@ -39,11 +40,9 @@ from kgray.ingest.state import (
     ReadEpisode,
     ReadKey,
 )
-from kgray.ports import Answer, Embedding, Question, QuestionRequest, embedded
+from kgray.ingest.traffic import Traffic
+from kgray.ports import Embedding, QuestionRequest, embedded
 from kgray.records import Episode, Extraction, Operation
-
-if TYPE_CHECKING:
-    from kgray.ingest.runner import WindowedRun
 
 # The extraction of the next entry to commit is sent a second time after `Parts.late_s`, but not before
 # LATE_TIMES the median of the latest extractions: a model that is slow as a whole is not late. With 1 % of
@@ -53,39 +52,11 @@ if TYPE_CHECKING:
 LATE_TIMES, FIRST_TIMES = 4.0, 10.0
 PATIENT_S = 0.02  # deciding ahead waits for an event as long as an extraction usually takes, plus this
 
-Asked = tuple[Question, ...]  # by an episode in one request
-GivenAnswers = tuple[Answer, ...]
-Asking = asyncio.Task[GivenAnswers]
-
-
-@dataclass(slots=True, eq=False)
-class InFlight:
-    """One entry in flight; number: how many were taken before it, over all groups."""
-
-    entry: Episode | Operation
-    number: int
-    read: asyncio.Future[ReadEpisode] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
-    # When its first call of the extractor began, on the monotonic clock.
-    sent: asyncio.Future[float] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    context: Sequence[Episode] | None = None  # the previous episodes; None: not read yet
-    reading: EpisodeReading | None = None  # of an episode whose extraction has begun
-    preparing: asyncio.Task[None] | None = None  # extracts it and decides it ahead
-    tried: bool = False  # decided ahead at least once, or never to be
-    until: float = 0.0  # how long it waits for others: before its first try, then before it asks
-    due: bool = False  # to be decided ahead: never tried, or what its last try read has changed
-    vectors: dict[str, Embedding] = field(default_factory=dict)
-    asked: dict[Asked, Asking] = field(default_factory=dict)  # the calls of requests
-    used: set[Asked] = field(default_factory=set)  # those that the commit used
-    spent: dict[Asked, int] = field(default_factory=dict)  # tokens
-    deciding_s: float = 0.0  # of all tries
-
 
 class GroupWindow:
     """The window of one group."""
 
-    def __init__(self, group: str, run: WindowedRun) -> None:
+    def __init__(self, group: str, run: Traffic) -> None:
         self.group = group
         self.items: dict[int, InFlight] = {}  # by sequence, in order
         self.head: asyncio.Task[None] | None = None  # commits the next entry
@@ -228,7 +199,8 @@ class GroupWindow:
         """
         answers, sequence = Answers(vectors=item.vectors), read.episode.sequence
         keys: set[ReadKey] = {("declaration", fact.relation) for fact in read.extraction.facts}
-        while self.items.get(sequence) is item:  # it may be committed while texts are embedded
+        # It may be committed while texts are embedded.
+        while self.items.get(sequence) is item and not item.is_decided:
             view = AheadState(base, self._rows, sequence)
             attempt = self._attempt(item, read, view, answers)
             if attempt.change is None:
@@ -237,6 +209,7 @@ class GroupWindow:
             if ids := attempt.asked.statement_vectors:
                 answers.statement_vectors |= await self._committer.statement_vectors(self.group, ids)
                 continue
+            item.note(attempt)
             keys |= view.read_keys
             waits = attempt.asked.early and not (item.tried and time.monotonic() >= item.until)
             requests = [] if waits else requests_of(read.episode, attempt.asked, self._parts)
@@ -265,13 +238,20 @@ class GroupWindow:
         urgency = Urgency(request.episode.bulk, item.number, 0)
 
         async def once() -> GivenAnswers:
-            async with self._run.gate.pass_through(urgency):
-                since, key = time.monotonic(), self._parts.judge.key(request)
-                said, item.spent[asked] = await journaled(self._parts, self._committer.outbox, request, key)
-                took = time.monotonic() - since
-                self._run.judged.append(took)
-                self._run.watch("judge", took, request.episode)
-                return said
+            sent_at, key = list[float](), self._parts.judge.key(request)
+
+            @asynccontextmanager
+            async def place() -> AsyncIterator[None]:
+                async with self._run.gate.pass_through(urgency):
+                    sent_at.append(time.monotonic())
+                    yield
+
+            outbox = self._committer.outbox
+            said, item.spent[asked] = await journaled(self._parts, outbox, request, key, place)
+            took = time.monotonic() - sent_at[0] if sent_at else 0.0
+            self._run.judged.append(took)
+            self._run.watch("judge", took, request.episode)
+            return said
 
         self._run.totals.requests += 1
         self._run.totals.stalls += stalled
@@ -294,7 +274,7 @@ class GroupWindow:
 
     async def _extract(self, item: InFlight, episode: Episode, urgency: Urgency) -> None:
         """Set what the episode says, or why nobody can tell; of two calls the first counts."""
-        reading = item.reading = item.reading or EpisodeReading(self._parts, episode, item.context)
+        reading = item.reading = item.begin_reading() or EpisodeReading(self._parts, episode, item.context)
 
         async def once() -> Extraction:
             sent_at: list[float] = []  # one time for each call of the model
@@ -324,7 +304,7 @@ class GroupWindow:
                 self._committer.outbox.note_spent(episode, found.cost)
                 return
             kept = stored or keep(self._committer.outbox, episode, found)
-            item.read.set_result(ReadEpisode(episode=episode, extraction=kept))
+            item.finish_reading(ReadEpisode(episode=episode, extraction=kept))
         except Exception as error:
             if not _is_its_own(error):
                 raise
@@ -340,7 +320,7 @@ class GroupWindow:
             if isinstance(entry, Operation):
                 outcome = await self._committer.correct(entry)
                 self._rows = AheadRows()
-                self._run.ended(self.group, entry.sequence, outcome)
+                self._run.on_end(self.group, entry.sequence, outcome)
             else:
                 await self._commit(item, entry)
         except BaseException:
@@ -374,6 +354,7 @@ class GroupWindow:
 
         async def attempt(answers: Answers) -> Decision:
             found = self._attempt(item, read, await self._committer.state(self.group), answers)
+            item.note(found)
             if found.change is not None and found.asked.open and self._run.is_ahead:
                 self._show(episode.sequence, found)  # later entries need not wait for its answers
                 self._tried(item)
@@ -390,6 +371,7 @@ class GroupWindow:
             self._run.watch("decide", item.deciding_s, episode)
         except ContentError as error:
             self._show(episode.sequence, None)
+            item.enter("failed")
             await self._committer.fail(episode, error, self._posted(episode, "failed"))
             return
         # Touch the readers where the change differs from the expected one; from now on the state holds it.
@@ -397,6 +379,7 @@ class GroupWindow:
             self._show(episode.sequence, last)
         self._rows.put(episode.sequence, None)
         self._run.totals.left_out += len(read.extraction.dropped)
+        item.enter("committed")
         await self._committer.commit(change, self._posted(episode, "committed"))
 
     def _posted(self, episode: Episode, outcome: str) -> Callable[[], None]:
@@ -407,7 +390,7 @@ class GroupWindow:
         def durable() -> None:
             self.posted -= 1
             self._run.posted -= not self._is_dropped
-            self._run.ended(self.group, episode.sequence, outcome)
+            self._run.on_end(self.group, episode.sequence, outcome)
 
         return durable
 

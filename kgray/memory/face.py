@@ -36,7 +36,7 @@ from kgray.settings import PipelineSettings
 from kgray.spans import span
 
 if TYPE_CHECKING:
-    from kgray.ingest.committer import OnCall, OnStage, Parts
+    from kgray.ingest.parts import OnCall, OnStage, Parts
     from kgray.ingest.preview import Preview
     from kgray.memory.asking import MemoryQuestion
     from kgray.memory.ontology_check import OntologyFault

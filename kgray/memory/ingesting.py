@@ -36,7 +36,7 @@ from kgray.records import Draft, Operation
 from kgray.rows import extraction
 
 if TYPE_CHECKING:
-    from kgray.ingest.committer import Parts
+    from kgray.ingest.parts import Parts
     from kgray.ingest.runner import Runner
 
 Item = Draft | Submitted | Refusal
@@ -228,7 +228,7 @@ class LocalIngest:
     @cached_property
     def _runner(self) -> Runner:
         """It keeps groups' states from one verb to the next; a process that only reads does without it."""
-        from kgray.ingest.committer import Direct
+        from kgray.ingest.parts import Direct
         from kgray.ingest.runner import Runner
 
         # A run that has a writer leaves it to its caller to hold the store: `carry_out` holds it.

@@ -26,7 +26,13 @@ from kgray.outages import OUTAGES, Outage
 from kgray.ports import Answerer, Embedder, Reranker, Store, Summarizer
 from kgray.ports import ingest as port
 from kgray.runtime import session as rays
-from kgray.runtime.pooled import OnWorkers, PooledAnswerer, PooledEmbedder, PooledReader, PooledReranker
+from kgray.runtime.pooled import (
+    OnWorkers,
+    PooledAnswerer,
+    PooledEmbedder,
+    PooledReranker,
+    PooledSummarizer,
+)
 from kgray.runtime.pools import CALLS, Pool
 from kgray.runtime.spec import Profile, spec_of
 from kgray.settings import Settings
@@ -108,7 +114,7 @@ class RayIngest:
     def summarizer(self) -> Summarizer | None:
         """Return what summarises communities; None where no language model is configured."""
         local = build_summarizer(self._settings)
-        return local and PooledReader(OnWorkers(partial(self.pool, "models"), local), local)
+        return local and PooledSummarizer(OnWorkers(partial(self.pool, "models"), local), local)
 
     def answerer(self) -> Answerer:
         """Return the model that answers users: an engine of the workers with "vllm", else a client."""

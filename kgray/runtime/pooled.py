@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray import ports
 from kgray.errors import Cost, Unavailable
 from kgray.ports import (
     AnswerRequest,
@@ -21,6 +20,7 @@ from kgray.ports import (
     Matrix,
     Reranker,
     SparseEmbedder,
+    Summarizer,
     SummaryRequest,
     embedded,
 )
@@ -50,11 +50,24 @@ def together(found: Sequence[Embedding]) -> tuple[Matrix, list[bytes] | None]:
     return vectors, weights or None
 
 
+class Carrier(Protocol):
+    """Carries out chunks of calls: a pool of workers, or tasks."""
+
+    def call(self, request: object) -> PoolCall:
+        """Return a call for a request. Sends nothing."""
+
+    def send(self, calls: Sequence[PoolCall]) -> None:
+        """Send a chunk."""
+
+    def abandon(self, call: PoolCall) -> None:
+        """Drop a call."""
+
+
 @dataclass(slots=True, eq=False)
 class Chunker:
     """Gathers calls made in the same moments into chunks of at most `size`."""
 
-    pool: Pool
+    pool: Carrier
     size: int
     linger_s: float  # for which the first request of a chunk waits for more
     _waiting: list[PoolCall] = field(default_factory=list)
@@ -116,14 +129,11 @@ class Calls(Protocol):
         """Return what a worker makes of a request, or raise the error it answers with."""
 
 
-class PooledReader:
-    """`ports.Extractor`, `Judge` and `Summarizer` over a pool: each request has one answer, of its kind."""
+class PooledSummarizer:
+    """`ports.Summarizer` over a pool."""
 
-    def __init__(self, calls: Calls, local: ports.Extractor | ports.Judge | ports.Summarizer) -> None:
-        self.extract = self.judge = self.write = calls.ask
-        self.identity = local.identity  # and keys cost no call
-        self.key: Any = getattr(local, "key", None)
-        self.head: Any = getattr(local, "head", None)  # of a summarizer
+    def __init__(self, calls: Calls, local: Summarizer) -> None:
+        self.write, self.identity, self.head = calls.ask, local.identity, local.head
 
 
 class PooledAnswerer:

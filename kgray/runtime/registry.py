@@ -14,7 +14,7 @@ from ray.exceptions import RayError
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, reached
 from kgray.runtime.pools import Lost, within
-from kgray.runtime.seats import Lanes, Renewal, Seats
+from kgray.runtime.seats import Renewal, Seats, wants
 from kgray.runtime.spec import DeploymentSpec
 
 REGISTRY = "seats-0"  # its name
@@ -61,15 +61,22 @@ class SeatHolder:
     holder: str
     process: str
     share: int  # seats
-    lanes: Lanes = field(default_factory=Lanes)
     width: int = 1  # seats
     _registry: Any = None  # the actor's handle, after the first look-up
     _renewed_at: float = field(default_factory=time.monotonic)
 
-    async def renew(self, pending: int) -> int:
-        """Renew the lease; return the number of seats. pending: entries that wait in the decider's log."""
-        wants, used = self.lanes.wants(self.width, pending), sum(self.lanes.in_flight)
-        report = Renewal(holder=self.holder, process=self.process, wants=wants, width=self.width, used=used)
+    async def renew(self, demand: tuple[int, int], used: int, pending: int) -> int:
+        """Renew the lease; return the number of seats.
+
+        demand, used, pending   as `seats.wants` takes them
+        """
+        report = Renewal(
+            holder=self.holder,
+            process=self.process,
+            wants=wants(demand, used, self.width, pending),
+            width=self.width,
+            used=used,
+        )
         try:
             if self._registry is None:
                 self._registry = await asyncio.to_thread(self.find, REGISTRY)

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from kgray.runtime.pooled import Calls
 
 # A decider that uses this share of its seats could use more of them.
 _BUSY_SHARE = 0.9
@@ -18,45 +15,17 @@ _BUSY_SHARE = 0.9
 _IDLE_SEATS = 8
 
 
-class Lanes:
-    """Counts the calls of a decider that are in flight, by lane: live, then backfill."""
+def wants(demand: tuple[int, int], used: int, width: int, pending: int) -> tuple[int, int]:
+    """Return how many seats a decider could use, by lane, live first.
 
-    def __init__(self) -> None:
-        self.in_flight = [0, 0]
-
-    def wants(self, width: int, pending: int) -> tuple[int, int]:
-        """Return how many seats the decider could use, by lane.
-
-        width       seats that the decider has
-        pending     entries that wait in its log; each entry needs at least one call
-
-        A busy decider could use a seat for each entry. A decider that uses less than half of its seats gives
-        the rest back. Live calls are made first, so the calls in flight show whether live calls wait.
-        """
-        live, bulk = self.in_flight
-        used = live + bulk
-        total = max(2 * width, pending) if used >= _BUSY_SHARE * width else min(width, 2 * used)
-        if live and not bulk:
-            return total, 0
-        live_total = min(total, 2 * live + _IDLE_SEATS) if live else 0
-        return live_total, total - live_total
-
-
-@dataclass(slots=True, eq=False)
-class CountedCalls(Calls):
-    """Sends requests on to a pool, and counts the calls in flight by the lane of their episodes."""
-
-    calls: Calls
-    lanes: Lanes
-
-    async def ask(self, request: Any) -> Any:  # noqa: ANN401 - a request of either kind
-        """Return what a worker makes of a request, or raise the error it answers with."""
-        lane = int(request.episode.bulk)
-        self.lanes.in_flight[lane] += 1
-        try:
-            return await self.calls.ask(request)
-        finally:
-            self.lanes.in_flight[lane] -= 1
+    demand      calls that its gate has let in or holds back, by lane
+    used        calls in flight; width: seats that the decider has
+    pending     entries that wait in its log; each needs at least one call. While the seats are in use, those
+                outside the window count too: as backfill where there is any, because live ones go first
+    """
+    live, bulk = demand
+    further = max(0, pending - live - bulk) if used >= _BUSY_SHARE * width else 0
+    return (live, bulk + further) if bulk else (live + further, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -19,18 +20,21 @@ from typing import Any
 import ray
 
 from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
-from kgray.ingest.committer import Parts, tell_lag
+from kgray.ingest.parts import Parts, tell_lag
 from kgray.ingest.runner import Runner
+from kgray.ingest.steps import Reading, Stepping, resolve_node
 from kgray.outages import OUTAGES
+from kgray.ports import Judged, QuestionRequest
 from kgray.ports.ingest import Totals
-from kgray.records import Episode
+from kgray.ports.steps import NextCall, Reply
+from kgray.records import Episode, Extraction
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, control, reached
-from kgray.runtime.pooled import Calls, Chunker, PooledEmbedder, PooledReader
+from kgray.runtime.pooled import Chunker, PooledEmbedder
 from kgray.runtime.pools import Pool, pool_of, portable
 from kgray.runtime.registry import RENEW_S, SeatHolder
-from kgray.runtime.seats import CountedCalls
 from kgray.runtime.spec import POOLS, DeploymentSpec
+from kgray.runtime.tasks import StepTasks
 from kgray.runtime.writer import RemoteWriter
 
 CHUNK = 8  # runtime.chunk_episodes and runtime.chunk_requests where they are not set
@@ -64,6 +68,7 @@ class Sequencer:
         self._writer = RemoteWriter(find, shard, deadline_s=deadline_s, patience_s=self._patience_s)
         self._parts: Parts | None = None  # built by the service, so that a failure can be retried
         self._pools: list[Pool] = []
+        self._tasks: StepTasks | None = None
         self._seats: SeatHolder | None = None  # of the engines, where workers have one each
         if spec.seats:
             share = max(1, spec.seats // self._profile.sequencer.shards)
@@ -105,6 +110,8 @@ class Sequencer:
                 self._seats.end()
             for pool in self._pools:
                 await pool.close()
+            if self._tasks is not None:
+                await self._tasks.close()
             if self._state != "replaced":
                 self._state = "stopped"
             self._ended.set()
@@ -153,15 +160,29 @@ class Sequencer:
         judging, embedder = pools.get("judges", models), local.embedder
         if "embedder" in pools:
             embedder = PooledEmbedder(chunked(pools["embedder"], size=requests), embedder)
-        reading: Calls = chunked(models, size=settings.runtime.chunk_episodes or CHUNK)
-        asking: Calls = chunked(judging, size=requests)
-        if (held := self._seats) is not None:
-            reading, asking = CountedCalls(reading, held.lanes), CountedCalls(asking, held.lanes)
+        episodes = settings.runtime.chunk_episodes or CHUNK
+        tasks = self._tasks = StepTasks(self._spec)
+
+        linger_s, judge = profile.tasks.linger_ms / 1000, local.judge
+        reading = Chunker(tasks.of("extract_episode"), episodes, linger_s)
+        resolving = Chunker(tasks.of("resolve_node"), requests, linger_s)
+
+        async def extract(request: Reading, replies: Sequence[Reply]) -> NextCall | Extraction:
+            found: NextCall | Extraction = await reading.ask((request, tuple(replies)))
+            return found
+
+        async def resolve(request: QuestionRequest, replies: Sequence[Reply]) -> NextCall | Judged:
+            if not replies:
+                # This process renders the prompt anyway, for the key of the request.
+                return resolve_node(judge, request, ())
+            found: NextCall | Judged = await resolving.ask((request, tuple(replies)))
+            return found
+
         return replace(
             local,
             watch=_log_stage,
-            extractor=PooledReader(reading, local.extractor),
-            judge=PooledReader(asking, local.judge),
+            extracting=Stepping(extract, chunked(models, size=episodes).ask),
+            resolving=Stepping(resolve, chunked(judging, size=requests).ask),
             embedder=embedder,
         )
 
@@ -225,7 +246,10 @@ class Sequencer:
     async def _lease(self) -> None:
         """Have as many calls in flight as seats of engines are leased; a server has its own number."""
         while self._seats is not None:
-            width = await self._seats.renew(self._lag)
+            runner = self._runner
+            demand = (0, 0) if runner is None else runner.demand()
+            in_flight = 0 if runner is None else runner.calls_in_flight()
+            width = await self._seats.renew(demand, in_flight, self._lag)
             telemetry.measure("kgray_seats", width, shard=self._shard)
             if self._runner is not None:
                 self._runner.widen(width)

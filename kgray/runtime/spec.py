@@ -25,7 +25,7 @@ from kgray.settings import KEYS, EngineLimits, Settings, load, variable_of
 from kgray.settings.checks import CLOSED, FilledText, Secret, fault, one_line, places, read_toml, within
 
 if TYPE_CHECKING:
-    from kgray.ingest.committer import Parts
+    from kgray.ingest.parts import Parts
 
 DEFAULT_PROFILE = "laptop"
 # Kind of worker actors, the first part of their names -> its table of the profile.
@@ -95,6 +95,19 @@ class WorkersProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
+class TasksProfile:
+    """The tasks that render prompts and read replies: `extract_episode` and `resolve_node`."""
+
+    cpus: _Share = 0.1  # of each
+    at_once: _Whole = 2  # of each sequencer; each needs a process of its own
+    linger_ms: _Share = 20.0  # how long a chunk of steps waits for more of its kind
+    # So many tasks of each sequencer have group and sequence in their names, then none: Ray keeps a metric
+    # for each name, 46 KB, as long as the process lives. The log of each task has both.
+    names: Annotated[int, within(0, _MOST)] = 1000
+    labels: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of the nodes they may run on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class RefreshProfile:
     """The schedules that `kgray up` adds to a store that has none: cron expressions; "" = none."""
 
@@ -128,6 +141,7 @@ class Profile:
     judging: WorkersProfile = field(default_factory=lambda: WorkersProfile(workers=0))
     embedding: WorkersProfile = field(default_factory=WorkersProfile)
     reranking: WorkersProfile = field(default_factory=lambda: WorkersProfile(workers=0))
+    tasks: TasksProfile = field(default_factory=TasksProfile)
     engine: EngineLimits = field(default_factory=EngineLimits)
     refresh: RefreshProfile = field(default_factory=RefreshProfile)
     limits: LimitsProfile = field(default_factory=LimitsProfile)

@@ -19,9 +19,8 @@ from ray.util.metrics import Counter, Gauge, Histogram
 
 from kgray import times
 from kgray.errors import KgrayError
-from kgray.ports import Judged
 from kgray.ports.ingest import Totals
-from kgray.records import Extraction
+from kgray.records import Spent
 from kgray.runtime.pools import Outcome
 
 LOGGER = logging.getLogger("kgray.runtime")
@@ -123,7 +122,7 @@ def count_call(stage: str, seconds: float, outcome: Outcome) -> None:
     ended = type(outcome).__name__ if isinstance(outcome, Exception) else "ok"
     measure("kgray_model_calls", 1, stage=stage, outcome=ended)
     cost = outcome[1] if isinstance(outcome, tuple) else None  # of a summary
-    if isinstance(outcome, Extraction | Judged | KgrayError):
+    if isinstance(outcome, Spent | KgrayError):
         cost = outcome.spent if isinstance(outcome, KgrayError) else outcome.cost
     if cost is not None:
         measure("kgray_model_tokens", cost.prompt_tokens, kind="prompt")

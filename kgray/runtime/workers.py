@@ -21,8 +21,10 @@ from typing import Any
 from kgray import locks
 from kgray.errors import ContentError, Cost, Garbled, KgrayError, SettingsError, StoreError
 from kgray.garbage import collect_garbage_rarely
+from kgray.ingest.steps import made_by
 from kgray.outages import OUTAGES, Outage
-from kgray.ports import AnswerRequest, ExtractionRequest, QuestionRequest, SummaryRequest, embedded
+from kgray.ports import AnswerRequest, SummaryRequest, embedded
+from kgray.ports.steps import NextCall
 from kgray.runtime import telemetry
 from kgray.runtime.actors import control, streaming
 from kgray.runtime.pooled import RerankRequest, answered, together
@@ -207,7 +209,7 @@ class _PooledActor(ABC):
 
 
 class ModelWorker(_PooledActor):
-    """Extracts episodes and answers questions; requests are self-contained."""
+    """Makes the calls of a language model; they are self-contained."""
 
     def _build(self, spec: DeploymentSpec) -> None:
         from kgray.wiring import build_answerer, build_engine, build_models, build_ontology, build_summarizer
@@ -223,20 +225,19 @@ class ModelWorker(_PooledActor):
         self._share = profile.engine.max_num_seqs if self._loads else max(1, shared)
         self._behind = 0  # summaries that wait
 
-    async def _outcome(self, request: ExtractionRequest | QuestionRequest | SummaryRequest) -> Outcome:
+    async def _outcome(self, request: NextCall | SummaryRequest) -> Outcome:
         since = time.monotonic()
         if isinstance(request, SummaryRequest):
             return await self._written(request)
-        outcome: Outcome
-        if isinstance(request, ExtractionRequest):
-            stage, self._read = "extract", self._read + 1
-            outcome = await outcome_of(self._extractor.extract(request))
+        stage, outcome = request.stage, None
+        if stage == "extract":
+            self._read += 1
+            outcome = await outcome_of(made_by(self._extractor, self._extractor.extract, request))
         else:
-            stage = "judge"
-            outcome = await outcome_of(self._judge.judge(request))
+            outcome = await outcome_of(made_by(self._judge, self._judge.judge, request))
         took = time.monotonic() - since
         telemetry.count_call(stage, took, outcome)
-        telemetry.stage(stage, request.episode.group, request.episode.sequence, seconds=took, outcome=outcome)
+        telemetry.stage(stage, request.group, request.sequence, seconds=took, outcome=outcome)
         return outcome
 
     @streaming

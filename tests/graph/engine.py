@@ -17,7 +17,7 @@ from kgray.backends.hashing import HashingEmbedder
 from kgray.backends.rules import RulesJudge
 from kgray.derivation import dump
 from kgray.derivation.stored import StoredView, View, records_of
-from kgray.ingest.committer import Parts
+from kgray.ingest.parts import Parts
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
 from kgray.intake.triples import normalise

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from bench.plain_loop import Loop
 from kgray.errors import Garbled, KgrayError, Refused, SettingsError, Unavailable
 from kgray.ingest import committer, correct
-from kgray.ingest.committer import Parts
 from kgray.ingest.correct import withdraw_requested
+from kgray.ingest.parts import Parts
 from kgray.ingest.runner import Runner
 from kgray.kinds import DONE, KINDS, OPERATIONS, Row
 from kgray.ledger import held, request

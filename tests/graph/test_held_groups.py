@@ -13,7 +13,7 @@ from kgray import ledger, reads, times
 from kgray.derivation.repair import differences
 from kgray.errors import SettingsError, Unwritable
 from kgray.ingest import window
-from kgray.ingest.committer import Direct
+from kgray.ingest.parts import Direct
 from kgray.ingest.runner import Runner
 from kgray.ledger import request
 from kgray.ports import ExtractionRequest, RowChanges

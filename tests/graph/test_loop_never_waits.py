@@ -15,7 +15,7 @@ import pytest
 
 from kgray.derivation.group import GroupGraph
 from kgray.ingest import correct as withdraw
-from kgray.ingest.committer import at_length, tell_lag
+from kgray.ingest.parts import at_length, tell_lag
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
 from kgray.ledger import dumped_episodes, request

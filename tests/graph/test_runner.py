@@ -40,7 +40,7 @@ COUNT = 80  # episodes of the histories that runs are compared on
 @pytest.fixture(autouse=True)
 def ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have episodes decided ahead, though the models of these tests answer at once."""
-    monkeypatch.setattr("kgray.ingest.runner.AT_ONCE_S", (0.0, 0.0))
+    monkeypatch.setattr("kgray.ingest.traffic.AT_ONCE_S", (0.0, 0.0))
 
 
 class Shuffled:
@@ -531,7 +531,7 @@ def test_a_model_that_answers_at_once_is_asked_at_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is decided ahead for it, but at first; the graph is the plain loop's."""
-    monkeypatch.setattr("kgray.ingest.runner.AT_ONCE_S", (60.0, 60.0))
+    monkeypatch.setattr("kgray.ingest.traffic.AT_ONCE_S", (60.0, 60.0))
     engine, plain = (
         Engine(tmp_path / "windowed", judge=WildJudge()),
         Engine(tmp_path / "plain", judge=WildJudge()),
@@ -549,7 +549,7 @@ def test_slow_questions_about_episodes_that_are_read_at_once_are_asked_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a cache holds extractions, and no answers: one question at a time would take minutes."""
-    monkeypatch.setattr("kgray.ingest.runner.AT_ONCE_S", (60.0, 0.05))
+    monkeypatch.setattr("kgray.ingest.traffic.AT_ONCE_S", (60.0, 0.05))
     asked = most = 0
 
     class Slow(WildJudge):

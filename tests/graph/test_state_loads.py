@@ -13,8 +13,9 @@ import pytest
 
 from kgray.errors import Unwritable
 from kgray.ingest.calls import journaled
-from kgray.ingest.committer import Committer, Direct
+from kgray.ingest.committer import Committer
 from kgray.ingest.correct import withdraw_requested
+from kgray.ingest.parts import Direct
 from kgray.ingest.state import GroupState
 from kgray.ledger import pending, request
 from kgray.ports import Judged, QuestionRequest, RowChanges, embedded

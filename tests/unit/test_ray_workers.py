@@ -28,6 +28,7 @@ from kgray.ingest.changes import refused
 from kgray.ledger import request, result
 from kgray.outages import OUTAGES
 from kgray.ports import ExtractionRequest, SummaryRequest, slot_of
+from kgray.ports.steps import NextCall
 from kgray.records import Episode, Operation
 from kgray.settings import Settings, load
 from tests.waiting import HANGS_S, wait_for
@@ -443,9 +444,10 @@ async def test_a_summary_waits_until_ingestion_leaves_room_or_for_a_while(
     worker = workers.ModelWorker(spec_of(settings, tmp_path, Profile().values()), "models-0")
     models = worker._extractor = worker._summarizer = Blocking()  # type: ignore[assignment]
     read = [ExtractionRequest(episode=EPISODE), ExtractionRequest(episode=EPISODE)]
+    calls = [NextCall("extract", "g", 1, request) for request in read]
     summary = SummaryRequest(task="community", head="", data="all", room=9)
 
-    reading = asyncio.create_task(outcomes(worker, list(enumerate(read))))
+    reading = asyncio.create_task(outcomes(worker, list(enumerate(calls))))
     writing = asyncio.create_task(outcomes(worker, [(7, summary), (8, summary)]))
     await asyncio.sleep(4 * workers._LOOK_S)
     assert models.began == read, "two of the four streams are this worker's, of two: both are taken"
@@ -456,7 +458,7 @@ async def test_a_summary_waits_until_ingestion_leaves_room_or_for_a_while(
 
     models.end.clear()
     monkeypatch.setattr(workers, "_BEHIND_S", 2 * workers._LOOK_S)
-    reading = asyncio.create_task(outcomes(worker, list(enumerate(read))))
+    reading = asyncio.create_task(outcomes(worker, list(enumerate(calls))))
     await asyncio.sleep(0)
     assert await outcomes(worker, [(9, summary)]) == {9: written}, "it does not wait for ever"
     models.end.set()

@@ -23,7 +23,7 @@ from importlib import import_module
 from typing import Any
 
 from kgray.errors import Cost, KgrayError, Unavailable
-from kgray.ingest.calls import Gate, Urgency
+from kgray.ingest.gate import Gate, Urgency
 from kgray.outages import OUTAGES
 from kgray.prompting.prompts import tokens
 from kgray.settings.checks import Secret

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from kgray.backends.openai_api.client import Client, TokensSpent
-from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequest
+from kgray.backends.openai_api.structured import RAW_KEPT, Asker, FormOf, StructuredRequest, structured
 from kgray.errors import InvalidAnswer
 from kgray.ports import ExtractionRequest
+from kgray.ports.steps import ModelCall, ModelReply, Steps
 from kgray.prompting.model_checks import (
     needed_context,
     without_foreign_facts,
@@ -21,9 +22,9 @@ from kgray.prompting.model_checks import (
     without_questions,
 )
 from kgray.prompting.model_replies import ScriptForm
-from kgray.prompting.prompts import Prompts, dating_data, extraction_data, tokens
+from kgray.prompting.prompts import Prompt, Prompts, dating_data, extraction_data, tokens
 from kgray.prompting.replies import parse_extraction
-from kgray.prompting.reply_schemas import extraction_schemas
+from kgray.prompting.reply_schemas import Schema, extraction_schemas
 from kgray.records import ExtractedEntity, Extraction
 
 _T = TypeVar("_T")
@@ -41,11 +42,10 @@ def identity_of(name: str) -> str:
 
 @dataclass(slots=True)
 class _EpisodeReading:
-    """The reading of one episode: replies so far, prompts that were used, costs, notes."""
+    """The reading of one episode: replies so far, prompts that were used, notes."""
 
     request: ExtractionRequest
     form: ScriptForm
-    spent: TokensSpent = field(default_factory=TokensSpent)
     prompts: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -62,6 +62,14 @@ class _EpisodeReading:
         """Return the entities of the replies so far, the speaker first."""
         reply: _Reply = {"entities": self.form.entities, "facts": []}
         return parse_extraction(reply, self.request.episode).entities
+
+
+async def answered(asker: Asker, call: ModelCall, form_of: FormOf) -> ModelReply:
+    """Return the reply to one call, with its cost."""
+    spent = TokensSpent()
+    with spent.told():
+        reply = await asker.answer(call, form_of, spent)
+    return replace(reply, **spent.cost._asdict())
 
 
 class OpenAIExtractor:
@@ -83,24 +91,36 @@ class OpenAIExtractor:
         self.identity = identity_of(client.endpoint.name)
 
     async def extract(self, request: ExtractionRequest) -> Extraction:
+        spent = TokensSpent()
+        with spent.told():
+            extraction = await self._asker.carry_out(self.steps(request), self._form_of, spent)
+        return replace(extraction, **spent.cost._asdict())
+
+    async def answer(self, call: ModelCall) -> ModelReply:
+        """Make one call of the steps."""
+        return await answered(self._asker, call, self._form_of)
+
+    def _form_of(self, call: ModelCall) -> tuple[Prompt, Schema]:
+        return self._prompts[call.task], self._schemas[call.task]
+
+    def steps(self, request: ExtractionRequest) -> Steps[Extraction]:
+        """Return the steps of an extraction, whose result has no cost yet."""
         request = replace(request, previous=tuple(needed_context(request.episode, request.previous)))
         reading = _EpisodeReading(request, ScriptForm(request.episode, self._prompts.types))
-        with reading.spent.told():
-            if self._separate:
-                await self._read_in_steps(reading)
-            else:
-                data = extraction_data(request)
-                self._add(reading, await self._ask(reading, "combined", data, _lists("entities", "facts")))
-            for _ in range(self._rounds):
-                if not await self._reflect(reading):
-                    break
-            extraction = reading.extraction()
+        if self._separate:
+            yield from self._read_in_steps(reading)
+        else:
+            data = extraction_data(request)
+            self._add(reading, (yield from self._ask(reading, "combined", data, _lists("entities", "facts"))))
+        for _ in range(self._rounds):
+            if not (yield from self._reflect(reading)):
+                break
+        extraction = reading.extraction()
         return replace(
             extraction,
             dropped=(*reading.notes, *reading.form.notes, *extraction.dropped),
             model=self.identity,
             prompts=tuple(dict.fromkeys(reading.prompts)),
-            **reading.spent.cost._asdict(),
         )
 
     def _add(self, reading: _EpisodeReading, reply: Mapping[str, list[object]]) -> None:
@@ -108,16 +128,17 @@ class OpenAIExtractor:
         reading.form.add_entities(reply.get("entities", ()))
         reading.form.add_facts(reply.get("facts", ()))
 
-    async def _read_in_steps(self, reading: _EpisodeReading) -> None:
+    def _read_in_steps(self, reading: _EpisodeReading) -> Steps[None]:
         """Ask for the entities, then for the facts between them, then for their dates."""
         request = reading.request
-        named = await self._ask(reading, "extract_entities", extraction_data(request), _lists("entities"))
+        data = extraction_data(request)
+        named = yield from self._ask(reading, "extract_entities", data, _lists("entities"))
         self._add(reading, named)
         data = extraction_data(request, reading.entities())
-        facts = (await self._ask(reading, "extract_facts", data, _lists("facts")))["facts"]
-        reading.form.add_facts(await self._dated(reading, facts))
+        facts = (yield from self._ask(reading, "extract_facts", data, _lists("facts")))["facts"]
+        reading.form.add_facts((yield from self._dated(reading, facts)))
 
-    async def _dated(self, reading: _EpisodeReading, facts: list[object]) -> list[object]:
+    def _dated(self, reading: _EpisodeReading, facts: list[object]) -> Steps[list[object]]:
         """Return the facts with the dates that a further call gives them."""
         statements = {
             place: {"id": place, "fact": fact["fact"], "status": fact.get("status", "current")}
@@ -138,23 +159,23 @@ class OpenAIExtractor:
             return dates
 
         data = dating_data(reading.request.episode, statements.values())
-        dates = await self._ask(reading, "date_facts", data, accept)
+        dates = yield from self._ask(reading, "date_facts", data, accept)
         return [
             {**fact, **dates[place]} if isinstance(fact, dict) and place in statements else fact
             for place, fact in enumerate(facts)
         ]
 
-    async def _reflect(self, reading: _EpisodeReading) -> bool:
+    def _reflect(self, reading: _EpisodeReading) -> Steps[bool]:
         """Ask once for missing entities and facts; return whether anything new came."""
         before = reading.extraction()
         data = extraction_data(reading.request, before.entities, [fact.text for fact in before.facts])
-        self._add(reading, await self._ask(reading, "reflect", data, _lists("entities", "facts")))
+        self._add(reading, (yield from self._ask(reading, "reflect", data, _lists("entities", "facts"))))
         after = reading.extraction()
         return len(after.entities) > len(before.entities) or len(after.facts) > len(before.facts)
 
-    async def _ask(
+    def _ask(
         self, reading: _EpisodeReading, task: str, data: str, accept: Callable[[_Reply], _T]
-    ) -> _T:
+    ) -> Steps[_T]:
         prompt, episode = self._prompts[task], reading.request.episode
         reading.prompts.append(prompt.sha256)
         request = StructuredRequest(
@@ -163,7 +184,7 @@ class OpenAIExtractor:
             schema=self._schemas[task],
             room=min(_ROOM.get(task, _ROOM_MOST), _ROOM_LEAST + _ROOM_A_TOKEN * tokens(episode.text)),
         )
-        reply, was_cut = await self._asker.ask(request, accept, reading.spent)
+        reply, was_cut = yield from structured(request, accept)
         if was_cut:
             reading.notes.append(f"{task}: the reply was cut; its complete items are kept")
         return reply

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kgray.backends.openai_api.client import Client, TokensSpent
-from kgray.backends.openai_api.extractor import identity_of
-from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequest
+from kgray.backends.openai_api.extractor import answered, identity_of
+from kgray.backends.openai_api.structured import RAW_KEPT, Asker, StructuredRequest, structured
 from kgray.errors import InvalidAnswer
 from kgray.ports import Answer, Judged, Question, QuestionRequest
+from kgray.ports.steps import ModelCall, ModelReply, Steps
 from kgray.prompting.prompts import Prompt, Prompts, questions_data
 from kgray.prompting.replies import parse_answer
-from kgray.prompting.reply_schemas import answers_schema
+from kgray.prompting.reply_schemas import Schema, answers_schema
 from kgray.records import canonical, clean_text
 
 _TASKS: Mapping[str, str] = {"entity": "resolve_entity", "compare": "compare"}  # by the kind of question
@@ -40,16 +42,27 @@ class OpenAIJudge:
 
     async def judge(self, request: QuestionRequest) -> Judged:
         spent = TokensSpent()
-        answers: dict[int, Answer] = {}
         with spent.told():
-            for prompt, data, places in self._calls(request):
-                answers |= await self._answers(request, prompt, data, places, spent)
-        found = tuple(answers[place] for place in range(len(request.questions)))
-        return Judged(answers=found, **spent.cost._asdict())
+            judged = await self._asker.carry_out(self.steps(request), self._form_of, spent)
+        return replace(judged, **spent.cost._asdict())
 
-    async def _answers(
-        self, request: QuestionRequest, prompt: Prompt, data: str, places: Sequence[int], spent: TokensSpent
-    ) -> dict[int, Answer]:
+    async def answer(self, call: ModelCall) -> ModelReply:
+        """Make one call of the steps."""
+        return await answered(self._asker, call, self._form_of)
+
+    def _form_of(self, call: ModelCall) -> tuple[Prompt, Schema]:
+        return self._prompts[call.task], answers_schema(call.kinds)
+
+    def steps(self, request: QuestionRequest) -> Steps[Judged]:
+        """Return the steps of a request, whose result has no cost yet."""
+        answers: dict[int, Answer] = {}
+        for prompt, data, places in self._calls(request):
+            answers |= yield from self._answers(request, prompt, data, places)
+        return Judged(answers=tuple(answers[place] for place in range(len(request.questions))))
+
+    def _answers(
+        self, request: QuestionRequest, prompt: Prompt, data: str, places: Sequence[int]
+    ) -> Steps[dict[int, Answer]]:
         """Return the answers by index in the request; a repair may complete what the first reply began."""
         said: dict[int, Answer] = {}
         questions = [request.questions[place] for place in places]
@@ -59,13 +72,15 @@ class OpenAIJudge:
                 raise InvalidAnswer("; ".join(faults)[:1000], raw=canonical(reply)[:RAW_KEPT])
             return {places[i]: answer for i, answer in said.items()}
 
+        kinds = tuple(sorted({question.kind for question in questions}))
         asked = StructuredRequest(
             prompt=prompt,
             data=data,
-            schema=answers_schema(question.kind for question in questions),
+            schema=answers_schema(kinds),
+            kinds=kinds,
             room=_ROOM[0] + _ROOM[1] * len(questions),
         )
-        answers, _ = await self._asker.ask(asked, accept, spent)
+        answers, _ = yield from structured(asked, accept)
         return answers
 
     def _calls(self, request: QuestionRequest) -> Iterator[tuple[Prompt, str, Sequence[int]]]:

@@ -20,15 +20,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
-from typing import Any, Literal, Never, TypeVar
+from typing import Any, Never, TypeVar
 
 from kgray.backends.openai_api.client import Client, Rejected, TokensSpent
 from kgray.backends.openai_api.streaming import ReplyWatch
 from kgray.errors import InvalidAnswer, Refused, SettingsError
+from kgray.ports.steps import Mode, ModelCall, ModelReply, Steps
 from kgray.prompting.prompts import Prompt, repair_data
 from kgray.prompting.reply_schemas import Schema
 
 _T = TypeVar("_T")
+FormOf = Callable[[ModelCall], tuple[Prompt, Schema]]  # the prompt and the schema of a call
 MAX_CALLS = 3
 _MORE_ROOM = 8192  # tokens, at least: a model may reason before it replies
 RAW_KEPT = 4000  # characters of a bad reply that a repair quotes, and a failure keeps
@@ -51,7 +53,7 @@ _PROBE: Schema = {
 class Dialect:
     """The form of request that a server supports. bound: the parameter that limits a reply's tokens."""
 
-    mode: Literal["json_schema", "json_object", "text"] = "json_schema"  # the strongest first
+    mode: Mode = "json_schema"  # the strongest
     bound: str = "max_tokens"
     temperature: bool = True
 
@@ -115,6 +117,57 @@ class StructuredRequest:
     data: str
     schema: Schema
     room: int  # most tokens of the reply
+    kinds: tuple[str, ...] = ()  # of questions, see `ModelCall`
+
+
+def structured(
+    request: StructuredRequest, accept: Callable[[Mapping[str, Any]], _T]
+) -> Steps[tuple[_T, bool]]:
+    """Return the steps of a request, whose result is that of `accept`, and whether the reply was cut.
+
+    accept: raises InvalidAnswer, whose words the repair quotes
+    The steps raise InvalidAnswer and Refused.
+    """
+    keys = tuple(request.schema["required"])
+    data, temperature, room, weaker = request.data, 0.0, request.room, 0
+    shrunk = False
+    fault = InvalidAnswer("")
+    for number in range(1, MAX_CALLS + 1):
+        reply: ModelReply = yield ModelCall(
+            task=request.prompt.task,
+            data=data,  # with a repair at its end, after the first call
+            kinds=request.kinds,
+            room=room,
+            temperature=temperature,
+            weaker=weaker,
+        )
+        if reply.rejection is not None:
+            words = reply.rejection.casefold()
+            # The tokens reserved for the reply are too many, not those of the text.
+            about_room = "too large" in words and re.search("max_(completion_)?tokens", words)
+            about_form = reply.mode != "text" and any(word in words for word in _ABOUT_FORM)
+            if number < MAX_CALLS and about_form:
+                weaker += 1
+            elif number < MAX_CALLS and not shrunk and about_room:
+                room, shrunk = room // 4, True
+            else:
+                raise Refused(f"the server refused the text ({reply.rejection})")
+            continue
+        try:
+            content, cut = _readable(reply.text, keys, cut=reply.cut, last=number == MAX_CALLS)
+            return accept(content), cut
+        except InvalidAnswer as error:
+            fault = error
+        data, temperature = request.data, 0.0
+        if reply.cut and salvage(reply.text, keys) is None:
+            room = room if shrunk else max(2 * room, _MORE_ROOM)
+        elif number == 1:
+            # At the end: all before it is the server's cached prefix.
+            data += repair_data(str(fault), reply.text[:RAW_KEPT])
+            temperature = 0.2
+        if number == MAX_CALLS - 1:
+            weaker += 1
+    raise InvalidAnswer(f"no usable reply in {MAX_CALLS} calls: {fault}", raw=fault.raw[:RAW_KEPT])
 
 
 @dataclass(slots=True)
@@ -132,44 +185,34 @@ class Asker:
     ) -> tuple[_T, bool]:
         """Return the result of `accept` on the reply, and whether the reply was cut.
 
-        accept: raises InvalidAnswer, whose words the repair quotes
-        Raises InvalidAnswer, Refused, SettingsError, Unavailable.
+        Raises as `structured` does, SettingsError, Unavailable.
         """
+        return await self.carry_out(
+            structured(request, accept), lambda _: (request.prompt, request.schema), spent
+        )
+
+    async def carry_out(self, steps: Steps[_T], form_of: FormOf, spent: TokensSpent) -> _T:
+        """Make the calls that the steps ask for; return their result."""
+        try:
+            call = next(steps)
+            while True:
+                call = steps.send(await self.answer(call, form_of, spent))
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+
+    async def answer(self, call: ModelCall, form_of: FormOf, spent: TokensSpent) -> ModelReply:
+        """Make one call, in the form that the server obeys. Raises Refused, SettingsError, Unavailable."""
+        prompt, schema = form_of(call)
         dialect = await self._dialect(spent)
-        keys = tuple(request.schema["required"])
-        data, temperature, room = request.data, 0.0, request.room
-        shrunk = False
-        fault = InvalidAnswer("")
-        for call in range(1, MAX_CALLS + 1):
-            body = dialect.body(request.prompt, data, request.schema, room=room, temperature=temperature)
-            try:
-                text, was_cut = await self._send(body, spent)
-            except Rejected as rejection:
-                words = str(rejection).casefold()
-                # The tokens reserved for the reply are too many, not those of the text.
-                about_room = "too large" in words and re.search("max_(completion_)?tokens", words)
-                if call < MAX_CALLS and dialect.mode != "text" and any(word in words for word in _ABOUT_FORM):
-                    dialect = dialect.down()
-                elif call < MAX_CALLS and not shrunk and about_room:
-                    room, shrunk = room // 4, True
-                else:
-                    raise Refused(f"the server refused the text ({rejection})") from None
-                continue
-            try:
-                reply, cut = _readable(text, keys, cut=was_cut, last=call == MAX_CALLS)
-                return accept(reply), cut
-            except InvalidAnswer as error:
-                fault = error
-            data, temperature = request.data, 0.0
-            if was_cut and salvage(text, keys) is None:
-                room = room if shrunk else max(2 * room, _MORE_ROOM)
-            elif call == 1:
-                # At the end: all before it is the server's cached prefix.
-                data += repair_data(str(fault), text[:RAW_KEPT])
-                temperature = 0.2
-            if call == MAX_CALLS - 1:
-                dialect = dialect.down()
-        raise InvalidAnswer(f"no usable reply in {MAX_CALLS} calls: {fault}", raw=fault.raw[:RAW_KEPT])
+        for _ in range(call.weaker):
+            dialect = dialect.down()
+        body = dialect.body(prompt, call.data, schema, room=call.room, temperature=call.temperature)
+        try:
+            text, cut = await self._send(body, spent)
+        except Rejected as rejection:
+            return ModelReply(mode=dialect.mode, rejection=str(rejection))
+        return ModelReply(mode=dialect.mode, text=text, cut=cut)
 
     async def _dialect(self, spent: TokensSpent) -> Dialect:
         """Return the strongest form that the server obeys; the first request probes, the others wait.

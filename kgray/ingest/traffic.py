@@ -1,0 +1,84 @@
+"""The state that the windows of one run share: the gate, counts, seconds of calls, tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from kgray.errors import is_groups_own
+from kgray.ingest.committer import Committer
+from kgray.ingest.gate import Gate
+from kgray.ingest.parts import OnStage, Parts
+from kgray.ports.ingest import Stop, Totals
+
+# A model that answers sooner, as the rules do, is asked at the commit: to decide ahead costs 3 more tries an
+# episode, each of about a millisecond. (least, median) of the latest, which a busy loop lengthens.
+AT_ONCE_S = 0.01, 0.05
+
+
+class Traffic:
+    """The calls, counts and tasks of one run.
+
+    watch   takes the seconds of each stage
+    on_end  is called with group, sequence and outcome of an entry once it is durable
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        committer: Committer,
+        totals: Totals,
+        *,
+        stop: Stop,
+        watch: OnStage,
+        on_end: Callable[[str, int, str], None],
+    ) -> None:
+        self.parts, self.committer, self.totals = parts, committer, totals
+        self.stop, self.watch, self.on_end = stop, watch, on_end
+        self.gate = Gate(parts.streams)
+        self.took: deque[float] = deque(maxlen=32)  # seconds of the latest extractions
+        self.judged: deque[float] = deque(maxlen=32)  # and of the latest questions
+        # Counted by the windows: a sum over thousands of groups at each step would take the loop's time.
+        self.in_flight = 0  # entries in the windows
+        self.posted = 0  # entries that wait for the writer: they are in memory too
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # a task's failure
+
+    @property
+    def usual_s(self) -> float:
+        """How long an extraction usually takes; 0 before the first."""
+        return statistics.median(self.took) if self.took else 0.0
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it pays to decide ahead: unless episodes and nearly all questions are answered at once.
+
+        Extractions of a cache come at once, too, and questions about them may not.
+        """
+        slow = sum(seconds >= AT_ONCE_S[1] for seconds in self.judged)
+        if not self.took or 4 * slow > len(self.judged):
+            return True
+        return min(self.took) >= AT_ONCE_S[0] or self.usual_s >= AT_ONCE_S[1]
+
+    def widen(self, parts: Parts) -> None:
+        """Go on with another number of streams."""
+        self.parts, self.gate.width = parts, parts.streams
+        self.gate.let_in()
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Start a task whose failure ends the run."""
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            self.tasks.discard(task)
+            error = None if task.cancelled() else task.exception()
+            # A window's own task meets what concerns its group again, and holds it.
+            if error is not None and not is_groups_own(error) and not self.broken.done():
+                self.broken.set_exception(error)
+
+        task.add_done_callback(ended)
+        return task

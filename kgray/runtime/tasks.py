@@ -1,0 +1,197 @@
+"""The stateless steps of ingestion as Ray tasks: `extract_episode` and `resolve_node`.
+
+The sequencer submits a chunk of steps as one task. Each step has an object reference of its own. Ray runs the
+tasks on any node with room, and again where their process is lost. A task asks no model and writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import count, groupby
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from kgray.errors import Unavailable
+from kgray.ingest import steps
+from kgray.outages import OUTAGES
+from kgray.ports import QuestionRequest
+from kgray.ports.steps import Reply
+from kgray.runtime import telemetry
+from kgray.runtime.pools import FIRST_DELAY_S, Outcome, PoolCall, portable
+from kgray.runtime.spec import DeploymentSpec
+from kgray.wiring import build_models, build_ontology
+
+_RETRIES = 3  # of a task whose process is lost, by Ray
+_LATE_S = 10.0  # a task that has not ended by then waits for a processor, or for a process that starts
+_NAME = 160  # characters of a task's name
+_WHAT = "the tasks in Ray"
+_Request = tuple[steps.Reading | QuestionRequest, Sequence[Reply]]
+
+
+@dataclass(frozen=True, slots=True)
+class StepCalls:
+    """The calls of one step, as a pool of a `Chunker`."""
+
+    tasks: StepTasks
+    step: str
+
+    def call(self, request: object) -> PoolCall:
+        """Return a call for a request. Sends nothing."""
+        return PoolCall(next(self.tasks.numbers), request, asyncio.get_running_loop().create_future())
+
+    def send(self, calls: Sequence[PoolCall]) -> None:
+        """Submit a chunk of calls as one task."""
+        self.tasks.send(self.step, calls)
+
+    def abandon(self, call: PoolCall) -> None:
+        """Drop a call; a step takes milliseconds, so the task goes on."""
+        call.answer.cancel()
+
+
+class StepTasks:
+    """Submits chunks of steps as tasks, so many at a time; used from one event loop."""
+
+    def __init__(self, spec: DeploymentSpec) -> None:
+        """Submit nothing yet."""
+        of = spec.cluster.tasks
+        asked: dict[str, Any] = {"num_cpus": of.cpus, "max_retries": _RETRIES}
+        if of.labels:
+            asked["label_selector"] = dict(of.labels)
+        remote: Any = ray.remote
+        functions = {one.__name__: remote(**asked)(one) for one in _functions(spec)}
+        # With so many results; made once, because `options` takes as long as a call.
+        self._function = cache(lambda step, results: functions[step].options(num_returns=results))
+        self._patience_s = spec.values["model.patience_s"]
+        # Each task that runs at the same moment needs a process of its own.
+        self._places = asyncio.Semaphore(of.at_once)
+        self._names = of.names  # tasks that may still have a name of their own
+        self._carrying: set[asyncio.Task[None]] = set()
+        self.numbers = count()
+
+    def of(self, step: str) -> StepCalls:
+        """Return the calls of one step."""
+        return StepCalls(self, step)
+
+    def send(self, step: str, calls: Sequence[PoolCall]) -> None:
+        """Submit a chunk as soon as there is a place."""
+        task = asyncio.create_task(self._carry(step, calls))
+        self._carrying.add(task)
+        task.add_done_callback(self._carrying.discard)
+
+    async def close(self) -> None:
+        """End all calls; their callers are cancelled."""
+        for task in (tasks := [*self._carrying]):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _carry(self, step: str, calls: Sequence[PoolCall]) -> None:
+        """Run a chunk until each of its calls has an outcome, or the patience is spent."""
+        until, delay = time.monotonic() + self._patience_s, FIRST_DELAY_S
+        async with self._places:
+            while left := [call for call in calls if not call.answer.done()]:
+                try:
+                    outcomes = await self._run(step, left, until)
+                except (RayError, TimeoutError) as error:
+                    lines = str(error).strip().splitlines() or ["no node has a processor for them"]
+                    failed = f"{type(error).__name__}: {lines[-1]}"[:200]
+                    OUTAGES.failed(_WHAT, failed, since=time.time(), patience_s=self._patience_s)
+                    if time.monotonic() + delay >= until:
+                        for call in left:
+                            call.fail(Unavailable(f"no task ends: {failed}", waited=True))
+                        return
+                    await asyncio.sleep(delay)
+                    delay *= 2
+                    continue
+                OUTAGES.answered(_WHAT)
+                for call, outcome in zip(left, outcomes, strict=True):
+                    if isinstance(outcome, Exception):
+                        call.fail(outcome)
+                    elif not call.answer.done():
+                        call.answer.set_result(outcome)
+
+    async def _run(self, step: str, calls: Sequence[PoolCall], until: float) -> list[Outcome]:
+        """Submit one task; return its outcomes. Raises RayError, or TimeoutError at `until`."""
+        requests = [call.request for call in calls]
+        function = self._function(step, len(calls))
+        if self._names > 0:
+            self._names -= 1
+            function = function.options(num_returns=len(calls), name=name_of(step, requests))
+        found = function.remote(*requests)
+        futures = [ref.as_future() for ref in (found if len(calls) > 1 else [found])]
+        while True:
+            left_s = until - time.monotonic()
+            _, late = await asyncio.wait(futures, timeout=min(_LATE_S, max(0.0, left_s)))
+            if not late:
+                return [future.result() for future in futures]
+            if left_s <= 0:
+                ray.cancel(found[0] if len(calls) > 1 else found)
+                raise TimeoutError
+            reason = "wait for a processor on a node of their labels"
+            OUTAGES.failed(_WHAT, reason, since=time.time() - _LATE_S, patience_s=self._patience_s)
+
+
+def _functions(spec: DeploymentSpec) -> list[Callable[..., Any]]:
+    """Return the functions that become tasks. Ray sends them once to each process, which keeps the models."""
+    models: list[Any] = []  # built by a process with its first task
+
+    def built() -> Any:  # noqa: ANN401
+        if not models:
+            telemetry.start("tasks")
+            settings = spec.settings()
+            ontology = build_ontology(settings)
+            models.append((*build_models(settings, ontology), ontology))
+        return models[0]
+
+    def extract_episode(*requests: _Request) -> Any:  # noqa: ANN401
+        def step(*request: Any) -> Outcome:  # noqa: ANN401
+            extractor, _, ontology = built()
+            return steps.extract_episode(extractor, ontology, *request)
+
+        return outcomes_of(step, "extract_episode", requests)
+
+    def resolve_node(*requests: _Request) -> Any:  # noqa: ANN401
+        def step(*request: Any) -> Outcome:  # noqa: ANN401
+            return steps.resolve_node(built()[1], *request)
+
+        return outcomes_of(step, "resolve_node", requests)
+
+    return [extract_episode, resolve_node]
+
+
+def outcomes_of(step: Callable[..., Outcome], name: str, requests: Sequence[_Request]) -> Any:  # noqa: ANN401
+    """Return what a step makes of each request: a result, a call, or an error; of one request no list.
+
+    The log of the task has a line with group and sequence for each step.
+    """
+    outcomes: list[Outcome] = []
+    for request in requests:
+        since, outcome = time.monotonic(), None
+        try:
+            outcome = step(*request)
+        except Exception as error:  # noqa: BLE001 - the sequencer decides what it means
+            outcome = portable(error)
+        outcomes.append(outcome)
+        telemetry.stage(name, *place_of(request), seconds=time.monotonic() - since, outcome=outcome)
+    return outcomes if len(outcomes) > 1 else outcomes[0]
+
+
+def place_of(request: _Request) -> tuple[str, int]:
+    """Return group and sequence of the episode that a request is about."""
+    asked = request[0]
+    episode = (asked if isinstance(asked, QuestionRequest) else asked.request).episode
+    return episode.group, episode.sequence
+
+
+def name_of(step: str, requests: Sequence[_Request]) -> str:
+    """Return a task's name, such as "extract_episode group=team sequence=4,5"."""
+    parts = [step]
+    for group, places in groupby(map(place_of, requests), key=lambda place: place[0]):
+        parts.append(f"group={group} sequence={','.join(str(sequence) for _, sequence in places)}")
+    name = " ".join(parts)
+    return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."

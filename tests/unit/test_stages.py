@@ -1,0 +1,77 @@
+"""The stages of an episode on its way through a window: only those that the table allows."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import product
+
+import pytest
+
+from kgray.ingest.flight import STAGES_AFTER, InFlight, Stage
+from kgray.ingest.state import Decision, Questions, ReadEpisode
+from kgray.ports import Question
+from kgray.records import Episode, Extraction
+
+EPISODE = Episode(
+    group="g", sequence=3, id="e1", source="s", kind="text", text="Hi", reference_time=0, content_sha256=""
+)
+QUESTION = Question(kind="entity", item="Al", candidates=("Alice",))
+PATHS: dict[Stage, tuple[Stage, ...]] = {  # a way to each stage
+    "accepted": (),
+    "reading": ("reading",),
+    "asking": ("reading", "asking"),
+    "ready": ("reading", "asking", "ready"),
+    "committed": ("reading", "asking", "ready", "committed"),
+    "failed": ("reading", "failed"),
+}
+
+
+async def flight(stage: Stage) -> InFlight:
+    item = InFlight(EPISODE, 0)
+    for each in PATHS[stage]:
+        item.enter(each)
+    return item
+
+
+@pytest.mark.parametrize(("before", "after"), list(product(STAGES_AFTER, STAGES_AFTER)))
+async def test_a_stage_follows_where_the_table_says_so_and_nowhere_else(before: Stage, after: Stage) -> None:
+    item = await flight(before)
+    if after in STAGES_AFTER[before]:
+        item.enter(after)
+        assert item.stage == after
+    else:
+        with pytest.raises(
+            RuntimeError, match=f"sequence 3 of group 'g' is {before}: it cannot become {after}"
+        ):
+            item.enter(after)
+        assert item.stage == before
+
+
+def test_every_stage_but_the_first_is_reached_and_the_two_ends_have_no_way_out() -> None:
+    reached = {after for stages in STAGES_AFTER.values() for after in stages}
+    assert reached == set(STAGES_AFTER) - {"accepted"}
+    assert {stage for stage, after in STAGES_AFTER.items() if not after} == {"committed", "failed"}
+
+
+async def test_an_episode_that_was_ready_asks_again_where_an_earlier_commit_opens_a_question() -> None:
+    item = await flight("reading")
+    item.finish_reading(ReadEpisode(episode=EPISODE, extraction=Extraction(entities=(), facts=())))
+    assert item.stage == "asking"
+    assert (await asyncio.wait_for(item.read, 1)).episode is EPISODE
+    change = object()
+    item.note(Decision(asked=Questions(), change=change))  # type: ignore[arg-type]
+    assert (item.stage, item.is_decided) == ("ready", False)
+    item.note(Decision(asked=Questions(open=[QUESTION]), change=change))  # type: ignore[arg-type]
+    assert item.stage == "asking"
+    item.note(Decision(asked=Questions(texts=["Hi"])))
+    assert item.stage == "asking"
+    item.note(Decision(asked=Questions(), change=change))  # type: ignore[arg-type]
+    item.enter("committed")
+    assert item.is_decided
+
+
+async def test_a_second_call_for_a_late_extraction_changes_no_stage() -> None:
+    item = await flight("accepted")
+    item.begin_reading()
+    item.begin_reading()
+    assert item.stage == "reading"

@@ -1,0 +1,193 @@
+"""The steps of ingestion: pure functions of a request and of the replies so far."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kgray.backends.openai_api.client import Client, Endpoint
+from kgray.backends.openai_api.extractor import OpenAIExtractor
+from kgray.backends.openai_api.judge import OpenAIJudge
+from kgray.backends.rules import RulesJudge
+from kgray.backends.rules.extractor import RulesExtractor
+from kgray.errors import Cost, InvalidAnswer, Refused, Unavailable
+from kgray.ingest.steps import Reading, Stepping, extract_episode, local_extracting, resolve_node
+from kgray.ontology import shipped
+from kgray.ports import ExtractionRequest, Question, QuestionRequest
+from kgray.ports.steps import ModelCall, ModelReply, NextCall
+from kgray.prompting.prompts import Prompts
+from kgray.records import Episode
+
+EPISODE = Episode(
+    group="team", sequence=7, id="e", source="s", kind="message", speaker="Alice",
+    text="I work at Acme", reference_time=0, content_sha256="",
+)  # fmt: skip
+READING = Reading(request=ExtractionRequest(episode=EPISODE))
+CLIENT = Client(Endpoint(base_url="http://127.0.0.1:9/v1", name="m"))
+EXTRACTOR = OpenAIExtractor(CLIENT, Prompts(shipped()))
+STEPWISE = OpenAIExtractor(CLIENT, Prompts(shipped()), separate=True)
+FACT = {"subject": "Alice", "relation": "WORKS_AT", "object": "Acme", "fact": "Alice works at Acme"}
+NAMES = [{"name": "Alice", "type": "Person"}, {"name": "Acme", "type": "Organization"}]
+QUESTIONS = (
+    Question(kind="entity", item="Al", candidates=("Alice",), cards=("Al: here", "Alice: there")),
+    Question(kind="compare", item="A", candidates=("B", "C")),
+)
+
+
+def replies(*texts: object) -> list[ModelReply]:
+    return [
+        ModelReply(mode="json_schema", text=json.dumps(text), calls=1, prompt_tokens=10, completion_tokens=2)
+        for text in texts
+    ]
+
+
+def call_of(found: object) -> ModelCall:
+    """Return the call that a step asks for."""
+    assert isinstance(found, NextCall)
+    assert isinstance(found.call, ModelCall)
+    return found.call
+
+
+def test_an_episode_is_a_call_and_then_its_grounded_extraction() -> None:
+    first = extract_episode(EXTRACTOR, shipped(), READING, ())
+    assert isinstance(first, NextCall)
+    assert (first.stage, first.group, first.sequence) == ("extract", "team", 7)
+    assert "I work at Acme" in call_of(first).data
+
+    said = {"entities": [*NAMES, {"name": "Zanzibar", "type": "Place"}], "facts": [FACT]}
+    found = extract_episode(EXTRACTOR, shipped(), READING, replies(said))
+    assert not isinstance(found, NextCall)
+    assert [entity.name for entity in found.entities] == ["Alice", "Acme"]
+    assert "entities[2]: 'Zanzibar' is not in the text" in found.dropped
+    assert [fact.relation for fact in found.facts] == ["WORKS_AT"]
+
+
+def test_a_step_depends_on_its_arguments_alone() -> None:
+    """So a step that was lost with its process is carried out again, by any process."""
+    wrong = replies("no object")
+    once, again = (extract_episode(EXTRACTOR, shipped(), READING, wrong) for _ in range(2))
+    assert once == again
+    assert pickle.loads(pickle.dumps(once)) == once  # noqa: S301 - our own
+
+
+def test_a_reply_that_cannot_be_used_leads_to_a_repair_then_to_a_weaker_form_then_to_a_fault() -> None:
+    first, second, third = (
+        call_of(extract_episode(EXTRACTOR, shipped(), READING, replies(*["no object"] * count)))
+        for count in range(3)
+    )
+    assert second.data.startswith(first.data)
+    assert "the reply holds no JSON object" in second.data
+    assert [(call.temperature, call.weaker) for call in (first, second, third)] == [
+        (0.0, 0),
+        (0.2, 0),
+        (0.0, 1),
+    ]
+    with pytest.raises(InvalidAnswer, match="no usable reply in 3 calls"):
+        extract_episode(EXTRACTOR, shipped(), READING, replies(*["no object"] * 3))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        pytest.param("400: response_format is not supported", {"weaker": 1}, id="the form"),
+        pytest.param("400: max_tokens is too large", {"weaker": 0}, id="the room"),
+    ],
+)
+def test_a_rejected_call_is_made_in_another_way(words: str, expected: dict[str, Any]) -> None:
+    before = call_of(extract_episode(EXTRACTOR, shipped(), READING, ()))
+    rejected = [ModelReply(mode="json_schema", rejection=words)]
+    after = call_of(extract_episode(EXTRACTOR, shipped(), READING, rejected))
+    room = before.room if expected["weaker"] else before.room // 4
+    assert after == replace(before, room=room, **expected)
+
+
+def test_a_rejection_of_the_text_itself_is_a_refusal() -> None:
+    with pytest.raises(Refused, match="context length"):
+        extract_episode(
+            EXTRACTOR, shipped(), READING, [ModelReply(mode="text", rejection="400: context length")]
+        )
+
+
+def test_reading_in_steps_asks_for_names_then_facts_then_dates() -> None:
+    said = replies({"entities": NAMES}, {"facts": [FACT]}, {"facts": [{"id": 0, "start": None, "end": None}]})
+    tasks = [call_of(extract_episode(STEPWISE, shipped(), READING, said[:count])).task for count in range(3)]
+    assert tasks == ["extract_entities", "extract_facts", "date_facts"]
+    found = extract_episode(STEPWISE, shipped(), READING, said)
+    assert not isinstance(found, NextCall)
+    assert len(found.facts) == 1
+
+
+@pytest.mark.parametrize(("apart", "calls"), [(False, ["batched"]), (True, ["resolve_entity", "compare"])])
+def test_open_nodes_are_asked_about_together_or_one_by_one(apart: bool, calls: list[str]) -> None:
+    judge, request = (
+        OpenAIJudge(CLIENT, Prompts(), apart=apart),
+        QuestionRequest(episode=EPISODE, questions=QUESTIONS),
+    )
+    merged, compared = {"id": 0, "duplicate_of": 0}, {"id": 1, "answers": ["same", "independent"]}
+    said = replies({"answers": [merged, compared]})
+    if apart:
+        said = replies({"answers": [merged]}, {"answers": [compared | {"id": 0}]})
+    found = [resolve_node(judge, request, said[:count]) for count in range(len(said) + 1)]
+    assert [call_of(one).task for one in found[:-1]] == calls
+    assert found[-1].answers == ({"duplicate_of": 0}, {"answers": ["same", "independent"]})  # type: ignore[union-attr]
+
+
+def test_a_model_without_prompts_is_asked_as_a_whole() -> None:
+    """The rules and a script answer a request at once; what they read is grounded, too."""
+    found = extract_episode(RulesExtractor(shipped()), shipped(), READING, ())
+    assert found == NextCall("extract", "team", 7, READING.request)
+    request = QuestionRequest(episode=EPISODE, questions=QUESTIONS[:1])
+    assert resolve_node(RulesJudge(), request, ()) == NextCall("judge", "team", 7, request)
+
+
+async def test_the_loop_enters_a_place_around_each_call_and_adds_up_their_cost() -> None:
+    said = iter(replies("no object", {"entities": NAMES, "facts": [FACT]}))
+    inside: list[str] = []
+
+    @asynccontextmanager
+    async def place() -> AsyncIterator[None]:
+        inside.append("in")
+        yield
+        inside.append("out")
+
+    async def step(reading: Reading, so_far: Sequence[Any]) -> Any:
+        assert inside.count("in") == inside.count("out"), "no step runs in a place at the model"
+        return extract_episode(EXTRACTOR, shipped(), reading, so_far)
+
+    async def answer(_: NextCall) -> ModelReply:
+        return next(said)
+
+    found = await Stepping(step, answer).carry_out(READING, place)
+    assert found.cost == Cost(2, 20, 4)
+    assert inside == ["in", "out"] * 2
+
+
+async def test_an_error_has_the_cost_of_the_calls_before_it() -> None:
+    said = iter(replies("no object"))
+
+    async def step(reading: Reading, so_far: Sequence[Any]) -> Any:
+        return extract_episode(EXTRACTOR, shipped(), reading, so_far)
+
+    async def answer(_: NextCall) -> ModelReply:
+        try:
+            return next(said)
+        except StopIteration:
+            error = Unavailable("away")
+            error.spent = Cost(1, 5, 0)
+            raise error from None
+
+    with pytest.raises(Unavailable) as caught:
+        await Stepping(step, answer).carry_out(READING)
+    assert caught.value.spent == Cost(2, 15, 2)
+
+
+def test_the_rules_read_in_this_process_by_the_same_loop() -> None:
+    found = asyncio.run(local_extracting(RulesExtractor(shipped()), shipped()).carry_out(READING))
+    assert [fact.text for fact in found.facts] == ["Alice works at Acme"]
