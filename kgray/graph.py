@@ -123,6 +123,24 @@ class FactSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceMessage:
+    """A message that supports a fact."""
+
+    id: str
+    client_id: str | None
+    speaker: str | None
+    text: str
+    reference_time: datetime  # when it was said
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form of JSON."""
+        names = ("id", "client_id", "speaker", "text")
+        return {name: getattr(self, name) for name in names} | {
+            "reference_time": _written(self.reference_time)
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
     """One result of a search."""
 
@@ -136,6 +154,7 @@ class Hit:
     fact: FactSpan | None = None
     entity: Entity | None = None
     participants: tuple[str, ...] = ()  # of a hyper-edge: the names that one sentence connects, three or more
+    message: SourceMessage | None = None  # of a fact: the newest message that tells it
     outdated: bool = False  # a message whose facts have all ended at the asked moment
     profile: str = ""  # what is known of the entity, in a context alone
     community: Community | None = None
@@ -183,6 +202,7 @@ class Hit:
         row: dict[str, Any] = {name: getattr(self, name) for name in names} | {"methods": dict(self.methods)}
         if self.fact is not None:
             row |= self.fact.as_dict() | {"participants": list(self.participants)}
+            row["message"] = None if self.message is None else self.message.as_dict()
         elif self.entity is not None:
             row |= {name: list(getattr(self.entity, name)) for name in ("aliases", "labels")}
             row |= {"summary": self.entity.summary}

@@ -15,7 +15,7 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from kgray import __version__, times
 from kgray.errors import InputError, KgrayError
@@ -132,9 +132,11 @@ class Forgotten(BaseModel):
 _LISTED = BeforeValidator(lambda given: [given] if isinstance(given, str) else given)
 Ids = Annotated[list[str], _LISTED, Field(max_length=100)]
 Kinds = Annotated[list[Literal["fact", "entity", "episode", "community"]], _LISTED]
-Methods = Annotated[list[Method], _LISTED]
-Seeds = Annotated[list[str], _LISTED, Field(max_length=64)]
-Recipe = Annotated[str, Field(description="hybrid, mix, local, paper, ...")]
+# One argument, not nine: clients send every tool's arguments to their model.
+Options = Annotated[
+    dict[str, Any],
+    Field(description="recipe, methods, reranker, centre, seeds, recent, depth, mmr_lambda, any_time"),
+]
 When = Annotated[str | None, Field(description="ISO 8601")]
 SeatOf = Callable[[Context[Any]], Seat]
 _NEXT = {
@@ -195,21 +197,11 @@ class _Tools:
 
     async def get_context(
         self, query: str, ctx: Context[Any], tokens: int = 1500, as_of: When = None, known_at: When = None,
-        kinds: Kinds = [], recipe: Recipe = "hybrid", methods: Methods = [],  # noqa: B006 - read alone
-        reranker: Reranker | None = None, centre: str | None = None, seeds: Seeds = [],  # noqa: B006
-        recent: int | None = None, depth: int | None = None, mmr_lambda: float | None = None,
-        template: Template = "kgray",
+        kinds: Kinds = [], template: Template = "kgray", options: Options = {},  # noqa: B006 - read alone
     ) -> Text:  # fmt: skip
         """Call at the start of a task: what is known about QUERY, ready to read, each line dated."""
         how: dict[str, Any] = {"tokens": tokens, "as_of": as_of, "known_at": known_at, "scopes": kinds}
-        how |= {"recipe": recipe, "methods": methods or None, "reranker": reranker, "centre": centre}
-        how |= {
-            "seeds": seeds,
-            "recent": recent,
-            "depth": depth,
-            "mmr_lambda": mmr_lambda,
-            "template": template,
-        }
+        how |= {"template": template, **checked(options)}
         found = await self._read(ctx, "context", query, **how)
         return Text(text=found.text, tokens=found.tokens)
 
@@ -230,18 +222,14 @@ class _Tools:
 
     async def search_memory(
         self, query: str, ctx: Context[Any], as_of: When = None, known_at: When = None,
-        kinds: Kinds = [], limit: int = 10,  # noqa: B006 - read alone
-        recipe: Recipe = "hybrid", methods: Methods = [],  # noqa: B006
-        reranker: Reranker | None = None, centre: str | None = None, seeds: Seeds = [],  # noqa: B006
-        recent: int | None = None, depth: int | None = None, mmr_lambda: float | None = None,
+        kinds: Kinds = [], limit: int = 10, options: Options = {},  # noqa: B006 - read alone
     ) -> Lines:  # fmt: skip
         """Find single facts, entities or messages. Without as_of: what holds now. as_of: what was true then.
 
         known_at: what this memory knew then.
         """
         how: dict[str, Any] = {"as_of": as_of, "known_at": known_at, "scopes": kinds, "limit": limit}
-        how |= {"recipe": recipe, "methods": methods or None, "reranker": reranker, "centre": centre}
-        how |= {"seeds": seeds, "recent": recent, "depth": depth, "mmr_lambda": mmr_lambda}
+        how |= checked(options)
         found = await self._read(ctx, "search", query, **how)
         return Lines(lines=[_line(hit) for hit in found])
 
@@ -319,6 +307,33 @@ class _Tools:
         verb = seat.memory.remove if mode == "remove" else seat.memory.retract
         done = await seat.change(verb, group=seat.group, episodes=ids)
         return Forgotten.model_validate(done | {"messages": done["episodes"]})
+
+
+class _Options(BaseModel):
+    """The options of a search that agents rarely give; docs/searching.md explains each."""
+
+    model_config = ConfigDict(extra="forbid")
+    recipe: str = "hybrid"
+    methods: list[Method] | None = None
+    reranker: Reranker | None = None
+    centre: str | None = None
+    seeds: list[str] = []
+    recent: int | None = None
+    depth: int | None = None
+    mmr_lambda: float | None = None
+    any_time: bool = False
+
+
+def checked(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a search as arguments of the memory's methods. Raises InputError."""
+    try:
+        return _Options.model_validate(options).model_dump()
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        name = ".".join(map(str, first["loc"]))
+        known = ", ".join(_Options.model_fields)
+        why = f"use {known}" if first["type"] == "extra_forbidden" else first["msg"]
+        raise InputError(f"options.{name}: {why}", field="options") from None
 
 
 def _line(hit: Hit) -> Line:

@@ -18,7 +18,7 @@ from kgray.memory import Memory
 from kgray.ports import Embedder, Extractor, Judge
 from kgray.records import Draft, Value
 from kgray.settings import PipelineSettings
-from kgray.times import Instant
+from kgray.times import Instant, now
 
 _DATA = Path(__file__).parents[1] / "data" / "changed_states.toml"
 
@@ -59,7 +59,7 @@ def generated(seed: int, episodes: int) -> ChangedWorld:
     oracle, group = Oracle(world), world.groups[0]
     model, things = WorldModel(oracle), {thing.id: thing for thing in world.things(group)}
     episodes_of = {one.draft.client_id or "": one for one in world}
-    end = world.end()
+    end = now()  # what was announced has begun by now, too
     asked = tables()["world"]
     slots: dict[tuple[str, str], list[TrueFact]] = {}
     for fact in oracle.truth(group).facts():
@@ -74,20 +74,12 @@ def generated(seed: int, episodes: int) -> ChangedWorld:
 
     cases: list[Case] = []
     for (subject, relation), facts in sorted(slots.items()):
-        ended = [fact for fact in facts if fact.invalid_at is not None and fact.invalid_at <= end]
-        holding = [fact for fact in facts if fact.holds_at(end)]
-        if not ended or len(holding) != 1 or holding[0].valid_at is None:
+        if (change := _changed(facts, end)) is None:
             continue
-        now, before = holding[0], max(ended, key=lambda fact: fact.invalid_at or 0)
-        # A state that was told of one episode alone at its end has no message that says it.
-        if before.key == now.key or before.valid_at is None or not before.episodes:
-            continue
-        moment = (before.valid_at + (before.invalid_at or 0)) // 2
-        if sum(fact.holds_at(moment) for fact in facts) != 1 or not before.holds_at(moment):
-            continue
+        current, before, moment = change
         for phrase in asked[relation]:
             text = phrase.format(s=things[subject].name)
-            for fact, as_of in ((now, None), (before, moment)):
+            for fact, as_of in ((current, None), (before, moment)):
                 others = (names(one.key[2]) for one in facts if one.key != fact.key)
                 replaced = frozenset().union(*others) - names(fact.key[2])
                 cases.append(
@@ -98,6 +90,21 @@ def generated(seed: int, episodes: int) -> ChangedWorld:
                 )  # fmt: skip
     drafts = [episodes_of[id_].draft for id_ in episodes_of]
     return ChangedWorld(group=group, drafts=drafts, reader=model, judge=model, cases=cases)
+
+
+def _changed(facts: Sequence[TrueFact], end: Instant) -> tuple[TrueFact, TrueFact, Instant] | None:
+    """Return the fact of a slot that holds, the one before it, and a moment at which that alone held."""
+    ended = [fact for fact in facts if fact.invalid_at is not None and fact.invalid_at <= end]
+    holding = [fact for fact in facts if fact.holds_at(end)]
+    if not ended or len(holding) != 1 or holding[0].valid_at is None:
+        return None
+    before = max(ended, key=lambda fact: fact.invalid_at or 0)
+    # A state of which only the end was told has no message that says it.
+    if before.key == holding[0].key or before.valid_at is None or not before.episodes:
+        return None
+    moment = (before.valid_at + (before.invalid_at or 0)) // 2
+    alone = sum(fact.holds_at(moment) for fact in facts) == 1 and before.holds_at(moment)
+    return (holding[0], before, moment) if alone else None
 
 
 @contextmanager

@@ -1,13 +1,13 @@
 """`python -m bench conflicts`: numbered facts in which later ones replace earlier ones.
 
-After the task FactConsolidation of MemoryAgentBench: single-hop questions ask for the object of one fact,
-two-hop questions for a fact of that object. Beside kgray stand BM25 and a plain vector search over the messages.
+After the task FactConsolidation of MemoryAgentBench: a single-hop question asks for the object of one fact, a
+two-hop question for a fact of that object. BM25 and vectors over the messages stand beside kgray.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,19 +34,26 @@ _RELATIONS: dict[str, tuple[str, str, str, str, str]] = {
         "company", "person", "The chief executive of {s} is {o}", "Who is the chief executive of {s}?",
         "the chief executive of {s}",
     ),
-    "HAS_AUTHOR": (
-        "book", "person", "The author of {s} is {o}", "Who is the author of {s}?", "the author of {s}",
+    "HAS_PUBLISHER": (
+        "book", "company", "The publisher of {s} is {o}", "Who is the publisher of {s}?",
+        "the publisher of {s}",
     ),
-    "MARRIED_TO": ("person", "person", "{s} is married to {o}", "Who is {s} married to?", "the spouse of {s}"),
+    "HAS_TUTOR": (
+        "person", "person", "The tutor of {s} is {o}", "Who is the tutor of {s}?", "the tutor of {s}",
+    ),
     "CITIZEN_OF": (
         "person", "country", "{s} is a citizen of {o}", "Which country is {s} a citizen of?", "",
     ),
-    "PLAYS_INSTRUMENT": ("person", "instrument", "{s} plays the instrument {o}", "Which instrument does {s} play?", ""),
+    "HAS_NATIVE_LANGUAGE": (
+        "person", "language", "The native language of {s} is {o}", "What is the native language of {s}?", "",
+    ),
     "LIVES_IN": ("person", "city", "{s} lives in {o}", "Where does {s} live?", ""),
     "HEADQUARTERED_IN": (
         "company", "city", "{s} is headquartered in {o}", "Where is {s} headquartered?", "",
     ),
 }  # fmt: skip
+_GROUP = "conflicts"
+_COUNTS = {"company": 30, "book": 30, "person": 80, "country": 20, "city": 30, "language": 15}
 _TYPES = {"company": "Organization", "person": "Person", "city": "Place", "country": "Place"}
 
 
@@ -83,57 +90,11 @@ class Conflicts:
 
 def conflicts(plan: ConflictPlan) -> Conflicts:
     """Return the numbered facts and the questions about those that were replaced."""
-    dice, group = Dice(plan.seed, "conflicts"), "conflicts"
     reader = SentenceReader(identity=f"conflicts-{plan.seed}")
-    names: dict[str, list[str]] = {}
-    for kind, count in (
-        ("company", 30),
-        ("book", 30),
-        ("person", 80),
-        ("country", 20),
-        ("city", 30),
-        ("instrument", 15),
-    ):
-        names[kind] = [_name(plan.seed, kind, number) for number in range(count)]
+    names = {kind: [_name(plan.seed, kind, n) for n in range(count)] for kind, count in _COUNTS.items()}
     told: dict[tuple[str, str], list[str]] = {}
-    drafts: list[Draft] = []
-    for number in range(plan.facts):
-        replaces = bool(told) and dice.flip(plan.conflicts)
-        if replaces:
-            subject, relation = dice.pick(sorted(told))
-        else:
-            free = [
-                (one, name)
-                for name, row in _RELATIONS.items()
-                for one in names[row[0]]
-                if (one, name) not in told
-            ]
-            if not free:
-                subject, relation = dice.pick(sorted(told))
-            else:
-                subject, relation = dice.pick(free)
-        row, objects = _RELATIONS[relation], told.setdefault((subject, relation), [])
-        target = dice.pick([one for one in names[row[1]] if one != subject and one not in objects[-1:]])
-        objects.append(target)
-        sentence = row[2].format(s=subject, o=target)
-        text = f"{number}. {sentence}."
-        reader.keys[sentence] = (subject, relation, target)
-        reader.replies[text] = {
-            "entities": [
-                {"name": subject, "type": _TYPES.get(row[0], "Product")},
-                {"name": target, "type": _TYPES.get(row[1], "Product")},
-            ],
-            "facts": [
-                {"source": 0, "target": 1, "relation": relation, "fact": f"{sentence}.", "kind": "holds"}
-            ],
-        }
-        drafts.append(
-            Draft(
-                group=group, source="list", kind="text", text=text, client_id=f"fact-{number:05d}",
-                reference_time=_START + number * 3600 * SECOND,
-            )
-        )  # fmt: skip
-    world = ChangedWorld(group=group, drafts=drafts, reader=reader, judge=reader, cases=())
+    drafts = [_numbered(plan, number, names, told, reader) for number in range(plan.facts)]
+    world = ChangedWorld(group=_GROUP, drafts=drafts, reader=reader, judge=reader, cases=())
     found = Conflicts(world, [], [], {})
     for key, objects in told.items():
         sentences = [_RELATIONS[key[1]][2].format(s=key[0], o=one) for one in objects]
@@ -141,19 +102,51 @@ def conflicts(plan: ConflictPlan) -> Conflicts:
         found.outdated[key] = [one for one in dict.fromkeys(sentences[:-1]) if one != sentences[-1]]
     changed = [key for key, objects in sorted(told.items()) if len(objects) > 1]
     found.single = [_case(key, told[key]) for key in changed][: plan.questions]
+    found.chains = [*_chains(told)][: plan.questions]
+    return found
+
+
+def _numbered(
+    plan: ConflictPlan,
+    number: int,
+    names: Mapping[str, Sequence[str]],
+    told: dict[tuple[str, str], list[str]],
+    reader: SentenceReader,
+) -> Draft:
+    """Return the next fact: a new one, or one that replaces an earlier one."""
+    dice = Dice(plan.seed, "conflict", number)
+    slots = ((one, name) for name, row in _RELATIONS.items() for one in names[row[0]])
+    free = [slot for slot in slots if slot not in told]
+    replaces = bool(told) and (dice.flip(plan.conflicts) or not free)
+    subject, relation = dice.pick(sorted(told) if replaces else free)
+    row, objects = _RELATIONS[relation], told.setdefault((subject, relation), [])
+    target = dice.pick([one for one in names[row[1]] if one != subject and one not in objects[-1:]])
+    objects.append(target)
+    sentence = row[2].format(s=subject, o=target)
+    text = f"{number}. {sentence}."
+    reader.keys[sentence] = (subject, relation, target)
+    ends = ((subject, row[0]), (target, row[1]))
+    entities = [{"name": name, "type": _TYPES.get(kind, "Product")} for name, kind in ends]
+    fact = {"source": 0, "target": 1, "relation": relation, "fact": f"{sentence}.", "kind": "holds"}
+    reader.replies[text] = {"entities": entities, "facts": [fact]}
+    return Draft(
+        group=_GROUP, source="list", kind="text", text=text, client_id=f"fact-{number:05d}",
+        reference_time=_START + number * 3600 * SECOND,
+    )  # fmt: skip
+
+
+def _chains(told: Mapping[tuple[str, str], Sequence[str]]) -> Iterator[Chain]:
+    """Yield the two-hop questions of which one fact at least has replaced another."""
     for subject, relation in sorted(told):
         described, target = _RELATIONS[relation][4], told[subject, relation][-1]
         for name, row in _RELATIONS.items():
             further = (target, name)
-            if not described or further not in told or target == subject:
+            if not described or further not in told or told[further][-1] == subject:
                 continue
-            if max(len(told[subject, relation]), len(told[further])) < 2 or told[further][-1] == subject:
+            if max(len(told[subject, relation]), len(told[further])) < 2:
                 continue
-            text = row[3].format(s=described.format(s=subject))
             first, second = _case((subject, relation), told[subject, relation]), _case(further, told[further])
-            found.chains.append(Chain(text=text, first=first, second=second))
-    found.chains = found.chains[: plan.questions]
-    return found
+            yield Chain(text=row[3].format(s=described.format(s=subject)), first=first, second=second)
 
 
 def _name(seed: int, kind: str, number: int) -> str:
@@ -167,7 +160,7 @@ def _name(seed: int, kind: str, number: int) -> str:
 def _case(key: tuple[str, str], objects: Sequence[str]) -> Case:
     subject, relation = key
     return Case(
-        text=_RELATIONS[relation][3].format(s=subject), group="conflicts", relation=relation,
+        text=_RELATIONS[relation][3].format(s=subject), group=_GROUP, relation=relation,
         subject=frozenset({subject}), right=frozenset({objects[-1]}),
         replaced=frozenset(objects) - {objects[-1]},
     )  # fmt: skip
@@ -200,7 +193,7 @@ async def _measured(memory: Memory, found: Conflicts) -> dict[str, Any]:
         for system, ranked in (await _plain(memory, case.text, bm25, vectors)).items():
             marks[system]["single-hop, first"].append(bool(ranked) and right in texts[ranked[0]])
     for chain in found.chains:
-        built = await memory.context(chain.text, group="conflicts", tokens=TOKENS)
+        built = await memory.context(chain.text, group=_GROUP, tokens=TOKENS)
         marks["kgray"]["two-hop, in context"].append(_holds_both(built.lines, chain, found))
         if not marks["kgray"]["two-hop, in context"][-1]:
             missed.append({"question": chain.text, "context": built.lines[:8]})

@@ -21,8 +21,8 @@ from kgray.times import DAY, Instant
 
 Word = Literal["same", "contradicts", "ends", "independent"]
 _TYPES = {
-    "person": "Person", "project": "Project", "company": "Organization", "city": "Place", "school": "Organization",
-    "club": "Organization", "car": "Product", "thing": "Product", "room": "Place",
+    "person": "Person", "project": "Project", "company": "Organization", "city": "Place", "room": "Place",
+    "school": "Organization", "club": "Organization", "car": "Product", "thing": "Product",
 }  # fmt: skip
 _VALUES = frozenset({"role", "sum"})
 _OF_KIND = {"person": 24, "project": 12, "company": 8, "city": 10, "school": 6, "club": 6}

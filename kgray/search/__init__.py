@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from kgray.prompting.tokens import count_tokens
+from kgray.search.around import spans_of
 from kgray.search.context import Context, context
 from kgray.search.query import Filters, Query
 from kgray.search.recipes import RECIPES, SCOPES, Method, Recipe, Reranker, Template, Weights
-from kgray.search.searcher import Ranking, Searcher, spans_of
+from kgray.search.searcher import Ranking, Searcher
 
 __all__ = [
     "RECIPES",

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from kgray.graph import Fact
+from kgray.graph import Fact, FactSpan, SourceMessage
+from kgray.ports import GraphView
 from kgray.records import Episode
 from kgray.search.query import FoundRow
 from kgray.search.ranking import SearchRun
-from kgray.times import Instant, now
+from kgray.times import Instant, now, to_datetime
 
 _SUPPORTERS = 4  # episodes of a fact that are looked at for its hyper-edge
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Fact id -> the participants of its hyper-edge; ids of episodes whose facts have all ended."""
+    """Fact id -> the participants of its hyper-edge, a message that tells it; ids of outdated episodes."""
 
     participants: Mapping[str, tuple[str, ...]]
+    messages: Mapping[str, SourceMessage]
     outdated: frozenset[str]
 
     @classmethod
@@ -28,34 +31,72 @@ class Around:
         episodes = [row for row in rows if isinstance(row, Episode)]
         told_in = run.evidence.told_in([fact.statement for fact in facts], _SUPPORTERS)
         sequences = dict.fromkeys(
-            s for told in (*told_in.values(), [e.sequence for e in episodes]) for s in told
+            s for group in (*told_in.values(), [e.sequence for e in episodes]) for s in group
         )
         places = run.evidence.at(sequences)
-        told: dict[int, dict[str, Fact]] = {}
-        for (sequence, _), found in zip(places, run.view.facts_of_evidence(places, None), strict=True):
-            told.setdefault(sequence, {}).update((fact.id, fact) for fact in found)
+        by_sequence: dict[int, dict[str, Fact]] = {}
+        for (sequence, _), facts_there in zip(places, run.view.facts_of_evidence(places, None), strict=True):
+            by_sequence.setdefault(sequence, {}).update((fact.id, fact) for fact in facts_there)
         at = run.moment if run.moment is not None else now()
         groups: dict[str, list[str]] = {}
         for fact in facts:
-            beside = (told.get(sequence, {}).values() for sequence in told_in[fact.statement])
-            same = [
-                f for found in beside for f in found if (f.relation, f.text) == (fact.relation, fact.text)
+            beside = (by_sequence.get(sequence, {}).values() for sequence in told_in[fact.statement])
+            siblings = [
+                f
+                for facts_there in beside
+                for f in facts_there
+                if (f.relation, f.text) == (fact.relation, fact.text)
             ]
-            ends = list(dict.fromkeys(end for f in (fact, *same) for end in f.ends))
-            if len(ends) > 2 and len({f.statement for f in same}) > 1:
+            ends = list(dict.fromkeys(end for f in (fact, *siblings) for end in f.ends))
+            if len(ends) > 2 and len({f.statement for f in siblings}) > 1:
                 groups[fact.id] = ends
         named = run.view.entities(list(dict.fromkeys(end for ends in groups.values() for end in ends)))
         names = {entity.id: entity.name for entity in named}
         participants = {
             id_: tuple(names[end] for end in ends if end in names) for id_, ends in groups.items()
         }
-        ended = (e.id for e in episodes if _has_ended(told.get(e.sequence, {}).values(), at))
-        return cls(participants, frozenset(ended))
+        ended = (e.id for e in episodes if _has_ended(by_sequence.get(e.sequence, {}).values(), at))
+        last = {fact.id: told_in[fact.statement][-1] for fact in facts if told_in[fact.statement]}
+        sources = {one.sequence: one for one in run.view.episodes(list(dict.fromkeys(last.values())))}
+        messages = {id_: _source(sources[sequence]) for id_, sequence in last.items() if sequence in sources}
+        return cls(participants, messages, frozenset(ended))
+
+
+def _source(episode: Episode) -> SourceMessage:
+    names = ("id", "client_id", "speaker", "text")
+    given: dict[str, Any] = {name: getattr(episode, name) for name in names}
+    return SourceMessage(**given, reference_time=to_datetime(episode.reference_time))
 
 
 def _has_ended(facts: Collection[Fact], at: Instant) -> bool:
-    """Whether facts were told, and all of them have ended."""
+    """Whether there are facts, and all of them have ended."""
     return bool(facts) and all(fact.invalid_at is not None and fact.invalid_at <= at for fact in facts)
 
 
-NOTHING_AROUND = Around({}, frozenset())
+NOTHING_AROUND = Around({}, {}, frozenset())
+
+
+def spans_of(view: GraphView, facts: Sequence[Fact]) -> tuple[dict[str, FactSpan], Mapping[str, str | None]]:
+    """Return fact id -> the fact as callers get it; and episode id -> client's id of all that they name."""
+    if not facts:
+        return {}, {}
+    ends = list(dict.fromkeys(end for fact in facts for end in fact.ends))
+    names = {entity.id: entity.name for entity in view.entities(ends)}
+    supporters = {episode for fact in facts for episode in fact.episodes}
+    supporters |= {fact.ended_by[0] for fact in facts if fact.ended_by is not None}
+    clients = view.supporters(sorted(supporters))
+    shared_names = ("id", "statement", "text", "relation", "ended_by", "event")
+    spans = {}
+    for fact in facts:
+        given: dict[str, Any] = {name: getattr(fact, name) for name in shared_names}
+        for name in ("valid_at", "invalid_at", "created_at", "expired_at"):
+            given[name] = None if (at := getattr(fact, name)) is None else to_datetime(at)
+        spans[fact.id] = FactSpan(
+            **given,
+            source_id=fact.source,
+            source=names.get(fact.source),
+            target_id=fact.target,
+            target=names.get(fact.target or "") if fact.value is None else fact.value.shown(),
+            episodes=tuple((episode, clients.get(episode)) for episode in fact.episodes),
+        )
+    return spans, clients

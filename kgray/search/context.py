@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from kgray.search.loading import run_at, texts_of
 from kgray.search.query import MAX_LIMIT, Query
 from kgray.search.recipes import TEMPLATES, Template
 from kgray.search.searcher import Searcher, ViewAt
+from kgray.search.templates import CITED, FORMS, Form
 from kgray.times import Instant, to_datetime
 
 MIN_TOKENS = 64  # room for the longest fixed answer, which holds no hit
@@ -35,42 +36,6 @@ _LINE_TOKENS = 10  # most lines have more: no budget is left unused for want of 
 _ENTITY = 0.2  # what a name with aliases and types adds, measured by its score
 _NOTHING = "Nothing that this memory holds bears on the question."
 _NO_ROOM = "What this memory holds on the question does not fit here."
-
-
-class _Form(NamedTuple):
-    """A template: the first line, the sections with tag and head, and the scopes whose lines have numbers."""
-
-    intro: str
-    heads: Mapping[Scope, tuple[str, str]]
-    cited: frozenset[Scope]
-
-
-_HEADS: Mapping[Scope, tuple[str, str]] = {
-    "fact": ("FACTS", "What memory holds, and when it held or happened: [n] FACT (Date range: from - to)"),
-    "entity": ("ENTITIES", "Who and what it is about: NAME (kind; also known as ...): what else is known"),
-    "community": ("COMMUNITIES", "What belongs together: NAMES: SUMMARY (as of DATE)"),
-    "episode": ("EPISODES", "What was said, by day: n SPEAKER: TEXT (indented: right after)"),
-}
-_CITED: frozenset[Scope] = frozenset({"fact", "episode"})
-_PAPER_FACTS = (
-    "# These are the most relevant facts and their valid date ranges. If the fact is about an event, the "
-    "event takes place during this time.\n# format: FACT (Date range: from - to)"
-)
-_FORMS: Mapping[Template, _Form] = {
-    "kgray": _Form("", _HEADS, _CITED),
-    # The constructor of Zep's paper, arXiv 2501.13956, section 3.
-    "paper": _Form(
-        "FACTS and ENTITIES represent relevant context to the current conversation.",
-        {
-            "fact": (
-                "FACTS",
-                _PAPER_FACTS,
-            ),
-            "entity": ("ENTITIES", "# These are the most relevant entities\n# ENTITY_NAME: entity summary"),
-        },
-        frozenset(),
-    ),
-}
 _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 _DAYS = "Mon Tue Wed Thu Fri Sat Sun".split()  # begins no line with a number, as lines to cite do
 _START = datetime.min.replace(tzinfo=UTC)
@@ -101,7 +66,7 @@ class Context:
     text: str
     tokens: int  # by the counter that was used; never above the budget
     hits: tuple[Hit, ...]  # those that the text contains, in its order
-    numbered: frozenset[Scope] = _CITED  # the scopes whose hits have a number
+    numbered: frozenset[Scope] = CITED  # the scopes whose hits have a number
 
     @property
     def lines(self) -> list[str]:
@@ -194,32 +159,25 @@ def write(
     A line that does not fit is left out, and a later one may fit. Empty sections are left out. No stored text
     can end its line or its section, because `safe` removes line breaks and tags.
     """
-    form = _FORMS[template]
+    form = FORMS[template]
     hits = [hit for hit in hits if hit.scope in form.heads]
-    telling = [hit for hit in hits if hit.entity is None or hit.entity.labels or hit.entity.aliases] or hits
-    asked, lines = pattern(query), []  # the worthiest first; a bare name only where nothing else was found
-    for hit in sorted(telling, key=_order):
-        body, worth = _body(hit, asked), hit.score * (_ENTITY if hit.scope == "entity" else 1)
-        worth = max(worth, hit.score) if _answers(hit) else worth
-        mark = "" if hit.scope == "episode" else "[]"
-        lines.append(_Line(hit, body, count(f"{mark}{len(hits)}{body}\n"), worth))
-    lines.sort(key=lambda line: -line.worth)
+    lines = _lines(hits, query, count)
     told = ", ".join(f"{word} {day_of(moment)}" for word, moment in moments.items())
     text = state = "\n".join(filter(None, (form.intro, f"This is the state {told}." if told else "")))
     # What is written once for several lines: a section's frame, a day in a source.
-    prices: dict[object, int] = {
-        key: count(f"{head}\n<{tag}>\n</{tag}>\n") for key, (tag, head) in form.heads.items()
+    frames = {key: count(f"{head}\n<{tag}>\n</{tag}>\n") for key, (tag, head) in form.heads.items()}
+    prices: dict[object, int] = {**frames} | {
+        _day(line.hit): count(f"{_dated(line.hit, None)}\n") for line in lines
     }
-    prices |= {_day(line.hit): count(f"{_dated(line.hit, None)}\n") for line in lines}
     chosen: list[_Line] = []
     most = {scope: int(share * tokens) for scope, share in shares.items()}
     guess = {line.hit.id for line in _fitting(lines, chosen, tokens - count(text), prices, most)}
 
     def is_said(line: _Line) -> bool:  # it adds least: a fact without an end whose messages are shown
         fact = line.hit.fact
-        adds = fact is None or fact.invalid_at is not None or _answers(line.hit)
-        told = () if adds or fact is None else fact.episodes
-        return bool(told) and all(episode in guess for episode, _ in told)
+        if fact is None or fact.invalid_at is not None or _answers(line.hit):
+            return False
+        return bool(fact.episodes) and all(episode in guess for episode, _ in fact.episodes)
 
     lines.sort(key=is_said)
     while more := _fitting(lines, chosen, tokens - count(text), prices, most):
@@ -232,6 +190,17 @@ def write(
         text = _NO_ROOM if hits else _NOTHING
     shown = sorted((line.hit for line in chosen), key=_order)
     return Context(text=text, tokens=count(text), hits=tuple(shown), numbered=form.cited)
+
+
+def _lines(hits: Sequence[Hit], query: str, count: counting.Counter) -> list[_Line]:
+    """Return the lines of hits, the worthiest first; a bare name only where nothing else was found."""
+    telling = [hit for hit in hits if hit.entity is None or hit.entity.labels or hit.entity.aliases] or hits
+    asked, lines = pattern(query), []
+    for hit in sorted(telling, key=_order):
+        body, worth = _body(hit, asked), hit.score * (_ENTITY if hit.scope == "entity" else 1)
+        mark = "" if hit.scope == "episode" else "[]"
+        lines.append(_Line(hit, body, count(f"{mark}{len(hits)}{body}\n"), worth))
+    return sorted(lines, key=lambda line: -line.worth)
 
 
 def _answers(hit: Hit) -> bool:
@@ -250,7 +219,7 @@ def _fitting(
 
     most: tokens that the lines of a scope take together
     """
-    spent = Counter[Scope]()
+    spent: dict[Scope, int] = defaultdict(int)
     for line in chosen:
         spent[line.hit.scope] += line.cost
     paid = {key for line in chosen for key in (line.hit.scope, _day(line.hit))}
@@ -258,8 +227,7 @@ def _fitting(
     for line in ranked:
         new = {line.hit.scope, _day(line.hit)} - paid
         cost = line.cost + sum(prices[key] for key in new)
-        scope = line.hit.scope
-        if scope in most and spent[scope] + line.cost > most[scope]:
+        if (scope := line.hit.scope) in most and spent[scope] + line.cost > most[scope]:
             continue
         if cost <= left and line not in chosen:
             spent[scope] += line.cost
@@ -269,7 +237,7 @@ def _fitting(
     return found
 
 
-def _text(state: str, chosen: Sequence[_Line], form: _Form) -> str:
+def _text(state: str, chosen: Sequence[_Line], form: Form) -> str:
     """Return the text: the sections, each in the order of `_order`."""
     written, number = [state] if state else [], 0
     ordered = sorted(chosen, key=lambda line: _order(line.hit))

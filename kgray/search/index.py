@@ -304,8 +304,7 @@ class Messages(_Indexed):
 
     def newest(self, count: int) -> list[int]:
         """Return the sequences of the newest messages by reference time, the newest first."""
-        order = np.lexsort((self.sequences, self.times))[::-1][:count] if count else ()
-        return [int(self.sequences[row]) for row in order]
+        return [*self.sequences[np.lexsort((self.sequences, self.times))[::-1][:count]].tolist()]
 
     def records(self, rows: Ints) -> list[Any]:
         """Return the sequences of rows."""

@@ -23,9 +23,16 @@ from kgray.search.query import languages
 from kgray.times import Instant
 from kgray.words import plain_words, stem, term
 
-Role = Literal["before", "after", "owner"]  # of a name: the subject of a verb, its object, the noun's owner
+# Of a name beside a word: the subject of a verb, its object; a noun's owner ("the boss of Ada"), its bearer.
+Role = Literal["before", "after", "owner", "bearer"]
+_OPPOSITE: Mapping[Role, Role] = {
+    "before": "after",
+    "after": "before",
+    "owner": "bearer",
+    "bearer": "owner",
+}
 
-LEAST_COVER = 0.5  # share of the asked words, by weight, from which on a fact answers
+LEAST_COVER = 0.5  # share of the question words, by weight, from which on a fact answers
 OF_SENSE, OF_DESCRIPTION = (
     0.6,
     0.35,
@@ -38,8 +45,9 @@ WITHIN = 0.85  # of the best score: facts that answer alike
 MOST = 5  # facts that come first
 FACTS_READ = 64  # an entity
 _AUXILIARIES = frozenset("is are was were be been am do does did has have had will would can could".split())
+_NOUN_WORDS = 3  # of a noun such as "chief executive"
 _STEPS = 2  # of a vector's nearness
-_CHAIN_LEFT = 0.25  # share of the asked words that the first fact of a chain leaves open, at least
+_CHAIN_LEFT = 0.1  # share of the question words that the first fact of a chain leaves open, at least
 _CHAIN_COVER = 0.6  # of the words that are left
 
 
@@ -52,12 +60,12 @@ class Name(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class StateQuestion:
     """A question, as it is matched with facts."""
 
     words: tuple[str, ...]  # plain, in order
     names: tuple[Name, ...]
-    weights: Mapping[int, float] = field(default_factory=dict)  # place of an asked word -> its weight
+    weights: Mapping[int, float] = field(default_factory=dict)  # place of a question word -> its weight
 
     @property
     def entities(self) -> list[str]:
@@ -78,10 +86,25 @@ class Asked:
     @property
     def kinds(self) -> frozenset[str]:
         """The labels of the things that it asks for; empty = any."""
-        found = [_table().kinds[word] for word in self.words if word in _table().kinds]
+        entries = [_table().kinds[word] for word in self.words if word in _table().kinds]
         precise = [kinds for word, kinds in zip(self.words, map(_table().kinds.get, self.words), strict=True)
                    if kinds and word not in ("who", "where", "whose", "whom")]  # fmt: skip
-        return frozenset().union(*(precise or found))
+        return frozenset().union(*(precise or entries))
+
+    @property
+    def inner(self) -> frozenset[int]:
+        """Places of the question words beside a name: "boss" in "the city of the boss of Ada"."""
+        stops, entries = languages()["en"].stops, set[int]()
+        for name in self.names:
+            behind = name.end + 1 if self.words[name.end : name.end + 1] == ("s",) else 0
+            before = name.start - 2 if self.words[name.start - 1 : name.start] == ("of",) else -1
+            while before >= 0 and self.words[before] not in stops:
+                entries.add(before)
+                before -= 1
+            while 0 < behind < len(self.words) and self.words[behind] not in stops:
+                entries.add(behind)
+                behind += 1
+        return frozenset(entries & self.weights.keys())
 
     def role(self, place: int) -> Role | None:
         """Return the nearest name's role beside the word at a place, as in a statement; None = not known."""
@@ -111,18 +134,18 @@ class _Table(NamedTuple):
 
 @cache
 def _table() -> _Table:
-    found = tomllib.loads(Path(__file__).with_name("asking.toml").read_text(encoding="utf-8"))
+    entries = tomllib.loads(Path(__file__).with_name("asking.toml").read_text(encoding="utf-8"))
     thirds = (pair.split(":") for pair in ENGLISH["third_to_past"])
     lemmas = {past: stem(third) for third, past in thirds}
-    lemmas |= {form: stem(base) for form, base in (pair.split(":") for pair in found["irregular"].split())}
+    lemmas |= {form: stem(base) for form, base in (pair.split(":") for pair in entries["irregular"].split())}
     return _Table(
-        fillers=frozenset(found["fillers"].split()),
-        speech=frozenset(found["speech"].split()),
-        history=frozenset(found["history"].split()),
-        kinds={word: frozenset(kinds.split()) for word, kinds in found["kinds"].items()},
+        fillers=frozenset(entries["fillers"].split()),
+        speech=frozenset(entries["speech"].split()),
+        history=frozenset(entries["history"].split()),
+        kinds={word: frozenset(kinds.split()) for word, kinds in entries["kinds"].items()},
         senses=tuple(
             frozenset(lemmas.get(word) or stem(word) for word in words.split())
-            for words in found["senses"].values()
+            for words in entries["senses"].values()
         ),
         lemmas=lemmas,
     )  # fmt: skip
@@ -137,9 +160,9 @@ def lemma(word: str) -> str:
 @lru_cache(maxsize=4_096)
 def senses_of(word: str) -> frozenset[str]:
     """Return the lemmas of one sense with a lemma."""
-    same = [sense for sense in _table().senses if word in sense]
-    same += [words for words in _matters() if word in words]
-    return frozenset().union(*same)
+    synonyms = [sense for sense in _table().senses if word in sense]
+    synonyms += [words for words in _matters() if word in words]
+    return frozenset().union(*synonyms)
 
 
 @cache
@@ -165,12 +188,12 @@ class Vocabulary:
         return self._words[relation]
 
     def _computed(self, relation: str) -> dict[str, tuple[float, Role | None]]:
-        found: dict[str, tuple[float, Role | None]] = {}
+        entries: dict[str, tuple[float, Role | None]] = {}
 
         def put(text: str, weight: float, role: Role | None) -> None:
             for word in plain_words(text):
-                if word not in languages()["en"].stops and found.get(lemma(word), (0.0, None))[0] < weight:
-                    found[lemma(word)] = (weight, role)
+                if word not in languages()["en"].stops and entries.get(lemma(word), (0.0, None))[0] < weight:
+                    entries[lemma(word)] = (weight, role)
 
         main, turned_here = self._ontology.folded(relation)
         for name in dict.fromkeys([relation, *self._names.get(main, ())]):
@@ -188,24 +211,22 @@ class Vocabulary:
                     passive = plain.split()[:1] in (["be"], ["is"]) and "by" in plain
                     put(plain.replace("|", " "), 1.0, _turned("after" if passive else "before", turned))
                 for noun in (*declared.nouns, *(one.replace("_", " ") for one in declared.fields)):
-                    put(noun, 1.0, None if turned else "owner")
+                    put(noun, 1.0, _turned("owner", turned))
                 put(declared.description, OF_DESCRIPTION, None)
-            if name.startswith("HAS_") and not turned:
-                put(name[4:].replace("_", " "), 1.0, "owner")
+            if name.startswith("HAS_"):
+                put(name[4:].replace("_", " "), 1.0, _turned("owner", turned))
             else:
                 passive = name.endswith("_BY")
                 put(name.replace("_", " "), 1.0, _turned("after" if passive else "before", turned))
-        return found
+        return entries
 
 
 def _turned(role: Role, turned: bool) -> Role:
-    if not turned:
-        return role
-    return "after" if role == "before" else "before"
+    return _OPPOSITE[role] if turned else role
 
 
 class Match(NamedTuple):
-    """How well a fact answers: score, share of the asked words that it covers, and their places."""
+    """How well a fact answers: score, share of the question words that it covers, and their places."""
 
     score: float
     cover: float
@@ -219,24 +240,26 @@ class Matcher:
     near    returns how far the vector of a statement stands out, 0 to 1
     """
 
-    asked: Asked
+    question: StateQuestion
     vocabulary: Vocabulary
     view: GraphView
     near: Callable[[str], float]
 
-    def first(self, moment: Instant | None, others: Sequence[Fact] = ()) -> list[Fact]:
+    def first(self, moment: Instant | None, others: Callable[[], Sequence[Fact]]) -> list[Fact]:
         """Return the facts that come first, best first: at most MOST; none where no fact answers.
 
-        others  facts that the first stage found, in addition to the facts of named entities
+        others  returns the best facts of the first stage; called where an entity has too many to read all
         """
-        named = [entity.id for entity in self.view.entities(self.asked.entities)]
-        if not named or self.asked.speaks:
+        named = [entity.id for entity in self.view.entities(self.question.entities)]
+        if not named or self.question.speaks:
             return []
-        facts = {fact.id: fact for fact in self.view.facts_at(named, moment, FACTS_READ * len(named))}
-        facts |= {fact.id: fact for fact in others if not set(fact.ends).isdisjoint(named)}
+        most = FACTS_READ * len(named)
+        facts = {fact.id: fact for fact in self.view.facts_at(named, moment, most)}
+        if len(facts) == most:
+            facts |= {fact.id: fact for fact in others() if not set(fact.ends).isdisjoint(named)}
         if not facts:
             return []
-        places = frozenset(self.asked.weights)
+        places = frozenset(self.question.weights)
         matches = self._matches([*facts.values()], set(named), places)
         answering = [(match, facts[id_]) for id_, match in matches.items() if self._answers(match, places)]
         best = self._best(answering)
@@ -244,17 +267,18 @@ class Matcher:
 
     def _answers(self, match: Match, places: frozenset[int]) -> bool:
         kinds = _table().kinds
-        if all(self.asked.words[place] in kinds for place in places):  # "Which company is Ada with?"
+        if all(self.question.words[place] in kinds for place in places):  # "Which company is Ada with?"
             return match.score >= KIND
         return match.cover >= LEAST_COVER or match.score >= LEAST_COVER + KIND / 2
 
-    @staticmethod
-    def _best(answering: Sequence[tuple[Match, Fact]]) -> list[Fact]:
+    def _best(self, answering: Sequence[tuple[Match, Fact]]) -> list[Fact]:
         if not answering:
             return []
         least = WITHIN * max(match.score for match, _ in answering)
         rows = [(match, fact) for match, fact in answering if match.score >= least]
         rows.sort(key=lambda row: (-round(row[0].score, 6), -(row[1].valid_at or 0), row[1].id))
+        if self.question.looks_back:  # a question about the past: former facts first
+            rows.sort(key=lambda row: row[1].invalid_at is None)
         return [fact for _, fact in rows]
 
     def _matches(self, facts: Sequence[Fact], named: set[str], places: frozenset[int]) -> dict[str, Match]:
@@ -265,39 +289,44 @@ class Matcher:
     def _match(
         self, fact: Fact, named: set[str], places: frozenset[int], entities: Mapping[str, Entity]
     ) -> Match:
-        asked, weights = self.asked, self.asked.weights
-        own = self._sentence(fact, entities)
+        question, weights = self.question, self.question.weights
+        sentence_words = self._sentence(fact, entities)
         known = self.vocabulary.of(fact.relation)
         subject_is_named = fact.source in named
         covered: set[int] = set()
         got = total = 0.0
         for place in places:
-            weight, word = weights[place], lemma(asked.words[place])
-            total += weight
-            if word in own:
-                share, source_role = 1.0, own[word]
+            weight, word = weights[place], lemma(question.words[place])
+            names_kind = question.words[place] in _table().kinds  # "which city": it need not be in the fact
+            total += 0.0 if names_kind else weight
+            if word in sentence_words:
+                share, source_role = 1.0, sentence_words[word]
             elif word in known:
                 share, source_role = known[word]
             else:
-                same = senses_of(word)
-                meant = next((one for one in (*own, *known) if one in same), None)
-                share, source_role = (OF_SENSE if meant else 0.0), None
+                synonyms = senses_of(word)
+                synonym = next((one for one in (*sentence_words, *known) if one in synonyms), None)
+                share, source_role = (OF_SENSE if synonym else 0.0), None
             if not share:
                 continue
-            role = asked.role(place)
+            total += weight if names_kind else 0.0
+            role = question.role(place)
             is_both = len(named.intersection(fact.ends)) == len(set(fact.ends)) > 1
             if source_role and role and not is_both and _contradict(source_role, role, subject_is_named):
                 share *= WRONG_ROLE
             got += weight * share
             if share >= OF_SENSE:
                 covered.add(place)
+        inner = question.inner & places
+        if inner and inner.isdisjoint(covered):  # the fact is about something else of what is named
+            got *= WRONG_ROLE
         cover = got / total if total else 0.0
         # In steps: what little the vectors of two objects of one relation differ is noise.
         score = cover + NEAR * round(_STEPS * self.near(fact.statement)) / _STEPS
-        kinds = asked.kinds
+        kinds = question.kinds
         if kinds:
             score += KIND if self._is_kind(fact, named, entities, kinds) else -KIND
-        if len(asked.names) > 1 and len(named.intersection(fact.ends)) > 1:
+        if len(question.names) > 1 and len(named.intersection(fact.ends)) > 1:
             score += BOTH_ENDS
         return Match(score, cover, frozenset(covered))
 
@@ -318,7 +347,7 @@ class Matcher:
         source = _place_of(text, entities.get(fact.source))
         target = _place_of(text, entities.get(fact.target or ""))
         taken = {place for span in (source, target) if span for place in range(*span)}
-        found: dict[str, Role | None] = {}
+        entries: dict[str, Role | None] = {}
         stops = languages()["en"].stops
         for place, word in enumerate(text):
             if place in taken or word in stops:
@@ -328,14 +357,18 @@ class Matcher:
                 role = "before" if source[0] < place else "after"
                 if "by" in text[place + 1 : place + 3]:
                     role = _turned(role, turned=True)
-            found.setdefault(lemma(word), role)
-        return found
+                if _owns(text, source, place):
+                    role = "owner"
+                elif _owns(text, target, place):
+                    role = "bearer"
+            entries.setdefault(lemma(word), role)
+        return entries
 
     def _chained(
         self, best: list[Fact], matches: Mapping[str, Match], named: Sequence[str], moment: Instant | None
     ) -> list[Fact]:
         """Return the best facts with those that answer the words which they leave open, one fact further."""
-        weights = self.asked.weights
+        weights = self.question.weights
         total = sum(weights.values())
         starts = best[:2]
         if not starts:  # the first fact of a chain may cover less than half of the words
@@ -345,7 +378,17 @@ class Matcher:
             ranked = sorted(known, key=lambda id_: (-matches[id_].cover, id_))
             starts = [known[id_] for id_ in ranked[:2]]
         for start in starts:
+            inner = {lemma(self.question.words[place]) for place in self.question.inner}
             left = frozenset(weights) - matches[start.id].places
+            # "The boss of the boss of Ada": the outer one is open.
+            left |= {
+                p for p in weights.keys() - self.question.inner if lemma(self.question.words[p]) in inner
+            }
+            left = (
+                left
+                if any(self.question.words[place] not in _table().kinds for place in left)
+                else frozenset()
+            )
             open_share = sum(weights[place] for place in left) / total if total else 0.0
             others = [end for end in start.ends if end not in named]
             if open_share < _CHAIN_LEFT or not matches[start.id].places or not others:
@@ -362,10 +405,19 @@ class Matcher:
 
 def _contradict(source_role: Role, role: Role, subject_is_named: bool) -> bool:
     """Whether the fact tells the relation the other way round than the question asks."""
-    if "owner" in (source_role, role):
-        return source_role == role == "owner" and not subject_is_named
-    named_role = source_role if subject_is_named else _turned(source_role, turned=True)
-    return named_role != role
+    if (role == "owner") != (source_role in ("owner", "bearer")):
+        return False  # a noun beside a verb: "the owner of Apollo", "Apollo is owned by Ada"
+    return role != _turned(source_role, turned=not subject_is_named)
+
+
+def _owns(text: Sequence[str], span: tuple[int, int] | None, place: int) -> bool:
+    """Whether the word at a place is a noun that a name owns: "the boss of Ada", "Ada's boss"."""
+    if span is None:
+        return False
+    between = text[place + 1 : span[0]]
+    if between and between[-1] == "of":
+        return len(between) <= _NOUN_WORDS
+    return text[span[1] : span[1] + 1] == ["s"] and span[1] < place <= span[1] + _NOUN_WORDS
 
 
 def _place_of(text: Sequence[str], entity: Entity | None) -> tuple[int, int] | None:
@@ -380,9 +432,9 @@ def _place_of(text: Sequence[str], entity: Entity | None) -> tuple[int, int] | N
     return None
 
 
-def read_asked(
+def read_state_question(
     text: str, surfaces: Iterable[tuple[str, Sequence[int]]], weight_of: Callable[[int], float] | None = None
-) -> Asked:
+) -> StateQuestion:
     """Read a question.
 
     surfaces    (recorded entity, the terms of one of its names), of names whose words the question has
@@ -408,4 +460,4 @@ def read_asked(
         for place, word in enumerate(words)
         if place not in inside and word not in left_out
     }
-    return Asked(words=words, names=tuple(names), weights=weights)
+    return StateQuestion(words=words, names=tuple(names), weights=weights)

@@ -9,7 +9,8 @@ measured against the group's own, because how near unrelated texts lie depends o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,11 +22,11 @@ from kgray.reads import OPERATIONS_SINCE
 from kgray.rows import as_weights
 from kgray.search.index import Floats, GroupIndex, Ints, Messages, Postings, Vectors, Words
 from kgray.search.loading import EvidencePlaces, Exact, run_at, texts_of
-from kgray.search.matching import Asked, Vocabulary, read_asked
+from kgray.search.matching import StateQuestion, Vocabulary, read_state_question
 from kgray.search.query import FoundRow, Query, Question
 from kgray.search.recipes import Recipe, Weights
 from kgray.times import Instant
-from kgray.words import packed, term, words
+from kgray.words import packed, plain_words, stem, term, words
 
 K1, B = 1.2, 0.75  # of BM25: the usual values
 # Of a question's cosines with a group's texts, in standard deviations above their middle: of 500 messages
@@ -33,6 +34,9 @@ K1, B = 1.2, 0.75  # of BM25: the usual values
 NOISE, CERTAIN = 3.0, 8.0
 RANDOM = 1.2  # times 1/sqrt(d), the spread of random directions: that of texts with two embedders
 UNRELATED = 0.4  # no unrelated texts are nearer: the middle of a group that is all about the question
+# A word with a capital, within a text: as "Who is Alice's boss?" has it.
+_CALLED = re.compile(r"(?<=[\w,;] )[A-Z][\w]+")
+_MOST_CALLED = 64  # surfaces with the word of a call
 _TINY, _FEW, _SAMPLE = 8, 32, 8192
 # Of a question's own weight (its weights with themselves), what texts share with it that have nothing to do
 # with it: function words. In the example of BGE-M3's own page 0 and 0.04; those that answer it 0.9 and 0.99.
@@ -121,7 +125,7 @@ class SearchRun:
     question: Question
     moment: Instant | None  # when facts must hold; None = any time
     ranked: Mapping[SearchScope, Scores]  # the first stage of each scope
-    asked: Asked  # the question as facts are matched with it
+    state_question: StateQuestion  # the question as facts are matched with it
     vocabulary: Vocabulary
     near: Callable[[str], float]  # statement -> how far its vector stands out, 0 to 1
     told: Summaries | None  # the texts of communities and entities that are searched
@@ -317,7 +321,7 @@ class FirstStage:
 
         return nearness
 
-    def asked(self) -> Asked:
+    def state_question(self) -> StateQuestion:
         """Return the question with the names of entities that stand in it, whole."""
         held = self._index.names
         matched = np.zeros(len(held.words.lengths), np.int32)
@@ -326,7 +330,24 @@ class FirstStage:
             matched[rows] += often
         whole = np.flatnonzero((matched >= held.words.lengths) & (held.words.lengths > 0))
         names = (held.words.terms(row) for row in whole.tolist())
-        return read_asked(self._question.text, zip(held.records(whole), names, strict=True), self._idf)
+        surfaces = [*zip(held.records(whole), names, strict=True), *self._called()]
+        return read_state_question(self._question.text, surfaces, self._idf)
+
+    def _called(self) -> Iterator[tuple[str, list[int]]]:
+        """Yield entities that the question calls by the first word of their name: a speaker, or only one."""
+        held = self._index.names
+        for speaker in self._question.speakers:
+            name = [term(word) for word in words(speaker)]
+            rows = self._postings(held.words, name[0])[0] if name else ()
+            same = [row for row in rows if held.words.terms(row) == name]
+            yield from ((entity, name[:1]) for entity in held.records(np.array(same, np.int64)))
+        for word in dict.fromkeys(_CALLED.findall(self._question.text)):
+            first = term(stem(plain_words(word)[0])) if plain_words(word) else 0
+            rows = self._postings(held.words, first)[0]
+            begun = [row for row in rows[:_MOST_CALLED] if held.words.terms(row)[0] == first]
+            called = {*held.records(np.array(begun, np.int64))}
+            if len(rows) <= _MOST_CALLED and len(called) == 1:
+                yield called.pop(), [first]
 
     def _idf(self, wanted: int) -> float:
         """Return how much a term says among the group's messages and pieces of evidence."""

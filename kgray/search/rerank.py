@@ -3,8 +3,8 @@
 mmr                 near the query and unlike the hits above: facts and communities by their vectors, entities
                     and episodes by the words they share
 episode_mentions    facts: how many episodes support it; entities and communities: how many support the newest
-                    facts of the entity or the members, of any time (32 an entity on average); episodes: the
-                    facts that they support
+                    facts of the entity or the members, of any time (32 an entity on average); episodes: of
+                    the facts that they support, n / (n + 1)
 node_distance       1 / (1 + steps from the centre), 0 beyond 3 steps, of the nearest entity: a fact's ends, a
                     community's members, the ends of the facts that an episode supports
 """
@@ -52,8 +52,8 @@ def mmr(query: Vector, items: Matrix, *, keep: int, relevance: float = 0.5) -> l
     """Pick items that are near the query and unlike the items picked before (maximal marginal relevance).
 
     query (d,) and items (n, d) have unit length; returns (index, its marginal relevance), best first, ties in
-    the order of `items`, min(keep, n) of them; the values never rise. Negative cosines count as
-    0: an opposite is no novelty. relevance: the lambda of the source, 1.0 by nearness alone, 0.0 by difference alone.
+    the order of `items`, min(keep, n) of them; the values never rise. A negative cosine counts as 0, because
+    an opposite is no novelty. relevance: the lambda of the source, 1.0 by nearness alone, 0.0 by difference.
     Cost: O(keep * n * d). Source: Carbonell and Goldstein, SIGIR 1998.
     """
     near = np.maximum(items @ query, 0.0) if len(items) else np.zeros(0, dtype=np.float32)
@@ -116,7 +116,8 @@ def _bags(texts: Sequence[str]) -> Matrix:
 
 def _mentions(run: SearchRun, rows: Sequence[FoundRow]) -> dict[str, float]:
     scores = {row.id: float(len(row.episodes)) for row in rows if isinstance(row, Fact)}
-    scores |= {id_: float(len(facts)) for id_, facts in _facts_of_episodes(run, rows).items()}
+    of_episodes = _facts_of_episodes(run, rows).items()
+    scores |= {id_: len(facts) / (1 + len(facts)) for id_, facts in of_episodes}  # behind all facts
     members = {row.id: row.members for row in rows if isinstance(row, Community)}
     members |= {row.id: (row.id,) for row in rows if isinstance(row, Entity)}
     entities = list(dict.fromkeys(entity for of in members.values() for entity in of))

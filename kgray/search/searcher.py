@@ -18,13 +18,13 @@ from kgray import ports
 from kgray.derivation.stored import view_now
 from kgray.derivation.summaries import summarised
 from kgray.errors import InputError
-from kgray.graph import Community, Entity, Fact, FactSpan, Hit
+from kgray.graph import Community, Entity, Fact, Hit
 from kgray.ontology import Ontology, shipped
 from kgray.records import Episode
 from kgray.search import index as indexing
 from kgray.search import loading
-from kgray.search.around import NOTHING_AROUND, Around
-from kgray.search.matching import Asked, Matcher, Vocabulary
+from kgray.search.around import NOTHING_AROUND, Around, spans_of
+from kgray.search.matching import Matcher, StateQuestion, Vocabulary
 from kgray.search.query import FoundRow, Query, Question, is_scored, read_question, within
 from kgray.search.ranking import OVER_FETCH, Candidate, FirstStage, Profiled, Scores, SearchRun, Summaries
 from kgray.search.recipes import SCOPES, Method
@@ -35,6 +35,7 @@ from kgray.times import now, to_datetime
 ViewAt = Callable[[], ports.GraphView]
 _Ranks = dict[str, dict[str, int]]  # id -> method -> rank
 _Chosen = tuple[ports.SearchScope, Candidate]
+_Sentences = dict[tuple[str, str], set[str]]  # (relation, text) of facts -> their episodes
 _ByMethod = dict[ports.SearchScope, dict[str, list[Candidate]]]  # what each method found, by its signal
 _TEXTS = {"words": "bm25", "vectors": "cosine", "sparse": "sparse"}  # signals of a text itself -> methods
 _HELD = 64  # groups whose summaries are held in memory
@@ -109,11 +110,14 @@ class Searcher:
             (topic,) = await ports.embedded(self.embedder, [question.topic])
         with self._indexes.lock:
             told = self._told(query)
-            ranked, asked, near = _first_stage(self.store, index, question, query, topic, told)
-            newest, evidence = index.messages.newest(ways.recent), index.pieces.places()
-        moment = None if query.any_time else query.as_of if query.as_of is not None else clock
-        if query.as_of is None and ways.facts_first and asked.looks_back:
-            moment = None  # ended facts answer a question about the past of a state
+            ranked, state_question, near = _first_stage(self.store, index, question, query, topic, told)
+            evidence, newest = (
+                index.pieces.places(),
+                index.messages.newest(ways.recent) if ways.recent else (),
+            )
+        # Ended facts answer a question about the past of a state.
+        any_time = query.any_time or (query.as_of is None and ways.facts_first and state_question.looks_back)
+        moment = None if any_time else clock if query.as_of is None else query.as_of
 
         def read() -> Ranking:
             shown = view_now(self.store, group) if view is None else view()
@@ -121,16 +125,20 @@ class Searcher:
                 raise ValueError(f"the view shows group {shown.group}, the query asks {group}")
             run = SearchRun(
                 store=self.store, view=shown, query=query, ways=ways, question=question, moment=moment,
-                ranked=ranked, asked=asked, vocabulary=self._vocabulary, near=near, told=told,
+                ranked=ranked, state_question=state_question, vocabulary=self._vocabulary, near=near, told=told,
                 statements=index.pieces.vectors, evidence=evidence, newest=newest,
             )  # fmt: skip
             return _answer(run, None if topic is None else topic.vector)
 
         found = ports.at_one_moment(self.store, read)
-        if ways.reranker != "cross_encoder" or self.reranker is None or not found.hits:
+        return await self._reordered(found, text, query.limit) if ways.reranker == "cross_encoder" else found
+
+    async def _reordered(self, found: Ranking, text: str, limit: int) -> Ranking:
+        """Order hits by the cross-encoder."""
+        if self.reranker is None or not found.hits:
             return found
         scores = await self.reranker.score(text, [hit.text for hit in found.hits])
-        pairs = sorted(zip(scores, found.hits, strict=True), key=lambda pair: -pair[0])[: query.limit]
+        pairs = sorted(zip(scores, found.hits, strict=True), key=lambda pair: -pair[0])[:limit]
         return replace(found, hits=tuple(replace(hit, score=float(score)) for score, hit in pairs))
 
     def _refuse_what_lacks(self, query: Query) -> None:
@@ -171,7 +179,7 @@ def _first_stage(
     query: Query,
     topic: ports.Embedding | None,
     told: Summaries | None,
-) -> tuple[dict[ports.SearchScope, Scores], Asked, Callable[[str], float]]:
+) -> tuple[dict[ports.SearchScope, Scores], StateQuestion, Callable[[str], float]]:
     """Return the first stage of each scope that is searched, and the question as facts match it."""
     ways = query.ways
 
@@ -203,7 +211,11 @@ def _first_stage(
             ranked["entity"] = ranked["entity"].beside(stage.summaries(told.profiles))
         if told.communities.ids and "community" in searched:
             ranked["community"] = stage.summaries(told.communities)
-    return ranked, stage.asked() if "fact" in ranked else Asked(words=(), names=()), stage.near()
+    return (
+        ranked,
+        stage.state_question() if "fact" in ranked else StateQuestion(words=(), names=()),
+        stage.near(),
+    )
 
 
 def _answer(run: SearchRun, vector: ports.Vector | None) -> Ranking:
@@ -225,12 +237,15 @@ def _answer(run: SearchRun, vector: ports.Vector | None) -> Ranking:
 
 def _facts_first(run: SearchRun) -> list[Fact]:
     """Return the facts that answer the question, best first (`matching`); none where the recipe has none."""
-    if not run.ways.facts_first or "fact" not in run.ranked or not run.asked.names:
+    if not run.ways.facts_first or "fact" not in run.ranked or not run.state_question.names:
         return []
     ranked = run.ranked["fact"]
-    shown = _shown(run, "fact", ranked.records(ranked.best(MIN_DEPTH)))
-    others = [fact for facts in shown for fact in facts if isinstance(fact, Fact)]
-    matcher = Matcher(asked=run.asked, vocabulary=run.vocabulary, view=run.view, near=run.near)
+
+    def others() -> list[Fact]:
+        shown = _shown(run, "fact", ranked.records(ranked.best(MIN_DEPTH)))
+        return [fact for facts in shown for fact in facts if isinstance(fact, Fact)]
+
+    matcher = Matcher(question=run.state_question, vocabulary=run.vocabulary, view=run.view, near=run.near)
     found = matcher.first(run.moment, others)
     kept = {row.id for row in run.keep(found)}
     return [fact for fact in found if fact.id in kept]
@@ -345,7 +360,9 @@ def _shown(run: SearchRun, scope: ports.SearchScope, records: Sequence[Any]) -> 
 def _boosted(run: SearchRun, scope: ports.SearchScope, found: list[Candidate]) -> list[Candidate]:
     """Order by what rows say: facts of who is named, or that began or ended then; triples count less."""
     weights = run.ways.weights
-    named = run.view.entities(run.asked.entities) if scope == "fact" and run.asked.names else []
+    named = (
+        run.view.entities(run.state_question.entities) if scope == "fact" and run.state_question.names else []
+    )
     linked = {entity.id for entity in named}
     boosted = []
     for candidate in found:
@@ -388,19 +405,14 @@ def one_list(
     left = {scope: places.get(scope, limit) for scope in found}
     shown: set[str] = set()  # episodes that are hits
     told: set[str] = set()  # and those that a fact above is supported by
-    sentences: dict[
-        tuple[str, str], set[str]
-    ] = {}  # (relation, text) of facts that are hits -> their episodes
+    sentences: _Sentences = {}
     for _, _, _, scope, candidate in sorted(rows, key=lambda row: row[:3]):
         if len(chosen) >= limit:
             break
         row = candidate.row
-        if once and isinstance(row, Fact):  # one sentence connects several: a hyper-edge is one hit
-            same = sentences.setdefault((row.relation, row.text), set())
-            if same.intersection(row.episodes):
-                said.append((scope, candidate))
-                continue
-            same.update(row.episodes)
+        if once and isinstance(row, Fact) and _is_told(row, sentences):
+            said.append((scope, candidate))
+            continue
         sources: set[str] = set()
         if once and isinstance(row, Fact | Episode):
             sources = {row.id} if isinstance(row, Episode) else set(row.episodes)
@@ -418,6 +430,14 @@ def one_list(
             shown |= sources if scope == "episode" else set()
             chosen.append((scope, candidate))
     return chosen, said
+
+
+def _is_told(fact: Fact, sentences: _Sentences) -> bool:
+    """Whether a hit above is of the same hyper-edge: one sentence tells both. Notes the sentence."""
+    episodes = sentences.setdefault((fact.relation, fact.text), set())
+    known = not episodes.isdisjoint(fact.episodes)
+    episodes.update(fact.episodes)
+    return known
 
 
 def _stand_for(fact: Candidate, sources: set[str], chosen: list[_Chosen], said: list[_Chosen]) -> None:
@@ -460,6 +480,7 @@ def _hits(run: SearchRun, chosen: Sequence[_Chosen], ranks: _Ranks) -> list[Hit]
         own: dict[str, Any] = {"methods": ranks.get(row.id, {}), "signals": candidate.signals}
         if isinstance(row, Fact):
             own |= {"fact": spans[row.id], "participants": around.participants.get(row.id, ())}
+            own["message"] = around.messages.get(row.id)
         elif isinstance(row, Entity):
             (own["entity"],) = summarised(run.view, [row], run.query.as_of)
         elif isinstance(row, Community):
@@ -475,31 +496,3 @@ def _hits(run: SearchRun, chosen: Sequence[_Chosen], ranks: _Ranks) -> list[Hit]
 
 def _text(row: FoundRow) -> str:
     return row.name if isinstance(row, Entity) else row.text
-
-
-def spans_of(
-    view: ports.GraphView, facts: Sequence[Fact]
-) -> tuple[dict[str, FactSpan], Mapping[str, str | None]]:
-    """Return fact id -> the fact as callers get it; and episode id -> client's id of all that they name."""
-    if not facts:
-        return {}, {}
-    ends = list(dict.fromkeys(end for fact in facts for end in fact.ends))
-    names = {entity.id: entity.name for entity in view.entities(ends)}
-    told = {episode for fact in facts for episode in fact.episodes}
-    told |= {fact.ended_by[0] for fact in facts if fact.ended_by is not None}
-    clients = view.supporters(sorted(told))
-    same = ("id", "statement", "text", "relation", "ended_by", "event")
-    spans = {}
-    for fact in facts:
-        given: dict[str, Any] = {name: getattr(fact, name) for name in same}
-        for name in ("valid_at", "invalid_at", "created_at", "expired_at"):
-            given[name] = None if (at := getattr(fact, name)) is None else to_datetime(at)
-        spans[fact.id] = FactSpan(
-            **given,
-            source_id=fact.source,
-            source=names.get(fact.source),
-            target_id=fact.target,
-            target=names.get(fact.target or "") if fact.value is None else fact.value.shown(),
-            episodes=tuple((episode, clients.get(episode)) for episode in fact.episodes),
-        )
-    return spans, clients

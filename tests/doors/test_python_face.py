@@ -127,7 +127,7 @@ async def test_what_another_process_removed_is_gone_from_earlier_moments_too(tmp
         (lambda m: m.add("x", group="g", metadata={"f": object()}), InputError),
         (lambda m: m.search("x", group="a b"), InputError),
         (lambda m: m.search("x", group="g", as_of="later"), InputError),
-        (lambda m: m.search("x", group="g", scopes=["community"], recipe="paper"), InputError),
+        (lambda m: m.search("x", group="g", recipe="papers"), InputError),
         (lambda m: m.community("x", group="g"), NotFound),
         (lambda m: m.refresh_communities(["g1"]), NotFound),
         (lambda m: m.refresh_communities(max_tokens=0), InputError),

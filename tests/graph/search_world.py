@@ -217,6 +217,9 @@ class _Page:
         right = self.mention(target) if isinstance(target, str) else None
         place = (self.sequence, len(self.evidence))
         known = self.world.facts.get((self.group, wording))
+        ends = [self.world.id_of(self.group, end) for end in (subject, target) if isinstance(end, str)]
+        if known and [*known.ends] != ends:  # one sentence tells facts of several
+            known = None
         statement = known.statement if known else statement_id(self.group, place)
         self.evidence.append(
             Evidence(

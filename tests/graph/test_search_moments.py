@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kgray.derivation.stored import StoredView, View, records_of
 from kgray.errors import NotFound
-from kgray.graph import FactSpan, Hit
+from kgray.graph import FactSpan, Hit, SourceMessage
 from kgray.ledger import episodes_at
 from kgray.search import Filters, Query, Searcher, context, count_tokens
 from kgray.times import to_datetime
@@ -104,7 +104,7 @@ async def test_as_of_hides_no_message_and_messages_have_a_filter_of_their_own(jo
 async def test_a_fact_hit_says_all_that_the_interface_promises(jobs):
     hits = await find(jobs, text="Alice Webb works at Beta", scopes=("fact",))
     fact = jobs.facts["demo", "Alice Webb works at Beta"]
-    assert hits[0].signals.keys() == {"words", "vectors", "linked"}
+    assert hits[0].signals.keys() == {"words", "vectors", "linked", "answers"}
     assert 0.4 < hits[0].score < 1
     assert hits[0] == Hit(
         scope="fact",
@@ -114,6 +114,13 @@ async def test_a_fact_hit_says_all_that_the_interface_promises(jobs):
         group="demo",
         methods={"bm25": 1, "cosine": 1},
         signals=hits[0].signals,
+        message=SourceMessage(
+            id=fact.episodes[0],
+            client_id="m2",
+            speaker="Ann",
+            text="Now Alice Webb works at Beta!",
+            reference_time=to_datetime(day(60)),
+        ),
         fact=FactSpan(
             id=fact.id,
             statement=fact.statement,

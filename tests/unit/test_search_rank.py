@@ -17,8 +17,8 @@ from kgray.reads import MessageRow
 from kgray.records import Episode
 from kgray.search.index import SESSION_GAP, GroupIndex
 from kgray.search.query import read_question as read
-from kgray.search.recipes import Weights
 from kgray.search.ranking import Candidate, FirstStage, farthest
+from kgray.search.recipes import Weights
 from kgray.search.rerank import fused_by_rank, mmr
 from kgray.search.searcher import one_list
 from kgray.times import DAY, parse

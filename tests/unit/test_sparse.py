@@ -12,8 +12,8 @@ from kgray.rows import as_weights, weight_bytes
 from kgray.search.index import Tokens
 from kgray.search.query import Speakers
 from kgray.search.query import read_question as read
-from kgray.search.recipes import Weights
 from kgray.search.ranking import SHARED, FirstStage
+from kgray.search.recipes import Weights
 from tests.unit.test_search_rank import NOW, index_of
 
 ALONE = Weights(words=0.0, vectors=0.0, sparse=1.0, neighbours=(), session=0.0, tail=0.0, floor=0.0)

@@ -1,0 +1,140 @@
+"""Promise 9: a fact that answers comes before all other hits; hyper-edges, outdated messages, contexts."""
+
+from __future__ import annotations
+
+import pytest
+
+from kgray.search import Query, Searcher, context
+from kgray.search.context import Context
+from kgray.times import Instant
+from tests.graph.search_world import World, a_world, day
+
+
+@pytest.fixture
+async def world(tmp_path):
+    """Tell of jobs, leaders and a meeting; one job has ended."""
+    with a_world(tmp_path) as made:
+        await made.tell(
+            "g",
+            "Ann Reed works at Acme. Where does she live?",
+            day(1),
+            facts=[("Ann Reed", "WORKS_AT", "Acme", "Ann Reed works at Acme", day(1), None)],
+            client_id="old",
+        )
+        await made.tell(
+            "g",
+            "Ann Reed has a new job, at Beta.",
+            day(9),
+            facts=[("Ann Reed", "WORKS_AT", "Beta", "Ann Reed works at Beta", day(9), None)],
+            ends=[("Ann Reed works at Acme", day(9))],
+            client_id="new",
+        )
+        await made.tell(
+            "g",
+            "Apollo has a head, Ben Cole.",
+            day(10),
+            facts=[("Apollo", "LED_BY", "Ben Cole", "Apollo is led by Ben Cole", day(10), None)],
+        )
+        await made.tell(
+            "g",
+            "Ben moved.",
+            day(11),
+            facts=[("Ben Cole", "LIVES_IN", "Oslo", "Ben Cole lives in Oslo", day(11), None)],
+        )
+        await made.tell(
+            "g",
+            "Lunch.",
+            day(12),
+            facts=[
+                ("Ann Reed", "REPORTS_TO", "Ben Cole", "Ann Reed reports to Ben Cole", day(12), None),
+                ("Dan Fox", "REPORTS_TO", "Ann Reed", "Dan Fox reports to Ann Reed", day(12), None),
+            ],
+        )
+        met = "Ann Reed met Ben Cole and Dan Fox"
+        await made.tell(
+            "g",
+            met,
+            day(13),
+            facts=[
+                ("Ann Reed", "MET", "Ben Cole", met, day(13), None),
+                ("Ann Reed", "MET", "Dan Fox", met, day(13), None),
+            ],
+        )
+        yield made
+
+
+async def hits(world: World, text: str, **how):
+    return await Searcher(world.store, world.embedder).search(Query(text=text, group="g", **how))
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        pytest.param("Where does Ann Reed work?", "Ann Reed works at Beta", id="current"),
+        pytest.param("Who is Ann Reed's employer?", "Ann Reed works at Beta", id="noun-of-the-ontology"),
+        pytest.param("Which company is Ann Reed with?", "Ann Reed works at Beta", id="kind-alone"),
+        pytest.param("Who leads Apollo?", "Apollo is led by Ben Cole", id="irregular-verb"),
+        pytest.param("Who is in charge of Apollo?", "Apollo is led by Ben Cole", id="one-sense"),
+        pytest.param("Who does Ann Reed report to?", "Ann Reed reports to Ben Cole", id="subject"),
+        pytest.param("Who reports to Ann Reed?", "Dan Fox reports to Ann Reed", id="object"),
+        pytest.param("Who is Ann Reed's boss?", "Ann Reed reports to Ben Cole", id="owner"),
+        pytest.param("Where did Ann Reed work before?", "Ann Reed works at Acme", id="former"),
+    ],
+)
+async def test_the_fact_that_answers_is_the_first_hit(world, question, answer):
+    assert (await hits(world, question))[0].text == answer
+
+
+async def test_as_of_a_moment_the_fact_of_then_is_first(world):
+    assert (await hits(world, "Where does Ann Reed work?", as_of=day(5)))[0].text == "Ann Reed works at Acme"
+
+
+async def test_two_facts_in_a_chain_answer(world):
+    found = await hits(world, "Where does the head of Apollo live?")
+    assert [hit.text for hit in found[:2]] == ["Apollo is led by Ben Cole", "Ben Cole lives in Oslo"]
+
+
+async def test_a_question_about_words_has_no_fact_first(world):
+    found = await hits(world, "What did Ann Reed say about where she works?")
+    assert not any("answers" in hit.signals for hit in found)
+
+
+async def test_a_fact_brings_its_message_and_an_older_one_is_marked(world):
+    found = await hits(world, "Where does Ann Reed work?")
+    assert found[0].message.client_id == "new"
+    assert "new" not in {hit.client_id for hit in found}
+    old = next(hit for hit in found if hit.client_id == "old")
+    assert (old.outdated, old.as_dict()["outdated"]) == (True, True)
+
+
+async def test_facts_of_one_sentence_are_one_hit_with_all_participants(world):
+    found = [hit for hit in await hits(world, "Whom did Ann Reed meet?") if hit.fact]
+    met = [hit for hit in found if hit.fact.relation == "MET"]
+    assert [set(hit.participants) for hit in met] == [{"Ann Reed", "Ben Cole", "Dan Fox"}]
+
+
+async def built(world: World, text: str, as_of: Instant | None = None, **how) -> Context:
+    query = Query(text=text, group="g", as_of=as_of)
+    return await context(Searcher(world.store, world.embedder), query, **how)
+
+
+async def test_a_context_begins_with_the_fact_and_no_ended_one(world):
+    text = (await built(world, "Where does Ann Reed work?", tokens=300)).text
+    facts = text.split("<FACTS>\n")[1].split("\n</FACTS>")[0].splitlines()
+    assert facts[0] == "- [1] Ann Reed works at Beta (Date range: 2026-01-10 - present)"
+    assert not any("Acme" in line for line in facts)
+
+
+async def test_the_template_of_the_paper_has_facts_and_entities_alone(world):
+    made = await built(world, "Where does Ann Reed work?", tokens=400, template="paper")
+    assert made.text.startswith("FACTS and ENTITIES represent relevant context to the current conversation.")
+    assert "- Ann Reed works at Beta (Date range: 2026-01-10 - present)" in made.text
+    assert "EPISODES" not in made.text
+    assert made.cited == ()
+
+
+async def test_a_scope_takes_no_more_than_its_share_of_a_context(world):
+    query = Query(text="Ann Reed Ben Cole Dan Fox Apollo", group="g", recipe="lightrag_mix")
+    made = await context(Searcher(world.store, world.embedder), query, tokens=120)
+    lines = [line for line in made.text.splitlines() if line.startswith("- [")]
+    assert sum(map(len, lines)) * 0.8 <= 4 * 0.27 * 120
