@@ -211,6 +211,23 @@ def test_summaries_of_sessions_are_a_baseline_and_made_once(kgray, models, serve
     assert seen == {"2024-01-01T10:00:00Z Summary: now\n\n2024-02-01T10:00:00Z Summary: dawn"}
 
 
+def test_the_settings_of_zeps_paper_show_facts_and_entities_alone(kgray, models, server):
+    rows = [{"id": "j", "speaker": "Ada", "at": "2024-01-01", "text": "I work at Acme."}]
+    asked = {"question": "Where does Ada work?", "type": "multi-session", "answer": "Acme"}
+    reader, kgray.env = kgray.env, {"KGRAY_MODEL_BACKEND": "rules"}
+    file = kgray.write("jobs.jsonl", *rows, asked | {"evidence": ["j"]})
+    assert kgray("eval", "retrieval", file).code == 0
+    kgray.env = reader
+    answer = kgray("eval", "answers", file, "--as", "zep", "--json")
+
+    assert answer.code == 0
+    (seen,) = (one.sections["CONTEXT"] for one in server.asked if one.task == "answer")
+    assert "<FACTS>" in seen
+    assert "Ada works at Acme" in seen
+    assert "<EPISODES>" not in seen
+    assert answer.json["overall"]["measures"]["correct"]["count"] == 1
+
+
 def test_a_recursive_summary_is_a_baseline_and_each_session_is_read_once(kgray, models, server):
     def reply(asked: Asked) -> Say:
         if asked.task != "recursive":
