@@ -21,6 +21,7 @@ from kgray.graph import Entity, FactSpan, Hit
 from kgray.intake.drafts import Refusal
 from kgray.memory import BothWays, EntityCount, History, Memory, Report
 from kgray.search import Context
+from kgray.search.answering import Answered
 from kgray.times import from_datetime, show
 
 _WAIT_S = 30  # `add` waits so long for what it adds, in one request
@@ -121,6 +122,34 @@ class Remote(BothWays):
         total |= {"stopped": True, "reason": "still pending"} if total.pop("pending", 0) else {}
         return Report(**total, refusals=tuple(refused))
 
+    async def ask(
+        self, question: str, *, group: str, on_text: Callable[[str], None] | None = None, **how: Any,  # noqa: ANN401
+    ) -> Answered:  # fmt: skip
+        """Return a model's answer, whose pieces are passed on as they arrive; see `Memory.ask`."""
+        loop, tell = asyncio.get_running_loop(), on_text or (lambda _: None)
+        asked = {name: value for name, value in _sent("ask", how).items() if value is not None}
+        body = json.dumps({"question": question, "stream": True, **asked}, default=_plain).encode()
+
+        def read() -> Answered:
+            told = {"content-type": "application/json", "accept": "text/event-stream"}
+            name = ""
+            with self._opened("POST", f"/v1/groups/{quote(group, safe='')}/ask", body, told) as answer:
+                for raw in answer:
+                    field, _, value = raw.decode().rstrip("\n").partition(": ")
+                    if field == "event":
+                        name = value
+                    elif field == "data" and name == "text":
+                        loop.call_soon_threadsafe(tell, json.loads(value)["text"])
+                    elif field == "data":
+                        found = _answer("application/json", value.encode(), 200 if name == "answer" else 500)
+                        return _answered(found)
+            raise Unavailable("the server broke off its answer in the middle: ask again")
+
+        try:
+            return await asyncio.to_thread(read)
+        except (OSError, HTTPException) as error:
+            raise Unavailable(f"the answer broke off ({type(error).__name__}): ask again") from None
+
     async def groups(self) -> list[dict[str, Any]]:
         """Return the groups that the key reaches, with their sizes, as `kgray groups --json` prints them."""
         found: list[dict[str, Any]] = (await self._ask("GET", None, "", {}))["groups"]
@@ -163,21 +192,37 @@ class Remote(BothWays):
         return await asyncio.to_thread(self._send, method, target, body, told)
 
     def _send(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> Any:  # noqa: ANN401
-        """Send a request, again while the server has too much to do; return what was answered."""
+        """Return the answer of a request, which is sent again while the server has too much to do."""
+        with self._opened(method, target, body, headers) as answer:
+            try:
+                answered = answer.read()
+            except (OSError, HTTPException) as error:
+                raise self._silent(error) from None
+        return _answer(answer.headers.get_content_type(), answered, answer.status)
+
+    def _opened(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> Any:  # noqa: ANN401
+        """Return an open response. Raises the error of a problem where a stream was asked for and refused."""
         headers |= {"authorization": f"Bearer {self._key}"} if self._key else {}
         until = time.monotonic() + self._patience_s
         while True:
             asked = Request(self._url + target, body, headers, method=method)  # noqa: S310 - checked by `connect`
             try:
-                with _OPENER.open(asked, timeout=self._timeout_s) as answer:
-                    status, told, answered = answer.status, answer.headers, answer.read()
+                answer = _OPENER.open(asked, timeout=self._timeout_s)
             except (OSError, HTTPException) as error:
-                where = urlsplit(self._url).netloc
-                raise Unavailable(f"{where} gave no answer ({type(error).__name__}): is it up?") from None
-            pause = float(after) if (after := told.get("retry-after", "1")).isdecimal() else 1.0
-            if status not in (429, 503) or time.monotonic() + pause > until:
-                return _answer(told.get_content_type(), answered, status)
+                raise self._silent(error) from None
+            after = answer.headers.get("retry-after", "1")
+            pause = float(after) if after.isdecimal() else 1.0
+            if answer.status not in (429, 503) or time.monotonic() + pause > until:
+                if "accept" in headers and answer.status >= 300:
+                    with answer:
+                        _answer(answer.headers.get_content_type(), answer.read(), answer.status)
+                return answer
+            answer.close()
             time.sleep(pause)
+
+    def _silent(self, error: Exception) -> Unavailable:
+        where = urlsplit(self._url).netloc
+        return Unavailable(f"{where} gave no answer ({type(error).__name__}): is it up?")
 
     def close(self) -> None:
         """Do nothing: no connection is kept."""
@@ -251,6 +296,21 @@ def _hits(rows: Iterable[Mapping[str, Any]]) -> list[Hit]:
         _reader(Hit)({**row, row["scope"]: nested[row["scope"]](row)} if row["scope"] in nested else row)
         for row in rows
     ]
+
+
+def _answered(found: Mapping[str, Any]) -> Answered:
+    numbers = [row["number"] for row in found["sources"]]
+    told = {"text": found["answer"], "general": found["general_knowledge"], "found": found["found"]}
+    names = ("calls", "prompt_tokens", "completion_tokens")
+    return Answered(
+        **told,
+        sources=tuple(zip(numbers, _hits(found["sources"]), strict=True)),
+        dropped=tuple(found["dropped"]),
+        suggestions=tuple(found["suggestions"]),
+        keywords=found.get("keywords"),
+        reports=found.get("reports"),
+        cost=errors.Cost(*(found[name] for name in names)),
+    )
 
 
 def _history(found: Mapping[str, Any], group: str) -> History:

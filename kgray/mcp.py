@@ -1,4 +1,4 @@
-"""The memory for agents by the Model Context Protocol: seven tools, whose errors say what to do next."""
+"""The memory for agents by the Model Context Protocol: tools, whose errors say what to do next."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Annotated, Any, Literal
 
 from anyio import to_thread
@@ -36,13 +36,18 @@ Runs = Callable[..., Awaitable[Any]]  # of a verb of the memory and its argument
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """What one connection may use. call: as read, of what blocks; key: the id of who asks, "" = nobody's."""
+    """The access of one connection.
+
+    call: as read, of functions that block; ask: takes a question and the arguments of `Memory.ask`; key: the
+    id of the caller's key, "" = none
+    """
 
     memory: Memory
     group: str
     read: Runs
     change: Runs
     call: Runs
+    ask: Runs
     background: Background
     accept: Callable[[list[Draft]], Awaitable[list[Acceptance]]]
     key: str = ""
@@ -57,6 +62,7 @@ class Line(BaseModel):
     text: str
     since: str | None = None
     until: str | None = None
+    number: int | None = None
 
 
 class Text(BaseModel):
@@ -64,6 +70,15 @@ class Text(BaseModel):
 
     text: str
     tokens: int
+
+
+class Answer(BaseModel):
+    """An answer; found: false = the memory does not hold it. A source has its number in the text."""
+
+    answer: str
+    found: bool
+    sources: list[Line]
+    suggestions: list[str] = []
 
 
 class Lines(BaseModel):
@@ -132,8 +147,8 @@ _NEXT = {
 }
 
 
-def build(seat_of: SeatOf, *, adds: bool = True, forgets: bool = True) -> MCPServer[Any]:
-    """Return a server. seat_of: the seat of a call's connection; adds, forgets: has these tools."""
+def build(seat_of: SeatOf, *, adds: bool = True, forgets: bool = True, asks: bool = False) -> MCPServer[Any]:
+    """Return a server. seat_of: the seat of a call's connection; adds, forgets, asks: has these tools."""
     # Else the SDK gives the process a handler that draws each traceback, for a second of the event loop.
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
     server: MCPServer[Any] = MCPServer(
@@ -142,6 +157,7 @@ def build(seat_of: SeatOf, *, adds: bool = True, forgets: bool = True) -> MCPSer
     tools = _Tools(seat_of)
     reads = "get_context search_memory get_history get_sources memory_status".split()
     chosen: list[tuple[Any, Any]] = [(getattr(tools, name), {"read_only_hint": True}) for name in reads]
+    chosen += [(tools.ask_memory, {"read_only_hint": True})] * asks
     chosen += [(tools.add_memory, {"destructive_hint": False, "idempotent_hint": True})] * adds
     chosen += [(tools.forget, {"destructive_hint": True, "idempotent_hint": True})] * forgets
     for tool, hints in chosen:
@@ -188,6 +204,21 @@ class _Tools:
         how |= {"template": template, **checked(options)}
         found = await self._read(ctx, "context", query, **how)
         return Text(text=found.text, tokens=found.tokens)
+
+    async def ask_memory(
+        self, question: str, ctx: Context[Any],
+        mode: Literal["local", "keywords", "global", "drift"] = "local",
+        as_of: When = None, known_at: When = None, suggest: int = 0,
+    ) -> Answer:  # fmt: skip
+        """Have a model answer QUESTION from this memory alone, with sources; slower than get_context.
+
+        mode global: for questions about all of the memory, without as_of. suggest: so many further questions.
+        """
+        seat = self.seat_of(ctx)
+        how = {"mode": mode, "as_of": as_of, "known_at": known_at, "suggest": suggest}
+        told = await seat.ask(question, group=seat.group, **how)
+        sources = [_line(hit).model_copy(update={"number": number}) for number, hit in told.sources]
+        return Answer(answer=told.text, found=told.found, sources=sources, suggestions=list(told.suggestions))
 
     async def search_memory(
         self, query: str, ctx: Context[Any], as_of: When = None, known_at: When = None,
@@ -313,8 +344,8 @@ def _line(hit: Hit) -> Line:
 
 
 def _fact_line(fact: Any) -> Line:  # noqa: ANN401 - a graph.FactSpan
-    ends = {"since": _day(fact.valid_at), "until": _day(fact.invalid_at)}
-    return Line(id=fact.id, kind="fact", text=fact.text, **ends)
+    since, until = _day(fact.valid_at), _day(fact.invalid_at)
+    return Line(id=fact.id, kind="fact", text=fact.text, since=since, until=until)
 
 
 def _day(moment: Any) -> str | None:  # noqa: ANN401 - a datetime, or None
@@ -334,10 +365,12 @@ async def serve_stdio(memory: Memory, group: str, *, read_only: bool = False) ->
 
     seat = Seat(
         memory=memory, group=check_group(group), read=run, change=run, call=to_thread.run_sync,
+        ask=partial(run, memory.ask),
         background=background, accept=accepted,
     )  # fmt: skip
     background.start()
     try:
-        await build(lambda _: seat, adds=not read_only, forgets=not read_only).run_stdio_async()
+        server = build(lambda _: seat, adds=not read_only, forgets=not read_only, asks=memory.can_answer)
+        await server.run_stdio_async()
     finally:
         await to_thread.run_sync(background.stop)

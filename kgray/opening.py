@@ -65,7 +65,7 @@ def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
         ingest=ingest,
         data=folder,
         previous=settings.pipeline.previous_episodes,
-        answerer=partial(wiring.build_answerer, settings),
+        answerer=partial(wiring.build_answerer, settings) if ingest is None else ingest.answerer,
         summarizer=partial(wiring.build_summarizer, settings) if ingest is None else ingest.summarizer,
         reranker=reranker,
         ontology=lambda: ontology,

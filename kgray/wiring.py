@@ -261,17 +261,20 @@ def build_engine(
     )
 
 
-def build_answerer(settings: Settings) -> Answerer:
-    """Return what answers users' questions. Raises SettingsError where no such model is configured."""
+def build_answerer(settings: Settings, engine: Client | None = None) -> Answerer:
+    """Return the model that answers users' questions. engine: see `build_models`.
+
+    Raises SettingsError where no such model is configured. Without its engine, "vllm" raises it when asked.
+    """
     require(settings, "model")
     if settings.model.backend == "scripted":
         from kgray.backends.scripted import ScriptedAnswerer
 
         return ScriptedAnswerer(settings.model.script or Path())
-    if settings.model.backend == "openai":
+    if settings.model.backend in {"openai", "vllm"}:
         from kgray.backends.openai_api.writing import OpenAIAnswerer
 
-        return OpenAIAnswerer(build_client(settings, "model"), build_prompt_files(settings))
+        return OpenAIAnswerer(engine or _model_client(settings), build_prompt_files(settings))
     raise SettingsError(
         f'model.backend = "{settings.model.backend}" writes no answers: set model.backend = "openai" with '
         "model.base_url and model.name (KGRAY_MODEL_BACKEND, ...); kgray context needs no model."

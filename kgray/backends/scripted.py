@@ -125,17 +125,22 @@ class ScriptedJudge(_Scripted):
 
 
 class ScriptedAnswerer(_Scripted):
-    """Answers to users, word by word: {"text": ...} of a question of the task's kind, with it as its item."""
+    """Replies to a question of the task's kind, with it as its item: {"text": ...}, word by word.
+
+    The reply to a task with a schema is the answer itself, as JSON.
+    """
 
     head = staticmethod(load)
 
     async def answer(self, request: AnswerRequest, on_text: Callable[[str], None]) -> Cost:
         brief = canonical({"kind": request.task, "items": [request.question]})
         with _one_call():
-            text = self._replies.get(("answer", brief), {}).get("text")
-            if not isinstance(text, str) or not text.strip():
+            reply = self._replies.get(("answer", brief), {})
+            text = reply.get("text") if request.schema is None else canonical(reply)
+            fits = isinstance(text, str) and text.strip() and (request.schema is None or reply)
+            if not fits:
                 raise InvalidAnswer(f"the script has no text that answers {brief}")
-        for word in re.split(r"(?<=\s)", text):
+        for word in re.split(r"(?<=\s)", str(text)) if request.schema is None else [str(text)]:
             on_text(word)
         return Cost(calls=1)
 

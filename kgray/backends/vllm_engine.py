@@ -14,9 +14,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from kgray.backends.belongings import Belongings
-from kgray.backends.openai_api.client import Client, Endpoint, Limiter, Rejected, TryLater
+from kgray.backends.openai_api.client import Client, Endpoint, Limiter, OnText, Rejected, TryLater
 from kgray.backends.openai_api.structured import DIALECTS, Dialect
-from kgray.errors import SettingsError
+from kgray.errors import SettingsError, Unavailable
 from kgray.settings import EngineLimits
 
 HOW_TO_GET_IT = "run `pip install 'kgray[vllm]'` where Ray's actors run"
@@ -34,7 +34,7 @@ class AbsentEngine(Client):
     async def _opened(self) -> Any:  # noqa: ANN401 - never returns
         raise SettingsError(
             'model.backend = "vllm" answers in Ray\'s workers alone, and this process asks it itself: '
-            'use a server, model.backend = "openai".'
+            'set runtime.backend = "ray", or use a server, model.backend = "openai".'
         )
 
 
@@ -164,24 +164,38 @@ class EngineClient(Client):
 
         await self.start()  # another call may have found it dead
         self.counts["calls"] += 1
+        pieces: list[str] = []  # those that the listener has taken: such a reply is not asked for again
+        listener = None if post.listener is None or post.if_slow else post.listener()
+
+        def take(piece: str) -> None:
+            pieces.append(piece)
+            if listener is not None:
+                listener(piece)
+
         try:
             async with asyncio.timeout(self.endpoint.timeout_s):
-                return await self._reply(post.body)
+                return await self._reply(post.body, take if listener else None)
         except TimeoutError:
             self.counts["aborted"] += 1
-            raise TryLater(f"gave no reply within {self.endpoint.timeout_s:g} s", worked=True) from None
+            reason = f"gave no reply within {self.endpoint.timeout_s:g} s"
+            if pieces:
+                raise Unavailable(f"the model {reason}, and broke off its answer: ask again") from None
+            raise TryLater(reason, worked=True) from None
         except asyncio.CancelledError:
             self.counts["aborted"] += 1
             raise
         except EngineDeadError:
             self._on_dead()
+            if pieces:
+                raise Unavailable("the model's engine died in the middle of an answer: ask again") from None
             raise TryLater("has died", worked=True) from None
         except (VLLMClientError, ValueError) as error:
             raise Rejected(" ".join(str(error).split())[:300]) from None
         finally:
             self.counts["calls"] -= 1
 
-    async def _reply(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def _reply(self, body: Mapping[str, Any], on_text: OnText | None = None) -> dict[str, Any]:
+        """Return the body of a completion. on_text: takes each piece of the reply as it is written."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -190,7 +204,7 @@ class EngineClient(Client):
             max_tokens=body["max_tokens"],
             temperature=body.get("temperature", 0.0),
             structured_outputs=StructuredOutputsParams(json=form["schema"]) if form else None,
-            output_kind=RequestOutputKind.FINAL_ONLY,
+            output_kind=RequestOutputKind.DELTA if on_text else RequestOutputKind.FINAL_ONLY,
         )
         ids = self._engine.get_tokenizer().apply_chat_template(
             body["messages"],
@@ -200,16 +214,19 @@ class EngineClient(Client):
             enable_thinking=False,
         )
         last: Any = None
+        text, written = "", 0  # written: tokens of the reply
         number = f"kgray-{next(self._numbers)}"
-        async for last in self._engine.generate(  # noqa: B007 - the last is whole
+        async for last in self._engine.generate(
             {"prompt_token_ids": list(ids)}, parameters, request_id=number
         ):
-            pass
-        (out,) = last.outputs
+            (out,) = last.outputs
+            text, written = text + out.text, written + len(out.token_ids)
+            if on_text and out.text:
+                on_text(out.text)
         self.counts["prompt_tokens"] += len(ids)
         self.counts["cached_tokens"] += last.num_cached_tokens or 0
-        self.counts["reply_tokens"] += len(out.token_ids)
+        self.counts["reply_tokens"] += written
         return {
-            "choices": [{"message": {"content": out.text}, "finish_reason": out.finish_reason}],
-            "usage": {"prompt_tokens": len(ids), "completion_tokens": len(out.token_ids)},
+            "choices": [{"message": {"content": text}, "finish_reason": out.finish_reason}],
+            "usage": {"prompt_tokens": len(ids), "completion_tokens": written},
         }

@@ -26,13 +26,18 @@ _SHOWN = {  # measures; the first with its interval and a bar
     "answers": "correct tokens judge_accepts_right judge_accepts_wrong".split(),
 }
 _PATH = click.Path(path_type=Path)
-_WAYS = click.Choice(("memory", "full", "summaries"))
+_WAYS = click.Choice(("memory", "full", "summaries", "recursive"))
 _options = together(
-    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N conversations."),
+    click.option("--conversations", type=click.IntRange(min=1), metavar="N", help="Only the first N."),
     click.option("--rows", type=_PATH, metavar="OUT", help="Each question, as JSON lines."),
     click.option("--way", type=_WAYS, default="memory", help="Of answers: what the reader sees."),
-    click.option("--tokens", type=click.IntRange(min=64), default=1500, help="Of answers: of the context."),
+    click.option("--as", "paper", type=click.Choice(("zep",)), help="Of answers: the settings of a paper."),
+    click.option("--tokens", type=click.IntRange(min=64), metavar="N", help="Of the context. Default: 1500."),
+    click.option("--recipe", metavar="R", help="Of the context: how to search. Default: hybrid."),
+    click.option("--limit", type=click.IntRange(1, 100), metavar="N", help="Of the context: hits a scope."),
+    click.option("--template", type=click.Choice(("kgray", "paper")), help="Of the context."),
     click.option("--judge", type=_PATH, metavar="FILE", help="Of answers: settings of the judging model."),
+    click.option("--at-once", type=click.IntRange(1, 256), default=16, metavar="N", help="Questions."),
 )
 
 
@@ -40,19 +45,22 @@ _options = together(
 @click.argument("what", type=click.Choice(("retrieval", "answers")))
 @click.argument("file", type=_PATH)
 @_options
-def evaluate(call: Call, what: str, file: Path, limit: int | None, rows: Path | None, **given: Any) -> None:  # noqa: ANN401
+def evaluate(
+    call: Call, what: str, file: Path, conversations: int | None, rows: Path | None, **given: Any,  # noqa: ANN401
+) -> None:  # fmt: skip
     """Measure searches and contexts, or a model's answers, on a file of LoCoMo, LongMemEval or DMR.
 
     Or on JSON lines of messages and questions. Conversations are ingested into a store of their own, below
     eval/ in the data folder, and stay there: the same command again only asks. Answers that stopped go on.
 
       kgray eval retrieval locomo10.json --data eval-data
-      kgray eval answers longmemeval_s.json --limit 50 --way full --judge judge.toml
+      kgray eval answers longmemeval_s.json --as zep --judge judge.toml
+      kgray eval answers longmemeval_s.json --way full --at-once 1
     """
     from kgray.evals.retrieval import ask_all, read_dataset, report
     from kgray.opening import open_with
 
-    dataset = read_dataset(file, most=limit)
+    dataset = read_dataset(file, most=conversations)
     for note in dataset.notes:
         printing.note(f"{note}: left out")
     place = call.folder / "eval" / f"{file.stem}-{_digest(file.read_bytes())}"
@@ -71,31 +79,32 @@ def evaluate(call: Call, what: str, file: Path, limit: int | None, rows: Path | 
 
 
 def _answers(
-    call: Call, dataset: Dataset, place: Path, *, way: str, tokens: int, judge: Path | None
-) -> tuple[Any, Any]:
-    from kgray.backends.openai_api.structured import Asker
-    from kgray.evals.answers import Examination, Raw, as_asked
+    call: Call, dataset: Dataset, place: Path, *, way: str, judge: Path | None, at_once: int, **context: Any  # noqa: ANN401
+) -> tuple[Any, Any]:  # fmt: skip
+    from kgray.evals.answers import Examination, Raw, as_asked, context_of
     from kgray.opening import open_with
     from kgray.settings import load
-    from kgray.wiring import build_client, build_prompt_files
+    from kgray.wiring import build_answerer, build_prompt_files
 
+    how = context_of(dataset, **context)
     # The judge's file says all of it: variables that choose the reader must not choose the judge, too.
     chosen = [call.settings(), call.settings() if judge is None else load(judge, environ={})]
-    if any(settings.model.backend != "openai" for settings in chosen):
-        raise SettingsError('answers need a language model as reader and judge: model.backend = "openai".')
-    clients = [build_client(settings, "model") for settings in chosen]
-    place.mkdir(parents=True, exist_ok=True)
-    asked_of = repr([(one.endpoint.base_url, one.endpoint.name) for one in clients] + [tokens])
-    raw = Raw(place / f"answers-{way}-{_digest(asked_of.encode())}.jsonl")
-    printing.note(f"raw answers are kept in {raw.path}")
-    reader, grader = map(Asker, clients)
-    files = build_prompt_files(chosen[0])
-    exam = Examination(reader=reader, judge=grader, way=cast("Way", way), tokens=tokens, raw=raw, files=files)
-    if way != "memory":
-        rows = finished(exam.answer(None, [(talk.name, talk) for talk in dataset.conversations]))
-    else:
-        with closing(open_with(chosen[0], place, create=True)) as memory:
-            rows = finished(exam.answer(memory, _ingested(memory, dataset, place)))
+    if any(settings.model.backend not in {"openai", "vllm"} for settings in chosen):
+        raise SettingsError(
+            'answers need a language model as reader and judge: model.backend = "openai", or "vllm" with Ray.'
+        )
+    asked_of = repr([(one.model.base_url, one.model.name) for one in chosen] + [how])
+    with closing(open_with(chosen[0], place, create=True)) as memory:
+        talks = [(talk.name, talk) for talk in dataset.conversations]
+        talks = _ingested(memory, dataset, place) if way == "memory" else talks
+        raw = Raw(place / f"answers-{way}-{_digest(asked_of.encode())}.jsonl")
+        printing.note(f"raw answers are kept in {raw.path}")
+        reader = memory.answerer()
+        exam = Examination(
+            reader=reader, judge=reader if judge is None else build_answerer(chosen[1]), raw=raw,
+            way=cast("Way", way), context=how, files=build_prompt_files(chosen[0]), at_once=at_once,
+        )  # fmt: skip
+        rows = finished(exam.answer(memory, talks))
     return as_asked(rows), rows
 
 
@@ -135,4 +144,5 @@ def _print(document: dict[str, Any], what: str) -> None:
         rows.append(row)
     printing.table(rows, head=("type", "questions", first, "95 %", "", *shown))
     for name, at in document["overall"].get("ms", {}).items():
-        printing.note(f"{name}: p50 {at['p50']:.0f} ms, p95 {at['p95']:.0f} ms")
+        middle = f"median {at['p50']:.0f} ms, interquartile range {at['iqr']:.0f} ms"
+        printing.note(f"{name}: {middle}, p95 {at['p95']:.0f} ms")

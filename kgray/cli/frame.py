@@ -34,7 +34,7 @@ Command = Callable[..., int | None]
 # imported when it is run.
 _PLACES = """
     folder:init changing:add bulk:backfill folder:up folder:down folder:status
-    folder:failures changing:retry folder:groups reading:search reading:context reading:ask reading:entities
+    folder:failures changing:retry folder:groups reading:search reading:context asking:ask reading:entities
     reading:history reading:show grouping:communities grouping:schedule changing:merge changing:split
     reading:duplicates changing:distinct changing:undo changing:retract changing:remove reading:dump
     declaring:ontology backups:backup backups:restore bulk:copy bulk:import_from=import

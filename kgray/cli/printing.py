@@ -38,6 +38,11 @@ def note(line: str) -> None:
         click.echo(f"kgray: {' '.join(line.encode(errors='backslashreplace').decode().split())}", err=True)
 
 
+def plain_lines(text: str) -> str:
+    """Return stored text without control characters but line breaks."""
+    return "\n".join(map(plain, text.split("\n")))
+
+
 def plain(text: str) -> str:
     """Return stored text as one line without control characters, which could steer a terminal."""
     if text.isascii() and text.isprintable():

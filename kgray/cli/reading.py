@@ -1,4 +1,4 @@
-"""search, context, ask, dump, entities, duplicates, history, show: reading. Only ask needs a model."""
+"""search, context, dump, entities, duplicates, history, show: reading. No model is needed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from kgray.memory import Memory
     from kgray.memory.answers import History, Shown, ToldEpisode
     from kgray.search import Filters
-    from kgray.search.answering import Answered
 
 _SCOPES = ("fact", "entity", "episode", "community")
 # As in kgray.search.recipes, which --help does not import; a test compares them.
@@ -47,7 +46,6 @@ _FILTERED = {  # the scopes on which a filter has an effect: without --scope, on
 _FACT_STYLES = (printing.DIM, {"fg": "green"})
 _SAID_ABOVE = {"episode", "entity", "fact", "statement"}  # types of dump rows
 _LEFT_OUT = {"type", "fact_group", "from_precision", "to_precision"}  # keys of a dump row that --json has
-_CITED = 100  # characters of a line that an answer cites
 _LONGEST = 160  # characters of a text where standard output is no terminal
 filter_options = together(
     several("--scope", "scopes", type=click.Choice(_SCOPES), help="Only this; repeatable."),
@@ -166,7 +164,7 @@ def _hit_line(number: int, hit: Hit) -> list[str]:
     return [str(number), hit.scope, printing.short(hit.id), when, text]
 
 
-_context_options = together(
+context_options = together(
     click.option("--tokens", type=int, default=1500, metavar="N", help="Of the context. Default: 1500."),
     as_of_option,
     known_at_option,
@@ -178,7 +176,7 @@ _context_options = together(
 @command("The text to put into a prompt.")
 @click.argument("query", type=TEXT)
 @group_option
-@_context_options
+@context_options
 @recipe_options
 @click.option("--template", type=click.Choice(_TEMPLATES), default="kgray", help="paper: as Zep's appendix.")
 def context(call: Call, query: str, group: str, **given: Any) -> None:  # noqa: ANN401
@@ -195,72 +193,6 @@ def context(call: Call, query: str, group: str, **given: Any) -> None:  # noqa: 
     if not call.emitted(built.as_dict()):
         click.echo(built.text.encode())
         printing.note(printing.counted(built.tokens, "token"))
-
-
-@command("An answer with citations; needs a model.")
-@click.argument("question", type=TEXT)
-@group_option
-@_context_options
-@click.option("--mode", type=click.Choice(("local", "global", "drift")), default="local", help="From what.")
-@click.option("--suggest", is_flag=True, help="Print questions about QUESTION that the memory can answer.")
-@click.option("--max-calls", type=int, metavar="N", help="Make no more model calls.")
-@click.option("--max-tokens", type=int, metavar="N", help="Spend no more tokens: prompts and answers.")
-def ask(call: Call, question: str, group: str, suggest: bool, **given: Any) -> None:  # noqa: ANN401
-    """Answer a question from the memory alone. Behind each statement stand the numbers of its sources.
-
-    What the memory does not hold is not guessed: the answer is "Not in memory.", and "found" is false. --mode
-    local answers from a context, global from the communities, drift from what further questions find, too.
-
-      kgray ask "Where does Alice work?" --group team --max-tokens 4000
-      kgray ask "What does everybody work on?" --group team --mode global
-    """
-    asked, text = asked_of(given), query_from(question)
-    if suggest:
-        if asked.pop("mode") != "local" or asked.pop("max_calls") is not None:
-            raise click.UsageError("--suggest is one call of its own: without --mode and --max-calls")
-        with call.reader(group) as memory:
-            found = finished(memory.suggest(text, group=group, **asked))
-        nothing = "No questions: nothing in this group is about it."
-        call.listed("questions", found, [[one] for one in found], nothing=nothing)
-        return
-    streams = not call.as_json and sys.stdout.isatty()
-    with call.reader(group) as memory:
-        answered = finished(memory.ask(text, group=group, on_text=_show if streams else None, **asked))
-    if not call.emitted(answered.as_dict()):
-        if not streams:
-            _show(answered.text)
-        click.echo()
-        _sources(answered)
-    for number in answered.dropped:
-        printing.note(f"the model cited [{number}], which it was not shown: left out")
-    if answered.found and not answered.citations:
-        printing.note("the model cited nothing: nothing here says where its answer is from")
-    cost = answered.cost
-    tokens = printing.counted(cost.prompt_tokens + cost.completion_tokens, "token")
-    printing.note(f"{printing.counted(cost.calls, 'call')}, {tokens}")
-
-
-def _show(piece: str) -> None:
-    """Print a piece of an answer now."""
-    click.echo(_lines(piece).encode(), nl=False)
-
-
-def _lines(text: str) -> str:
-    """Return stored text without control characters but line breaks."""
-    return "\n".join(map(printing.plain, text.split("\n")))
-
-
-def _sources(answered: Answered) -> None:
-    """Print what is cited: number, episode, text."""
-    episodes: dict[int, str] = {}
-    for number, episode, client in answered.citations:
-        episodes.setdefault(number, client or printing.short(episode))
-    hits = answered.context.cited
-    if episodes:
-        click.echo()
-    for number, called in episodes.items():
-        text = printing.plain(hits[number - 1].text)
-        click.echo(f"[{number}] {printing.plain(called)}  {printing.fitted(text, _CITED)}".encode())
 
 
 @command("The whole graph of a group, canonical.")
@@ -424,10 +356,10 @@ def _print_episode(episode: ToldEpisode, facts: Sequence[FactSpan], numbers: Map
     for (start, end), statements in sorted(told.items()):
         if start >= at:
             marked = ",".join(str(numbers[fact.id]) for fact in facts if fact.statement in statements)
-            words = click.style(f"[{_lines(episode.text[start:end])}]", underline=True)
-            parts += [_lines(episode.text[at:start]), words, click.style(marked, dim=True)]
+            words = click.style(f"[{printing.plain_lines(episode.text[start:end])}]", underline=True)
+            parts += [printing.plain_lines(episode.text[at:start]), words, click.style(marked, dim=True)]
             at = end
-    for line in "".join([*parts, _lines(episode.text[at:])]).splitlines():
+    for line in "".join([*parts, printing.plain_lines(episode.text[at:])]).splitlines():
         click.echo(f"  | {line}")
 
 

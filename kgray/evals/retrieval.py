@@ -93,6 +93,7 @@ _Parts = Iterator[tuple[str, Message | Question]]  # with the name of their conv
 _LOCOMO = {1: "1 multi-hop", 2: "2 temporal", 3: "3 open-domain", 4: "4 single-hop", 5: "5 adversarial"}
 _APART = frozenset({"adversarial", "none", "abstention", _LOCOMO[5]})
 _DMR_ASKED = datetime(2024, 1, 1, tzinfo=UTC)  # it gives no dates, only the time between sessions
+RECALL = "fact recall"  # the type of DMR's questions
 _UNITS = {"minute": 1 / 1440, "hour": 1 / 24, "week": 7.0}  # days; any other unit is a day
 
 
@@ -233,8 +234,7 @@ def _dmr(row: _Row, name: str) -> _Parts:
             spoken = {"speaker": f"Speaker {2 - place % 2}", "at": moment.isoformat(), "session": str(number)}
             yield name, Message(id=f"{number}:{place}", text=_text(turn, "text"), **spoken)
     asked, now = row["self_instruct"], _DMR_ASKED.isoformat()
-    kind = "fact recall"
-    yield name, Question(id=name, text=_text(asked, "B"), type=kind, answer=_text(asked, "A"), at=now)
+    yield name, Question(id=name, text=_text(asked, "B"), type=RECALL, answer=_text(asked, "A"), at=now)
 
 
 def _text(row: _Row, field: str) -> str:
@@ -461,12 +461,13 @@ def _figures(rows: Sequence[Asked]) -> dict[str, Any]:
             marks[name].append(value)
         for name, value in row.seconds.items():
             timed[name].append(1000 * value)
-    shares = {"p50": 0.5, "p95": 0.95}
+    shares = {"p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95}
     return {
         "questions": len(rows),
         "measures": {name: mean(values) for name, values in marks.items()},
         "ms": {
             name: {at: round(percentile(values, share), 2) for at, share in shares.items()}
+            | {"iqr": round(percentile(values, 0.75) - percentile(values, 0.25), 2)}
             for name, values in timed.items()
         },
     }

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from kgray import __version__
 from kgray.client import VERBS
 from kgray.errors import KgrayError, Unavailable
-from kgray.http import handlers, managing, models
+from kgray.http import asking, handlers, managing, models
 from kgray.http.door import OPEN, Door, needs
 from kgray.http.handlers import CORRECTIONS, TAGGED, append, corrects, reads
 from kgray.http.problems import ON_ERROR, TooLarge, answer, id_of
@@ -78,6 +78,7 @@ ROUTES = (
     Route("POST", f"{_G}/backfill", "add", handlers.backfill, more=(202,), body=_STREAM),
     Route("POST", f"{_G}/search", "read", handlers.search, "Hits"),
     Route("POST", f"{_G}/context", "read", handlers.context, "Context"),
+    Route("POST", f"{_G}/ask", "read", asking.ask, "Answer"),
     Route("GET", f"{_G}/search", "read", reads("search", gives="hits")),
     Route("GET", f"{_G}/context", "read", reads("context"), "Context"),
     *(

@@ -67,7 +67,9 @@ class Metrics:
         self.stages = histogram("kgray_stage_seconds", "Of ingestion's stages.", ["stage"])
         self.pending = gauge("kgray_pending_episodes", "What is not ended yet.")
         self.oldest = gauge("kgray_oldest_pending_seconds", "Since when the oldest of it waits.")
-        self.calls = counter("kgray_model_calls", "Calls of models that ingest.", ["task", "outcome"])
+        self.calls = counter(
+            "kgray_model_calls", "Calls of models: of those that ingest, and answers.", ["task", "outcome"]
+        )
         self.tokens = counter("kgray_model_tokens", "Tokens of these.", ["kind"])
         self.searches = histogram("kgray_search_seconds", "Of searches and contexts, by scopes.", ["scope"])
         self.views = counter("kgray_views_derived", "Derivations of what was known at a moment.")
@@ -265,6 +267,7 @@ class Bounds:
     max_age_s: float = 3600.0
     max_body: int = 8 << 20
     max_streams: int = 1000
+    max_answers: int = 32  # of models, that are written at the same time
 
 
 class Door:
@@ -299,6 +302,7 @@ class Door:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Run the loops while the server serves; at the end what was taken is appended."""
+        self.answers = CapacityLimiter(self.bounds.max_answers)
         self._readers, self._long = (CapacityLimiter(self.bounds.readers) for _ in range(2))
         self._writers, self._lookers = CapacityLimiter(WRITERS), CapacityLimiter(2 * self.bounds.readers)
         appending = asyncio.create_task(self.appends.run())

@@ -82,6 +82,39 @@ class ContextOf(Asked):
     template: Template = "kgray"
 
 
+class TurnOf(Body):
+    """A turn of a conversation."""
+
+    role: Literal["user", "assistant"]
+    content: str = Field(max_length=100_000)
+
+
+class AskOf(ContextOf):
+    """A question to a model that answers from the memory; docs/asking.md explains each field."""
+
+    query: Text = Field(validation_alias="question", examples=["Where does Alice work?"])
+    mode: Literal["local", "keywords", "global", "drift"] = "local"
+    history: list[TurnOf] = Field(default=[], max_length=1000)
+    history_tokens: int = Field(1000, ge=0, le=1_000_000)
+    general: bool = False
+    form: str = Field("", max_length=300)
+    level: int | None = Field(None, ge=0, le=64)
+    min_rating: int = Field(0, ge=0, le=10)
+    report_tokens: int = Field(50_000, ge=100, le=100_000_000)
+    high: Names = []
+    low: Names = []
+    suggest: int = Field(0, ge=0, le=20)
+    max_calls: int | None = Field(None, ge=1, le=10_000)
+    max_tokens: int | None = Field(None, ge=1, le=100_000_000)
+    stream: bool = Field(default=False, description="as server-sent events")
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `Memory.ask` but for the question."""
+        given = super().arguments()
+        del given["stream"]
+        return given
+
+
 class Merge(Body):
     """Two entities that are one, or are not; by name or id."""
 
@@ -148,6 +181,11 @@ SHAPES: Mapping[str, str] = {
     "Hit": "scope text, id text, text text, score number, group text, methods object",
     "Hits": "hits [Hit], took_ms number",
     "Context": "text text, tokens int, hits [Hit], citations [object]",
+    "Answer": (
+        "answer text, found bool, citations [object], sources [object], dropped [int], suggestions [text], "
+        "general_knowledge bool, keywords object~, reports object~, calls int, prompt_tokens int, "
+        "completion_tokens int"
+    ),
     "Entity": "id text, name text, aliases [text], labels [text], summary text~, profile text~",
     "Entities": "entities [Entity]",
     "Fact": (

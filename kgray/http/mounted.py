@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -12,6 +13,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import Receive, Scope, Send
 
 from kgray.errors import InputError
+from kgray.http.asking import answered
 from kgray.http.door import Door, check_scope
 from kgray.ledger import Acceptance
 from kgray.mcp import Seat, build
@@ -30,7 +32,7 @@ class Mounted:
             return request.scope["state"]["seat"]
 
         self._servers = {
-            (adds, forgets): build(seat_of, adds=adds, forgets=forgets)
+            (adds, forgets): build(seat_of, adds=adds, forgets=forgets, asks=door.memory.can_answer)
             for adds, forgets in product((True, False), repeat=2)
         }
         # Host and Origin are checked in front of every route.
@@ -65,6 +67,7 @@ class Mounted:
 
         scope["state"]["seat"] = Seat(
             memory=door.memory, group=group, read=door.read, change=door.change, call=door.call,
+            ask=partial(answered, door),
             background=door.ingesting, accept=accept, key=key.id if key else "",
             count=lambda *labels: door.metrics.mcp_calls.labels(*labels).inc(),
         )  # fmt: skip

@@ -1,109 +1,203 @@
-"""Answers that take several calls: over all communities (`global`), or by asking on (`drift`); suggestions.
+"""Answers of a model to a group's users, from the memory: in four modes, with history and suggestions.
 
-global  the reports of the coarsest communities, some at a time, give points; the best of them are what the
-        answer is written from (GraphRAG's global search, arXiv 2404.16130)
-drift   reports and a first context give further questions; what is found for them joins the context, twice
-        (after GraphRAG's DRIFT; no partial answer is written, so it takes 3 calls)
+local     from the context of the question: 1 call
+keywords  a call extracts high-level keywords, which search for relations, and low-level ones, which search
+          for entities (LightRAG, arXiv 2410.05779); their hits join the question's own context
+global    from the reports of all communities of a level: `report_points`
+drift     reports and a first context give further questions; their hits join the context, twice
+          (after GraphRAG's DRIFT; no partial answer is written, so it takes 3 calls)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import islice
-from operator import add
-from typing import Any, Literal, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, NamedTuple, get_args
 
-from kgray.errors import Cost, InputError
-from kgray.graph import Community, Hit, Scope
+from kgray.errors import InputError, InvalidAnswer, Refused
+from kgray.graph import Hit
+from kgray.memory.conversation import Turn, newest, query_of, turns_of
 from kgray.memory.face import Memory
-from kgray.ports import Answerer
+from kgray.memory.report_points import Reading, chosen, of_level
+from kgray.memory.spending import Spending
+from kgray.prompting.prompts import answer_data
+from kgray.prompting.reply_schemas import TEXT, listed_of, object_of
 from kgray.prompting.tokens import Counter, count_tokens
-from kgray.search.answering import LEAST_ROOM, NO_COST, ROOM, OnText, prompt_of, request_of
-from kgray.search.context import Context, safe, write
+from kgray.search.answering import LEAST_ROOM, Answered, Checked, OnText
+from kgray.search.context import Context, write
+from kgray.search.query import language_of, languages
 from kgray.times import given, to_datetime
+from kgray.words import plain_words
 
-Mode = Literal["local", "global", "drift"]
+Mode = Literal["local", "keywords", "global", "drift"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-MAP_CALLS = 7  # with the answer 8 calls at most
-_REPORTS = 4000  # tokens of reports a call
-_ROUNDS = 2
+_ROUNDS = 2  # of mode drift
 _FURTHER = 4  # questions a round
+MAX_SUGGESTIONS = 20
+_KEYWORDS = 8  # of a level
 _TOKENS = 1500  # of a context, as `Memory.context` has it
-_FAINTER = 0.7  # what is found for a further question counts so much of what its question found
-_POINT = re.compile(r"^\W*(\d{1,3})\W*\[([\d,; ]+)\]\s*(\S.*)$")
+_FAINTER = 0.7  # weight of a hit of a further question, for each round
 _NUMBERED = re.compile(r"^\W*(?:\d{1,2}[.)])?\s*(\S.*\S)\s*$")
+_LEVELS = ("high_level", "low_level")
+_SCHEMA = object_of(**{name: listed_of(TEXT) for name in _LEVELS})
 
 
-@dataclass(slots=True)
-class Spending:
-    """A model, and what its calls for one question may still cost; None = any number."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerOptions:
+    """How `Memory.ask` answers. Raises InputError for a value that cannot be used."""
 
-    model: Answerer
-    calls: int | None = None
-    tokens: int | None = None
-    cost: Cost = NO_COST
+    mode: Mode = "local"
+    max_calls: int | None = None  # of the model, all calls together
+    max_tokens: int | None = None  # of prompts and replies, all calls together
+    history: tuple[Turn, ...] = ()  # the conversation so far, oldest first: rows of role and content
+    history_tokens: int = 1000  # the newest turns that fit are shown
+    general: bool = False  # statements from general knowledge are allowed, and marked
+    form: str = ""  # of the answer, in words: "a list of 3 to 7 points", "two paragraphs"
+    level: int | None = None  # mode global: of the communities, 0 is the finest; None = the top
+    min_rating: int = 0  # mode global: 0 to 10; reports that a model rated lower are not read
+    report_tokens: int = 50_000  # mode global: reports that are read, at most
+    high: tuple[str, ...] = ()  # mode keywords: given by hand, no call extracts them
+    low: tuple[str, ...] = ()
+    suggest: int = 0  # further questions after the answer, at most 20: one more call
 
-    async def ask(
-        self, task: str, question: str, lines: Sequence[str], on_text: OnText, *, kept: int = 0
-    ) -> None:
-        """Ask once, with `kept` calls left for the answer. Raises InputError: the rest pays for no call."""
-        calls = None if self.calls is None else self.calls - kept
-        head = self.model.head(task)
-        request = request_of(task, question, lines, head=head, max_calls=calls, max_tokens=self.tokens)
-        found = await self.model.answer(request, on_text)
-        self.cost = Cost(*map(add, self.cost, found))
-        self.calls = None if self.calls is None else self.calls - found.calls
-        if self.tokens is not None:
-            self.tokens -= found.prompt_tokens + found.completion_tokens
+    def __post_init__(self) -> None:
+        """Check each value."""
+        if self.mode not in MODES:
+            raise InputError(f"mode {self.mode!r} is unknown: use {', '.join(MODES)}", field="mode")
+        for name in ("history", "high", "low"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, turns_of(value) if name == "history" else tuple(value))
+        ranges = {
+            "min_rating": (0, 10), "suggest": (0, MAX_SUGGESTIONS), "history_tokens": (0, 1_000_000),
+            "report_tokens": (100, 100_000_000),
+        }  # fmt: skip
+        for name, (least, most) in ranges.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or not least <= value <= most:
+                raise InputError(f"{name} is {value!r}: use {least} to {most}", field=name)
+        if (self.high or self.low) and self.mode != "keywords":
+            raise InputError(f"mode {self.mode} takes no keywords: use mode keywords", field="mode")
+        if self.mode != "global" and (self.level is not None or self.min_rating):
+            raise InputError(f"mode {self.mode} takes no level or rating: use mode global", field="mode")
+        if len(self.form) > 300:
+            raise InputError("form is too long: use at most 300 characters", field="form")
 
-    def lacks(self, task: str, question: str, lines: Sequence[str], tokens: int) -> str:
-        """Return what one more call and an answer from so many tokens take, if that is more than is left."""
-        if self.calls is not None and self.calls < 2:
-            return "2 calls"
-        answer = tokens + prompt_of(self.model.head("answer"), question, ()) + LEAST_ROOM
-        least = prompt_of(self.model.head(task), question, lines) + ROOM + answer
-        return f"{least} tokens" if self.tokens is not None and self.tokens < least else ""
+    @property
+    def later_calls(self) -> int:
+        """Calls that are kept for the answer and the suggestions."""
+        return 1 + bool(self.suggest)
 
-    async def lines(self, task: str, question: str, lines: Sequence[str], *, kept: int) -> list[str]:
-        """Ask once; return the lines of the reply, none for NONE. kept: as of `ask`."""
-        pieces: list[str] = []
-        await self.ask(task, question, lines, pieces.append, kept=kept)
-        found = [line for line in "".join(pieces).splitlines() if line.strip()]
-        return [] if found and found[0].strip(" .\"'*").upper() == "NONE" else found
+    @classmethod
+    def parted(cls, arguments: dict[str, Any]) -> AnswerOptions:
+        """Return the options among the arguments of `Memory.ask`, and remove them from these."""
+        if arguments.pop("template", "kgray") != "kgray":
+            raise InputError("an answer cites numbered lines: use template kgray", field="template")
+        names = [field.name for field in fields(cls) if field.name in arguments]
+        return cls(**{name: arguments.pop(name) for name in names})
+
+
+class Keywords(NamedTuple):
+    """The keywords of a question: subjects and relations; names of entities."""
+
+    high: tuple[str, ...]
+    low: tuple[str, ...]
+
+
+def own_keywords(question: str) -> Keywords:
+    """Return the words of a question as keywords: those with a capital are names. Stop words are left out."""
+    stops = languages()[language_of(plain_words(question))].stops
+    words = [word for word in re.findall(r"\w+", question) if word.casefold() not in stops]
+    low = tuple(dict.fromkeys(word for word in words if word[0].isupper() or word[0].isnumeric()))
+    high = tuple(dict.fromkeys(word for word in words if word not in low and plain_words(word)))
+    return Keywords(high[:_KEYWORDS], low[:_KEYWORDS])
+
+
+def _telling(words: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
+    """Return the keywords of a reply; those that are stop words alone ("her", "there") are left out."""
+    texts = [word.strip() for word in words if isinstance(word, str)] if isinstance(words, list) else []
+    stops = frozenset[str]().union(*(language.stops for language in languages().values()))
+    return tuple(dict.fromkeys(text for text in texts if {*plain_words(text)} - stops))[:_KEYWORDS]
+
+
+class _Evidence(NamedTuple):
+    """What an answer is written from."""
+
+    context: Context
+    keywords: Keywords | None = None
+    reports: dict[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MemoryQuestion:
     """A question to a group's memory; chosen: the arguments of `Memory.context`."""
 
     memory: Memory
     spending: Spending
     question: str
     group: str
+    options: AnswerOptions
     chosen: dict[str, Any]
 
-    async def seen(self, mode: Mode) -> Context:
-        """Return what an answer is written from. Raises InputError where a mode has nothing."""
-        if mode not in MODES:
-            raise InputError(f"mode {mode!r} is unknown: use {', '.join(MODES)}", field="mode")
-        if mode == "global":
-            return await self._points()
-        context = await self.context()
-        return await self._drifted(context) if mode == "drift" and context.hits else context
+    async def answered(self, on_text: OnText) -> Answered:
+        """Return the answer, whose pieces are passed on, and then suggestions. Raises InputError."""
+        options, spending = self.options, self.spending
+        least = options.later_calls + (options.mode == "global")
+        if options.max_calls is not None and options.max_calls < least:
+            about = f"mode {options.mode}{' with suggestions' if options.suggest else ''}"
+            raise InputError(
+                f"max_calls is {options.max_calls}: {about} takes {least} calls at least", field="max_calls"
+            )
+        evidence = await self._evidence()
+        context, has_lines = evidence.context, bool(evidence.context.hits)
+        checked = Checked(context, on_text)
+        if has_lines or options.general:
+            lines = context.lines if has_lines else []
+            data = answer_data(self.question, lines, history=self.history, form=options.form)
+            task = "answer_general" if options.general else "answer"
+            await spending.ask(task, self.question, data, checked.take, kept=bool(options.suggest))
+        answer, suggestions = checked.end(), list[str]()
+        if options.suggest and has_lines:
+            suggestions = await self.suggested(context.lines, options.suggest)
+        keywords = evidence.keywords and dict(zip(_LEVELS, evidence.keywords, strict=True))
+        return replace(
+            answer,
+            suggestions=tuple(suggestions),
+            keywords=keywords,
+            reports=evidence.reports,
+            cost=spending.cost,
+        )
 
-    async def context(self) -> Context:
-        """Return the context of the question itself."""
-        return await self.memory.context(self.question, group=self.group, **self.chosen)
+    @property
+    def history(self) -> list[Turn]:
+        """The newest turns of the conversation that fit into the budget."""
+        return newest(self.options.history, self.options.history_tokens)
 
-    async def suggested(self, lines: Sequence[str], *, kept: int = 0) -> list[str]:
-        """Return questions that go on from this one, at most 4. kept: as of `Spending.ask`."""
+    async def context(self, query: str = "", **how: Any) -> Context:  # noqa: ANN401 - of `Memory.context`
+        """Return the context of a query, "": of the question. how: replaces some of the arguments."""
+        text = query or query_of(self.question, self.history)
+        return await self.memory.context(text, group=self.group, **self.chosen | how)
+
+    async def suggested(self, lines: Sequence[str], count: int = _FURTHER, *, kept: int = 0) -> list[str]:
+        """Return questions that go on from this one, at most `count`. kept: as of `Spending.ask`."""
         if not lines:
             return []
-        replied = await self.spending.lines("follow_up", self.question, lines, kept=kept)
-        return [one[1] for one in map(_NUMBERED.match, replied) if one][:_FURTHER]
+        data = answer_data(self.question, lines, history=self.history, count=count)
+        lines_of_reply = (await self.spending.text("follow_up", self.question, data, kept=kept)).splitlines()
+        questions = [match[1] for line in lines_of_reply if (match := _NUMBERED.match(line))]
+        if questions and questions[0].strip(" .\"'*").upper() == "NONE":
+            return []
+        return [text for text in dict.fromkeys(questions) if text != self.question][:count]
+
+    async def _evidence(self) -> _Evidence:
+        match self.options.mode:
+            case "global":
+                return await self._points()
+            case "keywords":
+                return await self._by_keywords()
+        context = await self.context()
+        drifts = self.options.mode == "drift" and context.hits
+        return _Evidence(await self._drifted(context) if drifts else context)
 
     @property
     def _budget(self) -> tuple[int, Counter]:
@@ -115,81 +209,92 @@ class Asked:
         limits = any(self.chosen.get(name) for name in ("scopes", "said_after", "said_before"))
         return limits or (filters is not None and filters.narrows)
 
-    async def _points(self) -> Context:
-        """Return the best points of the reports as a context whose lines all have a number."""
+    async def _points(self) -> _Evidence:
+        """Return the best points of the reports; no hits where no report helps."""
         if self.chosen.get("as_of") is not None:
             raise InputError("mode global takes no as_of: a report tells of its run's own time", field="mode")
         if self._narrows:
             raise InputError("mode global takes no scope and no filter: a report tells of all", field="mode")
-        group, known_at, (tokens, count) = self.group, self.chosen.get("known_at"), self._budget
-        everyone = await self.memory.communities(group=group, known_at=known_at)
-        top = sorted((one for one in everyone if one.parent is None), key=lambda one: (-one.size, one.id))
-        if not top:
+        options, group, (tokens, count) = self.options, self.group, self._budget
+        everyone = await self.memory.communities(group=group, known_at=self.chosen.get("known_at"))
+        if not everyone:
             raise InputError(
                 f"group {group} has no communities: run `kgray communities refresh --group {group}` first",
                 field="mode",
             )
-        found: list[tuple[int, Hit]] = []
-        for round_, reports in enumerate(islice(_batches(top), MAP_CALLS)):
-            lines = [f"[{number}] {_report(one)}" for number, one in enumerate(reports, 1)]
-            if lacks := self.spending.lacks("points", self.question, lines, tokens):
-                if not round_:
-                    raise InputError(f"mode global takes {lacks} at least: allow more", field="mode")
-                break
-            points = map(_POINT.match, await self.spending.lines("points", self.question, lines, kept=1))
-            for worth, numbers, text in (point.groups() for point in points if point):
-                cited = dict.fromkeys(int(n) for n in re.findall(r"\d+", numbers))
-                if named := [reports[n - 1] for n in cited if 1 <= n <= len(reports)]:
-                    hit = partial(Hit, scope="community", id=named[0].id, text=text, score=1.0, group=group)
-                    found.append((int(worth), hit(community=named[0], besides=tuple(named[1:]))))
-        hits = [hit for _, hit in sorted(found, key=lambda point: -point[0])]
-        lines = [f"- [{number}] {safe(hit.text)}" for number, hit in enumerate(hits, 1)]
-        while lines and count("\n".join(lines)) > tokens:
-            lines.pop()
-        text = "\n".join(lines)
-        numbered: frozenset[Scope] = frozenset({"community"})
-        return Context(text=text, tokens=count(text), hits=tuple(hits[: len(lines)]), numbered=numbered)
+        level = of_level(everyone, options.level)
+        reports, left_out = chosen(level, options.min_rating, options.report_tokens)
+        reading = Reading(self.spending, self.question, group, tokens, count, self.history)
+        context, counts = await reading.points(reports, options.later_calls)
+        return _Evidence(context, reports=counts | {"left_out": counts["left_out"] + left_out})
+
+    async def _by_keywords(self) -> _Evidence:
+        """Return what the question finds, and its keywords: high-level ones relations, others entities."""
+        keywords = await self._keywords()
+        contexts = [await self.context()]
+        for recipe, words in zip(("lightrag_global", "lightrag_local"), keywords, strict=True):
+            if words:
+                contexts.append(await self.context(", ".join(words), recipe=recipe))
+        hits: dict[tuple[str, str], Hit] = {}
+        for hit in (hit for context in contexts for hit in context.hits):
+            known = hits.get((hit.scope, hit.id))
+            hits[hit.scope, hit.id] = hit if known is None or known.score < hit.score else known
+        return _Evidence(self._written([*hits.values()]), keywords)
+
+    async def _keywords(self) -> Keywords:
+        """Return the keywords that were given, else a model's, else the question's own."""
+        options, own_words = self.options, own_keywords(self.question)
+        if options.high or options.low:
+            return Keywords(options.high, options.low)
+        data = answer_data(self.question, None, history=self.history)
+        later = self.spending.worst("answer", answer_data(self.question, ()), LEAST_ROOM) + self._budget[0]
+        calls, tokens = options.later_calls + 1, self.spending.worst("keywords", data) + later
+        if not self.spending.allows(calls, tokens):
+            return own_words
+        kept = options.later_calls
+        try:
+            reply = await self.spending.json("keywords", self.question, data, _SCHEMA, kept=kept)
+        except (Refused, InvalidAnswer) as error:
+            self.spending.add(error.spent)
+            return own_words
+        keywords = Keywords(*(_telling(reply[name]) for name in _LEVELS))
+        return keywords if any(keywords) else own_words
+
+    def _written(self, hits: Sequence[Hit]) -> Context:
+        """Return hits of several searches as one context."""
+        moments: Mapping[str, str] = {"as of": "as_of", "as known on": "known_at"}
+        given_moments = {
+            word: to_datetime(given(self.chosen[name], name)[0])
+            for word, name in moments.items()
+            if self.chosen.get(name) is not None
+        }
+        tokens, count = self._budget
+        return write(hits, tokens, query=self.question, count=count, moments=given_moments)
 
     async def _drifted(self, context: Context) -> Context:
         """Return a context with what is found for further questions."""
-        asked, hits = {self.question}, {(hit.scope, hit.id): hit for hit in context.hits}
-        as_of, known_at = self.chosen.get("as_of"), self.chosen.get("known_at")
-        told = {"as of": ("as_of", as_of), "as known on": ("known_at", known_at)}
-        moments = {
-            word: to_datetime(given(one, name)[0]) for word, (name, one) in told.items() if one is not None
-        }
-        lines, (tokens, count) = context.lines, self._budget
-        if as_of is None and not self._narrows:
+        known_questions, hits = {self.question}, {(hit.scope, hit.id): hit for hit in context.hits}
+        lines, later = context.lines, self.options.later_calls
+        if self.chosen.get("as_of") is None and not self._narrows:
             # A report tells of its run's own time, and of the whole group.
-            near = {"known_at": known_at, "scopes": ["community"]}
+            near = {"known_at": self.chosen.get("known_at"), "scopes": ["community"]}
             lines = [*(await replace(self, chosen=near).context()).lines, *lines]
         for depth in range(1, _ROUNDS + 1):
-            if self.spending.lacks("follow_up", self.question, lines, tokens):
+            answer = self.spending.worst("answer", answer_data(self.question, ()), LEAST_ROOM)
+            data = answer_data(self.question, lines, history=self.history, count=_FURTHER)
+            tokens = self.spending.worst("follow_up", data) + answer + self._budget[0]
+            if not self.spending.allows(later + 1, tokens):
                 break
-            further = [one for one in await self.suggested(lines, kept=1) if one not in asked]
+            replied = await self.suggested(lines, kept=later)
+            further = [text for text in replied if text not in known_questions]
             if not further:
                 break
-            asked.update(further)
-            for one in further:
-                for hit in (await replace(self, question=one).context()).hits:
+            known_questions.update(further)
+            for text in further:
+                for hit in (await self.context(text)).hits:
                     score = hit.score * _FAINTER**depth
                     known = hits.get((hit.scope, hit.id))
                     hits[hit.scope, hit.id] = replace(hit, score=max(score, known.score if known else 0.0))
-            context = write([*hits.values()], tokens, query=self.question, count=count, moments=moments)
+            context = self._written([*hits.values()])
             lines = context.lines
         return context
-
-
-def _batches(reports: Sequence[Community]) -> Iterator[list[Community]]:
-    batch: list[Community] = []
-    for one in reports:
-        if batch and count_tokens(" ".join(map(_report, [*batch, one]))) > _REPORTS:
-            yield batch
-            batch = []
-        batch.append(one)
-    if batch:
-        yield batch
-
-
-def _report(one: Community) -> str:
-    return safe(" ".join([one.text, *(str(found["summary"]) for found in one.report.get("findings", ()))]))

@@ -38,7 +38,7 @@ from kgray.spans import span
 if TYPE_CHECKING:
     from kgray.ingest.parts import OnCall, OnStage, Parts
     from kgray.ingest.preview import Preview
-    from kgray.memory.asking import Asked, Mode
+    from kgray.memory.asking import MemoryQuestion
     from kgray.memory.ontology_check import OntologyFault
     from kgray.memory.ontology_suggest import RelationSuggestion
     from kgray.search.answering import Answered, OnText
@@ -290,48 +290,51 @@ class Memory(Corrections, BothWays):
         return asked, None if past is None else partial(self._view_at, asked.group, past)
 
     async def ask(
-        self, question: str, *, group: str, mode: Mode = "local", on_text: OnText | None = None,
-        max_calls: int | None = None, max_tokens: int | None = None,
-        **chosen: Any,  # noqa: ANN401 - the arguments of `context`
+        self, question: str, *, group: str, on_text: OnText | None = None, **how: Any,  # noqa: ANN401
     ) -> Answered:  # fmt: skip
         """Return a model's answer from what the group's memory holds, with citations; it writes nothing.
 
-        mode        local: from the context, 1 call. global: from all communities, at most 8. drift: from the
-                    context and what is found for further questions, at most 3
-        max_calls, max_tokens   what it may cost: tokens of the prompts and of the replies
-        chosen      what `context` takes: tokens, as_of, known_at, scopes, filters, ...
+        on_text     takes the pieces of the answer as they arrive
+        how         the fields of `kgray.memory.asking.AnswerOptions` (mode, history, suggest, ...), and what
+                    `context` takes: tokens, as_of, known_at, scopes, filters, ...
         Where nothing is found, no model is asked. Raises SettingsError: there is none; InputError: a bound
         pays for no answer; Refused, InvalidAnswer, Unavailable.
         """
-        from kgray.search.answering import Checked
-
-        asked = self._asked(question, group, chosen, max_calls, max_tokens)
-        context = await asked.seen(mode)
-        checked = Checked(context, on_text or (lambda _: None))
-        if context.hits:
-            await asked.spending.ask("answer", question, context.lines, checked.take)
-        return checked.end(asked.spending.cost)
+        return await self._question(question, group, how).answered(on_text or (lambda _: None))
 
     async def suggest(
-        self, about: str, *, group: str, max_tokens: int | None = None, **chosen: Any,  # noqa: ANN401
+        self, about: str, *, group: str, limit: int = 4, **how: Any,  # noqa: ANN401
     ) -> list[str]:  # fmt: skip
-        """Return up to 4 questions that the memory can answer about something; one call of the model.
+        """Return up to `limit` questions that the memory can answer about something; one call of the model.
 
-        chosen, and what it raises: as of `ask`. None where nothing is found.
+        how, and what it raises: as of `ask`. None where nothing is found.
         """
-        asked = self._asked(about, group, chosen, 1, max_tokens)
-        context = await asked.context()
-        return await asked.suggested(context.lines if context.hits else ())
+        question = self._question(about, group, how | {"max_calls": 1, "suggest": limit})
+        context = await question.context()
+        return await question.suggested(context.lines if context.hits else (), limit)
 
-    def _asked(
-        self, question: str, group: str, chosen: dict[str, Any], calls: int | None, tokens: int | None
-    ) -> Asked:
-        from kgray.memory.asking import Asked, Spending  # other reads need no prompts
+    @property
+    def can_answer(self) -> bool:
+        """Whether a model that answers is configured."""
+        try:
+            return self._answerer is not None and self._answerer() is not None
+        except SettingsError:
+            return False
 
+    def answerer(self) -> Answerer:
+        """Return the model that answers. Raises InputError, SettingsError where there is none."""
         if self._answerer is None:
             raise InputError("this memory was opened without a model that answers")
+        return self._answerer()
+
+    def _question(self, question: str, group: str, how: dict[str, Any]) -> MemoryQuestion:
+        from kgray.memory.asking import AnswerOptions, MemoryQuestion  # other reads need no prompts
+        from kgray.memory.spending import Spending
+
+        options = AnswerOptions.parted(how)
+        spending = Spending(self.answerer(), options.max_calls, options.max_tokens)
         self.check_embedder()
-        return Asked(self, Spending(self._answerer(), calls, tokens), question, group, chosen)
+        return MemoryQuestion(self, spending, question, group, options, how)
 
     async def refresh_communities(
         self, groups: Sequence[str] = (), *, profiles: bool = False, max_tokens: int | None = None,

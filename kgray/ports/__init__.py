@@ -95,7 +95,7 @@ class Judged(Spent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRequest:
-    """A question of a user, with what the memory holds on it; task: answer, or points, follow_up on the way."""
+    """A prompt whose reply is written for a user, or leads to such a reply (points, keywords, follow_up)."""
 
     task: str
     question: str
@@ -103,16 +103,20 @@ class AnswerRequest:
     data: str  # the question and the context, fenced
     room: int  # most tokens of the reply
     max_calls: int | None = None  # of the model; None = any number
+    schema: Mapping[str, Any] | None = None  # JSON schema of the reply; None = plain text
 
 
 class Answerer(Protocol):
-    """Answers users' questions in plain text."""
+    """Answers users' questions."""
 
     def head(self, task: str) -> str:
         """Return the instructions of a task: the shipped prompt, or the user's own."""
 
     async def answer(self, request: AnswerRequest, on_text: Callable[[str], None]) -> Cost:
-        """Call `on_text` with each piece of the reply; return what it cost. Raises as `Extractor.extract` does."""
+        """Call `on_text` with each piece of the reply; return its cost. Raises as `Extractor.extract` does.
+
+        A reply with a schema is one piece: a JSON object that has the keys which the schema requires.
+        """
 
 
 class Extractor(Protocol):

@@ -205,9 +205,25 @@ def questions_data(episode: Episode | None, questions: Sequence[Question]) -> st
     return section("EPISODE", _message(episode)) + rows
 
 
-def answer_data(question: str, lines: Sequence[str]) -> str:
-    """Return the data of `answer`: the lines of a context, and the question."""
-    return section("MEMORY", list(lines)) + section("QUESTION", question)
+def answer_data(
+    question: str,
+    lines: Sequence[str] | None,
+    *,
+    history: Sequence[Mapping[str, str]] = (),
+    form: str = "",
+    count: int | None = None,
+) -> str:
+    """Return the data of a question: the lines of a context, if any are shown, and the question.
+
+    history: rows of role and content; form: of the answer; count: questions that are asked for. What is
+    empty has no section.
+    """
+    parts = [section("HISTORY", [dict(turn) for turn in history])] if history else []
+    parts += [section("MEMORY", list(lines))] if lines is not None else []
+    parts += [section("QUESTION", question)]
+    parts += [section("FORM", form)] if form else []
+    parts += [section("COUNT", count)] if count is not None else []
+    return "".join(parts)
 
 
 def repair_data(error: str, reply: str) -> str:

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from kgray.errors import Unavailable
+from kgray.errors import Cost, Unavailable
+from kgray.ports import AnswerRequest
 from kgray.runtime.pools import Gone, Lost, Numbered, Unfit
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -104,6 +105,13 @@ class RemoteWorker:
         with self._reaching():
             async for ended in handle.work.remote(chunk):
                 yield await ended
+
+    async def answer(self, request: AnswerRequest) -> AsyncIterator[str | Cost | Exception]:
+        """Yield what `ModelWorker.answer` does. Raises Lost, Gone."""
+        handle = await self._handle()
+        with self._reaching():
+            async for part in handle.answer.remote(request):
+                yield await part
 
     def abandon(self, numbers: Sequence[int]) -> None:
         """Cancel these requests. Fire and forget: if the message is lost, a model call is wasted."""

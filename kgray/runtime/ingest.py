@@ -23,14 +23,20 @@ from kgray.errors import KgrayError, SettingsError, Unavailable
 from kgray.memory import ingesting
 from kgray.memory.ingesting import Awaited
 from kgray.outages import OUTAGES, Outage
-from kgray.ports import Embedder, Reranker, Store, Summarizer
+from kgray.ports import Answerer, Embedder, Reranker, Store, Summarizer
 from kgray.ports import ingest as port
 from kgray.runtime import session as rays
-from kgray.runtime.pooled import OnWorkers, PooledEmbedder, PooledReranker, PooledSummarizer
+from kgray.runtime.pooled import (
+    OnWorkers,
+    PooledAnswerer,
+    PooledEmbedder,
+    PooledReranker,
+    PooledSummarizer,
+)
 from kgray.runtime.pools import CALLS, Pool
 from kgray.runtime.spec import Profile, spec_of
 from kgray.settings import Settings
-from kgray.wiring import build_summarizer
+from kgray.wiring import build_answerer, build_prompt_files, build_summarizer
 
 if TYPE_CHECKING:
     from kgray.runtime.actors import RemoteWorker
@@ -117,6 +123,29 @@ class RayIngest:
         """Return what summarises communities; None where no language model is configured."""
         local = build_summarizer(self._settings)
         return local and PooledSummarizer(OnWorkers(partial(self.pool, "models"), local), local)
+
+    def answerer(self) -> Answerer:
+        """Return the model that answers users: an engine of the workers with "vllm", else a client."""
+        if self._settings.model.backend != "vllm":
+            return build_answerer(self._settings)
+        return PooledAnswerer(self._engines, build_prompt_files(self._settings).text)
+
+    def _engines(self) -> list[RemoteWorker]:
+        """Return the workers with engines, in any order. Raises SettingsError where none are up.
+
+        None are started: loading an engine for one question takes minutes.
+        """
+        try:
+            is_up = self._session is not None or self._join() is not None
+        except Unavailable:  # Ray does not answer
+            is_up = False
+        if not is_up or not (there := self._found("models")):
+            raise SettingsError(
+                f'model.backend = "vllm" answers in the workers of `kgray up`, and none are up: run '
+                f'`kgray up --data {self._data}`, or use a server, model.backend = "openai".'
+            )
+        random.shuffle(there)
+        return there
 
     def embedder(self, local: Embedder) -> Embedder:
         """Return what a process searches with: the workers' model where they have weights, else its own."""

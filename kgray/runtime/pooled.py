@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kgray.errors import Unavailable
+from kgray.errors import Cost, Unavailable
 from kgray.ports import (
+    AnswerRequest,
     Embedder,
     Embedding,
     Matrix,
@@ -23,7 +24,7 @@ from kgray.ports import (
     SummaryRequest,
     embedded,
 )
-from kgray.runtime.pools import FIRST_DELAY_S, Gone, Pool, PoolCall
+from kgray.runtime.pools import FIRST_DELAY_S, Gone, Lost, Pool, PoolCall, Unfit
 
 
 class RerankRequest(NamedTuple):
@@ -133,6 +134,36 @@ class PooledSummarizer:
 
     def __init__(self, calls: Calls, local: Summarizer) -> None:
         self.write, self.identity, self.head = calls.ask, local.identity, local.head
+
+
+class PooledAnswerer:
+    """`ports.Answerer` on a worker that is up, whose pieces come as its engine writes them."""
+
+    def __init__(self, find: Callable[[], Sequence[Any]], head: Callable[[str], str]) -> None:
+        """find: returns the workers (`actors.RemoteWorker`) in the order in which to try them; blocks."""
+        self._find, self.head = find, head
+
+    async def answer(self, request: AnswerRequest, on_text: Callable[[str], None]) -> Cost:
+        """Ask the first worker that has its model. An answer that broke off is not asked for again."""
+        why = "none is up"
+        for worker in await asyncio.to_thread(self._find):
+            has_begun = False
+            try:
+                await worker.health()
+                async for part in worker.answer(request):
+                    if isinstance(part, Exception):
+                        raise part
+                    if isinstance(part, Cost):
+                        return part
+                    has_begun = True
+                    on_text(part)
+            except (Lost, Unfit) as error:
+                if has_begun:
+                    raise Unavailable(
+                        f"{worker.name} broke off its answer in the middle: ask again"
+                    ) from None
+                why = str(error)
+        raise Unavailable(f"no worker of `kgray up` answers ({why}): `kgray status` shows them")
 
 
 class PooledEmbedder:

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from kgray import locks
-from kgray.errors import ContentError, Garbled, KgrayError, SettingsError, StoreError
+from kgray.errors import ContentError, Cost, Garbled, KgrayError, SettingsError, StoreError
 from kgray.garbage import collect_garbage_rarely
 from kgray.ingest.steps import made_by
 from kgray.outages import OUTAGES, Outage
-from kgray.ports import SummaryRequest, embedded
+from kgray.ports import AnswerRequest, SummaryRequest, embedded
 from kgray.ports.steps import NextCall
 from kgray.runtime import telemetry
 from kgray.runtime.actors import control, streaming
@@ -212,7 +212,7 @@ class ModelWorker(_PooledActor):
     """Makes the calls of a language model; they are self-contained."""
 
     def _build(self, spec: DeploymentSpec) -> None:
-        from kgray.wiring import build_engine, build_models, build_ontology, build_summarizer
+        from kgray.wiring import build_answerer, build_engine, build_models, build_ontology, build_summarizer
 
         settings, profile = spec.settings(), spec.cluster
         ontology = build_ontology(settings)
@@ -220,6 +220,7 @@ class ModelWorker(_PooledActor):
         self._loads = build_engine(settings, ontology, profile.engine, on_dead=lambda: os._exit(1))
         self._extractor, self._judge = build_models(settings, ontology, engine=self._loads)
         self._summarizer = build_summarizer(settings, self._loads)
+        self._answerer = build_answerer(settings, self._loads) if self._loads else None
         shared = settings.model.max_concurrency // profile.extraction.most  # of a server
         self._share = profile.engine.max_num_seqs if self._loads else max(1, shared)
         self._behind = 0  # summaries that wait
@@ -238,6 +239,25 @@ class ModelWorker(_PooledActor):
         telemetry.count_call(stage, took, outcome)
         telemetry.stage(stage, request.group, request.sequence, seconds=took, outcome=outcome)
         return outcome
+
+    @streaming
+    async def answer(self, request: AnswerRequest) -> AsyncIterator[str | Cost | Exception]:
+        """Yield the pieces of a reply to a user as the engine writes them, then its cost; or an error."""
+        if (fault := await self.ready()) is not None or self._answerer is None:
+            yield fault or SettingsError("no engine answers where Ray's workers run")
+            return
+        pieces: asyncio.Queue[str | None] = asyncio.Queue()
+        writing = asyncio.create_task(outcome_of(self._answerer.answer(request, pieces.put_nowait)))
+        writing.add_done_callback(lambda _: pieces.put_nowait(None))
+        self._running[-id(writing)] = writing  # calls that are counted have numbers above 0
+        try:
+            while (piece := await pieces.get()) is not None:
+                yield piece
+            yield writing.result()
+        finally:
+            writing.cancel()
+            self._running.pop(-id(writing), None)
+            self._done, self._idle_since = self._done + 1, time.monotonic()
 
     async def _written(self, request: SummaryRequest) -> Outcome:
         """Summarise once ingestion leaves room, or after a while: it is behind what is read and judged."""

@@ -1,23 +1,24 @@
-"""An answer from a context: its citations checked, also while it still arrives. No model is called here."""
+"""An answer from a context: its citations are checked while it arrives. This module calls no model."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kgray.errors import Cost, InputError
+from kgray.graph import Hit
 from kgray.ports import AnswerRequest
-from kgray.prompting.prompts import answer_data
 from kgray.prompting.tokens import count_tokens
 from kgray.search.context import Context
 
-NOT_IN_MEMORY = "NOT IN MEMORY"  # what the prompt asks for; a person is shown the sentence below
+NOT_IN_MEMORY = "NOT IN MEMORY"  # the prompt asks for these words; a person is shown the sentence below
 _SAID_SO = "Not in memory."
+GENERAL = "[general knowledge]"  # stands behind statements that the memory does not hold
 ROOM, LEAST_ROOM = 1024, 32  # tokens of a reply
 _CITED = re.compile(r"\s*\[(\d{1,6}(?:\s*[,;]\s*\d{1,6})*)\]")
-_OPEN = re.compile(r"\s*\[[\d\s,;]*$|\s+$")  # what may yet become a citation
+_OPEN = re.compile(r"\s*\[[\d\s,;]*$|\s+$")  # the beginning of a possible citation
 
 NO_COST = Cost()
 OnText = Callable[[str], None]
@@ -25,40 +26,53 @@ OnText = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """An answer and where it is from."""
+    """An answer and its sources."""
 
     text: str
     found: bool  # False: the memory does not hold it, and `text` says so
-    context: Context
-    # (number in the text, episode id, the client's id), by number; or (number, community id, its name)
-    citations: tuple[tuple[int, str, str | None], ...] = ()
+    sources: tuple[tuple[int, Hit], ...] = ()  # (number in the text, cited hit), by number
     dropped: tuple[int, ...] = ()  # cited numbers that the context does not have; `text` is without them
+    general: bool = False  # statements from general knowledge are among it, marked as such
+    suggestions: tuple[str, ...] = ()  # questions that go on from this one
+    keywords: Mapping[str, tuple[str, ...]] | None = None  # high_level, low_level: used for the search
+    reports: Mapping[str, int] | None = None  # of mode global: read, without_points, left_out, points
     cost: Cost = NO_COST
+
+    @property
+    def citations(self) -> tuple[tuple[int, str, str | None], ...]:
+        """(number, episode id, the client's id) by number; of a community (number, its id, its name)."""
+        return tuple((number, *teller) for number, hit in self.sources for teller in hit.told_by)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray ask --json` prints."""
-        names = ("community", "name") if "community" in self.context.numbered else ("episode", "client_id")
-        cited = [dict(zip(("number", *names), row, strict=True)) for row in self.citations]
+        cited = []
+        for number, hit in self.sources:
+            names = ("community", "name") if hit.scope == "community" else ("episode", "client_id")
+            cited += [{"number": number, **dict(zip(names, row, strict=True))} for row in hit.told_by]
         head = {"answer": self.text, "found": self.found, "citations": cited, "dropped": list(self.dropped)}
+        head["sources"] = [{"number": number, **hit.as_dict()} for number, hit in self.sources]
+        head |= {"general_knowledge": self.general, "suggestions": list(self.suggestions)}
+        more = {"keywords": self.keywords, "reports": self.reports}
+        head |= {name: dict(value) for name, value in more.items() if value is not None}
         return head | self.cost._asdict()
 
 
 def request_of(
     task: str,
     question: str,
-    lines: Sequence[str],
+    data: str,
     *,
     head: str,
     max_calls: int | None,
     max_tokens: int | None,
+    schema: Mapping[str, Any] | None = None,
 ) -> AnswerRequest:
     """Return the request to a model. Raises InputError where a bound does not pay for one call."""
     if max_calls is not None and max_calls < 1:
         raise InputError(f"max_calls is {max_calls}: an answer needs 1 call", field="max_calls")
-    data = answer_data(question, lines)
     room = ROOM
     if max_tokens is not None:
-        prompt = prompt_of(head, question, lines)
+        prompt = count_tokens(head) + count_tokens(data)
         room = min(ROOM, max_tokens - prompt)
         if room < LEAST_ROOM:
             raise InputError(
@@ -66,44 +80,48 @@ def request_of(
                 f"{prompt + LEAST_ROOM} or more, or a smaller context (tokens)",
                 field="max_tokens",
             )
-    return AnswerRequest(task=task, question=question, head=head, data=data, room=room, max_calls=max_calls)
+    return AnswerRequest(
+        task=task, question=question, head=head, data=data, room=room, max_calls=max_calls, schema=schema
+    )
 
 
-def prompt_of(head: str, question: str, lines: Sequence[str]) -> int:
-    """Return about how many tokens a prompt takes."""
-    return count_tokens(head) + count_tokens(answer_data(question, lines))
+def without_citations(text: str) -> str:
+    """Return the text of an answer without its numbers, which mean nothing beside another context."""
+    return _CITED.sub("", text)
 
 
 class Checked:
-    """A reply as it arrives: what is shown of it has only citations that exist."""
+    """A reply as it arrives: every citation that it shows is one of the context."""
 
     def __init__(self, context: Context, on_text: OnText) -> None:
-        """on_text: called with each piece that is sure."""
+        """on_text: called with each piece that can no longer change."""
         self._context, self._on_text = context, on_text
         self._raw, self._shown = "", 0
         self._cited, self._dropped = set[int](), set[int]()
 
     def take(self, piece: str) -> None:
-        """Take a piece; pass on what can no longer change."""
+        """Take a piece; pass on the text that can no longer change."""
         self._raw += piece
         if not NOT_IN_MEMORY.startswith(self._bare()):
             self._show(_OPEN.sub("", self._raw))
 
-    def end(self, cost: Cost = NO_COST) -> Answered:
+    def end(self) -> Answered:
         """Return the answer, all of which has been passed on; "Not in memory." where no model was asked."""
         if not self._raw or self._bare().startswith(NOT_IN_MEMORY):
             self._on_text(_SAID_SO)
-            return Answered(text=_SAID_SO, found=False, context=self._context, cost=cost)
-        text = self._show(self._raw.rstrip())
-        cited = [(number, self._context.cited[number - 1].told_by) for number in sorted(self._cited)]
-        citations = tuple((number, *episode) for number, told_by in cited for episode in told_by)
-        seen, dropped = self._context, tuple(sorted(self._dropped))
+            return Answered(text=_SAID_SO, found=False)
+        text = self._show(self._raw.rstrip()).strip()
+        sources = tuple((number, self._context.cited[number - 1]) for number in sorted(self._cited))
         return Answered(
-            text=text.strip(), found=True, context=seen, citations=citations, dropped=dropped, cost=cost
+            text=text,
+            found=True,
+            sources=sources,
+            dropped=tuple(sorted(self._dropped)),
+            general=GENERAL in text.casefold(),
         )
 
     def _bare(self) -> str:
-        return self._raw.lstrip(" \n*\"'")[: len(NOT_IN_MEMORY)].upper()
+        return self._raw.lstrip(" \n*\"'[(")[: len(NOT_IN_MEMORY)].upper()
 
     def _show(self, raw: str) -> str:
         text = _CITED.sub(self._existing, raw.lstrip())

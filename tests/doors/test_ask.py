@@ -68,11 +68,15 @@ def test_an_answer_names_its_sources_and_drops_those_that_do_not_exist(team):
     hits = team("search", "Acme", "--group", "team", "--scope", "episode", "--json").json["hits"]
     episodes = [row["id"] for row in hits]
     assert {row.pop("episode") for row in found["citations"]} == set(episodes)
+    sources = [(row["number"], row["scope"], row["text"]) for row in found.pop("sources")]
+    assert sources == [(1, "episode", ROWS[0]["text"]), (2, "episode", ROWS[1]["text"])]
     assert found == {
         "answer": "At Beta now [2], before at Acme [1, 2]. So says Bob.",
         "found": True,
         "citations": [{"number": 1, "client_id": "a"}, {"number": 2, "client_id": "b"}],
         "dropped": [7, 9],
+        "general_knowledge": False,
+        "suggestions": [],
         "calls": 1,
         "prompt_tokens": 0,
         "completion_tokens": 0,
@@ -259,6 +263,12 @@ def replied(task, text, question=QUESTION):
     return {"question": {"kind": task, "items": [question]}, "answer": {"text": text}}
 
 
+def points(question, *rows):
+    """Return the script's line of the points that reports give for a question: (text, reports, score)."""
+    listed = [{"text": text, "reports": reports, "score": score} for text, reports, score in rows]
+    return {"question": {"kind": "points", "items": [question]}, "answer": {"points": listed}}
+
+
 def test_drift_asks_on_and_answers_from_what_further_questions_find(team):
     """What a further question finds joins the context; three calls."""
     question = "Tell me of Acme and what came then"
@@ -329,17 +339,20 @@ def test_global_answers_from_points_of_the_communities_and_cites_these(kgray):
     community = kgray("communities", "list", "--group", "g", "--json").json["communities"][0]
     kgray.env = scripted
     kgray.script(
-        replied("points", "20 [7] Nobody.\n90 [1] They know one another.\nfine", "Who?"),
+        points("Who?", ("Nobody.", [7], 20), ("They know one another.", [1], 90), ("No help.", [1], 0)),
         says("All [1].", "Who?"),
     )
     found = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json
     assert (found["answer"], found["found"], found["calls"]) == ("All [1].", True, 2)
     assert found["citations"] == [{"number": 1, "community": community["id"], "name": community["name"]}]
+    assert found["reports"] == {"read": 1, "left_out": 0, "points": 1}
     bound = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--max-calls", "1")
     assert (bound.code, "mode global takes 2 calls at least" in bound.err) == (2, True)
+    poor = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--max-tokens", "500")
+    assert (poor.code, "mode global takes 2 calls and" in poor.err) == (2, True)
     narrowed = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--source", "s")
     assert (narrowed.code, "no scope and no filter" in narrowed.err) == (2, True)
-    kgray.script(replied("points", "NONE", "Who?"))
+    kgray.script(points("Who?"))
     found = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json
     assert (found["found"], found["calls"]) == (False, 1)
 
@@ -353,20 +366,29 @@ def test_global_cites_every_community_that_a_point_rests_on(kgray):
     found = kgray("communities", "list", "--group", "g", "--json").json["communities"]
     told = {one["id"]: one["name"] for one in found if one["parent"] is None}
     assert len(told) == 2
-    kgray.script(replied("points", "90 [1, 2, 1] There are two circles.", "Who?"), says("Two [1].", "Who?"))
+    kgray.script(points("Who?", ("There are two circles.", [1, 2, 1], 90)), says("Two [1].", "Who?"))
     cited = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json["citations"]
     assert {row["community"]: row["name"] for row in cited} == told
     assert [row["number"] for row in cited] == [1, 1]
 
 
 def test_suggested_questions_are_those_of_the_model(team):
-    team.script(replied("follow_up", "Where did Alice work before?\n2) When did she leave?", "Acme"))
-    suggested = team("ask", "Acme", "--group", "team", "--suggest", "--json").json
-    assert suggested == {"questions": ["Where did Alice work before?", "When did she leave?"]}
-    team.script(replied("follow_up", "NONE", "Acme"))
-    assert team("ask", "Acme", "--group", "team", "--suggest", "--json").json == {"questions": []}
-    assert team("ask", "Acme", "--group", "nobody", "--suggest", "--json").json == {"questions": []}
-    for more in (("--mode", "drift"), ("--max-calls", "3")):
-        refused = team("ask", "Acme", "--group", "team", "--suggest", *more)
-        assert refused.code == 2
-        assert "--suggest is one call of its own" in refused.err
+    """They go on from what was found, after the answer; one more call."""
+    further = "Where did Alice work before?\n2) When did she leave?\n3. Who is Bob?"
+    team.script(says("At Beta [2]."), replied("follow_up", further))
+    found = team("ask", QUESTION, "--group", "team", "--suggest", "2", "--json").json
+    assert found["suggestions"] == ["Where did Alice work before?", "When did she leave?"]
+    assert (found["answer"], found["calls"]) == ("At Beta [2].", 2)
+    assert "- When did she leave?" in team("ask", QUESTION, "--group", "team", "--suggest", "2").out
+    team.script(says("At Beta [2]."), replied("follow_up", "NONE"))
+    assert team("ask", QUESTION, "--group", "team", "--suggest", "2", "--json").json["suggestions"] == []
+    assert team("ask", QUESTION, "--group", "nobody", "--suggest", "2", "--json").json["calls"] == 0
+    refused = team("ask", QUESTION, "--group", "team", "--suggest", "2", "--max-calls", "1")
+    assert (refused.code, "mode local with suggestions takes 2 calls at least" in refused.err) == (2, True)
+
+
+def test_python_suggests_questions_without_an_answer(team):
+    team.script(replied("follow_up", "Where did Alice work before?\nWhen did she leave?", "Acme"))
+    with opened(team) as memory:
+        assert memory.suggest("Acme", group="team", limit=1) == ["Where did Alice work before?"]
+        assert memory.suggest("Acme", group="nobody") == []

@@ -49,7 +49,7 @@ def test_retrieval_measures_every_question_that_has_evidence(kgray, talk):
     assert {name: part["questions"] for name, part in by_type.items()} == {"none": 1, "single": 2}
     assert overall["measures"]["all@5"] == {"mean": 1.0, "low": 0.3424, "high": 1.0, "count": 2}
     assert overall["measures"]["context@500"]["mean"] == 1.0
-    assert set(overall["ms"]["search"]) == {"p50", "p95"}
+    assert set(overall["ms"]["search"]) == {"p25", "p50", "p75", "p95", "iqr"}
     assert set(by_type["none"]["measures"]) >= {"nothing", "context_nothing@1000"}
     rows = [json.loads(line) for line in (kgray.folder / "rows.jsonl").read_text("utf-8").splitlines()]
     assert [(row["question"], row["evidence"]) for row in rows[:2]] == [
@@ -209,6 +209,86 @@ def test_summaries_of_sessions_are_a_baseline_and_made_once(kgray, models, serve
     assert server.tasks().count("summarise") == 2
     seen = {one.sections["CONTEXT"] for one in server.asked if one.task == "answer"}
     assert seen == {"2024-01-01T10:00:00Z Summary: now\n\n2024-02-01T10:00:00Z Summary: dawn"}
+
+
+def test_the_settings_of_zeps_paper_show_facts_and_entities_alone(kgray, models, server):
+    rows = [{"id": "j", "speaker": "Ada", "at": "2024-01-01", "text": "I work at Acme."}]
+    asked = {"question": "Where does Ada work?", "type": "multi-session", "answer": "Acme"}
+    reader, kgray.env = kgray.env, {"KGRAY_MODEL_BACKEND": "rules"}
+    file = kgray.write("jobs.jsonl", *rows, asked | {"evidence": ["j"]})
+    assert kgray("eval", "retrieval", file).code == 0
+    kgray.env = reader
+    answer = kgray("eval", "answers", file, "--as", "zep", "--json")
+
+    assert answer.code == 0
+    (seen,) = (one.sections["CONTEXT"] for one in server.asked if one.task == "answer")
+    assert "<FACTS>" in seen
+    assert "Ada works at Acme" in seen
+    assert "<EPISODES>" not in seen
+    assert answer.json["overall"]["measures"]["correct"]["count"] == 1
+
+
+def test_a_recursive_summary_is_a_baseline_and_each_session_is_read_once(kgray, models, server):
+    def reply(asked: Asked) -> Say:
+        if asked.task != "recursive":
+            return replies(asked)
+        told = asked.sections
+        return as_json({"answer": f"{told['SUMMARY']} / {told['SESSION'].split()[-1]}"})
+
+    server.answer = reply
+    assert kgray("eval", "answers", models, "--way", "recursive").code == 0
+
+    assert server.tasks().count("recursive") == 2
+    seen = {one.sections["CONTEXT"] for one in server.asked if one.task == "answer"}
+    assert seen == {" / Ada! / dawn"}
+
+
+def test_the_report_has_accuracy_tokens_and_the_time_from_question_to_answer(kgray, models, server):
+    """The model takes its time, so that the latency with the search is longer than the search."""
+    server.answer = lambda asked: Say(**{**vars(replies(asked)), "delay": 0.05})
+    found = kgray("eval", "answers", models, "--json").json
+
+    assert found["by_type"]["single"]["measures"]["correct"]["count"] == 2
+    latency = found["overall"]["ms"]
+    assert set(latency["answer"]) == {"p25", "p50", "p75", "p95", "iqr"}
+    assert latency["answer"]["p50"] >= latency["search"]["p50"] + 50
+    shown = kgray("eval", "answers", models)
+    assert "answer: median " in shown.err
+    assert "interquartile range " in shown.err
+    assert "correct" in shown.out
+
+
+TYPES = {  # type of a question -> words of the judge's prompt for it
+    "temporal-reasoning": "off by one is correct",
+    "knowledge-update": "as the one that holds now",
+    "single-session-preference": "is a rubric",
+    "abstention": "cannot be answered",
+    "multi-session": "only a part of the right answer is wrong",
+}
+
+
+def test_the_judge_has_a_prompt_for_each_type_of_questions(kgray, models, server):
+    asked = [{**ASKED[1], "question": f"Who bakes bread {kind}?", "type": kind} for kind in TYPES]
+    file = kgray.write("types.jsonl", *CHAT, *asked)
+    assert kgray("eval", "answers", file, "--way", "full").code == 0
+
+    judged = {one.sections["GRADED"]["type"]: one.head for one in server.asked if one.task == "grade"}
+    assert {kind: words in judged[kind] for kind, words in TYPES.items()} == dict.fromkeys(TYPES, True)
+
+
+@pytest.mark.parametrize(
+    ("how", "line"),
+    [
+        (("--recipe", "papers"), "recipe 'papers' is unknown: use hybrid, mix,"),
+        (("--as", "memgpt"), "'memgpt' is not 'zep'"),
+        (("--template", "xml"), "'xml' is not one of 'kgray', 'paper'"),
+        (("--limit", "0"), "0 is not in the range 1<=x<=100"),
+        (("--way", "half"), "'half' is not one of 'memory', 'full', 'summaries', 'recursive'"),
+    ],
+)
+def test_a_wrong_option_is_one_line_with_the_allowed_values(kgray, models, server, how, line):
+    answer = kgray("eval", "answers", models, *how)
+    assert (answer.code, line in answer.err, server.asked) == (2, True, []), answer.err
 
 
 def test_another_model_judges_where_its_settings_are_named(kgray, models, server):

@@ -20,6 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 import kgray
 from kgray import ledger
+from tests.doors.chat_server import ChatServer, Say
 from tests.doors.served import serving
 
 TOOLS = [
@@ -200,3 +201,21 @@ async def test_over_http_on_a_neo4j_store(tmp_path, own_neo4j):
                 await memory.search("Bob", group="other")
             merged = await memory.merge("Firm 1", "Firm 2", group="team")
             assert (await memory.operation(merged["sequence"], group="team"))["state"] == "done"
+
+
+async def test_a_model_answers_through_a_tool_where_one_is_configured(tmp_path):
+    model = ChatServer(lambda _: Say(pieces=["At Acme [1]."]))
+    async with kgray.open(tmp_path / "data") as memory:
+        await memory.add("I work at Acme.", group="team", speaker="Alice", id="a1", at="2026-01-01")
+    settings = {"model_backend": "openai", "model_base_url": model.url, "model_name": "m"}
+    with serving(tmp_path / "data", settings=settings) as server:
+        async with Client(f"{server.url}/mcp/team") as client:
+            listed = sorted(tool.name for tool in (await client.list_tools()).tools)
+            found = await told(client, "ask_memory", question="Where does Alice work?")
+            wrong = await client.call_tool("ask_memory", {"question": "Who?", "suggest": 21})
+    model.close()
+    assert listed == sorted([*TOOLS, "ask_memory"])
+    assert (found["answer"], found["found"]) == ("At Acme [1].", True)
+    assert [(one["number"], one["text"]) for one in found["sources"]] == [(1, "Alice works at Acme")]
+    assert wrong.is_error
+    assert "suggest is 21: use 0 to 20. Correct the argument" in str(wrong.content)

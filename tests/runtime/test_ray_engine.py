@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import kgray
-from kgray.errors import Unavailable
+from kgray.errors import SettingsError, Unavailable
 from tests.waiting import HANGS_S, wait_for
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
@@ -128,6 +128,20 @@ def test_an_engine_that_dies_is_started_anew_and_ends_before_its_actor(tmp_path)
     assert len(set(started)) == 3  # one that reads, one that judges, and the one that came back
     died = next(pid for what, pid in did(log) if what == "die")
     assert sorted(ended) == sorted(set(started) - {died})
+
+
+def test_a_question_is_answered_by_an_engine_that_is_up_and_none_is_started_for_it(tmp_path):
+    how, log = settings(tmp_path, PROFILE)
+    with kgray.open(tmp_path / "d", **how) as memory:
+        with pytest.raises(SettingsError, match="none are up: run `kgray up --data"):
+            memory.ask("Who?", group="g", general=True)
+        assert not log.exists()
+        memory.add("I like tea.", group="g")
+        pieces: list[str] = []
+        found = memory.ask("Who?", group="g", general=True, on_text=pieces.append)
+        assert (pieces, found.text, found.cost.calls) == (["hel", "lo"], "hello", 1)
+        with pytest.raises(Unavailable, match=r"kgray status|broke off|died in the middle"):
+            memory.ask("[[DIE BETWEEN]]", group="g", general=True)
 
 
 def test_a_worker_that_dies_while_a_second_command_starts_loads_its_engine_again(tmp_path):

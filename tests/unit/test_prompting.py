@@ -85,8 +85,17 @@ def rendered(task: str, text: str, previous: tuple[str, ...] = ()) -> str:
 
 
 def test_every_prompt_file_is_a_task_and_every_task_has_a_file():
-    besides = {"answer", "eval_answer", "eval_summarise", "eval_grade"}  # no tasks of a run
+    besides = {
+        "answer",
+        "answer_general",
+        "keywords",
+        "eval_answer",
+        "eval_summarise",
+        "eval_recursive",
+        "eval_grade",
+    }  # no tasks of a run
     besides |= {"community", "community_report", "points", "follow_up", "profile"}
+    besides |= {"eval_grade_" + kind for kind in ("temporal", "update", "preference", "abstention", "recall")}
     assert {path.stem for path in folder().iterdir()} == {*TASKS, *besides}
     for path in folder().iterdir():
         front = path.read_text(encoding="utf-8").split("\n---\n")[0].split("\n")

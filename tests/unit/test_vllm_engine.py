@@ -15,14 +15,16 @@ import pytest
 
 from kgray.errors import NotBuilt, Refused, SettingsError, Unavailable
 from kgray.ontology import shipped
-from kgray.ports import ExtractionRequest
+from kgray.ports import AnswerRequest, ExtractionRequest
 from kgray.prompting.prompts import Prompts
+from kgray.prompting.reply_schemas import TEXT, listed_of, object_of
 from kgray.settings import EngineLimits, load, require_built
-from kgray.wiring import build_engine, build_models
+from kgray.wiring import build_answerer, build_engine, build_models
 from tests.doors.test_openai_models import ALL, QuestionRequest, episode
 from tests.unit.test_belongings import MAPS
 
 STAND_IN = Path(__file__).parent.parent / "stand_in"
+VLLM = {"model_backend": "vllm", "model_name": "m", "runtime_backend": "ray"}
 LIMITS = EngineLimits(max_num_seqs=8, max_model_len=4096)
 
 
@@ -39,7 +41,7 @@ def log(tmp_path, monkeypatch):
 
 def built(name: str = "m", died: list[str] | None = None, **settings: Any):
     """Return an engine, and the extractor and judge over it."""
-    overrides = {"model_backend": "vllm", "model_name": name, "runtime_backend": "ray"} | settings
+    overrides = VLLM | {"model_name": name} | settings
     chosen = load(None, environ={}, overrides=overrides)
     engine = build_engine(chosen, shipped(), LIMITS, on_dead=lambda: died.append("died"))
     assert engine is not None
@@ -69,6 +71,39 @@ async def test_replies_take_the_path_of_a_servers_replies_and_many_run_at_once(l
     await engine.stop()
     assert log() == ["start", "stop"]
     assert {engine.counts[name] for name in ("calls", "running", "waiting", "aborted", "preempted")} == {0}
+
+
+def question(text: str) -> AnswerRequest:
+    return AnswerRequest(task="answer", question=text, head="Answer.", data=text, room=32)
+
+
+async def test_an_answer_arrives_in_pieces(log):
+    engine, _, _ = built()
+    answerer = build_answerer(load(None, environ={}, overrides=VLLM), engine)
+    pieces: list[str] = []
+    cost = await answerer.answer(question("Who?"), pieces.append)
+    assert (pieces, cost.calls, cost.completion_tokens) == (["hel", "lo"], 1, 5)
+    schema = object_of(points=listed_of(TEXT))
+    pieces.clear()
+    await answerer.answer(replace(question("Who?"), schema=schema), pieces.append)
+    assert pieces == ['{"points":[]}']
+    await engine.stop()
+
+
+async def test_an_answer_that_breaks_off_is_not_asked_for_again(log):
+    died: list[str] = []
+    engine, _, _ = built(died=died)
+    answerer = build_answerer(load(None, environ={}, overrides=VLLM), engine)
+    pieces: list[str] = []
+    with pytest.raises(Unavailable, match="died in the middle of an answer: ask again"):
+        await answerer.answer(question("[[DIE BETWEEN]]"), pieces.append)
+    assert (pieces, died) == (["hel"], ["died"])
+
+
+async def test_a_process_without_an_engine_says_that_it_answers_nothing(log):
+    answerer = build_answerer(load(None, environ={}, overrides=VLLM))
+    with pytest.raises(SettingsError, match="answers in Ray's workers alone"):
+        await answerer.answer(question("Who?"), lambda _: None)
 
 
 async def test_the_head_of_every_prompt_of_the_pipeline_is_read_at_the_start(log):

@@ -7,10 +7,17 @@ from typing import Any
 
 from kgray.backends.openai_api.client import Client, Rejected, TokensSpent
 from kgray.backends.openai_api.extractor import identity_of
-from kgray.backends.openai_api.structured import Asker, Dialect, StructuredRequest
+from kgray.backends.openai_api.structured import (
+    RAW_KEPT,
+    Asker,
+    Dialect,
+    StructuredRequest,
+    read_object,
+    salvage,
+)
 from kgray.errors import Cost, InvalidAnswer, Refused
 from kgray.ports import AnswerRequest, SummaryRequest, SummaryTask
-from kgray.prompting.prompts import Prompt, PromptFiles
+from kgray.prompting.prompts import Prompt, PromptFiles, repair_data
 from kgray.prompting.reply_schemas import INDEX, TEXT, Schema, listed_of, object_of
 from kgray.records import canonical, clean_text
 
@@ -26,33 +33,70 @@ SCHEMAS: Mapping[SummaryTask, Schema] = {
 
 
 class OpenAIAnswerer:
-    """Answers behind HTTP. Nothing is probed: a question is one call, more where a parameter is refused."""
+    """Answers behind HTTP. Nothing is probed: a question is one call.
+
+    It is more where the server refuses a parameter, or a reply with a schema cannot be read.
+    """
 
     def __init__(self, client: Client, files: PromptFiles | None = None) -> None:
         self._client = client
         self.head = (files or PromptFiles()).text
+        self._dialects = {False: Dialect(mode="text"), True: Dialect()}  # of plain text, of JSON
 
     async def answer(self, request: AnswerRequest, on_text: Callable[[str], None]) -> Cost:
-        spent, dialect = TokensSpent(most_calls=request.max_calls), Dialect(mode="text")
-        reply: dict[str, Any] | None = None
+        spent = TokensSpent(most_calls=request.max_calls)
         with spent.told():
-            while reply is None:
-                body = dialect.chat(request.head, request.data, room=request.room)
-                try:
-                    reply = await self._client.chat(body, spent, on_text)
-                except Rejected as rejection:
-                    simpler = dialect.without(str(rejection))
-                    if simpler == dialect or spent.is_over:
-                        raise Refused(f"the server refuses the question ({rejection})") from None
-                    dialect = simpler
-            message = reply["choices"][0].get("message") or {}
-            text = message.get("content") or ""
-            spent.count(reply.get("usage"), body, text)
-            if not text.strip():
-                if message.get("refusal"):
-                    raise Refused("the model refused the question")
-                raise InvalidAnswer("the model's answer is empty")
+            if request.schema is None:
+                await self._replied(request, request.data, spent, on_text)
+            else:
+                on_text(canonical(await self._object(request, request.schema, spent)))
         return spent.cost
+
+    async def _object(
+        self, request: AnswerRequest, schema: Mapping[str, Any], spent: TokensSpent
+    ) -> dict[str, Any]:
+        """Return a reply with the keys of the schema; an unreadable one is asked for once more."""
+        data, keys = request.data, tuple(schema["required"])
+        while True:
+            text = await self._replied(request, data, spent, lambda _: None)
+            found = read_object(text, keys)
+            if found is None or not found.keys() >= set(keys):
+                found = salvage(text, keys)
+            if found is not None:
+                return found
+            fault = f"the reply holds no JSON object with {' and '.join(map(repr, keys))}"
+            if data != request.data or spent.is_over:
+                raise InvalidAnswer(fault, raw=text[:RAW_KEPT])
+            data += repair_data(fault, text[:RAW_KEPT])
+
+    async def _replied(
+        self, request: AnswerRequest, data: str, spent: TokensSpent, on_text: Callable[[str], None]
+    ) -> str:
+        """Return the text of a reply, once a form of the request was found that the server takes."""
+        has_schema, prompt = request.schema is not None, Prompt(request.task, request.head)
+        dialect = self._dialects[has_schema]
+        while True:
+            if request.schema is None:
+                body = dialect.chat(request.head, data, room=request.room)
+            else:
+                body = dialect.body(prompt, data, dict(request.schema), room=request.room)
+            try:
+                reply = await self._client.chat(body, spent, on_text)
+                break
+            except Rejected as rejection:
+                simpler = dialect.without(str(rejection))
+                if simpler == dialect or spent.is_over:
+                    raise Refused(f"the server refuses the question ({rejection})") from None
+                dialect = simpler
+        self._dialects[has_schema] = dialect
+        message = reply["choices"][0].get("message") or {}
+        text = str(message.get("content") or "")
+        spent.count(reply.get("usage"), body, text)
+        if not text.strip():
+            if message.get("refusal"):
+                raise Refused("the model refused the question")
+            raise InvalidAnswer("the model's answer is empty")
+        return text
 
 
 class OpenAISummarizer:

@@ -6,6 +6,7 @@ from typing import Any
 
 
 class RequestOutputKind(Enum):
+    DELTA = 1
     FINAL_ONLY = 2
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from vllm import AsyncEngineArgs, SamplingParams, note, noted
 from vllm.exceptions import VLLMClientError
+from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
 # Of a step, in which all that run are carried out.
@@ -126,8 +127,17 @@ class AsyncLLM:
         said = json.dumps(smallest(form.json), separators=(",", ":")) if form else "hello"
         cut = len(said) > parameters.max_tokens
         said = said[: parameters.max_tokens]
-        out = SimpleNamespace(text=said, token_ids=list(said), finish_reason="length" if cut else "stop")
-        yield SimpleNamespace(outputs=[out], num_cached_tokens=cached)
+        # Pieces of three letters each, a step apart, where they are asked for; else the whole.
+        size = 3 if parameters.output_kind is RequestOutputKind.DELTA else max(len(said), 1)
+        for start in range(0, len(said), size):
+            piece, is_last = said[start : start + size], start + size >= len(said)
+            end = ("length" if cut else "stop") if is_last else None
+            out = SimpleNamespace(text=piece, token_ids=list(piece), finish_reason=end)
+            yield SimpleNamespace(outputs=[out], num_cached_tokens=cached)
+            if "[[DIE BETWEEN]]" in text:
+                self.dead = True
+                raise EngineDeadError
+            await asyncio.sleep(STEP_S)
 
     def shutdown(self, timeout: float | None = None) -> None:  # noqa: ARG002 - as vLLM has it
         note("stop")

@@ -1,0 +1,77 @@
+"""The calls of a model for one question, within bounds of calls and tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import add
+from typing import Any
+
+from kgray.errors import Cost
+from kgray.ports import Answerer
+from kgray.prompting.tokens import count_tokens
+from kgray.search.answering import NO_COST, ROOM, OnText, request_of
+
+
+@dataclass(slots=True)
+class Spending:
+    """A model, and the calls and tokens (of prompts and replies) that are left; None = any number."""
+
+    model: Answerer
+    calls: int | None = None
+    tokens: int | None = None
+    cost: Cost = NO_COST
+
+    async def ask(
+        self, task: str, question: str, data: str, on_text: OnText, *,
+        kept: int = 0, schema: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Ask once; on_text takes the pieces of the reply. kept: calls that are left for later requests.
+
+        Raises InputError where the rest does not pay for a call, and what `Answerer.answer` raises.
+        """
+        request = request_of(
+            task, question, data, head=self.model.head(task), schema=schema, max_tokens=self.tokens,
+            max_calls=None if self.calls is None else self.calls - kept,
+        )  # fmt: skip
+        self.add(await self.model.answer(request, on_text))
+
+    async def text(self, task: str, question: str, data: str, *, kept: int = 0) -> str:
+        """Return the reply of one request."""
+        pieces: list[str] = []
+        await self.ask(task, question, data, pieces.append, kept=kept)
+        return "".join(pieces)
+
+    async def json(
+        self, task: str, question: str, data: str, schema: Mapping[str, Any], *, kept: int = 0
+    ) -> dict[str, Any]:
+        """Return the reply of one request with a schema."""
+        pieces: list[str] = []
+        await self.ask(task, question, data, pieces.append, kept=kept, schema=schema)
+        reply: dict[str, Any] = json.loads("".join(pieces))
+        return reply
+
+    def add(self, cost: Cost) -> None:
+        """Count a cost."""
+        self.cost = Cost(*map(add, self.cost, cost))
+        self.calls = None if self.calls is None else self.calls - cost.calls
+        if self.tokens is not None:
+            self.tokens -= cost.prompt_tokens + cost.completion_tokens
+
+    def worst(self, task: str, data: str, room: int = ROOM) -> int:
+        """Return how many tokens a request may take: its prompt and the longest reply."""
+        return count_tokens(self.model.head(task)) + count_tokens(data) + room
+
+    def allows(self, calls: int, tokens: int) -> bool:
+        """Whether so many calls and tokens are left."""
+        enough_calls = self.calls is None or self.calls >= calls
+        return enough_calls and (self.tokens is None or self.tokens >= tokens)
+
+    def share(self, tokens: int) -> Spending:
+        """Return the bounds of one of several requests that are sent together: one call, so many tokens.
+
+        Its cost is added with `add` afterwards.
+        """
+        calls = None if self.calls is None else 1
+        return Spending(self.model, calls, None if self.tokens is None else tokens)

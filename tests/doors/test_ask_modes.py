@@ -1,0 +1,237 @@
+"""`kgray ask` with keywords, levels of communities, a conversation, general knowledge, and wrong options."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from tests.doors.chat_server import Asked, ChatServer, Say, as_json
+
+ROWS = [
+    {"id": "a", "speaker": "Alice", "text": "I work at Acme.", "at": "2026-01-01"},
+    {"id": "b", "speaker": "Alice", "text": "I left Acme, and work at Beta now.", "at": "2026-03-01"},
+    {"id": "c", "speaker": "Bob", "text": "I play the cello.", "at": "2026-03-02"},
+]
+QUESTION = "Where does Alice work?"
+RULES = {"KGRAY_MODEL_BACKEND": "rules"}
+
+
+@pytest.fixture
+def team(kgray):
+    """Return a shell with a memory that the rules have read, and no model that answers yet."""
+    kgray.env = RULES
+    assert kgray("add", kgray.write("a.jsonl", *ROWS), "--group", "team").code == 0
+    return kgray
+
+
+@pytest.fixture
+def serve(team):
+    """Return a function that starts a model server with an answer to everything."""
+    servers = []
+
+    def start(answer):
+        servers.append(ChatServer(answer))
+        team.env = {
+            "KGRAY_MODEL_BACKEND": "openai",
+            "KGRAY_MODEL_NAME": "m",
+            "KGRAY_MODEL_BASE_URL": servers[-1].url,
+            "KGRAY_MODEL_PATIENCE_S": "1",
+        }
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def circles(kgray, count):
+    """Ingest circles of three people each, and find their communities without a model."""
+    kgray.env = RULES
+    names = [[f"{name}{number}" for name in ("Ann", "Bob", "Cid")] for number in range(count)]
+    pairs = [pair for a, b, c in names for pair in ((a, b), (b, c), (c, a))]
+    triples = [{"source": a, "relation": "KNOWS", "target": b} for a, b in pairs]
+    row = {"id": "t", "kind": "triples", "triples": triples, "at": "2026-01-01"}
+    assert kgray("add", kgray.write("t.jsonl", row), "--group", "g").code == 0
+    assert kgray("communities", "refresh", "--group", "g").code == 0
+
+
+# -------------------------------------------------------------------------------------------- keywords
+
+
+def test_a_call_extracts_keywords_that_join_the_context(serve, team):
+    """The question names nobody and shares no word with the messages: its keywords find them."""
+    server = serve(
+        lambda asked: (
+            as_json({"high_level": ["employment", "work", " "], "low_level": ["her", "Alice", "Beta", 7]})
+            if asked.task == "keywords"
+            else Say(pieces=["At Beta [1]."])
+        )
+    )
+    question = "Who pays her salary?"
+    plain = team("ask", question, "--group", "team", "--json").json
+    found = team("ask", question, "--group", "team", "--mode", "keywords", "--json").json
+
+    assert (plain["found"], plain["calls"]) == (False, 0)
+    assert (found["answer"], found["calls"]) == ("At Beta [1].", 2)
+    assert found["keywords"] == {"high_level": ["employment", "work"], "low_level": ["Alice", "Beta"]}
+    assert "Alice works at Beta" in "\n".join(server.asked[-1].sections["MEMORY"])
+    assert server.asked[0].body["response_format"]["json_schema"]["name"] == "keywords"
+
+
+def test_keywords_by_hand_take_no_call(serve, team):
+    server = serve(lambda _: Say(pieces=["At Beta [1]."]))
+    how = ("--mode", "keywords", "--high", "work", "--low", "Alice")
+    answer = team("ask", "Who pays her?", "--group", "team", *how)
+
+    assert answer.out.startswith("At Beta [1].\n\n[1] b  Alice works at Beta")
+    assert "keywords: high_level work; low_level Alice" in answer.err
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "reply", "calls"),
+    [
+        pytest.param(("--max-calls", "1"), None, 1, id="no-call-is-left"),
+        pytest.param((), Say("no keywords today"), 3, id="the-reply-cannot-be-read"),
+    ],
+)
+def test_without_a_models_keywords_the_questions_own_words_are_used(serve, team, how, reply, calls):
+    serve(lambda asked: reply if asked.task == "keywords" and reply else Say(pieces=["At Beta [1]."]))
+    found = team("ask", QUESTION, "--group", "team", "--mode", "keywords", *how, "--json").json
+
+    assert found["keywords"] == {"high_level": ["work"], "low_level": ["Alice"]}
+    assert (found["answer"], found["calls"]) == ("At Beta [1].", calls)
+
+
+# -------------------------------------------------------------------------------------------- global
+
+
+def pointed(asked: Asked) -> Say:
+    """Answer as a reader of reports that gives each a point with a score by its place."""
+    if asked.task != "points":
+        return Say(pieces=["All [1]."])
+    shown = range(1, len(asked.sections["MEMORY"]) + 1)
+    return as_json({"points": [{"text": f"Point {n}", "reports": [n], "score": 120 - n} for n in shown]})
+
+
+def test_global_reads_all_reports_of_a_level_side_by_side_and_says_how_many(serve, kgray):
+    circles(kgray, 60)
+    listed = kgray("communities", "list", "--group", "g", "--json").json["communities"]
+    server = serve(pointed)
+    found = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--level", "0", "--json").json
+
+    finest = [one for one in listed if one["level"] == 0]
+    assert found["reports"]["read"] == len(finest) == 60
+    shown = [line for asked in server.asked[:-1] for line in asked.sections["MEMORY"]]
+    assert len(shown) == 60
+    assert found["calls"] == len(server.asked)
+    bound = kgray(
+        "ask", "Who?", "--group", "g", "--mode", "global", "--level", "0", "--report-tokens", "200", "--json"
+    ).json["reports"]
+    assert 0 < bound["read"] < 60
+    assert bound["read"] + bound["left_out"] == 60
+    wrong = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--level", "9")
+    assert wrong.code == 2
+    assert "level 9 is unknown: the group has communities of the levels 0" in wrong.err
+
+
+def test_readings_are_sent_together(serve, kgray):
+    """Each waits until all have come, so one after the other would never end."""
+    circles(kgray, 150)
+    expected = threading.Barrier(2)
+
+    def answer(asked):
+        if asked.task == "points":
+            expected.wait(30)
+        return pointed(asked)
+
+    server = serve(answer)
+    found = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--level", "0", "--json")
+    assert found.code == 0
+    assert server.most_at_once >= 2
+
+
+def test_a_reading_that_cannot_be_used_is_counted_and_the_others_go_on(serve, kgray):
+    circles(kgray, 150)
+    server = serve(lambda asked: Say("nonsense") if "Ann149" in asked.data else pointed(asked))
+    found = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--level", "0", "--json").json
+
+    assert found["found"]
+    assert found["reports"]["read"] > 0
+    assert found["reports"]["left_out"] > 0
+    assert found["reports"]["read"] + found["reports"]["left_out"] == 150
+    assert found["calls"] == len(server.asked)
+
+
+def test_reports_without_help_are_no_answer(serve, kgray):
+    circles(kgray, 2)
+    server = serve(lambda _: as_json({"points": [{"text": "Nothing", "reports": [1], "score": 0}]}))
+    found = kgray("ask", "Who?", "--group", "g", "--mode", "global", "--json").json
+    assert (found["answer"], found["found"], len(server.asked)) == ("Not in memory.", False, 1)
+    assert found["reports"] == {"read": 2, "left_out": 0, "points": 0}
+
+
+# -------------------------------------------------------------------------------------- conversations
+
+
+def test_a_conversation_is_kept_in_a_file_and_shown_within_its_budget(serve, team):
+    server = serve(lambda _: Say(pieces=["At Beta [1]."]))
+    for question in (QUESTION, "Since when?"):
+        assert team("ask", question, "--group", "team", "--history", "talk.jsonl").code == 0
+
+    rows = [json.loads(line) for line in (team.folder / "talk.jsonl").read_text("utf-8").splitlines()]
+    told = [
+        {"role": "user", "content": QUESTION},
+        {"role": "assistant", "content": "At Beta [1]."},
+        {"role": "user", "content": "Since when?"},
+        {"role": "assistant", "content": "At Beta [1]."},
+    ]
+    assert rows == told
+    assert "HISTORY" not in server.asked[0].sections
+    assert server.asked[1].sections["HISTORY"] == [told[0], {"role": "assistant", "content": "At Beta."}]
+    assert "Alice works at Beta" in "\n".join(server.asked[1].sections["MEMORY"]), "the question names nobody"
+    how = ("--history", "talk.jsonl", "--history-tokens", "6")
+    team("ask", "And Bob?", "--group", "team", *how)
+    assert server.asked[2].sections["HISTORY"] == [{"role": "assistant", "content": "At Beta."}]
+
+
+def test_a_form_is_told_to_the_model(serve, team):
+    server = serve(lambda _: Say(pieces=["At Beta [1]."]))
+    team("ask", QUESTION, "--group", "team", "--form", "a list of 3 points")
+    assert server.asked[0].sections["FORM"] == "a list of 3 points"
+
+
+def test_general_knowledge_is_allowed_where_asked_for_and_is_marked(serve, team):
+    server = serve(lambda _: Say(pieces=["It has four strings [general knowledge]."]))
+    question = "How many strings has a violin?"
+    assert team("ask", question, "--group", "team", "--json").json["found"] is False
+    found = team("ask", question, "--group", "team", "--general", "--json")
+    assert (found.json["found"], found.json["general_knowledge"]) == (True, True)
+    assert "statements marked [general knowledge] are not from the memory" in found.err
+    assert "[general knowledge]" in server.asked[-1].head
+
+
+@pytest.mark.parametrize(
+    ("how", "line"),
+    [
+        (("--mode", "dual"), "'dual' is not one of 'local', 'keywords', 'global', 'drift'"),
+        (("--low", "Alice"), "mode local takes no keywords: use mode keywords"),
+        (("--level", "1"), "mode local takes no level or rating: use mode global"),
+        (("--min-rating", "11"), "11 is not in the range 0<=x<=10"),
+        (("--suggest", "21"), "21 is not in the range 0<=x<=20"),
+        (("--form", "x" * 301), "form is too long: use at most 300 characters"),
+        (
+            ("--history", "odd.jsonl"),
+            'odd.jsonl, turn 1: use {"role": "user" or "assistant", "content": text}',
+        ),
+        (("--history", "bad.jsonl"), "bad.jsonl is no file of JSON lines in UTF-8"),
+    ],
+)
+def test_a_wrong_option_is_one_line(serve, team, how, line):
+    server = serve(lambda _: Say(pieces=["x"]))
+    team.write("odd.jsonl", {"role": "system", "content": "x"})
+    team.write("bad.jsonl", "[{")
+    answer = team("ask", QUESTION, "--group", "team", *how)
+    assert (answer.code, line in answer.err, server.asked) == (2, True, []), answer.err

@@ -1,0 +1,183 @@
+"""Answers of a server: over HTTP at once and as events, by MCP, and by the Python client."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+import kgray as library
+from kgray.errors import InputError, SettingsError, Unavailable
+from tests.doors.chat_server import ChatServer, Say
+from tests.doors.served import serving
+from tests.waiting import HANGS_S, wait_for
+
+ASK = "/v1/groups/team/ask"
+QUESTION = "Where does Alice work?"
+ROWS = [
+    {"id": "a", "speaker": "Alice", "text": "I work at Acme.", "at": "2026-01-01"},
+    {"id": "b", "speaker": "Alice", "text": "I left Acme, and work at Beta now.", "at": "2026-03-01"},
+]
+
+
+@pytest.fixture
+def model():
+    """Return a model's server that answers in two pieces."""
+    running = ChatServer(lambda _: Say(pieces=["At Beta ", "now [1]."], usage=(300, 6)))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def served(tmp_path, model):
+    """Serve a memory that the rules have read, with a model behind HTTP that answers."""
+    with library.open(tmp_path / "data") as memory:
+        memory.add_many(ROWS, group="team")
+    settings = {
+        "model_backend": "openai",
+        "model_base_url": model.url,
+        "model_name": "m",
+        "model_patience_s": 1,
+    }
+    with serving(tmp_path / "data", settings=settings) as server:
+        yield server
+
+
+def events(text):
+    """Return the events of a stream: (name, data)."""
+    found = []
+    for block in filter(None, text.split("\n\n")):
+        lines = dict(line.split(": ", 1) for line in block.split("\n") if not line.startswith(":"))
+        found += [(lines["event"], json.loads(lines["data"]))] if lines else []
+    return found
+
+
+def test_a_question_is_answered_with_its_sources(served):
+    answer = served.client().post(ASK, json={"question": QUESTION})
+
+    found = answer.json()
+    assert (answer.status_code, found["answer"], found["found"]) == (200, "At Beta now [1].", True)
+    assert found["citations"] == [
+        {"number": 1, "episode": found["citations"][0]["episode"], "client_id": "b"}
+    ]
+    assert found["sources"][0]["text"] == "Alice works at Beta"
+    assert (found["calls"], found["prompt_tokens"]) == (1, 300)
+    assert 'kgray_model_calls_total{outcome="ok",task="answer"} 1.0' in served.client().get("/metrics").text
+
+
+@pytest.mark.parametrize("how", [{"stream": True}, {}])
+def test_an_answer_comes_as_events_while_it_is_written(served, model, how):
+    """The model's second piece is written once the first has come."""
+    has_come = threading.Event()
+
+    def pieces():
+        yield "At Beta now"
+        yield " "
+        assert has_come.wait(HANGS_S)
+        yield "[1]."
+
+    model.answer = lambda _: Say(pieces=pieces())
+    headers = {} if how else {"accept": "text/event-stream"}
+    body = {"question": QUESTION, **how}
+    text = ""
+    with served.client().stream("POST", ASK, json=body, headers=headers) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        for piece in answer.iter_text():
+            text += piece
+            if "At Beta now" in text:
+                has_come.set()
+    told = events(text)
+    assert "".join(data["text"] for name, data in told if name == "text") == "At Beta now [1]."
+    assert told[-1][0] == "answer"
+    assert told[-1][1]["answer"] == "At Beta now [1]."
+
+
+def test_an_error_after_the_beginning_is_an_event_and_before_it_a_problem(served, model):
+    def pieces():
+        yield "At Beta now"
+        yield " it"
+        raise ConnectionError
+
+    model.answer = lambda _: Say(pieces=pieces())
+    told = events(served.client().post(ASK, json={"question": QUESTION, "stream": True}).text)
+    assert told[0] == ("text", {"text": "At Beta now"})
+    assert (told[-1][0], told[-1][1]["code"]) == ("error", "unavailable")
+    for stream in (True, False):
+        body = {"question": QUESTION, "stream": stream, "level": 1}
+        answer = served.client().post(ASK, json=body)
+        assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+        assert "mode local takes no level or rating" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"question": ""}, {}, {"question": "x", "mode": "dual"}, {"question": "x", "suggest": 21},
+     {"question": "x", "history": [{"role": "system", "content": "x"}]}, {"question": "x", "sugest": 1}],
+)  # fmt: skip
+def test_a_wrong_body_is_a_problem_that_names_the_field(served, model, wrong):
+    answer = served.client().post(ASK, json=wrong)
+    assert (answer.status_code, answer.json()["code"]) == (422, "input_error")
+    assert answer.json()["errors"]
+    assert model.asked == []
+
+
+def test_a_client_that_goes_away_ends_the_models_call(served, model):
+    has_ended = threading.Event()
+
+    def pieces():
+        try:
+            yield "At Beta now"
+            while True:
+                yield " and now"
+                has_ended.wait(0.02)
+        finally:
+            has_ended.set()
+
+    model.answer = lambda _: Say(pieces=pieces())
+    with served.client().stream("POST", ASK, json={"question": QUESTION, "stream": True}) as answer:
+        next(answer.iter_text())
+    assert has_ended.wait(HANGS_S)
+    wait_for(lambda: served.door.answers.borrowed_tokens == 0)
+
+
+def test_a_key_of_another_group_gets_no_answer(served, model):
+    key = served.key("other", "read")
+    assert served.client(key).post(ASK, json={"question": QUESTION}).status_code == 403
+    assert model.asked == []
+
+
+def test_a_server_without_a_model_says_what_to_set(tmp_path):
+    with serving(tmp_path / "data") as server:
+        answer = server.client().post(ASK, json={"question": QUESTION})
+        assert answer.status_code == 500
+        assert 'model.backend = "rules" writes no answers' in answer.json()["detail"]
+        with library.connect(server.url) as memory, pytest.raises(SettingsError, match="writes no answers"):
+            memory.ask(QUESTION, group="team")
+
+
+def test_the_python_client_asks_as_a_memory_does(served, model):
+    pieces: list[str] = []
+    with library.connect(served.url) as memory:
+        found = memory.ask(
+            QUESTION, group="team", on_text=pieces.append, history=[{"role": "user", "content": "Hi"}]
+        )
+        with pytest.raises(InputError, match="mode local takes no level or rating"):
+            memory.ask(QUESTION, group="team", level=1)
+    here = served.memory_now()
+    with here as memory:
+        assert found.citations[0][1:] == (memory.search("Beta", group="team")[0].fact.episodes[0])
+    assert "".join(pieces) == found.text == "At Beta now [1]."
+    assert (found.sources[0][1].text, found.cost.calls) == ("Alice works at Beta", 1)
+    assert model.asked[0].sections["HISTORY"] == [{"role": "user", "content": "Hi"}]
+
+
+def test_the_python_client_says_that_an_answer_broke_off(served, model):
+    def pieces():
+        yield "At Beta now"
+        yield " it"
+        raise ConnectionError
+
+    model.answer = lambda _: Say(pieces=pieces())
+    with library.connect(served.url) as memory, pytest.raises(Unavailable, match="broke off its answer"):
+        memory.ask(QUESTION, group="team")

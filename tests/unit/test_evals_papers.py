@@ -1,0 +1,44 @@
+"""The settings of a paper: hits, recipe and template of the reader's context, by the data set."""
+
+from __future__ import annotations
+
+import pytest
+
+from kgray.errors import InputError
+from kgray.evals.answers import context_of
+from kgray.evals.retrieval import RECALL, Conversation, Dataset, Message, Question
+from kgray.search import RECIPES
+
+
+def dataset(kind):
+    """Return a data set of one question of a type."""
+    question = Question(id="q", text="Who?", type=kind, answer="Ben")
+    talk = Conversation(name="t", messages=(Message(id="m", text="Hi"),), questions=(question,))
+    return Dataset(conversations=(talk,))
+
+
+NOTHING = {"paper": None, "tokens": None, "recipe": None, "limit": None, "template": None}
+
+
+@pytest.mark.parametrize(("kind", "hits"), [(RECALL, 10), ("multi-session", 20)])
+def test_zep_takes_as_many_facts_and_entities_as_its_paper_says(kind, hits):
+    how = context_of(dataset(kind), **NOTHING | {"paper": "zep"})
+    assert (how["template"], how["limit"], how["tokens"]) == ("paper", 2 * hits, 8000)
+    assert dict(how["recipe"].places) == {"fact": hits, "entity": hits}
+    assert (how["recipe"].fusion, how["recipe"].scopes) == ("rrf", ("fact", "entity"))
+
+
+def test_what_is_given_wins_over_the_paper():
+    how = context_of(
+        dataset(RECALL), **NOTHING | {"paper": "zep", "limit": 5, "recipe": "naive", "tokens": 99}
+    )
+    assert (dict(how["recipe"].places), how["limit"], how["tokens"]) == ({"episode": 5}, 5, 99)
+
+
+def test_without_a_paper_the_default_search_is_measured():
+    assert context_of(dataset(RECALL), **NOTHING) == {"tokens": 1500, "recipe": RECIPES["hybrid"]}
+
+
+def test_an_unknown_recipe_is_named_with_those_that_there_are():
+    with pytest.raises(InputError, match="recipe 'zep' is unknown: use hybrid, mix, naive"):
+        context_of(dataset(RECALL), **NOTHING | {"recipe": "zep"})
