@@ -14,7 +14,7 @@ import asyncio
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -37,7 +37,7 @@ from kgray.ingest.units import UnitSize
 from kgray.kinds import R, Read
 from kgray.ledger import removals
 from kgray.ontology import Ontology
-from kgray.ports import Embedder, Extractor, Judge, RowChanges, Store, Writer, embedded
+from kgray.ports import Embedder, Extractor, Judge, RowChanges, Store, Writer, embedded, slot_of
 from kgray.record_rows import vector_at
 from kgray.records import Episode, Operation
 from kgray.settings import PipelineSettings
@@ -268,6 +268,15 @@ class Committer:
             self.forget(group)
         self._embedded.clear()
         self._recorded.clear()
+
+    async def leave(self, slots: Collection[int]) -> None:
+        """Write what was posted, and forget the groups of these slots: others will write to them."""
+        await self.outbox.flush()
+        known = {*self._states, *self._loading, *self._embedded, *self._recorded, *self.outbox.faults}
+        known |= {group for group, _ in self.outbox.answers}
+        for group in (group for group in known if slot_of(group) in slots):
+            self.forgive(group)
+            self.outbox.forget_answers(group)
 
     async def forget_stale(self) -> None:
         """Drop the states of groups that other processes changed since the last run."""

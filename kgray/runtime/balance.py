@@ -20,7 +20,7 @@ class Move(NamedTuple):
 
 
 def moves(owners: Sequence[int], shards: int) -> Iterator[Move]:
-    """Yield moves, of at most PORTION slots each, after which the shards have numbers of slots that differ by 1.
+    """Yield moves, of at most PORTION slots each, that give each shard the same number of slots, or one more.
 
     owners  the shard of each slot; one that is not below `shards` loses all slots
     """
@@ -35,9 +35,10 @@ def moves(owners: Sequence[int], shards: int) -> Iterator[Move]:
             free[shard] -= 1
         else:
             surplus.setdefault(shard, []).append(slot)
-    for target, room in free.items():
-        while room > 0:
+    for target in free:
+        while free[target] > 0:
             source, slots = next((shard, slots) for shard, slots in surplus.items() if slots)
-            portion = slots[: min(room, PORTION)]
-            surplus[source], room = slots[len(portion) :], room - len(portion)
+            portion = slots[: min(free[target], PORTION)]
+            surplus[source] = slots[len(portion) :]
+            free[target] -= len(portion)
             yield Move(portion, source, target)

@@ -615,8 +615,8 @@ def test_where_the_missing_cannot_be_started_the_workers_are_tended_all_the_same
     of = spec_of(Settings(), tmp_path, profile.values())
     both, one = keeper.Keeper(of, stays=True, tends=True), keeper.Keeper(of, stays=False)
     wait_for(lambda: len(looked) > 3)
-    both.ended.set()
-    one.ended.set()
+    both.end()
+    one.end()
 
 
 def test_a_ray_is_not_left_under_who_starts_actors_in_it(tmp_path: Path, monkeypatch: Any) -> None:
