@@ -6,9 +6,12 @@ The graph is the plain loop's each time, and every episode is committed once.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +28,13 @@ from kgray.kinds import COMMITTED
 from kgray.ledger import accept
 from kgray.memory import Memory
 from kgray.ports import SLOTS
+from kgray.ports.ingest import ignore
 from kgray.reads import EPISODE_HEADS
 from kgray.records import Draft
 from kgray.runtime.spec import DeploymentSpec, profile_of, spec_of
 from kgray.settings import load
-from tests.waiting import wait_for
+from tests.doors.chat_server import NOTHING, ChatServer
+from tests.waiting import HANGS_S, wait_for
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 GROUPS = [f"g{number}" for number in range(12)]
@@ -50,23 +55,30 @@ def drafts(number: int, seed: int = 5) -> list[Draft]:
     return [replace(episode.draft, group=GROUPS[n % len(GROUPS)]) for n, episode in world]
 
 
-@contextmanager
-def load_on(memory: Memory, rows: list[Draft]) -> Iterator[threading.Event]:
-    """Accept rows a few at a time, in a thread, so that some are on their way all the time, until the end."""
-    ended = threading.Event()
+class Feed:
+    """Accepts rows a few at a time, in a thread, until it is told to stop: some are always on their way."""
 
-    def feed() -> None:
-        for start in range(0, len(rows), 4):
-            accept(memory.store, rows[start : start + 4], now=times.now())
-            ended.wait(0.1)
+    def __init__(self, memory: Memory, rows: list[Draft]) -> None:
+        self.accepted: list[Draft] = []
+        self._memory, self._rows = memory, rows
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._go)
 
-    feeding = threading.Thread(target=feed)
-    feeding.start()
-    try:
-        yield ended
-    finally:
-        ended.set()
-        feeding.join()
+    def _go(self) -> None:
+        for start in range(0, len(self._rows), 2):
+            few = self._rows[start : start + 2]
+            accept(self._memory.store, few, now=times.now())
+            self.accepted += few
+            if self._ended.wait(0.1):
+                return
+
+    def __enter__(self) -> Feed:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
 
 
 async def plain(folder: Path, rows: list[Draft]) -> dict[str, str]:
@@ -87,49 +99,99 @@ async def test_shards_come_and_go_and_settings_change_under_load(tmp_path: Path)
     from kgray.runtime.deploy import ensure, find
     from kgray.runtime.rolling import roll, scale
 
-    rows = drafts(1200)
-    expected = await plain(tmp_path / "plain", rows)
+    def change(call: Callable[..., Any], *args: Any, **options: Any) -> Awaitable[Any]:
+        return asyncio.to_thread(call, *args, **options, tell=ignore)
+
     folder = tmp_path / "ray"
     with closing(kgray.open(folder, embedder_dimensions=DIMENSIONS)) as memory:
         spec = spec_in(folder)
         ensure(spec, detached=True, chosen=True)
         try:
-            said: list[str] = []
-            t0 = time.monotonic()
-            tells = lambda line: said.append(f"{time.monotonic() - t0:.1f} {line}\n")
-            with load_on(memory, rows):
-                began = time.monotonic()
-                grown = await asyncio.to_thread(scale, spec, 3, tell=tells)
-                print("grown", time.monotonic() - began, memory.store.pending_count())
-                assert grown == {"from": 2, "to": 3, "moved": SLOTS // 3}
+            with Feed(memory, drafts(6_000)) as feed:
+                assert await change(scale, spec, 3) == {"from": 2, "to": 3, "moved": SLOTS // 3}
                 owners = memory.store.shard_map().owners
                 assert sorted(map(owners.count, range(3))) == [341, 341, 342]
-                there = find(spec.namespace)
-                assert there is not None
-                assert len(there.sequencers) == 3
-                shrunk = await asyncio.to_thread(scale, there.spec, 2, tell=tells)
-                print("shrunk", time.monotonic() - began, memory.store.pending_count())
-                assert shrunk == {"from": 3, "to": 2, "moved": SLOTS // 3}
+                grown = find(spec.namespace)
+                assert grown is not None
+                rows = grown.status()
+                assert [rows[f"sequencer-{n}"]["state"] for n in range(3)] == ["serving"] * 3
+                assert await change(scale, grown.spec, 2) == {"from": 3, "to": 2, "moved": SLOTS // 3}
                 other = spec_in(folder, workers=2, cpus=0.2, **{"runtime.window": 9})
-                rolled = await asyncio.to_thread(roll, other, None, chosen=True, tell=tells)
-                print("rolled", time.monotonic() - began, memory.store.pending_count(), rolled.replaced, said)
-                every = ["profile extraction.cpus", "profile extraction.workers", "runtime.window"]
-                deciding = ("sequencer-0", "sequencer-1", "writer-0", "scheduler-0")
-                assert rolled.replaced == {**dict.fromkeys(deciding, every), "models-0": every[:1]}
-                assert rolled.ended == []
+                rolled = await change(roll, other, None, chosen=True)
+            every = ["profile extraction.cpus", "profile extraction.workers", "runtime.window"]
+            deciding = ("sequencer-0", "sequencer-1", "writer-0", "scheduler-0")
+            assert rolled.replaced == {**dict.fromkeys(deciding, every), "models-0": every[:1]}
             there = find(spec.namespace)
             assert there is not None
             assert [name for name in there.actors if name.startswith("models")] == ["models-0", "models-1"]
-            assert all(answer(h.describe.remote())["spec"] == other for h in there.actors.values())
-            again = roll(other, None, chosen=True, tell=tells)
+            assert all(answer(handle.describe.remote())["spec"] == other for handle in there.actors.values())
+            again = await change(roll, other, None, chosen=True)
             assert (again.replaced, again.ended) == ({}, [])
+            fixed = spec_in(folder, **{"embedder.dimensions": 32})
             with pytest.raises(SettingsError, match=r"embedder.dimensions is 32 here and 64 there.*kgray down"):
-                roll(spec_in(folder, **{"embedder.dimensions": 32}), None, chosen=True, tell=tells)
+                await change(roll, fixed, None, chosen=True)
             wait_for(lambda: not memory.store.pending_count())
         finally:
             left = find(spec.namespace)
             assert left is not None
             left.stop(0)
-        assert await hashes(memory) == expected
-        for group in GROUPS:
+        found = await hashes(memory)
+        for group in found:
             assert {row.state for row in memory.store.rows(EPISODE_HEADS, group)} == {COMMITTED}
+    assert found == await plain(tmp_path / "plain", feed.accepted)
+
+
+EPISODES = 60
+
+
+@contextmanager
+def another_node() -> Iterator[subprocess.Popen[bytes]]:
+    """Add a node to the Ray of the tests; SIGTERM gives it notice, and 20 s."""
+    import ray
+
+    here = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    address = ray.get_runtime_context().gcs_address
+    command = [str(Path(sys.executable).with_name("ray")), "start", f"--address={address}", "--num-cpus=4"]
+    node = subprocess.Popen(
+        [*command, "--block", "--disable-usage-stats"],
+        env=os.environ | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "20"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(lambda: len([one for one in ray.nodes() if one["Alive"]]) > len(here))
+        yield node
+    finally:
+        node.terminate()
+        node.wait(HANGS_S)
+
+
+@pytest.mark.slow
+def test_a_node_that_ends_with_notice_costs_no_call_of_the_model(tmp_path: Path) -> None:
+    """Its worker ends its calls, and takes no other; the other worker carries out the rest."""
+    from kgray.runtime.deploy import ensure, find
+
+    server = ChatServer(lambda _: replace(NOTHING, delay=1.0))
+    model = {"backend": "openai", "name": "m", "base_url": server.url, "max_concurrency": 8}
+    settings = {f"model.{key}": value for key, value in model.items()}
+    world = [replace(row, text=f"{row.text} {n}") for n, row in enumerate(drafts(EPISODES))]
+    with closing(kgray.open(tmp_path, embedder_dimensions=DIMENSIONS)) as memory, another_node() as node:
+        spec = spec_in(tmp_path, workers=2, cpus=3.0, **settings)  # no node has room for both
+        there = ensure(spec, detached=True, chosen=True)
+        try:
+            accept(memory.store, world, now=times.now())
+            wait_for(lambda: len(server.asked) > EPISODES // 4)
+            rows = there.status()
+            assert all(rows[f"models-{number}"]["running"] for number in range(2))
+            node.send_signal(signal.SIGTERM)
+            wait_for(lambda: not memory.store.pending_count())
+            left = len(server.asked) - EPISODES
+            assert left == 0
+            node.wait(HANGS_S)
+            rows = there.status()
+            assert sorted("pid" in rows[f"models-{number}"] for number in range(2)) == [False, True]
+        finally:
+            server.close()
+            there.stop(0)
+        states = {row.state for group in GROUPS for row in memory.store.rows(EPISODE_HEADS, group)}
+        assert states == {COMMITTED}
