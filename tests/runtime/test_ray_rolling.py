@@ -141,12 +141,12 @@ async def test_shards_come_and_go_and_settings_change_under_load(tmp_path: Path)
     assert found == await plain(tmp_path / "plain", feed.accepted)
 
 
-EPISODES = 60
+EPISODES = 160  # eight a second: at the end of the node many are left
 
 
 @contextmanager
 def another_node() -> Iterator[subprocess.Popen[bytes]]:
-    """Add a node to the Ray of the tests; SIGTERM gives it notice, and 20 s."""
+    """Add a node to the Ray of the tests; SIGTERM gives it notice, and 10 s."""
     import ray
 
     here = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
@@ -154,7 +154,7 @@ def another_node() -> Iterator[subprocess.Popen[bytes]]:
     command = [str(Path(sys.executable).with_name("ray")), "start", f"--address={address}", "--num-cpus=4"]
     node = subprocess.Popen(
         [*command, "--block", "--disable-usage-stats"],
-        env=os.environ | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "20"},
+        env=os.environ | {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "10"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -180,13 +180,12 @@ def test_a_node_that_ends_with_notice_costs_no_call_of_the_model(tmp_path: Path)
         there = ensure(spec, detached=True, chosen=True)
         try:
             accept(memory.store, world, now=times.now())
-            wait_for(lambda: len(server.asked) > EPISODES // 4)
+            wait_for(lambda: len(server.asked) > EPISODES // 8)
             rows = there.status()
             assert all(rows[f"models-{number}"]["running"] for number in range(2))
             node.send_signal(signal.SIGTERM)
             wait_for(lambda: not memory.store.pending_count())
-            left = len(server.asked) - EPISODES
-            assert left == 0
+            assert len(server.asked) == EPISODES  # none twice: no answer was lost
             node.wait(HANGS_S)
             rows = there.status()
             assert sorted("pid" in rows[f"models-{number}"] for number in range(2)) == [False, True]
