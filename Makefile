@@ -88,7 +88,7 @@ endif
 # Three workers: one for the tests on Ray, one for those on a Neo4j server (tests/conftest.py). What is skipped is
 # told with its reason: a Neo4j server or Ray that is missing must be seen.
 test: $(DEV)
-	@$(BIN)/python -m pytest -n 3 --dist loadgroup -rs
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup -rs --durations=40
 
 test-neo4j: $(DEV)
 	@$(if $(NEO4J_VERSION),NEO4J_VERSION=$(NEO4J_VERSION) )$(BIN)/python -m pytest -n 2 --dist loadgroup -rs -m 'neo4j and not slow'

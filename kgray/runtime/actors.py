@@ -62,6 +62,12 @@ async def reached(method: Any, *args: object) -> Any:  # noqa: ANN401 - a handle
         return await method.remote(*args)
 
 
+def submit(method: Any, *args: object) -> Any:  # noqa: ANN401 - a handle's; a reference to what it returns
+    """Call an actor without waiting for it. Raises Lost, also where the actor has too many calls queued."""
+    with _lost():
+        return method.remote(*args)
+
+
 def answer(call: Any, timeout_s: float = _ANSWER_S) -> Any:  # noqa: ANN401 - whatever the actor returns
     """Return what an actor answers, blocking. Raises Unavailable where it does not."""
     try:

@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from kgray.errors import SettingsError, Unavailable
 from kgray.ports.ingest import OnWait, ignore
-from kgray.runtime.actors import Handle, actor_of, answer, reached
+from kgray.runtime.actors import Handle, actor_of, answer, reached, submit
 from kgray.runtime.pools import Lost
 from kgray.runtime.registry import REGISTRY, SeatRegistry
 from kgray.runtime.scheduler import Scheduler
@@ -79,15 +79,20 @@ class Deployment:
 
     def status(self, deadline_s: float = _NEWS_S, method: str = "stats") -> dict[str, dict[str, Any]]:
         """Return each actor's stats by name, or its `describe()`, or why it does not answer in time."""
-        asked = [(name, getattr(handle, method).remote()) for name, handle in self.actors.items()]
-        found: dict[str, dict[str, Any]] = {}
-        until = time.monotonic() + deadline_s
-        for name, call in asked:
+        calls: dict[str, Any] = {}
+        rows: dict[str, dict[str, Any]] = {}
+        for name, handle in self.actors.items():
             try:
-                found[name] = answer(call, max(0.1, until - time.monotonic()))
+                calls[name] = submit(getattr(handle, method))
+            except Lost as error:  # one that has not started yet was asked too often
+                rows[name] = {"state": "unreachable", "reason": str(error)}
+        until = time.monotonic() + deadline_s
+        for name, call in calls.items():
+            try:
+                rows[name] = answer(call, max(0.1, until - time.monotonic()))
             except Unavailable as error:
-                found[name] = {"state": "unreachable", "reason": str(error)}
-        return found
+                rows[name] = {"state": "unreachable", "reason": str(error)}
+        return {name: rows[name] for name in self.actors}
 
     def resume(self) -> None:
         """Have sequencers that stopped on a fault try again; their stats no longer show it afterwards."""

@@ -38,7 +38,6 @@ from kgray.upgrade import upgrade
 from kgray.wiring import open_earlier
 from tests.neo4j_dump import database_dump
 from tests.neo4j_dump import load as load_dump
-from tests.neo4j_server import empty
 
 DATA = Path(__file__).parent.parent / "data"
 FIRST, SECOND = DATA / "version-0.1", DATA / "version-0.2"
@@ -46,13 +45,15 @@ neo4j = pytest.mark.neo4j
 # What the rules of this version give otherwise than those of version 0.1: sentences are texts of facts
 # (R18a), and no model speaks about relation names (R17).
 CHANGED = {"fact": {"text"}, "relation": {"judge", "cardinality", "same_as", "inverse_of"}}
-# Ends the command by force at its n-th call of a function in these files; prints how many there were.
+# Ends the command by force at its n-th call of a function of this name, or of any, in these files; prints how
+# many calls there were.
 KILLED = """
 import atexit, os, signal, sys
-files, limit, calls = sys.argv.pop(1), int(sys.argv.pop(1)), 0
+(files, _, name), limit, calls = sys.argv.pop(1).partition(":"), int(sys.argv.pop(1)), 0
 def count(frame, event, _):
     global calls
-    if event == "call" and files in frame.f_code.co_filename:
+    code = frame.f_code
+    if event == "call" and files in code.co_filename and name in ("", code.co_name):
         calls += 1
         if calls == limit:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -116,7 +117,7 @@ def upgraded(folder: Path, **how: Any) -> dict[str, Any]:
 
 
 def kgray_run(*arguments: str, files: str = "stores/sqlite", limit: int = 0) -> Any:
-    """Run the command, and end it by force at its n-th call of a function in these files; 0: never."""
+    """Run the command; end it by force at its n-th call in files ("FILES", "FILES:FUNCTION"), 0: never."""
     command = [sys.executable, "-c", KILLED, files, str(limit), *arguments]
     others = {name: text for name, text in os.environ.items() if not name.startswith("KGRAY_")}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=others)
@@ -321,40 +322,24 @@ def test_a_killed_upgrade_leaves_the_earlier_store_and_the_next_one_ends_it(fold
 def test_an_upgrade_of_a_database_that_is_killed_goes_on(on_neo4j, neo4j_driver):
     """In each phase: while rows move, while groups are built, while the old rows go."""
     folder = on_neo4j(FIRST)
-
-    def run(*options: str, files: str, limit: int = 0) -> Any:
-        arguments = ("upgrade", "--data", str(folder), "--json", *options)
-        return kgray_run(*arguments, files=f"stores/neo4j/{files}", limit=limit)
-
-    def calls(*options: str, files: str) -> int:
-        begin()
-        return int(run(*options, files=files).stderr.split()[-1])
-
-    def begin() -> None:
-        empty(neo4j_driver)
-        load_dump(neo4j_driver, (FIRST / "neo4j.jsonl.gz").read_bytes())
-
-    checking, whole = (calls(*options, files="connection") for options in (["--dry-run"], []))
-    # Not calls of the connection: how many there are at the end depends on how long indexes take.
-    last = calls(files="earlier")
     phases = []
-    for kills in (
-        [("earlier", last - 2)],
-        [("connection", n) for n in (checking + 60, whole // 3, whole // 3)],
-    ):
-        begin()
-        for files, limit in kills:
-            assert run(files=files, limit=limit).returncode == -signal.SIGKILL
-            meta = neo4j_driver.execute_query("MATCH (m:KgrayMeta) RETURN m.upgrading")
-            phases.append(meta.records[0][0])
-            assert refused(folder)
-        report = upgraded(folder)
-        assert {name: (g["facts"], g["changed"]) for name, g in report["groups"].items()} == {
-            "desk": (7, []),
-            "team": (19, []),
-        }
-        check_first(folder, HASHES[FIRST.name]["neo4j"])
-    assert set(phases) == {"moving", "building", "dropping"}
+    for function, limit in (("earlier.py:_repeat", 3), ("row_writer.py:write", 2), ("earlier.py:_repeat", 1)):
+        run = kgray_run(
+            "upgrade", "--data", str(folder), "--json", files=f"stores/neo4j/{function}", limit=limit
+        )
+        assert run.returncode == -signal.SIGKILL
+        meta = neo4j_driver.execute_query("MATCH (m:KgrayMeta) RETURN m.upgrading")
+        phases.append(meta.records[0][0])
+        assert refused(folder)
+    assert phases == ["moving", "building", "dropping"]
+
+    report = upgraded(folder)
+
+    assert {name: (g["facts"], g["changed"]) for name, g in report["groups"].items()} == {
+        "desk": (7, []),
+        "team": (19, []),
+    }
+    check_first(folder, HASHES[FIRST.name]["neo4j"])
 
 
 def changed_folder(folder: Path, *statements: str) -> None:

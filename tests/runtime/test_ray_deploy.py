@@ -53,6 +53,24 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     return Shell(tmp_path, {"KGRAY_RUNTIME_BACKEND": "ray"})
 
 
+def test_an_actor_that_has_no_node_yet_is_unreachable_however_often_it_is_asked(tmp_path: Path) -> None:
+    """A bounded queue of calls is full before a node comes: that is no reason to give up waiting for it."""
+    import ray
+
+    from kgray.runtime.actors import actor_of
+    from kgray.runtime.deploy import Deployment
+    from kgray.runtime.writer import GraphWriter
+
+    spec = spec_of(Settings(), tmp_path, {})
+    writer = actor_of(GraphWriter).options(num_cpus=10_000, max_pending_calls=2).remote(spec, "writer-0")
+    deployment = Deployment(spec, {"writer-0": writer})
+    reasons = [deployment.status(0.1, "describe")["writer-0"]["reason"] for _ in range(4)]
+    ray.kill(writer)
+
+    assert "GetTimeoutError" in reasons[0]
+    assert "PendingCallsLimitExceeded" in reasons[-1]
+
+
 def test_a_spec_holds_no_secret_and_comes_back_as_the_settings(tmp_path: Path) -> None:
     """What travels to actors is plain; they take secrets from their environment, and say what it lacks."""
     given = load(
