@@ -1,4 +1,4 @@
-"""init, up, down, status, failures, groups, doctor: a data folder, what ingests it, what is wrong with it."""
+"""init, up, down, scale, status, failures, groups, doctor: a data folder, its actors, and its faults."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from importlib import metadata
@@ -47,8 +48,9 @@ def up(call: Call, profile: Path | None) -> None:
     """Start, or find, the actors that ingest the data folder, and Ray where it is not up.
 
     They stay when the command ends, and ingest what other commands accept; `kgray down` ends them. With
-    runtime.address they are started in the Ray at that address. Run again, it changes nothing. Where there
-    is no schedule, those of the profile's table [refresh] are added.
+    runtime.address they are started in the Ray at that address. Run again, it changes nothing, or, with other
+    settings, it replaces the actors that use them one by one; episodes are ingested meanwhile. Where there is
+    no schedule, those of the profile's table [refresh] are added.
 
       kgray up --data my-data
     """
@@ -68,6 +70,10 @@ def up(call: Call, profile: Path | None) -> None:
         return
     verb = "started" if found["started"] else "are up"
     click.echo(f"{printing.counted(len(found['actors']), 'actor')} {verb} at {found['address']}.")
+    for name, keys in found["replaced"].items():
+        click.echo(f"{name} was replaced: {', '.join(keys)} changed.")
+    if found["ended"]:
+        click.echo(f"Ended: {', '.join(found['ended'])}.")
     if found["jobs"]:
         click.echo(f"Jobs are submitted to {found['jobs']}.")
     if added:
@@ -94,6 +100,28 @@ def down(call: Call) -> None:
         click.echo(line if any(ended.values()) else "Nothing is up.")
 
 
+@command("Change the number of shards while the actors run.")
+@click.option(
+    "--shards", type=click.IntRange(1, 1024), required=True, metavar="N", help="How many: 1 to 1024."
+)
+def scale(call: Call, shards: int) -> None:
+    """Change how many shards the actors of `kgray up` have; episodes are ingested meanwhile.
+
+    Sequencers and writers are replaced one by one, and some groups move to other shards. Run it again if it
+    was stopped or killed. Write the number into the profile too: the next start from nothing uses that one.
+
+      kgray scale --shards 4
+    """
+    from kgray.runtime import lifecycle
+
+    settings = call.settings()
+    with lifecycle.one_at_a_time(call.folder, printing.note):
+        found = lifecycle.scale(settings, call.folder, shards, printing.note)
+    if not call.emitted(dict(found)):
+        moved = printing.counted(found["moved"], "slot")
+        click.echo(f"{printing.counted(found['to'], 'shard')}, before {found['from']}; {moved} moved.")
+
+
 @command("The ledger: episodes by state.")
 @any_group_option
 def status(call: Call, group: str | None) -> None:
@@ -108,8 +136,11 @@ def status(call: Call, group: str | None) -> None:
 
     with call.reader(group, says_pending=False) as memory:
         counts, vectors = finished(memory.status(group=group)), memory.vectors()
-        schedules = schedule_rows(call, memory)
+        schedules, shards = schedule_rows(call, memory), memory.store.shard_map()
     runtime = lifecycle.status(call.settings(), call.folder)
+    if runtime.get("state") == "up":
+        counts_by_shard = Counter(shards.owners)
+        runtime["slots"] = [counts_by_shard[shard] for shard in range(shards.shards)]
     outage = last_outage(call.folder, runtime.get("actors", {}).values())
     found: dict[str, Any] = ledger_of(counts) | {"outage": outage, "runtime": runtime, "embedder": vectors}
     found["schedules"] = schedules
@@ -153,6 +184,9 @@ def _print_status(
         f"{where}, {printing.counted(len(runtime['actors']), 'actor')}, epoch {epochs}, "
         f"{runtime['in_flight']} of {runtime['window']} in flight, lag {runtime['lag']}{missing}"
     )
+    if len(runtime["slots"]) > 1:
+        slots = ", ".join(map(str, runtime["slots"]))
+        click.echo(f"{len(runtime['slots'])} shards, with {slots} slots")
     if (state := runtime["actors"].get("scheduler-0", {}).get("state", "")).startswith("faulty"):
         click.echo(f"no schedule is carried out: {printing.plain(state)}")
     for name, why in runtime["quarantined"].items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ from kgray.ingest.outbox import OnDurable, Outbox
 from kgray.ingest.parts import THREADS, Direct, OnStage, Parts, at_length, off_the_loop, rows_of
 from kgray.ingest.state import GroupState, Quantised
 from kgray.ledger import removals
-from kgray.ports import RowChanges, Store, embedded
+from kgray.ports import RowChanges, Store, embedded, slot_of
 from kgray.record_rows import vector_at
 from kgray.records import Episode, Operation
 from kgray.times import Instant
@@ -160,6 +160,15 @@ class Committer:
             self.forget(group)
         self._embedded.clear()
         self._recorded.clear()
+
+    async def leave(self, slots: Collection[int]) -> None:
+        """Write what was posted, and forget the groups of these slots: others will write to them."""
+        await self.outbox.flush()
+        known = {*self._states, *self._loading, *self._embedded, *self._recorded, *self.outbox.faults}
+        known |= {group for group, _ in self.outbox.answers}
+        for group in (group for group in known if slot_of(group) in slots):
+            self.forgive(group)
+            self.outbox.forget_answers(group)
 
     async def forget_stale(self) -> None:
         """Drop the states of groups that other processes changed since the last run."""

@@ -117,8 +117,7 @@ class Outbox:
         if change.recorded_at is not None:
             self._moving[change.group] += 1
         if change.erases:  # an erased episode may have used the group's answers (R25)
-            for asked in [asked for asked in self.answers if asked[0] == change.group]:
-                del self.answers[asked]
+            self.forget_answers(change.group)
         if self.sending is None or _went_well(self.sending):
             self.sending = loop.create_future()
         if len(self._batches) < self._lanes:  # soon: writes that are posted at the same time share a batch
@@ -131,6 +130,11 @@ class Outbox:
             self.requests[group].add(key)
         if len(self.answers) > _ANSWERS:
             del self.answers[next(iter(self.answers))]
+
+    def forget_answers(self, group: str) -> None:
+        """Forget the answers of a group; the journal has those that are durable."""
+        for asked in [asked for asked in self.answers if asked[0] == group]:
+            del self.answers[asked]
 
     def note_spent(self, episode: Episode, cost: Cost) -> None:
         """Post what calls of a model cost that gave nothing to keep: they count as spent (R24)."""

@@ -23,6 +23,7 @@ from kgray.ingest.parts import Parts, off_the_loop
 from kgray.ingest.traffic import Traffic
 from kgray.ingest.window import GroupWindow
 from kgray.ledger import Hold, pending, previous
+from kgray.ports import slot_of
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
 from kgray.records import Episode, Operation
 
@@ -94,6 +95,15 @@ class Runner:
                 )
             )
 
+    async def leave(self, slots: Collection[int]) -> None:
+        """Drop what is in flight in these slots, write what was decided there, and forget their groups.
+
+        Call it inside `Store.moving`, in the loop of the service. The entries stay pending.
+        """
+        if self._run is not None:
+            await self._run.leave(slots)
+        await self.committer.leave(slots)
+
     def in_flight(self) -> int:
         """Return how many entries are in the window now."""
         run = self._run  # read once: other threads call this too
@@ -161,6 +171,7 @@ class WindowedRun:
         # Groups that may have something to take, by lane (live, backfill); the next to have its turn first.
         self._lanes = OrderedDict[str, None](), OrderedDict[str, None]()
         self._used: dict[str, int] = {}  # of the turn of the group that goes on with it
+        self._leaves = 0  # how often slots were handed over: a read that began before may be of their groups
         self._mark, self._all_at = 0, -_ALL_S  # of the look for what was appended; when it last saw all
         self._tail: int | None = None  # number of entries taken when the end of the backlog came in sight
         self._live_at = -LIVE_LATELY_S
@@ -286,8 +297,11 @@ class WindowedRun:
             return 0
         everything = everything or now - self._all_at >= _ALL_S
         mark = 0 if everything else self._mark  # of what was appended before the last look
-        ask = partial(store.newly_pending, mark, shard)
-        found, self._mark = await off_the_loop(store, ask, much=everything)
+        ask, leaves = partial(store.newly_pending, mark, shard), self._leaves
+        found, mark = await off_the_loop(store, ask, much=everything)
+        if self._leaves != leaves:
+            return 0
+        self._mark = mark
         self._looked_at = time.monotonic()
         if everything:
             self._all_at = self._looked_at
@@ -299,7 +313,8 @@ class WindowedRun:
         before = len(self._withdrawn)
         if found or everything:  # what asks for a withdrawal was appended, too
             for group in await off_the_loop(store, partial(store.withdrawing, shard)):
-                self._withdraw(group)
+                if self._leaves == leaves:
+                    self._withdraw(group)
         return len(self._withdrawn) - before
 
     def _withdraw(self, group: str) -> None:
@@ -378,7 +393,7 @@ class WindowedRun:
             for group in list(lane):
                 if free[bool(bulk)] <= 0:
                     break
-                if self._may_take(group):
+                if group in lane and self._may_take(group):  # the slot of a group may leave meanwhile
                     taken += await self._take(group, share, free, live=not bulk)
         is_live = now - self._live_at < LIVE_LATELY_S
         self.traffic.gate.hold_back(self.parts.streams // LIVE_SHARE if is_live else 0)
@@ -412,7 +427,10 @@ class WindowedRun:
             unread = [e for e in entries if isinstance(e, Episode) and e.state != "extracted"]
             return entries, previous(store, [e for e in unread if e.kind != "triples"], most_before)
 
+        leaves = self._leaves
         found, contexts = await off_the_loop(store, next_entries)
+        if self._leaves != leaves:
+            return 0  # a group that stayed keeps its place in the lane
         window = self._windows.get(group) or GroupWindow(group, self.traffic)
         taken = 0
         for entry in found:
@@ -440,6 +458,20 @@ class WindowedRun:
         if taken and window.head is None:
             self._start(window)
         return taken
+
+    async def leave(self, slots: Collection[int]) -> None:
+        """Drop the windows of the groups in these slots; see `Runner.leave`."""
+        self._leaves += 1
+        known = {*self._windows, *self._lanes[False], *self._lanes[True], *self._withdrawn}
+        groups = [group for group in known if slot_of(group) in slots]
+        for group in groups:
+            self._used.pop(group, None)
+            for lane in self._lanes:
+                lane.pop(group, None)
+        windows = [self._windows.pop(group) for group in groups if group in self._windows]
+        await asyncio.gather(*(window.discard() for window in windows))
+        if withdrawing := [self._withdrawn[group] for group in groups if group in self._withdrawn]:
+            await asyncio.wait(withdrawing)
 
     async def end(self) -> None:
         """Cancel every task and write what was decided; entries in flight stay pending."""

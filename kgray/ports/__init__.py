@@ -334,15 +334,22 @@ class Store(Protocol):
         epoch   None: a new one, so that every older writer of the shard is stale; else that one, which must
                 still be its newest: for a restarted writer that continues for the run that it served
         shards  how many there are; the store keeps the number, and changes it only while nobody holds one:
-                then slot n is of shard n % shards. None: take all that there are, or none
+                then slot n is of shard n % shards. 0: as many as there are. None: take all of them, or none
         shared  of a store on a server: another store in this process holds the data folder's ingest lock
 
         Raises Locked, naming the holder's pid, where another process holds the data folder or a shard;
-        StoreError where others hold shards of another number; StaleWriter where the epoch is not the newest.
+        StoreError where others hold shards of another number, or there is no such shard; StaleWriter where the
+        epoch is not the newest.
         """
 
+    def shard_map(self) -> ShardMap:
+        """Return how many shards there are, and the shard of each slot."""
+
+    def set_shards(self, shards: int) -> None:
+        """Add shards without slots, or drop the last ones (StoreError where these have slots); others go on."""
+
     def moving(self, slots: Collection[int], shard: int) -> AbstractContextManager[None]:
-        """Hand slots over to a shard, which may be a new one: the next number.
+        """Hand slots over to a shard.
 
         Inside, nobody who asks for the pending work of a shard finds any of theirs, and their owner may still
         write what it has decided. At the end their epochs are raised, and they are the shard's: what the
@@ -427,6 +434,13 @@ class Store(Protocol):
 
 
 SLOTS = 1024
+
+
+class ShardMap(NamedTuple):
+    """How the slots are divided: the number of shards, and the shard of each slot."""
+
+    shards: int
+    owners: Sequence[int]
 
 
 def slot_of(group: str) -> int:

@@ -38,6 +38,12 @@ def actor_of(cls: type[Any]) -> Any:  # noqa: ANN401 - Ray's class of an actor h
     return remote(concurrency_groups={"control": 4, "writing": 8})(cls)
 
 
+def is_restarted() -> bool:
+    """Return whether this process is that of an actor whose former process ended."""
+    context = ray.get_runtime_context()
+    return context.get_actor_id() is not None and context.was_current_actor_reconstructed
+
+
 @contextmanager
 def _lost() -> Iterator[None]:
     """Turn Ray's errors into Lost, except RayTaskError, which the called method itself raised."""

@@ -26,7 +26,15 @@ from kgray.runtime.registry import REGISTRY, SeatRegistry
 from kgray.runtime.scheduler import Scheduler
 from kgray.runtime.sequencer import Sequencer
 from kgray.runtime.session import head_listens
-from kgray.runtime.spec import POOLS, READING, DeploymentSpec, SequencerProfile, WorkersProfile, differences
+from kgray.runtime.spec import (
+    POOLS,
+    READING,
+    DeploymentSpec,
+    SequencerProfile,
+    WorkersProfile,
+    changed_keys,
+    differences,
+)
 from kgray.runtime.upkeep import Starts
 from kgray.runtime.workers import EmbedWorker, ModelWorker, RerankWorker
 from kgray.runtime.writer import GraphWriter
@@ -145,8 +153,9 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
     found = start_actors(spec, detached=detached)
     found.fresh, found.ours = fresh, fresh and not detached
     try:
-        for row in _come_up(found, tell if fresh else ignore):
-            _refuse_mixture(spec, row["spec"], profile=True)
+        for name, row in _come_up(found, tell if fresh else ignore).items():
+            if changed_keys(spec, row["spec"], kind_of(name)):
+                _refuse_mixture(spec, row["spec"], profile=True)
     except SettingsError:
         if fresh:
             found.stop(0)
@@ -203,8 +212,8 @@ class _Arrivals:
         return lacking
 
 
-def _come_up(found: Deployment, tell: OnWait) -> list[dict[str, Any]]:
-    """Return the `describe()` of the actors once all are up, or enough of them; note who is quarantined."""
+def _come_up(found: Deployment, tell: OnWait) -> dict[str, dict[str, Any]]:
+    """Return each actor's `describe()` once all are up, or enough of them; note who is quarantined."""
     began = last = told = time.monotonic()
     before, limits = -1, found.spec.cluster
     arrivals = _Arrivals(found, Starts(limits.limits.health_every_s))
@@ -234,7 +243,7 @@ def _come_up(found: Deployment, tell: OnWait) -> list[dict[str, Any]]:
         time.sleep(_PAUSE_S)
     for name, why in found.quarantined.items():
         tell(f"{name} is quarantined: it gets no work, and is started again after growing pauses ({why})")
-    return list(up.values())
+    return up
 
 
 def _what_lacks(spec: DeploymentSpec, kinds: Collection[str], loading: Collection[str]) -> str:
@@ -311,10 +320,11 @@ def described(handle: Handle, until: float) -> dict[str, Any]:
 
 def _refuse_mixture(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bool) -> None:
     """Raise SettingsError, naming the keys, where running actors were built from another spec."""
-    if lines := differences(ours, theirs, profile=profile):
+    shards = theirs.cluster.sequencer.shards  # as `kgray scale` has left them
+    if lines := differences(ours.with_shards(shards), theirs, profile=profile):
         raise SettingsError(
             f"the actors that are up for this store were started otherwise: {'; '.join(lines)}. "
-            f"Use the same, or end them first: kgray down"
+            f"Use the same, or have the actors use these: kgray up"
         )
 
 

@@ -45,7 +45,8 @@ class Keeper:
 
     def __init__(self, spec: DeploymentSpec, *, stays: bool, tends: bool = False) -> None:
         """stays: the deployment is detached: restore missing actors; tends: look after the workers."""
-        self._spec, self._stays, self.ended = spec, stays, threading.Event()
+        self._spec, self._stays, self._ended = spec, stays, threading.Event()
+        self._restoring = threading.Lock()
         profile = spec.cluster
         every_s = profile.limits.health_every_s
         self._workers: dict[str, Handle] = {}  # a cache: each look-up of a handle is a call to Ray's head
@@ -66,19 +67,27 @@ class Keeper:
             ).start()
 
     def _keep(self, looks: Sequence[Callable[[], None]], every_s: float) -> None:
-        self.ended.wait(_FIRST_LOOK_S)
-        while not self.ended.wait(every_s):
+        self._ended.wait(_FIRST_LOOK_S)
+        while not self._ended.wait(every_s):
             for look in looks:  # where one fails each time, the others go on
                 try:
                     look()
                 except Exception as error:  # noqa: BLE001 - whatever Ray raises while its head is away
                     telemetry.LOGGER.warning("cannot look for actors: %s", type(error).__name__)
 
+    def end(self) -> None:
+        """Stop: actors are being replaced or ended. No actor is started after the return."""
+        self._ended.set()
+        with self._restoring:
+            pass
+
     def _restore(self) -> None:
-        there = set(names_in(self._spec.namespace))
-        if missing := [name for name in plan_of(self._spec, detached=True) if name not in there]:
-            start_actors(self._spec, *missing, detached=True)
-            telemetry.LOGGER.warning("missing, and started again: %s", ", ".join(missing))
+        with self._restoring:
+            there = set(names_in(self._spec.namespace))
+            missing = [name for name in plan_of(self._spec, detached=True) if name not in there]
+            if missing and not self._ended.is_set():
+                start_actors(self._spec, *missing, detached=True)
+                telemetry.LOGGER.warning("missing, and started again: %s", ", ".join(missing))
 
     def _tend(self) -> None:
         namespace, known = self._spec.namespace, self._workers

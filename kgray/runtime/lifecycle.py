@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kgray import locks
-from kgray.errors import Unavailable
+from kgray.errors import SettingsError, Unavailable
 from kgray.ports.ingest import OnWait, ignore
 from kgray.runtime import session
 from kgray.runtime.spec import POOLS, Profile, spec_of
@@ -46,9 +46,12 @@ def one_at_a_time(data: Path, tell: Callable[[str], None]) -> Iterator[None]:
 def up(settings: Settings, data: Path, tell: OnWait = ignore) -> dict[str, Any]:
     """Make sure a deployment runs that outlives this process, in the Ray that is named, noted or started.
 
-    Returns its address, its job server ("" = none known), whether it was started just now, its actors, and
-    why the start of a worker failed, by name, of those that are quarantined.
-    Raises SettingsError where running actors have other settings or versions, Unavailable without a Ray.
+    Actors that run with other settings are replaced one by one (`rolling.roll`).
+    Returns its address, its job server ("" = none known), whether it was started just now, its actors; by
+    name why the start of a worker failed, of those that are quarantined; by name the keys that have changed,
+    of the actors that were replaced; the names of those that were ended.
+    Raises SettingsError where running actors have a store or versions that cannot be changed, Unavailable
+    without a Ray, or where a new actor does not come up.
     """
     session.require_ray()
     there = session.read_head(data)
@@ -61,16 +64,20 @@ def up(settings: Settings, data: Path, tell: OnWait = ignore) -> dict[str, Any]:
             tell("connecting to it, which waits for Ray's own services")
         with closing(session.open_session(settings, head, profile, tell)) as joined:
             from kgray.runtime.deploy import ensure
+            from kgray.runtime.rolling import roll
 
             spec = spec_of(settings, data, profile.values())
             chosen = settings.runtime.profile is not None
-            found = ensure(spec, detached=True, chosen=chosen, tell=tell)
+            rolled = roll(spec, None, chosen=chosen, tell=tell)
+            found = ensure(rolled.spec, detached=True, chosen=chosen, tell=tell)
             return {
                 "address": joined.address,
                 "jobs": "" if head is None else head.jobs,
                 "started": found.fresh,
                 "actors": list(found.actors),
                 "quarantined": dict(found.quarantined),
+                "replaced": rolled.replaced,
+                "ended": rolled.ended,
             }
     except BaseException:  # an interruption too: what was started for nothing does not stay
         if head is not None and there is None:
@@ -97,6 +104,26 @@ def down(settings: Settings, data: Path, tell: OnWait = ignore) -> dict[str, Any
         ended["processes"] = session.end_head(data, head)
     (data / session.HEAD_FILE).unlink(missing_ok=True)
     return ended
+
+
+def scale(settings: Settings, data: Path, shards: int, tell: OnWait = ignore) -> Mapping[str, int]:
+    """Change the number of shards of the deployment that runs; return the keys from, to, moved (slots).
+
+    Raises SettingsError where none runs, or one with other settings; Unavailable where an actor is away.
+    """
+    head = session.read_head(data)
+    if head is not None or settings.runtime.address is not None:
+        session.require_ray()
+        profile = session.profile_for(settings, head)
+        with closing(session.open_session(settings, head, profile, tell)):
+            from kgray.runtime import rolling
+            from kgray.runtime.deploy import joined
+
+            if (there := joined(spec_of(settings, data, {}))) is not None and there.sequencers:
+                return rolling.scale(there.spec, shards, tell=tell)
+    raise SettingsError(
+        f"no deployment runs for {data}: set sequencer.shards = {shards} in its profile, and run kgray up"
+    )
 
 
 def status(settings: Settings, data: Path) -> dict[str, Any]:

@@ -31,6 +31,7 @@ Outcome = Any  # a value of the port's own, or a KgrayError; a RuntimeError stan
 Numbered = tuple[int, Any]  # a request, or its outcome
 TOLD = -1  # in place of a number: the outcome is what the worker waits for itself, a tuple of Outage
 UNFIT = -2  # in place of a number: the outcome is why the worker's start failed; it carries nothing out
+LEAVING = -3  # in place of a number: the worker takes no more work, and ends; the outcome is None
 CALLS = 4  # model calls that one request may need in sequence: the call, repairs of its reply, a retry
 _DO = {"models": "read", "judges": "judge", "embedder": "embed"}  # what the workers of a kind do
 FIRST_DELAY_S = 0.1
@@ -250,6 +251,8 @@ class Pool:
             OUTAGES.tell(member.worker.name, outcome)
         elif number == UNFIT:
             self._quarantine(member, outcome)
+        elif number == LEAVING:  # what it has not answered goes to others at once, as after its end
+            member.missing = True
         elif call is not None and isinstance(outcome, SettingsError):
             # Perhaps its node alone lacks a key or a file: the others are asked before it counts.
             pause_s = self.health_every_s * 2 ** min(member.faults, 20)

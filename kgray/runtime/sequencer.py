@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -30,8 +30,9 @@ from kgray.ports.steps import NextCall, Reply
 from kgray.records import Episode, Extraction
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, control, reached
+from kgray.runtime.draining import when_draining
 from kgray.runtime.pooled import Chunker, PooledEmbedder
-from kgray.runtime.pools import Pool, pool_of, portable
+from kgray.runtime.pools import Pool, outcome_of, pool_of, portable
 from kgray.runtime.registry import RENEW_S, SeatHolder
 from kgray.runtime.spec import POOLS, DeploymentSpec
 from kgray.runtime.tasks import StepTasks
@@ -94,6 +95,7 @@ class Sequencer:
         self._nudge = asyncio.Event()  # set from outside: look at what was asked
         self._service = asyncio.create_task(self._serve())
         self._keeper = Keeper(spec, stays=kept, tends=shard == 0)
+        when_draining(self._leave)
 
     def _named(self, name: str) -> Handle:
         return ray.get_actor(name, namespace=self._spec.namespace)
@@ -299,13 +301,35 @@ class Sequencer:
         self._loop.call_soon_threadsafe(self._nudge.set)
 
     @control
+    async def hand_over(self, slots: Collection[int], shard: int) -> Exception | None:
+        """Move slots of this shard to another one (`Store.moving`); return why nothing was moved, if so.
+
+        If this process dies inside, the next one takes the shard, which ends the move.
+        """
+        return await outcome_of(asyncio.to_thread(self._hand_over, slots, shard))
+
+    def _hand_over(self, slots: Collection[int], shard: int) -> None:
+        parts = self._parts or self._spec.parts()
+        with parts.store.moving(slots, shard):
+            if (runner := self._runner) is not None:
+                asyncio.run_coroutine_threadsafe(runner.leave(slots), self._loop).result()
+
+    @control
+    async def retire(self) -> None:
+        """Start no missing actor any more: actors are being replaced or ended."""
+        await asyncio.to_thread(self._keeper.end)
+
+    @control
     async def drain(self, grace_s: float) -> int:
         """Take nothing new, commit what is in flight, and end; return how many are still in flight."""
-        self._keeper.ended.set()
+        await asyncio.to_thread(self._keeper.end)
+        await asyncio.to_thread(self._leave, grace_s)
+        return self._in_flight()
+
+    def _leave(self, grace_s: float) -> None:
         self._stopping = True
         self._loop.call_soon_threadsafe(self._nudge.set)
-        await asyncio.to_thread(self._ended.wait, grace_s)
-        return self._in_flight()
+        self._ended.wait(grace_s)
 
 
 def _log_stage(stage: str, seconds: float, episode: Episode | None) -> None:

@@ -26,11 +26,32 @@ from kgray.settings.checks import CLOSED, FilledText, Secret, fault, one_line, p
 
 if TYPE_CHECKING:
     from kgray.ingest.parts import Parts
+    from kgray.ports import Store
 
 DEFAULT_PROFILE = "laptop"
 # Kind of worker actors, the first part of their names -> its table of the profile.
 POOLS = {"models": "extraction", "judges": "judging", "embedder": "embedding", "reranker": "reranking"}
 READING = ("extraction", "judging")  # those of a language model
+# Keys that cannot change while actors run: the store, what it is built with, and Ray itself.
+FIXED = (
+    "store.",
+    "embedder.backend",
+    "embedder.name",
+    "embedder.dimensions",
+    "embedder.sparse",
+    "profile ray.",
+    "the version of",
+    "the data folder",
+)
+# Kind of worker actors -> the keys that its actors use. Actors of the other kinds use all keys.
+_READER = ("model.", "pipeline.", "prompts.", "records.", "ontology.", "profile engine.")
+_USED = {
+    "models": (*_READER, "profile extraction."),
+    "judges": (*_READER, "profile judging."),
+    "embedder": ("embedder.", "profile embedding."),
+    "reranker": ("reranker.", "profile reranking."),
+}
+_UNUSED = (".workers", ".start_deadline_s")  # by the workers themselves
 _MOST = 100_000
 _Whole = Annotated[int, within(1, _MOST)]
 _Share = Annotated[float, within(0.0, _MOST)]
@@ -234,6 +255,17 @@ class DeploymentSpec:
 
         return ingesting(open_reader(self.settings(), Path(self.data), cache_mb=_CACHE_MB))
 
+    def open_store(self) -> Store:
+        """Open the store in this process, without models. Raises as that does."""
+        from kgray.wiring import open_reader
+
+        return open_reader(self.settings(), Path(self.data), cache_mb=_CACHE_MB).store
+
+    def with_shards(self, shards: int) -> DeploymentSpec:
+        """Return this spec with another number of shards."""
+        sequencer = {**self.profile.get("sequencer", {}), "shards": shards}
+        return dataclasses.replace(self, profile={**self.profile, "sequencer": sequencer})
+
     @property
     def cluster(self) -> Profile:
         """The cluster profile."""
@@ -334,9 +366,19 @@ def differences(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bool =
     mine, other = _compared(ours, profile=profile), _compared(theirs, profile=profile)
     return [
         f"{key} is {_shown(mine.get(key))} here and {_shown(other.get(key))} there"
-        for key in sorted(mine.keys() | other.keys())
-        if mine.get(key) != other.get(key)
+        for key in _changed(mine, other)
     ]
+
+
+def changed_keys(ours: DeploymentSpec, theirs: DeploymentSpec, kind: str) -> list[str]:
+    """Return the keys in which two specs differ, of those that an actor of this kind uses."""
+    keys = _changed(_compared(ours, profile=True), _compared(theirs, profile=True))
+    used = _USED.get(kind)
+    return keys if used is None else [k for k in keys if k.startswith(used) and not k.endswith(_UNUSED)]
+
+
+def _changed(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    return [key for key in sorted(mine.keys() | other.keys()) if mine.get(key) != other.get(key)]
 
 
 def _compared(spec: DeploymentSpec, *, profile: bool) -> dict[str, Any]:

@@ -27,13 +27,15 @@ from kgray.ports import AnswerRequest, SummaryRequest, embedded
 from kgray.ports.steps import NextCall
 from kgray.runtime import telemetry
 from kgray.runtime.actors import control, streaming
+from kgray.runtime.draining import when_draining
 from kgray.runtime.pooled import RerankRequest, answered, together
-from kgray.runtime.pools import TOLD, UNFIT, Numbered, Outcome, outcome_of
+from kgray.runtime.pools import LEAVING, TOLD, UNFIT, Numbered, Outcome, outcome_of
 from kgray.runtime.spec import DeploymentSpec
 
 _TOKENS = 8192  # of one batch of texts: a size that embedding models handle well
 _CHARACTERS_A_TOKEN = 4
 _BEHIND_S, _LOOK_S = 30.0, 0.05  # a summary waits for ingestion so long; between two looks
+_GIVE_BACK_S = 2.0  # for calls that are cancelled to end, and callers to hear of it
 _TELL_S = 0.5  # between two looks at what this process waits for
 
 _Row = tuple[str, asyncio.Future[Any]]  # a text, and where its vector is waited for
@@ -60,6 +62,7 @@ class _PooledActor(ABC):
         except Exception as error:  # noqa: BLE001 - an actor whose creation fails is never started again
             self._fail(error)
         collect_garbage_rarely()
+        when_draining(self._leave_node)
 
     @abstractmethod
     def _build(self, spec: DeploymentSpec) -> None: ...
@@ -117,6 +120,26 @@ class _PooledActor(ABC):
             await self._loads.stop()
         return True
 
+    @control
+    async def drain(self, grace_s: float) -> None:
+        """Take no more work, let the calls in hand end for so long, then give the others back."""
+        await asyncio.to_thread(self._leave, grace_s)
+
+    def _leave(self, grace_s: float) -> None:
+        self._ending, until = True, time.monotonic() + grace_s
+        while self._running and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+        for task in [*self._running.values()]:
+            task.get_loop().call_soon_threadsafe(task.cancel)
+        while self._running and time.monotonic() < until + _GIVE_BACK_S:
+            time.sleep(_LOOK_S)
+
+    def _leave_node(self, left_s: float) -> None:
+        self._leave(max(0.0, left_s - _GIVE_BACK_S))
+        if self._loop is not None and hasattr(self._loads, "stop"):
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(self._loads.stop(), self._loop).result(left_s)
+
     def _state(self) -> dict[str, Any]:
         """Return whether it has its model or has none to load; whether it loads it; why its start failed."""
         up = self._fault is None and (self._is_loaded or not hasattr(self._loads, "start"))
@@ -144,6 +167,8 @@ class _PooledActor(ABC):
         """Carry out a chunk; yield the outcomes of calls as they end: none where it ends. Raises nothing."""
         if (fault := await self.ready()) is not None:
             yield [(UNFIT, fault)]
+        if self._ending:
+            yield [(LEAVING, None)]
         if self._ending or fault is not None:
             return
         self._loop = asyncio.get_running_loop()
@@ -163,6 +188,7 @@ class _PooledActor(ABC):
                     self._running.pop(tasks[task], None)
                 if ended:
                     yield [(tasks[task], task.result()) for task in ended if not task.cancelled()]
+            yield [(LEAVING, None)] * self._ending  # where it began to end meanwhile
         finally:
             for task in left:
                 task.cancel()
@@ -172,11 +198,11 @@ class _PooledActor(ABC):
 
     @control
     async def health(self) -> bool | Exception:
-        """Return whether it has its model, or why its start failed. No answer where the work's loop hangs."""
+        """Return whether it takes work, or why its start failed. No answer where the work's loop hangs."""
         if self._loop is not None:
             turned = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop)
             await asyncio.wrap_future(turned)
-        return self._fault or bool(self._state()["loaded"])
+        return self._fault or (bool(self._state()["loaded"]) and not self._ending)
 
     @control
     async def stats(self) -> dict[str, Any]:

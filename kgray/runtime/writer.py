@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -22,14 +22,15 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from kgray.errors import KgrayError, Locked, StaleWriter, Unavailable
+from kgray.errors import KgrayError, Locked, StaleWriter, StoreError, Unavailable
 from kgray.garbage import collect_garbage_rarely
 from kgray.kinds import EPISODES
 from kgray.outages import OUTAGES
 from kgray.ports import RowChanges, Store
 from kgray.rows import STATES
 from kgray.runtime import telemetry
-from kgray.runtime.actors import Handle, control, reached, writing
+from kgray.runtime.actors import Handle, control, is_restarted, reached, writing
+from kgray.runtime.draining import when_draining
 from kgray.runtime.pools import Lost, within
 from kgray.runtime.spec import DeploymentSpec
 
@@ -48,19 +49,24 @@ class GraphWriter:
 
         telemetry.start(name)
         self._spec = spec
-        self._shards = spec.cluster.sequencer.shards
+        # Of the first hold alone, and not in a process that Ray started again: whoever holds a shard later
+        # takes it from the map as it is, which may have other shards than the spec (`kgray scale`).
+        self._shards = 0 if is_restarted() else spec.cluster.sequencer.shards
         self._store: Store | None = None
         self._epochs: dict[int, int] = {}  # by shard, of those that are held
         self._holds: dict[int, ExitStack] = {}
         self._batches = self._writes = 0
         self._guard = threading.Lock()  # of the holds and the counts
         self._keeper = Keeper(spec, stays=True) if kept else None  # the deployment stays
+        self._busy, self._is_leaving = 0, False  # calls that write now
         collect_garbage_rarely()
+        when_draining(self._leave_node)
 
     def begin(self, shard: int) -> int | Exception:
         """Take a new epoch, so that every older run of the shard is stale; return it, or why it cannot be."""
         try:
             with self._guard:
+                self._refuse_if_leaving()
                 return self._hold(shard, None)
         except KgrayError as error:
             return error
@@ -70,15 +76,21 @@ class GraphWriter:
         """Write a batch; None = it is durable."""
         try:
             with self._guard:
+                self._refuse_if_leaving()
                 newest = self._epochs.get(shard, 0)
                 if epoch < newest:
                     raise StaleWriter(f"epoch {epoch} was followed by {newest}: another run writes now")
                 if epoch > newest:
                     self._hold(shard, epoch)  # this process is new, or another one gave out the epoch
                 store = self._store
+                self._busy += 1
             since = time.monotonic()
             assert store is not None  # noqa: S101 - `_hold` has opened it
-            store.apply(changes, epoch=epoch)
+            try:
+                store.apply(changes, epoch=epoch)
+            finally:
+                with self._guard:
+                    self._busy -= 1
             telemetry.measure("kgray_commit_seconds", time.monotonic() - since)
         except KgrayError as error:
             with self._guard:  # an older run's batch does not take the store from the newest
@@ -116,14 +128,42 @@ class GraphWriter:
     def retire(self) -> None:
         """Start no missing actor any more: the deployment is being ended."""
         if self._keeper is not None:
-            self._keeper.ended.set()
+            self._keeper.end()
+
+    @control
+    def drain(self, grace_s: float) -> None:
+        """Take no more batches; once those under way are written, let go of the shards: another follows."""
+        self._leave(grace_s)
+
+    def _leave_node(self, left_s: float) -> None:
+        time.sleep(left_s)  # its sequencers write until the end, those of this node too
+        self._leave(0.0)
+
+    def _leave(self, grace_s: float) -> None:
+        self._is_leaving, until = True, time.monotonic() + grace_s
+        while self._busy and time.monotonic() < until:
+            time.sleep(_FIRST_DELAY_S)
+        with self._guard:
+            for shard in [*self._holds]:
+                self._release(shard)
+
+    def _refuse_if_leaving(self) -> None:
+        if self._is_leaving:
+            raise Unavailable("another writer follows this one")
 
     def _hold(self, shard: int, epoch: int | None) -> int:
         self._release(shard)
         if self._store is None:
             self._store = self._spec.parts().store
         hold = ExitStack()
-        taken = hold.enter_context(self._store.writing(epoch=epoch, shard=shard, shards=self._shards))
+        try:
+            taken = hold.enter_context(self._store.writing(epoch=epoch, shard=shard, shards=self._shards))
+        except StoreError:  # others hold shards of another number
+            there = self._store.shard_map().shards
+            if self._shards in (0, there) or shard >= there:
+                raise
+            taken = hold.enter_context(self._store.writing(epoch=epoch, shard=shard, shards=0))
+        self._shards = 0
         self._epochs[shard], self._holds[shard] = taken, hold
         telemetry.measure("kgray_writer_epoch", taken, shard=shard)
         telemetry.LOGGER.info("holds shard %d", shard, extra={"epoch": taken})
@@ -156,7 +196,7 @@ class RemoteWriter:
     epoch: int = 0  # the run's, from `begin`; it never changes, so a late batch of an older run is refused
 
     def __post_init__(self) -> None:
-        self._handle = self.find()
+        self._handle: Handle | None = None  # of the last call
 
     async def begin(self) -> RemoteWriter | Exception:
         """Take a new epoch; return the writer of a new run, or why the epoch cannot be taken."""
@@ -189,12 +229,12 @@ class RemoteWriter:
     async def _called(self, method: str, *args: object) -> Any:  # noqa: ANN401 - what the method returns
         """Return the actor's answer; Unavailable where there is none."""
         try:
+            self._handle = self._handle or self.find()
             return await within(reached(getattr(self._handle, method), *args), self.deadline_s)
-        except Lost as error:
-            reason = str(error)
-            with suppress(ValueError, RayError):  # there is none at the moment
-                self._handle = self.find()
+        except (Lost, ValueError, RayError) as error:  # ValueError: there is none at the moment
+            reason, self._handle = str(error), None
         except TimeoutError:
-            ray.kill(self._handle, no_restart=False)
+            if self._handle is not None:
+                ray.kill(self._handle, no_restart=False)
             reason = f"the writer did not answer within {self.deadline_s:g} s"
         return Unavailable(f"the writer is out of reach: {reason}")

@@ -82,8 +82,22 @@ def check_move(where: object, slots: Collection[int], shard: int, shards: int) -
     """Raise StoreError for a slot or a shard that does not exist. shards: how many the store has."""
     if strange := [slot for slot in slots if not 0 <= slot < SLOTS]:
         raise StoreError(f"there is no slot {strange[0]}: the slots of {where} are 0 to {SLOTS - 1}")
-    if not 0 <= shard <= shards:
+    if not 0 <= shard < shards:
         raise StoreError(f"{where} has {shards} shards: a slot cannot be moved to shard {shard}")
+
+
+def check_shard(where: object, shard: int, shards: int) -> None:
+    """Raise StoreError for a shard that cannot be taken."""
+    if not 0 <= shard < shards:
+        raise StoreError(f"{where} has {shards} shards: there is no shard {shard}")
+
+
+def check_empty(where: object, shards: int, left: int) -> None:
+    """Raise StoreError where the number of shards cannot be set. left: slots of the shards to be dropped."""
+    if not 1 <= shards <= SLOTS:
+        raise StoreError(f"{shards} shards: {where} can have 1 to {SLOTS}")
+    if left:
+        raise StoreError(f"{left} slots of {where} are of shards beyond {shards}: move them first")
 
 
 def check_moved(where: object, slots: Collection[int], moved: Collection[object]) -> None:

@@ -138,28 +138,56 @@ def test_a_move_of_a_process_that_was_killed_ends_when_the_shard_is_taken(stores
         pass
 
 
-def test_slots_go_to_a_shard_that_is_there_or_is_the_next(owners, group):
+def test_a_slot_that_is_not_there_is_not_moved_nor_is_one_moved_to_a_shard_that_is_not_there(owners, group):
     old, _ = owners
-    for slots, shard in (([slot_of(group)], 3), ([slot_of(group)], -1), ([SLOTS], 0), ([-1], 0)):
+    for slots, shard in (([slot_of(group)], 2), ([slot_of(group)], -1), ([SLOTS], 0), ([-1], 0)):
         with pytest.raises(StoreError, match="slot"), old.store.moving(slots, shard):
             pass
-    with old.store.moving([slot_of(group)], 2):
-        pass
-    with pytest.raises(StaleWriter):
-        old.apply(told(1, "Al", "one", 10, group=group))
 
 
-def test_a_new_shard_is_served_beside_those_that_gave_it_their_slots(stores, mine, group):
+def test_a_shard_is_added_and_served_beside_those_that_gave_it_their_slots(stores, mine, group):
     """From one shard to two: the owner of the first goes on, unless it sends what went."""
     first, second = stores.open(), stores.open()
     append(first, draft("Al says one", group=group))
     if "Sqlite" in type(stores).__name__:
         second = first
-    with first.writing(shard=0, shards=1):
+    with first.writing(shard=0, shards=1) as old:
+        first.set_shards(2)
+        assert first.shard_map() == (2, [0] * SLOTS)
         with first.moving([slot_of(group)], 1):
             pass
+        assert [slot for slot, shard in enumerate(first.shard_map().owners) if shard] == [slot_of(group)]
         with second.writing(shard=1, shards=2) as epoch:
             assert mine(second.newly_pending(0, 1)[0]) == {group: True}
             second.apply([told(1, "Al", "one", 10, group=group)], epoch=epoch)
+    again = stores.open()
+    with again.writing(epoch=old, shard=0, shards=0):  # as many as there are: nothing is divided anew
+        assert again.shard_map().owners[slot_of(group)] == 1
+    with pytest.raises(StoreError, match="there is no shard 2"):
+        again.writing(shard=2, shards=0).__enter__()
     with first.writing(shard=0, shards=1):
         pass
+
+
+def test_a_shard_is_dropped_once_it_has_no_slots_and_who_held_it_can_write_nothing(owners, stores, group):
+    new = owners[1]
+    with pytest.raises(StoreError, match=r"512 slots of .* are of shards beyond 1: move them first"):
+        new.store.set_shards(1)
+    with pytest.raises(StoreError, match="can have 1 to 1024"):
+        new.store.set_shards(0)
+    owned = new.store.shard_map().owners
+    with new.store.moving([slot for slot in range(SLOTS) if owned[slot] == 1], 0):
+        pass
+    move = new.store.moving([0], 1)  # of a process that was killed
+    move.__enter__()
+    new.store.set_shards(1)
+    with pytest.raises(StaleWriter):
+        move.__exit__(None, None, None)
+    assert new.store.shard_map() == (1, [0] * SLOTS)
+    first, gone = sorted(owners, key=lambda owner: owner.shard)
+    with pytest.raises(StaleWriter):
+        gone.apply(told(1, "Al", "one", 10, group=group))
+    first.apply(told(1, "Al", "one", 10, group=group))  # whose the slot is now
+    stores.lose_hold()
+    with pytest.raises(StoreError, match="there is no shard 1"):
+        stores.open().writing(epoch=gone.epoch, shard=1, shards=0).__enter__()

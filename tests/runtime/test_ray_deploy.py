@@ -166,7 +166,7 @@ async def test_actors_are_not_mixed(traced: tuple[Memory, Samples], tmp_path: Pa
     with pytest.raises(SettingsError) as refused:
         ensure(spec_of(settings, there.store.folder, profile), detached=False, chosen=True)
     assert "runtime.window is 9 here and 128 there" in str(refused.value)
-    assert str(refused.value).endswith("kgray down")
+    assert str(refused.value).endswith("kgray up")
     lacking = "KGRAY_MODEL_API_KEY is not set where Ray's processes run"
     with over_ray(tmp_path, model_api_key=KEY) as memory, pytest.raises(SettingsError, match=lacking):
         await memory.add("Alice works at Beta", group="g", id="2")
@@ -264,13 +264,28 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
         assert said["sequencer-0"] == "decided 1 episodes, each group's in order; 0 failed"
         assert re.fullmatch(r"carried out \d+ writes in \d+ transactions, as epoch 1", said["writer-0"])
         assert sorted(said) == ["models-0", "scheduler-0", "sequencer-0", "writer-0"]
+        scaled = run(shell, "scale", "--shards", "2", "--json")
+        assert (scaled.code, scaled.json) == (0, {"from": 1, "to": 2, "moved": 512}), scaled.err
         shell.env["KGRAY_RUNTIME_WINDOW"] = "7"
-        other = run(shell, "up")
+        shell.write("more.jsonl", {"id": "2", "text": "Bo works at Acme", "group": "g", "at": "2026-01-02"})
+        other = run(shell, "add", "more.jsonl")
         assert (other.code, "runtime.window is 7 here and 128 there" in other.err) == (2, True)
-        del shell.env["KGRAY_RUNTIME_WINDOW"]
+        assert other.err.endswith("Use the same, or have the actors use these: kgray up\n")
+        up = run(shell, "up", "--profile", "profile.toml", "--json")
+        deciding = ("sequencer-0", "sequencer-1", "writer-0", "scheduler-0")
+        assert up.json["replaced"] == dict.fromkeys(deciding, ["runtime.window"]), up.err
+        assert "there are 2 shards, and the profile has sequencer.shards = 1: their number stays" in up.err
+        told = run(shell, "status", "--json").json["runtime"]
+        assert (told["slots"], told["window"]) == ([512, 512], 14)
+        shell.write("more.jsonl", {"id": "3", "text": "Cy works at Acme", "group": "g", "at": "2026-01-03"})
+        added = run(shell, "add", "more.jsonl", "--json")
+        assert (added.code, added.json["accepted"]) == (0, 1), added.err
     finally:
         down = run(shell, "down", "--json")
-    assert (down.code, down.json["actors"], down.json["processes"] > 3) == (0, 4, True), down.err
+    assert (down.code, down.json["actors"], down.json["processes"] > 3) == (0, 5, True), down.err
+    scaled = run(shell, "scale", "--shards", "3")
+    assert (scaled.code, len(scaled.err.splitlines())) == (2, 1)
+    assert "no deployment runs for" in scaled.err
     assert (heads.started_at(head.pid), Path(head.folder).exists()) == (None, False)
     assert shell("down").out == "Nothing is up.\n"
     assert shell("status", "--json").json["runtime"] == {"backend": "ray"}

@@ -7,11 +7,23 @@ import socket
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kgray.errors import SettingsError
-from kgray.runtime.spec import Profile, load_profile, profile_of, shipped
+from kgray.runtime.spec import (
+    DeploymentSpec,
+    Profile,
+    changed_keys,
+    differences,
+    load_profile,
+    profile_of,
+    shipped,
+    spec_of,
+)
+from kgray.settings import Settings, load
 from kgray.settings import load as load_settings
 
 
@@ -126,3 +138,33 @@ def test_a_pool_has_as_many_workers_or_a_least_and_a_most():
 def test_a_profile_that_is_not_there_is_told(tmp_path):
     with pytest.raises(SettingsError, match="cannot be read: No such file"):
         load_profile(tmp_path / "none.toml")
+
+
+def test_actors_are_replaced_for_the_keys_that_their_kind_uses(tmp_path: Path) -> None:
+    """Deciding actors use all; a worker only those of its model, its nodes and its engine."""
+
+    def spec(profile: dict[str, Any], **settings: Any) -> DeploymentSpec:
+        values = profile_of(profile, "the test").values()
+        return spec_of(load(None, environ={}, overrides=settings), tmp_path, values)
+
+    before = spec({})
+    after = spec(
+        {"extraction": {"workers": 3}, "judging": {"cpus": 2.0}, "limits": {"grace_s": 1.0}},
+        **{"runtime.window": 9, "prompts.folder": tmp_path, "embedder.base_url": "http://h/v1"},
+    )
+    read = ["prompts.folder"]
+    assert {kind: changed_keys(after, before, kind) for kind in ("models", "judges", "embedder", "reranker")} == {
+        "models": read,
+        "judges": ["profile judging.cpus", *read],
+        "embedder": ["embedder.base_url"],
+        "reranker": [],
+    }
+    every = {"profile extraction.workers", "profile judging.cpus", "profile limits.grace_s", "runtime.window"}
+    for kind in ("sequencer", "writer", "seats", "scheduler"):
+        assert set(changed_keys(after, before, kind)) == every | {*read, "embedder.base_url"}
+
+
+def test_another_number_of_shards_leaves_the_rest_of_a_spec(tmp_path: Path) -> None:
+    spec = spec_of(Settings(), tmp_path, profile_of({"sequencer": {"cpus": 0.5}}, "the test").values())
+    assert differences(spec.with_shards(5), spec) == ["profile sequencer.shards is 5 here and 1 there"]
+    assert spec_of(Settings(), tmp_path, {}).with_shards(5).cluster.sequencer.shards == 5

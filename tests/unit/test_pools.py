@@ -13,7 +13,7 @@ import pytest
 from kgray.errors import InvalidAnswer, SettingsError, Unavailable
 from kgray.outages import OUTAGES, Outage
 from kgray.runtime.pooled import Chunker, OnWorkers
-from kgray.runtime.pools import TOLD, UNFIT, Gone, Lost, Numbered, Pool, Unfit, outcome_of, within
+from kgray.runtime.pools import LEAVING, TOLD, UNFIT, Gone, Lost, Numbered, Pool, Unfit, outcome_of, within
 from kgray.runtime.upkeep import PoolSize
 
 Answers = Callable[[Any], Awaitable[Any]]
@@ -246,6 +246,23 @@ async def test_an_outage_is_no_longer_told_of_once_nobody_asks_the_worker_that_w
     await pool.close()
 
     assert OUTAGES.current() == []
+
+
+async def test_a_worker_that_leaves_gives_its_calls_to_another_and_gets_no_more():
+    class Leaving(Hands):
+        async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Numbered]]:
+            self.chunks.append([request for _, request in chunk])
+            yield [(chunk[0][0], "<ended>")]
+            yield [(LEAVING, None)]
+
+    leaving, stays = Leaving("leaving", never), Hands("stays", echo)
+    pool = pool_of(leaving, stays)
+    calls = Chunker(pool, size=3, linger_s=0.0)
+
+    assert await asyncio.gather(*map(calls.ask, "abc")) == ["<ended>", "<b>", "<c>"]
+    assert await asyncio.gather(*map(calls.ask, "def")) == ["<d>", "<e>", "<f>"]
+
+    assert (len(leaving.chunks), up(pool), OUTAGES.current()) == (1, ["stays"], [])
 
 
 class Bad(Hands):

@@ -31,7 +31,7 @@ from kgray.ports import ExtractionRequest, SummaryRequest, slot_of
 from kgray.ports.steps import NextCall
 from kgray.records import Episode, Operation
 from kgray.settings import Settings, load
-from tests.waiting import HANGS_S, wait_for
+from tests.waiting import HANGS_S, until, wait_for
 
 if find_spec("ray") is None:
     pytest.skip('Ray is not installed: pip install "kgray[ray]"', allow_module_level=True)
@@ -411,7 +411,10 @@ def test_the_runtime_uses_no_private_name_of_ray() -> None:
     )
     found = {path.name: private.findall(path.read_text(encoding="utf-8")) for path in RUNTIME.glob("*.py")}
 
-    assert {name: uses for name, uses in found.items() if uses} == {}
+    # The notice that a node ends: Ray has no public call for it.
+    assert {name: uses for name, uses in found.items() if uses} == {
+        "draining.py": ["from ray._private.state import"]
+    }
 
 
 class Blocking:
@@ -431,6 +434,34 @@ class Blocking:
     async def write(self, asked: Any) -> tuple[dict[str, str], Any]:
         self.began.append(asked)
         return {"summary": asked.data}, Cost(1, 5, 2)
+
+
+async def test_a_worker_that_leaves_ends_its_calls_in_time_and_gives_the_others_back(tmp_path: Path) -> None:
+    from kgray.runtime.pools import LEAVING
+    from kgray.runtime.spec import Profile, spec_of
+    from kgray.runtime.workers import ModelWorker
+
+    read = list(enumerate([ExtractionRequest(episode=EPISODE)] * 2))
+    for ends, found in ((True, {0: "read", 1: "read", LEAVING: None}), (False, {LEAVING: None})):
+        worker = ModelWorker(spec_of(Settings(), tmp_path, Profile().values()), "models-0")
+        models = worker._extractor = Blocking()  # type: ignore[assignment]
+        reading = asyncio.create_task(outcomes(worker, read))
+        await until(lambda models=models: len(models.began) == 2)
+        leaving = asyncio.create_task(worker.drain(30.0 if ends else 0.0))
+        await until(lambda worker=worker: worker._ending)
+        assert await outcomes(worker, read) == {LEAVING: None}, "it takes no more"
+        assert await worker.health() is False
+        if ends:
+            models.end.set()
+        assert await reading == found
+        await leaving
+        assert (await worker.stats())["running"] == 0
+
+
+def test_where_ray_cannot_say_whether_a_node_ends_it_stays() -> None:
+    from kgray.runtime.draining import drain_notice
+
+    assert drain_notice() is None
 
 
 async def test_a_summary_waits_until_ingestion_leaves_room_or_for_a_while(
@@ -617,8 +648,8 @@ def test_where_the_missing_cannot_be_started_the_workers_are_tended_all_the_same
     of = spec_of(Settings(), tmp_path, profile.values())
     both, one = keeper.Keeper(of, stays=True, tends=True), keeper.Keeper(of, stays=False)
     wait_for(lambda: len(looked) > 3)
-    both.ended.set()
-    one.ended.set()
+    both.end()
+    one.end()
 
 
 def test_a_ray_is_not_left_under_who_starts_actors_in_it(tmp_path: Path, monkeypatch: Any) -> None:

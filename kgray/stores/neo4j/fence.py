@@ -65,6 +65,20 @@ def check_locked(
     slots.check(db.where, [] if hold is None else [hold], groups, rows, epoch=epoch)
 
 
+def set_shards(db: Connection, shards: int) -> None:
+    """Add or drop shards without slots; see `ports.Store.set_shards`."""
+
+    def set_them(running: Running) -> None:
+        _locked_map(db, running)
+        ((left,),) = db.run(running, cypher.SLOTS_BEYOND, shards=shards)
+        slots.check_empty(db.where, shards, left)
+        ((epoch,),) = db.run(running, cypher.NEW_EPOCH)
+        db.run(running, cypher.END_MOVES_BEYOND, shards=shards)
+        db.run(running, cypher.SET_SHARDS, shards=shards, epoch=epoch)
+
+    db.write(set_them)
+
+
 @contextmanager
 def moving(db: Connection, asked: Collection[int], shard: int) -> Iterator[None]:
     """Hand slots over to a shard; see `ports.Store.moving`."""
@@ -74,7 +88,7 @@ def moving(db: Connection, asked: Collection[int], shard: int) -> Iterator[None]
         number = _locked_map(db, running)
         slots.check_move(db.where, chosen, shard, number)
         db.run(running, cypher.LOCK_SHARDS, shards=[shard])
-        db.run(running, cypher.MARK_SLOTS, slots=chosen, shard=shard, shards=max(number, shard + 1))
+        db.run(running, cypher.MARK_SLOTS, slots=chosen, shard=shard)
 
     def hand_over(running: Running) -> None:
         ((epoch,),) = db.run(running, cypher.NEW_EPOCH)
@@ -101,7 +115,8 @@ def _take(
     db: Connection, running: Running, *, epoch: int | None, shard: int, of: int | None, token: str
 ) -> Hold:
     there = _locked_map(db, running)
-    number = there if of is None else of
+    number = of or there
+    slots.check_shard(db.where, shard, number)
     wanted = list(range(number)) if of is None else [shard]
     ((newest_of_all,),) = db.run(running, cypher.NEW_EPOCH)
     if number != there:  # the groups are divided anew, where nobody holds a shard of the map that is there

@@ -54,13 +54,26 @@ WITH m RETURN coalesce(m.shards, 1), COUNT { (:KgraySlot) }
 """
 # One row: the next epoch; none comes twice. Locks the meta node.
 NEW_EPOCH = "MATCH (m:KgrayMeta {id: 'kgray'}) SET m.epoch = coalesce(m.epoch, 0) + 1 RETURN m.epoch"
+_FREE = "REMOVE o.holder, o.token, o.host, o.pid, o.beat, o.every"
 # $last, $shards, $epoch. A new map: who held a slot of the former one is stale.
-DIVIDE_SLOTS = """
-MATCH (m:KgrayMeta {id: 'kgray'}) SET m.shards = $shards
-WITH m UNWIND range(0, $last) AS number MERGE (s:KgraySlot {slot: number})
+DIVIDE_SLOTS = f"""
+MATCH (m:KgrayMeta {{id: 'kgray'}}) SET m.shards = $shards
+WITH m UNWIND range(0, $last) AS number MERGE (s:KgraySlot {{slot: number}})
 SET s.shard = number % $shards, s.epoch = $epoch REMOVE s.target
-WITH DISTINCT m MATCH (o:KgrayShard) SET o.epoch = $epoch
-REMOVE o.holder, o.token, o.host, o.pid, o.beat, o.every
+WITH DISTINCT m MATCH (o:KgrayShard) SET o.epoch = $epoch {_FREE}
+"""
+# One row: the number of shards; a list of (slot, shard), empty before the first hold.
+SHARD_MAP = """
+MATCH (m:KgrayMeta {id: 'kgray'}) OPTIONAL MATCH (s:KgraySlot)
+RETURN coalesce(m.shards, 1), collect(CASE WHEN s IS NULL THEN null ELSE [s.slot, s.shard] END)
+"""
+# $shards: how many there are from now on. The first counts the slots of the others; the second ends the moves
+# to these. The third, $epoch: who held one of them is stale.
+SLOTS_BEYOND = "MATCH (s:KgraySlot) WHERE s.shard >= $shards RETURN count(s)"
+END_MOVES_BEYOND = "MATCH (s:KgraySlot) WHERE s.target >= $shards REMOVE s.target"
+SET_SHARDS = f"""
+MATCH (m:KgrayMeta {{id: 'kgray'}}) SET m.shards = $shards
+WITH m MATCH (o:KgrayShard) WHERE o.id >= $shards SET o.epoch = $epoch {_FREE}
 """
 # $shards. Makes their nodes and locks them, in one order: SET takes the lock before RETURN reads. The last
 # two: whether it took every shard, milliseconds since its last beat by the server's clock.
@@ -80,7 +93,7 @@ UNWIND $shards AS id MATCH (o:KgrayShard {id: id}) SET o.locked = true
 WITH o WHERE o.token = $token"""
 # $shards, $token: nothing happens where another holds them.
 RENEW_SHARDS = f"{_OWN_SHARDS} SET o.beat = timestamp()"
-FREE_SHARDS = f"{_OWN_SHARDS} REMOVE o.holder, o.token, o.host, o.pid, o.beat, o.every"
+FREE_SHARDS = f"{_OWN_SHARDS} {_FREE}"
 # $shards, $epoch. Waits for the writes that hold the locks of slots, and locks in their order, as all do. A
 # move that is not complete ends.
 TAKE_SLOTS = """
@@ -95,11 +108,8 @@ LOCK_SLOTS = """
 UNWIND $slots AS slot MATCH (s:KgraySlot {slot: slot}) SET s.locked = true
 WITH s MATCH (o:KgrayShard {id: s.shard}) RETURN s.slot, s.shard, s.epoch, o.epoch, o.token
 """
-# A move: $slots, sorted, $shard, besides: $shards, how many there are from now on; $epoch.
-MARK_SLOTS = """
-MATCH (m:KgrayMeta {id: 'kgray'}) SET m.shards = $shards
-WITH m UNWIND $slots AS slot MATCH (s:KgraySlot {slot: slot}) SET s.target = $shard
-"""
+# A move: $slots, sorted, $shard; $epoch.
+MARK_SLOTS = "UNWIND $slots AS slot MATCH (s:KgraySlot {slot: slot}) SET s.target = $shard"
 UNMARK_SLOTS = """
 UNWIND $slots AS slot MATCH (s:KgraySlot {slot: slot}) SET s.locked = true
 WITH s WHERE s.target = $shard REMOVE s.target

@@ -16,7 +16,7 @@ from kgray import rows as packing
 from kgray.errors import KgrayError, Outrun, StoreError
 from kgray.graph import Fact
 from kgray.kinds import COMMUNITY_RUNS, FactRow, Kind, R, Read, Row
-from kgray.ports import Appending, GroupCounts, GroupHead, RowChanges, Store, T
+from kgray.ports import SLOTS, Appending, GroupCounts, GroupHead, RowChanges, ShardMap, Store, T
 from kgray.records import Episode
 from kgray.stores import alike, slots
 from kgray.stores.alike import EVERY_SEQUENCE, FoldedBatch, entries_of, portions
@@ -176,6 +176,14 @@ class Neo4jStore(Store):
                 yield hold.epoch
             finally:
                 self._hold = None
+
+    def shard_map(self) -> ShardMap:
+        ((shards, rows),) = self._db.rows(cypher.SHARD_MAP)
+        known = dict(rows)  # empty before the first hold
+        return ShardMap(shards, [known.get(slot, slot % shards) for slot in range(SLOTS)])
+
+    def set_shards(self, shards: int) -> None:
+        fence.set_shards(self._db, shards)
 
     def moving(self, slots: Collection[int], shard: int) -> AbstractContextManager[None]:
         return fence.moving(self._db, slots, shard)

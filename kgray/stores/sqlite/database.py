@@ -126,6 +126,7 @@ class Database:
             if of != len(there):
                 _divide(connection, of, token)  # who held a slot of the former map is stale
                 there = many(connection, sql.SHARDS)
+            slots.check_shard(self.path.parent, shard, of)
             mine = range(of) if shards is None else (shard,)
             if epoch is None:
                 epoch = token
@@ -140,6 +141,14 @@ class Database:
         finally:  # another process may adopt it now, and both would pass
             self.holds.remove(hold)
 
+    def set_shards(self, shards: int) -> None:
+        """Add or drop shards without slots; see `ports.Store.set_shards`."""
+        with self.transaction(durable=True) as connection:
+            (left,) = one(connection, sql.SLOTS_BEYOND, (shards,))
+            slots.check_empty(self.path.parent, shards, left)
+            connection.execute(sql.END_MOVES_BEYOND, (shards,))
+            _set_shards(connection, shards)
+
     @contextmanager
     def moving(self, asked: Collection[int], shard: int) -> Iterator[None]:
         """Hand slots over to a shard; see `ports.Store.moving`."""
@@ -147,7 +156,6 @@ class Database:
         with self.transaction(durable=True) as connection:
             number = len(many(connection, sql.SHARDS))
             slots.check_move(self.path.parent, asked, shard, number)
-            connection.execute(sql.NEW_SHARD, (shard,))
             connection.execute(sql.MARK_SLOTS, (shard, chosen))
         try:
             yield
@@ -253,9 +261,13 @@ def _new_epoch(connection: apsw.Connection) -> int:
     return int(one(connection, sql.NEW_EPOCH)[0])
 
 
-def _divide(connection: apsw.Connection, shards: int, epoch: int) -> None:
+def _set_shards(connection: apsw.Connection, shards: int) -> None:
     connection.execute(sql.DROP_SHARDS, (shards,))
     connection.executemany(sql.NEW_SHARD, ((shard,) for shard in range(shards)))
+
+
+def _divide(connection: apsw.Connection, shards: int, epoch: int) -> None:
+    _set_shards(connection, shards)
     connection.execute(sql.DIVIDE_SLOTS, (shards, epoch))
 
 

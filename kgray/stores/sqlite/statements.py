@@ -97,6 +97,10 @@ SET_META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 
 _LIST = "(SELECT value FROM json_each(?) AS asked)"
 SHARDS = "SELECT shard, epoch, token FROM shards ORDER BY shard"
+OWNERS = "SELECT shard FROM slots ORDER BY slot"
+# (number of shards) that there are from now on.
+SLOTS_BEYOND = "SELECT count(*) FROM slots WHERE shard >= ?"
+END_MOVES_BEYOND = "UPDATE slots SET target = NULL WHERE target >= ?"
 # (epoch, token, shards as JSON).
 TAKE_SHARDS = f"UPDATE shards SET epoch = ?, token = ? WHERE shard IN {_LIST}"
 # (epoch, shards as JSON): slot, epoch. A move that is not complete ends.

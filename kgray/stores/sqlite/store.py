@@ -16,7 +16,7 @@ from kgray import kinds, locks, times
 from kgray.errors import StoreError
 from kgray.graph import Fact
 from kgray.kinds import Kind, R, Read, Row
-from kgray.ports import Appending, GroupCounts, GroupHead, RowChanges, Store, T, slot_of
+from kgray.ports import Appending, GroupCounts, GroupHead, RowChanges, ShardMap, Store, T, slot_of
 from kgray.reads import FACTS_OF
 from kgray.records import Episode
 from kgray.rows import fact as fact_of
@@ -91,7 +91,7 @@ class SqliteStore(Store):
             raise StoreError("the embedded store holds its folder's lock itself: it cannot share it")
         with self._holding:  # one lock of the folder for all shards of this process
             taken = any(shard in hold.shards for hold in self._db.holds)
-            if not self._holders or taken or shards != len(self._db.rows(sql.SHARDS)):
+            if not self._holders or taken or shards not in (0, len(self._db.rows(sql.SHARDS))):
                 self._folder_lock.enter_context(locks.ingesting(self.folder))
             self._holders += 1
         try:
@@ -102,6 +102,14 @@ class SqliteStore(Store):
                 self._holders -= 1
                 if not self._holders:
                     self._folder_lock.close()
+
+    def shard_map(self) -> ShardMap:
+        with self.reading():
+            owners = [shard for (shard,) in self._db.rows(sql.OWNERS)]
+            return ShardMap(len(self._db.rows(sql.SHARDS)), owners)
+
+    def set_shards(self, shards: int) -> None:
+        self._db.set_shards(shards)
 
     def moving(self, slots: Collection[int], shard: int) -> AbstractContextManager[None]:
         return self._db.moving(slots, shard)

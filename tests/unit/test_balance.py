@@ -1,0 +1,42 @@
+"""Slots are divided evenly, and none is moved that need not be."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgray.ports import SLOTS
+from kgray.runtime.balance import PORTION, moves
+
+
+@given(
+    owners=st.lists(st.integers(0, 6), min_size=1, max_size=200),
+    shards=st.integers(1, 7),
+)
+def test_after_the_moves_the_counts_are_even_and_no_fewer_moves_make_them_so(owners: list[int], shards: int):
+    before, after = Counter(owners), list(owners)
+    moved = 0
+    for move in moves(owners, shards):
+        assert 1 <= len(move.slots) <= PORTION
+        assert move.source != move.target
+        for slot in move.slots:
+            assert after[slot] == move.source == owners[slot]  # each at most once, and by its owner
+            after[slot] = move.target
+            moved += 1
+
+    counts = [Counter(after)[shard] for shard in range(shards)]
+    assert sum(counts) == len(owners)
+    assert max(counts) - min(counts) <= 1
+    # Whoever has which share: the slots that stay are at most the smaller of the two.
+    shares = sorted(counts, reverse=True)
+    had = sorted((before[shard] for shard in range(shards)), reverse=True)
+    assert moved == len(owners) - sum(map(min, had, shares))
+
+
+def test_from_2_shards_to_5_and_back_three_fifths_move():
+    owners = [slot % 2 for slot in range(SLOTS)]
+    grown = sum(len(move.slots) for move in moves(owners, 5))
+    assert grown == SLOTS - 205 - 205
+    assert list(moves(owners, 2)) == []
