@@ -222,7 +222,7 @@ def reachable_from_outside(of: psutil.Process) -> dict[str, str]:
     return found
 
 
-def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
+def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:  # noqa: PLR0915 - one story
     """The whole way by commands, each a process of its own; only our own processes are ended.
 
     The demo tells what they say of it in words.
@@ -273,7 +273,7 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
         assert other.err.endswith("Use the same, or have the actors use these: kgray up\n")
         up = run(shell, "up", "--profile", "profile.toml", "--json")
         deciding = ("sequencer-0", "sequencer-1", "writer-0", "scheduler-0")
-        assert up.json["replaced"] == dict.fromkeys(deciding, ["runtime.window"]), up.err
+        assert up.json["replaced"] == {name: ["runtime.window"] for name in deciding}, up.err
         assert "there are 2 shards, and the profile has sequencer.shards = 1: their number stays" in up.err
         told = run(shell, "status", "--json").json["runtime"]
         assert (told["slots"], told["window"]) == ([512, 512], 14)

@@ -149,11 +149,12 @@ def test_actors_are_replaced_for_the_keys_that_their_kind_uses(tmp_path: Path) -
 
     before = spec({})
     after = spec(
-        {"extraction": {"workers": 3}, "judging": {"cpus": 2.0}, "limits": {"grace_s": 1.0}},
+        {"extraction": {"workers": 3}, "judging": {"workers": 0, "cpus": 2.0}, "limits": {"grace_s": 1.0}},
         **{"runtime.window": 9, "prompts.folder": tmp_path, "embedder.base_url": "http://h/v1"},
     )
     read = ["prompts.folder"]
-    assert {kind: changed_keys(after, before, kind) for kind in ("models", "judges", "embedder", "reranker")} == {
+    kinds = ("models", "judges", "embedder", "reranker")
+    assert {kind: changed_keys(after, before, kind) for kind in kinds} == {
         "models": read,
         "judges": ["profile judging.cpus", *read],
         "embedder": ["embedder.base_url"],

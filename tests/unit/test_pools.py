@@ -255,6 +255,9 @@ async def test_a_worker_that_leaves_gives_its_calls_to_another_and_gets_no_more(
             yield [(chunk[0][0], "<ended>")]
             yield [(LEAVING, None)]
 
+        async def health(self) -> None:
+            raise Lost("it takes no more work")
+
     leaving, stays = Leaving("leaving", never), Hands("stays", echo)
     pool = pool_of(leaving, stays)
     calls = Chunker(pool, size=3, linger_s=0.0)
