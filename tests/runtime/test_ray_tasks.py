@@ -17,7 +17,7 @@ from tests.ray_session import over_ray
 from tests.runtime.test_ray_ingest import drafts, hashes, plain_loops
 from tests.waiting import until
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 NAME = re.compile(r"(extract_episode|resolve_node)(?: group=\S+ sequence=[\d,]+)+")
 
 
