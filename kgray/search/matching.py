@@ -11,7 +11,8 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -21,7 +22,7 @@ from kgray.ontology import Ontology, words_of_matter
 from kgray.ports import GraphView
 from kgray.search.query import languages
 from kgray.times import Instant
-from kgray.words import plain_words, stem, term
+from kgray.words import MAX_QUERY_WORDS, plain_words, stem, term
 
 # Of a name beside a word: the subject of a verb, its object; a noun's owner ("the boss of Ada"), its bearer.
 Role = Literal["before", "after", "owner", "bearer"]
@@ -59,9 +60,9 @@ class Name(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: cached properties are kept in the instance
 class StateQuestion:
-    """A question, as it is matched with facts."""
+    """A question, as it is matched with facts; one of many facts, so what depends on it alone is kept."""
 
     words: tuple[str, ...]  # plain, in order
     names: tuple[Name, ...]
@@ -83,7 +84,7 @@ class StateQuestion:
         inside = {place for name in self.names for place in range(name.start, name.end)}
         return any(word in _table().history for n, word in enumerate(self.words) if n not in inside)
 
-    @property
+    @cached_property
     def kinds(self) -> frozenset[str]:
         """The labels of the things that it asks for; empty = any."""
         entries = [_table().kinds[word] for word in self.words if word in _table().kinds]
@@ -91,7 +92,7 @@ class StateQuestion:
                    if kinds and word not in ("who", "where", "whose", "whom")]  # fmt: skip
         return frozenset().union(*(precise or entries))
 
-    @property
+    @cached_property
     def inner(self) -> frozenset[int]:
         """Places of the question words beside a name: "boss" in "the city of the boss of Ada"."""
         stops, entries = languages()["en"].stops, set[int]()
@@ -106,8 +107,12 @@ class StateQuestion:
                 behind += 1
         return frozenset(entries & self.weights.keys())
 
-    def role(self, place: int) -> Role | None:
-        """Return the nearest name's role beside the word at a place, as in a statement; None = not known."""
+    @cached_property
+    def roles(self) -> Mapping[int, Role | None]:
+        """The role of the nearest name beside each question word, as in a statement; None = not known."""
+        return {place: self._role(place) for place in self.weights}
+
+    def _role(self, place: int) -> Role | None:
         if not self.names:
             return None
         name = min(self.names, key=lambda one: min(abs(place - one.start), abs(place - one.end)))
@@ -310,7 +315,7 @@ class Matcher:
             if not share:
                 continue
             total += weight if names_kind else 0.0
-            role = question.role(place)
+            role = question.roles[place]
             is_both = len(named.intersection(fact.ends)) == len(set(fact.ends)) > 1
             if source_role and role and not is_both and _contradict(source_role, role, subject_is_named):
                 share *= WRONG_ROLE
@@ -437,10 +442,12 @@ def read_state_question(
 ) -> StateQuestion:
     """Read a question.
 
+    text        read up to MAX_QUERY_WORDS words, as the other methods do
     surfaces    (recorded entity, the terms of one of its names), of names whose words the question has
     weight_of   returns the weight of a term; None: each weighs 1
     """
-    words = tuple(plain_words(text))
+    # Matching takes words x names for each fact: a pasted text of 800 names would take minutes.
+    words = tuple(islice(plain_words(text), MAX_QUERY_WORDS))
     terms = [term(stem(word)) for word in words]
     spans: dict[tuple[int, int], list[str]] = {}
     for entity, name in surfaces:

@@ -25,7 +25,7 @@ from kgray.ingest import runner
 from kgray.ingest.runner import Runner
 from kgray.kinds import KINDS
 from kgray.ledger import accept, failures, pending, request, result, retry
-from kgray.ports import Patch, at_one_moment
+from kgray.ports import Patch, at_one_moment, slot_of
 from kgray.records import Operation
 from kgray.search import Query, Searcher
 from kgray.stores.neo4j import groups as grouped
@@ -373,7 +373,8 @@ def test_a_run_that_leaves_while_a_batch_is_on_its_way_loses_and_doubles_nothing
     async def leave():
         with engine.store.writing(), neo4j_driver.session() as session:
             with session.begin_transaction() as lock:  # the batch cannot be written before this one ends
-                lock.run("MATCH (s:KgrayShard {id: '0'}) SET s.locked = true").consume()
+                slot = slot_of(engine.named())
+                lock.run("MATCH (s:KgraySlot {slot: $slot}) SET s.locked = true", slot=slot).consume()
                 totals = await Runner(engine.parts).run(groups=[engine.named()], stop=on_its_way.is_set)
                 lock.rollback()
             return totals

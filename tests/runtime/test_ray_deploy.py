@@ -437,6 +437,7 @@ def test_an_episode_has_one_trace_id_in_the_logs_of_all_processes(ray_session: A
     assert {(row["role"].split("-")[0], row["stage"], row["trace"]) for row in found} == {
         ("sequencer", "taken", trace_of("traced", 1)),
         ("models", "extract", trace_of("traced", 1)),
+        ("tasks", "extract_episode", trace_of("traced", 1)),
         ("sequencer", "decide", trace_of("traced", 1)),
         ("writer", "committed", trace_of("traced", 1)),
     }

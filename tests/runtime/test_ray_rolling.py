@@ -65,11 +65,11 @@ class Feed:
         self._thread = threading.Thread(target=self._go)
 
     def _go(self) -> None:
-        for start in range(0, len(self._rows), 2):
-            few = self._rows[start : start + 2]
+        for start in range(0, len(self._rows), 4):
+            few = self._rows[start : start + 4]
             accept(self._memory.store, few, now=times.now())
             self.accepted += few
-            if self._ended.wait(0.1):
+            if self._ended.wait(0.5):
                 return
 
     def __enter__(self) -> Feed:

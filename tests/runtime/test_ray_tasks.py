@@ -17,7 +17,7 @@ from tests.ray_session import over_ray
 from tests.runtime.test_ray_ingest import drafts, hashes, plain_loops
 from tests.waiting import until
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
 NAME = re.compile(r"(extract_episode|resolve_node)(?: group=\S+ sequence=[\d,]+)+")
 
 
@@ -32,7 +32,9 @@ def tasks(step: str) -> list[Any]:
         ("state", "=", "FINISHED"),
         ("name", "!=", "warm_up"),
     ]
-    return list(list_tasks(here, filters=by_function, limit=10_000, detail=True))
+    # Ray reads the newest 10,000 tasks, and raises if the session has had more.
+    rows = list_tasks(here, filters=by_function, limit=10_000, detail=True, raise_on_missing_output=False)
+    return list(rows)
 
 
 @pytest.mark.parametrize("chunk", [1, 8])
