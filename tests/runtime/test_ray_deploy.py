@@ -53,6 +53,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     return Shell(tmp_path, {"KGRAY_RUNTIME_BACKEND": "ray"})
 
 
+@pytest.mark.usefixtures("ray_session")
 def test_an_actor_that_has_no_node_yet_is_unreachable_however_often_it_is_asked(tmp_path: Path) -> None:
     """A bounded queue of calls is full before a node comes: that is no reason to give up waiting for it."""
     import ray
