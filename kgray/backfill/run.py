@@ -342,7 +342,7 @@ class _RunAttempt:
         return Report(**counts, more={"report": told})
 
     def _failures(self) -> list[dict[str, Any]]:
-        """Return what failed of what was pending before and of what was accepted, without replies."""
+        """Return the failures among the entries of this backfill and those that were pending before it."""
         found, queued = list[dict[str, Any]](), self._submission.queued
         for group in sorted(self._before.keys() | queued.keys()):
             own = queued[group].sequences if group in queued else ()

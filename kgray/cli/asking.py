@@ -97,7 +97,7 @@ def _details(answered: Answered) -> None:
 
 
 def _notes(answered: Answered) -> None:
-    """Say what the answer lacks, what was read for it, and what it cost."""
+    """Print notes about an answer: missing sources, the reports that were read, and the cost."""
     for number in answered.dropped:
         printing.note(f"the model cited [{number}], which it was not shown: left out")
     if answered.found and not answered.citations:

@@ -34,13 +34,11 @@ _OPPOSITE: Mapping[Role, Role] = {
 }
 
 LEAST_COVER = 0.5  # share of the question words, by weight, from which on a fact answers
-OF_SENSE, OF_DESCRIPTION = (
-    0.6,
-    0.35,
-)  # what a word of one sense, or of a description, counts beside the word itself
-WRONG_ROLE = 0.35  # factor of a word that says the relation the other way round
-KIND = 0.25  # what a fitting kind adds, and an unfitting one takes
-NEAR = 0.3  # what a vector adds that stands out as certain
+# Weight of a synonym and of a word of the relation's description; the word itself has 1.
+OF_SENSE, OF_DESCRIPTION = 0.6, 0.35
+WRONG_ROLE = 0.35  # factor of a word that states the relation in the other direction
+KIND = 0.25  # is added to the score for a fitting kind, and subtracted for an unfitting kind
+NEAR = 0.3  # is added to the score for a vector that stands out completely
 BOTH_ENDS = 0.5
 WITHIN = 0.85  # of the best score: facts that answer alike
 MOST = 5  # facts that come first
@@ -75,12 +73,12 @@ class StateQuestion:
 
     @property
     def speaks(self) -> bool:
-        """Whether it asks for words that somebody said."""
+        """Whether the question asks for words that somebody said."""
         return not _table().speech.isdisjoint(self.words)
 
     @property
     def looks_back(self) -> bool:
-        """Whether it asks for a former state."""
+        """Whether the question asks for a former state."""
         inside = {place for name in self.names for place in range(name.start, name.end)}
         return any(word in _table().history for n, word in enumerate(self.words) if n not in inside)
 
@@ -409,7 +407,7 @@ class Matcher:
 
 
 def _contradict(source_role: Role, role: Role, subject_is_named: bool) -> bool:
-    """Whether the fact tells the relation the other way round than the question asks."""
+    """Whether the fact states the relation in the opposite direction to the question."""
     if (role == "owner") != (source_role in ("owner", "bearer")):
         return False  # a noun beside a verb: "the owner of Apollo", "Apollo is owned by Ada"
     return role != _turned(source_role, turned=not subject_is_named)
@@ -426,7 +424,7 @@ def _owns(text: Sequence[str], span: tuple[int, int] | None, place: int) -> bool
 
 
 def _place_of(text: Sequence[str], entity: Entity | None) -> tuple[int, int] | None:
-    """Return the span of an entity's name among words; its longest name that stands there."""
+    """Return the first span in the text of the longest name of an entity that occurs; None if none does."""
     if entity is None:
         return None
     names = sorted((plain_words(name) for name in (entity.name, *entity.aliases)), key=len, reverse=True)
@@ -443,7 +441,7 @@ def read_state_question(
     """Read a question.
 
     text        read up to MAX_QUERY_WORDS words, as the other methods do
-    surfaces    (recorded entity, the terms of one of its names), of names whose words the question has
+    surfaces    (recorded entity, the terms of one of its names); only names that may occur in the question
     weight_of   returns the weight of a term; None: each weighs 1
     """
     # Matching takes words x names for each fact: a pasted text of 800 names would take minutes.

@@ -125,7 +125,7 @@ class Component:
                 self._insert(slot.latest, bisect_left(slot.latest, entry), (*entry, state))
 
     def _take(self, instant: Instant, events: list[Event]) -> None:
-        """Apply the rules at one instant: what claims it (R10), its points, and what is past after it."""
+        """Apply the rules at one instant: claims (R10), then points; then mark the ended states as past."""
         starts = starts_of(events)
         for rank, claim, state in events:
             if rank == DUE:

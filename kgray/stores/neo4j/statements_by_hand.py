@@ -196,9 +196,9 @@ WAITING = (
 )
 _SINCE = "g.waiting > $mark AND g.name IS NOT NULL"
 _WAITING = f"MATCH (g:KgrayGroup) USING INDEX g:KgrayGroup(waiting) WHERE {_SINCE}"
-# $shard: of its slots, those that are being moved left out. A seek for each of few slots (20 microseconds),
-# as many shards have; else one of what has changed in all slots. Each branch begins with its seek, whatever
-# the condition: so the branch that is not meant gets nothing to seek.
+# $shard: its slots, without those that are being moved. If a shard has few slots, the first branch seeks each
+# slot (20 microseconds a seek); otherwise the second branch seeks the groups that have changed in any slot. A
+# branch always performs its seek, so the unused branch gets an empty list or a mark that no group exceeds.
 _WAITING_IN_SHARD = f"""
 MATCH (s:KgraySlot) WHERE s.shard = $shard AND s.target IS NULL
 WITH collect(s.slot) AS slots
