@@ -257,7 +257,8 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None: 
         added = run(shell, "add", "in.jsonl", "--json")
         assert (added.code, added.json["committed"]) == (0, 1), added.err
         told = run(shell, "status", "--json").json["runtime"]
-        assert (told["state"], told["epochs"], told["lag"]) == ("up", [1], 0)
+        assert (told["state"], told["epochs"]) == ("up", [1])
+        assert told["lag"] in {0, 1}  # measured every half second
         assert told["actors"]["sequencer-0"]["totals"]["committed"] == 1
         deeds = runpy.run_path(str(ROOT / "examples" / "demo.py"))["deeds"]
         said = {name: deeds(name, row) for name, row in told["actors"].items()}
