@@ -37,7 +37,7 @@ class ShownCommunity:
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class Standing:
     """The communities of a run as they stand, and the one of level 0 in which each entity is."""
 
     found: Mapping[str, Community]
@@ -51,7 +51,7 @@ class _Standing:
 
 def list_of(store: Store, group: str, level: int | None, known_at: Instant | None) -> list[Community]:
     """Return the communities of a level, or of all, the largest first; none before the first run."""
-    found = at_one_moment(store, lambda: _standing(store, group, known_at)).found.values()
+    found = at_one_moment(store, lambda: standing(store, group, known_at)).found.values()
     chosen = (one for one in found if level in (None, one.level))
     return sorted(chosen, key=lambda one: (one.level, -one.size, one.id))
 
@@ -62,44 +62,44 @@ def one_of(
     """Return the community with an id, or the beginning of one. Raises NotFound, Ambiguous."""
 
     def read() -> ShownCommunity:
-        standing = _standing(store, group, known_at)
-        found = standing.found
+        run = standing(store, group, known_at)
+        found = run.found
         near = [id_ for id_ in found if id_.startswith(asked)] if len(asked) > 3 else []
         if len(near) > 1:
             raise Ambiguous(f"{asked!r} begins several communities: {', '.join(sorted(near))}")
         if not near:
             why = "list` has their ids" if found else "refresh` finds some"
             raise NotFound(f"group {group} has no community {asked!r}: `kgray communities {why}")
-        inside = sorted(e for e, owner in standing.owner.items() if near[0] in standing.upwards(owner))
+        inside = sorted(e for e, owner in run.owner.items() if near[0] in run.upwards(owner))
         shown = (view_now(store, group) if view is None else view).entities(inside)
         return ShownCommunity(
             community=found[near[0]],
             members=sorted(((e.id, e.name) for e in shown), key=lambda pair: (pair[1], pair[0])),
             children=[one for one in found.values() if one.parent == near[0]],
-            as_of=found[near[0]].told_at(to_datetime(standing.recorded_at)),
+            as_of=found[near[0]].told_at(to_datetime(run.recorded_at)),
         )
 
     return at_one_moment(store, read)
 
 
-def _standing(store: Store, group: str, known_at: Instant | None) -> _Standing:
+def standing(store: Store, group: str, known_at: Instant | None) -> Standing:
     """Return the run known then; as of now with who has come since, and what is stale."""
     known = run_at(store, group, known_at)
     if known is None:
-        return _Standing({}, {}, 0)
+        return Standing({}, {}, 0)
     run, recorded_at = known
     there = {one.id: one for one in texts_of(store, group, run)[0]}
     then = {member: one.id for one in there.values() if not one.level for member in one.members}
     if known_at is not None or store.heads([group])[group].last_recorded <= recorded_at:
-        return _Standing(there, then, recorded_at)
+        return Standing(there, then, recorded_at)
     now = snapshot(store, group, texts=False)
-    standing = _Standing(there, placed(now), recorded_at)
-    owner = standing.owner
+    after = Standing(there, placed(now), recorded_at)
+    owner = after.owner
     moved = {entity for entity in owner.keys() | then.keys() if owner.get(entity) != then.get(entity)}
     news = [where.get(e) for e in moved | now.touched(recorded_at) for where in (owner, then)]
-    stale = {id_ for news_of in news for id_ in standing.upwards(news_of)}
+    stale = {id_ for news_of in news for id_ in after.upwards(news_of)}
     sizes = dict.fromkeys(there, 0)
-    for id_ in (id_ for lowest in owner.values() for id_ in standing.upwards(lowest)):
+    for id_ in (id_ for lowest in owner.values() for id_ in after.upwards(lowest)):
         sizes[id_] += 1
     as_now = (replace(one, size=sizes[id_], stale=one.stale or id_ in stale) for id_, one in there.items())
-    return _Standing({one.id: one for one in as_now}, owner, recorded_at)
+    return Standing({one.id: one for one in as_now}, owner, recorded_at)
