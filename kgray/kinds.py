@@ -493,3 +493,4 @@ SCHEDULES = Kind("schedules", ScheduleRow, ("name",))
 # In the order in which a copy puts them: what a row refers to comes before it.
 KINDS: tuple[Kind[Any], ...] = tuple(one for one in vars().values() if isinstance(one, Kind))
 BY_NAME: Mapping[str, Kind[Any]] = {kind.name: kind for kind in KINDS}
+OWN_KINDS = frozenset({ACCESS_KEYS, AUDIT, WEBHOOKS, SCHEDULES})  # of which OWN alone has rows

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
+from importlib.metadata import version
 from itertools import chain, count
 from typing import Any
 
-from kgray import __version__, kinds, rows
+from kgray import kinds, rows
 from kgray.communities.reading import standing
 from kgray.derivation import dump
 from kgray.derivation.change import mentioned_entities
@@ -60,6 +61,19 @@ class ExportedCommunity:
         """Its name, else its number."""
         return self.community.name or f"Community {self.number}"
 
+    @property
+    def report_text(self) -> str:
+        """Its report as Markdown: title, summary, findings."""
+        found = (f"## {one['summary']}\n\n{one['explanation']}" for one in self.findings)
+        return "\n\n".join([f"# {self.title}", self.community.summary, *found])
+
+    @property
+    def findings(self) -> list[dict[str, str]]:
+        """The findings of a model's report; none where no model wrote one."""
+        named = ("explanation", "summary")
+        every = self.community.report.get("findings") or ()
+        return [{name: str(one.get(name, "")) for name in named} for one in every]
+
 
 class Snapshot:
     """A group as known at one moment; to be made and read inside `ports.at_one_moment`.
@@ -92,7 +106,7 @@ class Snapshot:
     def about(self) -> dict[str, Any]:
         """Return what a file says of itself."""
         return {
-            "kgray": __version__,
+            "kgray": version("kgray"),
             "group": self.group,
             "as_of": show(self.as_of),
             "known_at": show(self.known_at),
