@@ -26,7 +26,7 @@ def garbage_not_collected() -> Iterator[None]:
 
 
 def let_go(*containers: object) -> None:
-    """Empty containers bit by bit: 100,000 facts, freed at once, would keep the interpreter's lock for 0.4 s."""
+    """Empty containers bit by bit: 100,000 facts, freed at once, keep the interpreter's lock for 0.4 s."""
     for items in containers:
         if isinstance(items, list):
             while items:
