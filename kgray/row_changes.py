@@ -30,8 +30,8 @@ class RowChanges:
     rests_on     the group's last record time at the decision. The store refuses the change (Outrun) if
                  something was recorded since, or if another process ended the entry. None: no check
     clear        True: first delete the group: rows of log kinds up to `sequence` (the entry's own row stays),
-                 all rows of other kinds. Without other pending entries the group loses its name. Such a change puts
-                 the entry's row alone: the store may delete the other rows later, in portions
+                 all rows of other kinds. Without other pending entries the group loses its name. The change
+                 puts the entry's row alone: the store may delete the other rows later, in portions
     drops, puts, patches    then rows are dropped, put and patched, in this order; keys of a kind are distinct
     erases       dropped and replaced rows must not stay readable: `Store.compact` cleans the files (R25)
     durable      False: a power cut (not a kill) may lose the change, because a model can be asked again
