@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kgray.errors import InputError
 from kgray.locks import for_owner
 from kgray.records import canonical
 
 _PORTION = 5_000  # rows that are held and make a row group
+_BATCH = 1_000  # rows that are read at once
 _PORTION_BYTES = 32 << 20  # about as much text at most
 TEXTS = pa.list_(pa.string())
 
@@ -45,3 +47,25 @@ def write_table(path: Path, schema: Any, found: Iterable[Sequence[Any]], about: 
         if held:
             flush()
     return count
+
+
+def read_table(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a Parquet file; an optional column that is missing is None in each row.
+
+    Raises InputError, with the path, where the file is missing or damaged, or lacks a column.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            present = set(file.schema_arrow.names)
+            if missing := [name for name in columns if name not in present]:
+                raise InputError(f"{path} has no column {', '.join(missing)}: is it another program's table?")
+            wanted = [name for name in (*columns, *optional) if name in present]
+            blank = dict.fromkeys(optional)
+            for batch in file.iter_batches(batch_size=_BATCH, columns=wanted):
+                for row in batch.to_pylist():
+                    yield blank | row
+    except FileNotFoundError:
+        raise InputError(f"{path} is not there: name the folder with the tables") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path} cannot be read as Parquet ({reason}): it may be truncated") from None

@@ -1,0 +1,173 @@
+"""Turns the rows of another program into episodes: one episode of triples for each of its texts.
+
+A reader yields units, each a text with the facts that it supports. No model reads them. A text without facts
+is omitted, because nobody has read it; `kgray add` has it read. Ids are those of the source, so that a second
+import adds only new rows, and a stopped import continues.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kgray import times
+from kgray.errors import InputError
+from kgray.intake import triples
+from kgray.records import MAX_CLIENT_ID, Draft, canonical
+from kgray.times import Instant
+
+# The metadata of the first triple of an episode, in which a search of episodes finds its text.
+EPISODE_TEXT = "episode_text"
+# The field of a refused triple -> the reason why the fact is omitted.
+REASONS = {
+    "source": "facts whose subject has no usable name",
+    "target": "facts whose object has no usable name",
+    "value": "facts whose value cannot be stored",
+    "relation": "facts whose relation is no name",
+    "invalid_at": "facts whose end is not after their start",
+    "valid_at": "facts with a time that cannot be read",
+    "text": "facts whose sentence cannot be stored",
+}
+_UNKNOWN = frozenset({"", "none", "nan", "nat", "null", "unknown"})
+
+
+@dataclass(slots=True, kw_only=True)
+class Unit:
+    """A text of the source with its facts.
+
+    at      when the text was written; None: the source does not say
+    facts   pairs of the fact's id and a triple (`kgray.intake.triples`) that was not checked yet
+    about   further fields of the text, for the metadata of its episode
+    """
+
+    id: str
+    at: Instant | None
+    text: str = ""
+    source: str = ""
+    facts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Import:
+    """An import into a group; the counts are final when `drafts` has ended."""
+
+    format: str
+    group: str
+    taken: Counter[str] = field(default_factory=Counter)
+    changed: Counter[str] = field(default_factory=Counter)  # reason -> rows that were taken with a change
+    omitted: Counter[str] = field(default_factory=Counter)  # reason -> rows that were not taken
+    _facts: set[str] = field(default_factory=set)
+
+    def report(self) -> dict[str, Any]:
+        """Return the counts as `kgray import --json` prints them."""
+        return {
+            "taken": self.taken.total(),
+            "changed": self.changed.total(),
+            "omitted": self.omitted.total(),
+            "reasons": {**dict(sorted(self.changed.items())), **dict(sorted(self.omitted.items()))},
+        }
+
+    def drafts(self, units: Iterable[Unit | Draft]) -> Iterator[Draft]:
+        """Yield the episodes of units; a draft of a reader passes as it is."""
+        for unit in units:
+            if isinstance(unit, Draft):
+                self.taken["texts"] += 1
+                yield unit
+                continue
+            rows = [row for id_, fact in unit.facts if (row := self._checked(id_, fact)) is not None]
+            if not rows:
+                self.omitted["texts without facts: `kgray add` has them read"] += bool(unit.text.strip())
+                continue
+            if unit.at is None:
+                self.changed["texts without a time: they get the time of the import"] += 1
+            self.taken["texts"] += bool(unit.text.strip())
+            if unit.text.strip():
+                rows[0] = rows[0] | {EPISODE_TEXT: unit.text.replace("\0", "\ufffd")}
+            for part, start in enumerate(range(0, len(rows), triples.MAX_TRIPLES)):
+                portion = rows[start : start + triples.MAX_TRIPLES]
+                yield Draft(
+                    group=self.group,
+                    source=unit.source or self.format,
+                    kind="triples",
+                    text=triples.normalise(portion, unit.at),
+                    reference_time=unit.at,
+                    client_id=(f"{unit.id}#{part + 1}" if part else unit.id)[:MAX_CLIENT_ID],
+                    metadata=canonical({self.format: dict(unit.about)}),
+                )
+
+    def _checked(self, id_: str, fact: dict[str, Any]) -> dict[str, Any] | None:
+        """Return a usable triple; None if the fact is omitted. A fact of several texts counts once."""
+        is_new = id_ not in self._facts
+        self._facts.add(id_)
+        row = {key: value for key, value in fact.items() if value is not None or key == "valid_at"}
+        try:
+            triples.normalise([row], None)
+        except InputError as error:
+            reason = REASONS.get((error.field or "").rpartition(".")[2], "facts that cannot be stored")
+            if "the same name" in str(error):
+                reason = "facts from a thing to itself"
+            self.omitted[reason] += is_new
+            return None
+        self.taken["facts"] += is_new
+        return row
+
+
+def with_facts(
+    texts: Iterable[Unit], facts: Mapping[str, dict[str, Any]], homes: Mapping[str, Iterable[str]]
+) -> Iterator[Unit]:
+    """Yield texts, oldest first, with their facts; then a unit for each fact whose texts are not there.
+
+    facts   triples by the fact's id
+    homes   the fact's id -> the ids of the texts that support it
+    """
+    by_text, orphans = defaultdict[str, list[str]](list), dict.fromkeys(facts)
+    for id_ in facts:
+        for text in dict.fromkeys(homes.get(id_, ())):
+            by_text[text].append(id_)
+    for unit in sorted(texts, key=lambda unit: (unit.at is None, unit.at or 0)):
+        unit.facts = [(id_, facts[id_]) for id_ in by_text.get(unit.id, ())]
+        for id_, _ in unit.facts:
+            orphans.pop(id_, None)
+        yield unit
+    for id_ in orphans:
+        yield Unit(id=f"fact {id_}", at=known_moment(facts[id_].get("valid_at")), facts=[(id_, facts[id_])])
+
+
+def without_facts(names: Iterable[str], facts: Mapping[str, Mapping[str, Any]]) -> int:
+    """Return how many names of entities are in no fact."""
+    linked = {name for fact in facts.values() for name in (fact["source"], fact.get("target"))}
+    return len(set(names) - linked)
+
+
+def moment(value: object) -> Instant | None:
+    """Return the instant of a time in another program's file; None without a time. Raises ValueError."""
+    if value is None or str(value).strip().lower() in _UNKNOWN:
+        return None
+    if isinstance(value, str | int | float):
+        return times.parse(value)[0]
+    raise ValueError(f"{value!r:.60} is no time")
+
+
+def known_moment(value: object) -> Instant | None:
+    """Return the instant of a time; None without a time, or if it cannot be read."""
+    try:
+        return moment(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def time_text(value: object) -> str | None:
+    """Return a time as a triple has it; None without a time. An unreadable time stays, and is refused."""
+    try:
+        instant = moment(value)
+    except (ValueError, OverflowError):
+        return str(value)
+    return times.show(instant)
+
+
+def text_of(value: object) -> str:
+    """Return a text; "" for a null of Parquet, pandas or JSON."""
+    return "" if value is None or value != value else str(value)  # noqa: PLR0124 - NaN differs from itself

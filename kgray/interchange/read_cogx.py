@@ -1,0 +1,128 @@
+"""Reads a COGX archive of cognee: a folder, or a .cogx.tar.gz."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from kgray.errors import InputError
+from kgray.interchange.importing import (
+    Import,
+    Unit,
+    known_moment,
+    text_of,
+    time_text,
+    with_facts,
+    without_facts,
+)
+from kgray.interchange.lines import read_json, read_lines
+
+_MEMBERS, _MEMBER_BYTES, _BYTES = 100_000, 512 << 20, 2 << 30  # the limits of cognee's reader
+_UNREAD = ("documents", "memories", "memory_blocks", "nodes")
+
+
+def units(path: Path, importing: Import) -> Iterator[Unit]:
+    """Yield the episodes with their facts, then the facts without an episode. Raises InputError."""
+    if path.is_dir():
+        yield from _units(path, importing)
+        return
+    with TemporaryDirectory() as folder:
+        _unpack(path, Path(folder))
+        inside = [entry for entry in Path(folder).iterdir() if entry.is_dir()]
+        is_nested = not (Path(folder) / "manifest.json").exists() and len(inside) == 1
+        yield from _units(inside[0] if is_nested else Path(folder), importing)
+
+
+def _unpack(path: Path, folder: Path) -> None:
+    try:
+        with tarfile.open(path) as archive:
+            size = 0
+            for number, member in enumerate(archive):
+                size += member.size
+                if number >= _MEMBERS or member.size > _MEMBER_BYTES or size > _BYTES:
+                    raise InputError(f"{path} is larger than an archive of cognee may be")
+                if member.isreg() or member.isdir():
+                    archive.extract(member, folder, filter="data")
+    except FileNotFoundError:
+        raise InputError(f"{path} is not there") from None
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise InputError(f"{path} is no .cogx.tar.gz ({error}): it may be truncated") from None
+
+
+def _units(path: Path, importing: Import) -> Iterator[Unit]:
+    _check(path)
+    names = {
+        _id(row, number, "entities"): text_of(row.get("name")) for number, row in _rows(path, "entities")
+    }
+    facts, homes = dict[str, dict[str, Any]](), dict[str, list[str]]()
+    for number, row in _rows(path, "facts"):
+        id_, episodes = _id(row, number, "facts"), row.get("provenance") or []
+        if not isinstance(episodes, list):
+            raise InputError(f"{path}/facts.jsonl, line {number}: provenance is not a list")
+        facts[id_], homes[id_] = _fact(row, names), [text_of(episode) for episode in episodes]
+    yield from with_facts(_texts(path), facts, homes)
+    importing.omitted["entities in no fact"] += without_facts(names.values(), facts)
+    for name in _UNREAD:
+        importing.omitted[name.replace("_", " ")] += sum(1 for _ in _rows(path, name))
+
+
+def _check(path: Path) -> None:
+    """Raise InputError where a folder is no archive that can be read."""
+    if (path / "permissions.json").exists():
+        raise InputError(f"{path} has permissions.json, with hashes of passwords: delete that file first")
+    if (path / "manifest.json").exists():
+        manifest = read_json(path / "manifest.json")
+        version = text_of(manifest.get("cogx_version")) if isinstance(manifest, dict) else "?"
+        if version.partition(".")[0] not in ("", "0"):
+            raise InputError(f"{path} is of COGX {version}: this version of kgray reads 0.x")
+    elif not (path / "facts.jsonl").exists():
+        raise InputError(f"{path} has neither manifest.json nor facts.jsonl: name the folder of an archive")
+
+
+def _texts(path: Path) -> Iterator[Unit]:
+    for number, row in _rows(path, "episodes"):
+        turns = [turn for turn in row.get("turns") or () if isinstance(turn, dict)]
+        times = (known_moment(turn.get("occurred_at")) for turn in turns)
+        yield Unit(
+            id=_id(row, number, "episodes"),
+            at=next((at for at in times if at is not None), None),
+            text="\n".join(map(_said, turns)),
+            source=text_of((row.get("scope") or {}).get("session_id"))[:256],
+            about={"title": text_of(row.get("title"))},
+        )
+
+
+def _rows(path: Path, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    return read_lines(path / f"{name}.jsonl")
+
+
+def _id(row: dict[str, Any], number: int, name: str) -> str:
+    if not (id_ := text_of(row.get("external_id"))):
+        raise InputError(f"{name}.jsonl, line {number}, has no external_id")
+    return id_
+
+
+def _said(turn: dict[str, Any]) -> str:
+    role, content = text_of(turn.get("role")), text_of(turn.get("content"))
+    return f"{role}: {content}" if role not in ("", "user") else content
+
+
+def _fact(row: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """Return the triple of a fact. A reference that is no id of an entity is a plain name.
+
+    kgray's export has the object's value in the metadata.
+    """
+    told = row.get("metadata") if isinstance(row.get("metadata"), dict) else {}
+    subject, target = text_of(row.get("subject_ref")), text_of(row.get("object_ref"))
+    value = told.get("value") if told else None
+    return {
+        "source": names.get(subject, subject),
+        "relation": text_of(row.get("predicate")),
+        **({"value": value} if isinstance(value, dict) else {"target": names.get(target, target)}),
+        "text": text_of(row.get("fact_text")),
+        "valid_at": time_text(row.get("valid_at")),
+        "invalid_at": time_text(row.get("invalid_at")),
+    }
