@@ -196,10 +196,11 @@ class Remote(BothWays):
 
     def _download(self, target: str, part: Path) -> str:
         """Write what is answered to a file, and resume it while each try brings some; return the report."""
-        tag, had = None, 0
+        tag: str | None = None
+        had = 0
         with open(part, "wb", opener=locks.for_owner) as file:
             while True:
-                resumed = {"range": f"bytes={had}-", "if-range": tag} if tag and had else {}
+                resumed = {"range": f"bytes={had}-", "if-range": tag} if tag and had else dict[str, str]()
                 with self._opened("GET", target, None, {"accept": "*/*", **resumed}) as answer:
                     if answer.status != _PARTIAL:  # another state of the group: from the beginning
                         file.truncate(file.seek(had := 0))
