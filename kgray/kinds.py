@@ -498,4 +498,3 @@ SCHEDULES = Kind("schedules", ScheduleRow, ("name",))
 # In the order of a copy: a row comes after the rows that it refers to.
 KINDS: tuple[Kind[Any], ...] = tuple(kind for kind in vars().values() if isinstance(kind, Kind))
 BY_NAME: Mapping[str, Kind[Any]] = {kind.name: kind for kind in KINDS}
-OWN_KINDS = frozenset({ACCESS_KEYS, AUDIT, WEBHOOKS, SCHEDULES})  # of which OWN alone has rows

@@ -51,7 +51,9 @@ _TYPES: Mapping[str, Any] = {
     "after": Number,
     "state": Literal["accepted", "extracted", "committed", "failed", "withdrawn"] | None,
 }
-TAGGED = frozenset("history show neighbourhood diff dump".split())  # without a clock: they have an ETag
+TAGGED = frozenset(
+    "history show neighbourhood diff dump export".split()
+)  # without a clock: they have an ETag
 _LINES = 500  # of a dump, at a time
 Prefer = Annotated[
     str | None, Header(max_length=200, description="wait=N: answer when it is done, at most N s")

@@ -90,6 +90,11 @@ def yaml_value(value: object) -> str:
     return _NOT_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
 
 
+def xml_text(text: str) -> tuple[str, int]:
+    """Return a text that XML can carry, and the number of characters that U+FFFD stands for."""
+    return (text, 0) if text.isascii() and text.isprintable() else _NOT_XML.subn("\ufffd", text)
+
+
 class XmlFile:
     """Writes XML piece by piece. replaced: how many characters XML cannot carry; U+FFFD stands for each."""
 
@@ -99,9 +104,7 @@ class XmlFile:
 
     def clean(self, text: str) -> str:
         """Return a text that XML can carry."""
-        if text.isascii() and text.isprintable():
-            return text
-        cleaned, count = _NOT_XML.subn("\ufffd", text)
+        cleaned, count = xml_text(text)
         self.replaced += count
         return cleaned
 

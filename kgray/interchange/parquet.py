@@ -17,9 +17,10 @@ from kgray.errors import InputError
 from kgray.interchange.files import Rows, write_json
 from kgray.interchange.snapshot import Snapshot
 from kgray.interchange.tables import TEXTS, write_table
-from kgray.kinds import BY_NAME, KINDS, OWN_KINDS, Kind
+from kgray.kinds import ACCESS_KEYS, AUDIT, BY_NAME, KINDS, SCHEDULES, WEBHOOKS, Kind
 
 MANIFEST = "kgray.json"
+_OWN = frozenset({ACCESS_KEYS, AUDIT, WEBHOOKS, SCHEDULES})  # of which no group has rows
 VERSION = 1  # of the layout; one of a greater number is refused
 TYPES = {"int": pa.int64(), "bool": pa.bool_(), "text": pa.string(), "texts": TEXTS, "bytes": pa.binary()}
 
@@ -35,7 +36,7 @@ def write(snapshot: Snapshot, path: Path) -> Rows:
         raise InputError("parquet holds a group with its whole history: leave out as_of and known_at")
     counts, about = Rows(), snapshot.about()
     for kind in KINDS:
-        if kind not in OWN_KINDS:
+        if kind not in _OWN:
             rows = _rows(snapshot, kind)
             counts[kind.name] = write_table(path / f"{kind.name}.parquet", schema_of(kind), rows, about)
     head, store = snapshot.head, snapshot.store

@@ -18,6 +18,7 @@ from kgray.derivation.change import mentioned_entities
 from kgray.derivation.stored import View, in_pieces, records_of
 from kgray.derivation.summaries import summarised
 from kgray.graph import Community, Entity, Fact
+from kgray.interchange.files import xml_text
 from kgray.ledger import dumped_episodes, episodes_at
 from kgray.ports import Store
 from kgray.records import Episode, Evidence
@@ -216,14 +217,16 @@ class Snapshot:
 def unique_names(entities: Iterable[Entity]) -> dict[str, str]:
     """Return entity id -> its name; all but the oldest of those with one name get a suffix.
 
-    The suffix is a label, else the beginning of the id: "Acme (Place)", "Acme (3f2a)".
+    The suffix is a label, else the beginning of the id: "Acme (Place)", "Acme (3f2a)". What XML cannot carry
+    is replaced, so that files of one export agree.
     """
     names, taken = dict[str, str](), set[str]()
     for one in sorted(entities, key=lambda one: (one.born, one.id)):
         digits = one.id.replace("-", "")
         beginnings = (digits[:length] for length in range(4, len(digits) + 1))
-        marked = (f"{one.name} ({mark})" for mark in chain(one.labels[:1], beginnings, count(2)))
-        name = next(name for name in chain([one.name], marked) if rows.folded(name) not in taken)
+        plain = xml_text(one.name)[0]
+        marked = (f"{plain} ({mark})" for mark in chain(one.labels[:1], beginnings, count(2)))
+        name = next(name for name in chain([plain], marked) if rows.folded(name) not in taken)
         taken.add(rows.folded(name))
         names[one.id] = name
     return names

@@ -32,7 +32,7 @@ def memory(tmp_path_factory):
                 told("t2", "2026-03-01", triple("Alice Nguyen", "WORKS_AT", "Beta"), source="crm"),
                 told("t3", "2026-05-01", triple("Alice Nguyen", "WORKS_AT", "Acme"), source="crm"),
                 told("t4", "2026-03-05", triple("Mug", "COSTS", {"value": 9.5, "unit": "eur"})),
-                told("t5", "2026-03-06", triple(HOSTILE[:60], "KNOWS", "Alice Nguyen"), source=ODD),
+                told("t5", "2026-03-06", triple(ODD + "\ufffe", "KNOWS", "Alice Nguyen"), source=ODD),
                 told("t6", "2026-03-06", triple("42", "KNOWS", "😀"), source="../../etc"),
                 {"text": HOSTILE + "x" * 1_000_000, "speaker": ODD, "group": "team", "id": "long"},
             ])  # fmt: skip
@@ -94,10 +94,12 @@ def test_what_was_known_before_anything_is_empty(export):
 
 
 def test_graphml_is_a_multigraph_of_facts(export, memory):
-    path, rows = export("graphml")
+    path, _ = export("graphml")
     graph = nx.read_graphml(path, force_multigraph=True)
 
-    assert {node: of["name"] for node, of in graph.nodes(data=True)} == names_of(memory)
+    assert {node: of["name"] for node, of in graph.nodes(data=True)} == {
+        id_: name.replace("\ufffe", "\ufffd") for id_, name in names_of(memory).items()
+    }
     facts = [
         fact for fact in memory.history("Alice Nguyen", group="team").facts if fact.relation == "WORKS_AT"
     ]
@@ -109,10 +111,7 @@ def test_graphml_is_a_multigraph_of_facts(export, memory):
     (mug,) = (of for _, of in graph.nodes(data=True) if of["name"] == "Mug")
     assert json.loads(mug["values"])[0]["value"] == {"type": "number", "value": "9.5", "unit": "EUR"}
     about = json.loads(graph.graph["about"])
-    assert (about["group"], about["replaced_characters"]) == (
-        "team",
-        0 if rows is None else about["replaced_characters"],
-    )
+    assert (about["group"], about["replaced_characters"] > 0) == ("team", True)
     assert any("community_0" in of for _, of in graph.nodes(data=True))
 
 
@@ -123,7 +122,10 @@ def test_gexf_has_an_edge_for_a_statement_and_a_spell_for_each_span(export):
     (twice,) = (of for of in edges.values() if len(of["spells"]) == 2)
 
     assert len(edges) == rows["statement"]
-    assert twice["spells"] == [("2026-01-01", "2026-02-28"), ("2026-05-01", None)]
+    assert twice["spells"] == [
+        ("2026-01-01", "2026-02-28"),
+        ("2026-05-01", "None"),
+    ]  # as networkx reads an open end
     assert [fact["valid_at"][:10] for fact in json.loads(twice["facts"])] == ["2026-01-01", "2026-05-01"]
 
 
