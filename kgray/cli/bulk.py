@@ -14,7 +14,17 @@ import click
 
 from kgray.cli import printing
 from kgray.cli.changing import defaults_of, nothing_accepted, print_counts, rows_options, say_end, say_quality
-from kgray.cli.frame import TEXT, Call, Signals, command, finished, group_of, group_option, number
+from kgray.cli.frame import (
+    TEXT,
+    Call,
+    Signals,
+    command,
+    finished,
+    group_of,
+    group_option,
+    number,
+    together,
+)
 from kgray.errors import InputError, KgrayError
 
 if TYPE_CHECKING:
@@ -239,6 +249,63 @@ def graphiti(
     if importing.lost and not report.stopped:
         printing.note(f"{printing.counted(importing.lost, 'fact')} could not be mapped")
     return call.code
+
+
+def _importer(form: str, source: str, example: str) -> None:
+    """Add the command that imports files of a format."""
+
+    def work(call: Call, path: str, group: str, dry_run: bool, replace: bool) -> int:
+        with (
+            call.trial() if dry_run else call.memory(create=True) as memory,
+            Signals.gentle(),
+            printing.Progress() as progress,
+        ):
+            how: dict[str, Any] = {"replace": replace, "on_step": progress.step, "stop": Signals.asked}
+            report = finished(memory.import_from(path, form=form, group=group, dry_run=dry_run, **how))
+        ingested = report.ingestion
+        call.code = max(ingested.exit_code if ingested is not None else 0, int(report.omitted > 0))
+        if not call.emitted(report.as_dict()):
+            click.echo(f"{report.taken} taken, {report.changed} changed, {report.omitted} omitted")
+            printing.pairs((f"  {reason}", count) for reason, count in report.reasons.items())
+        return call.code
+
+    work.__doc__ = (
+        f"Read {source} into a group. Importing again adds only new rows.\n\nkgray import {example}"
+    )
+    decorated = together(
+        click.argument("path", type=TEXT, metavar="SOURCE"),
+        group_option,
+        click.option("--dry-run", is_flag=True, help="Read and count; accept nothing."),
+        click.option("--replace", is_flag=True, help="Replace what was imported before and has changed."),
+    )(work)
+    command(f"{source[0].upper()}{source[1:]}.", name=form, of=import_from)(decorated)
+
+
+for _form, _source, _example in (
+    ("graphrag", "the Parquet tables of GraphRAG", "graphrag output/ --group team"),
+    ("lightrag", "LightRAG's storage folder or a custom_kg file", "lightrag rag_storage/ --group team"),
+    ("cogx", "a COGX archive of cognee", "cogx archive.cogx.tar.gz --group team"),
+    ("zep", "JSON of Zep or Graphiti", "zep graph.json --group team"),
+    ("mem0", "memories of Mem0", "mem0 memories.json --group team --dry-run"),
+):
+    _importer(_form, _source, _example)
+
+
+@command("kgray's own Parquet tables, whole.", of=import_from)
+@click.argument("path", type=TEXT, metavar="SOURCE")
+@group_option
+def parquet(call: Call, path: str, group: str) -> None:
+    """Restore a group that `kgray export --to parquet` wrote: each row as it was, record times included.
+
+    kgray import parquet export/ --group team
+    """
+    from kgray.transfer.tables import restore
+
+    with call.memory(create=True) as memory:
+        rows = restore(Path(path), memory.store, group)
+    taken = sum(rows.values())
+    if not call.emitted({"format": "parquet", "taken": taken, "changed": 0, "omitted": 0, "reasons": {}}):
+        click.echo(f"{taken} taken, 0 changed, 0 omitted")
 
 
 def _password(file: str | None) -> str:

@@ -102,6 +102,9 @@ recipe_options = together(
 )
 
 
+_WRITTEN = [name for name, form in FORMATS.items() if form.writer]
+
+
 @command("Ranked hits: facts, entities, episodes.")
 @click.argument("query", type=TEXT)
 @group_option
@@ -216,7 +219,7 @@ def dump(call: Call, group: str, known_at: datetime | None, hashed: bool) -> Non
 @command("A group in the format of another tool.")
 @click.argument("path", type=TEXT)
 @group_option
-@click.option("--to", type=click.Choice([*FORMATS]), required=True, help="The format: docs/interchange.md.")
+@click.option("--to", type=click.Choice(_WRITTEN), required=True, help="The format: docs/interchange.md.")
 @click.option("--as-of", type=MOMENT, metavar="T", help="Only facts that held then. Default: of all spans.")
 @known_at_option
 def export(call: Call, path: str, group: str, to: str, **moments: datetime | None) -> None:

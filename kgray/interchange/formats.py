@@ -57,10 +57,12 @@ FORMATS: Mapping[str, Format] = {
         Format(name="parquet", writer="parquet"),
         Format(name="graphml", media="application/graphml+xml", suffix=".graphml", writer="graphml"),
         Format(name="gexf", media="application/gexf+xml", suffix=".gexf", writer="gexf"),
-        Format(name="graphrag", writer="graphrag"),
-        Format(name="lightrag", writer="lightrag"),
-        Format(name="cogx", writer="cogx"),
+        Format(name="graphrag", writer="graphrag", reader="read_graphrag"),
+        Format(name="lightrag", writer="lightrag", reader="read_lightrag"),
+        Format(name="cogx", writer="cogx", reader="read_cogx"),
         Format(name="okf", writer="okf"),
+        Format(name="zep", reader="read_zep"),
+        Format(name="mem0", reader="read_mem0"),
     )
 }
 

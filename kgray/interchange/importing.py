@@ -7,14 +7,16 @@ import adds only new rows, and a stopped import continues.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from kgray import times
 from kgray.errors import InputError
 from kgray.intake import triples
+from kgray.interchange.formats import format_called
 from kgray.records import MAX_CLIENT_ID, Draft, canonical
 from kgray.times import Instant
 
@@ -31,6 +33,20 @@ REASONS = {
     "text": "facts whose sentence cannot be stored",
 }
 _UNKNOWN = frozenset({"", "none", "nan", "nat", "null", "unknown"})
+
+
+class IngestionReport(Protocol):
+    """The outcome of `Memory.add_many`."""
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a command."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form of JSON."""
+
+
+Add = Callable[[Iterator[Draft]], Awaitable[IngestionReport]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,15 +76,6 @@ class Import:
     changed: Counter[str] = field(default_factory=Counter)  # reason -> rows that were taken with a change
     omitted: Counter[str] = field(default_factory=Counter)  # reason -> rows that were not taken
     _facts: set[str] = field(default_factory=set)
-
-    def report(self) -> dict[str, Any]:
-        """Return the counts as `kgray import --json` prints them."""
-        return {
-            "taken": self.taken.total(),
-            "changed": self.changed.total(),
-            "omitted": self.omitted.total(),
-            "reasons": {**dict(sorted(self.changed.items())), **dict(sorted(self.omitted.items()))},
-        }
 
     def drafts(self, units: Iterable[Unit | Draft]) -> Iterator[Draft]:
         """Yield the episodes of units; a draft of a reader passes as it is."""
@@ -113,6 +120,50 @@ class Import:
             return None
         self.taken["facts"] += is_new
         return row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportReport:
+    """The outcome of an import.
+
+    taken, changed, omitted     rows of the source: taken (some of them changed), and left out
+    reasons                     the reason -> how many rows were changed or omitted for it
+    ingestion                   the report of the episodes; None: a dry run
+    """
+
+    format: str
+    taken: int
+    changed: int
+    omitted: int
+    reasons: Mapping[str, int]
+    ingestion: IngestionReport | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the form of `kgray import --json`."""
+        names = ("format", "taken", "changed", "omitted")
+        document = {name: getattr(self, name) for name in names} | {"reasons": dict(self.reasons)}
+        return document if self.ingestion is None else self.ingestion.as_dict() | document
+
+
+async def import_from(path: Path, form: str, group: str, add: Add | None) -> ImportReport:
+    """Import a file or a folder into a group; see `Memory.import_from`. add: None in a dry run."""
+    reader = format_called(form, "reader").code("reader")
+    importing = Import(format=form, group=group)
+    drafts = importing.drafts(reader.units(path, importing))
+    ingestion = None
+    if add is None:
+        deque(drafts, maxlen=0)
+    else:
+        ingestion = await add(drafts)
+    reasons = {name: count for name, count in (importing.changed + importing.omitted).items() if count}
+    return ImportReport(
+        format=form,
+        taken=importing.taken.total(),
+        changed=importing.changed.total(),
+        omitted=importing.omitted.total(),
+        reasons=dict(sorted(reasons.items())),
+        ingestion=ingestion,
+    )
 
 
 def with_facts(

@@ -17,6 +17,7 @@ from kgray.derivation.repair import differences, repaired
 from kgray.errors import InputError, KgrayError, NoSpace, NotFound, SettingsError
 from kgray.graph import Hit
 from kgray.intake.drafts import FIELDS, Defaults, Refusal, draft_from
+from kgray.interchange.importing import ImportReport, import_from
 from kgray.ledger import retry
 from kgray.memory.access import Access
 from kgray.memory.answers import no_group
@@ -403,6 +404,20 @@ class Memory(Corrections, BothWays):
     async def verify(self, group: str) -> list[str]:
         """Compare the stored index with a derivation from the records; one line for each difference."""
         return differences(self.store, check_group(group))
+
+    async def import_from(
+        self, path: str | Path, *, form: str, group: str, dry_run: bool = False, replace: bool = False,
+        on_step: OnStep = ignore, stop: Stop = never,
+    ) -> ImportReport:  # fmt: skip
+        """Take over the group of another program from its files (docs/interchange.md); no model reads facts.
+
+        form        graphrag, lightrag, cogx, zep, mem0
+        dry_run     read and count; accept nothing
+        replace     replace episodes that were imported before and have changed
+        Raises InputError for files that cannot be read, naming the file; what was accepted before stays.
+        """
+        add = partial(self.add_many, replace=replace, on_step=on_step, stop=stop)
+        return await import_from(Path(path), form, check_group(group), None if dry_run else add)
 
     def _items(self, items: Iterable[Item | Mapping[str, Any]], group: str | None) -> Iterator[Item]:
         for number, item in enumerate(items, 1):

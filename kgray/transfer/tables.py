@@ -11,18 +11,17 @@ from kgray.interchange.lines import read_json
 from kgray.interchange.parquet import MANIFEST, VERSION
 from kgray.interchange.tables import read_table
 from kgray.kinds import BY_NAME, KINDS, Kind, Row
-from kgray.ports import GroupHead
-from kgray.transfer.copying import Sum, conflict_error, single_writer, take_over
-from kgray.wiring import OpenStore
+from kgray.ports import GroupHead, Store
+from kgray.transfer.copying import Sum, take_over
 
 
-def restore(path: Path, target: OpenStore, group: str) -> dict[str, int]:
+def restore(path: Path, store: Store, group: str) -> dict[str, int]:
     """Put the group of a folder into a store that never had it; return the number of rows by kind.
 
     Raises InputError for a folder that is no export, or of another embedder; StoreError where the store has
-    the group, or a table lacks rows. Nothing was changed then.
+    the group, or a table lacks rows; Locked while another process ingests. Nothing was changed then.
     """
-    manifest, store = read_json(path / MANIFEST), target.store
+    manifest = read_json(path / MANIFEST)
     if not isinstance(manifest, dict) or manifest.get("format") != VERSION:
         raise InputError(
             f"{path / MANIFEST} is of another layout than {VERSION}: use the kgray that wrote it"
@@ -30,20 +29,29 @@ def restore(path: Path, target: OpenStore, group: str) -> dict[str, int]:
     embedder, dimensions = manifest.get("embedder"), manifest.get("dimensions")
     if (embedder, dimensions) != (store.embedder, store.dimensions):
         raise InputError(
-            f"{path} was embedded with {embedder!r} ({dimensions} numbers a text), and {target.shown} was "
-            f"built with {store.embedder!r} ({store.dimensions}): import it into a new store"
+            f"{path} was embedded with {embedder!r} ({dimensions} numbers a text), and the store was built "
+            f"with {store.embedder!r} ({store.dimensions}): import it into a new store"
+        )
+    if manifest.get("group") != group:
+        raise InputError(
+            f"{path} has the group {manifest.get('group')!r}: its rows keep their ids, so name that group"
         )
     tables = manifest.get("tables") or {}
-    counts = {name: int(told.get("rows", -1)) for name, told in tables.items() if name in BY_NAME}
+    counts = {name: int(table.get("rows", -1)) for name, table in tables.items() if name in BY_NAME}
     if store.heads([group])[group].named:
-        raise conflict_error(target, group, f"the group of {path}")
+        raise StoreError(f"the store has group {group!r} already: its own tables need a store without it")
 
-    def verify(ours: Sum, theirs: Sum) -> None:
-        if different := ours.differing(theirs):
+    def verify(written: Sum, stored: Sum) -> None:
+        if different := written.differing(stored):
             raise StoreError(f"the import of group {group!r} differs ({'; '.join(different[:3])})")
 
-    head = GroupHead(named=True, last=manifest["last"], last_recorded=manifest["last_recorded"])
-    with single_writer(target):
+    head = GroupHead(
+        named=True,
+        last=manifest["last"],
+        last_recorded=manifest["last_recorded"],
+        removals=manifest.get("removals", 0),
+    )
+    with store.writing():
         take_over(store, group, head, _rows(path, counts), verify, lambda: None)
     return counts
 
