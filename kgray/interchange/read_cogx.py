@@ -49,7 +49,8 @@ def _unpack(path: Path, folder: Path) -> None:
     except FileNotFoundError:
         raise InputError(f"{path} is not there") from None
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise InputError(f"{path} is no .cogx.tar.gz ({error}): it may be truncated") from None
+        reason = " ".join(str(error).split())[:100]
+        raise InputError(f"{path} is no .cogx.tar.gz ({reason}): it may be truncated") from None
 
 
 def _units(path: Path, importing: Import) -> Iterator[Unit]:

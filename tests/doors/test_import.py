@@ -1,0 +1,191 @@
+"""Files of other programs become episodes with facts; kgray's own exports come back as the same facts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kgray
+from kgray.errors import InputError
+from kgray.memory import Memory
+
+ROWS = [
+    {"id": "1", "at": "2026-03-01", "source": "chat", "kind": "triples", "triples": [
+        {"source": "Alice", "relation": "WORKS_AT", "target": "Acme"},
+        {"source": "Alice", "relation": "LIVES_IN", "target": "Berlin", "valid_at": None}]},
+    {"id": "2", "at": "2026-05-01", "source": "chat", "kind": "triples", "triples": [
+        {"source": "Alice", "relation": "WORKS_AT", "target": "Beta Labs"},
+        {"source": "Acme", "relation": "LOCATED_IN", "target": "Berlin", "invalid_at": "2026-07-01"}]},
+]  # fmt: skip
+Fact = tuple[str, str, str, str | None, str | None]
+
+
+async def facts_of(memory: Memory, group: str) -> set[Fact]:
+    """Return the facts as (subject, relation, object, start, end), whatever their ids."""
+    rows = [json.loads(line) for line in await memory.dump(group=group)]
+    names = {row["id"]: row["name"] for row in rows if row["type"] == "entity"}
+    return {
+        (
+            names[row["source"]],
+            row["relation"],
+            names[row["target"]] if row.get("target") else json.dumps(row["value"]["value"]),
+            row["valid_at"],
+            row["invalid_at"],
+        )
+        for row in rows
+        if row["type"] == "fact"
+    }
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Memory:
+    return kgray.open(tmp_path / "data")
+
+
+@pytest.mark.parametrize("form", ["graphrag", "lightrag", "cogx"])
+async def test_an_export_comes_back_as_the_same_facts(memory: Memory, tmp_path: Path, form: str) -> None:
+    await memory.add_many(ROWS, group="g")
+    expected = await facts_of(memory, "g")
+    assert len(expected) == 4
+    await memory.export(tmp_path / "out", to=form, group="g")
+
+    report = await memory.import_from(tmp_path / "out", form=form, group="h")
+
+    assert await facts_of(memory, "h") == expected
+    assert report.ingestion is not None
+    assert (report.ingestion.exit_code, report.taken >= 4) == (0, True)
+    again = await memory.import_from(tmp_path / "out", form=form, group="h")
+    assert again.ingestion is not None
+    assert again.ingestion.as_dict()["accepted"] == 0, "it is idempotent"
+
+
+def written(path: Path, value: object) -> Path:
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+async def test_zep_keeps_its_clocks_apart(memory: Memory, tmp_path: Path) -> None:
+    """A record time is no end of a fact; a fact whose entity is not there is omitted, with the reason."""
+    graph = {
+        "episodes": [{"uuid": "e", "content": "Alice works at Acme", "valid_at": "2026-03-01T00:00:00Z"}],
+        "nodes": [{"uuid": "a", "name": "Alice"}, {"uuid": "b", "name": "Acme"}],
+        "edges": [
+            {"uuid": "f", "source_node_uuid": "a", "target_node_uuid": "b", "name": "WORKS_AT",
+             "fact": "Alice works at Acme", "valid_at": "2026-01-01T00:00:00Z", "invalid_at": None,
+             "expired_at": "2026-04-01T00:00:00Z", "episodes": ["e"]},
+            {"uuid": "x", "source_node_uuid": "a", "target_node_uuid": "gone", "name": "KNOWS", "fact": "-"},
+        ],
+    }  # fmt: skip
+
+    report = await memory.import_from(written(tmp_path / "zep.json", graph), form="zep", group="g")
+
+    start = "2026-01-01T00:00:00.000000Z"
+    assert await facts_of(memory, "g") == {("Alice", "WORKS_AT", "Acme", start, None)}
+    assert report.reasons == {"facts whose entities are not in the file": 1}
+
+
+async def test_lightrags_graph_by_hand_has_no_dates_and_says_so(memory: Memory, tmp_path: Path) -> None:
+    graph = {
+        "chunks": [{"content": "Alice and Acme", "source_id": "c1"}],
+        "relationships": [
+            {"src_id": "Alice", "tgt_id": "Acme", "description": "works<SEP>there", "keywords": "works at, job",
+             "source_id": "c1"},
+            {"src_id": "Alice", "tgt_id": "Alice", "description": "-", "keywords": "", "source_id": "c1"},
+        ],
+    }  # fmt: skip
+
+    report = await memory.import_from(written(tmp_path / "kg.json", graph), form="lightrag", group="g")
+
+    assert await facts_of(memory, "g") == {("Alice", "WORKS_AT", "Acme", None, None)}
+    assert report.reasons["facts from a thing to itself"] == 1
+    assert report.reasons["facts without dates"] == 2
+
+
+async def test_memories_of_mem0_are_texts(memory: Memory, tmp_path: Path) -> None:
+    rows = {"results": [
+        {"id": "1", "memory": "Alice Nguyen works at Acme.", "created_at": "2026-03-01T00:00:00Z",
+         "expiration_date": "2026-04-01", "user_id": "alice"},
+        {"id": "2", "memory": " "},
+    ]}  # fmt: skip
+
+    report = await memory.import_from(written(tmp_path / "mem0.json", rows), form="mem0", group="g")
+
+    facts = await facts_of(memory, "g")
+    assert [(fact[1], fact[4]) for fact in facts] == [("WORKS_AT", None)], "an expiration date ends nothing"
+    assert (report.taken, report.omitted, report.reasons) == (1, 1, {"memories without a text": 1})
+
+
+@pytest.mark.parametrize(
+    ("form", "files", "message"),
+    [
+        ("zep", {"in": '{"edges": [{"uuid": '}, "cannot be read as JSON"),
+        ("zep", {"in": "[]"}, "is not a JSON object with lists"),
+        ("mem0", {"in": '{"a": 1}'}, "has no list of memories"),
+        ("lightrag", {"in": '{"a": 1}'}, "it is no custom_kg"),
+        ("cogx", {"in/permissions.json": "{}"}, "hashes of passwords"),
+        ("cogx", {"in/manifest.json": '{"cogx_version": "1.0"}'}, "this version of kgray reads 0.x"),
+        ("cogx", {"in/facts.jsonl": '{"external_id": "1"'}, "facts.jsonl, line 1, cannot be read"),
+        ("cogx", {"in/other.txt": ""}, "has neither manifest.json nor facts.jsonl"),
+        ("cogx", {"in": "no archive"}, "is no .cogx.tar.gz"),
+        ("graphrag", {"in/entities.parquet": "PAR1"}, "cannot be read as Parquet"),
+        ("lightrag", {"in/graph_chunk_entity_relation.graphml": "<graphml><no"}, "cannot be read as GraphML"),
+        ("nothing", {"in": ""}, "there is no format 'nothing'"),
+    ],
+)
+async def test_a_bad_file_gets_one_line_and_loses_nothing(
+    memory: Memory, tmp_path: Path, form: str, files: Mapping[str, str], message: str
+) -> None:
+    await memory.add_many(ROWS, group="g")
+    before = await memory.dump_hash(group="g")
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=message) as caught:
+        await memory.import_from(tmp_path / "in", form=form, group="g")
+    assert "\n" not in str(caught.value)
+    assert await memory.dump_hash(group="g") == before
+
+
+async def test_graphrags_nulls_and_columns(memory: Memory, tmp_path: Path) -> None:
+    """Words for "no date" are none; a suspected claim is omitted; a missing column is named."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+
+    def table(name: str, rows: list[dict[str, Any]]) -> None:
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
+
+    table("entities", [{"title": "Alice"}, {"title": "Acme"}, {"title": "Lonely"}])
+    table("relationships", [
+        {"id": "r", "source": "Alice", "target": "Acme", "description": "knows", "text_unit_ids": ["t"]}])  # fmt: skip
+    claim = {"id": "c", "type": "WORKS_AT", "subject_id": "Alice", "object_id": "Acme", "status": "TRUE",
+             "start_date": "NONE", "end_date": "nan", "description": "works", "text_unit_id": "t"}  # fmt: skip
+    table("covariates", [claim, claim | {"id": "d", "status": "SUSPECTED"}, claim | {"id": "e", "object_id": "NONE"}])
+    table("text_units", [{"id": "t", "text": "Alice works at Acme", "document_id": "-"}])
+
+    report = await memory.import_from(tmp_path, form="graphrag", group="g")
+
+    assert await facts_of(memory, "g") == {
+        ("Alice", "WORKS_AT", "Acme", None, None), ("Alice", "RELATED_TO", "Acme", None, None)
+    }  # fmt: skip
+    for reason in ("claims that are only suspected", "claims without an object", "entities in no fact"):
+        assert report.reasons[reason] == 1
+    table("relationships", [{"id": "r", "source": "Alice"}])
+    with pytest.raises(InputError, match="has no column target, description, text_unit_ids"):
+        await memory.import_from(tmp_path, form="graphrag", group="g")
+
+
+async def test_own_tables_restore_the_group_as_it_was(tmp_path: Path) -> None:
+    from kgray.transfer.tables import restore
+
+    one, other = kgray.open(tmp_path / "one"), kgray.open(tmp_path / "other")
+    await one.add_many(ROWS, group="g")
+    await one.export(tmp_path / "out", to="parquet", group="g")
+    rows = restore(tmp_path / "out", other.store, "g")
+    assert rows["episodes"] == 2
+    assert await other.dump_hash(group="g") == await one.dump_hash(group="g")
+    with pytest.raises(kgray.errors.StoreError, match="has group 'g' already"):
+        restore(tmp_path / "out", other.store, "g")
+    assert not other.store.heads(["h"])["h"].named
