@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kgray import kinds, reads
-from kgray.derivation.change import Left, Withdrawn, removed
+from kgray.derivation.change import RemainingRecords, Withdrawn, removed
 from kgray.derivation.stored import StoredRecords
 from kgray.ingest import changes
 from kgray.kinds import Key, Kind, Row
@@ -32,11 +32,11 @@ def sequences_in(packed: bytes) -> list[int]:
     return sequences
 
 
-def left_without(stored: StoredRecords, gone: set[int]) -> Left:
+def left_without(stored: StoredRecords, gone: set[int]) -> RemainingRecords:
     """Return what the episodes that are stored without these hold, retracted ones included (R25)."""
     heads = stored.heads.values()
     there = {row.sequence for row in heads if row.state == kinds.COMMITTED and row.sequence not in gone}
-    left = Left(episodes=there, erased_from=min(gone, default=0))
+    left = RemainingRecords(episodes=there, erased_from=min(gone, default=0))
     for said in (*stored.live.evidence, *stored.retired.evidence):
         if said.sequence in there:
             left.use(said.sequence, said.statement)
@@ -51,7 +51,7 @@ def left_without(stored: StoredRecords, gone: set[int]) -> Left:
     return left
 
 
-def removed_from(stored: StoredRecords, left: Left) -> Withdrawn:
+def removed_from(stored: StoredRecords, left: RemainingRecords) -> Withdrawn:
     """Return what a removal changes in the records; left: what the other episodes hold."""
     judged = stored.judged.values()
     return removed(
@@ -63,7 +63,7 @@ def removed_from(stored: StoredRecords, left: Left) -> Withdrawn:
 
 
 def saved_records(
-    store: Store, stored: StoredRecords, left: Left, changed: Withdrawn, gone: set[int]
+    store: Store, stored: StoredRecords, left: RemainingRecords, changed: Withdrawn, gone: set[int]
 ) -> tuple[EntryRecords, list[Patch]]:
     """Return the records of removed episodes, and of earlier removals, that must survive.
 
@@ -109,7 +109,7 @@ def _place(one: Any) -> Place:  # noqa: ANN401 - a declaration or a verdict
     return one.sequence, one.ordinal
 
 
-def statements_to_embed(stored: StoredRecords, left: Left, gone: set[int]) -> dict[str, Place]:
+def statements_to_embed(stored: StoredRecords, left: RemainingRecords, gone: set[int]) -> dict[str, Place]:
     """Return the statements that stay and lose their vector, with the place of their first stored wording."""
     first: dict[str, Place] = {}
     lost = {id_ for id_, (sequence, _) in stored.vectors.items() if sequence in gone}
