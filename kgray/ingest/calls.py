@@ -76,18 +76,18 @@ async def settle(
     try:
         while True:
             decision = await attempt(answers)
-            if decision.change is not None and not decision.asked:
+            if decision.change is not None and not decision.questions:
                 return decision.change, decision
-            if texts := decision.asked.texts:
+            if texts := decision.questions.texts:
                 answers.vectors.update(zip(texts, await embed(texts), strict=True))
-            if ids := decision.asked.statement_vectors:
+            if ids := decision.questions.statement_vectors:
                 answers.statement_vectors.update(await look_up(ids))
                 continue
-            for request in requests_of(read.episode, decision.asked, parts):
+            for request in requests_of(read.episode, decision.questions, parts):
                 if request.questions not in calls:
                     calls[request.questions] = asyncio.ensure_future(ask(request))
             for questions in await _first_ended(calls):
-                answers.said.update(zip(questions, calls.pop(questions).result(), strict=True))
+                answers.by_question.update(zip(questions, calls.pop(questions).result(), strict=True))
     finally:
         for call in calls.values():  # nobody needs these answers
             call.cancel()

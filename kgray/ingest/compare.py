@@ -114,7 +114,7 @@ class Comparer:
                     candidates that it was never compared with, and whose spans met none of its spans before
         """
         candidates = self._candidates(new, variants, supported) if self._is_asked_about(new) else []
-        if self.case.asked.statement_vectors:
+        if self.case.questions.statement_vectors:
             return None
         if not candidates:
             return Compared()
@@ -286,8 +286,8 @@ class Comparer:
             stored = quantised(embedding.vector)
         if stored is None and statement.id in case.state.graph.statements:
             if statement.id not in case.answers.statement_vectors:
-                if statement.id not in case.asked.statement_vectors:
-                    case.asked.statement_vectors.append(statement.id)
+                if statement.id not in case.questions.statement_vectors:
+                    case.questions.statement_vectors.append(statement.id)
                 return -1.0
             stored = case.answers.statement_vectors[statement.id]
         if vector is None or stored is None:

@@ -22,11 +22,11 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
     one request (R21). The change is final once nothing is open. It is called on the true state, in order
     (`calls.settle`), and ahead of time on a view of uncommitted episodes.
     """
-    named = read.told or told_names(shape(read.extraction, read.episode, rules.ontology), read.episode)
-    read.told = named  # an episode is tried several times
-    case = Case(read.episode, named.extraction, named.others, state, answers, rules, Questions())
+    named = read.text_names or told_names(shape(read.extraction, read.episode, rules.ontology), read.episode)
+    read.text_names = named  # an episode is tried several times
+    case = Case(read.episode, named.extraction, named.same_entities, state, answers, rules, Questions())
     if missing := _unembedded(case):
-        return Decision(asked=Questions(texts=missing))
+        return Decision(questions=Questions(texts=missing))
     declared = declare(case)
     resolved = resolve_entities(case)
     connected = connect(case, resolved, declared.relations)
@@ -41,7 +41,7 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
     ]
     wordings = [(statement.id, statement.wording) for statement in connected.made.values()]
     texts = (read.episode.text, *(m.surface for m, _ in fresh), *(wording for _, wording in wordings))
-    case.asked.texts = [text for text in dict.fromkeys(texts) if text not in vectors]
+    case.questions.texts = [text for text in dict.fromkeys(texts) if text not in vectors]
     change = EpisodeChange(
         episode=read.episode,
         entity_births=tuple(sorted((note.id, note.born) for note in resolved.new_entities.values())),
@@ -55,7 +55,7 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
         episode_vector=vectors.get(read.episode.text),
     )
     return Decision(
-        asked=case.asked,
+        questions=case.questions,
         change=change,
         entities=tuple(resolved.new_entities.values()),
         guessed=frozenset(resolved.guesses),
@@ -66,9 +66,9 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
 
 def _unembedded(case: Case) -> list[str]:
     """Return the texts whose vectors deciding or searching will need: new names, wordings, the episode."""
-    wanted = [case.episode.text, *(f.text for f in case.extraction.facts)]
+    texts = [case.episode.text, *(f.text for f in case.extraction.facts)]
     for entity in case.extraction.entities:
         notes = map(case.state.graph.entities.get, case.state.names.bearers(entity.name))
         if not any(note is not None and entity.name in note.surfaces for note in notes):
-            wanted.append(entity.name)
-    return [text for text in dict.fromkeys(wanted) if text not in case.answers.vectors]
+            texts.append(entity.name)
+    return [text for text in dict.fromkeys(texts) if text not in case.answers.vectors]

@@ -74,7 +74,7 @@ class InFlight:
 
     @property
     def is_decided(self) -> bool:
-        """Whether its change, or its failure, is in the group's state."""
+        """Return whether its change, or its failure, is in the group's state."""
         return not STAGES_AFTER[self.stage]
 
     def begin_reading(self) -> EpisodeReading | None:
@@ -90,4 +90,4 @@ class InFlight:
 
     def note(self, decision: Decision) -> None:
         """Enter `ready` after a decision without open questions, else `asking`."""
-        self.enter("asking" if decision.change is None or decision.asked else "ready")
+        self.enter("asking" if decision.change is None or decision.questions else "ready")

@@ -280,7 +280,7 @@ class WindowedRun:
 
     @property
     def rests(self) -> bool:
-        """Whether no entry is in flight, pending or held, as of the last look."""
+        """Return whether no entry is in flight, pending or held, as of the last look."""
         return not (any(self._lanes) or self._windows)
 
     def _pause_s(self) -> float:
@@ -304,7 +304,7 @@ class WindowedRun:
         everything = everything or now - self._all_at >= _ALL_S
         mark = 0 if everything else self._mark  # of what was appended before the last look
         ask, leaves = partial(store.newly_pending, mark, shard), self._leaves
-        found, mark = await off_the_loop(store, ask, much=everything)
+        found, mark = await off_the_loop(store, ask, is_large=everything)
         if self._leaves != leaves:
             return 0
         self._mark = mark

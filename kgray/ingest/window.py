@@ -125,7 +125,7 @@ class GroupWindow:
             await self._extract(item, episode, urgency)
             read = await asyncio.shield(item.read)
             view = AheadState(await self._committer.state(self.group), self._rows, episode.sequence)
-            await self._embed_for(item, self._attempt(item, read, view, Answers()).asked.texts)
+            await self._embed_for(item, self._attempt(item, read, view, Answers()).questions.texts)
             item.until = self._soon(self.go_ahead)
             self._is_due(item)
         except Exception as error:
@@ -204,15 +204,15 @@ class GroupWindow:
             view = AheadState(base, self._rows, sequence)
             attempt = self._attempt(item, read, view, answers)
             if attempt.change is None:
-                await self._embed_for(item, attempt.asked.texts)
+                await self._embed_for(item, attempt.questions.texts)
                 continue
-            if ids := attempt.asked.statement_vectors:
+            if ids := attempt.questions.statement_vectors:
                 answers.statement_vectors |= await self._committer.statement_vectors(self.group, ids)
                 continue
             item.note(attempt)
             keys |= view.read_keys
-            waits = attempt.asked.early and not (item.tried and time.monotonic() >= item.until)
-            requests = [] if waits else requests_of(read.episode, attempt.asked, self._parts)
+            waits = attempt.questions.early and not (item.tried and time.monotonic() >= item.until)
+            requests = [] if waits else requests_of(read.episode, attempt.questions, self._parts)
             calls = {request.questions: self._call(item, request, stalled=False) for request in requests}
             if ended := {
                 questions: call.result()
@@ -220,7 +220,7 @@ class GroupWindow:
                 if call.done() and not call.cancelled() and call.exception() is None
             }:
                 for questions, reply in ended.items():
-                    answers.said.update(zip(questions, reply, strict=True))
+                    answers.by_question.update(zip(questions, reply, strict=True))
                 continue
             self._show(sequence, attempt)
             self._rows.read[sequence] = keys
@@ -359,7 +359,7 @@ class GroupWindow:
         async def attempt(answers: Answers) -> Decision:
             found = self._attempt(item, read, await self._committer.state(self.group), answers)
             item.note(found)
-            if found.change is not None and found.asked.open and self._run.is_ahead:
+            if found.change is not None and found.questions.open and self._run.is_ahead:
                 self._show(episode.sequence, found)  # later entries need not wait for its answers
                 self._tried(item)
             return found
