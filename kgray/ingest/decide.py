@@ -1,7 +1,7 @@
 """Decide how an episode changes the graph, or which questions must be answered first.
 
 `declare.py` records the ontology's declarations, `resolve.py` resolves the mentions, `connect.py` finds or
-makes the statement of each fact, and `compare.py` finds the statements with which a model must compare it.
+makes the statement of each fact, and `compare.py` finds the statements that a model must compare with it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
         for m, id_ in mentioned
         if id_ not in stored or stored[id_].surfaces.get(m.surface) != m.entity
     ]
-    wordings = [(statement.id, statement.wording) for statement in connected.made.values()]
+    wordings = [(statement.id, statement.wording) for statement in connected.new_statements.values()]
     texts = (read.episode.text, *(m.surface for m, _ in fresh), *(wording for _, wording in wordings))
     case.questions.texts = [text for text in dict.fromkeys(texts) if text not in vectors]
     change = EpisodeChange(
@@ -59,7 +59,7 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
         change=change,
         entities=tuple(resolved.new_entities.values()),
         guessed=frozenset(resolved.guesses),
-        statements=tuple(connected.made.values()),
+        statements=tuple(connected.new_statements.values()),
         aliases=tuple((entity, m.surface) for m, entity in fresh if entity in stored),
     )
 
