@@ -15,14 +15,14 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from kgray import ledger, spans, times
+from kgray import kinds, ledger, spans, times
 from kgray.errors import Outrun, Unavailable, is_groups_own
 from kgray.garbage import garbage_collected_rarely
 from kgray.ingest.committer import Committer
 from kgray.ingest.parts import Parts, off_the_loop
 from kgray.ingest.traffic import Traffic
 from kgray.ingest.window import GroupWindow
-from kgray.ledger import Hold, pending, previous
+from kgray.ledger import pending, previous
 from kgray.ports import slot_of
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
 from kgray.records import Episode, Operation
@@ -48,10 +48,8 @@ class Runner:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.totals = Totals()  # of the current or the last run; of a service, from its start
-        self.holds: dict[str, Hold] = {}  # groups on hold at the last look
-        self.current: WindowedRun | None = (
-            None  # other threads read it once, because it may change at any time
-        )
+        self.holds: dict[str, kinds.HoldRow] = {}  # groups on hold at the last look
+        self.current: WindowedRun | None = None  # other threads read it once, as it may change at any time
         self.committer = Committer(
             parts, self.watch, expects=lambda: self.current is not None and self.current.in_flight > 0
         )
@@ -133,11 +131,7 @@ class Runner:
 
 
 class WindowedRun:
-    """One run: its windows and its tasks. It ends when no entry is pending, or at a request to stop.
-
-    shard   only groups of this shard (None = all)
-    serves  the run ends only at a request to stop
-    """
+    """One run: its windows and tasks. It ends without pending entries (not if it serves), or by `stop`."""
 
     def __init__(
         self, runner: Runner, parts: Parts, *, stop: Stop, on_step: OnStep, takes: Takes = lambda _: True,
@@ -237,13 +231,10 @@ class WindowedRun:
                 await self._hold(window.group, window.at, fault)
 
     def _step(self, _: object = None) -> None:
-        self._wake.set()  # the loop takes its next step
+        self._wake.set()
 
     def _end_head(self, window: GroupWindow, head: asyncio.Task[None]) -> None:
-        """Begin the window's next commit at once; a failed commit waits for the loop's next step.
-
-        The loop may be waiting for reads of the store: on a server this took a third of the time.
-        """
+        """Begin the next commit at once: the loop's reads of a server's store took a third of the time."""
         is_current = self._windows.get(window.group) is window
         if is_current and not head.cancelled() and head.exception() is None:
             self._committing.discard(window)
@@ -277,10 +268,7 @@ class WindowedRun:
         return bool(refused)
 
     def look(self, *, everything: bool = False) -> None:
-        """Look at the log at once; call it in the loop of the service.
-
-        everything  also at entries that were appended before the last look
-        """
+        """Look at the log at once (everything: also at older entries); call it in the service's loop."""
         self._is_called = True
         if everything:
             self._all_at = -_ALL_S
