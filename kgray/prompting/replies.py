@@ -82,7 +82,7 @@ def parse_extraction(reply: object, episode: Episode) -> Extraction:
 def speaker_first(extraction: Extraction, episode: Episode) -> Extraction:
     """Return the extraction with the speaker of a message as entities[0], inserted or moved there (R18).
 
-    The speaker's own spelling wins over a spelling that differs only in case. Other kinds come back unchanged.
+    The speaker's own spelling wins over a spelling that differs only in case. Other kinds are unchanged.
     """
     speaker = clean_text(episode.speaker or "")
     if episode.kind != "message" or not speaker:

@@ -18,7 +18,7 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from kgray.errors import Cost, Unavailable
 from kgray.ports import AnswerRequest
-from kgray.runtime.pools import Gone, Lost, Numbered, Unfit
+from kgray.runtime.pools import ActorEnded, Lost, Numbered, Unfit
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 Handle = Any  # Ray's type of a handle does not know our methods
@@ -55,7 +55,7 @@ def _lost() -> Iterator[None]:
         raise
     except RayError as error:
         lines = str(error).strip().splitlines() or [""]  # Ray's many lines as one short line
-        kind = Gone if isinstance(error, ActorDiedError) else Lost
+        kind = ActorEnded if isinstance(error, ActorDiedError) else Lost
         raise kind(f"{type(error).__name__}: {lines[-1]}"[:200]) from None
 
 
@@ -98,7 +98,7 @@ class RemoteWorker:
 
     async def _handle(self) -> Handle:
         if self.is_gone:
-            raise Gone(f"{self.name} has ended")
+            raise ActorEnded(f"{self.name} has ended")
         if self._found is None:
             try:
                 looked = asyncio.get_running_loop().run_in_executor
@@ -108,14 +108,14 @@ class RemoteWorker:
         return self._found
 
     async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Numbered]]:
-        """Yield the outcomes of a chunk as its calls end. Raises Lost, Gone."""
+        """Yield the outcomes of a chunk as its calls end. Raises Lost, ActorEnded."""
         handle = await self._handle()
         with self._reaching():
             async for ended in handle.work.remote(chunk):
                 yield await ended
 
     async def answer(self, request: AnswerRequest) -> AsyncIterator[str | Cost | Exception]:
-        """Yield what `ModelWorker.answer` does. Raises Lost, Gone."""
+        """Yield what `ModelWorker.answer` does. Raises Lost, ActorEnded."""
         handle = await self._handle()
         with self._reaching():
             async for part in handle.answer.remote(request):
@@ -127,7 +127,7 @@ class RemoteWorker:
             self._found.abandon.remote(list(numbers))
 
     async def health(self) -> None:
-        """Return once the process has answered, and has its model. Raises Unfit, Lost, Gone."""
+        """Return once the process has answered, and has its model. Raises Unfit, Lost, ActorEnded."""
         handle = await self._handle()
         with self._reaching():
             state = await handle.health.remote()
@@ -146,7 +146,7 @@ class RemoteWorker:
         try:
             with _lost():
                 yield
-        except Gone as error:
+        except ActorEnded as error:
             self._found = None
             if self.only is None:  # another one may have its name
                 raise Lost(str(error)) from None

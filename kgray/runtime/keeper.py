@@ -58,8 +58,8 @@ class Keeper:
             of: WorkersProfile = getattr(profile, table)
             engine = spec.values["model.backend"] == "vllm" and table in READING
             takes = profile.engine.max_num_seqs if engine else of.concurrency
-            if of.most > of.least:
-                self._sizes[kind] = PoolSize(of.least, of.most, takes, profile.limits.idle_s)
+            if of.maximum > of.minimum:
+                self._sizes[kind] = PoolSize(of.minimum, of.maximum, takes, profile.limits.idle_s)
         looks = [self._restore] * stays + [self._tend] * tends
         if looks:
             threading.Thread(

@@ -24,7 +24,7 @@ from kgray.ports import (
     SummaryRequest,
     embedded,
 )
-from kgray.runtime.pools import FIRST_DELAY_S, Gone, Lost, Pool, PoolCall, Unfit
+from kgray.runtime.pools import FIRST_DELAY_S, ActorEnded, Lost, Pool, PoolCall, Unfit
 
 
 class RerankRequest(NamedTuple):
@@ -111,7 +111,7 @@ class OnWorkers:
         while (pool := await asyncio.to_thread(self.find)) is not None:
             try:
                 return await Chunker(pool, size=1, linger_s=0.0).ask(request)
-            except Gone as gone:
+            except ActorEnded as gone:
                 now = time.monotonic()
                 since = now if since is None else since
                 if now - since >= pool.patience_s:
