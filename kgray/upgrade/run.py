@@ -88,7 +88,7 @@ def upgrade(
     """
     if dry_run and earlier.is_changed:
         raise StoreError(
-            f"an upgrade of {earlier.where} was cut off, and its rows have moved: run `kgray upgrade` "
+            f"an upgrade of {earlier.location} was cut off, and its rows have moved: run `kgray upgrade` "
             f"without --dry-run, which goes on"
         )
     if dry_run or (earlier.is_in_place and not earlier.is_changed):
@@ -100,7 +100,7 @@ def upgrade(
     else:
         with earlier.successor() as store, store.writing():
             upgraded = _upgraded(earlier, ontology, store, on_group)
-        report = json.dumps(upgraded.as_dict() | {"kept": earlier.kept})
+        report = json.dumps(upgraded.as_dict() | {"kept": earlier.kept_path})
     earlier.replace(report)
     result: Mapping[str, Any] = json.loads(report)
     return result

@@ -67,8 +67,8 @@ def test_a_leases_holder_has_ended_only_where_its_process_id_means_something():
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
 
-    assert not fence._may_live(fence.HERE, ended.pid)
-    assert fence._may_live(fence.HERE, os.getpid())
+    assert not fence._may_live(fence.HOST, ended.pid)
+    assert fence._may_live(fence.HOST, os.getpid())
     assert fence._may_live(f"{socket.gethostname()} pid:[1]", ended.pid)
 
 
