@@ -41,7 +41,7 @@ class SeatRegistry:
         self._seats.end(holder, process)
 
     def resize(self, seats: int) -> None:
-        """Set the number of seats: those of the engines that are up."""
+        """Set the number of seats: the sum over the live engines."""
         self._seats.seats = seats
 
     def stats(self) -> dict[str, Any]:
