@@ -130,7 +130,9 @@ def test_a_pool_has_as_many_workers_or_a_least_and_a_most():
         {"extraction": {"workers": {"min": 1, "max": 4}}, "judging": {"workers": 3}}, "room.toml"
     )
 
-    counts = [(pool.minimum, pool.maximum) for pool in (profile.extraction, profile.judging, profile.reranking)]
+    counts = [
+        (pool.minimum, pool.maximum) for pool in (profile.extraction, profile.judging, profile.reranking)
+    ]
     assert counts == [(1, 4), (3, 3), (0, 0)]
     assert profile_of(profile.values(), "again") == profile
 

@@ -13,7 +13,18 @@ import pytest
 from kgray.errors import InvalidAnswer, SettingsError, Unavailable
 from kgray.outages import OUTAGES, Outage
 from kgray.runtime.pooled import Chunker, OnWorkers
-from kgray.runtime.pools import LEAVING, OUTAGES_CHANGED, UNFIT, ActorEnded, Lost, Numbered, Pool, Unfit, outcome_of, answer_within
+from kgray.runtime.pools import (
+    LEAVING,
+    OUTAGES_CHANGED,
+    UNFIT,
+    ActorEnded,
+    Lost,
+    Numbered,
+    Pool,
+    Unfit,
+    answer_within,
+    outcome_of,
+)
 from kgray.runtime.upkeep import PoolSize
 
 Answers = Callable[[Any], Awaitable[Any]]

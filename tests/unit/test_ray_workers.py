@@ -255,7 +255,10 @@ async def test_each_router_is_told_of_an_outage_and_of_its_end(tmp_path: Path, m
 
     async def told(number: int) -> list[int]:
         return [
-            len(said) async for ended in worker.work([(number, ("a",))]) for at, said in ended if at == OUTAGES_CHANGED
+            len(said)
+            async for ended in worker.work([(number, ("a",))])
+            for at, said in ended
+            if at == OUTAGES_CHANGED
         ]
 
     both = asyncio.gather(told(1), told(2))
