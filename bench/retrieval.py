@@ -139,7 +139,7 @@ def _row(system: str, asked: Result) -> dict[str, Any]:
         "question": asked.question.text,
         "type": asked.question.type,
         "evidence": asked.question.evidence,
-        "found": asked.found[:20],
+        "found": asked.hits[:20],
         "marks": asked.marks,
     }
 
@@ -188,7 +188,7 @@ async def _plain(memory: Memory, talk: Conversation) -> list[Row]:
         for system, places in best.items():
             ranking = tuple((talk.messages[place].id,) for place in places)
             marks = marks_of(question, ranking)
-            found = Result(conversation=talk.name, question=question, marks=marks, found=ranking)
+            found = Result(conversation=talk.name, question=question, marks=marks, hits=ranking)
             rows.append((system, found))
     return rows
 
@@ -209,7 +209,7 @@ async def _together(memory: Memory, talk: Conversation, budgets: Sequence[int]) 
             shown = {message.id for message in ranked[:fitting]}
             marks[f"context@{budget}"] = len(shown & set(question.evidence)) / len(question.evidence)
             marks[f"tokens@{budget}"] = float(sum(costs[:fitting]))
-        found = Result(conversation=talk.name, question=question, marks=marks, found=ranking)
+        found = Result(conversation=talk.name, question=question, marks=marks, hits=ranking)
         rows.append(("together", found))
     return rows
 

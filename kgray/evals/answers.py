@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from kgray.errors import ContentError, InputError, InvalidAnswer
 from kgray.evals.retrieval import RECALL, Conversation, Dataset, Message, Question, Result, Talks
@@ -25,7 +25,6 @@ from kgray.prompting.reply_schemas import TEXT, object_of
 from kgray.search import RECIPES, count_tokens
 
 Way = Literal["memory", "full", "summaries", "recursive"]
-WAYS: tuple[Way, ...] = get_args(Way)
 _ROOM = 512  # tokens of a reply
 # Question type -> the judge's prompt; LongMemEval has a prompt for each type, DMR has its own.
 GRADES: Mapping[str, str] = {

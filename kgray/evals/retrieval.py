@@ -251,7 +251,7 @@ def _moment(text: str, form: str) -> str:
 
 DEPTHS = (5, 10, 20, 50)
 LEAST_WORDS = 0.6  # share of a message's words, in order, in a line that repeats it
-_EXACT_WORDS = 4  # a message of at most so many words must match exactly, because chance matches are likely
+_EXACT_WORDS = 4  # messages up to this length must match exactly, because chance matches are likely
 _RESAMPLES = 1000
 _WORD = re.compile(r"\w+")
 
@@ -360,13 +360,14 @@ class Result:
     question: Question
     marks: Mapping[str, float]  # "nothing" and "context_nothing@N" where nothing answers the question
     seconds: Mapping[str, float] = field(default_factory=dict)  # operation -> seconds
-    found: tuple[tuple[str, ...], ...] = ()  # messages of the hits, best first, for a manual analysis
+    hits: tuple[tuple[str, ...], ...] = ()  # messages of each hit, best first, for a manual analysis
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row of --rows."""
-        question, found = self.question, self.found
-        row = {"conversation": self.conversation, "id": question.id, "type": question.type}
-        return row | {"question": question.text, "evidence": question.evidence, "found": found, **self.marks}
+        question = self.question
+        row: dict[str, Any] = {"conversation": self.conversation, "id": question.id, "type": question.type}
+        row |= {"question": question.text, "evidence": question.evidence, "found": self.hits}
+        return row | self.marks
 
 
 def messages_of(hit: Hit) -> tuple[str, ...]:
@@ -407,7 +408,7 @@ async def ask(
         elif not question.fact:
             marks[f"context_nothing@{budget}"] = float(not built.hits)
     return Result(
-        conversation=conversation.name, question=question, marks=marks, seconds=seconds, found=ranking
+        conversation=conversation.name, question=question, marks=marks, seconds=seconds, hits=ranking
     )
 
 
