@@ -367,7 +367,7 @@ class Result:
         question = self.question
         row: dict[str, Any] = {"conversation": self.conversation, "id": question.id, "type": question.type}
         row |= {"question": question.text, "evidence": question.evidence, "found": self.hits}
-        return row | self.marks
+        return row | {**self.marks}
 
 
 def messages_of(hit: Hit) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
@@ -183,9 +183,8 @@ class Query:
             start = tuple(scope for scope in effective.start if scope in self.scopes) or self.scopes
             effective = replace(effective, start=start)
         if "community" in self.scopes:
-            places: Mapping[SearchScope, int] = {
-                s: n for s, n in effective.places.items() if s != "community"
-            }
+            places = dict(effective.places)
+            places.pop("community", None)
             return replace(effective, places=places)
         # A summary describes the time of its run, not `as_of`.
         asked_for = effective.scopes == ("community",) or effective.start == ("community",)
