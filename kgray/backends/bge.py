@@ -194,8 +194,8 @@ class _Encoder:
     def _begin(self) -> None:
         if _is_path(self._name) and not Path(self._name).is_dir():
             raise SettingsError(
-                f"{self._section}.name = {self._name!r}: no such folder on this machine: mount it, or ask a process "
-                "on a node of the Ray whose workers have the model."
+                f"{self._section}.name = {self._name!r}: no such folder on this machine: mount it, or ask a "
+                "process on a node of the Ray whose workers have the model."
             )
         require_package(self._section)
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -15,14 +15,14 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from kgray import ledger, spans, times
+from kgray import kinds, ledger, spans, times
 from kgray.errors import Outrun, Unavailable, is_groups_own
 from kgray.garbage import garbage_collected_rarely
 from kgray.ingest.committer import Committer
 from kgray.ingest.parts import Parts, off_the_loop
 from kgray.ingest.traffic import Traffic
 from kgray.ingest.window import GroupWindow
-from kgray.ledger import Hold, pending, previous
+from kgray.ledger import pending, previous
 from kgray.ports import slot_of
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
 from kgray.records import Episode, Operation
@@ -48,7 +48,7 @@ class Runner:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.totals = Totals()  # of the current run, or of the last one; of a service, from its start
-        self.holds: dict[str, Hold] = {}  # groups that are held, as of the last look
+        self.holds: dict[str, kinds.HoldRow] = {}  # groups that are held, as of the last look
         self.current: WindowedRun | None = None  # other threads read it: once, because it may go meanwhile
         self.committer = Committer(
             parts, self.watch, expects=lambda: self.current is not None and self.current.in_flight > 0
@@ -229,7 +229,7 @@ class WindowedRun:
                 await self._hold(window.group, window.at, fault)
 
     def _step(self, _: object = None) -> None:
-        self._wake.set()  # the loop takes its next step
+        self._wake.set()
 
     def _end_head(self, window: GroupWindow, head: asyncio.Task[None]) -> None:
         """Begin the window's next commit at once; what has failed waits for the loop's next step.
