@@ -1,6 +1,6 @@
 """The manifests on a real API server, with the real scheduler and controllers and KubeRay's real operator.
 
-`make test-k8s`. Both programs are built from Go modules once (20 CPU minutes) into the folder that
+`make test-k8s`. Both programs are built from Go modules once (25 CPU minutes) into the folder that
 KGRAY_TEST_K8S_CACHE names. No container runs: a pod on a node is said to be ready.
 """
 
