@@ -28,6 +28,7 @@ CHOICES = [
     (*reversed(BESIDE), "small"),
     ("tensor-parallel", *BESIDE),
 ]
+FEW_CHOICES = [choice for choice in CHOICES if not {*choice} < {*BESIDE} or not choice]  # for the default run
 Document = dict[str, Any]
 
 

@@ -24,8 +24,8 @@ from kgray.runtime.spec import load_profile
 from kgray.settings import load as load_settings
 from tests.board import board
 from tests.manifests import (
-    CHOICES,
     CLUSTER,
+    FEW_CHOICES,
     GROUPS,
     K8S,
     KUBECTL,
@@ -62,7 +62,7 @@ def test_every_file_beside_a_kustomization_is_used_by_it(overlay):
 
 
 @pytest.mark.skipif(KUBECTL is None, reason="not installed: kubectl, which renders an overlay")
-@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: "+".join(choice) or "base")
+@pytest.mark.parametrize("choice", FEW_CHOICES, ids=lambda choice: "+".join(choice) or "base")
 def test_every_choice_of_components_renders_into_one_namespace(choice):
     found = rendered(choice)
     assert {d["metadata"].get("namespace") for d in found if d["kind"] != "Namespace"} == {OURS}
