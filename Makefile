@@ -28,7 +28,7 @@ help:
 	@echo "make test-embed  BGE models through FlagEmbedding, in an environment of their own (6 GB)"
 	@echo "make test-vllm   the engine through vLLM's build for processors, in an environment of its own (7 GB)"
 	@echo "make test-small  a small real model reads a conversation: minutes, an hour on a slow machine"
-	@echo "make test-k8s    the manifests on a real API server: needs Go and KGRAY_TEST_RAY_CRDS, builds 7 minutes once"
+	@echo "make test-k8s    the manifests on a real API server with KubeRay's operator: needs Go and KGRAY_TEST_RAY_CRDS, builds 25 minutes once"
 	@echo "make lint        ruff, mypy, import-linter"
 	@echo "make clean       remove .venv and the demo's folder"
 
