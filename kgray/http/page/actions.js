@@ -1,5 +1,6 @@
 // Changes: each is looked at first (a dry run), then done, and can be taken back.
 import { html, useState, useLoaded, Store, useStore } from "./view.js";
+import { address, go } from "./address.js";
 import { ask, inGroup, session } from "./api.js";
 import { Busy, Dialog, Fault, tell } from "./parts.js";
 import { span } from "./times.js";
@@ -10,6 +11,13 @@ export const propose = (now) => proposal.set({ now });
 
 const WAIT = { prefer: "wait=20" };
 const refresh = () => session.set({ epoch: session.value.epoch + 1 });
+
+/** Close the fact that shows: after a change it may be gone. Returns what opens it again. */
+function leaveFact() {
+  const { fact } = address.value;
+  go({ fact: null }, { replace: true });
+  return () => go({ fact }, { replace: true });
+}
 const post = (group, path, body, headers = {}) => ask(inGroup(group, path), { body, headers });
 
 /** Append an episode and wait until it is ingested. */
@@ -37,8 +45,9 @@ export function proposeRetraction(group, message) {
     preview: { retract: [id] },
     action: "Retract",
     apply: async () => {
+      const back = leaveFact();
       await retract(group, [id]);
-      return { text: "Retracted.", undo: () => append(group, row, { again: true }) };
+      return { text: "Retracted.", undo: () => append(group, row, { again: true }).then(back) };
     },
     group,
   });
@@ -53,9 +62,10 @@ export function proposeStatement(group, title, about, triple) {
     preview: { episode: row },
     action: title,
     apply: async () => {
+      const back = leaveFact();
       const answer = await append(group, row);
       const id = answer.accepted[0]?.id;
-      return { text: "Done.", undo: id ? () => retract(group, [id]) : null };
+      return { text: "Done.", undo: id ? () => retract(group, [id]).then(back) : null };
     },
     group,
   });

@@ -195,7 +195,7 @@ export class Drawing {
       look.zIndex = 0;
     }
     if (id === selected) Object.assign(look, { highlighted: true, zIndex: 2 });
-    if (id === this.hover || id === selected) look.forceLabel = true;
+    if (id === this.hover || id === selected || (node.kind === "value" && isLit && this.graph.order < 60)) look.forceLabel = true;
     return look;
   }
 
@@ -211,7 +211,7 @@ export class Drawing {
       ...data,
       color,
       type: state.phase === "past" || state.mark === "ended" ? "dashed" : "arrow",
-      label: isNear && (this.graph.order < 32 || selected || isOver) ? state.label : null,
+      label: isNear && (this.graph.order < 26 || selected || isOver) ? state.label : null,
       forceLabel: Boolean(isOver || (selected && isNear && this.near.size < 25)),
       size: isNear ? data.size : 0.7,
       hidden: Boolean(selected && !isNear && this.graph.order > 300),

@@ -111,6 +111,7 @@ function Page() {
     <nav aria-label="Views">${Object.entries(TITLES).map(([name, title]) => html`<a href=${linkTo({ view: name === "explore" ? null : name })} aria-current=${view === name ? "page" : null}>${title}</a>`)}</nav>
     ${!online && html`<p class="gone" role="alert">The server is away. The page goes on when it is back.</p>`}
     <main id="content" tabindex="-1" data-view=${view}>
+      <h1 class="visually-hidden">${TITLES[view] || "kgray"}${group ? ` in ${group}` : ""}</h1>
       ${needsKey ? html`<${Empty}>A key is needed.</${Empty}>`
         : rights && !rights.scopes.includes("read") ? html`<${Empty}>This key may not read. It may: ${rights.scopes.join(", ")}.</${Empty}>`
         : !groups ? html`<p class="quiet busy">Loading…</p>`
