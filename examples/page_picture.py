@@ -1,4 +1,6 @@
-"""Take the README's picture of the page: python examples/page_picture.py FOLDER docs/page.png
+"""Take the README's picture of the page.
+
+    python examples/page_picture.py FOLDER docs/page.png
 
 FOLDER is a data folder of `make demo`. It needs Chromium, playwright, and the built page (`make page`).
 """

@@ -143,8 +143,14 @@ def test_a_merge_is_looked_at_before_it_is_made(client):
 
 @pytest.mark.parametrize(
     "body",
-    [{}, {"retract": ["a1"], "undo": 1}, {"merge": ["Acme"]}, {"episode": {"text": 7}}, {"merge": ["Acme", "Nobody"]}],
-)  # fmt: skip
+    [
+        {},
+        {"retract": ["a1"], "undo": 1},
+        {"merge": ["Acme"]},
+        {"episode": {"text": 7}},
+        {"merge": ["Acme", "Nobody"]},
+    ],
+)
 def test_a_preview_of_no_change_is_refused(client, body):
     assert client.post(f"{TEAM}/preview", json=body).status_code in (404, 422)
 
@@ -182,10 +188,9 @@ def test_schedules_are_those_of_groups_that_the_key_reaches(tmp_path):
         now = 1_700_000_000_000_000
         for name, groups in (("all", ()), ("ours", ("team",)), ("theirs", ("secret",))):
             server.memory.schedules.add(name, "0 3 * * *", "UTC", now, groups=groups)
-        shown = {
-            key: [one["name"] for one in server.client(server.key(key, "read")).get("/v1/schedules").json()["schedules"]]
-            for key in ("team", "*")
-        }  # fmt: skip
+        clients = {key: server.client(server.key(key, "read")) for key in ("team", "*")}
+        found = {key: client.get("/v1/schedules").json()["schedules"] for key, client in clients.items()}
+        shown = {key: [one["name"] for one in rows] for key, rows in found.items()}
         assert {key: sorted(names) for key, names in shown.items()} == {
             "team": ["ours"], "*": ["all", "ours", "theirs"],
         }  # fmt: skip

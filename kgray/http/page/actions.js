@@ -45,9 +45,9 @@ export function proposeRetraction(group, message) {
     preview: { retract: [id] },
     action: "Retract",
     apply: async () => {
-      const back = leaveFact();
+      leaveFact(); // and it stays closed: what is told anew has other ids
       await retract(group, [id]);
-      return { text: "Retracted.", undo: () => append(group, row, { again: true }).then(back) };
+      return { text: "Retracted.", undo: () => append(group, row, { again: true }) };
     },
     group,
   });
