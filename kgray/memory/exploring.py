@@ -12,12 +12,13 @@ from kgray.derivation.stored import view_now
 from kgray.errors import InputError, NotFound
 from kgray.garbage import garbage_not_collected
 from kgray.kinds import ENTITIES
-from kgray.ledger import sequences_of
+from kgray.ledger import episodes_at, sequences_of
 from kgray.memory import answers
 from kgray.memory.reads import GroupReads, Row, When, check_limit, of_one_moment
+from kgray.record_rows import UnpackedRecords, judgements
 from kgray.rows import folded
 from kgray.search import spans_of
-from kgray.times import given
+from kgray.times import given, show
 
 _NEAR = 12  # log entries on each side among which the conversation around a message is looked for
 _NAME_LISTS = 4  # groups whose names are held for completion
@@ -85,11 +86,11 @@ class Exploration(GroupReads):
         statement = facts[0].statement
         facts = sorted(view.facts_of([statement], None), key=lambda f: (f.valid_at or 0, f.id))
         spans, _ = spans_of(view, facts)
-        records = answers.shown(self.store, group, statement)
-        evidence = [row for row in records if row["type"] == "evidence" and row["statement"] == statement]
-        total, evidence = len(evidence), evidence[:limit]
         ends = [fact.ended_by for fact in facts if fact.ended_by is not None][:limit]
-        support = sequences_of(self.store, group, sorted({row["episode"] for row in evidence}))
+        supporters = sorted({id_ for fact in facts for id_ in fact.episodes})
+        support = sequences_of(self.store, group, supporters)
+        evidence = self._evidence(group, support, statement)
+        total, evidence = len(evidence), evidence[:limit]
         ending = sequences_of(self.store, group, sorted({id_ for id_, _ in ends}))
         marked = {(row["episode"], row["ordinal"]) for row in evidence} | set(ends)
         chosen = dict.fromkeys(self._around([*support, *ending][:limit], group, around), "around")
@@ -103,7 +104,7 @@ class Exploration(GroupReads):
                 for f in facts
             ],
             "evidence": evidence,
-            "verdicts": [row for row in records if row["type"] == "verdict"][:limit],
+            "verdicts": self._verdicts(group, {statement, *(row["recorded"] for row in evidence)})[:limit],
             "messages": [
                 one.as_dict() | {"marks": [list(mark) for mark in one.marks], "role": chosen[one.sequence]}
                 for one in told
@@ -111,6 +112,31 @@ class Exploration(GroupReads):
             "models": self._models(group, support),
             "truncated": total > limit,
         }  # fmt: skip
+
+    def _evidence(self, group: str, sequences: list[int], statement: str) -> list[Row]:
+        """Return the evidence of these episodes about a statement as it shows, as rows of the dump."""
+        records = UnpackedRecords()
+        records.take(self.store.rows(reads.PACKED_AT, group, sequences), {})
+        moved = self.store.rows(reads.SHOWN_BY_EVIDENCE, group, sequences)
+        shown = {(row.sequence, row.ordinal): row.shown for row in moved}
+        ids = {one.sequence: one.id for one in episodes_at(self.store, group, sequences)}
+        names = ("ordinal", "kind", "text", "from_precision", "to_precision", "inferred")
+        return [
+            {"type": "evidence", "episode": ids[one.sequence], "statement": statement}
+            | {"recorded": one.statement, "valid_from": show(one.valid_from), "valid_to": show(one.valid_to)}
+            | {name: getattr(one, name) for name in names}
+            for one in records.evidence
+            if shown.get((one.sequence, one.ordinal), one.statement) == statement
+        ]
+
+    def _verdicts(self, group: str, statements: set[str]) -> list[Row]:
+        """Return the judgements that one of these statements excludes another; a pass over the group's."""
+        return [
+            {"a": one.a, "b": one.b, "judge": one.judge, "reason": one.reason}
+            for row in self.store.rows(reads.JUDGED, group)
+            for one, _ in judgements(row.judged).verdicts
+            if one.exclusive and statements & {one.a, one.b}
+        ]
 
     def _around(self, sequences: list[int], group: str, around: int) -> list[int]:
         """Return the sequences of the nearest live episodes of the same source, on both sides of each."""

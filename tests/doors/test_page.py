@@ -49,7 +49,7 @@ HOSTILE = [
     },
 ]
 TRIPLES = [
-    {"source": "Zed", "relation": "KNOWS", "target": '"><script>window.hacked=3</script>', "text": "<i>Zed</i> 😀"},
+    {"source": "Zed", "relation": "KNOWS", "target": '"><script>hacked=3</script>', "text": "<i>Zed</i>"},
 ]  # fmt: skip
 
 
