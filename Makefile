@@ -138,6 +138,7 @@ test-k8s: $(DEV)
 
 lint: $(DEV)
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 

@@ -1,4 +1,4 @@
-"""Every error kgray raises on purpose; the message is the one line a user reads. Exit code 2 unless said."""
+"""The errors that kgray raises on purpose, each with one line for the user. The default exit code is 2."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def exit_code_of(*, stopped: bool, incomplete: bool) -> int:
 
 
 class Cost(NamedTuple):
-    """What calls of a model cost."""
+    """The cost of model calls."""
 
     calls: int = 0
     prompt_tokens: int = 0
@@ -21,17 +21,17 @@ class Cost(NamedTuple):
 
 
 class KgrayError(Exception):
-    """A fault that a user can act on; its message is one line: what, where, why, what to do."""
+    """A fault that a user can act on. The message is one line: fault, place, cause and remedy."""
 
     exit_code = FAULTY
-    spent = Cost()  # of the model calls that ended in it; nothing that was kept counts them
+    spent = Cost()  # the cost of model calls whose results were not stored
 
 
 class InputError(KgrayError):
     """An argument, a line, a name or a time that cannot be used."""
 
     def __init__(self, reason: str, *, field: str | None = None) -> None:
-        """field: the input's, as the user wrote it, where one is to blame."""
+        """field: the faulty field, as the user wrote it, if there is one."""
         super().__init__(reason)
         self.field = field
 
@@ -49,7 +49,7 @@ class Damaged(StoreError):
 
 
 def damaged(group: str, fault: BaseException) -> Damaged:
-    """Return the error of a group; fault: what deriving met."""
+    """Return the error of a group; fault: the error of its derivation."""
     return Damaged(
         f"the records of group {group} cannot be derived ({type(fault).__name__}): "
         f"run `kgray doctor --repair --group {group}`; no other group is concerned"
@@ -57,11 +57,11 @@ def damaged(group: str, fault: BaseException) -> Damaged:
 
 
 class Unwritable(StoreError):
-    """The store refuses one transaction, or lacks the memory for it; not the next. The group is held."""
+    """The store refuses one transaction, or lacks the memory for it. The group is held."""
 
 
 class NoStore(StoreError):
-    """There is no store yet; `kgray init` or anything that is added makes it."""
+    """There is no store yet; `kgray init` and `kgray add` create it."""
 
 
 class StaleWriter(StoreError):
@@ -69,7 +69,7 @@ class StaleWriter(StoreError):
 
 
 class Outrun(StoreError):
-    """Another process recorded meanwhile (R4): rolled back. It never leaves a run, which reads again."""
+    """Another process recorded at the same time (R4): rolled back. A run catches it and reads again."""
 
 
 class NoSpace(StoreError):
@@ -89,7 +89,7 @@ class Ambiguous(KgrayError):
 
 
 class Denied(KgrayError):
-    """A request without a key that allows it; the same for a group that exists and one that does not."""
+    """No key allows the request. The message does not reveal whether the group exists."""
 
 
 class NotBuilt(KgrayError):
@@ -97,7 +97,7 @@ class NotBuilt(KgrayError):
 
 
 class Stopped(KgrayError):
-    """A signal ended the run, with exit code 75; what was accepted is safe, and running it again goes on."""
+    """A signal ended the run, with exit code 75. Accepted episodes are safe, and the next run continues."""
 
     exit_code = STOPPED
 
@@ -108,20 +108,20 @@ class Unavailable(KgrayError):
     exit_code = STOPPED
 
     def __init__(self, reason: str, *, waited: bool = False) -> None:
-        """Note whether retries have spent the patience already (waited): callers do not retry again."""
+        """Create the error. waited: retries have spent the patience already: callers do not retry again."""
         super().__init__(reason)
         self.waited = waited
 
 
 class Garbled(KgrayError):
-    """A model's server sends numbers that are none, or refuses whatever it is sent; the group is held."""
+    """A model's server sends invalid numbers, or refuses every request; the group is held."""
 
 
 class ContentError(KgrayError):
     """An episode that fails by its own content (R24); caught by the run that meets it."""
 
     def __init__(self, reason: str, *, raw: str = "") -> None:
-        """raw: the model's last output, kept with the failure."""
+        """raw: the model's last output, stored with the failure."""
         super().__init__(reason)
         self.raw = raw
 
@@ -135,7 +135,7 @@ class InvalidAnswer(ContentError):
 
 
 def is_groups_own(error: BaseException | None) -> bool:
-    """Whether an error concerns the group alone whose work met it, and not its content: it is held then."""
+    """Return whether an error concerns one group, but not its content: the group is held then."""
     return isinstance(error, Damaged | Garbled | Unwritable) or (
         isinstance(error, Exception) and not isinstance(error, KgrayError)
     )

@@ -33,7 +33,7 @@ _TYPES: Mapping[object, ColumnType] = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column; optional: None is a value."""
+    """A column of a kind; optional: None is allowed."""
 
     name: str
     type: ColumnType
@@ -41,26 +41,26 @@ class Column:
 
 
 def _columns(row: type[Row]) -> tuple[Column, ...]:
-    """Return the columns that a class of rows declares."""
+    """Return the columns that a row class declares."""
     columns = []
     for name, hint in get_type_hints(row).items():
         parts = get_args(hint)
         optional = NoneType in parts
-        (of,) = (part for part in parts if part is not NoneType) if optional else (hint,)
-        columns.append(Column(name, _TYPES[of], optional))
+        (value_type,) = (part for part in parts if part is not NoneType) if optional else (hint,)
+        columns.append(Column(name, _TYPES[value_type], optional))
     return tuple(columns)
 
 
 @dataclass(frozen=True, eq=False)
 class Kind(Generic[R]):
-    """One kind of rows.
+    """A declared kind of rows.
 
     row         the class of its rows
     key         the columns that name a row within its group
-    indexes     columns by which rows are looked up; the key needs none
-    first_wins  a put does not replace a row that exists (R21); else it does
-    log         the rows belong to an accepted entry: those of entries accepted after the removal of the whole
-                group survive it (R27). All other rows go with the group
+    indexes     the columns of further look-ups; the key has an index of its own
+    first_wins  True: a put keeps an existing row (R21); False: it replaces the row
+    log         the rows belong to accepted entries: a removal of the whole group keeps the rows of entries
+                that were accepted after it (R27). All other rows are removed with the group
     """
 
     name: str
@@ -95,7 +95,7 @@ class Kind(Generic[R]):
         return tuple(map(self.names.index, self.key))
 
     def lowest(self, columns: Sequence[str]) -> Row:
-        """Return values below all that these columns have: a scan begins behind them."""
+        """Return values below every value of these columns: a scan begins after them."""
         return tuple(-1 if self.types[name] == "int" else "" for name in columns)
 
     def key_of(self, row: Row) -> Key:
@@ -103,7 +103,7 @@ class Kind(Generic[R]):
         return tuple([row[place] for place in self._key_places])
 
     def __reduce__(self) -> str:
-        """Pickle as the global below: changes go from process to process; a kind is compared by identity."""
+        """Pickle as the global below: other processes compare kinds by identity."""
         return self.name.upper()
 
     def __repr__(self) -> str:
@@ -112,17 +112,17 @@ class Kind(Generic[R]):
 
 @dataclass(frozen=True, eq=False)
 class Read(Generic[R_co]):
-    """A declared read of one kind: some of its columns, of all its rows or by the values of one column.
+    """A declared read of one kind: some columns of all rows, or of the rows with given values of one column.
 
-    row     the class of the rows that it returns; its fields are columns of the kind
-    by      None: a scan of the group in the order of the key. Else the rows whose `by` is one of the values
-            asked for, in the order of the values, those of one value in the order of the key. `by` begins the
-            key or a declared index. A tuple of columns: the values are tuples
-    since   a scan in the order of this int column, then of the key, by a declared index; rows without a value
-            are left out
+    row     the class of the returned rows; its fields are columns of the kind
+    by      None: a scan of the group in the order of the key. Else a column that begins the key or a declared
+            index: the read returns the rows with the given values, in the order of the values, then of the
+            key. For a tuple of columns the values are tuples
+    since   a scan in the order of this int column, then of the key, by a declared index; rows without a
+            value are omitted
 
-    A scan may begin behind a place: values of the first columns of its order; the others count as lowest.
-    A store makes one statement of each read, once.
+    A scan may begin after a place, which has values of the first columns of the order; the others count as
+    lowest. A store prepares one statement for each read.
     """
 
     name: str
@@ -133,14 +133,14 @@ class Read(Generic[R_co]):
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """The names of the columns that it returns."""
+        """The names of the returned columns."""
         return tuple(get_type_hints(self.row))
 
     @cached_property
     def make(self) -> Callable[[Iterable[Any]], R_co]:
-        """Makes a row of the values of its columns."""
-        made: Any = self.row
-        return made._make  # type: ignore[no-any-return]
+        """A function that makes a row from the values of the columns."""
+        row: Any = self.row
+        return row._make  # type: ignore[no-any-return]
 
     @cached_property
     def place(self) -> tuple[str, ...]:
@@ -151,8 +151,8 @@ class Read(Generic[R_co]):
 class EpisodeRow(NamedTuple):
     """An entry of the log.
 
-    ended_at, retired_at    record time of the commit or failure; of the retraction or the retry
-    attempts                of this row and of those it was retried from
+    ended_at, retired_at    record time of the commit or failure, and of the retraction or retry
+    attempts                of this row and of the rows that it was retried from
     """
 
     sequence: int
@@ -223,10 +223,10 @@ EXTRACTIONS = Kind("extractions", ExtractionRow, ("sequence",), first_wins=True,
 class AnswerRow(NamedTuple):
     """The journal of answers: the answers to a request that an episode used, as JSON (R21).
 
-    request     the key of the request. One that begins with "spent" has no answers: it counts calls whose
-                replies could not be used (`changes.spent`)
-    calls ...   0 where another episode had paid for the same request
-    sources     uint32: further episodes on whose words the request rests, of a community
+    request     the key of the request. A key that begins with "spent" has no answers: its row counts calls
+                with unusable replies (`changes.spent`)
+    calls ...   0 if another episode paid for the same request
+    sources     uint32: further episodes whose words are in the request, for requests of communities
     """
 
     sequence: int
@@ -242,10 +242,11 @@ ANSWERS = Kind("answers", AnswerRow, ("sequence", "request"), indexes=(("request
 
 
 class HoldRow(NamedTuple):
-    """Why a group is held (`kgray.ledger`): one row, which stays.
+    """The reason why a group is held (`kgray.ledger`). A group has one row, which stays after the hold.
 
-    sequence            the episode at which it stopped, 0: a correction
-    since, again_at     instants; tries: 0 = it is held no longer
+    sequence            the episode at which the group stopped; 0: a correction
+    since, again_at     instants: the start of the hold, the end of the pause
+    tries               failed tries; 0: the group is not held
     """
 
     one: int
@@ -260,14 +261,15 @@ HOLDS = Kind("holds", HoldRow, ("one",))
 
 
 class RecordRow(NamedTuple):
-    """The records of a committed episode, or those that a removal saved; `kgray.record_rows` packs them.
+    """The records of a committed episode, or records that a removal saved; `kgray.record_rows` packs them.
 
-    timed       its record time where it has declarations or verdicts, else None
+    timed       the record time of a row with declarations or verdicts, else None
     statements  "ORDINAL STATEMENT" for each piece of evidence
     packed      mentions and evidence
     judged      declarations and verdicts; None: none
     search      words, signs and token weights, for the index of a search
-    names       vectors of names with their owners; vectors: those of the texts, in the order of `search`
+    names       vectors of names, with the entities that bear them
+    vectors     vectors of the texts, in the order of `search`
     """
 
     sequence: int
@@ -284,7 +286,7 @@ RECORDS = Kind("records", RecordRow, ("sequence",), indexes=(("timed", "sequence
 
 
 class ShownEvidenceRow(NamedTuple):
-    """Derived: evidence is about another statement than it was recorded with; None: about none (R16)."""
+    """Derived: evidence whose statement differs from the recorded one; shown None: no statement (R16)."""
 
     sequence: int
     ordinal: int
@@ -311,7 +313,7 @@ ENTITIES = Kind("entities", EntityRow, ("id",))
 
 
 class ShownEntityRow(NamedTuple):
-    """Derived: a recorded entity shows as another one, or (after a split) as several, itself among them."""
+    """Derived: a recorded entity that shows as another entity, or after a split as several entities."""
 
     recorded: str
     shown: str
@@ -321,7 +323,7 @@ SHOWN_ENTITIES = Kind("shown_entities", ShownEntityRow, ("recorded", "shown"))
 
 
 class MentionRow(NamedTuple):
-    """Derived: a live committed episode mentions an entity, as it shows now."""
+    """Derived: a live committed episode mentions a shown entity."""
 
     entity: str
     sequence: int
@@ -364,10 +366,10 @@ FACTS = Kind(
 
 
 class CommunityRunRow(NamedTuple):
-    """A run of communities: 1, 2, 3 ...; the greatest is current, the one before is kept.
+    """A refresh of communities, numbered 1, 2, 3 ...; the store keeps the newest two, the newest is current.
 
-    watermark, recorded_at      the last sequence and record time that it has seen
-    entities, cold_entities     of the group then; at its last cold run
+    watermark, recorded_at      the last sequence and record time that the refresh read
+    entities, cold_entities     the number of entities at this refresh, and at the last cold refresh
     """
 
     run: int
@@ -387,10 +389,11 @@ class CommunityRow(NamedTuple):
     """A community of a run.
 
     members     shown entities, the most central first; above level 0 only the first
-    content     the hash of the facts that its writer saw
-    sources     uint32: the sequences on whose words it rests; vector: float32
+    content     the hash of the facts in the writer's prompt
+    sources     uint32: the sequences of the episodes whose words are in the texts
+    vector      float32
 
-    A retraction or removal drops the rows that rest on the episodes that it takes.
+    A retraction or removal drops the rows whose sources it covers.
     """
 
     run: int
@@ -410,12 +413,12 @@ class CommunityRow(NamedTuple):
 
 COMMUNITIES = Kind("communities", CommunityRow, ("run", "id"))
 
-# The rows of OWN, no group of users: `check_group` refuses its name, and `Store.heads` leaves it out.
+# The group of kgray's own rows: `check_group` refuses the name, and `Store.heads` omits it.
 OWN = "kgray/own"
 
 
 class AccessKeyRow(NamedTuple):
-    """A key of the HTTP server. digest: SHA-256 of the secret in hex; rate: requests a second, None = any."""
+    """A key of the HTTP server. digest: SHA-256 of the secret in hex; rate: requests/s, None: no limit."""
 
     id: str
     sequence: int
@@ -432,7 +435,7 @@ ACCESS_KEYS = Kind("access_keys", AccessKeyRow, ("id",), log=True)
 
 
 class AuditRow(NamedTuple):
-    """Who asked for a correction or removal. access_key: "" = without one; asked: JSON of the arguments."""
+    """A requested correction or removal. access_key: "" without a key; asked: the arguments as JSON."""
 
     sequence: int
     at: int
@@ -446,10 +449,12 @@ AUDIT = Kind("audit", AuditRow, ("sequence",), log=True)
 
 
 class WebhookRow(NamedTuple):
-    """Where the commits of a group are posted to.
+    """A URL to which the commits of a group are posted.
 
-    sent        the number of the last commit that was taken; tries: those that failed since
-    again_at    when the next is due, None = nothing failed, or all did; fault: the last one's
+    sent        the number of the last commit that the receiver accepted
+    tries       failed tries since then
+    again_at    the time of the next try; None if no try failed, or if kgray gave up
+    fault       the last error
     """
 
     id: str
@@ -467,12 +472,12 @@ WEBHOOKS = Kind("webhooks", WebhookRow, ("id",), log=True)
 
 
 class ScheduleRow(NamedTuple):
-    """When communities are refreshed, and how the latest run went.
+    """A schedule of refreshes, with the outcome of the latest run.
 
-    begun, tries    the tick of the latest run, and how many jobs were submitted for it
-    ended_at, said  when that run ended, None while it is open; its outcome in one line
-    full, groups    whether communities are found from nothing; of which groups, () = of all
-    seen_at         when a scheduler last knew that the run is open: another one leaves it alone for a while
+    begun, tries    the tick of the latest run, and the number of jobs submitted for it
+    ended_at, said  the end of that run, None while it is open; its outcome in one line
+    full, groups    whether the refresh ignores the present communities; its groups, empty: all
+    seen_at         when a scheduler last saw the run open: another scheduler leaves the run alone for a while
     """
 
     name: str
@@ -490,6 +495,6 @@ class ScheduleRow(NamedTuple):
 
 SCHEDULES = Kind("schedules", ScheduleRow, ("name",))
 
-# In the order in which a copy puts them: what a row refers to comes before it.
-KINDS: tuple[Kind[Any], ...] = tuple(one for one in vars().values() if isinstance(one, Kind))
+# In the order of a copy: a row comes after the rows that it refers to.
+KINDS: tuple[Kind[Any], ...] = tuple(kind for kind in vars().values() if isinstance(kind, Kind))
 BY_NAME: Mapping[str, Kind[Any]] = {kind.name: kind for kind in KINDS}

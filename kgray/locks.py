@@ -16,12 +16,12 @@ from kgray.errors import Locked, NoSpace, StoreError
 
 INGEST_LOCK = "ingest.lock"
 LOCK = "lock"  # of a folder of its own
-# What people say is stored as text: nobody but the owner may read it, whatever the umask.
+# The store has private texts: only the owner of its files may read them, under every umask.
 OWNER_FOLDER, OWNER_FILE = 0o700, 0o600
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder that only its owner can enter; one that exists keeps its permissions. Raises OSError."""
+    """Make a folder for its owner alone; an existing folder keeps its permissions. Raises OSError."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=OWNER_FOLDER)
@@ -31,7 +31,7 @@ def make_folder(folder: Path) -> None:
 
 
 def for_owner(path: str, flags: int) -> int:
-    """Open a file, as `opener` of `open`: a new one can be read by its owner alone."""
+    """Open a file, as `opener` of `open`; only the owner can read a new file."""
     return os.open(path, flags | os.O_CLOEXEC, OWNER_FILE)
 
 
@@ -45,12 +45,12 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def explained(path: Path, what: str = "written") -> Iterator[None]:
-    """Raise NoSpace or StoreError, in one line, where what is done to a file fails. what: a participle."""
+def explained(path: Path, action: str = "written") -> Iterator[None]:
+    """Turn an OSError of the block into NoSpace or StoreError, with one line. action: a past participle."""
     try:
         yield
     except OSError as error:
-        line = f"{path} cannot be {what}: {error.strerror or error}"
+        line = f"{path} cannot be {action}: {error.strerror or error}"
         raise (NoSpace if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError)(line) from None
 
 
@@ -124,9 +124,9 @@ def staging(folder: Path) -> Iterator[Path]:
     with held(folder / LOCK, refuse):
         try:
             with explained(folder, "emptied"):
-                for left in folder.iterdir():
-                    if left.name != LOCK:
-                        left.unlink()
+                for file in folder.iterdir():
+                    if file.name != LOCK:
+                        file.unlink()
             yield folder
         finally:
             rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""What this process waits for: servers that do not answer (R24).
+"""The servers that this process waits for because they do not answer (R24).
 
-Whoever waits for a server says so here: the client of a model, the connection to a store, the router over
-workers. Who shows it (a command, `kgray status`) asks what there is now. Threads may do both.
+Clients report here: that of a model, the connection to a store, the router over workers. Commands and
+`kgray status` read the current outages. All methods are safe in several threads.
 """
 
 from __future__ import annotations
@@ -13,116 +13,119 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-# From when on a call without an answer is told of: of a server that has not answered this process yet; of
-# another, after three times the longest wait so far.
+# Seconds after which a call without an answer is reported: if the server has not answered this process yet;
+# else, or three times the longest wait so far if that is longer.
 _FIRST_ANSWER_S = 2.5
 _LATER_ANSWER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """A server that is waited for. Moments are wall clock, in seconds."""
+    """A server that does not answer. Times are seconds since the epoch."""
 
     what: str  # the server, with its address
-    reason: str  # what it does instead of answering
-    since: float  # when the first request was sent that got no answer
-    until: float  # when those who wait give up
-    slow: bool = False  # no error was met: a call is on its way for long
+    reason: str  # its behaviour, as the predicate of a sentence
+    since: float  # when the first unanswered request was sent
+    until: float  # when the caller gives up
+    slow: bool = False  # there was no error: a call takes long
 
     @property
     def words(self) -> str:
-        """Server and reason, as the start of a sentence."""
+        """The server and the reason, as the start of a sentence."""
         return f"{self.what} {self.reason}"
 
 
 @dataclass(slots=True)
 class _Server:
-    failed: Outage | None = None
-    writing: tuple[str, float] | None = None  # words on a reply that is under way, its end
-    calls: list[tuple[float, float]] = field(default_factory=list)  # sent at, given up at
-    answered: float | None = None
-    longest: float = 0.0  # wait for an answer
+    outage: Outage | None = None
+    writing: tuple[str, float] | None = None  # the speed of an unfinished reply, in words; its latest end
+    calls: list[tuple[float, float]] = field(default_factory=list)  # start, deadline
+    answer_at: float | None = None  # of the last answer
+    longest_s: float = 0.0  # the longest wait for an answer
 
-    def quiet_since(self, now: float) -> float:
-        """Return since when calls are on their way and none was answered; now where there is no call."""
-        return max(min((sent for sent, _ in self.calls), default=now), self.answered or 0.0)
+    def silence_start(self, time_now: float) -> float:
+        """Return when the current silence began; without a call the given time."""
+        return max(min((start for start, _ in self.calls), default=time_now), self.answer_at or 0.0)
 
 
 class OutageBoard:
-    """The outages of one process, and those that other processes have told it."""
+    """The outages of one process, and the outages that other processes reported to it."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self.forget()
 
     def forget(self) -> None:
-        """Start anew."""
+        """Drop all outages."""
         with self._guard:
             self._servers: defaultdict[str, _Server] = defaultdict(_Server)
-            self._told: dict[str, tuple[Outage, ...]] = {}  # by whoever told of them
+            self._reports: dict[str, tuple[Outage, ...]] = {}  # by the process that sent them
 
     @contextmanager
     def asking(self, what: str, limit_s: float) -> Iterator[None]:
-        """Note a call that is on its way; limit_s: for how long it is waited for."""
-        now = time.time()
+        """Record a call for the duration of the block; limit_s: the caller's deadline, in seconds."""
+        start = time.time()
+        call = start, start + limit_s
         with self._guard:
             calls = self._servers[what].calls
-            calls.append((now, now + limit_s))
+            calls.append(call)
         try:
             yield
         finally:
             with self._guard:
-                calls.remove((now, now + limit_s))
+                calls.remove(call)
 
     def failed(self, what: str, reason: str, *, since: float, patience_s: float) -> None:
-        """Note that a request which was sent at `since` failed, and that the server is waited for."""
+        """Record that a request sent at `since` failed, and that the caller tries again."""
         with self._guard:
             server = self._servers[what]
-            since = since if server.failed is None else server.failed.since
-            server.failed = Outage(what=what, reason=reason, since=since, until=since + patience_s)
+            start = since if server.outage is None else server.outage.since
+            server.outage = Outage(what=what, reason=reason, since=start, until=start + patience_s)
             server.writing = None
 
     def writes(self, what: str, words: str, *, left_s: float) -> None:
-        """Note how fast a server writes a reply, and when it ends at the latest, at that speed."""
+        """Record how fast a server writes a reply. left_s: seconds until its end at that speed, at most."""
         with self._guard:
             server = self._servers[what]
-            server.failed, server.writing = None, (words, time.time() + left_s)
+            server.outage, server.writing = None, (words, time.time() + left_s)
 
     def answered(self, what: str) -> None:
-        """Note that a server answers: an outage of it is over."""
-        now = time.time()
+        """Record an answer of a server, which ends its outage."""
+        time_now = time.time()
         with self._guard:
             server = self._servers[what]
-            server.failed = server.writing = None
-            server.longest = max(now - server.quiet_since(now), server.longest)
-            server.answered = now
+            server.outage = server.writing = None
+            server.longest_s = max(time_now - server.silence_start(time_now), server.longest_s)
+            server.answer_at = time_now
 
     def tell(self, source: str, outages: Iterable[Outage]) -> None:
-        """Replace what another process has told of."""
+        """Replace the outages that another process reported."""
         with self._guard:
-            self._told[source] = tuple(outages)
+            self._reports[source] = tuple(outages)
 
     def current(self, now: float | None = None) -> list[Outage]:
-        """Return what is waited for, one a server, the longest first; errors before what is only slow."""
-        now = time.time() if now is None else now
+        """Return one outage for each server: errors before slow servers, each longest first."""
+        time_now = time.time() if now is None else now
         with self._guard:
-            found = [server.failed for server in self._servers.values() if server.failed is not None]
-            found += [one for told in self._told.values() for one in told]
-            for what, server in self._servers.items():
-                since, known = server.quiet_since(now), server.answered is not None
-                patient = max(_LATER_ANSWER_S, 3 * server.longest) if known else _FIRST_ANSWER_S
-                if server.calls and now - since >= patient:
-                    silent = "has not answered yet", max(end for _, end in server.calls)
-                    reason, until = server.writing or silent
-                    found.append(Outage(what=what, reason=reason, since=since, until=until, slow=True))
+            outages = [server.outage for server in self._servers.values() if server.outage is not None]
+            outages += [outage for report in self._reports.values() for outage in report]
+            for name, server in self._servers.items():
+                start = server.silence_start(time_now)
+                limit_s = _FIRST_ANSWER_S
+                if server.answer_at is not None:
+                    limit_s = max(_LATER_ANSWER_S, 3 * server.longest_s)
+                if server.calls and time_now - start >= limit_s:
+                    silence = "has not answered yet", max(deadline for _, deadline in server.calls)
+                    reason, end = server.writing or silence
+                    outages.append(Outage(what=name, reason=reason, since=start, until=end, slow=True))
         by_server: dict[str, Outage] = {}
-        for one in sorted(found, key=lambda one: (one.slow, one.since)):
-            by_server.setdefault(one.what, one)
+        for outage in sorted(outages, key=lambda outage: (outage.slow, outage.since)):
+            by_server.setdefault(outage.what, outage)
         return list(by_server.values())
 
     def why(self) -> str:
-        """Return the words of the longest outage; "" where no server has failed."""
-        return next((one.words for one in self.current() if not one.slow), "")
+        """Return the words of the longest outage; "" if no server failed."""
+        return next((outage.words for outage in self.current() if not outage.slow), "")
 
 
 OUTAGES = OutageBoard()

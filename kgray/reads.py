@@ -67,7 +67,7 @@ class SupporterRow(NamedTuple):
 
 
 class MessageRow(NamedTuple):
-    """Who said something when, for the index of a search."""
+    """The speaker, source and time of a message, for the index of a search."""
 
     sequence: int
     source: str
@@ -93,7 +93,7 @@ EXTRACTIONS_AT = Read("extractions at sequences", EXTRACTIONS, ExtractionRow, by
 
 
 class AnswerSourceRow(NamedTuple):
-    """The episodes on which an answer rests, the first as its sequence."""
+    """The episodes whose words an answer uses; `sequence` is the first of them."""
 
     sequence: int
     request: str
@@ -135,14 +135,14 @@ class StatementsRow(NamedTuple):
 
 
 class SearchRow(NamedTuple):
-    """What an index of a search is loaded from."""
+    """The input of a search index."""
 
     sequence: int
     search: bytes
 
 
 class TextVectorsRow(NamedTuple):
-    """The vectors of an episode's texts, and what tells their owners."""
+    """The vectors of an episode's texts; `search` has their owners."""
 
     sequence: int
     search: bytes
@@ -248,7 +248,7 @@ class ExpiredFactRow(NamedTuple):
     id: str
 
 
-# What was committed from a record time on, in the order of these.
+# Rows that were committed since a record time, in the order of their record times.
 EPISODES_SINCE = Read("episodes since", EPISODES, EndedEpisodeRow, since="ended_at")
 OPERATIONS_SINCE = Read("operations since", OPERATIONS, EndedOperationRow, since="recorded_at")
 FACTS_OPENED = Read("facts opened since", FACTS, OpenedFactRow, since="created_at")
@@ -256,7 +256,7 @@ FACTS_EXPIRED = Read("facts expired since", FACTS, ExpiredFactRow, since="expire
 
 
 class CommunitySourceRow(NamedTuple):
-    """The episodes on whose words a community rests."""
+    """The episodes whose words the texts of a community use."""
 
     run: int
     id: str
@@ -268,7 +268,7 @@ COMMUNITIES_AT = Read("communities by id", COMMUNITIES, CommunityRow, by=("run",
 COMMUNITY_SOURCES = Read("sources of communities", COMMUNITIES, CommunitySourceRow)
 READS: tuple[Read[Any], ...] = (
     *(kind.all for kind in KINDS),
-    *(one for one in vars().values() if isinstance(one, Read)),
+    *(read for read in vars().values() if isinstance(read, Read)),
 )
-# Those that are run over all groups at once.
+# Reads that a store also runs over all groups at once.
 EVERYWHERE: tuple[Read[Any], ...] = (HOLDS.all, EPISODES_IN_STATE)

@@ -76,11 +76,11 @@ class Judgements(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class EntryRecords:
-    """The records of one entry of the log, as they are packed.
+    """The records of one entry of the log, before they are packed.
 
-    births      the birth places of the recorded entities and statements that the records name
+    births      the birth places of the recorded entities and statements in the records
     statements  the vectors of statements, by id
-    text        the words by which the episode is found; None: the entry is no episode
+    text        the text whose words a search matches; None: the entry is no episode
     """
 
     sequence: int
@@ -95,9 +95,8 @@ class EntryRecords:
     vector: TextVector | None = None
 
     def __bool__(self) -> bool:
-        """Whether there is anything to keep."""
-        kept = (self.mentions, self.evidence, self.names, self.statements, self.text, *self.judgements)
-        return any(kept)
+        """Return whether the entry has any record."""
+        return any((self.mentions, self.evidence, self.names, self.statements, self.text, *self.judgements))
 
     def row(self) -> RecordRow:
         """Return the row."""
@@ -117,7 +116,7 @@ class EntryRecords:
             judged=judged_column(self.judgements),
             search=self._search(vectors),
             names=_pack([LAYOUT, *self.names]) if self.names else None,
-            vectors=b"".join(one.vector for one in vectors) or None,
+            vectors=b"".join(text.vector for text in vectors) or None,
         )
 
     def _mention(self, mention: Mention) -> tuple[Any, ...]:
@@ -129,25 +128,25 @@ class EntryRecords:
         return (*_evidence_of(item), *columns, *_dates_of(item), *self.births[item.statement])
 
     def _search(self, vectors: Sequence[TextVector]) -> bytes:
-        signs = _signs([*(name.vector for name in self.names), *(one.vector for one in vectors)])
-        of_names, of_texts = signs[: len(self.names)], signs[len(self.names) :]
+        signs = _signs([*(name.vector for name in self.names), *(text.vector for text in vectors)])
+        name_signs, text_signs = signs[: len(self.names)], signs[len(self.names) :]
         # The relation's words too: "where does she live" meets "moved to Lyon" in LIVES_IN.
         evidence = [
             (item.ordinal, item.statement, packed_words(f"{item.text} {item.relation.replace('_', ' ')}"))
             for item in self.evidence
         ]
         names = [
-            (name.sequence, name.ordinal, name.entity, name.surface, packed_words(name.surface), own)
-            for name, own in zip(self.names, of_names, strict=True)
+            (name.sequence, name.ordinal, name.entity, name.surface, packed_words(name.surface), bits)
+            for name, bits in zip(self.names, name_signs, strict=True)
         ]
         statements = [
-            (id_, one.weights, own)
-            for (id_, one), own in zip(self.statements.items(), of_texts, strict=False)
+            (id_, text.weights, bits)
+            for (id_, text), bits in zip(self.statements.items(), text_signs, strict=False)
         ]
         episode = None
         if self.text is not None:
-            weights, own = (self.vector.weights, of_texts[-1]) if self.vector else (None, None)
-            episode = (packed_words(self.text), weights, own)
+            weights, bits = (self.vector.weights, text_signs[-1]) if self.vector else (None, None)
+            episode = (packed_words(self.text), weights, bits)
         return _pack([LAYOUT, self.recorded_at, evidence, names, statements, episode])
 
 
@@ -157,7 +156,7 @@ def _pack(value: object) -> bytes:
 
 
 def unpack(column: bytes) -> list[Any]:
-    """Return the values of a column behind the number of its layout. Raises ValueError for another layout."""
+    """Return the values of a column after its layout number. Raises ValueError for an unknown layout."""
     values: list[Any]
     layout, *values = msgpack.unpackb(column, strict_map_key=False)
     if layout != LAYOUT:
@@ -174,11 +173,11 @@ def _signs(vectors: Sequence[bytes]) -> list[bytes]:
 
 
 def judged_column(judgements: Judgements) -> bytes | None:
-    """Return the column `judged`; None where there is nothing to keep."""
+    """Return the column `judged`; None without declarations and verdicts."""
     if not any(judgements):
         return None
-    declarations = [(*_declaration_of(one), at) for one, at in judgements.declarations]
-    verdicts = [(*_verdict_of(one), at) for one, at in judgements.verdicts]
+    declarations = [(*_declaration_of(declaration), at) for declaration, at in judgements.declarations]
+    verdicts = [(*_verdict_of(verdict), at) for verdict, at in judgements.verdicts]
     return _pack([LAYOUT, declarations, verdicts])
 
 
@@ -202,8 +201,8 @@ def _verdict(columns: Sequence[Any]) -> Verdict:
 class UnpackedRecords:
     """The mentions and evidence of many entries, in order of place.
 
-    births      of the recorded ids that they name
-    vectors     (record time, sequence, ids of the statements that have a vector there) of each entry
+    births      the birth places of the recorded ids in them
+    vectors     for each entry: record time, sequence, ids of the statements whose vectors its row has
     """
 
     mentions: list[Mention] = field(default_factory=list)
@@ -216,15 +215,15 @@ class UnpackedRecords:
         source = iter(rows)
         while part := list(islice(source, _CHUNK)):
             unpacked = [(row.sequence, *unpack(row.packed)) for row in part]
-            self.mentions += _mentions([(one[0], one[2]) for one in unpacked], strings, self.births)
-            self.evidence += _evidence([(one[0], one[3]) for one in unpacked], strings, self.births)
+            self.mentions += _mentions([(entry[0], entry[2]) for entry in unpacked], strings, self.births)
+            self.evidence += _evidence([(entry[0], entry[3]) for entry in unpacked], strings, self.births)
             self.vectors += [(at, sequence, ids) for sequence, at, _, _, ids in unpacked if ids]
 
 
-def newest_vectors(kept: Iterable[tuple[Instant, int, list[str]]]) -> dict[str, Place]:
-    """Return statement -> (sequence, position) of its newest vector; kept: as in `UnpackedRecords`."""
+def newest_vectors(entries: Iterable[tuple[Instant, int, list[str]]]) -> dict[str, Place]:
+    """Return statement -> (sequence, position) of its newest vector; entries: `UnpackedRecords.vectors`."""
     return {
-        id_: (sequence, position) for _, sequence, ids in sorted(kept) for position, id_ in enumerate(ids)
+        id_: (sequence, position) for _, sequence, ids in sorted(entries) for position, id_ in enumerate(ids)
     }
 
 
@@ -260,14 +259,14 @@ def _evidence(
         zip(columns["statement"], zip(columns["born"], columns["born_ordinal"], strict=True), strict=True)
     )
     columns["value"] = [
-        None if typed is None else Value(strings.setdefault(typed, typed), value, unit)  # type: ignore[arg-type]
-        for typed, value, unit in zip(columns["value_type"], columns["value"], columns["unit"], strict=True)
+        None if type_ is None else Value(strings.setdefault(type_, type_), value, unit)  # type: ignore[arg-type]
+        for type_, value, unit in zip(columns["value_type"], columns["value"], columns["unit"], strict=True)
     ]
     return _built(Evidence, columns)
 
 
 def _columns(names: Sequence[str], packed: Sequence[tuple[int, list[Any]]]) -> dict[str, Any]:
-    """Return the columns of rows, and that of their sequences; {} where there is no row."""
+    """Return the columns of rows, with a column of their sequences; {} without rows."""
     rows = chain.from_iterable(rows for _, rows in packed)
     columns: dict[str, Any] = dict(zip(names, zip(*rows, strict=True), strict=False))
     if columns:
@@ -277,17 +276,17 @@ def _columns(names: Sequence[str], packed: Sequence[tuple[int, list[Any]]]) -> d
     return columns
 
 
-def _built(made_as: type[_Built], columns: Mapping[str, Iterable[object]]) -> list[_Built]:
-    """Return named tuples from their columns, by loops in C: to call the class takes 4 times as long."""
-    values = zip(*(columns[name] for name in made_as._fields), strict=True)
-    return list(map(tuple.__new__, repeat(made_as), values))
+def _built(row_class: type[_Built], columns: Mapping[str, Iterable[object]]) -> list[_Built]:
+    """Return named tuples from their columns, by loops in C: a call of the class takes 4 times as long."""
+    values = zip(*(columns[name] for name in row_class._fields), strict=True)
+    return list(map(tuple.__new__, repeat(row_class), values))
 
 
 def statement_texts(rows: Iterable[PackedRow]) -> dict[Place, str]:
     """Return the sentences of the evidence in packed records, by place."""
     records = UnpackedRecords()
     records.take(rows, {})
-    return {(said.sequence, said.ordinal): said.text for said in records.evidence}
+    return {(item.sequence, item.ordinal): item.text for item in records.evidence}
 
 
 def name_vectors(column: bytes | None) -> Iterator[NameVector]:
@@ -324,24 +323,24 @@ def search_columns(column: bytes) -> SearchColumns:
 
 def with_statement_vectors(row: RecordRow, added: Mapping[str, TextVector]) -> RecordRow:
     """Return the row of a removal with the vectors of more statements."""
-    recorded_at, *_, known = unpack(row.packed)
+    recorded_at, *_, ids = unpack(row.packed)
     columns = search_columns(row.search)
-    signs = _signs([one.vector for one in added.values()])
+    signs = _signs([text.vector for text in added.values()])
     statements = [
         *columns.statements,
-        *((id_, one.weights, own) for (id_, one), own in zip(added.items(), signs, strict=True)),
+        *((id_, text.weights, bits) for (id_, text), bits in zip(added.items(), signs, strict=True)),
     ]
     return row._replace(
-        packed=_pack([LAYOUT, recorded_at, [], [], [*known, *added]]),
+        packed=_pack([LAYOUT, recorded_at, [], [], [*ids, *added]]),
         search=_pack([LAYOUT, *columns._replace(statements=statements)]),
-        vectors=b"".join((row.vectors or b"", *(one.vector for one in added.values()))) or None,
+        vectors=b"".join((row.vectors or b"", *(text.vector for text in added.values()))) or None,
     )
 
 
 def faults_of(row: RecordRow) -> dict[int, str]:
-    """Return the pieces of evidence from which nothing can be derived: ordinal -> the reason.
+    """Return the pieces of evidence that derivation cannot use: ordinal -> the reason.
 
-    Raises ValueError, TypeError or LookupError for a row of which a column cannot be read.
+    Raises ValueError, TypeError or LookupError if a column of the row cannot be read.
     """
     judgements(row.judged)
     search_columns(row.search)
@@ -351,11 +350,11 @@ def faults_of(row: RecordRow) -> dict[int, str]:
     kinds = frozenset(get_args(EvidenceKind))
     faults = {}
     for item in evidence:
-        said = dict(zip((*_EVIDENCE, "value_type"), item, strict=False))
-        if not ordinals.issuperset({said["subject"], said["object"]} - {None}):
-            faults[said["ordinal"]] = "a mention that it names is not stored"
-        elif said["kind"] not in kinds or (said["object"] is None and said["value_type"] is None):
-            faults[said["ordinal"]] = "it says nothing of two ends"
+        columns = dict(zip((*_EVIDENCE, "value_type"), item, strict=False))
+        if not ordinals.issuperset({columns["subject"], columns["object"]} - {None}):
+            faults[columns["ordinal"]] = "a mention that it names is not stored"
+        elif columns["kind"] not in kinds or (columns["object"] is None and columns["value_type"] is None):
+            faults[columns["ordinal"]] = "it says nothing of two ends"
     return faults
 
 
@@ -364,9 +363,9 @@ def without_evidence(row: RecordRow, ordinals: Collection[int]) -> RecordRow:
     recorded_at, mentions, evidence, ids = unpack(row.packed)
     columns = search_columns(row.search)
     packed = [LAYOUT, recorded_at, mentions, [item for item in evidence if item[0] not in ordinals], ids]
-    found = [item for item in columns.evidence if item[0] not in ordinals]
+    searched = [item for item in columns.evidence if item[0] not in ordinals]
     return row._replace(
         statements=tuple(s for s in row.statements if int(s.partition(" ")[0]) not in ordinals),
         packed=_pack(packed),
-        search=_pack([LAYOUT, *columns._replace(evidence=found)]),
+        search=_pack([LAYOUT, *columns._replace(evidence=searched)]),
     )

@@ -1,4 +1,4 @@
-"""The values that are recorded once and never rewritten, and their ids (R19, R21).
+"""Values that are recorded once and never rewritten, and their ids (R19, R21).
 
 Ids are UUIDv5, so the same input gets the same ids on every machine and in every run.
 """
@@ -46,14 +46,15 @@ def check_group(name: str) -> str:
 
 
 def canonical(value: object) -> str:
-    """Return the one JSON text of a value: sorted keys, no spaces, UTF-8 unescaped."""
+    """Return the canonical JSON text of a value: sorted keys, no spaces, UTF-8 unescaped."""
     return _CANONICAL.encode(value)
 
 
 def make_id(*parts: object) -> str:
     """Return the UUIDv5 of the parts; two different part lists never give the same text.
 
-    By hand (RFC 9562, section 5.5): `uuid.uuid5` takes three times as long, and an episode has dozens of ids.
+    The code follows RFC 9562, section 5.5: `uuid.uuid5` takes three times as long, and an episode has dozens
+    of ids.
     """
     digest = hashlib.sha1(_NAMESPACE + canonical(parts).encode(), usedforsecurity=False).digest()
     number = int.from_bytes(digest[:16]) & _UUID_MASK | _UUID_VERSION_5
@@ -63,7 +64,7 @@ def make_id(*parts: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a fact may point at instead of an entity; two are one where all fields are equal."""
+    """The object of a fact that is no entity. Values are equal if all their fields are."""
 
     type: ValueType
     # number: shortest decimal string; text: NFC, single spaces; date: ISO at its own precision (2026,
@@ -86,7 +87,7 @@ def clean_text(text: str) -> str:
 
 
 def is_storable(text: str) -> bool:
-    """Whether a text can be stored: one with a lone surrogate cannot, so nothing has it as id or name."""
+    """Return whether a text can be stored. A lone surrogate cannot, so no id or name has one."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -103,8 +104,8 @@ def clean_relation(text: str) -> str:
     words = _WORD_BORDER.sub("_", unicodedata.normalize("NFKC", text)).upper()
     # Twice: a few characters are compatibility forms again once they are upper-cased.
     words = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", words).upper())
-    kept = (c if c.isalnum() or unicodedata.category(c)[0] == "M" else "_" for c in words)
-    name = "_".join(part for part in "".join(kept).split("_") if part)
+    characters = (c if c.isalnum() or unicodedata.category(c)[0] == "M" else "_" for c in words)
+    name = "_".join(part for part in "".join(characters).split("_") if part)
     if not any(c.isalpha() for c in name):
         raise ValueError(f"{text[:80]!r} names no relation: it has no letter")
     if len(name) > MAX_RELATION:
@@ -120,13 +121,13 @@ def clean_number(number: float | str | Decimal) -> str:
         raise ValueError(f"{str(number)[:80]!r} is not a number") from None
     if not isinstance(exponent, int):
         raise ValueError(f"{number!r} is not a finite number")
-    written = "".join(map(str, digits)).lstrip("0")
-    kept = written.rstrip("0")
-    if not kept:
+    integer = "".join(map(str, digits)).lstrip("0")
+    significant = integer.rstrip("0")
+    if not significant:
         return "0"
-    exponent += len(written) - len(kept)
-    shortest = Decimal((sign, tuple(map(int, kept)), exponent))
-    plain = max(len(kept), len(kept) + exponent, -exponent) <= _PLAIN_DIGITS
+    exponent += len(integer) - len(significant)
+    shortest = Decimal((sign, tuple(map(int, significant)), exponent))
+    plain = max(len(significant), len(significant) + exponent, -exponent) <= _PLAIN_DIGITS
     return format(shortest, "f" if plain else "E")
 
 
@@ -181,11 +182,11 @@ class Draft:
         return make_id("episode", self.group, "content", *content)
 
     def episode(self, sequence: int, *, now: Instant, state: State = "accepted") -> Episode:
-        """Return the episode that it becomes; now: the reference time where it has none."""
-        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        """Return the accepted episode; now: the reference time of a draft without one."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
         at = now if self.reference_time is None else self.reference_time
-        own = {"id": self.id, "content_sha256": self.content_sha256, "reference_time": at, "state": state}
-        return Episode(**given | own, sequence=sequence)
+        values |= {"id": self.id, "content_sha256": self.content_sha256, "reference_time": at, "state": state}
+        return Episode(**values, sequence=sequence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,10 +206,10 @@ class Episode:
     metadata: str = "{}"
     state: State = "accepted"
     bulk: bool = False  # in the backfill lane; has no effect on the graph
-    attempts: int = 0  # failed so far, those of the sequences it was retried from included
+    attempts: int = 0  # failed attempts, including those of the sequences that it was retried from
 
     def head(self, recorded_at: Instant) -> EpisodeHead:
-        """Return its place on both clocks, once it is recorded."""
+        """Return the episode's place on both clocks; recorded_at: the record time of its commit."""
         return EpisodeHead(self.sequence, self.id, self.reference_time, recorded_at)
 
 
@@ -219,22 +220,24 @@ class ExtractedEntity:
     name: str
     type: str = ""  # CamelCase label such as Person; "" = not known
     span: tuple[int, int] | None = None  # characters [from, to) in the episode's text
-    # The index of the entity that this name is the key of (its own, where a record has no other name):
-    # whatever bears the key is that entity, and what bears another key is not.
+    # The index of the entity whose key this name is (its own index where a record has no other name). A thing
+    # with this key is that entity, and a thing with another key is not.
     key_of: int | None = None
     in_context: bool = False  # the previous context names it, too (R14a)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractedFact:
-    """What an episode says about one statement; indexes point into `Extraction.entities`.
+    """The words of an episode about one statement; indexes point into `Extraction.entities`.
 
-    Exactly one of target and value is set. valid_from None with kind "holds" = unknown start
-    ("always", R1); with "ended" and "denied" it is not used; of an event, "happened", it is the
-    instant, never None. valid_to: the stated end of "holds", the instant of an "ended" (never None
-    there). inferred: the start was read off the present tense, or equals the reference time (R3).
-    only: no other object holds beside it, as with a field of a record, whatever the relation's
-    cardinality is elsewhere.
+    Either target or value is set.
+
+    valid_from  of "holds": None is an unknown start ("always", R1); of "happened": the instant of the event,
+                never None; of "ended" and "denied" it is not used
+    valid_to    of "holds": the stated end; of "ended": the instant, never None
+    inferred    the start comes from the present tense, or equals the reference time (R3)
+    only        no other object holds at the same time, as in a field of a record, whatever the cardinality of
+                the relation is elsewhere
     """
 
     source: int
@@ -253,7 +256,7 @@ class ExtractedFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What calls of a model gave, with what they cost."""
+    """The result of model calls, with their cost."""
 
     calls: int = 0
     prompt_tokens: int = 0
@@ -261,17 +264,17 @@ class Spent:
 
     @property
     def cost(self) -> Cost:
-        """The three as one value."""
+        """The cost as one value."""
         return Cost(self.calls, self.prompt_tokens, self.completion_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extraction(Spent):
-    """All that the model said about one episode, stored as a whole."""
+    """The model's reading of one episode, stored as a whole."""
 
     entities: tuple[ExtractedEntity, ...] = ()  # the first is the speaker of a message (R18)
     facts: tuple[ExtractedFact, ...] = ()
-    dropped: tuple[str, ...] = ()  # one line for each item of the answer that failed validation (R24)
+    dropped: tuple[str, ...] = ()  # a line for each item of the answer that failed validation (R24)
     model: str = ""
     prompts: tuple[str, ...] = ()  # hashes of the prompts that were used
 
@@ -296,14 +299,14 @@ class Mention(NamedTuple):  # a load makes 200,000 of them
 
 
 class Evidence(NamedTuple):  # a load makes 100,000 of them
-    """What one episode says about one statement: it holds, it ended, it was not so, or it happened (R18)."""
+    """A piece of evidence: by one episode a statement holds, ended, was denied, or happened (R18)."""
 
     sequence: int
     ordinal: int
     statement: str  # the recorded statement id; derivation may fold or split it (R16)
     variant: int
     kind: EvidenceKind
-    relation: str  # as said
+    relation: str  # in the words of the episode
     text: str
     subject: int  # ordinal of the subject's mention in the same episode
     object: int | None = None  # ordinal of the object's mention, or None beside a value
@@ -314,10 +317,8 @@ class Evidence(NamedTuple):  # a load makes 100,000 of them
     to_precision: Precision | None = None
     inferred: bool = False
     fact_group: int | None = None  # ordinal of the first evidence with the same text (R18)
-    every_variant: bool = False  # an end or a denial that names no variant: it speaks of all (R6)
-    is_reversed: bool = (
-        False  # its ends stand the other way round than in the statement's founding evidence (R17c)
-    )
+    every_variant: bool = False  # an end or a denial that names no variant concerns all variants (R6)
+    is_reversed: bool = False  # subject and object are exchanged, compared with the founding evidence (R17c)
     is_field: bool = False  # it is a field of a JSON record, which holds one value at a time (R17)
 
 
@@ -326,14 +327,14 @@ Aspect = Literal["listed", "cardinality", "symmetric", "pair", "text"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """One aspect of a relation name, as the ontology declared it; the newest for an aspect holds (R17).
+    """One aspect of a relation name in the ontology; the newest declaration of an aspect holds (R17).
 
     aspect  "listed":      value is yes | no: whether the ontology lists the name
-            "cardinality": value is single | single_object | many | depends, or unknown: declared no longer
+            "cardinality": value is single | single_object | many | depends | unknown (declared no longer)
             "symmetric":   value is yes | no
-            "text":        value is its words in the text of a fact; "" = those that its name gives
-            "pair":        what `name` is to `other`: same_as | inverse_of | excludes | none: declared no
-            longer
+            "text":        value is the wording in the text of a fact; "": the words of the name
+            "pair":        value is the relation of `name` to `other`: same_as | inverse_of | excludes | none
+                           (declared no longer)
     """
 
     sequence: int
@@ -346,9 +347,9 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether two statements can both hold at one moment; a < b, recorded statement ids.
+    """A judgement on two statements: can both hold at one moment? a < b are recorded statement ids.
 
-    subjects: the entities that were their subjects then: their evidence is in episodes that mention these
+    subjects: the subjects of the statements at that time; the evidence is in episodes that mention them
     """
 
     sequence: int
@@ -369,18 +370,18 @@ WITHDRAWALS = frozenset({"retract", "remove"})
 class Operation:
     """A correction with its place in the group's order (R16, R25, R27).
 
-    merge           entities: the two ids, as asked
-    distinct        entities: two ids that are not one; neither is a candidate for the other
-    split           entities: (the id,), surfaces: those that are another entity; once carried out,
-                    moved: keys of the surfaces that left, made: the id they took, minted: whether
-                    that id is new, not one that a merge had folded away (R16)
-    undo            target: the sequence of the merge, split or distinction taken back
-    retract/remove  episodes: ids (ours or the client's) | source | everything: which of the group's episodes;
-                    replaces: it makes room for other content, and what it took may be accepted anew (R19)
+    merge           entities: the two requested ids
+    distinct        entities: two ids of different entities; neither is a candidate for the other
+    split           entities: (the id,), surfaces: those of the other entity. Set when it is carried out:
+                    moved: keys of the surfaces, made: the id of their entity, minted: whether that id is new;
+                    else a merge had folded it (R16)
+    undo            target: the sequence of the merge, split or distinction that ends
+    retract/remove  the group's episodes by ids (our ids or the client's) | source | everything;
+                    replaces: the episode gives way to other content, and may be accepted again (R19)
 
-    births          once carried out: the birth places of these entities, (id, sequence, ordinal)
-    retired         once a retraction is carried out: the verdicts and declarations that went with it, each as
-                    ("verdict" or "declaration", sequence, ordinal)
+    births          set when it is carried out: the birth places of these entities, (id, sequence, ordinal)
+    retired         set when a retraction is carried out: the verdicts and declarations that it retired, each
+                    as ("verdict" or "declaration", sequence, ordinal)
     """
 
     group: str
@@ -401,12 +402,12 @@ class Operation:
 
     @property
     def withdraws(self) -> bool:
-        """Whether it is a retraction or a removal, which go before all that is pending (R27)."""
+        """Whether it is a retraction or a removal: these go before all pending entries (R27)."""
         return self.kind in WITHDRAWALS
 
 
 class EpisodeHead(NamedTuple):
-    """What derivation needs of an episode: its place on both clocks."""
+    """The part of an episode that derivation uses: its place on both clocks."""
 
     sequence: int
     id: str
@@ -416,10 +417,10 @@ class EpisodeHead(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecords:
-    """The live records of one group, as of now or of an earlier record time; lists in order of place.
+    """The live records of one group, as known now or at an earlier record time; lists in order of place.
 
-    Only committed episodes that were not retracted, replaced or retried by then are in `heads`, and only
-    their mentions and evidence are listed; of declarations, verdicts and operations all.
+    `heads` has the committed episodes that were not retracted, replaced or retried by then; `mentions` and
+    `evidence` belong to these episodes. Declarations, verdicts and operations are complete.
     """
 
     group: str
@@ -431,7 +432,7 @@ class GroupRecords:
     operations: list[Operation] = field(default_factory=list)  # merge, split, undo
     # Record time of each sequence that declarations, verdicts and operations carry.
     recorded: dict[int, Instant] = field(default_factory=dict)
-    # Shown entity -> its name, where further mentions of it may be in episodes that are not listed.
+    # Shown entity -> its name, where episodes that are not listed may mention it, too.
     names: dict[str, str] = field(default_factory=dict)
     births: dict[str, Place] = field(default_factory=dict)  # recorded id -> the place that made it
     last_recorded: Instant = 0  # the group's newest record time

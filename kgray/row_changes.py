@@ -21,21 +21,21 @@ class Patch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowChanges:
-    """What one entry of a group's log changes, row by row: applied whole or not at all (R23).
+    """The changes of one entry of a group's log, row by row: a store applies all of them or none (R23).
 
-    sequence     the entry: an episode or an operation; ledger: its kind
-    states       of the entry, in which this applies. In any other, or once the entry was removed, it was
-                 applied before or came too late, and is left out: so a batch can be sent again
-    recorded_at  its record time, which must be past the group's last; None: nothing is recorded (journal)
-    rests_on     the group's last record time when it was decided: whatever else was recorded since, it is
-                 refused (Outrun), and so it is where its entry was ended by another. None: not said
+    sequence     the number of the entry; ledger: its kind, episodes or operations
+    states       the states of the entry in which the change applies. In another state, or after its removal,
+                 the store skips the change: it was applied before or is too late. A batch can be sent again
+    recorded_at  the record time, later than the group's last; None: nothing is recorded (journal)
+    rests_on     the group's last record time at the decision. The store refuses the change (Outrun) if
+                 something was recorded since, or if another process ended the entry. None: no check
     clear        True: first delete the group: rows of log kinds up to `sequence` (the entry's own row stays),
-                 all rows of other kinds. If nothing but the entry is pending, the group loses its name. Such
-                 a change puts nothing but the entry's row: the others may go after it, in portions
+                 all rows of other kinds. Without other pending entries the group loses its name. The change
+                 puts the entry's row alone: the store may delete the other rows later, in portions
     drops, puts, patches    then rows are dropped, put and patched, in this order; keys of a kind are distinct
-    erases       what is dropped or replaced must not stay readable: `Store.compact` cleans the files (R25)
-    durable      False: a power cut (not a kill) may lose it, because a model can be asked again
-    unsettles    it is counted in `GroupHead.removals`: an index of the group's words and vectors is stale
+    erases       dropped and replaced rows must not stay readable: `Store.compact` cleans the files (R25)
+    durable      False: a power cut (not a kill) may lose the change, because a model can be asked again
+    unsettles    it counts in `GroupHead.removals`: an index of the group's words and vectors is stale
     """
 
     group: str

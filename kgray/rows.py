@@ -70,28 +70,29 @@ def vector_bytes(vector: NDArray[np.float32]) -> bytes:
     return np.ascontiguousarray(vector, dtype="<f4").tobytes()
 
 
-def as_vector(kept: bytes) -> NDArray[np.float32]:
+def as_vector(column: bytes) -> NDArray[np.float32]:
     """Return the vector that `vector_bytes` wrote; read-only."""
-    return np.frombuffer(kept, "<f4")
+    return np.frombuffer(column, "<f4")
 
 
 def weight_bytes(tokens: NDArray[np.uint32], weights: NDArray[np.float32]) -> bytes:
-    """Return the weights of a text's tokens as they are stored: ids, rising, as uint32, then float16.
+    """Return the weights of a text's tokens as they are stored: ascending ids as uint32, then float16.
 
-    Of a token that is there several times the largest counts. What half precision has as 0 is left out.
+    A repeated token gets its largest weight. Weights that are 0 in half precision are omitted.
     """
     half = weights.astype("<f2")
     order = np.lexsort((half, tokens))
     last = np.ones(len(order), bool)  # the largest of each token
     last[:-1] = tokens[order][1:] != tokens[order][:-1]
-    kept = order[last & (half[order] > 0)]
-    return tokens[kept].astype("<u4").tobytes() + half[kept].tobytes()
+    places = order[last & (half[order] > 0)]
+    return tokens[places].astype("<u4").tobytes() + half[places].tobytes()
 
 
-def as_weights(kept: bytes) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
-    """Return the tokens, rising, and their weights that `weight_bytes` wrote."""
-    count = len(kept) // 6
-    return np.frombuffer(kept, "<u4", count), np.frombuffer(kept, "<f2", offset=4 * count).astype(np.float32)
+def as_weights(column: bytes) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+    """Return the ascending tokens and their weights that `weight_bytes` wrote."""
+    count = len(column) // 6
+    halves = np.frombuffer(column, "<f2", offset=4 * count)
+    return np.frombuffer(column, "<u4", count), halves.astype(np.float32)
 
 
 def sign_bits(matrix: NDArray[np.float32]) -> NDArray[np.uint8]:
@@ -161,9 +162,9 @@ def operation_row(
             operation, entities=(), surfaces=(), moved=(), made="", minted=False, target=None, episodes=(),
             source=None, everything=False, replaces=False, births=(),
         )  # fmt: skip
-    kept = None if result is None else storable(pack(dict(result)))
+    text = None if result is None else storable(pack(dict(result)))
     payload = operation_payload(operation)
-    return OperationRow(operation.sequence, operation.kind, payload, state, recorded_at, kept)
+    return OperationRow(operation.sequence, operation.kind, payload, state, recorded_at, text)
 
 
 def operation_payload(operation: Operation) -> str:
@@ -268,10 +269,10 @@ def fact(row: FactRow) -> Fact:
     return Fact(value=value, ended_by=ended_by, **named)  # type: ignore[arg-type]
 
 
-def community_row(one: Community) -> CommunityRow:
+def community_row(item: Community) -> CommunityRow:
     """Return the row of a community."""
-    named = {name: getattr(one, name) for name in COMMUNITIES.names}
-    return CommunityRow(**named | {"report": pack(dict(one.report)) if one.report else ""})
+    columns = {name: getattr(item, name) for name in COMMUNITIES.names}
+    return CommunityRow(**columns | {"report": pack(dict(item.report)) if item.report else ""})
 
 
 def community(row: CommunityRow) -> Community:

@@ -19,7 +19,7 @@ from snowballstemmer import stemmer
 # A query longer than this is read from its start only: words beyond add time, not sense.
 MAX_QUERY_CHARACTERS = 10_000
 MAX_QUERY_WORDS = 64
-# What is longer is no word that anybody asks for: two of them with the same 64 characters are one.
+# Nobody asks for a longer word; longer words are equal if their first 64 characters are.
 MAX_WORD = 64
 
 _ASCII_WORD = re.compile(r"[a-z0-9]+")
@@ -30,11 +30,11 @@ _UNSPACED = re.compile(
 
 
 class _Folding(dict[int, str | None]):
-    """What each decomposed character becomes: itself, a space, or nothing (accents)."""
+    """Maps each decomposed character to itself, to a space, or (accents) to nothing."""
 
     def __missing__(self, code: int) -> str | None:
         character = chr(code)
-        # Accents stand above or below (200 and up); 10-35 are Hebrew and Arabic vowel points. Other
+        # Accents are above or below a letter (200 and up); 10-35 are Hebrew and Arabic vowel points. Other
         # classes carry meaning: Indic and Thai vowels, the voicing marks of kana.
         rank = unicodedata.combining(character)
         folded: str | None = character if unicodedata.category(character)[0] in "LMN" else " "
@@ -48,10 +48,10 @@ _FOLDING = _Folding()
 _ENGLISH = stemmer("english")
 
 
-# What the English stemmer leaves of German plurals and French words. Of 30 questions a language, 0.90 in
-# German find their message instead of 0.73, 0.97 in French instead of 0.93; 24 more of 12,000 English
-# words fall together ("list", "listen"). A stemmer by the language of each text does no better,
-# and fails where a question has no stop words to tell it by: 0.70 in German, 0.43 in Spanish.
+# An ending that the English stemmer leaves on German plurals and French words. Without it, of 30 questions in
+# each language .90 in German find their message instead of .73, .97 in French instead of .93; 24 more of
+# 12,000 English words become equal ("list", "listen"). A stemmer for the language of each text is no better,
+# and fails if a question has no stop words that reveal its language: .70 in German, .43 in Spanish.
 _ENDING = re.compile(r"(?<=[a-z]{4})en?$")
 
 
@@ -64,13 +64,13 @@ def stem(word: str) -> str:
 def plain_words(text: str) -> list[str]:
     """Return the words of a text in order, folded and not stemmed; any string, never an error."""
     if text.isascii():
-        found = _ASCII_WORD.findall(text.lower())
+        parts = _ASCII_WORD.findall(text.lower())
     else:
         plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold())
-        found = unicodedata.normalize("NFC", plain.translate(_FOLDING)).split()
+        parts = unicodedata.normalize("NFC", plain.translate(_FOLDING)).split()
         if _UNSPACED.search(plain):
-            found = [part for word in found for part in _divided(word)]
-    return [word[:MAX_WORD] for word in found]
+            parts = [part for word in parts for part in _divided(word)]
+    return [word[:MAX_WORD] for word in parts]
 
 
 def words(text: str) -> list[str]:
@@ -80,7 +80,7 @@ def words(text: str) -> list[str]:
 
 @lru_cache(maxsize=65_536)
 def term(word: str) -> int:
-    """Return the number that stands for a word where it is stored, 32 bits: its CRC."""
+    """Return the stored number of a word: its CRC, 32 bits."""
     return zlib.crc32(word.encode())
 
 

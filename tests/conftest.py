@@ -35,6 +35,9 @@ if (
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# A test that needs Ray asks for `ray_session`. Else Ray would start by itself, unseen, for the first call to it.
+os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
+
 # The same examples at every run, and none is too slow: what fails is the change's fault, not that of chance.
 # `--hypothesis-profile default` looks for others.
 hypothesis.settings.load_profile("ci")

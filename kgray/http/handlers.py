@@ -284,8 +284,8 @@ async def appended(
         try:
             answers = await door.appends.accept(drafts, whole=whole, **how) if rows else []
         except NoneAccepted as stopped:
-            answers = [one for one in stopped.found if one.status == "conflict"]
-            rows = [row for row, one in zip(rows, stopped.found, strict=True) if one.status == "conflict"]
+            answers = [one for one in stopped.outcomes if one.status == "conflict"]
+            rows = [row for row, one in zip(rows, stopped.outcomes, strict=True) if one.status == "conflict"]
         door.ingesting.appended(sum(one.status == "accepted" for one in answers))
     pairs = list(zip(rows, answers, strict=True))
     for row, one in pairs:

@@ -15,14 +15,14 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from kgray import ledger, spans, times
+from kgray import kinds, ledger, spans, times
 from kgray.errors import Outrun, Unavailable, is_groups_own
 from kgray.garbage import garbage_collected_rarely
 from kgray.ingest.committer import Committer
 from kgray.ingest.parts import Parts, off_the_loop
 from kgray.ingest.traffic import Traffic
 from kgray.ingest.window import GroupWindow
-from kgray.ledger import Hold, pending, previous
+from kgray.ledger import pending, previous
 from kgray.ports import slot_of
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
 from kgray.records import Episode, Operation
@@ -48,10 +48,10 @@ class Runner:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self.totals = Totals()  # of the current run, or of the last one; of a service, from its start
-        self.holds: dict[str, Hold] = {}  # groups that are held, as of the last look
-        self._run: WindowedRun | None = None
+        self.holds: dict[str, kinds.HoldRow] = {}  # groups that are held, as of the last look
+        self.current: WindowedRun | None = None  # other threads read it: once, because it may go meanwhile
         self.committer = Committer(
-            parts, self.watch, expects=lambda: self._run is not None and self._run.in_flight > 0
+            parts, self.watch, expects=lambda: self.current is not None and self.current.in_flight > 0
         )
 
     async def run(
@@ -70,57 +70,40 @@ class Runner:
         Raises as the plain loop does; accepted entries stay pending for the next run (R24).
         """
         self.totals = Totals()
+        takes: Takes = (lambda _: True) if groups is None else groups.__contains__
         try:
-            await self._go(
-                lambda: WindowedRun(
-                    self, self._parts, lambda group: groups is None or group in groups, stop, on_step, room
-                )
-            )
+            await self._go(partial(WindowedRun, self, takes=takes, stop=stop, on_step=on_step, room=room))
         except Unavailable:
             if not stop():
                 raise  # after a request to stop an outage is no error: nobody waits for the model
         return self.totals
 
     async def serve(
-        self, *, shard: int | None = None, stop: Stop = lambda: False, on_step: OnStep = lambda *_: None
-    ) -> None:
+        self, *, shard: int | None = None, stop: Stop = lambda: False, on_step: OnStep = lambda *_: None,
+        is_watched: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
         """Carry out pending entries and those that arrive, until `stop()` is true; raises as `run` does.
 
-        shard: only those of the groups of one shard (None = all).
+        shard: only those of the groups of one shard (None = all). is_watched: whether another part looks at
+        the log for this shard and calls `look`, so that an idle run looks only now and then.
         """
+        new_run = partial(WindowedRun, self, stop=stop, on_step=on_step, shard=shard, serves=True)
         while not stop():
-            await self._go(
-                lambda: WindowedRun(
-                    self, self._parts, lambda _: True, stop, on_step, boundless, shard=shard, serves=True
-                )
-            )
+            await self._go(partial(new_run, is_watched=is_watched))
 
     async def leave(self, slots: Collection[int]) -> None:
         """Drop what is in flight in these slots, write what was decided there, and forget their groups.
 
         Call it inside `Store.moving`, in the loop of the service. The entries stay pending.
         """
-        if self._run is not None:
-            await self._run.leave(slots)
+        if self.current is not None:
+            await self.current.leave(slots)
         await self.committer.leave(slots)
 
-    def in_flight(self) -> int:
-        """Return how many entries are in the window now."""
-        run = self._run  # read once: other threads call this too
-        return run.in_flight if run is not None else 0
-
-    def demand(self) -> tuple[int, int]:
-        """Return how many calls of models are in flight or wait for a place: live, then backfill."""
-        return (0, 0) if self._run is None else self._run.traffic.gate.demand
-
-    def calls_in_flight(self) -> int:
-        """Return how many calls of models are in flight."""
-        return 0 if self._run is None else self._run.traffic.gate.in_flight
-
-    async def _go(self, new_run: Callable[[], WindowedRun]) -> None:
+    async def _go(self, new_run: Callable[[Parts], WindowedRun]) -> None:
         await self.committer.forget_stale()
         while True:
-            run = self._run = new_run()
+            run = self.current = new_run(self._parts)
             try:
                 with garbage_collected_rarely():
                     await run.go()
@@ -129,14 +112,14 @@ class Runner:
                 self.committer.forget_all()  # another process wrote first: our batch was not written
             finally:
                 await run.end()
-                self._run = None
+                self.current = None
 
     def widen(self, streams: int) -> None:
         """Let so many calls of models be in flight, of twice as many episodes at least."""
         if streams != self._parts.streams:
             self._parts = replace(self._parts, streams=streams, window=max(self._parts.window, 2 * streams))
-            if self._run is not None:
-                self._run.widen(self._parts)
+            if self.current is not None:
+                self.current.widen(self._parts)
 
     def watch(self, stage: str, seconds: float, episode: Episode | None) -> None:
         """Count a stage's seconds, and tell of them."""
@@ -152,8 +135,9 @@ class WindowedRun:
     """
 
     def __init__(
-        self, runner: Runner, parts: Parts, takes: Takes, stop: Stop, on_step: OnStep, room: Room,
-        *, shard: int | None = None, serves: bool = False,
+        self, runner: Runner, parts: Parts, *, stop: Stop, on_step: OnStep, takes: Takes = lambda _: True,
+        room: Room = boundless, shard: int | None = None, serves: bool = False,
+        is_watched: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self.parts, self.stop, self.committer, self.totals = parts, stop, runner.committer, runner.totals
         self.traffic = Traffic(
@@ -176,6 +160,7 @@ class WindowedRun:
         self._tail: int | None = None  # number of entries taken when the end of the backlog came in sight
         self._live_at = -LIVE_LATELY_S
         self._looked_at = self._filled_at = -_LOOK_S
+        self._is_watched, self._is_called = is_watched, True  # called: there is news of the log
         self._rested = -1  # how many entries were taken when everything was seen, and nothing was left to do
         self.traffic.broken.add_done_callback(self._step)
 
@@ -244,7 +229,6 @@ class WindowedRun:
                 await self._hold(window.group, window.at, fault)
 
     def _step(self, _: object = None) -> None:
-        """Have the loop take its next step."""
         self._wake.set()
 
     def _end_head(self, window: GroupWindow, head: asyncio.Task[None]) -> None:
@@ -284,17 +268,39 @@ class WindowedRun:
             await self._hold(group, sequence, fault)
         return bool(refused)
 
+    def look(self, *, everything: bool = False) -> None:
+        """Look at the log at once; call it in the loop of the service.
+
+        everything: also at entries that were appended before the last look.
+        """
+        self._is_called = True
+        if everything:
+            self._all_at = -_ALL_S
+        self._wake.set()
+
+    @property
+    def rests(self) -> bool:
+        """Whether no entry is in flight, pending or held, as of the last look."""
+        return not (any(self._lanes) or self._windows)
+
+    def _pause_s(self) -> float:
+        """Return how many seconds lie between two looks, where nothing calls for one."""
+        has_room = not any(self._lanes) and self._room_left() >= max(1, self._width() // 8)
+        if has_room and self._windows:
+            return _SOON_S
+        return _ALL_S if self.rests and self._is_watched() else _LOOK_S
+
     async def _look(self, *, everything: bool = False) -> int:
-        """See what was appended, held and asked for, every _LOOK_S seconds; what costs in proportion to it.
+        """See what was appended, held and asked for; it costs in proportion to that.
 
         Begins the retractions and removals that were requested; returns in how many groups (R27). They do not
         wait for what is pending. What is in flight in their groups is dropped first, and taken again after
         them; other groups go on. everything: look now, also at what was appended before the last look.
         """
         now, store, shard = time.monotonic(), self.parts.store, self._shard
-        is_idle = not any(self._lanes) and self._room_left() >= max(1, self._width() // 8)
-        if not everything and now - self._looked_at < (_SOON_S if is_idle and self._windows else _LOOK_S):
+        if not everything and not self._is_called and now - self._looked_at < self._pause_s():
             return 0
+        self._is_called = False
         everything = everything or now - self._all_at >= _ALL_S
         mark = 0 if everything else self._mark  # of what was appended before the last look
         ask, leaves = partial(store.newly_pending, mark, shard), self._leaves

@@ -40,6 +40,8 @@ def actor_of(cls: type[Any]) -> Any:  # noqa: ANN401 - Ray's class of an actor h
 
 def is_restarted() -> bool:
     """Return whether this process is that of an actor whose former process ended."""
+    if not ray.is_initialized():  # Ray would start here to answer
+        return False
     context = ray.get_runtime_context()
     return context.get_actor_id() is not None and context.was_current_actor_reconstructed
 

@@ -36,6 +36,7 @@ from kgray.runtime.spec import (
     differences,
 )
 from kgray.runtime.upkeep import Starts
+from kgray.runtime.watch import name_of
 from kgray.runtime.workers import EmbedWorker, ModelWorker, RerankWorker
 from kgray.runtime.writer import GraphWriter
 from kgray.settings import EngineLimits
@@ -349,7 +350,7 @@ def plan_of(spec: DeploymentSpec, *, detached: bool, most: bool = False) -> _Pla
     for shard in range(profile.sequencer.shards):
         writer = "writer-0" if spec.on_one_node else f"writer-{shard}"  # a file has one
         plan[writer] = (GraphWriter, at_store | bound, (spec, writer, detached))
-        plan[f"sequencer-{shard}"] = (Sequencer, at_store, (spec, shard, detached, writer))
+        plan[name_of(shard)] = (Sequencer, at_store, (spec, shard, detached, writer))
     if spec.seats:
         plan[REGISTRY] = (SeatRegistry, at_store, (spec, REGISTRY))
     return plan | ({"scheduler-0": (Scheduler, at_store, (spec,))} if detached else {})

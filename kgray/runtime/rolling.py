@@ -19,7 +19,7 @@ from ray.util.placement_group import remove_placement_group
 from kgray.errors import KgrayError, SettingsError, StaleWriter, Unavailable
 from kgray.ports import Store
 from kgray.ports.ingest import OnWait
-from kgray.runtime.actors import Handle, answer
+from kgray.runtime.actors import Handle, answer, submit
 from kgray.runtime.balance import Move, moves
 from kgray.runtime.deploy import (
     ENGINE_S,
@@ -32,7 +32,9 @@ from kgray.runtime.deploy import (
     plan_of,
     start_actors,
 )
+from kgray.runtime.pools import Lost
 from kgray.runtime.spec import FIXED, POOLS, DeploymentSpec, changed_keys, differences
+from kgray.runtime.watch import name_of
 
 _DRAIN_S = 10.0  # beyond the grace time
 _PAUSE_S = 0.1
@@ -109,7 +111,7 @@ class _Roll:
             for name in sorted(made.ended, key=order):  # the sequencers before their writers
                 self._end(name)
             for shard in range(self._spec.cluster.sequencer.shards):
-                self._renew(f"sequencer-{shard}", f"writer-{shard}")
+                self._renew(name_of(shard), f"writer-{shard}")
             # A worker may be replaced that is not always there.
             for name in sorted({*made.replaced, *self._plan}, key=order):
                 if kind_of(name) in POOLS:
@@ -123,8 +125,7 @@ class _Roll:
         due = [
             name
             for name in names
-            if name not in self._new
-            and (name in replaced if name in self._actors else name in self._plan)
+            if name not in self._new and (name in replaced if name in self._actors else name in self._plan)
         ]
         for name in (name for name in due if name in self._actors):
             self._tell(f"replacing {name}: {', '.join(replaced[name])} changed")
@@ -203,7 +204,7 @@ def _served(there: Deployment, store: Store) -> list[Mapping[str, Any]]:
     """Return the stats of the sequencers of the shards that there are."""
     shards = store.shard_map().shards
     rows = Deployment(there.spec, dict(zip(there.actors, there.sequencers, strict=False))).status(_LOOK_S)
-    return [rows.get(f"sequencer-{shard}", {}) for shard in range(shards)]
+    return [rows.get(name_of(shard), {}) for shard in range(shards)]
 
 
 def _balanced(store: Store, spec: DeploymentSpec, shards: int, tell: OnWait) -> int:
@@ -226,13 +227,14 @@ def _handed_over(move: Move, spec: DeploymentSpec, handles: dict[int, Handle]) -
     for _ in range(_TRIES):
         try:
             if move.source not in handles:
-                handles[move.source] = ray.get_actor(f"sequencer-{move.source}", namespace=spec.namespace)
+                handles[move.source] = ray.get_actor(name_of(move.source), namespace=spec.namespace)
             call = handles[move.source].hand_over.remote(move.slots, move.target)
             fault = answer(call, _MOVE_S)
         except (Unavailable, ValueError) as error:
             handles.pop(move.source, None)
             fault = error
         if fault is None:
+            _tell_owner(move.target, spec, handles)
             return
         if not isinstance(fault, Unavailable | StaleWriter | ValueError):
             break
@@ -240,3 +242,11 @@ def _handed_over(move: Move, spec: DeploymentSpec, handles: dict[int, Handle]) -
     if isinstance(fault, KgrayError):
         raise fault
     raise Unavailable(f"sequencer-{move.source} does not run, so its slots stay: run it again")
+
+
+def _tell_owner(shard: int, spec: DeploymentSpec, handles: dict[int, Handle]) -> None:
+    """Have a sequencer look for pending entries in its new slots: by itself it looks half a minute later."""
+    with suppress(Lost, ValueError):
+        if shard not in handles:
+            handles[shard] = ray.get_actor(name_of(shard), namespace=spec.namespace)
+        submit(handles[shard].look, True)

@@ -21,7 +21,7 @@ import ray
 
 from kgray.errors import KgrayError, Locked, NoSpace, StaleWriter, Unavailable
 from kgray.ingest.parts import Parts, tell_lag
-from kgray.ingest.runner import Runner
+from kgray.ingest.runner import Runner, WindowedRun
 from kgray.ingest.steps import Reading, Stepping, resolve_node
 from kgray.outages import OUTAGES
 from kgray.ports import Judged, QuestionRequest
@@ -36,6 +36,7 @@ from kgray.runtime.pools import Pool, outcome_of, pool_of, portable
 from kgray.runtime.registry import RENEW_S, SeatHolder
 from kgray.runtime.spec import POOLS, DeploymentSpec
 from kgray.runtime.tasks import StepTasks
+from kgray.runtime.watch import LogWatch
 from kgray.runtime.writer import RemoteWriter
 
 CHUNK = 8  # runtime.chunk_episodes and runtime.chunk_requests where they are not set
@@ -91,6 +92,7 @@ class Sequencer:
         self._lag = self._held_bytes = (
             0  # what waits in its shard; estimated size of the groups' states in memory
         )
+        self._watch = LogWatch(lambda: None if self._parts is None else self._parts.store, self._named)
         self._loop = asyncio.get_running_loop()
         self._nudge = asyncio.Event()  # set from outside: look at what was asked
         self._service = asyncio.create_task(self._serve())
@@ -102,7 +104,10 @@ class Sequencer:
 
     async def _serve(self) -> None:
         lag = partial(telemetry.measure, "kgray_loop_lag_seconds")
-        measuring = asyncio.gather(self._measure(), self._lease(), tell_lag(lag))
+        upkeep = [self._measure(), self._lease(), tell_lag(lag)]
+        if self._shard == 0:
+            upkeep.append(self._watch.run())
+        measuring = asyncio.gather(*upkeep)
         try:
             while not self._stopping:
                 await self._serve_once()
@@ -130,7 +135,12 @@ class Sequencer:
                 if self._seats is not None:
                     self._runner.widen(self._seats.width)
             self._state = "serving"
-            await self._runner.serve(shard=self._shard, stop=lambda: self._stopping, on_step=self._step)
+            await self._runner.serve(
+                shard=self._shard,
+                stop=lambda: self._stopping,
+                on_step=self._step,
+                is_watched=lambda: self._shard > 0 or self._watch.shards > 1,
+            )
         except StaleWriter:
             self._runner = None  # the next one takes a new epoch
             if await self._replaced():
@@ -233,10 +243,12 @@ class Sequencer:
     async def _measure(self) -> None:
         while True:
             began = time.monotonic()
-            if self._parts is not None:
+            is_busy = (run := self._run()) is None or not run.rests
+            if self._parts is not None and (is_busy or self._lag):  # a count costs the store a round trip
                 count = partial(self._parts.store.pending_count, shard=self._shard)
                 with suppress(KgrayError):  # the run meets it too, and says so
                     self._lag = await asyncio.to_thread(count)
+            if self._parts is not None:
                 telemetry.measure("kgray_log_lag", self._lag, shard=self._shard)
                 telemetry.measure("kgray_in_flight", self._in_flight(), shard=self._shard)
                 telemetry.export(self._totals, self._exported)
@@ -248,18 +260,23 @@ class Sequencer:
     async def _lease(self) -> None:
         """Have as many calls in flight as seats of engines are leased; a server has its own number."""
         while self._seats is not None:
-            runner = self._runner
-            demand = (0, 0) if runner is None else runner.demand()
-            in_flight = 0 if runner is None else runner.calls_in_flight()
+            run = self._run()
+            demand, in_flight = (
+                ((0, 0), 0) if run is None else (run.traffic.gate.demand, run.traffic.gate.in_flight)
+            )
             width = await self._seats.renew(demand, in_flight, self._lag)
             telemetry.measure("kgray_seats", width, shard=self._shard)
             if self._runner is not None:
                 self._runner.widen(width)
             await asyncio.sleep(RENEW_S)
 
-    def _in_flight(self) -> int:
+    def _run(self) -> WindowedRun | None:
         runner = self._runner  # read once: the service may give it up meanwhile
-        return 0 if runner is None else runner.in_flight()
+        return None if runner is None else runner.current
+
+    def _in_flight(self) -> int:
+        run = self._run()
+        return 0 if run is None else run.in_flight
 
     @control
     async def stats(self, since: int = 0) -> dict[str, Any]:
@@ -299,6 +316,12 @@ class Sequencer:
         """Try again after a fault, or at once after an outage: what was wrong may have been put right."""
         self._fault = None
         self._loop.call_soon_threadsafe(self._nudge.set)
+
+    @control
+    async def look(self, everything: bool = False) -> None:
+        """Look at the log: this shard got entries, or (everything) slots in which entries are pending."""
+        if (run := self._run()) is not None:  # else the next one begins with a look at everything
+            self._loop.call_soon_threadsafe(partial(run.look, everything=everything))
 
     @control
     async def hand_over(self, slots: Collection[int], shard: int) -> Exception | None:

@@ -116,7 +116,7 @@ def test_a_conflict_among_rows_that_are_accepted_whole_leaves_the_log_as_it_is(s
     rows_ = [draft("b", client_id="2"), draft("else", client_id="1"), draft("c", group="h")]
     with pytest.raises(NoneAccepted) as stopped:
         accept(store, rows_, now=8, whole=True)
-    assert [one.status for one in stopped.value.found] == ["accepted", "conflict", "accepted"]
+    assert [one.status for one in stopped.value.outcomes] == ["accepted", "conflict", "accepted"]
     assert {group: counted.accepted for group, counted in store.counts().items()} == {"g": 1}
     assert statuses(accept(store, [rows_[0], draft("a", client_id="1")], now=9, whole=True)) == [
         ("accepted", 2), ("duplicate", 1),

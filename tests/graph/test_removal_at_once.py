@@ -118,12 +118,15 @@ def test_a_run_whose_model_never_answers_serves_what_is_asked_for(tmp_path, kind
     engine.accept(*(reading(n, [], [works(f"F{n}")], client_id=f"e{n}") for n in range(4, 8)))
     runner = Runner(replace(engine.parts, extractor=Silent(frozenset({4})), window=3))
 
+    def in_flight() -> int:
+        return 0 if runner.current is None else runner.current.in_flight
+
     async def served() -> int:
         running = asyncio.create_task(runner.run())
-        await until(lambda: runner.in_flight() == 3 and engine.store.counts(GROUP)[GROUP].failed == 1)
+        await until(lambda: in_flight() == 3 and engine.store.counts(GROUP)[GROUP].failed == 1)
         sequence = request(engine.store, Operation(group=GROUP, kind=kind, episodes=("e2", "e6")))
         await until(lambda: result(engine.store, GROUP, sequence) is not None)
-        await until(lambda: runner.in_flight() == 2)
+        await until(lambda: in_flight() == 2)
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running

@@ -367,7 +367,7 @@ async def test_a_limit_that_is_raised_in_a_run_has_more_decided_ahead(tmp_path: 
 
     async def decided(count: int) -> None:
         def tried() -> int:
-            windows = runner._run._windows.values() if runner._run else ()
+            windows = runner.current._windows.values() if runner.current else ()
             return sum(item.tried for window in windows for item in window.items.values())
 
         async with asyncio.timeout(HANGS_S):

@@ -15,6 +15,7 @@ EPISODES = 100
 KINDS = ("writer", "worker", "sequencer", "server", "driver")
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_backfill_under_fire_ends_as_the_undisturbed_one(ray_session) -> None:
     """Promises 1 and 2, R19-R24: the same graph, every episode ended once, epochs grow.

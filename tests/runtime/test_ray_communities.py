@@ -62,6 +62,7 @@ def test_a_task_a_group_finds_what_is_found_here(tmp_path: Path, monkeypatch: An
     assert str(os.getpid()) not in {pid for pid, *_ in noted}
 
 
+@pytest.mark.slow
 def test_a_worker_is_found_again_once_it_was_restarted_or_replaced(
     tmp_path: Path, monkeypatch: Any, ray_session: Any
 ) -> None:

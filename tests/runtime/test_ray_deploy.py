@@ -257,7 +257,8 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None: 
         added = run(shell, "add", "in.jsonl", "--json")
         assert (added.code, added.json["committed"]) == (0, 1), added.err
         told = run(shell, "status", "--json").json["runtime"]
-        assert (told["state"], told["epochs"], told["lag"]) == ("up", [1], 0)
+        assert (told["state"], told["epochs"]) == ("up", [1])
+        assert told["lag"] in {0, 1}  # measured every half second
         assert told["actors"]["sequencer-0"]["totals"]["committed"] == 1
         deeds = runpy.run_path(str(ROOT / "examples" / "demo.py"))["deeds"]
         said = {name: deeds(name, row) for name, row in told["actors"].items()}
@@ -265,6 +266,24 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None: 
         assert said["sequencer-0"] == "decided 1 episodes, each group's in order; 0 failed"
         assert re.fullmatch(r"carried out \d+ writes in \d+ transactions, as epoch 1", said["writer-0"])
         assert sorted(said) == ["models-0", "scheduler-0", "sequencer-0", "writer-0"]
+    finally:
+        down = run(shell, "down", "--json")
+    assert (down.code, down.json["actors"], down.json["processes"] > 3) == (0, 4, True), down.err
+    scaled = run(shell, "scale", "--shards", "3")
+    assert (scaled.code, len(scaled.err.splitlines())) == (2, 1)
+    assert "no deployment runs for" in scaled.err
+    assert (heads.started_at(head.pid), Path(head.folder).exists()) == (None, False)
+    assert shell("down").out == "Nothing is up.\n"
+    assert shell("status", "--json").json["runtime"] == {"backend": "ray"}
+
+
+@pytest.mark.slow
+def test_scale_and_a_second_up_change_what_is_up(shell: Shell) -> None:
+    """By commands: the shards, then a setting; a command with other settings names the way to change them."""
+    shell.write("profile.toml", "[extraction]\nworkers = 1\n[embedding]\nworkers = 0\n")
+    try:
+        up = run(shell, "up", "--profile", "profile.toml", "--json")
+        assert up.code == 0, up.err
         scaled = run(shell, "scale", "--shards", "2", "--json")
         assert (scaled.code, scaled.json) == (0, {"from": 1, "to": 2, "moved": 512}), scaled.err
         shell.env["KGRAY_RUNTIME_WINDOW"] = "7"
@@ -283,13 +302,7 @@ def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None: 
         assert (added.code, added.json["accepted"]) == (0, 1), added.err
     finally:
         down = run(shell, "down", "--json")
-    assert (down.code, down.json["actors"], down.json["processes"] > 3) == (0, 5, True), down.err
-    scaled = run(shell, "scale", "--shards", "3")
-    assert (scaled.code, len(scaled.err.splitlines())) == (2, 1)
-    assert "no deployment runs for" in scaled.err
-    assert (heads.started_at(head.pid), Path(head.folder).exists()) == (None, False)
-    assert shell("down").out == "Nothing is up.\n"
-    assert shell("status", "--json").json["runtime"] == {"backend": "ray"}
+    assert (down.code, down.json["actors"]) == (0, 5), down.err
 
 
 def test_a_ray_that_a_command_starts_for_itself_listens_on_loopback_only(tmp_path: Path) -> None:

@@ -144,6 +144,7 @@ def test_a_question_is_answered_by_an_engine_that_is_up_and_none_is_started_for_
             memory.ask("[[DIE BETWEEN]]", group="g", general=True)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_while_a_second_command_starts_loads_its_engine_again(tmp_path):
     """Ray starts it again, and the command that waits for it asks it to load: no work has come since."""
     from kgray.runtime.deploy import ensure
@@ -159,6 +160,7 @@ def test_a_worker_that_dies_while_a_second_command_starts_loads_its_engine_again
         assert rows["models-0"]["pid"] in {int(pid) for what, pid in did(log) if what == "start"} - {died}
 
 
+@pytest.mark.slow
 def test_a_pool_grows_while_its_engines_are_full_and_shrinks_when_they_have_no_work(tmp_path):
     """From one to its most and back to one; what was added has ended its engine before its actor."""
     how, log = settings(tmp_path, GROWS)
@@ -216,6 +218,7 @@ def test_an_engine_of_more_cards_than_a_node_has_is_refused_with_the_setting_tha
     assert did(log) == []
 
 
+@pytest.mark.slow
 def test_an_engine_over_several_cards_has_a_placement_group_that_goes_with_it(tmp_path, nodes, monkeypatch):
     """Each of two engines takes two cards of one node. The second has none until a second node joins.
 

@@ -213,6 +213,7 @@ class Server(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+@pytest.mark.slow
 async def test_a_server_that_did_not_know_the_model_is_asked_again_without_a_command(tmp_path: Path) -> None:
     """The command that asks ends with its one line; the actors pause, and go on by themselves."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Server)

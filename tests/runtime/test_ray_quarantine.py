@@ -102,6 +102,7 @@ def status(data: Path, how: dict[str, Any], session: Any) -> str:
     return found.output
 
 
+@pytest.mark.slow
 def test_where_no_model_loads_the_fault_is_reported_and_nothing_is_left(tmp_path: Path) -> None:
     bad(tmp_path, models_0="fails", models_1="fails")
     with kgray.open(tmp_path / "d", **settings(tmp_path, 2)) as memory:

@@ -41,10 +41,12 @@ GROUPS = [f"g{number}" for number in range(12)]
 DIMENSIONS = 64
 
 
-def spec_in(folder: Path, workers: int = 1, cpus: float = 0.1, **settings: Any) -> DeploymentSpec:
-    """Return the spec of a deployment of two shards whose actors are few."""
+def spec_in(
+    folder: Path, workers: int = 1, cpus: float = 0.1, shards: int = 2, **settings: Any
+) -> DeploymentSpec:
+    """Return the spec of a deployment whose actors are few."""
     few = {"workers": workers, "cpus": cpus}
-    values = {"sequencer": {"shards": 2}, "extraction": few, "embedding": {"workers": 0}}
+    values = {"sequencer": {"shards": shards}, "extraction": few, "embedding": {"workers": 0}}
     profile = profile_of({**values, "limits": {"health_every_s": 0.5}}, "the test")
     given = {"embedder.dimensions": DIMENSIONS, "runtime.backend": "ray", **settings}
     return spec_of(load(None, environ={}, overrides=given), folder, profile.values())
@@ -93,51 +95,76 @@ async def hashes(memory: Memory) -> dict[str, str]:
     return {group: await memory.dump_hash(group=group) for group in memory.store.heads()}
 
 
+@contextmanager
+def deployment(folder: Path, shards: int) -> Iterator[tuple[Memory, DeploymentSpec]]:
+    """Yield a memory with a deployment; every episode is committed once at the end."""
+    from kgray.runtime.deploy import ensure, find
+
+    with closing(kgray.open(folder, embedder_dimensions=DIMENSIONS)) as memory:
+        spec = spec_in(folder, shards=shards)
+        ensure(spec, detached=True, chosen=True)
+        try:
+            yield memory, spec
+            wait_for(lambda: not memory.store.pending_count())
+        finally:
+            there = find(spec.namespace)
+            assert there is not None
+            there.stop(0)
+        states = {row.state for group in GROUPS for row in memory.store.rows(EPISODE_HEADS, group)}
+        assert states == {COMMITTED}
+
+
+def change(call: Callable[..., Any], *args: Any, **options: Any) -> Awaitable[Any]:
+    return asyncio.to_thread(call, *args, **options, tell=ignore)
+
+
+async def test_a_shard_comes_while_episodes_are_ingested(tmp_path: Path) -> None:
+    from kgray.runtime.rolling import scale
+
+    with deployment(tmp_path / "ray", 1) as (memory, spec):
+        with Feed(memory, drafts(2_000)) as feed:
+            assert await change(scale, spec, 2) == {"from": 1, "to": 2, "moved": SLOTS // 2}
+            owners = memory.store.shard_map().owners
+            assert sorted(map(owners.count, range(2))) == [SLOTS // 2] * 2
+        wait_for(lambda: not memory.store.pending_count())
+        found = await hashes(memory)
+    assert found == await plain(tmp_path / "plain", feed.accepted)
+
+
+@pytest.mark.slow
 async def test_shards_come_and_go_and_settings_change_under_load(tmp_path: Path) -> None:
     """From 2 shards to 3, back to 2, then another window and other workers: nothing lost, nothing twice."""
     from kgray.runtime.actors import answer
-    from kgray.runtime.deploy import ensure, find
+    from kgray.runtime.deploy import find
     from kgray.runtime.rolling import roll, scale
 
-    def change(call: Callable[..., Any], *args: Any, **options: Any) -> Awaitable[Any]:
-        return asyncio.to_thread(call, *args, **options, tell=ignore)
-
     folder = tmp_path / "ray"
-    with closing(kgray.open(folder, embedder_dimensions=DIMENSIONS)) as memory:
-        spec = spec_in(folder)
-        ensure(spec, detached=True, chosen=True)
-        try:
-            with Feed(memory, drafts(6_000)) as feed:
-                assert await change(scale, spec, 3) == {"from": 2, "to": 3, "moved": SLOTS // 3}
-                owners = memory.store.shard_map().owners
-                assert sorted(map(owners.count, range(3))) == [341, 341, 342]
-                grown = find(spec.namespace)
-                assert grown is not None
-                rows = grown.status()
-                assert [rows[f"sequencer-{n}"]["state"] for n in range(3)] == ["serving"] * 3
-                assert await change(scale, grown.spec, 2) == {"from": 3, "to": 2, "moved": SLOTS // 3}
-                other = spec_in(folder, workers=2, cpus=0.2, **{"runtime.window": 9})
-                rolled = await change(roll, other, None, chosen=True)
-            every = ["profile extraction.cpus", "profile extraction.workers", "runtime.window"]
-            deciding = ("sequencer-0", "sequencer-1", "writer-0", "scheduler-0")
-            assert rolled.replaced == {**dict.fromkeys(deciding, every), "models-0": every[:1]}
-            there = find(spec.namespace)
-            assert there is not None
-            assert [name for name in there.actors if name.startswith("models")] == ["models-0", "models-1"]
-            assert all(answer(handle.describe.remote())["spec"] == other for handle in there.actors.values())
-            again = await change(roll, other, None, chosen=True)
-            assert (again.replaced, again.ended) == ({}, [])
-            fixed = spec_in(folder, **{"embedder.dimensions": 32})
-            with pytest.raises(SettingsError, match=r"embedder.dimensions is 32 here and 64 .*kgray down"):
-                await change(roll, fixed, None, chosen=True)
-            wait_for(lambda: not memory.store.pending_count())
-        finally:
-            left = find(spec.namespace)
-            assert left is not None
-            left.stop(0)
+    with deployment(folder, 2) as (memory, spec):
+        with Feed(memory, drafts(6_000)) as feed:
+            assert await change(scale, spec, 3) == {"from": 2, "to": 3, "moved": SLOTS // 3}
+            owners = memory.store.shard_map().owners
+            assert sorted(map(owners.count, range(3))) == [341, 341, 342]
+            grown = find(spec.namespace)
+            assert grown is not None
+            rows = grown.status()
+            assert [rows[f"sequencer-{n}"]["state"] for n in range(3)] == ["serving"] * 3
+            assert await change(scale, grown.spec, 2) == {"from": 3, "to": 2, "moved": SLOTS // 3}
+            other = spec_in(folder, workers=2, cpus=0.2, **{"runtime.window": 9})
+            rolled = await change(roll, other, None, chosen=True)
+        every = ["profile extraction.cpus", "profile extraction.workers", "runtime.window"]
+        deciding = ("sequencer-0", "sequencer-1", "writer-0", "scheduler-0")
+        assert rolled.replaced == {**dict.fromkeys(deciding, every), "models-0": every[:1]}
+        there = find(spec.namespace)
+        assert there is not None
+        assert [name for name in there.actors if name.startswith("models")] == ["models-0", "models-1"]
+        assert all(answer(handle.describe.remote())["spec"] == other for handle in there.actors.values())
+        again = await change(roll, other, None, chosen=True)
+        assert (again.replaced, again.ended) == ({}, [])
+        fixed = spec_in(folder, **{"embedder.dimensions": 32})
+        with pytest.raises(SettingsError, match=r"embedder.dimensions is 32 here and 64 .*kgray down"):
+            await change(roll, fixed, None, chosen=True)
+        wait_for(lambda: not memory.store.pending_count())
         found = await hashes(memory)
-        for group in found:
-            assert {row.state for row in memory.store.rows(EPISODE_HEADS, group)} == {COMMITTED}
     assert found == await plain(tmp_path / "plain", feed.accepted)
 
 

@@ -34,6 +34,7 @@ health_every_s = 0.5
 """
 
 
+@pytest.mark.slow
 def test_two_deciders_never_have_more_seats_than_the_engines(tmp_path: Path) -> None:
     """A lease ends with its holder, and a registry that is started anew knows again who has how many."""
     import ray

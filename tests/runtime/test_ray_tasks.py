@@ -37,7 +37,7 @@ def tasks(step: str) -> list[Any]:
     return list(rows)
 
 
-@pytest.mark.parametrize("chunk", [1, 8])
+@pytest.mark.parametrize("chunk", [pytest.param(1, marks=pytest.mark.slow), 8])
 async def test_the_tasks_are_listed_with_group_and_sequence_and_make_the_plain_loops_graph(
     tmp_path: Path, chunk: int
 ) -> None:

@@ -412,9 +412,7 @@ def test_the_runtime_uses_no_private_name_of_ray() -> None:
     found = {path.name: private.findall(path.read_text(encoding="utf-8")) for path in RUNTIME.glob("*.py")}
 
     # The notice that a node ends: Ray has no public call for it.
-    assert {name: uses for name, uses in found.items() if uses} == {
-        "draining.py": ["ray._private"]
-    }
+    assert {name: uses for name, uses in found.items() if uses} == {"draining.py": ["ray._private"]}
 
 
 class Blocking:
