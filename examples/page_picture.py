@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 from urllib.parse import urlencode
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import ViewportSize, sync_playwright
 
 KGRAY = Path(sys.executable).with_name("kgray")
-SIZE = {"width": 1280, "height": 760}
+SIZE: ViewportSize = {"width": 1280, "height": 760}
 STATE = {
     "group": "team",
     "centre": "Alice Nguyen",
@@ -28,7 +28,7 @@ STATE = {
 def main() -> None:
     """Serve the folder, open the reason for a fact, and keep the picture."""
     folder, picture = sys.argv[1:]
-    command = [KGRAY, "serve", "--port", "0", "--data", folder]
+    command = [str(KGRAY), "serve", "--port", "0", "--data", folder]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, sync_playwright() as driver:
         assert server.stdout is not None  # noqa: S101 - a pipe was asked for
         address = server.stdout.readline().split()[-1]

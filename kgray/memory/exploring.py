@@ -122,7 +122,7 @@ class Exploration(GroupReads):
         ids = {one.sequence: one.id for one in episodes_at(self.store, group, sequences)}
         names = ("ordinal", "kind", "text", "from_precision", "to_precision", "inferred")
         return [
-            {"type": "evidence", "episode": ids[one.sequence], "statement": statement}
+            Row(type="evidence", episode=ids[one.sequence], statement=statement)
             | {"recorded": one.statement, "valid_from": show(one.valid_from), "valid_to": show(one.valid_to)}
             | {name: getattr(one, name) for name in names}
             for one in records.evidence
