@@ -1,14 +1,15 @@
 // ForceAtlas2 in a worker: positions come back several times a second, until they are settled.
 import iterate from "graphology-layout-forceatlas2/iterate.js";
 
-const SLICE_MS = 60;
+// Between two pictures: each is drawn anew, which takes long where there are many nodes.
+const sliceMs = (nodes) => (nodes < 300 ? 60 : 1200);
 
 onmessage = ({ data: { nodes, edges, settings, iterations, run } }) => {
   const matrix = new Float32Array(nodes);
   const links = new Float32Array(edges);
   let done = 0;
   const slice = () => {
-    const until = performance.now() + SLICE_MS;
+    const until = performance.now() + sliceMs(matrix.length / 10);
     while (done < iterations && performance.now() < until) {
       iterate(settings, matrix, links);
       done += 1;
