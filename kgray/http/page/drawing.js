@@ -109,8 +109,8 @@ export class Drawing {
     this.colourNodes();
     this.graph = graph;
     this.show({}, false);
-    this.renderer.setSetting("hideEdgesOnMove", graph.size > 1500);
     this.renderer.setGraph(graph);
+    this.renderer.setSetting("hideEdgesOnMove", graph.size > 1500);
     this.moved = fixed.size < this.graph.order;
     if (this.moved && this.graph.order > 1) this.layout.start(this.graph, fixed.size > this.graph.order / 2 ? fixed : new Set());
     if (!this.moved || this.graph.order <= 1) this.settle();
