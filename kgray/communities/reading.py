@@ -56,6 +56,20 @@ def list_of(store: Store, group: str, level: int | None, known_at: Instant | Non
     return sorted(chosen, key=lambda community: (community.level, -community.size, community.id))
 
 
+def owners_of(store: Store, group: str, level: int, known_at: Instant | None) -> dict[str, str]:
+    """Return the community of a level in which each entity is; entities outside of all are left out."""
+    standing = at_one_moment(store, lambda: _standing(store, group, known_at))
+    above = {id_: standing.upwards(id_) for id_ in set(standing.owner.values())}
+    return {
+        entity: above[owner][level] for entity, owner in standing.owner.items() if level < len(above[owner])
+    }
+
+
+def members_of(store: Store, group: str, asked: str, known_at: Instant | None) -> list[str]:
+    """Return the ids of the entities in a community. Raises NotFound, Ambiguous."""
+    return [id_ for id_, _ in one_of(store, group, asked, known_at).members]
+
+
 def one_of(
     store: Store, group: str, prefix: str, known_at: Instant | None, view: GraphView | None = None
 ) -> ShownCommunity:

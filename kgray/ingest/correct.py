@@ -331,6 +331,26 @@ def correct(store: Store, operation: Operation, recorded_at: Instant) -> Iterato
     if operation.withdraws:
         yield from withdraw(store, operation, recorded_at)
         return
+    operation, result, records, later = carried_out(store, operation, recorded_at)
+    old, new = GroupGraph.build(records), GroupGraph.build(later)
+    difference = compare(old, new, records, later)
+    changed = (
+        entity for entity in difference.entities if old.entities.get(entity.id) != new.entities[entity.id]
+    )
+    entities = corrected_entities(store, operation.group, difference, changed)
+    difference = replace(difference, entities=entities)
+    result = {"sequence": operation.sequence, **result}
+    yield changes.corrected(operation, result, recorded_at, difference)
+
+
+def carried_out(
+    store: Store, operation: Operation, recorded_at: Instant
+) -> tuple[Operation, dict[str, Any], GroupRecords, GroupRecords]:
+    """Return a correction as it is recorded, its result, and the records before and after it.
+
+    It is a merge, distinction, split or undo; the records are those of what it touches.
+    Raises NotFound or InputError.
+    """
     records = records_of_entities(store, operation.group, operation.entities, undone=operation.target)
     old = GroupGraph.build(records)
     births: dict[str, Place] = {}
@@ -361,15 +381,7 @@ def correct(store: Store, operation: Operation, recorded_at: Instant) -> Iterato
         births={**records.births, **births},
         last_recorded=recorded_at,
     )
-    new = GroupGraph.build(later)
-    difference = compare(old, new, records, later)
-    changed = (
-        entity for entity in difference.entities if old.entities.get(entity.id) != new.entities[entity.id]
-    )
-    entities = corrected_entities(store, operation.group, difference, changed)
-    difference = replace(difference, entities=entities)
-    result = {"sequence": operation.sequence, **result}
-    yield changes.corrected(operation, result, recorded_at, difference)
+    return operation, result, records, later
 
 
 def _shown_id(graph: GroupGraph, entity: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 
 from kgray import times
@@ -12,12 +13,13 @@ from kgray.derivation.stored import View, records_of, stored_names, stored_recor
 from kgray.errors import InputError
 from kgray.ingest.calls import EpisodeReading, settle
 from kgray.ingest.committer import Committer
+from kgray.ingest.correct import carried_out
 from kgray.ingest.decide import decide
 from kgray.ingest.parts import Parts
 from kgray.ingest.state import Answers, Decision, GroupState, ReadEpisode
-from kgray.ledger import Foresight, dumped_episodes, find
-from kgray.ports import Answer, QuestionRequest, embedded
-from kgray.records import Draft
+from kgray.ledger import Foresight, dumped_episodes, find, named
+from kgray.ports import Answer, QuestionRequest, Store, embedded
+from kgray.records import Draft, Operation
 
 
 class Preview:
@@ -76,6 +78,22 @@ class Preview:
         return difference(
             [*map(dump.episode_row, replaced_episodes), *stored_rows], list(dump.rows(new_view, [episode]))
         )
+
+
+def correction_rows(store: Store, operation: Operation) -> list[dump.DumpRow]:
+    """Return what a correction or retraction would change. Raises NotFound or InputError."""
+    group = operation.group
+    if operation.withdraws:
+        gone = {row.sequence for row in named(store, operation)}
+        before = records_of(store, group)
+        after = retracted(before, gone).records
+        episodes = [one for one in dumped_episodes(store, group) if one.sequence in gone]
+    else:
+        operation = replace(operation, sequence=store.heads([group])[group].last + 1)
+        _, _, before, after = carried_out(store, operation, times.now())
+        episodes = []
+    was, now = (View(records, lambda _: []) for records in (before, after))
+    return difference(dump.rows(was, episodes), dump.rows(now, []))
 
 
 # The types of dump rows in the order of the pipeline, with the fields that identify a row.
