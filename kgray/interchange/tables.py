@@ -13,7 +13,7 @@ from kgray.locks import for_owner
 from kgray.records import canonical
 
 _PORTION = 5_000  # rows that are held and make a row group
-_PORTION_BYTES = 32 << 20  # about as much text at most
+_PORTION_BYTES = 4 << 20  # about as much text at most
 TEXTS = pa.list_(pa.string())
 
 
