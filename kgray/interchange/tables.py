@@ -32,7 +32,7 @@ def write_table(path: Path, schema: Any, found: Iterable[Sequence[Any]], about: 
         def flush() -> None:
             columns = zip(*held, strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-            writer.write_batch(pa.record_batch(arrays, schema=schema))
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))  # a row group; a batch would wait
             held.clear()
 
         for row in found:
