@@ -12,7 +12,7 @@ from itertools import chain, count
 from typing import Any
 
 from kgray import kinds, rows
-from kgray.communities.reading import standing
+from kgray.communities.reading import current_run
 from kgray.derivation import dump
 from kgray.derivation.change import mentioned_entities
 from kgray.derivation.stored import View, in_pieces, records_of
@@ -189,9 +189,9 @@ class Snapshot:
     @cached_property
     def communities(self) -> Sequence[ExportedCommunity]:
         """The communities, the coarsest first, then by size; none before the first run."""
-        run = standing(self.store, self.group, self.known_at)
-        above = {id_: run.upwards(one.parent) for id_, one in run.found.items()}
-        order = sorted(run.found.values(), key=lambda one: (len(above[one.id]), -one.size, one.id))
+        run = current_run(self.store, self.group, self.known_at)
+        above = {id_: run.upwards(one.parent) for id_, one in run.by_id.items()}
+        order = sorted(run.by_id.values(), key=lambda one: (len(above[one.id]), -one.size, one.id))
         number = {one.id: place for place, one in enumerate(order)}
         there = {entity.id for entity in self.entities}
         members, children = defaultdict[str, list[str]](list), defaultdict[str, list[int]](list)

@@ -424,9 +424,9 @@ def test_what_the_profile_asks_for_has_its_group_with_room(folder):
     at_store = 2 * own.shards + 1  # sequencers, writers, and the one that keeps schedules
     pools = [(at_store, own.cpus, 0.0, own.memory_mb, dict(own.labels))]
     pools += [
-        (pool.most, pool.cpus, pool.gpus, pool.memory_mb, dict(pool.labels))
+        (pool.maximum, pool.cpus, pool.gpus, pool.memory_mb, dict(pool.labels))
         for pool in (profile.extraction, profile.judging, profile.embedding, profile.reranking)
-        if pool.most
+        if pool.maximum
     ]
     asked: dict[str, list[float]] = {}
     for actors, *each, labels in pools:
