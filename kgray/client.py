@@ -7,25 +7,34 @@ import json
 import re
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from http.client import HTTPException
 from inspect import signature
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request
 
-from kgray import errors
+from kgray import errors, locks
 from kgray.errors import Denied, InputError, KgrayError, Unavailable
 from kgray.graph import Entity, FactSpan, Hit
 from kgray.intake.drafts import Refusal
+from kgray.interchange.exporting import check_free, unpack
+from kgray.interchange.formats import Report as Exported
+from kgray.interchange.formats import format_called
 from kgray.memory import BothWays, EntityCount, History, Memory, Report
+from kgray.memory.reads import When
 from kgray.search import Context
 from kgray.search.answering import Answered
 from kgray.times import from_datetime, show
 
 _WAIT_S = 30  # `add` waits so long for what it adds, in one request
 _PORTION = 500  # rows of one request
+_PIECE = 1 << 20  # bytes of a download at a time
+_PARTIAL = 206  # a part was answered, as asked
 _COUNTS = ("accepted", "duplicate", "committed", "failed", "pending")
 # Codes of problems whose class is the server's own.
 _CLASSES: Mapping[str, type[KgrayError]] = {
@@ -157,6 +166,56 @@ class Remote(BothWays):
         """Return the groups that the key reaches, with their sizes, as `kgray groups --json` prints them."""
         found: list[dict[str, Any]] = (await self._ask("GET", None, "", {}))["groups"]
         return found
+
+    async def export(
+        self,
+        path: str | Path,
+        *,
+        to: str,
+        group: str,
+        as_of: When | None = None,
+        known_at: When | None = None,
+    ) -> Exported:
+        """Write a group in another tool's format, as `Memory.export`; a broken download is resumed."""
+        chosen = format_called(to, "writer")
+        check_free(chosen, path := Path(path))
+        given = {"to": to, "as_of": as_of, "known_at": known_at}
+        asked = {name: value for name, value in given.items() if value is not None}
+        query = urlencode(json.loads(json.dumps(asked, default=_plain)))
+        target = f"/v1/groups/{quote(group, safe='')}/export?{query}"
+
+        def work() -> Exported:
+            with locks.explained(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+                    part = Path(folder) / "part"
+                    told = self._download(target, part)
+                    if chosen.is_folder:
+                        unpack(part, part := Path(folder) / "files")
+                    part.replace(path)
+            return Exported(**json.loads(told))
+
+        return await asyncio.to_thread(work)
+
+    def _download(self, target: str, part: Path) -> str:
+        """Write what is answered to a file, and resume it while each try brings some; return the report."""
+        tag: str | None = None
+        had = 0
+        with open(part, "wb", opener=locks.for_owner) as file:
+            while True:
+                resumed = {"range": f"bytes={had}-", "if-range": tag} if tag and had else dict[str, str]()
+                with self._opened("GET", target, None, {"accept": "*/*", **resumed}) as answer:
+                    if answer.status != _PARTIAL:  # another state of the group: from the beginning
+                        file.truncate(file.seek(had := 0))
+                    tag, length = answer.headers.get("etag"), int(answer.headers["content-length"])
+                    whole, before = had + length, had
+                    with suppress(ConnectionError, TimeoutError, HTTPException):
+                        while piece := answer.read(_PIECE):
+                            had += file.write(piece)
+                if had == whole:
+                    return str(answer.headers["kgray-report"])
+                if had == before:
+                    raise Unavailable(f"the download broke off after {had} bytes: run it again")
 
     def __getattr__(self, verb: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         """Return a verb of the table above, as a coroutine function."""

@@ -25,6 +25,7 @@ from kgray.cli.frame import (
     together,
 )
 from kgray.errors import InputError
+from kgray.interchange.formats import FORMATS
 
 if TYPE_CHECKING:
     from kgray.graph import Entity, FactSpan, Hit
@@ -210,6 +211,25 @@ def dump(call: Call, group: str, known_at: datetime | None, hashed: bool) -> Non
             return
         for line in finished(memory.dump(group=group, known_at=known_at)):
             click.echo(line.encode())
+
+
+@command("A group in the format of another tool.")
+@click.argument("path", type=TEXT)
+@group_option
+@click.option("--to", type=click.Choice([*FORMATS]), required=True, help="The format: docs/interchange.md.")
+@click.option("--as-of", type=MOMENT, metavar="T", help="Only facts that held then. Default: of all spans.")
+@known_at_option
+def export(call: Call, path: str, group: str, to: str, **moments: datetime | None) -> None:
+    """Write a group to PATH: a new file, or a new folder for formats of several files.
+
+    kgray export vault/ --group team --to okf
+    kgray export team.graphml --group team --to graphml --known-at 2026-03-01
+    """
+    with call.reader(group) as memory:
+        report = finished(memory.export(path, to=to, group=group, **moments))
+    if not call.emitted(report.as_dict()):
+        rows = ", ".join(f"{name} {count}" for name, count in report.rows.items())
+        click.echo(f"{path}: {printing.counted(report.files, 'file')}; {rows or 'nothing'}")
 
 
 @command("Entities, by name or with most facts.")

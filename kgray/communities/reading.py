@@ -37,7 +37,7 @@ class ShownCommunity:
 
 
 @dataclass(frozen=True, slots=True)
-class _CurrentRun:
+class CurrentRun:
     """The communities of a run by id, with current sizes."""
 
     by_id: Mapping[str, Community]
@@ -51,7 +51,7 @@ class _CurrentRun:
 
 def list_of(store: Store, group: str, level: int | None, known_at: Instant | None) -> list[Community]:
     """Return the communities of a level, or of all levels, the largest first; [] before the first run."""
-    communities = at_one_moment(store, lambda: _current_run(store, group, known_at)).by_id.values()
+    communities = at_one_moment(store, lambda: current_run(store, group, known_at)).by_id.values()
     chosen = (community for community in communities if level in (None, community.level))
     return sorted(chosen, key=lambda community: (community.level, -community.size, community.id))
 
@@ -76,7 +76,7 @@ def one_of(
     """Return the community whose id begins with `prefix`. Raises NotFound, Ambiguous."""
 
     def read() -> ShownCommunity:
-        run = _current_run(store, group, known_at)
+        run = current_run(store, group, known_at)
         by_id = run.by_id
         matches = [id_ for id_ in by_id if id_.startswith(prefix)] if len(prefix) > 3 else []
         if len(matches) > 1:
@@ -96,18 +96,18 @@ def one_of(
     return at_one_moment(store, read)
 
 
-def _current_run(store: Store, group: str, known_at: Instant | None) -> _CurrentRun:
+def current_run(store: Store, group: str, known_at: Instant | None) -> CurrentRun:
     """Return the run current at `known_at`; None = now, including newcomers and marks of stale texts."""
     newest = run_at(store, group, known_at)
     if newest is None:
-        return _CurrentRun({}, {}, 0)
+        return CurrentRun({}, {}, 0)
     run, recorded_at = newest
     by_id = {community.id: community for community in texts_of(store, group, run)[0]}
     old_owner = {member: c.id for c in by_id.values() if not c.level for member in c.members}
     if known_at is not None or store.heads([group])[group].last_recorded <= recorded_at:
-        return _CurrentRun(by_id, old_owner, recorded_at)
+        return CurrentRun(by_id, old_owner, recorded_at)
     current = snapshot(store, group, texts=False)
-    result = _CurrentRun(by_id, placed(current), recorded_at)
+    result = CurrentRun(by_id, placed(current), recorded_at)
     owner = result.owner
     moved = {e for e in owner.keys() | old_owner.keys() if owner.get(e) != old_owner.get(e)}
     news = [owners.get(e) for e in moved | current.touched(recorded_at) for owners in (owner, old_owner)]
@@ -116,4 +116,4 @@ def _current_run(store: Store, group: str, known_at: Instant | None) -> _Current
     for id_ in (id_ for lowest in owner.values() for id_ in result.upwards(lowest)):
         sizes[id_] += 1
     updated = {id_: replace(c, size=sizes[id_], stale=c.stale or id_ in stale) for id_, c in by_id.items()}
-    return _CurrentRun(updated, owner, recorded_at)
+    return CurrentRun(updated, owner, recorded_at)

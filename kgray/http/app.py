@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from kgray import __version__
 from kgray.client import VERBS
 from kgray.errors import KgrayError, Unavailable
-from kgray.http import asking, board, handlers, managing, models, page_files
+from kgray.http import asking, board, exports, handlers, managing, models, page_files
 from kgray.http.door import OPEN, Door, needs
 from kgray.http.handlers import CORRECTIONS, TAGGED, append, corrects, reads
 from kgray.http.problems import ON_ERROR, TooLarge, answer, id_of
@@ -98,6 +98,7 @@ ROUTES = (
     Route("GET", "/schedules", "read", board.schedules),
     Route("GET", f"{_G}/events", "read", handlers.events, "text/event-stream"),
     Route("GET", f"{_G}/dump", "read", handlers.dump, "application/x-ndjson"),
+    Route("GET", f"{_G}/export", "read", exports.export, "application/octet-stream", (206,)),
     Route("POST", f"{_G}/retry", "add", handlers.retry, more=(202,)),
     *(Route("POST", f"{_G}/{kind}", "correct", corrects(kind), more=(202,)) for kind in CORRECTIONS),
     Route("POST", f"{_G}/retract", "correct", handlers.retract),

@@ -38,7 +38,9 @@ WRITERS = 4  # threads for corrections and removals
 MAX_WAITING = 256  # requests that wait for one of these
 LONGEST_S = 60.0  # of a read; of `Prefer: wait`
 # Reads that may pass over a group.
-_LONG = frozenset("complete diff dump duplicates foresee neighbourhood overview relation_suggestions".split())
+_LONG = frozenset(
+    "complete diff dump duplicates export foresee neighbourhood overview relation_suggestions".split()
+)
 _SEARCHES = frozenset("search explain context".split())
 _HEADS = 1000  # that are held, before those that are old are dropped
 _HEAD_S = 0.25  # a group's head is read again after this time, for all streams together

@@ -55,7 +55,7 @@ _TYPES: Mapping[str, Any] = {
     "state": Literal["accepted", "extracted", "committed", "failed", "withdrawn"] | None,
 }
 TAGGED = frozenset(
-    "history show neighbourhood provenance overview diff dump".split()
+    "history show neighbourhood provenance overview diff dump export".split()
 )  # without a clock: they have an ETag
 _LINES = 500  # of a dump, at a time
 Prefer = Annotated[

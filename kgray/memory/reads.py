@@ -14,6 +14,7 @@ from datetime import datetime
 from functools import partial, wraps
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from kgray import kinds, ledger, reads, rows, times
@@ -28,6 +29,8 @@ from kgray.graph import Community, Fact
 from kgray.ingest.candidates import Likeness, code_match, likeness
 from kgray.ingest.resolve import NAME_FLOOR
 from kgray.ingest.state import GroupState
+from kgray.interchange import exporting
+from kgray.interchange.formats import Report
 from kgray.ledger import Failure, failures, result, sequences_of
 from kgray.memory import answers
 from kgray.ports import GraphView, GroupCounts, Store, at_one_moment
@@ -223,6 +226,26 @@ class GroupReads:
     def dump_hash(self, *, group: str, known_at: When | None = None) -> str:
         """Return the SHA-256 of the dump, in hex."""
         return dumping.digest(answers.dumped(self.store, group, _instant(known_at, "known_at")))
+
+    async def export(
+        self,
+        path: str | Path,
+        *,
+        to: str,
+        group: str,
+        as_of: When | None = None,
+        known_at: When | None = None,
+    ) -> Report:
+        """Write a group in another tool's format (docs/interchange.md); the same graph gives the same bytes.
+
+        path    a file that is not there yet; for formats of several files a folder that is new or empty
+        as_of   only facts that hold then; None = all spans
+        Raises NotFound; InputError for an unknown format, or where something is at the path; StoreError.
+        """
+        moments = {"as_of": _instant(as_of, "as_of"), "known_at": _instant(known_at, "known_at")}
+        if nothing := answers.no_group(self.store, check_group(group)):
+            raise NotFound(nothing)
+        return exporting.export(self.store, group, to, Path(path), **moments)
 
     @of_one_moment
     def neighbourhood(

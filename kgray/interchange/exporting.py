@@ -1,0 +1,92 @@
+"""Writes a group to a file or a folder that is not there yet; one that is not complete is never there."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tarfile
+from contextlib import suppress
+from pathlib import Path
+from shutil import rmtree
+
+from kgray import locks
+from kgray.errors import InputError
+from kgray.interchange.files import Rows
+from kgray.interchange.formats import Format, Report, format_called
+from kgray.interchange.snapshot import Snapshot
+from kgray.ports import Store, at_one_moment
+from kgray.times import SECOND, Instant
+
+
+def export(
+    store: Store, group: str, to: str, path: Path, *,
+    as_of: Instant | None = None, known_at: Instant | None = None,
+) -> Report:  # fmt: skip
+    """Write a group in a format; the same graph gives the same bytes.
+
+    path    a file that does not exist, or for a format of several files a folder that is new or empty
+    as_of, known_at     as of `Snapshot`
+    Raises InputError, StoreError, NoSpace.
+    """
+    chosen = format_called(to, "writer")
+    writer = chosen.code("writer")
+    check_free(chosen, path)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+
+    def work() -> Rows:
+        _drop(part)  # of a pass that was overtaken by a writer
+        if chosen.is_folder:
+            part.mkdir(mode=locks.OWNER_FOLDER)
+        rows: Rows = writer.write(Snapshot(store, group, as_of, known_at), part)
+        return rows
+
+    try:
+        with locks.explained(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            rows = at_one_moment(store, work)
+            files = sorted(one for one in part.rglob("*") if one.is_file()) if chosen.is_folder else [part]
+            for file in files:
+                locks.sync(file)
+            part.replace(path)
+            locks.sync(path.parent)
+    finally:
+        _drop(part)
+    return Report(format=to, files=len(files), rows=rows)
+
+
+def check_free(chosen: Format, path: Path) -> None:
+    """Raise InputError where something is at the path already."""
+    if chosen.is_folder and path.is_dir() and not path.is_symlink():
+        if any(path.iterdir()):
+            raise InputError(f"{path} is not empty: {chosen.name} needs a new folder", field="path")
+    elif os.path.lexists(path):
+        raise InputError(
+            f"{path} is there already: name a new {'folder' if chosen.is_folder else 'file'}", field="path"
+        )
+
+
+def pack(folder: Path, tar: Path, at: Instant) -> None:
+    """Write the files of a folder as a .tar whose bytes follow from them alone. at: the time of all."""
+    with (
+        open(tar, "wb", opener=locks.for_owner) as raw,
+        tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as out,
+    ):
+        for file in sorted(one for one in folder.rglob("*") if one.is_file()):
+            entry = tarfile.TarInfo(file.relative_to(folder).as_posix())
+            entry.size, entry.mode, entry.mtime = file.stat().st_size, locks.OWNER_FILE, at // SECOND
+            with file.open("rb") as content:
+                out.addfile(entry, content)
+
+
+def unpack(tar: Path, folder: Path) -> None:
+    """Write the files of a .tar into a folder. Raises tarfile.TarError, OSError."""
+    with tarfile.open(tar) as packed:
+        packed.extractall(folder, filter="data")
+
+
+def _drop(path: Path) -> None:
+    if path.is_dir():
+        rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):  # it may not be there, nor its folder
+            path.unlink()

@@ -1,0 +1,47 @@
+"""Parquet tables, written in portions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kgray.locks import for_owner
+from kgray.records import canonical
+
+_PORTION = 5_000  # rows that are held and make a row group
+_PORTION_BYTES = 4 << 20  # about as much text at most
+TEXTS = pa.list_(pa.string())
+
+
+def write_table(path: Path, schema: Any, found: Iterable[Sequence[Any]], about: Mapping[str, Any]) -> int:  # noqa: ANN401 - pyarrow has no types
+    """Write rows, tuples in the order of the schema, as one Parquet file; return how many.
+
+    about: what the file says of itself, in its metadata under the key "kgray"
+    """
+    schema = schema.with_metadata({"kgray": canonical(about)})
+    count, size, held = 0, 0, list[Sequence[Any]]()
+    with (
+        open(path, "wb", opener=for_owner) as file,
+        pq.ParquetWriter(file, schema, compression="zstd") as writer,
+    ):
+
+        def flush() -> None:
+            columns = zip(*held, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))  # a row group; a batch would wait
+            held.clear()
+
+        for row in found:
+            held.append(row)
+            count += 1
+            size += sum(len(value) for value in row if isinstance(value, str | bytes))
+            if len(held) == _PORTION or size > _PORTION_BYTES:
+                flush()
+                size = 0
+        if held:
+            flush()
+    return count

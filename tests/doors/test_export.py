@@ -1,0 +1,267 @@
+"""`kgray export`: each format read back by what reads it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+import networkx as nx
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+import kgray
+from kgray.interchange.formats import FORMATS
+from kgray.kinds import BY_NAME
+from tests.doors.shell import told, triple
+
+HOSTILE = "A\x01\x0b\ufffe<b>&\"'[[x]](y.md) #tag 😀 \u202eעברית\r\n---\n\u2028^ %%"
+
+ODD = '\u202eעברית <b>&"[x](y.md)#😀'
+
+
+@pytest.fixture(scope="module")
+def memory(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as alone:
+        alone.setenv("KGRAY_MODEL_BACKEND", "rules")
+        with kgray.open(tmp_path_factory.mktemp("exported")) as memory:
+            report = memory.add_many([
+                told("t1", "2026-01-01", triple("Alice Nguyen", "WORKS_AT", "Acme"), source="crm"),
+                told("t2", "2026-03-01", triple("Alice Nguyen", "WORKS_AT", "Beta"), source="crm"),
+                told("t3", "2026-05-01", triple("Alice Nguyen", "WORKS_AT", "Acme"), source="crm"),
+                told("t4", "2026-03-05", triple("Mug", "COSTS", {"value": 9.5, "unit": "eur"})),
+                told("t5", "2026-03-06", triple(ODD + "\ufffe", "KNOWS", "Alice Nguyen"), source=ODD),
+                told("t6", "2026-03-06", triple("42", "KNOWS", "😀"), source="../../etc"),
+                {"text": HOSTILE + "x" * 1_000_000, "speaker": ODD, "group": "team", "id": "long"},
+            ])  # fmt: skip
+            assert not report.refusals
+            memory.refresh_communities(["team"])
+            yield memory
+
+
+@pytest.fixture
+def export(memory, tmp_path):
+    def written(to, **how):
+        path = tmp_path / f"out-{len([*tmp_path.iterdir()])}{FORMATS[to].suffix}"
+        report = memory.export(path, to=to, group="team", **how)
+        files = [one for one in path.rglob("*") if one.is_file()] or [path]
+        assert report.files == len(files)
+        return path, report.as_dict()["rows"]
+
+    return written
+
+
+def bytes_of(path: Path) -> dict[str, bytes]:
+    return {
+        one.relative_to(path).as_posix(): one.read_bytes() for one in sorted(path.rglob("*")) if one.is_file()
+    } or {"": path.read_bytes()}
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_twice_the_same_bytes_and_for_the_owner_alone(export, to):
+    first, second = export(to)[0], export(to)[0]
+
+    assert bytes_of(first) == bytes_of(second)
+    assert all(one.stat().st_mode & 0o077 == 0 for one in (first, *first.rglob("*")))
+
+
+def names_of(memory):
+    return {one.entity.id: one.entity.name for one in memory.entities("", group="team", limit=99)}
+
+
+def test_jsonl_is_the_dump(export, memory):
+    path, rows = export("jsonl")
+
+    assert path.read_text("utf-8").split("\n")[:-1] == memory.dump(group="team")
+    assert rows["episode"] == 7
+
+
+def test_a_slice_has_only_what_holds_then(export):
+    path, _ = export("jsonl", as_of="2026-04-01")
+
+    facts = [row for line in path.open(encoding="utf-8") if (row := json.loads(line))["type"] == "fact"]
+    assert [f["valid_at"][:7] for f in facts if f["relation"] == "WORKS_AT"] == ["2026-03"]
+    graph = nx.read_graphml(export("graphml", as_of="2026-04-01")[0], force_multigraph=True)
+    assert sum(of["relation"] == "WORKS_AT" for *_, of in graph.edges(data=True)) == 1
+
+
+def test_what_was_known_before_anything_is_empty(export):
+    for to in FORMATS.keys() - {"parquet"}:
+        _, rows = export(to, known_at="2001-01-01")
+        assert not any(count for name, count in rows.items() if name != "relation"), to
+
+
+def test_graphml_is_a_multigraph_of_facts(export, memory):
+    path, _ = export("graphml")
+    graph = nx.read_graphml(path, force_multigraph=True)
+
+    assert {node: of["name"] for node, of in graph.nodes(data=True)} == {
+        id_: name.replace("\ufffe", "\ufffd") for id_, name in names_of(memory).items()
+    }
+    facts = [
+        fact for fact in memory.history("Alice Nguyen", group="team").facts if fact.relation == "WORKS_AT"
+    ]
+    assert len(facts) == 3
+    for fact in facts:
+        of = graph.edges[fact.source_id, fact.target_id, fact.id]
+        assert (of["relation"], of["event"], of["text"]) == ("WORKS_AT", False, fact.text)
+        assert of.get("invalid_at", "")[:10] == (str(fact.invalid_at.date()) if fact.invalid_at else "")
+    (mug,) = (of for _, of in graph.nodes(data=True) if of["name"] == "Mug")
+    assert json.loads(mug["values"])[0]["value"] == {"type": "number", "value": "9.5", "unit": "EUR"}
+    about = json.loads(graph.graph["about"])
+    assert (about["group"], about["replaced_characters"] > 0) == ("team", True)
+    assert any("community_0" in of for _, of in graph.nodes(data=True))
+
+
+def test_gexf_has_an_edge_for_a_statement_and_a_spell_for_each_span(export):
+    path, rows = export("gexf")
+    graph = nx.read_gexf(path)
+    edges = {of["statement"]: of for *_, of in graph.edges(data=True)}
+    (twice,) = (of for of in edges.values() if len(of["spells"]) == 2)
+
+    assert len(edges) == rows["statement"]
+    assert twice["spells"] == [
+        ("2026-01-01", "2026-02-28"),
+        ("2026-05-01", "None"),
+    ]  # as networkx reads an open end
+    assert [fact["valid_at"][:10] for fact in json.loads(twice["facts"])] == ["2026-01-01", "2026-05-01"]
+
+
+def test_parquet_has_every_row_of_the_store(export, memory):
+    path, rows = export("parquet")
+    about = json.loads((path / "kgray.json").read_text("utf-8"))
+
+    assert about["tables"].keys() == rows.keys()
+    for name, count in rows.items():
+        kind = BY_NAME[name]
+        table = pq.read_table(path / f"{name}.parquet")
+        stored = [dict(zip(kind.names, row, strict=True)) for row in memory.store.rows(kind.all, "team")]
+        found = [
+            {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+            for row in table.to_pylist()
+        ]
+        assert (found, len(found)) == (stored, count)
+
+
+def test_graphrag_tables_meet_by_titles_and_ids(export):
+    path, rows = export("graphrag")
+    tables = {name: pq.read_table(path / f"{name}.parquet").to_pylist() for name in rows}
+    titles = [row["title"] for row in tables["entities"]]
+    units = {row["id"] for row in tables["text_units"]}
+    claims = [row for row in tables["covariates"] if row["type"] == "WORKS_AT"]
+
+    assert len(set(titles)) == len(titles)
+    assert all({row["source"], row["target"]} <= set(titles) for row in tables["relationships"])
+    assert all(units.issuperset(row["text_unit_ids"]) for row in tables["relationships"] + tables["entities"])
+    assert sorted((row["start_date"][:10], row["end_date"][:10]) for row in claims) == [
+        ("2026-01-01", "2026-03-01"), ("2026-03-01", "2026-05-01"), ("2026-05-01", ""),
+    ]  # fmt: skip
+    assert {row["community"] for row in tables["community_reports"]} == {
+        row["community"] for row in tables["communities"]
+    }
+    assert min(row["level"] for row in tables["communities"]) == 0
+    nulls = {
+        (name, key) for name, table in tables.items() for row in table for key in row if row[key] is None
+    }
+    assert nulls == set()
+
+
+def test_lightrag_folder_agrees_with_itself(export):
+    path, rows = export("lightrag")
+    stores = {one.stem[9:]: json.loads(one.read_text("utf-8")) for one in path.glob("kv_store_*.json")}
+    graph = nx.read_graphml(path / "graph_chunk_entity_relation.graphml")
+    chunks = stores["text_chunks"]
+
+    assert not graph.is_directed()
+    assert graph.nodes.keys() == stores["entity_chunks"].keys()
+    assert (
+        stores["full_docs"].keys()
+        == stores["doc_status"].keys()
+        == {c["full_doc_id"] for c in chunks.values()}
+    )
+    for attributes in [of for *_, of in [*graph.nodes(data=True), *graph.edges(data=True)]]:
+        assert chunks.keys() >= {*attributes["source_id"].split("<SEP>")} - {""}
+    work = graph.edges["Alice Nguyen", "Acme"]
+    assert (work["weight"], work["keywords"], work["description"].count("\n")) == (2.0, "works at", 1)
+    assert len(graph.edges) == rows["relation"] == len(stores["relation_chunks"])
+
+
+def test_cogx_has_the_fact_that_holds_first(export):
+    path, rows = export("cogx")
+    manifest = json.loads((path / "manifest.json").read_text("utf-8"))
+    facts = [json.loads(line) for line in (path / "facts.jsonl").open(encoding="utf-8")]
+    entities = {json.loads(line)["external_id"] for line in (path / "entities.jsonl").open(encoding="utf-8")}
+    twice = [
+        f for f in facts if [g["metadata"]["statement"] for g in facts].count(f["metadata"]["statement"]) == 2
+    ]
+
+    assert (manifest["cogx_version"], manifest["counts"]) == ("0.1", rows)
+    assert [fact["invalid_at"] is None for fact in twice] == [True, False]
+    assert {f["subject_ref"] for f in facts} <= entities
+    assert [f["object_ref"] for f in facts if f["predicate"] == "COSTS"] == ["9.5 EUR"]
+
+
+def test_every_link_of_the_vault_leads_to_a_page(export):
+    path, rows = export("okf")
+    pages = {one.relative_to(path).as_posix(): one.read_text("utf-8") for one in path.rglob("*.md")}
+    linked = set()
+    for name, text in pages.items():
+        _, head, body = (
+            text.split("---\n", 2) if name == "index.md" or "index" not in name else ("", "", text)
+        )
+        if "index" not in name:
+            assert yaml.safe_load(head)["type"]
+        for target in re.findall(r"(?<!\\)\]\(([^)]*)\)", body):
+            linked.add(found := (path / name).parent.joinpath(unquote(target)).resolve())
+            assert found.is_file(), (name, target)
+        notes = set(re.findall(r"^\[\^(\w+)\]:", body, re.MULTILINE))
+        assert set(re.findall(r"(?<!\\)\[\^(\w+)\]", body)) == notes
+        assert not re.search(r"(?<!\\)\[\[", body), name
+
+    assert linked == {path / name for name in pages} - {path / "index.md"}
+    assert len(pages) == sum(rows.values()) + 4
+    alice = next(text for name, text in pages.items() if name.startswith("entities/alice-nguyen-"))
+    assert "\n# Former\n" in alice
+    assert alice.count("(2026-01-01 to 2026-03-01)") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "line"),
+    [
+        (("full", "--to", "okf"), "full is not empty: okf needs a new folder"),
+        (("full/a.txt", "--to", "graphml"), "full/a.txt is there already: name a new file"),
+        (("full/a.txt", "--to", "okf"), "full/a.txt is there already: name a new folder"),
+        (("full/a.txt/b", "--to", "jsonl"), "full/a.txt/b cannot be written: File exists"),
+        (("new", "--to", "parquet", "--as-of", "2026-01-01"), "parquet holds a group with its whole history"),
+        (("new", "--to", "word"), "'word' is not one of"),
+        (("new", "--to", "okf", "--as-of", "spring"), "'spring' is not a time"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_one_line_and_leaves_nothing(team, args, line):
+    (team.folder / "full").mkdir()
+    (team.folder / "full" / "a.txt").write_text("mine")
+
+    answer = team("export", "--group", "team", *args)
+
+    assert answer.code in (1, 2)
+    assert line in answer.err.splitlines()[-1]
+    assert sorted(one.name for one in team.folder.glob("*")) == [
+        "a.jsonl",
+        "full",
+        "kgray-data",
+        "script.jsonl",
+    ]
+    assert [one.name for one in (team.folder / "full").iterdir()] == ["a.txt"]
+
+
+def test_the_command_says_what_it_wrote(team):
+    answer = team("export", "vault", "--group", "team", "--to", "okf", "--json")
+
+    assert answer.json == {
+        "format": "okf",
+        "files": 12,
+        "rows": {"community": 0, "entity": 4, "episode": 3},
+    } | {"files": len([*(team.folder / "vault").rglob("*.md")])}
+    assert "there is no group nobody" in team("export", "x", "--group", "nobody", "--to", "okf").err
