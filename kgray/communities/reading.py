@@ -58,7 +58,7 @@ def list_of(store: Store, group: str, level: int | None, known_at: Instant | Non
 
 def owners_of(store: Store, group: str, level: int, known_at: Instant | None) -> dict[str, str]:
     """Return the community of a level in which each entity is; entities outside of all are left out."""
-    standing = at_one_moment(store, lambda: _standing(store, group, known_at))
+    standing = at_one_moment(store, lambda: current_run(store, group, known_at))
     above = {id_: standing.upwards(id_) for id_ in set(standing.owner.values())}
     return {
         entity: above[owner][level] for entity, owner in standing.owner.items() if level < len(above[owner])

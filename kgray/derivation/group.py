@@ -342,9 +342,8 @@ class GroupGraph(StatementRivals):
         # Stored statements whose words this episode changes (R18): they cost their components.
         renamed = (i for i, name in names.items() if name and name != changed_notes[i].name)
         reworded = [statement for entity in renamed for statement in self.about.get(entity, ())]
-        reworded += [
-            s for d in change.declarations if d.aspect == "text" for s in self.by_relation.get(d.name, ())
-        ]
+        wordings = (d.name for d in change.declarations if d.aspect == "text")
+        reworded += [statement for name in wordings for statement in self.by_relation.get(name, ())]
         claims = self._take_evidence(change, recorded_at)
         for verdict in change.verdicts:
             self.take_verdict(verdict.a, verdict.b, verdict.exclusive, recorded_at)

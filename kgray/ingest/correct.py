@@ -193,14 +193,7 @@ def _whole_change(store: Store, operation: Operation, recorded_at: Instant) -> t
     counted: dict[str, Any] = {"after": last_ended, "episodes": len(withdrawn if hard else live)}
     result = counted | _counts(old, new, difference) | ({"replaces": True} if operation.replaces else {})
     let_go(*vars(new).values(), *vars(old).values(), changed.records.heads)
-    # The communities of all runs whose texts rest on these episodes (R25).
-    communities = store.rows(reads.COMMUNITY_SOURCES, group)
-    rests = [
-        (row.run, row.id)
-        for row in communities
-        if not removed_sequences.isdisjoint(sequences_in(row.sources))
-    ]
-    drops: dict[Kind[Any], Sequence[Key]] = {kinds.COMMUNITIES: rests}
+    drops: dict[Kind[Any], Sequence[Key]] = {kinds.COMMUNITIES: _resting_on(store, group, removed_sequences)}
     if remaining is None:
         ended = replace(operation, retired=changed.retired)
         patches = _retired(live, recorded_at)
@@ -219,17 +212,18 @@ def _whole_change(store: Store, operation: Operation, recorded_at: Instant) -> t
     corrected = ((at, rows.operation_payload(o)) for at, o in sorted(changed.operations.items()) if o)
     patches += changes.patched(kinds.OPERATIONS, ("payload",), corrected)
     result |= {_UNEMBEDDED: [(id_, *place) for id_, place in sorted(waiting.items())]} if waiting else {}
+    puts = {kinds.RECORDS: (saved.row(),)} if saved else {}
+    difference = difference.without_evidence(removed_sequences)
     change = changes.corrected(
-        operation,
-        result,
-        recorded_at,
-        difference.without_evidence(removed_sequences),
-        drops=drops,
-        puts={kinds.RECORDS: (saved.row(),)} if saved else {},
-        patches=patches,
-        erases=True,
+        operation, result, recorded_at, difference, drops=drops, puts=puts, patches=patches, erases=True
     )
     return change, removed_sequences
+
+
+def _resting_on(store: Store, group: str, removed: Set[int]) -> list[Key]:
+    """Return the keys of the communities of all runs whose texts use words of removed episodes (R25)."""
+    communities = store.rows(reads.COMMUNITY_SOURCES, group)
+    return [(row.run, row.id) for row in communities if not removed.isdisjoint(sequences_in(row.sources))]
 
 
 def _retired(live: Iterable[TakenRow], at: Instant) -> list[Patch]:

@@ -14,7 +14,6 @@ from datetime import datetime
 from functools import partial, wraps
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from kgray import kinds, ledger, reads, rows, times
@@ -29,8 +28,6 @@ from kgray.graph import Community, Fact
 from kgray.ingest.candidates import Likeness, code_match, likeness
 from kgray.ingest.resolve import NAME_FLOOR
 from kgray.ingest.state import GroupState
-from kgray.interchange import exporting
-from kgray.interchange.formats import Report
 from kgray.ledger import Failure, failures, result, sequences_of
 from kgray.memory import answers
 from kgray.ports import GraphView, GroupCounts, Store, at_one_moment
@@ -142,7 +139,7 @@ class GroupReads:
         as_of       None = the spans of any time
         Raises NotFound, and Ambiguous where several entities have the name.
         """
-        moment, known = _instant(as_of, "as_of"), _instant(known_at, "known_at")
+        moment, known = instant_of(as_of, "as_of"), instant_of(known_at, "known_at")
         return answers.history_of(self.store, self._view_at(group, known), name_or_id, moment, known)
 
     async def show(self, identifier: str, *, group: str) -> list[dict[str, Any]]:
@@ -220,32 +217,12 @@ class GroupReads:
     @of_one_moment
     def dump(self, *, group: str, known_at: When | None = None) -> list[str]:
         """Return the lines of the whole graph, sorted, without their newlines."""
-        return dumping.lines(answers.dumped(self.store, group, _instant(known_at, "known_at")))
+        return dumping.lines(answers.dumped(self.store, group, instant_of(known_at, "known_at")))
 
     @of_one_moment
     def dump_hash(self, *, group: str, known_at: When | None = None) -> str:
         """Return the SHA-256 of the dump, in hex."""
-        return dumping.digest(answers.dumped(self.store, group, _instant(known_at, "known_at")))
-
-    async def export(
-        self,
-        path: str | Path,
-        *,
-        to: str,
-        group: str,
-        as_of: When | None = None,
-        known_at: When | None = None,
-    ) -> Report:
-        """Write a group in another tool's format (docs/interchange.md); the same graph gives the same bytes.
-
-        path    a file that is not there yet; for formats of several files a folder that is new or empty
-        as_of   only facts that hold then; None = all spans
-        Raises NotFound; InputError for an unknown format, or where something is at the path; StoreError.
-        """
-        moments = {"as_of": _instant(as_of, "as_of"), "known_at": _instant(known_at, "known_at")}
-        if nothing := answers.no_group(self.store, check_group(group)):
-            raise NotFound(nothing)
-        return exporting.export(self.store, group, to, Path(path), **moments)
+        return dumping.digest(answers.dumped(self.store, group, instant_of(known_at, "known_at")))
 
     @of_one_moment
     def neighbourhood(
@@ -261,7 +238,7 @@ class GroupReads:
         community   begin with its members alone; level: tell each entity's community of this level
         The result has "entities", "facts", "truncated" (there are more of either), "total".
         """
-        moment, known = _instant(as_of, "as_of"), _instant(known_at, "known_at")
+        moment, known = instant_of(as_of, "as_of"), instant_of(known_at, "known_at")
         check_limit(limit, MAX_NODES)
         most_facts = limit if most_facts is None else most_facts
         check_limit(most_facts, MAX_FACTS)
@@ -311,8 +288,8 @@ class GroupReads:
         In the result "changed" is the same fact with another text, span or end; "merged" are those gone
         entities that show as another now. Each list has at most `limit`, "total" counts all.
         """
-        known = _instant(from_known_at, "from_known_at"), _instant(to_known_at, "to_known_at")
-        moments = _instant(from_as_of, "from_as_of"), _instant(to_as_of, "to_as_of")
+        known = instant_of(from_known_at, "from_known_at"), instant_of(to_known_at, "to_known_at")
+        moments = instant_of(from_as_of, "from_as_of"), instant_of(to_as_of, "to_as_of")
         check_limit(limit)
         old_view, new_view = views = [self._view_at(group, at) for at in known]
         before, after = (
@@ -439,11 +416,11 @@ class GroupReads:
         self, *, group: str, level: int | None = None, known_at: When | None = None
     ) -> list[Community]:
         """Return the communities, by level, the largest first; none where no run was known then."""
-        return list_of(self.store, check_group(group), level, _instant(known_at, "known_at"))
+        return list_of(self.store, check_group(group), level, instant_of(known_at, "known_at"))
 
     async def community(self, identifier: str, *, group: str, known_at: When | None = None) -> ShownCommunity:
         """Return a community with its members, by its id or its beginning. Raises NotFound, Ambiguous."""
-        known = _instant(known_at, "known_at")
+        known = instant_of(known_at, "known_at")
         view = None if known is None else self._view_at(check_group(group), known)
         return one_of(self.store, check_group(group), identifier, known, view)
 
@@ -463,7 +440,7 @@ class GroupReads:
         return view
 
 
-def _instant(value: When | None, field: str) -> Instant | None:
+def instant_of(value: When | None, field: str) -> Instant | None:
     return None if value is None else times.given(value, field)[0]
 
 
