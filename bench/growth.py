@@ -165,7 +165,7 @@ class GrowingStore:
 
         exact = read_text_vectors(self.store, group)
         found = 0
-        with Indexes(self.store, self.embedder.dimensions).of(group) as index:
+        with Indexes(self.store, self.embedder.dimensions).open(group) as index:
             held = index.pieces.vectors
             names = list(held.rows)
             for query in RUNNER.run(self.embedder.embed(texts)):

@@ -103,7 +103,7 @@ class Together:
 
     def read(self, text: str) -> Question:
         """Return what a question says; `topic` is what its vector is of."""
-        return read(text, speakers=self._known, now=max(self._times))
+        return read(text, speakers=self._known, clock=max(self._times))
 
     def ranked(self, question: Question, vector: Vector) -> list[int]:
         """Return the places of all messages, best first."""

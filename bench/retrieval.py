@@ -27,9 +27,9 @@ from bench.talk import LONG, Shape, conversation
 from kgray.evals.retrieval import (
     BUDGETS,
     DEPTHS,
-    Asked,
     Conversation,
     Message,
+    Result,
     ask,
     marks_of,
     read_dataset,
@@ -104,7 +104,7 @@ def _sources(path: Path) -> Iterator[Path]:
 
 SYSTEMS = ("kgray", "kgray, messages", "together", "BM25", "BM25 with speakers", "cosine")
 SETS = ("handmade", "two", "channels", "long")
-Row = tuple[str, Asked]  # system, what it found
+Row = tuple[str, Result]  # system, what it found
 
 
 def run(plan: RetrievalPlan, *, progress: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def run(plan: RetrievalPlan, *, progress: Callable[[str], None] = lambda _: None
     rows = [row for part in parts for row in part]
     document: dict[str, Any] = {"plan": {**asdict(plan), "folder": str(folder)}}
     for name in SETS:
-        of: dict[str, list[Asked]] = {system: [] for system in SYSTEMS}
+        of: dict[str, list[Result]] = {system: [] for system in SYSTEMS}
         for system, asked in rows:
             if _set_of(asked.conversation) == name:
                 of[system].append(asked)
@@ -132,14 +132,14 @@ def _set_of(conversation: str) -> str:
     return "long" if int(number[1]) >= _LONG else "channels" if int(number[1]) % 5 == 4 else "two"
 
 
-def _row(system: str, asked: Asked) -> dict[str, Any]:
+def _row(system: str, asked: Result) -> dict[str, Any]:
     return {
         "system": system,
         "conversation": asked.conversation,
         "question": asked.question.text,
         "type": asked.question.type,
         "evidence": asked.question.evidence,
-        "found": asked.found[:20],
+        "found": asked.hits[:20],
         "marks": asked.marks,
     }
 
@@ -188,7 +188,7 @@ async def _plain(memory: Memory, talk: Conversation) -> list[Row]:
         for system, places in best.items():
             ranking = tuple((talk.messages[place].id,) for place in places)
             marks = marks_of(question, ranking)
-            found = Asked(conversation=talk.name, question=question, marks=marks, found=ranking)
+            found = Result(conversation=talk.name, question=question, marks=marks, hits=ranking)
             rows.append((system, found))
     return rows
 
@@ -209,7 +209,7 @@ async def _together(memory: Memory, talk: Conversation, budgets: Sequence[int]) 
             shown = {message.id for message in ranked[:fitting]}
             marks[f"context@{budget}"] = len(shown & set(question.evidence)) / len(question.evidence)
             marks[f"tokens@{budget}"] = float(sum(costs[:fitting]))
-        found = Asked(conversation=talk.name, question=question, marks=marks, found=ranking)
+        found = Result(conversation=talk.name, question=question, marks=marks, hits=ranking)
         rows.append(("together", found))
     return rows
 

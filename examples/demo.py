@@ -24,6 +24,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 KGRAY = Path(sys.executable).with_name("kgray")
+PORT = 8321  # of the page
 FOLDER = Path(".demo")  # from ROOT, where the commands run
 RUNTIME = os.environ.get("KGRAY_RUNTIME_BACKEND", "ray")
 SETTINGS = f'[runtime]\nbackend = "{RUNTIME}"  # who ingests; reading needs none\n'
@@ -175,6 +176,16 @@ def alone(folder: Path) -> str:
     return add_everything(folder)
 
 
+def page(folder: Path) -> None:
+    """Tell where the page on the demo's data is; with PAGE=yes serve it until Ctrl-C."""
+    heading("The page: the graph at any moment, and the reason for each fact")
+    command = ["serve", "--port", str(PORT), "--data", str(folder)]
+    print(f"$ kgray {shlex.join(command)}\nhttp://127.0.0.1:{PORT}/#group=team", flush=True)
+    if os.environ.get("PAGE") == "yes":
+        raise SystemExit(subprocess.run([KGRAY, *command], cwd=ROOT, check=False).returncode)
+    print("\nThat command serves it; so does `make demo PAGE=yes`, after the questions.")
+
+
 def stopped(number: int, _frame: object) -> None:
     """End in order, Ray too, where the demo is asked to end."""
     raise SystemExit(128 + number)
@@ -191,6 +202,7 @@ def main() -> None:
     (ROOT / folder).mkdir(parents=True)
     (ROOT / folder / "kgray.toml").write_text(SETTINGS, encoding="utf-8")
     ask(folder, over_ray(folder) if RUNTIME == "ray" else alone(folder))
+    page(folder)
 
 
 if __name__ == "__main__":

@@ -333,8 +333,10 @@ def build_embedder(settings: Settings) -> Embedder:
             )
         return MiniLMEmbedder(Path(chosen.name) if chosen.name else None)
     if chosen.backend == "bge":
-        from kgray.backends.bge import EMBEDDER, BgeEmbedder
+        from kgray.backends.bge import EMBEDDER, BgeEmbedder, require_package
 
+        if settings.runtime.backend == "local":  # else workers load it, and this process need not be able to
+            require_package("embedder")
         return BgeEmbedder(chosen.name or EMBEDDER, dimensions=chosen.dimensions, sparse=chosen.sparse)
     from kgray.backends.hashing import HashingEmbedder
 
@@ -349,8 +351,10 @@ def build_reranker(settings: Settings) -> Reranker | None:
 
         return HttpReranker(build_client(settings, "reranker"))
     if settings.reranker.backend == "bge":
-        from kgray.backends.bge import RERANKER, BgeReranker
+        from kgray.backends.bge import RERANKER, BgeReranker, require_package
 
+        if settings.runtime.backend == "local":
+            require_package("reranker")
         return BgeReranker(settings.reranker.name or RERANKER)
     return None
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).resolve().parents[1] / "k8s/overlays/monitoring/kgray-board.json"
+FILE = Path(__file__).resolve().parents[1] / "k8s/components/monitoring/kgray-board.json"
 _METRIC = re.compile(r"((?:ray_)?kgray_\w+)(?:{([^}]*)})?")
 _BY = re.compile(r"by \(([^)]*)\)")
 

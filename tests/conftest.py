@@ -35,7 +35,7 @@ if (
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# A test that needs Ray asks for `ray_session`. Else Ray would start by itself, unseen, for the first call to it.
+# A test that needs Ray asks for `ray_session`: else the first call would start a Ray by itself, unseen.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 
 # The same examples at every run, and none is too slow: what fails is the change's fault, not that of chance.

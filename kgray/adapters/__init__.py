@@ -1,1 +1,1 @@
-"""The memory for frameworks of agents, an extra each: docs/adapters.md. What they share is in `turns`."""
+"""The memory for frameworks of agents, an extra each: docs/adapters.md. The shared code is in `turns`."""

@@ -1,4 +1,4 @@
-"""LlamaIndex: a block of its `Memory` that keeps what leaves the queue, and recalls what is known."""
+"""LlamaIndex: a block of its `Memory` that stores messages that leave the queue, and recalls context."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kgray.adapters.turns import SPEAKERS, Turns
 class KgrayBlock(BaseMemoryBlock[str]):
     """`Memory.from_defaults(..., memory_blocks=[KgrayBlock(turns=Turns(memory, "team"), priority=1)])`.
 
-    speakers    the names of those who speak, by role; a role that is not named is not kept
+    speakers    role -> name of the speaker; messages of other roles are not stored
     """
 
     name: str = "memory"
@@ -23,18 +23,18 @@ class KgrayBlock(BaseMemoryBlock[str]):
     speakers: Mapping[str, str] = Field(default=SPEAKERS)
 
     async def _aget(self, messages: Sequence[ChatMessage] | None = None, **_: Any) -> str:  # noqa: ANN401
-        """Return what is known about the last thing that the user said."""
-        asked = [one.content for one in messages or () if one.role.value == "user" and one.content]
-        return await self.turns.recall(asked[-1]) if asked else ""
+        """Return the context for the user's last message."""
+        texts = [row.content for row in messages or () if row.role.value == "user" and row.content]
+        return await self.turns.recall(texts[-1]) if texts else ""
 
     async def _aput(self, messages: list[ChatMessage]) -> None:
-        """Keep messages; those of one chat are one source."""
+        """Store messages; the source is the chat."""
         await self.turns.keep(
             {
-                "text": one.content,
-                "speaker": self.speakers[one.role.value],
-                "source": one.additional_kwargs.get("session_id"),
+                "text": row.content,
+                "speaker": self.speakers[row.role.value],
+                "source": row.additional_kwargs.get("session_id"),
             }
-            for one in messages
-            if one.role.value in self.speakers and (one.content or "").strip()
+            for row in messages
+            if row.role.value in self.speakers and (row.content or "").strip()
         )

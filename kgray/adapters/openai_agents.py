@@ -1,4 +1,4 @@
-"""OpenAI's Agents SDK: a session whose messages are kept, and instructions that say what is known."""
+"""OpenAI's Agents SDK: a session that stores its messages, and instructions that include context."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kgray.adapters.turns import SPEAKERS, Turns
 
 
 class KgraySession:
-    """A session around another one, which keeps the exact items; messages are kept in the memory too.
+    """A session that wraps a session with the exact items, and also stores the messages in the memory.
 
         Runner.run(agent, text, session=KgraySession(SQLiteSession("chat-1"), Turns(memory, "team")))
 
-    speakers    the names of those who speak, by role; a role that is not named is not kept
-    A message that is popped is retracted, if this object added it. Clearing the session leaves the memory.
+    speakers    role -> name of the speaker; messages of other roles are not stored
+    Popping a message retracts it, if this object added it. Clearing the session does not change the memory.
     """
 
     def __init__(self, session: Session, turns: Turns, speakers: Mapping[str, str] = SPEAKERS) -> None:
@@ -32,7 +32,7 @@ class KgraySession:
         return [*await self._session.get_items(limit)]
 
     async def add_items(self, items: list[Any]) -> None:
-        """Add items, and keep the messages among them."""
+        """Add items, and store the messages among them."""
         await self._session.add_items(items)
         rows = [self._row(item) for item in items]
         self._added += [row["id"] if row else None for row in rows]
@@ -56,13 +56,13 @@ class KgraySession:
         return {"text": text, "speaker": speaker, **named} if speaker and text else None
 
 
-def instructions(turns: Turns, said: str = "") -> Callable[[RunContextWrapper, Agent], Awaitable[str]]:
-    """Return instructions for an Agent: `said`, then what is known about the input of the turn."""
+def instructions(turns: Turns, prompt: str = "") -> Callable[[RunContextWrapper, Agent], Awaitable[str]]:
+    """Return instructions for an Agent: `prompt`, then the context for the input of the turn."""
 
     async def instruct(context: RunContextWrapper, _: Agent) -> str:
-        asked = [_text(item) for item in context.turn_input if item.get("role") == "user"]
-        known = await turns.recall(asked[-1]) if asked else ""
-        return "\n\n".join(part for part in (said, known) if part)
+        texts = [_text(item) for item in context.turn_input if item.get("role") == "user"]
+        recalled = await turns.recall(texts[-1]) if texts else ""
+        return "\n\n".join(part for part in (prompt, recalled) if part)
 
     return instruct
 

@@ -41,6 +41,14 @@ Ids = list[int]
 Rows = NDArray[np.float32]
 
 
+def require_package(section: str) -> None:
+    """Raise SettingsError where FlagEmbedding is not installed. section: of the settings that need it."""
+    if importlib.util.find_spec(PACKAGE) is None:
+        raise SettingsError(
+            f'{section}.backend = "bge" needs {PACKAGE}, which is not installed: {HOW_TO_GET_IT}.'
+        )
+
+
 class BgeEmbedder:
     """`ports.Embedder`; a text beyond the model's length has the mean of its pieces, by their tokens.
 
@@ -48,7 +56,7 @@ class BgeEmbedder:
     """
 
     def __init__(self, name: str = EMBEDDER, *, dimensions: int | None = None, sparse: bool = False) -> None:
-        """Load nothing yet. name: a folder, or one on the hub. Raises SettingsError without FlagEmbedding."""
+        """Load nothing yet. name: a folder, with / or . at its beginning, or a name on the hub."""
         self.dimensions = _width(name) or dimensions or WIDTH
         # What is stored differs, so a folder that was made with the one refuses the other.
         self.identity = f"bge:{_shown(name)}{'+sparse' * sparse}"
@@ -100,7 +108,7 @@ class BgeReranker:
     """`ports.Reranker`; a text beyond the model's length has the score of its best piece."""
 
     def __init__(self, name: str = RERANKER) -> None:
-        """Load nothing yet. name: a folder, or one on the hub. Raises SettingsError without FlagEmbedding."""
+        """Load nothing yet. name: as that of the embedder."""
         self.identity = f"bge:{_shown(name)}"
         self._model = _Encoder("reranker", name, "FlagReranker")
         self.start = self._model.start
@@ -149,19 +157,22 @@ def _width(name: str) -> int | None:
 
 
 def _shown(name: str) -> str:
-    """Return a model's name; of a folder, its last part: the identity is the same wherever it lies."""
-    return Path(name).name if Path(name).is_dir() else name
+    """Return a model's name; of a path, its last part: the identity is the same wherever the folder lies.
+
+    Whether the folder exists does not count: processes without the weights know the model by the same name.
+    """
+    return Path(name).name if _is_path(name) else name
+
+
+def _is_path(name: str) -> bool:
+    return name.startswith(("/", "."))
 
 
 class _Encoder:
     """One model in one thread: loading, tokens, and forward passes of fixed shapes."""
 
     def __init__(self, section: str, name: str, cls: str) -> None:
-        """Load nothing yet. cls: of FlagEmbedding. Raises SettingsError without it."""
-        if importlib.util.find_spec(PACKAGE) is None:
-            raise SettingsError(
-                f'{section}.backend = "bge" needs {PACKAGE}, which is not installed: {HOW_TO_GET_IT}.'
-            )
+        """Load nothing yet. cls: of FlagEmbedding."""
         self._section, self._name, self._class = section, name, cls
         self._lane = ThreadPoolExecutor(1, thread_name_prefix=f"bge-{section}")
         self._forward: Callable[..., list[Any]] | None = None
@@ -181,6 +192,12 @@ class _Encoder:
         return await asyncio.get_running_loop().run_in_executor(self._lane, loaded)
 
     def _begin(self) -> None:
+        if _is_path(self._name) and not Path(self._name).is_dir():
+            raise SettingsError(
+                f"{self._section}.name = {self._name!r}: no such folder on this machine: mount it, or ask a "
+                "process on a node of the Ray whose workers have the model."
+            )
+        require_package(self._section)
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         import torch
         from transformers.utils import logging

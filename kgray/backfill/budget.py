@@ -1,4 +1,4 @@
-"""What an attempt may spend on models: calls and tokens, as the ledger counts them."""
+"""The budget of an attempt: the model calls and tokens that it may spend, as the ledger counts them."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ import time
 from kgray.errors import Cost
 from kgray.ports import Store
 
-# Of an episode, until one was measured.
+# The assumed cost of an episode until the first episode ends.
 _FIRST_TOKENS = 1_000
-_FIRST_CALLS = 3  # as many as a reply that cannot be used costs
-_LOOK_S = 0.02  # the least between two looks ...
-_SHARE = 10  # ... and as many times as long as the last one took: counting reads the whole ledger
+_FIRST_CALLS = 3  # the cost of an unusable reply
+_LOOK_S = 0.02  # minimum seconds between two counts ...
+_SHARE = 10  # ... and a multiple of the last count's duration: counting reads the whole ledger
 
 
 class Budget:
-    """Calls and tokens that one attempt may spend; requests in flight are kept, so it may take a few more."""
+    """Bounds on an attempt's calls and tokens. Requests in flight finish, so it may exceed them slightly."""
 
     def __init__(self, store: Store, *, calls: int | None = None, tokens: int | None = None) -> None:
         self._store, self._calls, self._tokens = store, calls, tokens
         self.bounded = calls is not None or tokens is not None
-        self._before = self._now = [0] * 4
+        self._at_start = self._spending = [0] * 4
         self._next = 0.0
         self.spent()
-        self._before, self._now = self._now, self._before
+        self._at_start, self._spending = self._spending, self._at_start
 
     def spent(self) -> Cost:
-        """Return what was spent since the start, counted now."""
+        """Count and return the cost since the start."""
         began = time.monotonic()
         counts = self._store.counts().values()
-        sums = [sum(getattr(one, name) for one in counts) for name in Cost._fields]
-        sums.append(sum(one.committed + one.failed for one in counts))
-        self._now = [now - before for now, before in zip(sums, self._before, strict=True)]
+        sums = [sum(getattr(group, name) for group in counts) for name in Cost._fields]
+        sums.append(sum(group.committed + group.failed for group in counts))
+        self._spending = [total - start for total, start in zip(sums, self._at_start, strict=True)]
         ended = time.monotonic()
         self._next = ended + max(_LOOK_S, _SHARE * (ended - began))
-        return Cost(*self._now[:3])
+        return Cost(*self._spending[:3])
 
     def over(self) -> str:
-        """Return which bound was reached, as a sentence; "" = none. Cheap: it does not recount each time."""
+        """Return the bound that was reached, as a sentence; "" = none. Cheap: it does not always recount."""
         calls, tokens, _ = self._recent() if self.bounded else (0, 0, 0)
         if self._calls is not None and calls >= self._calls:
             return f"--max-calls {self._calls} is spent: {calls} calls were made"
@@ -47,13 +47,13 @@ class Budget:
         return ""
 
     def in_flight(self) -> int:
-        """Return how many episodes the bounds allow in flight; 1 at least: the run ends elsewhere."""
+        """Return the number of episodes that the bounds allow in flight, at least 1: `over` ends the run."""
         return max(1, self._payable(sys.maxsize))
 
     def room(self, bound: int, waiting: int) -> int:
-        """Return how many episodes may be appended: all that wait and these are paid for, `bound` at most."""
+        """Return the number of episodes to append so that the budget covers all waiting ones, <= `bound`."""
         paid = self._payable(bound)
-        # A stale count overestimates the room, so near the end of the budget spending is counted anew.
+        # A stale count overestimates the room, so the ledger is recounted near the end of the budget.
         if waiting < paid < bound:
             self.spent()
             paid = self._payable(bound)
@@ -64,17 +64,17 @@ class Budget:
             return bound
         calls, tokens, ended = self._recent()
         if self._calls is not None:
-            left = self._calls - calls
-            paid = left * ended // calls if ended and calls else left // _FIRST_CALLS
-            bound = min(bound, max(paid, min(left, 1)))
+            remaining = self._calls - calls
+            paid = remaining * ended // calls if ended and calls else remaining // _FIRST_CALLS
+            bound = min(bound, max(paid, min(remaining, 1)))
         if self._tokens is not None:
             each = max(1, tokens // ended) if ended and tokens else _FIRST_TOKENS
             bound = min(bound, -(-(self._tokens - tokens) // each))
         return bound
 
     def _recent(self) -> tuple[int, int, int]:
-        """Return calls, tokens and ended episodes, counted a moment ago."""
+        """Return calls, tokens and ended episodes, as of the last count."""
         if time.monotonic() >= self._next:
             self.spent()
-        calls, prompt, completion, ended = self._now
+        calls, prompt, completion, ended = self._spending
         return calls, prompt + completion, ended

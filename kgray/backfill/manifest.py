@@ -44,7 +44,7 @@ class InputFile:
 
     name: str  # as messages show it
     path: str  # absolute, or a URL
-    size: int  # tells, as mtime_ns, whether it has changed
+    size: int  # bytes; a different size or mtime_ns means that the file has changed
     mtime_ns: int
     rows: int = 0  # read from its start: accepted + duplicate + refused
     accepted: int = 0
@@ -54,49 +54,51 @@ class InputFile:
 
     @property
     def is_text(self) -> bool:
-        """Whether the file is one source, cut into pieces."""
+        """True if the file is one source, cut into pieces."""
         return Path(self.name).suffix.lower() in (".txt", ".md")
 
     @property
     def place(self) -> Path | RemoteFile:
-        """Where to read it."""
-        found = place(self.path)
-        return Path(found) if isinstance(found, str) else found
+        """The local or remote location of the file."""
+        location = place(self.path)
+        return Path(location) if isinstance(location, str) else location
 
 
 def find(paths: Sequence[str], data: Path) -> list[InputFile]:
-    """Return the files at the paths and in folders among them, each once; no hidden ones, none of kgray's.
+    """Return the files at the paths and in folders among them, each once, without hidden and kgray's files.
 
-    Raises InputError for what cannot be read twice (standard input, pipes), or opened, and empty folders.
+    Raises InputError for empty folders, unreadable files, and input that cannot be read twice (pipes).
     """
-    found: dict[str, InputFile] = {}
+    inputs: dict[str, InputFile] = {}
     for path in paths:
         if path == "-":
             raise InputError(
                 "a backfill reads files, which it can go on with: `kgray add -` reads standard input"
             )
-        where = place(path)
-        if isinstance(where, RemoteFile):
-            root = unquote(where.name)  # what is typed need not be spelled as what is found
+        location = place(path)
+        if isinstance(location, RemoteFile):
+            root = unquote(location.name)  # the user may escape a URL differently from the server
             items = [
                 InputFile(name=file.name, path=file.url, size=file.size, mtime_ns=file.mtime_ns)
-                for file in where.found()
+                for file in location.found()
                 if (name := unquote(file.name)) == root or _is_taken(name.removeprefix(root))
             ]
         else:
-            items = [_input(name) for name in (_walked(where, data) if Path(where).is_dir() else (where,))]
+            items = [
+                _input(name) for name in (_walked(location, data) if Path(location).is_dir() else (location,))
+            ]
         if not items:
-            folder = where.name if isinstance(where, RemoteFile) else where
+            folder = location.name if isinstance(location, RemoteFile) else location
             raise InputError(f"{folder} holds no file to read: {', '.join(sorted(EXTENSIONS))} are taken")
         for item in items:
-            found.setdefault(item.path, item)
-    return list(found.values())
+            inputs.setdefault(item.path, item)
+    return list(inputs.values())
 
 
 def submitted(path: str) -> str:
-    """Return a path as another process of this machine names it; a URL as it is."""
-    where = place(path)
-    return path if isinstance(where, RemoteFile) else str(Path(where).expanduser().resolve())
+    """Return the absolute path, which any process of this machine can read; a URL unchanged."""
+    location = place(path)
+    return path if isinstance(location, RemoteFile) else str(Path(location).expanduser().resolve())
 
 
 def _is_taken(name: str) -> bool:
@@ -119,34 +121,34 @@ def check_name(name: str) -> str:
 
 def check_sources(inputs: Iterable[InputFile]) -> None:
     """Raise InputError where text files share a name: it is their source, so one would replace the other."""
-    seen: dict[str, str] = {}
+    first_names: dict[str, str] = {}
     for item in inputs:
         base = Path(item.name).name
-        if item.is_text and seen.setdefault(base, item.name) != item.name:
+        if item.is_text and first_names.setdefault(base, item.name) != item.name:
             raise InputError(
-                f"{seen[base]} and {item.name} are one source ({base}), and with --replace one would "
+                f"{first_names[base]} and {item.name} are one source ({base}), and with --replace one would "
                 f"retract the other: fill them in separately, each with its own --source"
             )
 
 
 def _walked(folder: str, data: Path) -> list[str]:
     names: list[str] = []
-    own = submitted(str(data))
+    data_folder = submitted(str(data))
 
     def broken(error: OSError) -> None:
         raise InputError(f"{error.filename} cannot be read: {error.strerror or error}")
 
-    for where, folders, files in os.walk(folder, onerror=broken):
-        inside = [name for name in folders if not name.startswith(".")]
-        folders[:] = [name for name in inside if submitted(os.path.join(where, name)) != own]  # noqa: PTH118
-        names += [os.path.join(where, name) for name in files if _is_taken(name)]  # noqa: PTH118 - as typed
+    for folder_path, folders, files in os.walk(folder, onerror=broken):
+        visible = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in visible if submitted(os.path.join(folder_path, name)) != data_folder]  # noqa: PTH118
+        names += [os.path.join(folder_path, name) for name in files if _is_taken(name)]  # noqa: PTH118 - as typed
     return sorted(names)
 
 
 def _input(name: str) -> InputFile:
     path = Path(name)
     try:
-        with path.open("rb"):  # whether it may be read is said before anything is accepted
+        with path.open("rb"):  # an unreadable file is reported before any row is accepted
             status = path.stat()
         regular = path.is_file()
     except (OSError, ValueError) as error:
@@ -166,13 +168,13 @@ class Manifest:
     attempt: int = 1
     state: RunState = "running"
     reason: str = ""
-    options: dict[str, Any]  # those that change how a row is read; if they differ, all is read again
-    ordered: int = 0  # in order of time: how many rows of all files were taken or refused
+    options: dict[str, Any]  # they change how a row is read; if they differ, all files are read again
+    ordered: int = 0  # in order of time: the number of rows of all files that were taken or refused
     files: list[InputFile]
 
     @property
     def by_time(self) -> bool:
-        """Whether rows are taken in the order of their times."""
+        """True if rows are taken in the order of their times."""
         return bool(self.options["order"] != "file")
 
     def total(self, name: str) -> int:
@@ -181,21 +183,21 @@ class Manifest:
 
 
 def next_attempt(
-    run: str, inputs: Sequence[InputFile], options: dict[str, Any], before: Manifest | None
+    run: str, inputs: Sequence[InputFile], options: dict[str, Any], previous: Manifest | None
 ) -> Manifest:
-    """Return the next attempt's manifest; rows that an earlier one read of unchanged files are skipped."""
+    """Return the next attempt's manifest. It skips rows of unchanged files that earlier attempts read."""
     files = [replace(item) for item in inputs]
-    if before is None:
+    if previous is None:
         return Manifest(run=run, options=options, files=files)
-    earlier = before.files if before.options == options else ()
-    known = {(file.path, file.size, file.mtime_ns): file for file in earlier}
-    kept = [known.get((file.path, file.size, file.mtime_ns), file) for file in files]
-    if options["replace"]:  # what a text file no longer holds is known only where it is read as a whole
-        kept = [file if file.is_text else last for file, last in zip(files, kept, strict=True)]
-    ordered = before.ordered
-    if options["order"] != "file" and [id(file) for file in kept] != [id(file) for file in before.files]:
-        kept, ordered = files, 0  # one file that has changed moves all places
-    return Manifest(run=run, attempt=before.attempt + 1, options=options, ordered=ordered, files=kept)
+    earlier = previous.files if previous.options == options else ()
+    earlier_files = {(file.path, file.size, file.mtime_ns): file for file in earlier}
+    resumed = [earlier_files.get((file.path, file.size, file.mtime_ns), file) for file in files]
+    if options["replace"]:  # a text file's lost pieces are retracted only if the whole file is read
+        resumed = [file if file.is_text else last for file, last in zip(files, resumed, strict=True)]
+    ordered = previous.ordered
+    if options["order"] != "file" and [id(file) for file in resumed] != [id(file) for file in previous.files]:
+        resumed, ordered = files, 0  # a changed file moves all places
+    return Manifest(run=run, attempt=previous.attempt + 1, options=options, ordered=ordered, files=resumed)
 
 
 class RunFolder:
@@ -205,11 +207,11 @@ class RunFolder:
         self.path = data / RUNS / run
         self.refused = self.path / REFUSED  # every row that was not taken
         self._run = run
-        self._new: list[str] = []  # lines of it, which are written with the manifest that counts them
+        self._new: list[str] = []  # lines of `refused`, written with the manifest that counts them
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the run's lock. Raises InputError, naming the holder, where another process has it."""
+        """Hold the run's lock. Raises InputError, naming the holder, if another process has it."""
         with explained(self.path):
             for folder in (self.path.parents[1], self.path.parent, self.path):
                 locks.make_folder(folder)
@@ -223,26 +225,26 @@ class RunFolder:
             yield
 
     def load(self) -> Manifest | None:
-        """Return the last attempt's manifest; None where it is missing or cannot be read."""
+        """Return the last attempt's manifest; None if it is missing or cannot be read."""
         try:
-            found = json.loads((self.path / _MANIFEST).read_bytes())
-            if found["version"] != VERSION:
+            document = json.loads((self.path / _MANIFEST).read_bytes())
+            if document["version"] != VERSION:
                 return None
-            own = {f.name: found[f.name] for f in fields(Manifest)}
-            return Manifest(**own | {"files": [InputFile(**row) for row in found["files"]]})
+            values = {f.name: document[f.name] for f in fields(Manifest)}
+            return Manifest(**values | {"files": [InputFile(**row) for row in document["files"]]})
         except (OSError, KeyError, TypeError, ValueError):
             return None  # every file is read again: duplicates change nothing
 
     def save(self, manifest: Manifest) -> None:
         """Replace the manifest; the refusals it counts are written first."""
-        left = memoryview("".join(self._new).encode())
+        unwritten = memoryview("".join(self._new).encode())
         with explained(self.path), open(self.refused, "ab", buffering=0, opener=locks.for_owner) as out:
-            before = out.tell()
+            size = out.tell()
             try:
-                while left:
-                    left = left[out.write(left) :]
+                while unwritten:
+                    unwritten = unwritten[out.write(unwritten) :]
             except OSError:  # a full disk: the next save writes all of them again
-                out.truncate(before)
+                out.truncate(size)
                 raise
         self._new.clear()
         counts = {name: manifest.total(name) for name in ("rows", "accepted", "duplicate", "refused")}
@@ -261,9 +263,11 @@ class RunFolder:
             file.refused = 0
         with explained(self.path), locks.replaced(self.refused) as out:
             for row in self._read_refused():
-                known = files.get(row["path"])
-                if known and row["row"] < (manifest.ordered if manifest.by_time else known.rows):
-                    known.refused += 1
+                file_progress = files.get(row["path"])
+                if file_progress and row["row"] < (
+                    manifest.ordered if manifest.by_time else file_progress.rows
+                ):
+                    file_progress.refused += 1
                     out.write(json.dumps(row) + "\n")
 
     def refuse(self, refusal: Refusal, path: str, row: int) -> None:
@@ -285,9 +289,9 @@ class RunFolder:
             with self.refused.open(encoding="utf-8") as file:
                 for line in file:
                     try:
-                        found = json.loads(line)
+                        refusal = json.loads(line)
                     except ValueError:
                         continue  # the last line of an attempt that was killed
-                    yield found
+                    yield refusal
         except FileNotFoundError:
             return

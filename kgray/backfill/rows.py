@@ -25,12 +25,12 @@ from kgray.records import Draft
 
 Order = Literal["file", "reference-time"]
 _AT_ONCE = 16  # rows that are read before other tasks run
-_FIRST, _LAST = -(1 << 63), (1 << 63) - 1  # in order of time, of refusals and of rows without one
+_FIRST, _LAST = -(1 << 63), (1 << 63) - 1  # sort keys: refusals come first, rows without a time last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedRow:
-    """One row and its position in reading order, from 0. item None marks the end of the file."""
+    """A row and its position in reading order, from 0. item None marks the end of the file."""
 
     file: InputFile
     number: int
@@ -38,30 +38,30 @@ class PlacedRow:
 
 
 class BackfillRows:
-    """Reads the rows of a run that no earlier attempt has read; estimates how many are left."""
+    """Reads the rows of a run that no earlier attempt has read; estimates the number of remaining rows."""
 
     def __init__(self, manifest: Manifest, defaults: Defaults, folder: Path, stop: Stop) -> None:
-        """folder: of the run, where a file that has no name holds sorted rows."""
+        """folder: of the run; an unnamed temporary file there holds the rows to sort."""
         self._manifest, self._defaults, self._folder, self._stop = manifest, defaults, folder, stop
-        self._position = Position()  # in the file that is being read
-        self._size = 0  # bytes of that file
-        self._read = 0  # rows, with those that an earlier attempt had
-        self._bytes = 0  # of the files that are read
-        self._all: int | None = None  # rows, once they are all known
-        self.complete = False  # every row was handed out
-        self.sorting = 0  # rows that are read to be sorted, while they are
+        self._position = Position()  # in the current file
+        self._size = 0  # bytes of the current file
+        self._read = 0  # rows, including rows of earlier attempts
+        self._bytes = 0  # of the files that were read to their end
+        self._all: int | None = None  # all rows, once they are counted
+        self.complete = False  # every row was yielded
+        self.sorting = 0  # rows read so far for sorting; 0 = not sorting
 
     def rows(self) -> AsyncGenerator[PlacedRow]:
         """Yield the rows in the run's order."""
         return self._by_time() if self._manifest.by_time else self._by_file()
 
-    def left(self) -> int | None:
-        """Return an estimate of the rows not read yet; None where there is no basis for it."""
+    def remaining(self) -> int | None:
+        """Return an estimate of the rows not read yet; None if there is no basis for it."""
         if self._all is not None:
             return self._all - self._read
-        whole = sum(file.size for file in self._manifest.files)
-        had = self._bytes + self._position.share() * self._size
-        return round((whole - had) * self._read / had) if had and self._read else None
+        total = sum(file.size for file in self._manifest.files)
+        bytes_read = self._bytes + self._position.share() * self._size
+        return round((total - bytes_read) * self._read / bytes_read) if bytes_read and self._read else None
 
     async def _by_file(self) -> AsyncGenerator[PlacedRow]:
         for file in self._manifest.files:
@@ -80,7 +80,7 @@ class BackfillRows:
         self._position, self._size = Position(), file.size
         position, number = self._position, skip
         items = read_file(file.place, self._defaults, name=file.name, skip=skip, position=position)
-        # In a thread: a file system may be slow, and the first rows lie behind all those that are skipped.
+        # In a thread: a file system may be slow, and skipped rows must be read before the first new row.
         while page := await asyncio.to_thread(lambda: list(islice(items, _AT_ONCE))):
             for item in page:
                 yield number, item
@@ -93,12 +93,12 @@ class BackfillRows:
         All are sorted first: the rows lie on disk, 16 bytes of each in memory.
         """
         files = self._manifest.files
-        done = all(file.complete for file in files)
+        all_complete = all(file.complete for file in files)
         times, places, size = array("q"), array("q"), 0
         with explained(self._folder):
-            held = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed below
+            sorted_rows = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed below
         try:
-            for at, file in enumerate([] if done else files):
+            for at, file in enumerate([] if all_complete else files):
                 async for _, item in self._items(file, 0):
                     if self._stop():
                         return
@@ -106,24 +106,24 @@ class BackfillRows:
                     times.append(_LAST if time is None else time)
                     places.append(size)
                     with explained(self._folder):
-                        size += held.write(json.dumps([at, asdict(item)]).encode() + b"\n")
+                        size += sorted_rows.write(json.dumps([at, asdict(item)]).encode() + b"\n")
                     self.sorting = len(places)
             with explained(self._folder):
-                held.flush()
-            self._all, self.sorting = (self._manifest.ordered if done else len(places)), 0
+                sorted_rows.flush()
+            self._all, self.sorting = (self._manifest.ordered if all_complete else len(places)), 0
             for number, place in enumerate(np.argsort(np.array(times), kind="stable").tolist()):
                 self._read += 1
                 if number % _AT_ONCE == 0:
                     await asyncio.sleep(0)
                 if number >= self._manifest.ordered:
-                    held.seek(places[place])
-                    at, row = json.loads(held.readline())
+                    sorted_rows.seek(places[place])
+                    at, row = json.loads(sorted_rows.readline())
                     draft = row.pop("draft", None)
                     item = Refusal(**row) if draft is None else Submitted(draft=Draft(**draft), **row)
                     yield PlacedRow(file=files[at], number=number, item=item)
         finally:
-            with suppress(OSError):  # what could not be written was told before
-                held.close()
+            with suppress(OSError):  # a failed write has raised its error already
+                sorted_rows.close()
         for file in files:
             yield PlacedRow(file=file, number=-1, item=None)
         self.complete = True

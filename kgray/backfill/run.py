@@ -1,4 +1,4 @@
-"""One attempt of a run: rows go into the log while what is pending is carried out, until both are done."""
+"""One attempt of a run: it appends rows to the log and carries out pending entries until both are done."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from kgray.ports.ingest import IngestOutcome, Stop, never
 from kgray.prompting.estimate import WorkEstimate
 from kgray.records import Draft
 
-# Pending episodes, or twice the seats of engines if these are more: enough to fill any window, and the log
-# does not run far ahead.
+# Pending episodes, or twice the engines' seats if these are more: it fills every window, and the log does
+# not run far ahead.
 WAITING = 10_000
-BATCH = 250  # rows of an accepting transaction: small, so that commits of the run beside it do not wait
+BATCH = 250  # rows of an accepting transaction: small, so that concurrent commits wait only briefly
 _PAUSE_S = 0.05  # between two looks for room in the log
 _TICK_S = 0.25  # between two reports of progress
-_SAVE_S, _SAVE_SHARE = 1.0, 20  # least time between two manifests: 1 s, and 20 times as long as one takes
+_SAVE_S, _SAVE_SHARE = 1.0, 20  # minimum time between two manifests: 1 s, and 20 times a save's duration
 _FIRST = 10  # failures that are shown with their reason
-SHOWN = 1_000  # refusals in a report; refused.jsonl beside it has them all
-_LATELY_S = 30.0  # what a rate is measured over
-_TELLING = 8  # episodes; of fewer an estimate was of hours for the work of a minute
+LISTED = 1_000  # refusals in a report; refused.jsonl beside it has them all
+_RATE_WINDOW_S = 30.0  # seconds of the window that a rate is measured over
+_RATE_EPISODES = 8  # minimum of a rate: with fewer, estimates for a minute of work said hours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What a run is to do; None = no bound."""
+    """The input and the options of a run; None = no bound."""
 
     run: str
     inputs: Sequence[InputFile]
@@ -57,9 +57,9 @@ class RunRequest:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What changes how a row is read."""
-        told = asdict(self.defaults) | {"at": times.show(self.defaults.at)}
-        return told | {"replace": self.replace, "again": self.again, "order": self.order}
+        """The options that change how a row is read."""
+        options = asdict(self.defaults) | {"at": times.show(self.defaults.at)}
+        return options | {"replace": self.replace, "again": self.again, "order": self.order}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,15 +69,15 @@ class RunProgress:
     accepted: int = 0
     duplicate: int = 0
     refused: int = 0
-    ended: int = 0  # episodes that it committed or failed: of `accepted` and of those pending before
+    ended: int = 0  # committed and failed: of `accepted`, and of the episodes pending at the start
     failed: int = 0
-    rate: float = 0.0  # episodes ended a second, lately; 0 = too few ended to tell
+    rate: float = 0.0  # episodes ended a second, recently; 0 = too few to measure
     total: int | None = None  # estimate of all episodes of the attempt; None = not known yet
     sorting: int = 0  # rows read so far, while they are sorted and none is accepted yet
 
     @property
     def left_s(self) -> float | None:
-        """Estimated seconds left; None where there is no basis for it."""
+        """The estimated seconds left; None if there is no basis for it."""
         return (self.total - self.ended) / self.rate if self.total is not None and self.rate else None
 
 
@@ -85,17 +85,19 @@ class RecentRate:
     """Episodes ended a second, over the last half a minute and at least _TELLING episodes."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
+        self._samples: deque[tuple[float, int]] = deque()
 
-    def at(self, now: float, ended: int) -> float:
-        """Note how many have ended by now (seconds); return the rate, 0 until it says something."""
-        if ended == 0:  # models and actors are only being started, which is no measure
-            self._seen.clear()
-        self._seen.append((now, ended))
-        while now - self._seen[0][0] > _LATELY_S and ended - self._seen[1][1] >= _TELLING:
-            self._seen.popleft()
-        since, first = self._seen[0]
-        return (ended - first) / (now - since) if ended - first >= _TELLING else 0.0
+    def at(self, instant: float, ended: int) -> float:
+        """Record `ended` episodes at `now` (seconds); return the rate, 0 while there are too few."""
+        if ended == 0:  # models and actors are still starting
+            self._samples.clear()
+        self._samples.append((instant, ended))
+        while (
+            instant - self._samples[0][0] > _RATE_WINDOW_S and ended - self._samples[1][1] >= _RATE_EPISODES
+        ):
+            self._samples.popleft()
+        start, first = self._samples[0]
+        return (ended - first) / (instant - start) if ended - first >= _RATE_EPISODES else 0.0
 
 
 OnProgress = Callable[[RunProgress], None]
@@ -103,27 +105,27 @@ Estimate = Callable[[Iterable[Draft]], WorkEstimate]
 
 
 def forecast(store: Store, request: RunRequest, *, estimate: Estimate | None = None) -> Report:
-    """Return what accepting all rows of a run's files would do; `more` has what `estimate` makes of them."""
+    """Return the report that accepting all rows of a run's files would give; `more` has the `estimate`."""
     if request.replace:
         check_sources(request.inputs)
     counts, refusals = Counter[str](), list[Refusal]()
-    files = (read_file(one.place, request.defaults, name=one.name) for one in request.inputs)
+    files = (read_file(file.place, request.defaults, name=file.name) for file in request.inputs)
 
     def accepted() -> Iterator[Draft]:
         rows = chain.from_iterable(files)
-        for one in foreseen(store, rows, replace=request.replace, again=request.again):
-            if isinstance(one, Refusal):
+        for row in foreseen(store, rows, replace=request.replace, again=request.again):
+            if isinstance(row, Refusal):
                 counts["refused"] += 1
-                refusals.extend([one] if counts["refused"] <= SHOWN else [])
+                refusals.extend([row] if counts["refused"] <= LISTED else [])
             else:
-                item, answer = one
+                item, answer = row
                 counts[answer.status] += 1
                 if answer.status == "accepted":
                     yield item.draft
 
     drafts = accepted()
     plan = None if estimate is None else asdict(estimate(drafts))
-    deque(drafts, maxlen=0)  # where nothing estimates
+    deque(drafts, maxlen=0)  # counts the rows if no estimate consumed them
     return Report(
         accepted=counts["accepted"], duplicate=counts["duplicate"], refusals=tuple(refusals),
         unlisted=counts["refused"] - len(refusals), more={"dry_run": True, "plan": plan},
@@ -133,11 +135,11 @@ def forecast(store: Store, request: RunRequest, *, estimate: Estimate | None = N
 async def backfill(
     memory: Memory, data: Path, request: RunRequest, *, stop: Stop = never, watch: OnProgress | None = None
 ) -> Report:
-    """Carry out a run, or what earlier attempts left of it; return this attempt's report.
+    """Carry out a run, or its remaining rows after earlier attempts; return this attempt's report.
 
-    In it, duplicate also counts rows that an earlier one took and this one skipped; refusals are of the whole
-    run, the first SHOWN listed; `more` has "report". watch: gets the progress 4 times a second
-    Raises InputError where another process carries out the same run; StoreError.
+    In it, `duplicate` also counts skipped rows, which an earlier attempt took; `refusals` are of the whole
+    run, the first LISTED of them; `more` has "report". watch: gets the progress 4 times a second
+    Raises InputError if another process carries out the same run; StoreError.
     """
     if request.replace:
         check_sources(request.inputs)
@@ -151,7 +153,7 @@ async def backfill(
 
 
 class _RunAttempt:
-    """One attempt: a task that appends rows to the log, one that reports progress, and the ingest itself."""
+    """One attempt: a task that appends rows to the log, a task that reports progress, and the ingest."""
 
     def __init__(
         self, memory: Memory, folder: RunFolder, manifest: Manifest, request: RunRequest, stop: Stop
@@ -161,15 +163,17 @@ class _RunAttempt:
         self._limit, self._stop_asked = request.limit, stop
         self._began = time.monotonic()
         self._skipped = manifest.total("accepted") + manifest.total("duplicate")
-        self._before = last_sequences(self._store)
-        # Another process may have ended what was there a moment ago.
-        pages = {group: self._store.pending_sequences(group, 0, 1) for group in self._before}
-        self._was_pending = {g: range(page[0][0], self._before[g] + 1) for g, page in pages.items() if page}
+        self._first_sequences = last_sequences(self._store)
+        # A group's page is empty if another process has just ended its last pending entry.
+        pages = {group: self._store.pending_sequences(group, 0, 1) for group in self._first_sequences}
+        self._was_pending = {
+            g: range(page[0][0], self._first_sequences[g] + 1) for g, page in pages.items() if page
+        }
         self._pending = self._store.pending_count()
         self._most_waiting = max(WAITING, 2 * memory.runtime.seats())
         self._rows = {"accepted": 0, "duplicate": 0, "refused": 0}
         self._steps: Counter[str] = Counter()  # committed and failed, as far as this process sees it
-        self._held: deque[PlacedRow] = deque()  # taken, but not yet accepted or refused
+        self._unanswered: deque[PlacedRow] = deque()  # taken, but not yet accepted or refused
         self._batch = 0  # rows of the next transaction; 0 = there may be no room for any
         self._fed = False  # feeding has ended
         self._limited = False  # the limit was reached before the last row
@@ -187,13 +191,13 @@ class _RunAttempt:
         self._folder.save(self._manifest)
         feeding, ticking = asyncio.create_task(self._feed()), asyncio.create_task(self._tick(watch))
         try:
-            done = await self._memory.runtime.carry_out(
+            outcome = await self._memory.runtime.carry_out(
                 self._submission.queued,
-                before=self._before,
+                before=self._first_sequences,
                 more=lambda: not self._fed,
                 stop=self._stop,
                 room=self._budget.in_flight,
-                on_step=lambda _group, _sequence, outcome: self._steps.update((outcome,)),
+                on_step=lambda _group, _sequence, state: self._steps.update((state,)),
                 on_wait=self._memory.on_wait,
             )
             self._halted = True  # an outage may have ended it before the last row
@@ -206,7 +210,7 @@ class _RunAttempt:
             ticking.cancel()
             feeding.cancel()
             await asyncio.gather(feeding, ticking, return_exceptions=True)
-        return self._report(done)
+        return self._report(outcome)
 
     def _stop(self) -> bool:
         return self._halted or self._stop_asked() or bool(self._budget.over())
@@ -218,7 +222,7 @@ class _RunAttempt:
             self._submission.finish(complete=self._reader.complete)
         except (NoSpace, Unavailable) as error:
             self._reason = str(error)
-        except BaseException:  # reported now, not after all that is pending
+        except BaseException:  # raised at once, not after all pending entries
             self._halted = True
             raise
         finally:
@@ -230,29 +234,29 @@ class _RunAttempt:
                 self._flush()
                 row.file.complete = True
                 continue
-            if self._limit is not None and self._taken + self._submission.held >= self._limit:
-                self._flush()  # some of it may be refused
-                if self._taken >= self._limit:
+            if self._limit is not None and self._rows_taken + self._submission.held >= self._limit:
+                self._flush()  # some of these rows may be refused
+                if self._rows_taken >= self._limit:
                     self._limited = True
                     return
             if not self._batch:
                 await self._await_room()
             if self._stop():
                 return
-            self._held.append(row)
+            self._unanswered.append(row)
             self._submission.take(row.item)
             if self._submission.held >= self._batch:
                 self._flush()
         self._flush()
 
     @property
-    def _taken(self) -> int:
+    def _rows_taken(self) -> int:
         return self._rows["accepted"] + self._rows["duplicate"]
 
     async def _await_room(self) -> None:
         while not self._stop():
             room = self._budget.room(self._most_waiting, self._store.pending_count())
-            # Single rows as they find room would cost a transaction each.
+            # Waiting for a full batch saves a transaction for each row.
             if room >= (1 if self._budget.bounded else BATCH):
                 self._batch = min(BATCH, room)
                 return
@@ -266,7 +270,7 @@ class _RunAttempt:
 
     def _answered(self, answer: Refusal | str) -> None:
         """Count the outcome of the oldest row in `_held`."""
-        row = self._held.popleft()
+        row = self._unanswered.popleft()
         if isinstance(answer, Refusal):
             self._folder.refuse(answer, row.file.path, row.number)
             answer = "refused"
@@ -297,31 +301,31 @@ class _RunAttempt:
 
     def _progress(self) -> RunProgress:
         waiting = self._store.pending_count()
-        seen = self._steps["committed"] + self._steps["failed"]
-        # Another process's steps are not seen.
-        ended = max(seen, self._pending + self._rows["accepted"] - waiting)
-        left = 0 if self._fed else self._reader.left()
+        own_steps = self._steps["committed"] + self._steps["failed"]
+        # `own_steps` lacks another process's steps; the log's length shows them.
+        ended = max(own_steps, self._pending + self._rows["accepted"] - waiting)
+        unread = 0 if self._fed else self._reader.remaining()
         return RunProgress(
             **self._rows,
             ended=ended,
             failed=self._steps["failed"],
             rate=self._rate.at(time.monotonic(), ended),
-            total=None if left is None else ended + waiting + left,
+            total=None if unread is None else ended + waiting + unread,
             sorting=self._reader.sorting,
         )
 
-    def _report(self, done: IngestOutcome) -> Report:
-        stopped = done.stopped or not (self._reader.complete or self._limited)
-        reason = (done.reason or self._reason or self._budget.over()) if stopped else ""
+    def _report(self, outcome: IngestOutcome) -> Report:
+        stopped = outcome.stopped or not (self._reader.complete or self._limited)
+        reason = (outcome.reason or self._reason or self._budget.over()) if stopped else ""
         self._end("stopped" if stopped else "limited" if self._limited else "done", reason)
-        manifest, totals, ended = self._manifest, done.totals, done.committed + done.failed
+        manifest, totals, ended = self._manifest, outcome.totals, outcome.committed + outcome.failed
         claim, commit = totals.first_claim, totals.last_commit
         rate = None if claim is None or commit is None or commit <= claim else ended / (commit - claim)
-        # Another process did the work: this one knows what was done, and not how long it took.
+        # If another process did the work, this process knows its result, and not its duration.
         elsewhere = claim is None and bool(ended)
         seconds = {stage: round(spent, 3) for stage, spent in totals.seconds.items()}
-        failed = self._failures() if done.failed else []
-        told = {
+        failed = self._failures() if outcome.failed else []
+        details = {
             **{name: getattr(manifest, name) for name in ("run", "attempt", "state", "reason")},
             "files": len(manifest.files),
             "rows": manifest.total("rows"),
@@ -334,22 +338,22 @@ class _RunAttempt:
             "elapsed_s": round(time.monotonic() - self._began, 3),
             "episodes_per_s": None if rate is None else round(rate, 2),
         }
-        counts = done.told() | self._submission.counts | {"stopped": stopped, "reason": reason}
+        counts = outcome.told() | self._submission.counts | {"stopped": stopped, "reason": reason}
         counts |= {"accepted": self._rows["accepted"], "duplicate": self._rows["duplicate"] + self._skipped}
-        refusals = self._folder.refusals(SHOWN)
+        refusals = self._folder.refusals(LISTED)
         unlisted = manifest.total("refused") - len(refusals)
         counts |= {"left_out": totals.left_out, "refusals": refusals, "unlisted": unlisted}
-        return Report(**counts, more={"report": told})
+        return Report(**counts, more={"report": details})
 
     def _failures(self) -> list[dict[str, Any]]:
-        """Return the failures among the entries of this backfill and those that were pending before it."""
-        found, queued = list[dict[str, Any]](), self._submission.queued
-        for group in sorted(self._before.keys() | queued.keys()):
-            own = queued[group].sequences if group in queued else ()
+        """Return the failures among this backfill's entries and the entries that were pending before it."""
+        result, queued = list[dict[str, Any]](), self._submission.queued
+        for group in sorted(self._first_sequences.keys() | queued.keys()):
+            appended = queued[group].sequences if group in queued else ()
             for row in failures(self._store, group):
-                one = row.episode
-                if one.sequence in own or one.sequence in self._was_pending.get(group, ()):
-                    told = row.failure.as_dict(one.id, one.client_id, one.group)
-                    del told["reply"]
-                    found.append(told)
-        return found
+                episode = row.episode
+                if episode.sequence in appended or episode.sequence in self._was_pending.get(group, ()):
+                    failure = row.failure.as_dict(episode.id, episode.client_id, episode.group)
+                    del failure["reply"]
+                    result.append(failure)
+        return result

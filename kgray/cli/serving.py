@@ -35,7 +35,7 @@ def serve(
     call: Call, host: str, port: int, names: tuple[str, ...], accept_only: bool,
     webhooks: Path | None, private_webhooks: bool, **bounds: int,
 ) -> int:  # fmt: skip
-    """Serve the memory over HTTP (/v1/...) and MCP (/mcp/GROUP) until SIGTERM, and ingest what is added.
+    """Serve a page (/), HTTP (/v1/...) and MCP (/mcp/GROUP) until SIGTERM, and ingest what is added.
 
     Without a key, only this machine is served, and may do what the command line may. `kgray keys add` makes
     keys; once there is one, every request needs one.
@@ -47,8 +47,11 @@ def serve(
 
     with needed_by("this", "serve"):
         from kgray.http import Bounds, create_app
+        from kgray.http.page_files import missing
         from kgray.http.protocol import server_of
         from kgray.http.webhooks import key_in
+    from kgray.runtime import lifecycle
+
     settings = call.settings()
     asked = {settings.store.backend, settings.embedder.backend, settings.reranker.backend}
     how = {} if asked.isdisjoint(("neo4j", "openai", "http")) else {"readers": 8}  # a read waits for these
@@ -57,6 +60,9 @@ def serve(
         "webhook_key": webhooks and key_in(webhooks),
         "private_webhooks": private_webhooks,
     }
+    posts["runtime"] = lambda: lifecycle.status(settings, call.folder)
+    if fault := missing():
+        printing.note(fault)
     with call.memory(create=True) as memory:
         _say_fault(memory)
         # Before a signal is kept for the server, which looks for none that came while this was made.

@@ -1,4 +1,4 @@
-"""A group as one moment shows it, and its communities: found, numbered, with what each is about."""
+"""A snapshot of a group, and the detection of its communities: members, ids, hierarchy and facts."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ from kgray.garbage import garbage_not_collected
 from kgray.graph import PROFILE, Community, Entity, Fact
 from kgray.kinds import CommunityRunRow, OperationRow
 from kgray.ports import Appending, Store, at_one_moment
-from kgray.search.context import TOLD
+from kgray.search.context import MIN_PROFILE_FACTS
 from kgray.search.loading import texts_of
 from kgray.times import Instant
 
-HOLDS, ENDED = 2, 1  # what a fact counts between its ends
-# Of a pair, by what its facts count: that two are connected says more than how often (docs/communities.md).
+HOLDS, ENDED = 2, 1  # count of a fact between its ends
+# The weight of a pair by the sum of its counts, concave: a connection says more than its multiplicity
+# (docs/communities.md).
 WEIGHTS = (0, 3, 6, 7, 8, 9, 10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A group up to its watermark."""
+    """A group up to its watermark, and its current run of communities."""
 
     group: str
     watermark: int
@@ -52,12 +53,12 @@ class Snapshot:
     facts: Sequence[Fact]
     places: Mapping[str, int] = field(default_factory=dict)  # episode id -> sequence
     mentioned: Mapping[str, set[int]] = field(default_factory=dict)  # entity -> the sequences that mention it
-    named: Mapping[str, int] = field(default_factory=dict)  # entity -> the first of them that has its name
-    withdrawn: tuple[int, ...] = ()  # what was retracted or removed: a run made from other ones is void
-    parent: CommunityRunRow | None = None  # the current run; the next two are of it
-    listed: Sequence[Community] = ()
-    profiles: Mapping[str, Community] = field(default_factory=dict)  # of the entities that a model wrote of
-    corrected: bool = False  # something was merged, split, undone, retracted or removed since
+    named: Mapping[str, int] = field(default_factory=dict)  # entity -> the first sequence that has its name
+    withdrawn: tuple[int, ...] = ()  # sequences of retractions and removals; a change of it voids the run
+    parent: CommunityRunRow | None = None  # the current run
+    listed: Sequence[Community] = ()  # the communities of the current run
+    profiles: Mapping[str, Community] = field(default_factory=dict)  # entity -> profile of the current run
+    corrected: bool = False  # an operation (merge, split, undo, retract, remove) came after the current run
 
     def pairs(self) -> list[tuple[str, str, int]]:
         """Return (entity, entity, weight) for each pair that facts connect."""
@@ -68,25 +69,28 @@ class Snapshot:
         return [(a, b, WEIGHTS[min(count, 6)]) for (a, b), count in counts.items()]
 
     def news(self) -> float:
-        """Return the share of its entities that are new since the current run, or have new facts."""
+        """Return the share of the entities that are new, or have new facts, since the current run."""
         if self.parent is None or not self.entities:
             return float(self.parent is None)
         new = {id_ for id_, entity in self.entities.items() if entity.born[0] > self.parent.watermark}
-        known = self.entities.keys() & self.touched(self.parent.recorded_at)
-        return len(new | known) / len(self.entities)
+        changed = self.entities.keys() & self.touched(self.parent.recorded_at)
+        return len(new | changed) / len(self.entities)
 
-    def touched(self, since: Instant) -> set[str]:
-        """Return the entities whose facts were learned, or learned to have ended, after a record time."""
+    def touched(self, recorded_at: Instant) -> set[str]:
+        """Return the entities with facts that were recorded, or ended on record, after a record time."""
         return {
             end
             for fact in self.facts
-            if fact.created_at > since or (fact.expired_at or 0) > since
+            if fact.created_at > recorded_at or (fact.expired_at or 0) > recorded_at
             for end in fact.ends
         }
 
 
 def snapshot(store: Store, group: str, *, texts: bool = True) -> Snapshot:
-    """Read a group at one moment; Unavailable during a large removal. texts: with what only writing needs."""
+    """Read a group at one moment; texts: also the fields for writing texts.
+
+    Raises Unavailable during a large removal.
+    """
     return at_one_moment(store, partial(_read, store, group, texts=texts))
 
 
@@ -96,7 +100,7 @@ def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
         raise Unavailable(f"a removal of group {group} is being carried out: run it again")
     head = store.heads([group])[group]
     first = store.pending_sequences(group, 0, 1)
-    entities = {one.id: one for one in map(rows.entity, store.rows(kinds.ENTITIES.all, group))}
+    entities = {entity.id: entity for entity in map(rows.entity, store.rows(kinds.ENTITIES.all, group))}
     parent = current(store, group)
     listed, profiles = texts_of(store, group, parent.run) if parent else ([], {})
     heads = store.rows(reads.EPISODE_HEADS, group) if texts else ()
@@ -124,59 +128,60 @@ def _read(store: Store, group: str, *, texts: bool) -> Snapshot:
 def _mentioned(
     store: Store, group: str, entities: Mapping[str, Entity]
 ) -> tuple[dict[str, set[int]], dict[str, int]]:
-    found, named, records = defaultdict[str, set[int]](set), dict[str, int](), records_of(store, group)
+    mentioned, named, records = defaultdict[str, set[int]](set), dict[str, int](), records_of(store, group)
     fold = Fold(records.operations, records.births, records.recorded)
     for mention in records.mentions:
         id_, _ = fold.shown(mention.entity, mention.surface, mention.sequence)
-        found[id_].add(mention.sequence)
+        mentioned[id_].add(mention.sequence)
         if id_ in entities and mention.surface == entities[id_].name:
             named.setdefault(id_, mention.sequence)
-    return found, named
+    return mentioned, named
 
 
 def withdrawn(operations: Iterable[OperationRow]) -> tuple[int, ...]:
-    """Return the sequences of the retractions and removals that were carried out, or begun."""
-    out = (row for row in operations if row.kind in {"retract", "remove"})
-    return tuple(row.sequence for row in out if row.recorded_at is not None)
+    """Return the sequences of the retractions and removals that are complete or under way."""
+    rows_out = (row for row in operations if row.kind in {"retract", "remove"})
+    return tuple(row.sequence for row in rows_out if row.recorded_at is not None)
 
 
 def runs(store: Store | Appending, group: str) -> list[CommunityRunRow]:
-    """Return the runs that are kept, the current one last."""
+    """Return the stored runs; the current run is the last."""
     return list(store.rows(kinds.COMMUNITY_RUNS.all, group))
 
 
 def current(store: Store | Appending, group: str) -> CommunityRunRow | None:
     """Return the current run; None before the first."""
-    return found[-1] if (found := runs(store, group)) else None
+    return stored[-1] if (stored := runs(store, group)) else None
 
 
 _NAMESPACE = uuid.UUID("5e0c9f0e-93c4-5d1b-9a2e-2f6d4f9b7a10")
 
 
 @dataclass(slots=True, kw_only=True)
-class Found:
-    """A community, and what is known of it."""
+class Cluster:
+    """A detected community: members, facts, and its place in the hierarchy."""
 
     id: str
     level: int
     members: Sequence[str]  # the most central first
-    # Between its members, or of one and a value; above level 0 between its children.
+    # Facts between members, or of a member and a value; above level 0, facts between children.
     facts: list[Fact] = field(default_factory=list)
     parent: str | None = None
-    children: list[Found] = field(default_factory=list)
-    is_part: bool = False  # it is what one prompt shows of a larger one
-    rested: set[int] = field(default_factory=set)  # the sequences on which a text rests that it keeps
+    children: list[Cluster] = field(default_factory=list)
+    is_part: bool = False  # a part of a larger community, small enough for one prompt
+    rested: set[int] = field(default_factory=set)  # sequences of the sources of a text that it reuses
 
     def sources(self, snapshot: Snapshot) -> set[int]:
-        """Return the sequences of the episodes from which a text on it may have words."""
-        own = {snapshot.places.get(episode, 0) for fact in self.facts for episode in fact.episodes}
-        own |= {snapshot.named.get(end, 0) for fact in self.facts for end in fact.ends}  # told by name
-        told = own.union(self.rested, *(snapshot.mentioned.get(member, set()) for member in self.members))
-        return told.union(*(child.sources(snapshot) for child in self.children)) - {0}
+        """Return the sequences of the episodes that may have contributed words to its text."""
+        supporters = {snapshot.places.get(episode, 0) for fact in self.facts for episode in fact.episodes}
+        supporters |= {snapshot.named.get(end, 0) for fact in self.facts for end in fact.ends}  # ends by name
+        mentions = (snapshot.mentioned.get(member, set()) for member in self.members)
+        lower = (child.sources(snapshot) for child in self.children)
+        return supporters.union(self.rested, *mentions, *lower) - {0}
 
 
 class Problem(NamedTuple):
-    """What `partition` is called with."""
+    """The arguments of `partition`."""
 
     graph: Graph
     cap: int
@@ -188,11 +193,11 @@ Clustering = Callable[[Problem], Levels]  # `clustered`, here or elsewhere
 
 
 def clustered(problem: Problem) -> Levels:
-    """Return a graph's communities by level: all that takes long, a function of arrays alone."""
+    """Return a graph's communities by level: the expensive step, a pure function of arrays."""
     return levels_of(problem.graph, partition(*problem))
 
 
-def communities(snapshot: Snapshot, *, cold: bool, cluster: Clustering = clustered) -> list[list[Found]]:
+def communities(snapshot: Snapshot, *, cold: bool, cluster: Clustering = clustered) -> list[list[Cluster]]:
     """Return the communities of a group by level, each level in the order of ids."""
     ids = list(snapshot.entities)
     graph = graph_of(ids, snapshot.pairs())
@@ -200,50 +205,51 @@ def communities(snapshot: Snapshot, *, cold: bool, cluster: Clustering = cluster
     if not cold and snapshot.parent is not None:
         previous = labels_then(snapshot, ids)
         news = snapshot.touched(snapshot.parent.recorded_at)
-        if not snapshot.corrected:  # a correction may change any fact, also one that was learned long ago
+        if not snapshot.corrected:  # a correction may change any fact, however old
             touched = np.fromiter((id_ in news for id_ in ids), bool, len(ids))
     levels = cluster(Problem(graph, cap_for(graph.nodes), previous, touched))
-    found = _numbered(snapshot, ids, levels, graph)
-    owner = {member: one for one in found[0] for member in one.members}
-    by_id = {one.id: one for level in found for one in level}
-    for fact in snapshot.facts:  # each goes to the lowest community in which all its ends are
-        ends: list[Found | None] = [owner.get(end) for end in fact.ends]
+    levels_of_clusters = _numbered(snapshot, ids, levels, graph)
+    owner = {member: item for item in levels_of_clusters[0] for member in item.members}
+    by_id = {item.id: item for level in levels_of_clusters for item in level}
+    for fact in snapshot.facts:  # a fact goes to the lowest community that contains all its ends
+        ends: list[Cluster | None] = [owner.get(end) for end in fact.ends]
         while None not in ends and len({id(end) for end in ends}) > 1:
             ends = [by_id.get(end.parent or "") for end in ends if end is not None]
         if ends[0] is not None and None not in ends:
             ends[0].facts.append(fact)
-    return [sorted(level, key=lambda one: one.id) for level in _without_only_children(found)]
+    return [sorted(level, key=lambda item: item.id) for level in _without_only_children(levels_of_clusters)]
 
 
-def profiled(snapshot: Snapshot, *, every: bool) -> list[Found]:
-    """Return the entities of which a model wrote, as communities; every: and of 5 facts that hold."""
+def profiled(snapshot: Snapshot, *, every: bool) -> list[Cluster]:
+    """Return the entities with a profile as clusters; every: also entities with 5 valid facts or more."""
     facts: dict[str, list[Fact]] = {id_: [] for id_ in snapshot.entities}
     for fact in snapshot.facts:
         for end in set(fact.ends) & facts.keys():
             facts[end].append(fact)
     chosen = (
         id_
-        for id_, of in facts.items()
-        if id_ in snapshot.profiles or (every and sum(f.holds_at(snapshot.recorded_at) for f in of) >= TOLD)
+        for id_, entity_facts in facts.items()
+        if id_ in snapshot.profiles
+        or (every and sum(f.holds_at(snapshot.recorded_at) for f in entity_facts) >= MIN_PROFILE_FACTS)
     )
-    return [Found(id=id_, level=PROFILE, members=[id_], facts=facts[id_]) for id_ in chosen]
+    return [Cluster(id=id_, level=PROFILE, members=[id_], facts=facts[id_]) for id_ in chosen]
 
 
 def labels_then(snapshot: Snapshot, ids: Sequence[str]) -> Ints:
-    """Return the level-0 community of each entity in the current run, as its least member that is there."""
+    """Return the level-0 community of each entity in the current run, as its least present member."""
     place = {id_: at for at, id_ in enumerate(ids)}
     labels = np.full(len(ids), NOBODY)
-    for one in snapshot.listed:
-        if one.level == 0 and (members := [place[m] for m in one.members if m in place]):
+    for community in snapshot.listed:
+        if community.level == 0 and (members := [place[m] for m in community.members if m in place]):
             labels[members] = min(members)
     return labels
 
 
 def placed(snapshot: Snapshot) -> dict[str, str]:
-    """Return entity -> its level-0 community as of now: the run's, with who has come since."""
+    """Return entity -> its level-0 community now: the run's, extended to the newcomers."""
     ids = list(snapshot.entities)
     labels = labels_then(snapshot, ids)
-    by_member = {m: one.id for one in snapshot.listed if one.level == 0 for m in one.members}
+    by_member = {m: c.id for c in snapshot.listed if c.level == 0 for m in c.members}
     owner = {label: by_member[ids[label]] for label in set(labels.tolist()) - {NOBODY}}
     run = snapshot.parent
     if run is not None and run.recorded_at < snapshot.recorded_at:
@@ -254,71 +260,71 @@ def placed(snapshot: Snapshot) -> dict[str, str]:
     return {id_: owner[label] for id_, label in zip(ids, labels.tolist(), strict=True) if label != NOBODY}
 
 
-def _numbered(snapshot: Snapshot, ids: Sequence[str], levels: Levels, graph: Graph) -> list[list[Found]]:
-    """Return the communities with ids, those of the current run where most of both is the same."""
+def _numbered(snapshot: Snapshot, ids: Sequence[str], levels: Levels, graph: Graph) -> list[list[Cluster]]:
+    """Return the clusters with ids, reusing the id of a similar community of the current run (`carried`)."""
     label, heads = np.full(graph.nodes, NOBODY), graph.heads
     for number, members in enumerate(levels[0]):
         label[members] = number
-    inside = (label[heads] == label[graph.ends]) & (label[heads] != NOBODY)
-    central = np.bincount(heads[inside], graph.weights[inside], graph.nodes).astype(np.int64)
-    found: list[list[Found]] = []
-    listed = {one.id: one for one in snapshot.listed}
-    then: dict[int, dict[str, list[str]]] = {}  # level -> community of the current run -> who is still there
-    for one in (one for one in snapshot.listed if not one.level):
-        upper: Community | None = one
+    is_inner = (label[heads] == label[graph.ends]) & (label[heads] != NOBODY)
+    central = np.bincount(heads[is_inner], graph.weights[is_inner], graph.nodes).astype(np.int64)
+    clusters: list[list[Cluster]] = []
+    listed = {community.id: community for community in snapshot.listed}
+    previous: dict[int, dict[str, list[str]]] = {}  # level -> community of the current run -> present members
+    for community in (community for community in snapshot.listed if not community.level):
+        upper: Community | None = community
         while upper is not None:
-            there = then.setdefault(upper.level, {}).setdefault(upper.id, [])
-            there += [member for member in one.members if member in snapshot.entities]
+            members_now = previous.setdefault(upper.level, {}).setdefault(upper.id, [])
+            members_now += [member for member in community.members if member in snapshot.entities]
             upper = listed.get(upper.parent or "")
     for level, groups in enumerate(levels):
         named = [
             [ids[n] for n in members[np.lexsort((members, -central[members]))].tolist()] for members in groups
         ]
         fresh = partial(_fresh, f"{snapshot.group}\n{snapshot.watermark}\n{level}\n")
-        pairs = zip(carried(then.get(level, {}), named, fresh), named, strict=True)
-        found.append([Found(id=id_, level=level, members=members) for id_, members in pairs])
-    for below, above in pairwise(found):
-        owner = {member: one for one in above for member in one.members}
-        for child in below:
+        pairs = zip(carried(previous.get(level, {}), named, fresh), named, strict=True)
+        clusters.append([Cluster(id=id_, level=level, members=members) for id_, members in pairs])
+    for lower_level, upper_level in pairwise(clusters):
+        owner = {member: community for community in upper_level for member in community.members}
+        for child in lower_level:
             owner[child.members[0]].children.append(child)
             child.parent = owner[child.members[0]].id
-    return found
+    return clusters
 
 
-def _fresh(place: str, least: str) -> str:
-    return str(uuid.uuid5(_NAMESPACE, place + least))
+def _fresh(place: str, member: str) -> str:
+    return str(uuid.uuid5(_NAMESPACE, place + member))
 
 
-def _without_only_children(found: Sequence[Sequence[Found]]) -> Iterable[list[Found]]:
-    """Leave out communities that hold one other alone: it stands for both."""
-    by_id: Mapping[str, Found] = {one.id: one for level in found for one in level}
-    for level in reversed(found[1:]):
-        for one in level:
-            if len(one.children) == 1:
-                (child,) = one.children
-                child.parent = one.parent
-                if one.parent is not None:
-                    upper = by_id[one.parent]
-                    upper.children[upper.children.index(one)] = child
-    levels = [[one for one in level if not one.level or len(one.children) > 1] for level in found]
-    return [level for level in levels if level]
+def _without_only_children(levels: Sequence[Sequence[Cluster]]) -> Iterable[list[Cluster]]:
+    """Leave out communities with a single child: the child replaces them."""
+    by_id: Mapping[str, Cluster] = {cluster.id: cluster for level in levels for cluster in level}
+    for level in reversed(levels[1:]):
+        for cluster in level:
+            if len(cluster.children) == 1:
+                (child,) = cluster.children
+                child.parent = cluster.parent
+                if cluster.parent is not None:
+                    upper = by_id[cluster.parent]
+                    upper.children[upper.children.index(cluster)] = child
+    filtered = [[c for c in level if not c.level or len(c.children) > 1] for level in levels]
+    return [level for level in filtered if level]
 
 
 def carried(
     old: Mapping[str, Sequence[str]], new: Sequence[Sequence[str]], fresh: Callable[[str], str]
 ) -> list[str]:
-    """Return the ids of the new communities of a level: an old one's where most of both is the same.
+    """Return the ids of the new communities of a level; a similar old community passes its id on.
 
-    old     id -> its members that are still there
-    fresh   makes the id of a community without such a predecessor, from its least member
-    The measure is Jaccard's over entities that both runs know. Above 1/2 each has one partner at most.
+    old     id -> its members that still exist
+    fresh   makes the id of a community without a predecessor, from its least member
+    Similar means a Jaccard index above 1/2 over the entities of both runs, so each has at most one partner.
     """
     owner = {member: id_ for id_, members in old.items() for member in members}
 
     def id_of(members: Sequence[str]) -> str:
-        known = Counter(owner[member] for member in members if member in owner)
-        for id_, common in known.items():
-            if 2 * common > len(old[id_]) + known.total() - common:
+        owners = Counter(owner[member] for member in members if member in owner)
+        for id_, common in owners.items():
+            if 2 * common > len(old[id_]) + owners.total() - common:
                 return id_
         return fresh(min(members))
 
@@ -326,31 +332,31 @@ def carried(
 
 
 def assigned(graph: Graph, labels: Ints, newcomers: Sequence[int], cap: int) -> Ints:
-    """Return labels in which those who came since the run have one, in the order in which they came.
+    """Return labels with a community for each newcomer, in order of arrival.
 
-    Each takes the plurality of its neighbours; then each neighbour but a hub is asked once, and moves where
-    it has strictly more weight. A function of the run and the log alone: nothing of it is stored.
+    A newcomer takes the plurality of its neighbours; then each neighbour except hubs is reconsidered once: it
+    moves if it gains weight. The result depends on the run and the log alone, so it is not stored.
     """
     labels = labels.copy()
     sizes = np.bincount(labels[labels != NOBODY], minlength=graph.nodes)
     degrees = graph.degrees
 
-    def ask(node: int) -> None:
+    def reconsider(node: int) -> None:
         entries = slice(graph.start[node], graph.start[node + 1])
         near, weights = labels[graph.ends[entries]], graph.weights[entries]
-        chosen, own = plurality(near, weights, sizes, graph, cap), int(labels[node])
-        if chosen is None or chosen[0] == own:
+        chosen, current = plurality(near, weights, sizes, graph, cap), int(labels[node])
+        if chosen is None or chosen[0] == current:
             return
-        if own != NOBODY:
-            if chosen[1] <= int(weights[near == own].sum()):
+        if current != NOBODY:
+            if chosen[1] <= int(weights[near == current].sum()):
                 return
-            sizes[own] -= 1
+            sizes[current] -= 1
         labels[node] = chosen[0]
         sizes[chosen[0]] += 1
 
     for node in newcomers:
-        ask(node)
-        for other in graph.ends[graph.start[node] : graph.start[node + 1]].tolist():
-            if labels[other] != NOBODY and degrees[other] <= HUB:
-                ask(other)
+        reconsider(node)
+        for neighbour in graph.ends[graph.start[node] : graph.start[node + 1]].tolist():
+            if labels[neighbour] != NOBODY and degrees[neighbour] <= HUB:
+                reconsider(neighbour)
     return labels

@@ -1,9 +1,9 @@
-"""A group's graph to communities, level by level: whole numbers in arrays; each step ends.
+"""Community detection on integer arrays, level by level; every step terminates.
 
-Label propagation (Raghavan, Albert and Kumara 2007, with an order that makes it end): each round every node
-looks for the community to which it has most weight, then the largest, then the one of the greatest hash. Of
-neighbours that want to move only one does. So the weight inside communities never falls, and where it stays
-the same the sum of their squared sizes rises: a round repeats no earlier state. No order of rows matters.
+Label propagation (Raghavan, Albert and Kumara 2007, with an order that makes it terminate): in each round a
+node prefers the community with the most weight to it, then the largest, then the greatest hash, and among
+neighbours that want to move only one moves. So the weight inside communities never falls, and if it stays
+equal, the sum of their squared sizes rises: no state repeats. The order of rows does not matter.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
-Levels = list[
-    list[Ints]
-]  # communities by level, each the nodes in it, rising; one below is wholly in one above
-SALT = b"kgray communities 1:"  # another salt would move every tie: never change it between runs
-_WEDGES = 4_000_000  # pairs of neighbours that are looked up at once
+# Communities by level, each with its nodes in ascending order; upper communities are unions of lower ones.
+Levels = list[list[Ints]]
+SALT = b"kgray communities 1:"  # never change it: another salt would change every tie between runs
+_WEDGES = 4_000_000  # pairs of neighbours a look-up
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """n nodes; the neighbours of v are `ends[start[v]:start[v + 1]]`, rising, with their weights.
+    """n nodes; the neighbours of v are `ends[start[v]:start[v + 1]]`, in ascending order, with their weights.
 
-    hashes  one a node, all different, made of its id alone: what orders nodes and breaks ties
+    hashes  a distinct number for each node, from its id alone; it orders nodes and breaks ties
     """
 
     start: Ints
@@ -40,7 +39,7 @@ class Graph:
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are."""
+        """The number of nodes."""
         return len(self.start) - 1
 
     @property
@@ -50,7 +49,7 @@ class Graph:
 
     @property
     def heads(self) -> Ints:
-        """The node that each entry of `ends` is a neighbour of."""
+        """The node at the other side of each entry of `ends`."""
         return np.repeat(np.arange(self.nodes), self.degrees)
 
     def entries(self, nodes: Ints) -> tuple[Ints, Ints]:
@@ -62,16 +61,16 @@ class Graph:
 
 
 def graph_of(ids: Sequence[str], pairs: Iterable[tuple[str, str, int]]) -> Graph:
-    """Return the graph of some ids, which are sorted and distinct. pairs: (a, b, weight >= 1), any order.
+    """Return the graph of ids, which are sorted and distinct. pairs: (a, b, weight >= 1), in any order.
 
-    Equal pairs are added up; one of an id with itself, or of an id that is not among `ids`, is left out.
+    Weights of equal pairs are added; loops, and pairs with an unknown id, are left out.
     """
     place = {id_: number for number, id_ in enumerate(ids)}
-    known = [(place[a], place[b], w) for a, b, w in pairs if a != b and a in place and b in place]
-    table = np.array(known, np.int64).reshape(-1, 3)
+    valid = [(place[a], place[b], w) for a, b, w in pairs if a != b and a in place and b in place]
+    table = np.array(valid, np.int64).reshape(-1, 3)
     hashes = np.fromiter(map(hash_of, ids), np.uint64, len(ids))
     order = np.argsort(hashes, kind="stable")
-    apart = hashes[order]  # equal ones, in the order of the ids, are told apart
+    apart = hashes[order]  # equal hashes are made distinct, in the order of the ids
     while (twice := np.flatnonzero(apart[1:] <= apart[:-1])).size:
         apart[twice + 1] = apart[twice] + np.uint64(1)
     hashes[order] = apart
@@ -84,7 +83,7 @@ def hash_of(id_: str) -> int:
 
 
 def from_arrays(a: Ints, b: Ints, weights: Ints, hashes: Hashes) -> Graph:
-    """Return the graph of pairs of nodes; none of a node with itself, equal pairs added up."""
+    """Return the graph of pairs of nodes, without loops; weights of equal pairs are added."""
     nodes = len(hashes)
     apart = a != b
     heads, ends = np.concatenate((a[apart], b[apart])), np.concatenate((b[apart], a[apart]))
@@ -95,58 +94,58 @@ def from_arrays(a: Ints, b: Ints, weights: Ints, hashes: Hashes) -> Graph:
 
 
 def _summed(codes: Ints, weights: Ints) -> tuple[Ints, Ints]:
-    """Return the distinct codes, rising, and the sum of the weights of each."""
-    order = np.argsort(codes, kind="stable")  # what is nearly in order takes a fifth of the time so
+    """Return the distinct codes in ascending order, and the sum of the weights of each."""
+    order = np.argsort(codes, kind="stable")  # a stable sort takes a fifth of the time on nearly sorted codes
     codes = codes[order]
     first = np.flatnonzero(np.concatenate((codes[:1] == codes[:1], codes[1:] != codes[:-1])))
     return codes[first], np.add.reduceat(weights[order], first) if len(first) else weights
 
 
 def shared(graph: Graph) -> Ints:
-    """Return for each entry of `ends` how many neighbours its two ends have in common."""
+    """Return for each entry of `ends` the number of common neighbours of its two ends."""
     heads = graph.heads
-    found = np.zeros(len(heads), np.int64)
-    codes = heads * graph.nodes + graph.ends  # rising
+    counts = np.zeros(len(heads), np.int64)
+    codes = heads * graph.nodes + graph.ends  # in ascending order
     degrees = graph.degrees
-    # Each edge looks up the neighbours of its end with fewer of them among those of the other.
+    # For each edge, look up the neighbours of the end of lower degree among the neighbours of the other end.
     edges = np.flatnonzero(heads < graph.ends)
     small = np.where(degrees[heads[edges]] <= degrees[graph.ends[edges]], heads[edges], graph.ends[edges])
-    other = heads[edges] + graph.ends[edges] - small
+    large = heads[edges] + graph.ends[edges] - small
     steps = np.cumsum(degrees[small])
     at = 0
     while at < len(edges):
-        done = steps[at - 1] if at else 0
-        to = max(at + 1, int(np.searchsorted(steps, done + _WEDGES, side="right")))
+        offset = steps[at - 1] if at else 0
+        to = max(at + 1, int(np.searchsorted(steps, offset + _WEDGES, side="right")))
         rows, entries = graph.entries(small[at:to])
-        wanted = other[at:to][rows] * graph.nodes + graph.ends[entries]
-        places = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
-        found[edges[at:to]] = np.bincount(rows[codes[places] == wanted], minlength=to - at)
+        targets = large[at:to][rows] * graph.nodes + graph.ends[entries]
+        places = np.minimum(np.searchsorted(codes, targets), len(codes) - 1)
+        counts[edges[at:to]] = np.bincount(rows[codes[places] == targets], minlength=to - at)
         at = to
     reverse = np.searchsorted(codes, graph.ends * graph.nodes + heads)
-    return np.maximum(found, found[reverse])
+    return np.maximum(counts, counts[reverse])
 
 
 def components(graph: Graph, labels: Ints) -> Ints:
-    """Return for each node the least node that it reaches by edges between nodes of one label."""
+    """Return for each node the least node that it reaches by edges within a label."""
     heads = graph.heads
-    inside = labels[heads] == labels[graph.ends]
-    a, b = heads[inside], graph.ends[inside]
-    least = np.arange(graph.nodes)
+    is_inner = labels[heads] == labels[graph.ends]
+    a, b = heads[is_inner], graph.ends[is_inner]
+    lowest = np.arange(graph.nodes)
     while True:
-        found = least.copy()
-        np.minimum.at(found, least[a], least[b])  # the first of each part so far learns of those beside it
-        while not np.array_equal(further := found[found], found):
-            found = further
-        if np.array_equal(found, least):
-            return least
-        least = found
+        lower = lowest.copy()
+        np.minimum.at(lower, lowest[a], lowest[b])  # the roots take the minimum of their neighbours
+        while not np.array_equal(jumped := lower[lower], lower):
+            lower = jumped
+        if np.array_equal(lower, lowest):
+            return lowest
+        lowest = lower
 
 
 def propagate(graph: Graph, labels: Ints, cap: int, active: Ints | None = None) -> Ints:
-    """Return the label of each node once nobody wants to move; no community grows beyond `cap`.
+    """Return the label of each node once no node wants to move; no community grows beyond `cap`.
 
-    labels  at the start: a node each, that stands for the community
-    active  nodes that are looked at first; None = all. Later those whose neighbourhood has changed
+    labels  initial labels; a label is a node
+    active  nodes of the first round, None = all; a later round has the nodes with changed neighbourhoods
     """
     labels = labels.copy()
     sizes = np.bincount(labels, minlength=graph.nodes)
@@ -158,9 +157,9 @@ def propagate(graph: Graph, labels: Ints, cap: int, active: Ints | None = None) 
         np.add.at(sizes, targets, 1)
         labels[moving] = targets
         _, entries = graph.entries(moving)
-        again = np.zeros(graph.nodes, bool)
-        again[graph.ends[entries]] = again[wanting] = True
-        nodes = np.flatnonzero(again)
+        is_active = np.zeros(graph.nodes, bool)
+        is_active[graph.ends[entries]] = is_active[wanting] = True
+        nodes = np.flatnonzero(is_active)
         turn += 1
     return labels
 
@@ -168,28 +167,28 @@ def propagate(graph: Graph, labels: Ints, cap: int, active: Ints | None = None) 
 def _moves(
     graph: Graph, labels: Ints, sizes: Ints, cap: int, nodes: Ints, turn: int
 ) -> tuple[Ints, Ints, Ints]:
-    """Return which of these nodes want to move, as another community has a greater key; who does; where."""
+    """Return the nodes that prefer another community, the nodes among them that move, and their targets."""
     rows, entries = graph.entries(nodes)
-    own = labels[nodes]
-    # Its own label, too, with weight 0: of a node that is alone in its community no neighbour has it.
-    alone = np.arange(len(nodes)) * graph.nodes + own
+    labels_now = labels[nodes]
+    # Add the node's own label with weight 0, because a node alone in its community has no neighbour with it.
+    alone = np.arange(len(nodes)) * graph.nodes + labels_now
     codes = np.concatenate((rows * graph.nodes + labels[graph.ends[entries]], alone))
     codes, weight = _summed(codes, np.concatenate((graph.weights[entries], np.zeros(len(nodes), np.int64))))
     row, label = np.divmod(codes, graph.nodes)
-    mine = label == own[row]
+    mine = label == labels_now[row]
     having = weight[mine]  # each row has its own label once
-    kept = mine | (sizes[label] < cap)
-    row, label, weight = row[kept], label[kept], weight[kept]
-    most = np.maximum.reduceat(weight, np.searchsorted(row, np.arange(len(nodes))))
-    top = weight == most[row]
+    allowed = mine | (sizes[label] < cap)
+    row, label, weight = row[allowed], label[allowed], weight[allowed]
+    best_weight = np.maximum.reduceat(weight, np.searchsorted(row, np.arange(len(nodes))))
+    top = weight == best_weight[row]
     row, label, weight = row[top], label[top], weight[top]
     order = np.lexsort((graph.hashes[label], sizes[label], row))
     best = order[np.flatnonzero(np.concatenate((row[order][1:] != row[order][:-1], [True])))]
-    best = best[label[best] != own[row[best]]]
+    best = best[label[best] != labels_now[row[best]]]
     wanting, targets, gains = nodes[row[best]], label[best], weight[best] - having[row[best]]
-    # A node moves whose number of this round beats that of each wanting neighbour.
+    # A node moves if its number of this round is greater than the numbers of all its wanting neighbours.
     numbers = np.zeros(graph.nodes, np.uint64)
-    with np.errstate(over="ignore"):  # another order each round: splitmix64, one to one (Steele et al. 2014)
+    with np.errstate(over="ignore"):  # a new order each round by splitmix64, a bijection (Steele et al. 2014)
         z = graph.hashes[wanting] + np.uint64(turn + 1) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -198,23 +197,23 @@ def _moves(
     beaten = rows[numbers[graph.ends[entries]] > numbers[wanting][rows]]
     free = np.bincount(beaten, minlength=len(wanting)) == 0
     moving, targets, gains = wanting[free], targets[free], gains[free]
-    # Of each target so many as there is room for: the greatest gains, then hashes.
+    # Each target accepts nodes up to its cap, by greatest gain, then hash.
     order = np.lexsort((graph.hashes[moving], gains, targets))[::-1]
-    _, first, of = np.unique(targets[order], return_index=True, return_inverse=True)
-    kept = order[np.arange(len(order)) - first[of] < cap - sizes[targets[order]]]
-    return wanting, moving[kept], targets[kept]
+    _, first, group_of = np.unique(targets[order], return_index=True, return_inverse=True)
+    allowed = order[np.arange(len(order)) - first[group_of] < cap - sizes[targets[order]]]
+    return wanting, moving[allowed], targets[allowed]
 
 
 NOBODY = -1  # the label of a node that belongs to no community
-LEAST = 5  # a smaller community joins a neighbouring one
-CAP, LARGE, LARGE_CAP = 500, 1_000_000, 1000  # members; of a graph of so many nodes; there
-HUB, HUB_TIMES = 200, 20  # neighbours; times the median: a node with more than both is a hub
-NEAR = 5  # `folded` says of what this is the inverse
-_FEWER = 0.9  # an upper level has at most so many communities, as a share of the level below
+MIN_MEMBERS = 5  # a smaller community joins a neighbouring community
+CAP, LARGE, LARGE_CAP = 500, 1_000_000, 1000  # most members; nodes of a large graph; most members there
+HUB, HUB_TIMES = 200, 20  # a hub has more neighbours than HUB and than HUB_TIMES x the median
+NEAR = 5  # the inverse of the share in `folded`
+_FEWER = 0.9  # an upper level has at most this share of the communities of the level below
 
 
 def cap_for(nodes: int) -> int:
-    """Return how large a community may grow in a graph of so many nodes."""
+    """Return the most members of a community in a graph of `nodes` nodes."""
     return CAP if nodes < LARGE else LARGE_CAP
 
 
@@ -223,8 +222,8 @@ def partition(
 ) -> Ints:
     """Return the community of each node as its least member; NOBODY for a node without neighbours.
 
-    previous    labels of the last run, NOBODY where it had none: a warm run. None: a cold one
-    touched     in a warm run the nodes whose edges have changed; None = all
+    previous    labels of the last run (NOBODY for new nodes) for a warm run; None for a cold run
+    touched     in a warm run the nodes with changed edges; None = all
     """
     degrees = graph.degrees
     if not degrees.any():
@@ -239,7 +238,7 @@ def partition(
     if previous is not None:
         sizes = np.bincount(previous[previous != NOBODY], minlength=graph.nodes)
         stays = (previous != NOBODY) & ~hubs
-        stays[stays] = sizes[previous[stays]] <= cap  # one that is too large is taken apart
+        stays[stays] = sizes[previous[stays]] <= cap  # larger communities start again from single nodes
         labels[stays] = previous[stays]
         if touched is not None:
             active = np.flatnonzero((touched | ~stays) & (plain.degrees > 0))
@@ -253,44 +252,43 @@ def partition(
 
 
 def folded(graph: Graph, labels: Ints, cap: int, *, near: bool = False) -> Ints:
-    """Return labels in which communities of fewer than 5 joined, whole, the neighbour with most weight.
+    """Return labels after each community of fewer than 5 nodes has joined its neighbour of most weight.
 
-    Then the smaller, then that of the greater hash; only where both together stay within the cap. Each merge
-    leaves one community less, so it ends. Labels are least members, before and after.
-    near: those join whose weight to the other, beyond what chance gives, is a fifth of their own inside
+    Ties go to the smaller neighbour, then to the greater hash; a merge must stay within the cap. Each merge
+    removes a community, so it terminates. Labels are least members, before and after.
+    near: join communities whose weight to the other, above the expected weight, is 1/5 of their inner weight
     """
     strength = np.bincount(graph.heads, graph.weights, graph.nodes).astype(np.int64)
     while True:
         sizes = np.bincount(labels, minlength=graph.nodes)
         heads = graph.heads
         a, b = labels[heads], labels[graph.ends]
-        # What can join: small, or near, with a neighbour that has room.
-        out = (a != b) & (near | (sizes[a] < LEAST)) & (sizes[a] + sizes[b] <= cap)
+        # Candidates are small, or near, with a neighbour that has room.
+        out = (a != b) & (near | (sizes[a] < MIN_MEMBERS)) & (sizes[a] + sizes[b] <= cap)
         codes, weight = _summed(a[out] * graph.nodes + b[out], graph.weights[out])
         small, target = np.divmod(codes, graph.nodes)
         if near:
-            inside = np.bincount(a[a == b], graph.weights[a == b], graph.nodes).astype(np.int64)
+            inner = np.bincount(a[a == b], graph.weights[a == b], graph.nodes).astype(np.int64)
             ends = np.bincount(labels, strength, graph.nodes).astype(np.int64)
-            # NEAR * (weight * all - ends * others) > inside * all - ends**2, of Python's integers: in a dense
-            # group the products are larger than 64 bits hold.
-            more, less = NEAR * weight - inside[small], NEAR * ends[target] - ends[small]
-            those = (more.astype(object) * int(strength.sum()) > ends[small].astype(object) * less).astype(
-                bool
-            )
-            small, target, weight = small[those], target[those], weight[those]
+            # NEAR * (weight * all - ends * others) > inner * all - ends**2, in Python's integers, because the
+            # products of a dense group exceed 64 bits.
+            surplus, surplus_ends = NEAR * weight - inner[small], NEAR * ends[target] - ends[small]
+            inner_surplus = surplus.astype(object) * int(strength.sum())
+            is_near = (inner_surplus > ends[small].astype(object) * surplus_ends).astype(bool)
+            small, target, weight = small[is_near], target[is_near], weight[is_near]
         if not len(small):
             return labels
         order = np.lexsort((graph.hashes[target], -sizes[target], weight, small))
         last = np.flatnonzero(np.concatenate((small[order][1:] != small[order][:-1], [True])))
         into = _joined(small[order][last], target[order][last], sizes, graph, cap)
         labels = into[labels]
-        least = np.full(graph.nodes, graph.nodes)
-        np.minimum.at(least, labels, np.arange(graph.nodes))
-        labels = least[labels]
+        lowest = np.full(graph.nodes, graph.nodes)
+        np.minimum.at(lowest, labels, np.arange(graph.nodes))
+        labels = lowest[labels]
 
 
 def _joined(small: Ints, targets: Ints, sizes: Ints, graph: Graph, cap: int) -> Ints:
-    """Return for each label the one that it becomes: the smallest first, none both joining and joined."""
+    """Return the new label of each label; the smallest merge first, and no label both joins and is joined."""
     into = np.arange(graph.nodes)
     moved, joined = set[int](), set[int]()
     order = np.lexsort((graph.hashes[small], sizes[small]))
@@ -305,76 +303,76 @@ def _joined(small: Ints, targets: Ints, sizes: Ints, graph: Graph, cap: int) -> 
 
 
 def _with_hubs(graph: Graph, labels: Ints, hubs: NDArray[np.bool_], cap: int) -> Ints:
-    """Return the labels with each hub in the community of most weight; NOBODY for those that are alone."""
-    found = labels.copy()
+    """Return the labels with each hub in its community of most weight; NOBODY for isolated nodes."""
+    result = labels.copy()
     sizes = np.bincount(labels, minlength=graph.nodes)
-    found[hubs | (sizes[labels] < 2)] = NOBODY
-    order = np.argsort(graph.hashes[waiting := np.flatnonzero((found == NOBODY) & (graph.degrees > 0))])
-    # Then those that only hubs are beside: with the first of them, which else would be alone.
+    result[hubs | (sizes[labels] < 2)] = NOBODY
+    order = np.argsort(graph.hashes[waiting := np.flatnonzero((result == NOBODY) & (graph.degrees > 0))])
+    # Hubs come first, then nodes with hubs as their only neighbours.
     for node in sorted(waiting[order].tolist(), key=lambda node: not hubs[node]):
         entries = slice(graph.start[node], graph.start[node + 1])
-        chosen = plurality(found[graph.ends[entries]], graph.weights[entries], sizes, graph, cap)
+        chosen = plurality(result[graph.ends[entries]], graph.weights[entries], sizes, graph, cap)
         if chosen is not None:
-            found[node] = chosen[0]
+            result[node] = chosen[0]
             sizes[chosen[0]] += 1
         elif hubs[node]:
-            found[node], sizes[node] = node, 1
-    members = np.flatnonzero(found != NOBODY)
-    least = np.full(graph.nodes, graph.nodes)
-    np.minimum.at(least, found[members], members)
-    found[members] = least[found[members]]
-    return found
+            result[node], sizes[node] = node, 1
+    members = np.flatnonzero(result != NOBODY)
+    lowest = np.full(graph.nodes, graph.nodes)
+    np.minimum.at(lowest, result[members], members)
+    result[members] = lowest[result[members]]
+    return result
 
 
 def plurality(labels: Ints, weights: Ints, sizes: Ints, graph: Graph, cap: int) -> tuple[int, int] | None:
-    """Return the label with most weight, then size, then hash, that has room, and its weight."""
-    known = labels != NOBODY
-    found, weight = _summed(labels[known], weights[known])
-    room = sizes[found] < cap
-    found, weight = found[room], weight[room]
-    if not len(found):
+    """Return the label with the most weight (then size, then hash) among labels with room, and its weight."""
+    is_labelled = labels != NOBODY
+    candidates, weight = _summed(labels[is_labelled], weights[is_labelled])
+    room = sizes[candidates] < cap
+    candidates, weight = candidates[room], weight[room]
+    if not len(candidates):
         return None
-    best = int(np.lexsort((graph.hashes[found], sizes[found], weight))[-1])
-    return int(found[best]), int(weight[best])
+    best = int(np.lexsort((graph.hashes[candidates], sizes[candidates], weight))[-1])
+    return int(candidates[best]), int(weight[best])
 
 
 class _InOrder(Random):
-    """What Louvain visits is visited in its order: one community more would shuffle all into another."""
+    """Keeps Louvain's order of visits: with a shuffle, a new community would change all results."""
 
     def shuffle(self, x: MutableSequence[Any]) -> None:
-        """Leave it."""
+        """Keep the order."""
 
 
 def levels_of(graph: Graph, labels: Ints) -> Levels:
-    """Return the communities of a partition, and those above them: Louvain on the graph of communities."""
-    found, codes = np.unique(labels[labels != NOBODY], return_inverse=True)
+    """Return the communities of a partition, and upper levels by Louvain on the graph of communities."""
+    used, codes = np.unique(labels[labels != NOBODY], return_inverse=True)
     nodes = np.flatnonzero(labels != NOBODY)
     number = np.full(graph.nodes, NOBODY)
     number[nodes] = codes
     order = np.argsort(codes, kind="stable")
-    lowest = np.split(nodes[order], np.flatnonzero(np.diff(codes[order])) + 1) if len(found) else []
+    lowest = np.split(nodes[order], np.flatnonzero(np.diff(codes[order])) + 1) if len(used) else []
     levels = [lowest]
-    heads, count = graph.heads, max(len(found), 1)
+    heads, count = graph.heads, max(len(used), 1)
     a, b = number[heads], number[graph.ends]
-    kept = (a != NOBODY) & (b != NOBODY) & (heads < graph.ends)
-    low, high = np.minimum(a, b)[kept], np.maximum(a, b)[kept]
-    codes, weight = _summed(low * count + high, graph.weights[kept])
+    is_edge = (a != NOBODY) & (b != NOBODY) & (heads < graph.ends)
+    low, high = np.minimum(a, b)[is_edge], np.maximum(a, b)[is_edge]
+    codes, weight = _summed(low * count + high, graph.weights[is_edge])
     low, high = np.divmod(codes, count)
     partitions: Iterable[Iterable[Iterable[int]]] = []
     if (low != high).any():
-        import networkx as nx  # slow to import, and most commands need none of it
+        import networkx as nx  # imported here because it is slow and most commands do not need it
 
         quotient = nx.Graph()
-        quotient.add_nodes_from(range(len(found)))
+        quotient.add_nodes_from(range(len(used)))
         quotient.add_weighted_edges_from(zip(low.tolist(), high.tolist(), weight.tolist(), strict=True))
         partitions = nx.community.louvain_partitions(quotient, weight="weight", seed=_InOrder(0))
     for groups in (sorted(sorted(group) for group in level) for level in partitions):
-        below = levels[-1]
-        if len(groups) > _FEWER * len(below):
+        lower = levels[-1]
+        if len(groups) > _FEWER * len(lower):
             continue
-        of = {child: at for at, children in enumerate(groups) for child in children}
-        # `groups` are of the lowest communities: a community below lies wholly in one of them.
-        owner = [of[int(number[members[0]])] for members in below]
-        members = [[below[n] for n, at in enumerate(owner) if at == group] for group in range(len(groups))]
+        group_of = {child: at for at, children in enumerate(groups) for child in children}
+        # `groups` consist of lowest communities, and each lower community is a subset of a single group.
+        owner = [group_of[int(number[members[0]])] for members in lower]
+        members = [[lower[n] for n, at in enumerate(owner) if at == group] for group in range(len(groups))]
         levels.append([np.sort(np.concatenate(parts)) for parts in members])
     return levels

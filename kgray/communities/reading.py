@@ -1,4 +1,4 @@
-"""What callers see of a group's communities: lists, and one with its members."""
+"""The public view of a group's communities: lists, and a single community with its members."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kgray.times import Instant, to_datetime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownCommunity:
-    """A community with what is in it. members: (entity id, name); as_of: when its text was so."""
+    """A community with its contents. members: (entity id, name); as_of: when its text was accurate."""
 
     community: Community
     members: Sequence[tuple[str, str]]
@@ -27,79 +27,93 @@ class ShownCommunity:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form of `kgray communities show --json`."""
-        one = self.community
-        return one.as_dict() | {
-            "summary": one.summary,
-            "report": dict(one.report),
+        community = self.community
+        return community.as_dict() | {
+            "summary": community.summary,
+            "report": dict(community.report),
             "children": [child.id for child in self.children],
             "members": [{"id": id_, "name": name} for id_, name in self.members],
         }
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """The communities of a run as they stand, and the one of level 0 in which each entity is."""
+class CurrentRun:
+    """The communities of a run by id, with current sizes."""
 
-    found: Mapping[str, Community]
-    owner: Mapping[str, str]
+    by_id: Mapping[str, Community]
+    owner: Mapping[str, str]  # entity -> its community of level 0
     recorded_at: Instant
 
     def upwards(self, id_: str | None) -> list[str]:
-        """Return a community and those above it."""
-        return [id_, *self.upwards(self.found[id_].parent)] if id_ is not None and id_ in self.found else []
+        """Return a community and its ancestors."""
+        return [id_, *self.upwards(self.by_id[id_].parent)] if id_ is not None and id_ in self.by_id else []
 
 
 def list_of(store: Store, group: str, level: int | None, known_at: Instant | None) -> list[Community]:
-    """Return the communities of a level, or of all, the largest first; none before the first run."""
-    found = at_one_moment(store, lambda: standing(store, group, known_at)).found.values()
-    chosen = (one for one in found if level in (None, one.level))
-    return sorted(chosen, key=lambda one: (one.level, -one.size, one.id))
+    """Return the communities of a level, or of all levels, the largest first; [] before the first run."""
+    communities = at_one_moment(store, lambda: current_run(store, group, known_at)).by_id.values()
+    chosen = (community for community in communities if level in (None, community.level))
+    return sorted(chosen, key=lambda community: (community.level, -community.size, community.id))
+
+
+def owners_of(store: Store, group: str, level: int, known_at: Instant | None) -> dict[str, str]:
+    """Return the community of a level in which each entity is; entities outside of all are left out."""
+    standing = at_one_moment(store, lambda: current_run(store, group, known_at))
+    above = {id_: standing.upwards(id_) for id_ in set(standing.owner.values())}
+    return {
+        entity: above[owner][level] for entity, owner in standing.owner.items() if level < len(above[owner])
+    }
+
+
+def members_of(store: Store, group: str, asked: str, known_at: Instant | None) -> list[str]:
+    """Return the ids of the entities in a community. Raises NotFound, Ambiguous."""
+    return [id_ for id_, _ in one_of(store, group, asked, known_at).members]
 
 
 def one_of(
-    store: Store, group: str, asked: str, known_at: Instant | None, view: GraphView | None = None
+    store: Store, group: str, prefix: str, known_at: Instant | None, view: GraphView | None = None
 ) -> ShownCommunity:
-    """Return the community with an id, or the beginning of one. Raises NotFound, Ambiguous."""
+    """Return the community whose id begins with `prefix`. Raises NotFound, Ambiguous."""
 
     def read() -> ShownCommunity:
-        run = standing(store, group, known_at)
-        found = run.found
-        near = [id_ for id_ in found if id_.startswith(asked)] if len(asked) > 3 else []
-        if len(near) > 1:
-            raise Ambiguous(f"{asked!r} begins several communities: {', '.join(sorted(near))}")
-        if not near:
-            why = "list` has their ids" if found else "refresh` finds some"
-            raise NotFound(f"group {group} has no community {asked!r}: `kgray communities {why}")
-        inside = sorted(e for e, owner in run.owner.items() if near[0] in run.upwards(owner))
-        shown = (view_now(store, group) if view is None else view).entities(inside)
+        run = current_run(store, group, known_at)
+        by_id = run.by_id
+        matches = [id_ for id_ in by_id if id_.startswith(prefix)] if len(prefix) > 3 else []
+        if len(matches) > 1:
+            raise Ambiguous(f"{prefix!r} begins several communities: {', '.join(sorted(matches))}")
+        if not matches:
+            why = "list` has their ids" if by_id else "refresh` finds some"
+            raise NotFound(f"group {group} has no community {prefix!r}: `kgray communities {why}")
+        entity_ids = sorted(e for e, owner in run.owner.items() if matches[0] in run.upwards(owner))
+        entities = (view_now(store, group) if view is None else view).entities(entity_ids)
         return ShownCommunity(
-            community=found[near[0]],
-            members=sorted(((e.id, e.name) for e in shown), key=lambda pair: (pair[1], pair[0])),
-            children=[one for one in found.values() if one.parent == near[0]],
-            as_of=found[near[0]].told_at(to_datetime(run.recorded_at)),
+            community=by_id[matches[0]],
+            members=sorted(((e.id, e.name) for e in entities), key=lambda pair: (pair[1], pair[0])),
+            children=[community for community in by_id.values() if community.parent == matches[0]],
+            as_of=by_id[matches[0]].told_at(to_datetime(run.recorded_at)),
         )
 
     return at_one_moment(store, read)
 
 
-def standing(store: Store, group: str, known_at: Instant | None) -> Standing:
-    """Return the run known then; as of now with who has come since, and what is stale."""
-    known = run_at(store, group, known_at)
-    if known is None:
-        return Standing({}, {}, 0)
-    run, recorded_at = known
-    there = {one.id: one for one in texts_of(store, group, run)[0]}
-    then = {member: one.id for one in there.values() if not one.level for member in one.members}
+def current_run(store: Store, group: str, known_at: Instant | None) -> CurrentRun:
+    """Return the run current at `known_at`; None = now, including newcomers and marks of stale texts."""
+    newest = run_at(store, group, known_at)
+    if newest is None:
+        return CurrentRun({}, {}, 0)
+    run, recorded_at = newest
+    by_id = {community.id: community for community in texts_of(store, group, run)[0]}
+    old_owner = {member: c.id for c in by_id.values() if not c.level for member in c.members}
     if known_at is not None or store.heads([group])[group].last_recorded <= recorded_at:
-        return Standing(there, then, recorded_at)
-    now = snapshot(store, group, texts=False)
-    after = Standing(there, placed(now), recorded_at)
-    owner = after.owner
-    moved = {entity for entity in owner.keys() | then.keys() if owner.get(entity) != then.get(entity)}
-    news = [where.get(e) for e in moved | now.touched(recorded_at) for where in (owner, then)]
-    stale = {id_ for news_of in news for id_ in after.upwards(news_of)}
-    sizes = dict.fromkeys(there, 0)
-    for id_ in (id_ for lowest in owner.values() for id_ in after.upwards(lowest)):
+        return CurrentRun(by_id, old_owner, recorded_at)
+    current = snapshot(store, group, texts=False)
+    result = CurrentRun(by_id, placed(current), recorded_at)
+    owner = result.owner
+    moved = {e for e in owner.keys() | old_owner.keys() if owner.get(e) != old_owner.get(e)}
+    news = [owners.get(e) for e in moved | current.touched(recorded_at) for owners in (owner, old_owner)]
+    stale = {id_ for news_of in news for id_ in result.upwards(news_of)}
+    sizes = dict.fromkeys(by_id, 0)
+    for id_ in (id_ for lowest in owner.values() for id_ in result.upwards(lowest)):
         sizes[id_] += 1
-    as_now = (replace(one, size=sizes[id_], stale=one.stale or id_ in stale) for id_, one in there.items())
-    return Standing({one.id: one for one in as_now}, owner, recorded_at)
+    updated = {id_: replace(c, size=sizes[id_], stale=c.stale or id_ in stale) for id_, c in by_id.items()}
+    return CurrentRun(updated, owner, recorded_at)

@@ -22,9 +22,12 @@ _EVIDENCE = (
 _FACT = "id statement source target relation value text valid_at invalid_at event episodes ended_by"
 
 
-def _row(type_: str, of: object, keys: str, **given: Any) -> DumpRow:  # noqa: ANN401 - JSON values
-    """Return a row with these keys after its type: as given, else a field of the value, a tuple as a list."""
-    row = {"type": type_, **{key: given[key] if key in given else getattr(of, key) for key in keys.split()}}
+def _row(type_: str, record: object, keys: str, **values: Any) -> DumpRow:  # noqa: ANN401 - JSON values
+    """Return a row with these keys after its type: from `values`, else from the record, tuples as lists."""
+    row = {
+        "type": type_,
+        **{key: values[key] if key in values else getattr(record, key) for key in keys.split()},
+    }
     return {key: list(value) if isinstance(value, tuple) else value for key, value in row.items()}
 
 
@@ -51,26 +54,29 @@ def _relation_row(relations: Relations, name: str) -> DumpRow:
 
 
 def rows(view: View, episodes: Iterable[Episode]) -> Iterator[DumpRow]:
-    """Yield every row of the dump, unsorted. episodes: those that the dump lists."""
+    """Yield every row of the dump, unsorted; `episodes` are the listed ones."""
     yield from map(episode_row, episodes)
     graph, records = view.graph, view.records
     ids = {head.sequence: head.id for head in records.heads}
     for entity in view.all_entities():
         yield _row("entity", entity, "id name aliases labels")
     for mention in records.mentions:
-        shown, _ = graph.fold.shown(mention.entity, mention.surface, mention.sequence)
-        told = {"episode": ids[mention.sequence], "entity": shown}
-        yield _row("mention", mention, "episode ordinal entity surface", **told)
+        shown_id, _ = graph.fold.shown(mention.entity, mention.surface, mention.sequence)
+        mention_ids = {"episode": ids[mention.sequence], "entity": shown_id}
+        yield _row("mention", mention, "episode ordinal entity surface", **mention_ids)
     for name in graph.relations.names():
         yield _relation_row(graph.relations, name)
     for statement in graph.statements.values():
         value = statement.value.as_dict() if statement.value else None
         yield _row("statement", statement, "id subject relation object value variant", value=value)
-    for said in records.evidence:
+    for evidence in records.evidence:
         # Statement None: a loop, which derives nothing.
-        about = {"episode": ids[said.sequence], "statement": view.places.get((said.sequence, said.ordinal))}
-        dates = {name: show(getattr(said, name)) for name in ("valid_from", "valid_to")}
-        yield _row("evidence", said, _EVIDENCE, **about, **dates)
+        about = {
+            "episode": ids[evidence.sequence],
+            "statement": view.places.get((evidence.sequence, evidence.ordinal)),
+        }
+        dates = {name: show(getattr(evidence, name)) for name in ("valid_from", "valid_to")}
+        yield _row("evidence", evidence, _EVIDENCE, **about, **dates)
     yield from _verdict_rows(view, ids)
     for operation in graph.fold.in_force:
         named = {name: sorted(getattr(operation, name)) for name in ("entities", "surfaces")}
@@ -91,15 +97,15 @@ def _verdict_rows(view: View, ids: dict[int, str]) -> Iterator[DumpRow]:
             yield _row("verdict", verdict, "a b episode judge", a=a, b=b, episode=ids.get(verdict.sequence))
 
 
-def lines(found: Iterable[DumpRow]) -> list[str]:
+def lines(dump_rows: Iterable[DumpRow]) -> list[str]:
     """Return the dump's lines: one canonical JSON a row, sorted."""
-    return sorted(map(canonical, found))
+    return sorted(map(canonical, dump_rows))
 
 
-def digest(found: Iterable[DumpRow]) -> str:
+def digest(dump_rows: Iterable[DumpRow]) -> str:
     """Return the SHA-256, in hex, of the dump's bytes."""
     hashed = hashlib.sha256()
-    for line in lines(found):
+    for line in lines(dump_rows):
         hashed.update(line.encode())
         hashed.update(b"\n")
     return hashed.hexdigest()

@@ -1,7 +1,7 @@
 """The whole graph of one group: built from its records, or kept current commit by commit.
 
-Both ways give the same graph: `absorb` costs what the change touches, whatever the size of the group. Merges,
-splits, removals and declarations that fold stored names may change anything: they use `build`.
+Both ways give the same graph. The cost of `absorb` depends on the change, not on the size of the group.
+Merges, splits, removals and declarations that fold stored names may change any part: they use `build`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ SpanChanges = dict[str, SpanChange]  # by statement
 # keeps its sweep, so that a commit to a slot of 10,000 values costs no more than to one of 10.
 KEEP_SWEEP_FROM = 16
 
-# The fields of a mention that tell something of its entity, once they told it first.
-_TOLD = itemgetter(
+# The fields of a mention that its entity depends on: a second mention with equal fields only adds to a count.
+_ENTITY_FIELDS = itemgetter(
     *(Mention._fields.index(name) for name in ("entity", "surface", "type", "key", "resolved_by"))
 )
 
@@ -86,7 +86,7 @@ class GroupGraph(StatementRivals):
             self.relations.use(name)
         for declaration in records.declarations:
             self.relations.declare(declaration, records.recorded[declaration.sequence])
-        self._take_said(records)
+        self._read_evidence(records)
         for verdict in records.verdicts:
             self.take_verdict(verdict.a, verdict.b, verdict.exclusive, records.recorded[verdict.sequence])
         traits = self.relations.traits
@@ -96,25 +96,25 @@ class GroupGraph(StatementRivals):
             self.link(statement_id)
 
     def _take_mentions(self, mentions: Sequence[Mention]) -> None:
-        known: set[tuple[object, ...]] = set()  # of entities that no correction names
-        for mention, told in zip(mentions, map(_TOLD, mentions), strict=True):
-            if told in known:
+        repeatable: set[tuple[object, ...]] = set()  # of entities that no correction names
+        for mention, content in zip(mentions, map(_ENTITY_FIELDS, mentions), strict=True):
+            if content in repeatable:
                 self.entities[mention.entity].count += 1  # all that a repetition changes
                 continue
             self.take_mention(mention)
             # An answer of a model counts again in another episode.
             if mention.resolved_by != "model" and not self.fold.involves(mention.entity):
-                known.add(told)
+                repeatable.add(content)
 
-    def _take_said(self, records: GroupRecords) -> None:
+    def _read_evidence(self, records: GroupRecords) -> None:
         heads = {head.sequence: head for head in records.heads}
         mentions = by_episode(records.mentions)
-        said = spoken(records.evidence, mentions, self.fold, self.relations, self.births, heads)
-        named = name_statements(records.group, said, mentions, self.births)
-        worded = _worded(said, named)
-        # Ends that came before what they bear on: that has its own first wording.
+        pieces = spoken(records.evidence, mentions, self.fold, self.relations, self.births, heads)
+        named = name_statements(records.group, pieces, mentions, self.births)
+        worded = _worded(pieces, named)
+        # Ends that are older than the variant they apply to, whose first wording must be its own.
         late: list[tuple[Spoken, StatementName]] = []
-        for item, name in chain(zip(said, named, strict=True), late):
+        for item, name in chain(zip(pieces, named, strict=True), late):
             if name is None:
                 continue
             evidence, statement = item.evidence, name[1]
@@ -124,71 +124,75 @@ class GroupGraph(StatementRivals):
                 if moved and statement in worded and statement not in self.statements:
                     late.append((item, name))
                     continue
-                known = self.parts.setdefault(recorded, [recorded] if recorded in self.statements else [])
-                if statement not in known:
-                    known.append(statement)
+                shown_ids = self.parts.setdefault(recorded, [recorded] if recorded in self.statements else [])
+                if statement not in shown_ids:
+                    shown_ids.append(statement)
             head = heads[sequence]
             for claim in self._claims(item, name, head, mentions[sequence]):
                 self.statements[claim.statement].claims.append(claim)
-            if item.moved_at > head.recorded_at:  # only what was recorded later has moved it
+            if item.moved_at > head.recorded_at:  # only a later record has moved it
                 self.moved[sequence, evidence.ordinal] = item.moved_at
         for key in {key for _, (key, _, _) in late}:
             for claims in (self.general[key], *(self.statements[s].claims for s in self.with_key(key))):
                 claims.sort(key=lambda claim: claim.said[1:])
 
     def take_mention(self, mention: Mention) -> tuple[EntityNote, bool, str]:
-        """Take a mention; return its entity, whether that shows differently now, and its name before."""
-        shown, _ = self.fold.shown(mention.entity, mention.surface, mention.sequence)
-        if shown != mention.entity or mention.entity in self.shows:
-            known = self.shows.setdefault(mention.entity, set())
-            if not known and mention.entity in self.entities:
-                known.add(mention.entity)
-            known.add(shown)
-        note = self.entities.get(shown)
+        """Take a mention; return its entity, whether the entity changed, and its former name."""
+        shown_id, _ = self.fold.shown(mention.entity, mention.surface, mention.sequence)
+        if shown_id != mention.entity or mention.entity in self.shows:
+            shown_ids = self.shows.setdefault(mention.entity, set())
+            if not shown_ids and mention.entity in self.entities:
+                shown_ids.add(mention.entity)
+            shown_ids.add(shown_id)
+        note = self.entities.get(shown_id)
         if note is None:
-            note = self.entities[shown] = EntityNote(shown, self.births[shown])
+            note = self.entities[shown_id] = EntityNote(shown_id, self.births[shown_id])
         name = note.name
         return note, note.take(mention), name
 
     def _claims(
         self, item: Spoken, name: StatementName, head: EpisodeHead, mentions: Mapping[int, Mention]
     ) -> list[Claim]:
-        """Return the claims that evidence adds; a general end is one about each variant, also later (R6).
+        """Return the claims that evidence adds; a general end adds a claim to each variant, also later (R6).
 
-        mentions: of the episode, by ordinal
+        mentions  of the episode, by ordinal
         """
         claims: list[Claim] = []
-        said, (key, id_, _) = item.evidence, name
-        kind, nameless, target = said.kind, said.every_variant, said.object
+        evidence, (key, id_, _) = item.evidence, name
+        kind, nameless, target = evidence.kind, evidence.every_variant, evidence.object
         statement = self.statements.get(id_)
         if statement is None:
             statement = self._add_statement(item, name)
             if self.general:
-                claims += self._elsewhere(self.general.get(key, ()), [id_])
-        if said.is_field:
+                claims += self._claims_elsewhere(self.general.get(key, ()), [id_])
+        if evidence.is_field:
             statement.in_field = True
         if item.own_key is not None and item.own_key != key:
-            known = self.attached.setdefault(item.own_key, {})
-            known[id_] = known.get(id_, False) or kind not in CLOSING
-        at = (head.reference_time, said.sequence, said.ordinal)
+            attached = self.attached.setdefault(item.own_key, {})
+            attached[id_] = attached.get(id_, False) or kind not in CLOSING
+        at = (head.reference_time, evidence.sequence, evidence.ordinal)
         surface = None if target is None else mentions[target].surface
-        self.texts[at] = (said.text, head.id, mentions[said.subject].surface, surface)
-        dates = (said.valid_from, said.valid_to)
-        claim = Claim(id_, at, kind, *dates, said.inferred, head.recorded_at, nameless)
+        self.texts[at] = (evidence.text, head.id, mentions[evidence.subject].surface, surface)
+        dates = (evidence.valid_from, evidence.valid_to)
+        claim = Claim(id_, at, kind, *dates, evidence.inferred, head.recorded_at, nameless)
         if kind != "ended" or self._bears_on(claim, id_):
             claims.append(claim)
         if nameless:
             self.general.setdefault(key, []).append(claim)
-            claims += self._elsewhere([claim], [s for s in self.with_key(key) if s != id_])
+            claims += self._claims_elsewhere([claim], [s for s in self.with_key(key) if s != id_])
         return claims
 
-    def _elsewhere(self, general: Iterable[Claim], others: Sequence[str]) -> list[Claim]:
-        """Return what ends and denials of every variant are as claims about other variants (R6)."""
-        bearing = ((claim, other) for claim in general for other in others if self._bears_on(claim, other))
-        return [claim._replace(statement=other, other_variant=True) for claim, other in bearing]
+    def _claims_elsewhere(self, general: Iterable[Claim], statements: Sequence[str]) -> list[Claim]:
+        """Return claims about other variants for ends and denials of every variant (R6)."""
+        return [
+            claim._replace(statement=statement, other_variant=True)
+            for claim in general
+            for statement in statements
+            if self._bears_on(claim, statement)
+        ]
 
     def _bears_on(self, general: Claim, statement: str) -> bool:
-        """Whether an end or a denial of every variant speaks of this one: an event has no end (R18)."""
+        """Return whether an end or denial of every variant is about a statement; events have no end (R18)."""
         return general.kind == "denied" or not self.statements[statement].is_event
 
     def _add_statement(self, item: Spoken, name: StatementName) -> Statement:
@@ -224,13 +228,13 @@ class GroupGraph(StatementRivals):
 
     def spans_of(self, statements: Iterable[str]) -> dict[str, tuple[Span, ...]]:
         """Return the spans of these statements and of all others in their components."""
-        found: dict[str, tuple[Span, ...]] = {}
+        spans_by_statement: dict[str, tuple[Span, ...]] = {}
         for statement in statements:
-            if statement not in found:
+            if statement not in spans_by_statement:
                 _, members = self.component(statement)
                 sweep = self._swept(members)
-                found.update((member, sweep.spans(member)) for member in members)
-        return found
+                spans_by_statement.update((member, sweep.spans(member)) for member in members)
+        return spans_by_statement
 
     def spans_now(self, statement: str) -> tuple[Span, ...]:
         """Return the spans of one statement; they stay in memory until the next commit.
@@ -251,9 +255,9 @@ class GroupGraph(StatementRivals):
 
     def facts_of(self, statements: Iterable[str]) -> list[Fact]:
         """Return all facts of these statements, in the order given, then by start."""
-        asked = list(dict.fromkeys(statements))
-        spans = self.spans_of(asked)
-        return [self.fact(span) for statement in asked for span in spans[statement]]
+        unique = list(dict.fromkeys(statements))
+        spans = self.spans_of(unique)
+        return [self.fact(span) for statement in unique for span in spans[statement]]
 
     def fact(self, span: Span) -> Fact:
         """Return the fact of a span, with both clocks (R2, R12)."""
@@ -281,19 +285,19 @@ class GroupGraph(StatementRivals):
         )
 
     def changed_facts(
-        self, changes: SpanChanges, before: GroupGraph | None = None
+        self, changes: SpanChanges, old_graph: GroupGraph | None = None
     ) -> tuple[tuple[Fact, ...], tuple[str, ...]]:
-        """Return the facts that differ and the ids that are gone; before: the graph of the earlier spans."""
+        """Return the facts that differ, and the deleted ids; old_graph: the graph of the earlier spans."""
         rows: list[Fact] = []
-        gone: set[str] = set()
-        kept: set[str] = set()
+        old_ids: set[str] = set()
+        new_ids: set[str] = set()
         for earlier, later in changes.values():
-            was = {fact.id: fact for fact in map((before or self).fact, earlier)}
-            now = {fact.id: fact for fact in map(self.fact, later)}
-            rows += [fact for i, fact in now.items() if was.get(i) != fact]
-            kept.update(now)
-            gone.update(was)
-        return tuple(sorted(rows, key=attrgetter("id"))), tuple(sorted(gone - kept))
+            old = {fact.id: fact for fact in map((old_graph or self).fact, earlier)}
+            new = {fact.id: fact for fact in map(self.fact, later)}
+            rows += [fact for i, fact in new.items() if old.get(i) != fact]
+            new_ids.update(new)
+            old_ids.update(old)
+        return tuple(sorted(rows, key=attrgetter("id"))), tuple(sorted(old_ids - new_ids))
 
     def entity(self, id_: str) -> Entity:
         """Return an entity as it shows, with its summary."""
@@ -306,8 +310,8 @@ class GroupGraph(StatementRivals):
 
     def places(self) -> dict[Place, str]:
         """Return evidence place -> the statement it shows as."""
-        own = (c for s in self.statements.values() for c in s.claims if not c.other_variant)
-        return {claim.said[1:]: claim.statement for claim in own}
+        own_claims = (c for s in self.statements.values() for c in s.claims if not c.other_variant)
+        return {claim.said[1:]: claim.statement for claim in own_claims}
 
     def shows_as(self, recorded: str) -> frozenset[str]:
         """Return the entities that a recorded one's mentions show as."""
@@ -316,7 +320,7 @@ class GroupGraph(StatementRivals):
     def absorb(self, change: EpisodeChange, recorded_at: Instant) -> Difference:
         """Take an episode's records into the graph and return the difference."""
         self._current_spans.clear()
-        before = self.spans_of(self._rivalry_changes(change))
+        former_spans = self.spans_of(self._rivalry_changes(change))
         self.births.update((*change.entity_births, *change.statement_births))
         for evidence in change.evidence:
             self.relations.use(evidence.relation)
@@ -324,7 +328,7 @@ class GroupGraph(StatementRivals):
             self.relations.declare(declaration, recorded_at)
         for name in dict.fromkeys(self.relations.folded(d.name).name for d in change.declarations):
             self._reindex(name)
-        shown: dict[str, EntityNote] = {}
+        changed_notes: dict[str, EntityNote] = {}
         names: dict[str, str] = {}
         recorded = {mention.entity for mention in change.mentions}
         shows_before = shown_entities(self, recorded)
@@ -334,33 +338,34 @@ class GroupGraph(StatementRivals):
             mentioned[note.id, mention.sequence] = None
             if changed:
                 names.setdefault(note.id, name)
-                shown[note.id] = note
+                changed_notes[note.id] = note
         # Stored statements whose words this episode changes (R18): they cost their components.
-        renamed = (i for i, name in names.items() if name and name != shown[i].name)
-        retold = [statement for entity in renamed for statement in self.about.get(entity, ())]
-        retold += [
-            s for d in change.declarations if d.aspect == "text" for s in self.by_relation.get(d.name, ())
-        ]
+        renamed = (i for i, name in names.items() if name and name != changed_notes[i].name)
+        reworded = [statement for entity in renamed for statement in self.about.get(entity, ())]
+        wordings = (d.name for d in change.declarations if d.aspect == "text")
+        reworded += [statement for name in wordings for statement in self.by_relation.get(name, ())]
         claims = self._take_evidence(change, recorded_at)
         for verdict in change.verdicts:
             self.take_verdict(verdict.a, verdict.b, verdict.exclusive, recorded_at)
         judged = (s for v in change.verdicts for pair in self.judged(v.a, v.b) for s in pair)
         for statement in dict.fromkeys((*claims, *judged)):
             self.link(statement)
-        changes = self._sweep_again(before, claims) if before else self._sweep_on(claims)
-        facts, gone = self.changed_facts(changes)
-        if retold:
-            told = {fact.id: fact for fact in (*facts, *self.facts_of(retold))}
-            facts = tuple(told[id_] for id_ in sorted(told))
-        summarised = update_summaries(self, changes, facts, gone, retold)
-        spoken = {c.said[1:]: s for s, taken in claims.items() for c in taken if not c.other_variant}
+        changes = self._sweep_again(former_spans, claims) if former_spans else self._sweep_on(claims)
+        facts, gone_facts = self.changed_facts(changes)
+        if reworded:
+            by_id = {fact.id: fact for fact in (*facts, *self.facts_of(reworded))}
+            facts = tuple(by_id[id_] for id_ in sorted(by_id))
+        summarised = update_summaries(self, changes, facts, gone_facts, reworded)
+        statement_at = {
+            c.said[1:]: s for s, new_claims in claims.items() for c in new_claims if not c.other_variant
+        }
         return Difference(
-            entities=tuple(map(self.entity, sorted({*shown, *summarised}))),
+            entities=tuple(map(self.entity, sorted({*changed_notes, *summarised}))),
             facts=facts,
-            gone_facts=gone,
+            gone_facts=gone_facts,
             mentioned=tuple(sorted(mentioned)),
             shown=tuple(sorted(shown_entities(self, recorded) - shows_before)),
-            moved=tuple(moved_evidence(spoken, change.evidence).values()),
+            moved=tuple(moved_evidence(statement_at, change.evidence).values()),
         )
 
     def _reindex(self, relation: str) -> None:
@@ -377,13 +382,13 @@ class GroupGraph(StatementRivals):
         """Return the stored statements whose rivals this episode's declarations or verdicts may change."""
         touched: list[str] = []
         for declaration in change.declarations:
-            shown, flipped, _ = self.relations.folded(declaration.name)
+            main_name, flipped, _ = self.relations.folded(declaration.name)
             if declaration.aspect == "cardinality":
                 value = as_flipped(declaration.value) if flipped else declaration.value
-                if self.relations.traits(shown).cardinality != value:
-                    touched += self.by_relation.get(shown, ())
+                if self.relations.traits(main_name).cardinality != value:
+                    touched += self.by_relation.get(main_name, ())
             elif declaration.aspect == "pair":
-                for name in (shown, self.relations.folded(declaration.other).name):
+                for name in (main_name, self.relations.folded(declaration.other).name):
                     touched += self.by_relation.get(name, ())
         for verdict in change.verdicts:
             parts = (p for s in (verdict.a, verdict.b) for p in self.parts.get(s, (s,)))
@@ -398,33 +403,35 @@ class GroupGraph(StatementRivals):
         stored = {e.statement for e in change.evidence if e.statement in self.statements}
         pieces = spoken(change.evidence, mentions, self.fold, self.relations, self.births, {})
         for item in pieces:
-            said = item.evidence
+            evidence = item.evidence
             if item.key is not None:
-                key = self.statements[said.statement].key if said.statement in stored else item.key
-                name = (key, said.statement, said.variant)
-                for claim in self._claims(item, name, head, mentions[said.sequence]):
+                key = self.statements[evidence.statement].key if evidence.statement in stored else item.key
+                name = (key, evidence.statement, evidence.variant)
+                for claim in self._claims(item, name, head, mentions[evidence.sequence]):
                     claims.setdefault(claim.statement, []).append(claim)
         return claims
 
     def renames(self, change: EpisodeChange, relations: Relations) -> bool:
-        """Whether evidence of this episode gives a statement another relation name (R17c).
+        """Return whether evidence of this episode gives a statement another relation name (R17c).
 
-        The statement may be one that the episode makes: then its variant is counted under the other name.
-        relations: with the episode's declarations
+        Such a statement may be new in this episode: then its variant is counted under the other name.
+
+        relations  with the episode's declarations
         """
-        made: dict[str, Evidence] = {}  # statement of this episode -> its first evidence
+        new_statements: dict[str, Evidence] = {}  # statement of this episode -> its first evidence
         for evidence in change.evidence:
             statement = self.statements.get(evidence.statement)
             if statement is None:
-                first = made.setdefault(evidence.statement, evidence)
+                first = new_statements.setdefault(evidence.statement, evidence)
                 name, is_named_by_end = relations.folded(first.relation).name, first.kind in CLOSING
             else:
                 name = statement.relation
-                # Any end: it may be all that names one of several recorded statements that show as one.
+                # Any end counts: it may be the only name of a recorded statement that shows as this
+                # statement.
                 is_named_by_end = any(c.kind in CLOSING for c in statement.claims if not c.other_variant)
-            now = is_named_by_end, not relations.is_listed(name)  # the least gives the name
-            then = evidence.kind in CLOSING, not relations.is_listed(evidence.relation)
-            if relations.folded(evidence.relation).name != name and then < now:
+            current = is_named_by_end, not relations.is_listed(name)  # the least gives the name
+            candidate = evidence.kind in CLOSING, not relations.is_listed(evidence.relation)
+            if relations.folded(evidence.relation).name != name and candidate < current:
                 return True
         return False
 
@@ -448,25 +455,29 @@ class GroupGraph(StatementRivals):
         return changes
 
     def _sweep_again(
-        self, before: dict[str, tuple[Span, ...]], claims: dict[str, list[Claim]]
+        self, former_spans: dict[str, tuple[Span, ...]], claims: dict[str, list[Claim]]
     ) -> SpanChanges:
-        """Add the claims and sweep anew, where rivalry changed; before: spans of the statements concerned."""
-        self._sweeps.clear()  # each is made again when needed
+        """Add the claims and sweep again where rivalry changed; former_spans: of the statements concerned."""
+        self._sweeps.clear()
         for statement in claims:
             _, members = self.component(statement)
-            before = self.spans_of([m for m in members if m not in before]) | before
+            former_spans = self.spans_of([m for m in members if m not in former_spans]) | former_spans
         for statement, added in claims.items():
             self.statements[statement].claims.extend(added)
-        after = self.spans_of(dict.fromkeys((*before, *claims)))
-        return {s: (before.get(s, ()), spans) for s, spans in after.items() if before.get(s, ()) != spans}
+        new_spans = self.spans_of(dict.fromkeys((*former_spans, *claims)))
+        return {
+            s: (former_spans.get(s, ()), spans)
+            for s, spans in new_spans.items()
+            if former_spans.get(s, ()) != spans
+        }
 
 
-def _worded(said: Sequence[Spoken], named: Sequence[StatementName | None]) -> set[str]:
-    """Return the statements of which more is said than that every variant of them ended or was not so.
+def _worded(pieces: Sequence[Spoken], named: Sequence[StatementName | None]) -> set[str]:
+    """Return the statements with other evidence than ends and denials of every variant.
 
-    They are needed only where evidence says such an end.
+    The result is empty, as nobody needs it, if there is no such end or denial.
     """
-    if not any(item.evidence.every_variant for item in said):
+    if not any(item.evidence.every_variant for item in pieces):
         return set()
-    own = ((item, name) for item, name in zip(said, named, strict=True) if name is not None)
-    return {statement for item, (_, statement, _) in own if not item.evidence.every_variant}
+    named_pieces = ((item, name) for item, name in zip(pieces, named, strict=True) if name is not None)
+    return {statement for item, (_, statement, _) in named_pieces if not item.evidence.every_variant}

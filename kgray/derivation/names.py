@@ -1,9 +1,9 @@
 """Names and their bearers: entities through merges and splits, relations by declarations (R14a-R17, R21).
 
 An operation names entities as they showed when it was recorded. A mention keeps the id that it was resolved
-to; the entity it shows as follows by applying the operations in force, in order. So undoing one gives its
-mentions back, later ones of the same surface included, and no id ever changes. Evidence keeps the relation
-name of the extractor; declared synonyms and inverses show as the main name of the ontology.
+to; the operations in force, applied in order, give the entity that it shows as. So an undo gives an
+operation's mentions back, later mentions of the same surface included, and no id ever changes. Evidence keeps
+the relation name of the extractor; declared synonyms and inverses show as the main name of the ontology.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _read(surface: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     if "".join(words).isalnum():  # letters, digits and spaces alone, as most names are
         name, pieces = " ".join(words), tuple(words)
     else:
-        kept = [word.rstrip(".,;:") or word for word in text.strip(_OUTER).split()]
-        name, pieces = " ".join(kept) or text.strip(), _pieces(text)
+        words = [word.rstrip(".,;:") or word for word in text.strip(_OUTER).split()]
+        name, pieces = " ".join(words) or text.strip(), _pieces(text)
     telling = pieces
     while len(telling) > 1 and telling[-1] in _LEGAL_FORMS:
         telling = telling[:-1]
@@ -70,10 +70,10 @@ def _read(surface: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
 
 
 def _pieces(text: str) -> tuple[str, ...]:
-    before, comma, after = text.partition(",")
-    if comma and "," not in after and after.strip() and after.strip(" .") not in _LEGAL_FORMS:
-        before, after = after, before  # "Webb, Marcus" is "Marcus Webb"
-    return tuple(_POSSESSIVE.sub("", piece) for piece in _PIECES.findall(f"{before} {after}"))
+    first_part, comma, last_part = text.partition(",")
+    if comma and "," not in last_part and last_part.strip() and last_part.strip(" .") not in _LEGAL_FORMS:
+        first_part, last_part = last_part, first_part  # "Webb, Marcus" is "Marcus Webb"
+    return tuple(_POSSESSIVE.sub("", piece) for piece in _PIECES.findall(f"{first_part} {last_part}"))
 
 
 def digits(surface: str) -> frozenset[str]:
@@ -82,7 +82,7 @@ def digits(surface: str) -> frozenset[str]:
 
 
 def _expands(new: str, old: str) -> bool:
-    """Whether the tokens of `old` begin tokens of `new`, in order: M. Webb, Marcus Webb (R16)."""
+    """Return whether each token of `old` begins a token of `new`, in order: M. Webb, Marcus Webb (R16)."""
     if sum(map(str.isalpha, new)) <= sum(map(str.isalpha, old)):
         return False
     later = iter(_read(new)[2])
@@ -92,13 +92,13 @@ def _expands(new: str, old: str) -> bool:
 def spellings(surface: str) -> set[tuple[str, ...]]:
     """Return the words whose letters an acronym may take: with and without legal form and stop words."""
     _, telling, pieces = _read(surface)
-    found = {telling, pieces}
+    spelled = {telling, pieces}
     if not _STOP_WORDS.isdisjoint(pieces):
-        found.add(tuple(p for p in pieces if p not in _STOP_WORDS))
+        spelled.add(tuple(p for p in pieces if p not in _STOP_WORDS))
     if len(pieces) > 2 and len(pieces[-1]) <= 3:
-        found.add(pieces[:-1])  # a legal form such as AG
-    found.discard(())
-    return found
+        spelled.add(pieces[:-1])  # a legal form such as AG
+    spelled.discard(())
+    return spelled
 
 
 def folded(surface: str) -> str:
@@ -113,8 +113,8 @@ def folded(surface: str) -> str:
 class EntityNote:
     """An entity as derived from its mentions, which are taken in order of place.
 
-    surfaces: surface -> the recorded entity it was first resolved to, oldest first: new mentions of it are
-    recorded with that one, so that undoing a merge gives them back (R16).
+    surfaces: surface -> the recorded entity that it was first resolved to, oldest first. New mentions of it
+    are recorded with that entity, so that undoing a merge gives them back (R16).
     """
 
     id: str
@@ -125,8 +125,8 @@ class EntityNote:
     card: str = ""
     keys: tuple[str, ...] = ()  # the surfaces that are keys of records
     count: int = 0  # of its mentions
-    # Key of a name that no code found alike -> the episodes in which a model resolved it to this entity, two
-    # at most: so many confirm an alias (R14a).
+    # Key of a name that code cannot match -> at most CONFIRMING_ANSWERS episodes where a model resolved it to
+    # this entity (R14a).
     answered: dict[str, tuple[int, ...]] = field(default_factory=dict)
     certain: frozenset[str] = frozenset()  # keys of names that need no confirmation, besides its first name
 
@@ -161,14 +161,14 @@ class EntityNote:
         if name in self.certain or name == key(first):
             return
         if mention.resolved_by == "code" or mention.entity != self.id:
-            self.certain |= {name}  # one that code found, or one that a person merged
+            self.certain |= {name}  # code matched this name, or a person merged it
         elif mention.resolved_by == "model":
             episodes = self.answered.get(name, ())
             if mention.sequence not in episodes and len(episodes) < CONFIRMING_ANSWERS:
                 self.answered[name] = (*episodes, mention.sequence)
 
     def is_confirmed(self, surface: str) -> bool:
-        """Whether a name needs no further answer: not an alias that rests on a single answer (R14a)."""
+        """Return whether a name needs no further answer; an alias with a single answer does (R14a)."""
         name = key(surface)
         return name in self.certain or len(self.answered.get(name, ())) != 1
 
@@ -186,14 +186,14 @@ def card(name: str, label: str, sentence: str) -> str:
 
 def connected(operations: Sequence[Operation], entities: Iterable[str]) -> set[str]:
     """Return these entities and all that merges, splits and their kind connect with them."""
-    found, size = set(entities), -1
-    while len(found) > size:
-        size = len(found)
+    entity_ids, size = set(entities), -1
+    while len(entity_ids) > size:
+        size = len(entity_ids)
         for operation in operations:
             ids = {*operation.entities, operation.made} - {""}
-            if ids & found:
-                found |= ids
-    return found
+            if ids & entity_ids:
+                entity_ids |= ids
+    return entity_ids
 
 
 class Fold:
@@ -214,23 +214,23 @@ class Fold:
         }
         self._made_at = {o.made: o.sequence for o in self.in_force if o.kind == "split"}
         self._apart: dict[frozenset[str], int] = {}  # entities as they show now -> the distinction
-        for said in (step for step in self.in_force if step.kind == "distinct"):
-            ids = set(said.entities)
+        for distinction in (step for step in self.in_force if step.kind == "distinct"):
+            ids = set(distinction.entities)
             for step in self.in_force:
-                if step.kind == "merge" and step.sequence > said.sequence and ids & {*step.entities}:
+                if step.kind == "merge" and step.sequence > distinction.sequence and ids & {*step.entities}:
                     ids = ids - {*step.entities} | {self.first_born(step.entities)}
-            self._apart[frozenset(ids)] = said.sequence
+            self._apart[frozenset(ids)] = distinction.sequence
         self._involved = {i for o in operations for i in (*o.entities, o.made) if i}
 
     def involves(self, entity: str) -> bool:
-        """Whether a correction names the entity; any other shows as itself."""
+        """Return whether a correction names the entity; without a correction it shows as itself."""
         return entity in self._involved
 
     def shown(self, entity: str, surface: str, sequence: int) -> tuple[str, Instant]:
         """Return the entity a mention shows as, and the record time of its last move (0 = none)."""
         if entity not in self._involved:
             return entity, 0
-        current, since = entity, 0
+        current, moved_at = entity, 0
         while current in self._returned:
             current = self._returned[current]
         # A mention recorded after the split that made its entity was resolved with earlier steps in force.
@@ -247,26 +247,26 @@ class Fold:
             else:
                 continue
             if target != current:
-                current, since = target, self._recorded[step.sequence]
-        return current, since
+                current, moved_at = target, self._recorded[step.sequence]
+        return current, moved_at
 
     def are_apart(self, a: str, b: str) -> bool:
-        """Whether a person said that these shown entities are not one."""
+        """Return whether a person declared that these shown entities are distinct."""
         return bool(self._apart) and frozenset((a, b)) in self._apart
 
-    def check_together(self, operation: Operation, shown: Iterable[str]) -> None:
+    def check_together(self, operation: Operation, shown_ids: Iterable[str]) -> None:
         """Raise InputError for a merge, or another distinction, of two entities that are held apart."""
-        apart = self._apart.get(frozenset(shown))
+        apart = self._apart.get(frozenset(shown_ids))
         if apart is not None:
             todo = f"undo {apart} first" if operation.kind == "merge" else "nothing is left to say"
             raise InputError(f"distinct {apart} says that these two are not one: {todo}.")
 
     def first_born(self, entities: Sequence[str]) -> str:
-        """Return the id born first: the one that a merged entity shows as."""
+        """Return the id born first: a merged entity shows under it."""
         return min(entities, key=lambda i: (self._births[i], i))
 
     def check_undo(self, target: int) -> Operation:
-        """Return what the operation `target` did, if it can be undone now; else raises InputError."""
+        """Return the operation with the sequence `target`; raise InputError if it cannot be undone now."""
         step = next((step for step in self.in_force if step.sequence == target), None)
         if step is None:
             raise InputError(
@@ -275,7 +275,7 @@ class Fold:
         touched = {*step.entities, step.made}
         for later in self.in_force:
             if "distinct" in (step.kind, later.kind) and step.made not in later.entities:
-                continue  # it says something of entities that are there without the other one too
+                continue  # the two do not depend on each other, as both entities exist without the split
             if later.sequence > target and touched & {*later.entities, later.made}:
                 raise InputError(
                     f"{later.kind} {later.sequence} rests on {target}: undo {later.sequence} first."
@@ -288,17 +288,17 @@ class Folded(NamedTuple):
 
     name: str
     flipped: bool
-    since: Instant  # record time of the last declaration needed to fold it; 0 = it shows as itself
+    declared_at: Instant  # record time of the last declaration needed to fold it; 0 = it shows as itself
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What the ontology declares of a class of names, with subject and object as in the shown name."""
+    """The declared properties of a class of names, with subject and object in the order of the shown name."""
 
     cardinality: str | None  # None = not declared: counts as many-valued
     cardinality_since: Instant
     symmetric: bool
-    # shown name -> record time of the last declaration needed for it; of several, of the one recorded first
+    # shown name -> record time of the last declaration that it needs; of several reasons, the earliest time
     excludes: dict[str, Instant]
 
 
@@ -309,7 +309,7 @@ class Relations:
         self._used: set[str] = set()
         self._aspects: dict[tuple[str, str], list[tuple[Declaration, Instant]]] = {}  # all, by place
         self._pairs: dict[frozenset[str], tuple[Declaration, Instant]] = {}
-        self._partners: dict[str, set[str]] = {}  # name -> names with which it stands in a declared pair
+        self._partners: dict[str, set[str]] = {}  # name -> its partners in declared pairs
         self._folded: dict[str, Folded] = {}
         self._traits: dict[str, Traits] = {}
 
@@ -356,7 +356,7 @@ class Relations:
         return sorted(self._used)
 
     def is_listed(self, name: str) -> bool:
-        """Whether the ontology lists the name, as far as it is recorded."""
+        """Return whether the ontology lists the name, as far as it is recorded."""
         declared = self.aspect(name, "listed")
         return declared is not None and declared.value == "yes"
 
@@ -371,7 +371,7 @@ class Relations:
         return history[-1][0] if history else None
 
     def refolded(self, declarations: Sequence[Declaration], recorded: Instant) -> bool:
-        """Whether these declarations would change the statements of the names in use."""
+        """Return whether these declarations would change the statements of the names in use."""
         if not any(d.aspect in ("symmetric", "listed", "pair") for d in declarations):
             return False
         trial = self.copy()
@@ -393,48 +393,48 @@ class Relations:
 
     def folded(self, name: str) -> Folded:
         """Return the main name that declared synonyms and inverses lead to; an undeclared name stays."""
-        known = self._folded.get(name)
-        if known is None:
-            shown, flipped, since, seen = name, False, 0, {name}
-            while (step := self._step(shown)) is not None and step[0] not in seen:
-                shown, is_inverse, recorded = step
-                seen.add(shown)
-                flipped, since = flipped != is_inverse, max(since, recorded)
-            known = self._folded[name] = Folded(shown, flipped, since)
-        return known
+        folded_name = self._folded.get(name)
+        if folded_name is None:
+            main_name, flipped, declared_at, visited = name, False, 0, {name}
+            while (step := self._step(main_name)) is not None and step[0] not in visited:
+                main_name, is_inverse, recorded = step
+                visited.add(main_name)
+                flipped, declared_at = flipped != is_inverse, max(declared_at, recorded)
+            folded_name = self._folded[name] = Folded(main_name, flipped, declared_at)
+        return folded_name
 
     def _step(self, name: str) -> tuple[str, bool, Instant] | None:
-        """Return (the name that this one is declared to mean, whether as its inverse, record time)."""
-        pairs = [self._pairs[frozenset((name, other))] for other in self._partners.get(name, ())]
+        """Return (the name that this name is declared to mean, whether as its inverse, record time)."""
+        pairs = [self._pairs[frozenset((name, partner))] for partner in self._partners.get(name, ())]
         folds = [(d, recorded) for d, recorded in pairs if d.name == name and d.value in FOLDS]
         if not folds:
             return None
         declaration, recorded = max(folds, key=lambda item: (item[0].sequence, item[0].ordinal))
         return declaration.other, declaration.value == "inverse_of", recorded
 
-    def traits(self, shown: str) -> Traits:
-        """Return what is declared of the class of names that shows as `shown`."""
-        known = self._traits.get(shown)
-        if known is None:
-            members = self._members(shown)
-            cardinality, since = self._cardinality(members)
+    def traits(self, main_name: str) -> Traits:
+        """Return the declared properties of the class of names that shows as `main_name`."""
+        traits = self._traits.get(main_name)
+        if traits is None:
+            members = self._members(main_name)
+            cardinality, declared_at = self._cardinality(members)
             latest = [
                 ((d.sequence, d.ordinal), d.value == "yes")
                 for member in members
                 for d, _ in self._aspects.get((member, "symmetric"), ())[-1:]
             ]
             is_symmetric = max(latest)[1] if latest else False
-            known = Traits(cardinality, since, is_symmetric, self._excluded(shown, members))
-            self._traits[shown] = known
-        return known
+            traits = Traits(cardinality, declared_at, is_symmetric, self._excluded(main_name, members))
+            self._traits[main_name] = traits
+        return traits
 
-    def _members(self, shown: str) -> dict[str, Folded]:
-        """Return the names that fold to one, itself included."""
-        members = {shown: self.folded(shown)}
-        waiting = [shown]
+    def _members(self, main_name: str) -> dict[str, Folded]:
+        """Return the names that fold to a main name, itself included."""
+        members = {main_name: self.folded(main_name)}
+        waiting = [main_name]
         for member in waiting:  # which grows
             for partner in self._partners.get(member, ()):
-                if partner not in members and self.folded(partner).name == shown:
+                if partner not in members and self.folded(partner).name == main_name:
                     members[partner] = self.folded(partner)
                     waiting.append(partner)
         return members
@@ -448,24 +448,24 @@ class Relations:
         )
         if not declared or declared[-1][1] == UNKNOWN:
             return None, 0
-        # A repetition of the one in force changes nothing, so the earlier one counts as needed (R2).
+        # A repetition of the declaration in force changes nothing, so the earlier time counts (R2).
         newest = declared[-1][1]
-        same = itertools.takewhile(lambda item: item[1] == newest, reversed(declared))
-        return newest, min(recorded for _, _, recorded in same)
+        repetitions = itertools.takewhile(lambda item: item[1] == newest, reversed(declared))
+        return newest, min(recorded for _, _, recorded in repetitions)
 
-    def _excluded(self, shown: str, members: Mapping[str, Folded]) -> dict[str, Instant]:
+    def _excluded(self, main_name: str, members: Mapping[str, Folded]) -> dict[str, Instant]:
         """Return the names that exclude a class, with the record time of the last declaration needed."""
         excluded: dict[str, Instant] = {}
         for member, (_, _, member_since) in members.items():
             for partner in self._partners.get(member, ()):
                 declaration, recorded = self._pairs[frozenset((member, partner))]
                 rival, _, rival_since = self.folded(partner)
-                if declaration.value == "excludes" and rival != shown:
+                if declaration.value == "excludes" and rival != main_name:
                     needed = max(recorded, rival_since, member_since)
                     excluded[rival] = min(needed, excluded.get(rival, needed))
         return excluded
 
 
 def as_flipped(cardinality: str) -> str:
-    """Return what a cardinality says of the inverse relation."""
+    """Return the cardinality of the inverse relation."""
     return _FLIPPED.get(cardinality, cardinality)

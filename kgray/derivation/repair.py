@@ -1,4 +1,4 @@
-"""Compare a stored group with what its records derive, and store that: the way out where either is wrong."""
+"""Compare a stored group with the graph that its records derive, and repair records and graph."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def repaired(store: Store, group: str) -> list[str]:
             for verb, rows_of in (("written anew", different.puts[kind]), ("dropped", different.drops[kind])):
                 wrong += [f"{kind.name}: {len(rows_of)} {verb}"] if rows_of else []
         if wrong:
-            # A record time of its own: whoever has the group in memory reads it anew.
+            # A new record time makes every process that has the group in memory read it again.
             at = max(times.now(), store.heads([group])[group].last_recorded + 1)
             _apply(store, group, drops=different.drops, puts=different.puts, recorded_at=at)
     return [*lines, *wrong]
@@ -66,8 +66,8 @@ def _mended(store: Store, group: str) -> list[str]:
 
 
 def _checked(store: Store, group: str) -> Iterator[tuple[OperationRow, str]]:
-    """Yield the corrections that derivation applies, and why one cannot be applied; "" = it can be."""
-    kept: dict[int, Operation] = {}
+    """Yield the corrections that derivation applies, with the reason why each cannot be applied, or ""."""
+    applicable: dict[int, Operation] = {}
     for row in store.rows(kinds.OPERATIONS.all, group):
         if row.kind not in TIMED or row.state != kinds.DONE:
             continue
@@ -76,9 +76,9 @@ def _checked(store: Store, group: str) -> Iterator[tuple[OperationRow, str]]:
         except _UNREADABLE:
             yield row, "its names cannot be read"
             continue
-        why = _wrong(operation, kept)
+        why = _wrong(operation, applicable)
         if not why:
-            kept[operation.sequence] = operation
+            applicable[operation.sequence] = operation
         yield row, why
 
 
@@ -94,10 +94,10 @@ def _wrong(operation: Operation, earlier: dict[int, Operation]) -> str:
 
 
 def differences(store: Store, group: str) -> list[str]:
-    """Return a line for each way in which a group's stored graph is not what its records derive."""
+    """Return a line for each difference between a group's stored graph and the graph of its records."""
 
     def compared() -> list[str]:
-        if in_pieces(store, group):  # reads look at the records meanwhile
+        if in_pieces(store, group):  # reads derive the graph from the records then
             return []
         different = stale(store, group)
         wrong = {kind.name: len(different.puts[kind]) + len(different.drops[kind]) for kind in DERIVED}
@@ -109,14 +109,14 @@ def differences(store: Store, group: str) -> list[str]:
         return [str(fault)]
 
 
-def _apply(store: Store, group: str, **what: Any) -> None:  # noqa: ANN401
-    """Apply a change tied to any entry of the log, which is there already."""
+def _apply(store: Store, group: str, **changes: Any) -> None:  # noqa: ANN401
+    """Apply a change tied to any stored entry of the log."""
     heads, corrections = store.rows(reads.EPISODE_HEADS, group), store.rows(kinds.OPERATIONS.all, group)
     episodes = ((row.sequence, kinds.EPISODES, row.state) for row in heads)
     operations = ((row.sequence, kinds.OPERATIONS, row.state) for row in corrections)
     for sequence, ledger, state in chain[tuple[int, Kind[Any], int]](episodes, operations):
         for name in ("drops", "puts"):
-            what[name] = {kind: found for kind, found in what[name].items() if found}
+            changes[name] = {kind: changed for kind, changed in changes[name].items() if changed}
         tied: Any = {"group": group, "sequence": sequence, "ledger": ledger, "states": frozenset({state})}
-        store.apply([RowChanges(**tied, **what)])
+        store.apply([RowChanges(**tied, **changes)])
         return

@@ -29,7 +29,7 @@ def with_key(
 
 
 class StatementRivals:
-    """The statements of one group by what makes them rivals; `GroupGraph` fills the fields."""
+    """The statements of one group, indexed by the reasons for rivalry; `GroupGraph` fills the fields."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -48,7 +48,7 @@ class StatementRivals:
         return with_key(self.statements, self.by_ends, key)
 
     def take_verdict(self, a: str, b: str, exclusive: bool, recorded: Instant) -> None:
-        """Take a verdict on two recorded statements: it replaces an older one that says otherwise (R2)."""
+        """Take a verdict on two recorded statements: it replaces an older verdict that differs (R2)."""
         for first, second in self.judged(a, b):
             if self.verdict(first, second) != exclusive:
                 self.verdicts.setdefault(first, {})[second] = (exclusive, recorded)
@@ -113,10 +113,10 @@ class StatementRivals:
 
     def needed(self, opened: Claim, ended: Claim) -> Instant:
         """Return the record time of the last record that lets a claim end another (R17)."""
-        moved, moved_too = self.moved.get(opened.said[1:], 0), self.moved.get(ended.said[1:], 0)
-        since = max(moved, moved_too) if moved != moved_too else 0
+        opened_moved, ended_moved = self.moved.get(opened.said[1:], 0), self.moved.get(ended.said[1:], 0)
+        moved_at = max(opened_moved, ended_moved) if opened_moved != ended_moved else 0
         if opened.statement == ended.statement:
-            return since
+            return moved_at
         a, b = self.statements[opened.statement], self.statements[ended.statement]
         reasons = []
         if set(self.slot_keys(a.id)) & set(self.slot_keys(b.id)):
@@ -127,20 +127,20 @@ class StatementRivals:
         exclusive, recorded = self.verdicts.get(a.id, {}).get(b.id, (False, 0))
         if exclusive:
             reasons.append(recorded)
-        # Of several reasons to be rivals, the first recorded was enough.
-        return max(since, min(reasons, default=0))
+        # If they are rivals for several reasons, the first recorded reason was enough.
+        return max(moved_at, min(reasons, default=0))
 
     def component(self, statement: str) -> tuple[Hashable | None, list[str]]:
-        """Return the key under which a component's sweep is kept (None = it is not), and its statements."""
+        """Return the key of a component's cached sweep (None = it has none), and its statements."""
         slot_keys = self.slot_keys(statement)
         if not slot_keys and not self.pairs(statement):
             return ("one", statement), [statement]
         if len(slot_keys) == 1 and slot_keys[0] not in self._linked:
             return slot_keys[0], self.slots[slot_keys[0]]
-        seen, waiting = {statement}, [statement]
+        visited, waiting = {statement}, [statement]
         for current in waiting:
             near = (s for key in self.slot_keys(current) for s in self.slots[key])
-            fresh = dict.fromkeys(s for s in (*near, *self.pairs(current)) if s not in seen)
-            seen.update(fresh)
+            fresh = dict.fromkeys(s for s in (*near, *self.pairs(current)) if s not in visited)
+            visited.update(fresh)
             waiting.extend(fresh)
-        return None, sorted(seen, key=lambda s: (self.statements[s].born, s))
+        return None, sorted(visited, key=lambda s: (self.statements[s].born, s))

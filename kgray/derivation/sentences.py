@@ -1,10 +1,10 @@
-"""Whether a sentence can stand as the text of a fact: it must read true at every moment of a span (R18a).
+"""Decide whether a sentence can be the text of a fact: true at every moment of a span (R18a).
 
-A sentence names both ends (or the value), has no date, no first person and at most 240 characters. Of a
-state it also has no word of the future, the past, a change or the present moment; of an event the past is
+The sentence names both ends (or the value), has no date, no first person and at most 240 characters. For a
+state it also has no word of the future, the past, a change or the present moment; for an event the past is
 right, and an English present ("visits") is wrong. Word lists and endings cover English, German, Spanish and
-French. A sentence without a known word of these languages fails, because nothing can be said of its tense.
-A rejected sentence costs little: the text is then composed from the relation and the names.
+French. A sentence without a known word of these languages fails, because its tense is unknown. A rejection
+costs little: the text is then composed from the relation and the names.
 """
 
 from __future__ import annotations
@@ -30,18 +30,23 @@ _LANGUAGES = ("en", "de", "es", "fr")
 
 # Flags of a word. For the language number n: KNOWN << n, NEVER << n (wrong for states and events),
 # CHANGE << n (wrong for states); FIRST is one flag for all languages; PAIRED: it may begin a listed pair.
-_KNOWN, _NEVER, _CHANGE, _FIRST, _PAIRED = 1, 1 << 4, 1 << 8, 1 << 12, 1 << 13
+_KNOWN_WORD, _NEVER, _CHANGE, _FIRST, _PAIRED = 1, 1 << 4, 1 << 8, 1 << 12, 1 << 13
 _ALL = (1 << len(_LANGUAGES)) - 1
 _COUNT_BITS = 8  # of the number of known words per language; a sentence has at most 120
 
 
 def _listed() -> tuple[dict[str, int], dict[tuple[str, str], int]]:
-    """Return the flags of each word, and those of two words that follow each other."""
+    """Return the flags of single words, and the flags of pairs of adjacent words."""
     words: dict[str, int] = {}
     pairs: dict[tuple[str, str], int] = {}
     for number, language in enumerate(_LANGUAGES):
         table = _TABLES[language]
-        for name, flag in (("known", _KNOWN), ("future", _NEVER), ("moment", _NEVER), ("change", _CHANGE)):
+        for name, flag in (
+            ("known", _KNOWN_WORD),
+            ("future", _NEVER),
+            ("moment", _NEVER),
+            ("change", _CHANGE),
+        ):
             for word in table[name].split():
                 words[word] = words.get(word, 0) | flag << number
             for pair in table.get(f"{name}_pairs", "").split():
@@ -51,7 +56,7 @@ def _listed() -> tuple[dict[str, int], dict[tuple[str, str], int]]:
         for word in table["first"].split():
             words[word] = words.get(word, 0) | _FIRST
     for verb in PRESENT_VERBS | PAST_TENSES:
-        words[verb] = words.get(verb, 0) | _KNOWN
+        words[verb] = words.get(verb, 0) | _KNOWN_WORD
     return words, pairs
 
 
@@ -76,9 +81,9 @@ _PHRASE = re.compile(
     r"\bvor \w+ (?:Tag|Woche|Monat|Jahr)|\bil y a\b"
     r"|\b(?:letzt|nächst|vorig|kommend)\w* (?:Tag|Woche|Monat|Jahr|Sommer|Winter|Herbst|Frühling)"
 )
-_MARK = "\0"  # stands for an end in what remains of a sentence
+_MARK = "\0"  # replaces an end in a sentence
 _TOKEN = re.compile(r"\0|[^\W\d_]+")
-# The end of a sentence before another one, but not the full stop of "Dr." or "J.".
+# The end of a sentence before a second sentence, but not the full stop of "Dr." or "J.".
 _BREAK = re.compile(r"(?<!\b[A-Z])(?<!\b[A-Z][a-z])(?<!\b[A-Z][a-z]{2})[.!;]\s")
 _NUMBER = re.compile(r"\d(?:[\d.,'\u00a0\u202f]*\d)?")
 
@@ -106,10 +111,15 @@ def reads_true(sentence: str, subject: str, target: str | Value, event: bool) ->
     if flags & _FIRST or not flags & _ALL or _has_date(remainder, tokens):
         return False
     languages = flags & _ALL
-    if languages & languages - 1:  # more than one: those with the most known words
+    if languages & languages - 1:  # several: take the languages with the most known words
         english, german, spanish, french = counts.to_bytes(len(_LANGUAGES), "little")
-        most = max(english, german, spanish, french)
-        languages = (english == most) | (german == most) << 1 | (spanish == most) << 2 | (french == most) << 3
+        highest = max(english, german, spanish, french)
+        languages = (
+            (english == highest)
+            | (german == highest) << 1
+            | (spanish == highest) << 2
+            | (french == highest) << 3
+        )
     wrong = flags >> 4 if event else flags >> 4 | flags >> 8
     if wrong & languages:
         return False
@@ -140,7 +150,7 @@ def _read(tokens: Sequence[str]) -> tuple[list[str], int, int]:
 
 
 def without_ends(sentence: str, subject: str, target: str | Value) -> str | None:
-    """Return the sentence with a mark for each end; None where it does not name one of them."""
+    """Return the sentence with a mark for each end; None if it does not name both."""
     if isinstance(target, Value):
         remainder = _without_value(sentence, target)
         return None if remainder is None else _without_name(remainder, subject)
@@ -151,7 +161,7 @@ def without_ends(sentence: str, subject: str, target: str | Value) -> str | None
 
 
 def without_each(sentence: str, names: Sequence[str]) -> str:
-    """Return the sentence with a mark for each of these names that stands in it."""
+    """Return the sentence with a mark in place of each of these names."""
     for name in sorted(filter(None, names), key=len, reverse=True):
         sentence = _without_name(sentence, name) or sentence
     return sentence
@@ -172,8 +182,8 @@ def _without_name(text: str, name: str) -> str | None:
     while at >= 0:
         end = at + length
         # A genitive may follow: "Annas Hund", "Anna's dog".
-        after = folded[end + 1 : end + 2] if folded[end : end + 1] == "s" else folded[end : end + 1]
-        if not after.isalnum() and not (at and folded[at - 1].isalnum()):
+        following = folded[end + 1 : end + 2] if folded[end : end + 1] == "s" else folded[end : end + 1]
+        if not following.isalnum() and not (at and folded[at - 1].isalnum()):
             parts += (text[copied:at], _MARK)
             copied = end
         at = folded.find(needle, end)
@@ -228,7 +238,7 @@ def _is_past(word: str) -> bool:
 
 
 def _english(words: Sequence[str], event: bool) -> bool:
-    """Whether the tense is wrong: of a state a past, a perfect or a second clause; of an event a present."""
+    """Return whether the tense is wrong: of a state past, perfect or a second clause; of an event present."""
     has_verb = False
     for place, word in enumerate(words):
         if word in PRESENT_VERBS:
@@ -264,7 +274,7 @@ _GERMAN_AUXILIARIES = frozenset("hat haben".split())
 
 
 def _german(words: Sequence[str], event: bool) -> bool:
-    """Whether a state is in the preterite ("arbeitete") or the perfect ("hat ... gekauft")."""
+    """Return whether a state is in the preterite ("arbeitete") or the perfect ("hat ... gekauft")."""
     if event:
         return False
     verb = next(iter(_verbs(words)), "")
@@ -280,7 +290,7 @@ def _german(words: Sequence[str], event: bool) -> bool:
 
 
 def _spanish(words: Sequence[str], event: bool) -> bool:
-    """Whether it is in a future ("trabajará"), or a state in a past ("trabajó", "vivía")."""
+    """Return whether the tense is a future ("trabajará"), or of a state a past ("trabajó", "vivía")."""
     if any(word.endswith(("rá", "rán")) for word in words):
         return True
     if event:
@@ -296,7 +306,7 @@ _NO_PARTICIPLE = frozenset("lui ici huit trois dix six oui qui".split())
 
 
 def _french(words: Sequence[str], event: bool) -> bool:
-    """Whether it is in a future ("travaillera", "va travailler"), or a state in a past ("a travaillé")."""
+    """Return whether the tense is a future ("travaillera"), or of a state a past ("a travaillé")."""
     if any(word.endswith(("ra", "ront")) for word in _verbs(words)):
         return True
     verbs = [word for word in words if word not in _FRENCH_BETWEEN]

@@ -1,4 +1,4 @@
-"""A group read from a store: its records, all or around some; its graph, derived of them or as stored."""
+"""Read a group from a store: all its records or a part of them, and its graph, derived or as stored."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ TIMED = frozenset({"merge", "split", "distinct", "undo"})  # the corrections tha
 def records_of(
     store: Store, group: str, known_at: Instant | None = None, *, within: Sequence[int] | None = None
 ) -> GroupRecords:
-    """Return the group's live records, as of now or as known at `known_at`.
+    """Return the group's live records, as of now or as known at `known_at`. Raises Damaged.
 
-    `last_recorded` is always that of now. Raises Damaged.
+    within  sequences of episodes: read only their mentions, evidence and births; None = of all episodes
 
-    within  sequences: mentions, evidence and births of these episodes alone, at the cost of these alone
+    `known_at` does not apply to `last_recorded`, which is the current value.
     """
     return stored_records(store, group, known_at, within=within).live
 
@@ -58,12 +58,12 @@ def records_of(
 class StoredRecords:
     """The records of a group.
 
-    live     those that stand at a moment
-    retired  the mentions and evidence of committed episodes that are not live
-    vectors  recorded statement -> (sequence, position) of its vector among the records of an entry
-    heads    of the stored episodes, in any state, by sequence
-    judged   all stored declarations and verdicts by the sequence of their row; retired ones, too
-    saved_at  the sequences of the removals that saved records of removed episodes
+    live      the records in force at the moment of the read
+    retired   the mentions and evidence of committed episodes that are not live
+    vectors   recorded statement -> (sequence, position) of its vector among the records of an entry
+    heads     sequence -> the head of a stored episode, in any state
+    judged    sequence of a row -> its declarations and verdicts, retired ones included
+    saved_at  sequences of the removals that saved records of removed episodes
     """
 
     live: GroupRecords
@@ -85,46 +85,46 @@ def stored_records(
 
 
 def _records(
-    store: Store, group: str, known_at: Instant | None, within: Sequence[int] | None
+    store: Store, group: str, known_at: Instant | None, sequences: Sequence[int] | None
 ) -> StoredRecords:
-    def stands(recorded_at: Instant | None, retired_at: Instant | None) -> bool:
-        known = recorded_at is not None and (known_at is None or recorded_at <= known_at)
-        return known and (retired_at is None or (known_at is not None and retired_at > known_at))
+    def is_in_force(recorded_at: Instant | None, retired_at: Instant | None) -> bool:
+        is_recorded = recorded_at is not None and (known_at is None or recorded_at <= known_at)
+        return is_recorded and (retired_at is None or (known_at is not None and retired_at > known_at))
 
-    def chosen(scan: Read[R], look_up: Read[R]) -> Iterator[R]:
-        return store.rows(scan, group) if within is None else store.rows(look_up, group, list(within))
+    def read(scan: Read[R], look_up: Read[R]) -> Iterator[R]:
+        return store.rows(scan, group) if sequences is None else store.rows(look_up, group, list(sequences))
 
     with garbage_not_collected():
-        heads = {row.sequence: row for row in chosen(reads.EPISODE_HEADS, reads.EPISODE_HEADS_AT)}
+        heads = {row.sequence: row for row in read(reads.EPISODE_HEADS, reads.EPISODE_HEADS_AT)}
         live = {
             row.sequence: EpisodeHead(row.sequence, row.id, row.reference_time, row.ended_at or 0)
             for row in heads.values()
-            if row.state == kinds.COMMITTED and stands(row.ended_at, row.retired_at)
+            if row.state == kinds.COMMITTED and is_in_force(row.ended_at, row.retired_at)
         }
-        ours, others, saved_at = _unpacked(chosen(reads.PACKED, reads.PACKED_AT), heads, live)
+        current, retired, saved_at = _unpacked(read(reads.PACKED, reads.PACKED_AT), heads, live)
         carried_out = _operations(store, group)
-        operations = [one for one, at in carried_out if one.kind in TIMED and stands(at, None)]
+        operations = [step for step, at in carried_out if step.kind in TIMED and is_in_force(at, None)]
         judged = {row.sequence: judgements(row.judged) for row in store.rows(reads.JUDGED, group)}
-        declared, answered = _standing(judged.values(), carried_out, stands)
-        recorded = {one.sequence: at for one, at in carried_out}
-        recorded |= {one.sequence: at for one, at in declared} | {one.sequence: at for one, at in answered}
-        corrected = {id_: (a, b) for one in operations for id_, a, b in one.births}
+        declarations, verdicts = _judgements_in_force(judged.values(), carried_out, is_in_force)
+        recorded = {step.sequence: at for step, at in carried_out}
+        recorded |= {d.sequence: at for d, at in declarations} | {v.sequence: at for v, at in verdicts}
+        corrected = {id_: (a, b) for step in operations for id_, a, b in step.births}
         records = GroupRecords(
             group=group,
             heads=list(live.values()),
-            mentions=ours.mentions,
-            evidence=ours.evidence,
-            declarations=[one for one, _ in declared],
-            verdicts=[one for one, _ in answered],
+            mentions=current.mentions,
+            evidence=current.evidence,
+            declarations=[declaration for declaration, _ in declarations],
+            verdicts=[verdict for verdict, _ in verdicts],
             operations=operations,
             recorded=recorded,
-            births={**others.births, **corrected, **ours.births},
+            births={**retired.births, **corrected, **current.births},
             last_recorded=store.heads([group])[group].last_recorded,
         )
         return StoredRecords(
             live=records,
-            retired=others,
-            vectors=newest_vectors((*ours.vectors, *others.vectors)),
+            retired=retired,
+            vectors=newest_vectors((*current.vectors, *retired.vectors)),
             heads=heads,
             judged=judged,
             saved_at=saved_at,
@@ -134,133 +134,144 @@ def _records(
 def _unpacked(
     stored: Iterable[PackedRow], heads: Mapping[int, EpisodeHeadRow], live: Collection[int]
 ) -> tuple[UnpackedRecords, UnpackedRecords, list[int]]:
-    """Return the records of live episodes, those of other rows, and the sequences of removals among these."""
-    # While a removal goes on in pieces, its episodes are stored, and no part of the graph any more.
-    out = {row.sequence for row in heads.values() if row.state != kinds.COMMITTED}
+    """Return the records of live episodes, the records of other rows, and the sequences of removals."""
+    # While a removal runs in pieces, its episodes are still stored but no longer belong to the graph.
+    removed = {row.sequence for row in heads.values() if row.state != kinds.COMMITTED}
     strings: dict[str, str] = {}
-    ours, others, saved_at = UnpackedRecords(), UnpackedRecords(), list[int]()
+    live_records, other_records, saved_at = UnpackedRecords(), UnpackedRecords(), list[int]()
 
     def packed() -> Iterator[PackedRow]:
         for row in stored:
             if row.sequence not in heads:
                 saved_at.append(row.sequence)
-            if row.sequence not in out:
+            if row.sequence not in removed:
                 yield row
 
-    for are_live, some in groupby(packed(), key=lambda row: row.sequence in live):
-        (ours if are_live else others).take(some, strings)
-    return ours, others, saved_at
+    for are_live, packed_rows in groupby(packed(), key=lambda row: row.sequence in live):
+        (live_records if are_live else other_records).take(packed_rows, strings)
+    return live_records, other_records, saved_at
 
 
-def _standing(
+def _judgements_in_force(
     judged: Iterable[Judgements],
     operations: Iterable[tuple[Operation, Instant]],
-    stands: Callable[[Instant, Instant | None], bool],
+    is_in_force: Callable[[Instant, Instant | None], bool],
 ) -> Judgements:
-    """Return the declarations and verdicts that stand, in order of place; some went with retractions."""
-    gone = {place: at for one, at in operations for place in one.retired}
-    standing = Judgements([], [])
-    for each in judged:
-        standing.declarations.extend(
-            (one, at)
-            for one, at in each.declarations
-            if stands(at, gone.get(("declaration", one.sequence, one.ordinal)))
+    """Return the declarations and verdicts in force, in order of place; retractions withdrew the others."""
+    retired_at = {place: at for record, at in operations for place in record.retired}
+    in_force = Judgements([], [])
+    for stored in judged:
+        in_force.declarations.extend(
+            (record, at)
+            for record, at in stored.declarations
+            if is_in_force(at, retired_at.get(("declaration", record.sequence, record.ordinal)))
         )
-        standing.verdicts.extend(
-            (one, at)
-            for one, at in each.verdicts
-            if stands(at, gone.get(("verdict", one.sequence, one.ordinal)))
+        in_force.verdicts.extend(
+            (record, at)
+            for record, at in stored.verdicts
+            if is_in_force(at, retired_at.get(("verdict", record.sequence, record.ordinal)))
         )
-    for found in standing:
-        found.sort(key=lambda one: (one[0].sequence, one[0].ordinal))
-    return standing
+    for records in in_force:
+        records.sort(key=lambda record: (record[0].sequence, record[0].ordinal))
+    return in_force
 
 
 def _operations(store: Store, group: str) -> list[tuple[Operation, Instant]]:
     """Return the corrections that were carried out, or begun, with their record times."""
-    found = (row for row in store.rows(kinds.OPERATIONS.all, group) if row.state != kinds.REFUSED)
-    return [(rows.operation(group, row), row.recorded_at) for row in found if row.recorded_at is not None]
+    return [
+        (rows.operation(group, row), row.recorded_at)
+        for row in store.rows(kinds.OPERATIONS.all, group)
+        if row.state != kinds.REFUSED and row.recorded_at is not None
+    ]
 
 
 def stored_names(store: Store, group: str, saved_at: Sequence[int]) -> Iterator[NameVector]:
     """Yield the vectors of a group's names in order of place, each name once.
 
-    saved_at: the sequences of the removals that saved names of removed episodes
+    saved_at  the sequences of the removals that saved names of removed episodes
     """
     saved = [
         name for row in store.rows(reads.NAME_VECTORS_AT, group, saved_at) for name in name_vectors(row.names)
     ]
-    apart = set(saved_at)
+    removals = set(saved_at)
     scanned = store.rows(reads.NAME_VECTORS, group)
-    own = (name for row in scanned if row.sequence not in apart for name in name_vectors(row.names))
+    unsaved = (name for row in scanned if row.sequence not in removals for name in name_vectors(row.names))
     place = attrgetter("sequence", "ordinal")
-    known: set[tuple[str, str]] = set()
-    for name in merge(sorted(saved, key=place), own, key=place) if saved else own:
-        if (owner := (name.entity, name.surface)) not in known:
-            known.add(owner)
+    yielded: set[tuple[str, str]] = set()
+    for name in merge(sorted(saved, key=place), unsaved, key=place) if saved else unsaved:
+        if (owner := (name.entity, name.surface)) not in yielded:
+            yielded.add(owner)
             yield name
 
 
-# Where more than a quarter of many episodes is needed, to read all costs less than to look them up.
-_MANY, _PART = 1_000, 4
-Wanted = Callable[[GroupGraph], Iterable[str]]  # the statements that are to follow as from all records
+# A read of all episodes costs less than look-ups, from 1,000 look-ups and a quarter of all episodes on.
+_MIN_SCAN_EPISODES, _SCAN_SHARE = 1_000, 4
+StatementChoice = Callable[[GroupGraph], Iterable[str]]  # chooses the statements that must be complete
 
 
 def records_around(
-    store: Store, group: str, wanted: Wanted, *, episodes: Iterable[int] = (), entities: Iterable[str] = ()
+    store: Store,
+    group: str,
+    choose: StatementChoice,
+    *,
+    episodes: Iterable[int] = (),
+    entities: Iterable[str] = (),
 ) -> GroupRecords:
-    """Return records that hold these episodes, the episodes of these entities, and what decides on `wanted`.
+    """Return the records of these episodes and entities, and all records that decide the chosen statements.
 
-    To show one message of 40,000, or to merge two entities, the whole group need not be derived (5 s). A
-    statement follows from all evidence with its key, and its facts from the statements that rivalry connects
-    to it: episodes that mention their subjects are read until no more is needed. The statements that `wanted`
-    returns, and what these entities show as, follow as from all records; what else is mentioned may be
-    incomplete. To be called inside `Store.reading`.
+    This saves deriving the whole group (5 s for 40,000 messages) to show one message or to merge two
+    entities. A statement follows from all evidence with its key, and its facts from the statements that
+    rivalry connects with it. Therefore episodes that mention their subjects are read until no further episode
+    is needed. The chosen statements and the given entities derive as from all records; other statements and
+    entities may be incomplete. Call it inside `Store.reading`.
     """
     last = store.heads([group])[group].last
-    none = records_of(store, group, within=[])
-    complete = connected(none.operations, entities)
-    within = set(episodes) | _mentioning(store, none, complete)
-    while len(within) <= _MANY or _PART * len(within) <= last:
-        records = records_of(store, group, within=sorted(within))
-        needed = _needed(store, records, wanted) - within
+    group_records = records_of(store, group, within=[])
+    complete = connected(group_records.operations, entities)
+    sequences = set(episodes) | _mentioning(store, group_records, complete)
+    while len(sequences) <= _MIN_SCAN_EPISODES or _SCAN_SHARE * len(sequences) <= last:
+        records = records_of(store, group, within=sorted(sequences))
+        needed = _needed(store, records, choose) - sequences
         if not needed:
-            # Facts tell the names of entities (R18): the stored ones, where mentions of them may be missing.
+            # Texts of facts use names of entities (R18). They are read where mentions may be missing.
             corrected = {i for o in records.operations for i in (*o.entities, o.made) if i}
             ids = {mention.entity for mention in records.mentions} | corrected
             ids -= connected(records.operations, set(entities))
             names = {row.id: row.name for row in store.rows(reads.ENTITIES_OF, group, sorted(ids))}
             return replace(records, names=names)
-        within |= needed
+        sequences |= needed
     return records_of(store, group)
 
 
 def records_of_entities(store: Store, group: str, ids: Iterable[str], *, undone: int | None) -> GroupRecords:
-    """Return the records that all follows from which entities, or those of what is undone, take part in."""
+    """Return the records that decide all statements about these entities and the entities of an operation.
+
+    undone  the sequence of the operation that will be undone; None = there is none
+    """
 
     def read() -> GroupRecords:
         operations = records_of(store, group, within=[]).operations
         undoing = (i for operation in operations if operation.sequence == undone for i in operation.entities)
         entities = connected(operations, {*ids, *undoing})
 
-        def wanted(graph: GroupGraph) -> list[str]:
+        def choose(graph: GroupGraph) -> list[str]:
             return [s.id for s in graph.statements.values() if {s.subject, s.object} & entities]
 
-        return records_around(store, group, wanted, entities=entities)
+        return records_around(store, group, choose, entities=entities)
 
     return at_one_moment(store, read)
 
 
-def _needed(store: Store, records: GroupRecords, wanted: Wanted) -> set[int]:
-    """Return the episodes from which the wanted statements, their rivals and the verdicts on them follow."""
+def _needed(store: Store, records: GroupRecords, choose: StatementChoice) -> set[int]:
+    """Return the episodes that decide the chosen statements, their rivals and the verdicts on them."""
     graph = GroupGraph.build(records)
-    members = {m for statement in wanted(graph) for m in graph.component(statement)[1]}
+    members = {m for statement in choose(graph) for m in graph.component(statement)[1]}
     ends = {graph.statements[member].subject for member in members}
     ends |= {end for member in members for _, end, _ in graph.slot_keys(member)}
     sequences = _mentioning(store, records, ends)
     places = graph.places()
-    told = {e.statement for e in records.evidence if places.get((e.sequence, e.ordinal)) in members}
-    judged = [verdict for verdict in records.verdicts if {verdict.a, verdict.b} & told]
+    recorded = {e.statement for e in records.evidence if places.get((e.sequence, e.ordinal)) in members}
+    judged = [verdict for verdict in records.verdicts if {verdict.a, verdict.b} & recorded]
     # The evidence of both statements is in episodes that mention their subjects.
     return sequences | _mentioning(store, records, {id_ for verdict in judged for id_ in verdict.subjects})
 
@@ -272,55 +283,57 @@ def _mentioning(store: Store, records: GroupRecords, ends: Iterable[str]) -> set
 
 
 class StaleRows(NamedTuple):
-    """Where the stored graph is not what the records derive: rows to put and keys to drop, by kind."""
+    """Differences of the stored graph from the derived graph: rows to put and keys to drop, by kind."""
 
     puts: dict[Kind[Any], Sequence[Row]]
     drops: dict[Kind[Any], Sequence[Key]]
 
 
 def stale(store: Store, group: str) -> StaleRows:
-    """Compare a group's stored graph with what its records derive."""
+    """Compare a group's stored graph with the graph that its records derive."""
     stored = stored_records(store, group)
     records = stored.live
     graph = GroupGraph.build(records)
     derived_facts = graph.facts_of(graph.statements)
     texts = summaries_of(derived_facts)
-    shown_now = (note.shown() for note in graph.entities.values())
+    entities = (note.shown() for note in graph.entities.values())
     moved = moved_evidence(graph.places(), records.evidence, stored.retired.evidence)
     derived: dict[Kind[Any], Iterable[Row]] = {
-        kinds.ENTITIES: (rows.entity_row(replace(one, summary=texts.get(one.id, ""))) for one in shown_now),
+        kinds.ENTITIES: (rows.entity_row(replace(e, summary=texts.get(e.id, ""))) for e in entities),
         kinds.MENTIONS: mentioned_entities(graph.fold, records.mentions),
         kinds.SHOWN_ENTITIES: shown_entities(graph, graph.shows),
         kinds.SHOWN_EVIDENCE: moved.values(),
         kinds.FACTS: map(rows.fact_row, derived_facts),
     }
-    found = StaleRows({}, {})
+    stale_rows = StaleRows({}, {})
     for kind in DERIVED:
-        held = {kind.key_of(row): tuple(row) for row in store.rows(kind.all, group)}
-        now = {kind.key_of(row): tuple(row) for row in derived[kind]}
-        found.puts[kind] = [row for key, row in sorted(now.items()) if held.get(key) != row]
-        found.drops[kind] = sorted(held.keys() - now.keys())
-    return found
+        stored_rows = {kind.key_of(row): tuple(row) for row in store.rows(kind.all, group)}
+        derived_rows = {kind.key_of(row): tuple(row) for row in derived[kind]}
+        stale_rows.puts[kind] = [
+            row for key, row in sorted(derived_rows.items()) if stored_rows.get(key) != row
+        ]
+        stale_rows.drops[kind] = sorted(stored_rows.keys() - derived_rows.keys())
+    return stale_rows
 
 
 def in_pieces(store: Store, group: str) -> bool:
-    """Whether a retraction or removal of the group is being carried out in pieces (`ingest.correct`)."""
+    """Return whether a retraction or removal of the group is running in pieces (`ingest.correct`)."""
     pending = store.rows(reads.OPERATIONS_IN_STATE, group, [kinds.PENDING])
     return any(row.result is not None for row in pending)
 
 
 def view_now(store: Store, group: str) -> GraphView:
-    """Return the graph as known now, as it is stored; call it within the snapshot that reads it.
+    """Return the current graph of a group from the store. Call it inside the snapshot that the view reads.
 
-    While a removal goes in pieces the stored graph is neither the one before nor the one after it. Then it is
-    the one that the records derive, which is right from the first piece on, at the cost of the whole group.
+    While a removal runs in pieces, the stored graph is inconsistent. Then the view is derived from the
+    records, which are correct from the first piece on, at the cost of the whole group.
     """
     stored = StoredView(store, group)
     return View(records_of(store, group), stored.episodes) if in_pieces(store, group) else stored
 
 
 class View(GraphView):
-    """A `ports.GraphView` derived from records (R4); facts are swept when they are asked for."""
+    """A `ports.GraphView` derived from records (R4); each call sweeps the statements that it needs."""
 
     def __init__(self, records: GroupRecords, episodes: Callable[[Sequence[int]], list[Episode]]) -> None:
         """Build the graph; episodes: reads episodes by sequence."""
@@ -332,39 +345,39 @@ class View(GraphView):
         self._by_statement: dict[str, list[Fact]] = {}
 
     def facts_of(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
-        shown = self.shown_statements
-        return self._holding([s for recorded in statements for s in shown.get(recorded, ())], as_of)
+        shown_ids = self.shown_statements
+        return self._holding([s for recorded in statements for s in shown_ids.get(recorded, ())], as_of)
 
     def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[list[Fact]]:
         return [self._holding([self.places[p]] if p in self.places else [], as_of) for p in places]
 
     def facts_at(self, entities: Sequence[str], as_of: Instant | None, limit: int | None) -> list[Fact]:
-        found = self._holding([s for e in entities for s in self.graph.about.get(e, ())], as_of)
-        found.sort(key=lambda f: (-f.created_at, f.id))
-        return found[:limit]
+        facts = self._holding([s for e in entities for s in self.graph.about.get(e, ())], as_of)
+        facts.sort(key=lambda f: (-f.created_at, f.id))
+        return facts[:limit]
 
     def facts(self, ids: Sequence[str]) -> list[Fact]:
-        wanted = set(ids)
-        return [f for f in self.all_facts() if f.id in wanted]
+        wanted_ids = set(ids)
+        return [f for f in self.all_facts() if f.id in wanted_ids]
 
     def entities_named(self, name: str) -> list[Entity]:
-        wanted = rows.folded(name)
-        named = [e for e in self.all_entities() if wanted in map(rows.folded, (e.name, *e.aliases))]
+        folded_name = rows.folded(name)
+        named = [e for e in self.all_entities() if folded_name in map(rows.folded, (e.name, *e.aliases))]
         return sorted(named, key=lambda entity: (entity.born, entity.id))
 
     def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
         graph = self.graph
-        shown = ([i for i in sorted(graph.shows_as(r)) if i in graph.entities] for r in recorded)
-        return [[graph.entity(i) for i in ids] for ids in shown]
+        id_lists = ([i for i in sorted(graph.shows_as(r)) if i in graph.entities] for r in recorded)
+        return [[graph.entity(i) for i in ids] for ids in id_lists]
 
     def episodes(self, sequences: Sequence[int]) -> list[Episode]:
-        wanted = [s for s in sequences if s in self._live]
-        found = {e.sequence: e for e in self._read_episodes(wanted)}
-        return [found[s] for s in wanted if s in found]
+        live_sequences = [s for s in sequences if s in self._live]
+        by_sequence = {e.sequence: e for e in self._read_episodes(live_sequences)}
+        return [by_sequence[s] for s in live_sequences if s in by_sequence]
 
     def supporters(self, ids: Sequence[str]) -> dict[str, str | None]:
-        wanted = set(ids)
-        sequences = [h.sequence for h in self.records.heads if h.id in wanted]
+        wanted_ids = set(ids)
+        sequences = [h.sequence for h in self.records.heads if h.id in wanted_ids]
         return {e.id: e.client_id for e in self._read_episodes(sequences)}
 
     def all_facts(self) -> list[Fact]:
@@ -383,18 +396,18 @@ class View(GraphView):
     @cached_property
     def shown_statements(self) -> dict[str, list[str]]:
         """Recorded statement -> the statements that its evidence shows as."""
-        found: dict[str, dict[str, None]] = {}
-        for said in self.records.evidence:
-            if (shown := self.places.get((said.sequence, said.ordinal))) is not None:
-                found.setdefault(said.statement, {})[shown] = None
-        return {recorded: list(shown) for recorded, shown in found.items()}
+        shown_ids: dict[str, dict[str, None]] = {}
+        for evidence in self.records.evidence:
+            if (shown_id := self.places.get((evidence.sequence, evidence.ordinal))) is not None:
+                shown_ids.setdefault(evidence.statement, {})[shown_id] = None
+        return {recorded: list(ids) for recorded, ids in shown_ids.items()}
 
     def _holding(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
-        wanted = dict.fromkeys(statements)
-        missing = [s for s in wanted if s not in self._by_statement]
+        unique = dict.fromkeys(statements)
+        missing = [s for s in unique if s not in self._by_statement]
         for statement, spans in self.graph.spans_of(missing).items():
             self._by_statement[statement] = [self.graph.fact(span) for span in spans]
-        facts = (f for s in wanted for f in self._by_statement[s])
+        facts = (f for s in unique for f in self._by_statement[s])
         return [f for f in facts if as_of is None or f.holds_at(as_of)]
 
 
@@ -409,79 +422,79 @@ class StoredView(GraphView):
         self.group = group
 
     def facts_of(self, statements: Sequence[str], as_of: Instant | None) -> list[Fact]:
-        # Of a recorded statement that shows as others alone, no fact bears the id.
-        shown: dict[str, dict[str, None]] = {statement: {statement: None} for statement in statements}
-        for row in self._rows(reads.SHOWN_BY_STATEMENTS, shown):
+        # A recorded id that shows only as other statements does no harm here: no fact has it.
+        shown_ids: dict[str, dict[str, None]] = {statement: {statement: None} for statement in statements}
+        for row in self._rows(reads.SHOWN_BY_STATEMENTS, shown_ids):
             if row.shown is not None:
-                shown[row.statement][row.shown] = None
-        return self._facts(list(shown.values()), as_of)
+                shown_ids[row.statement][row.shown] = None
+        return self._facts(list(shown_ids.values()), as_of)
 
     def facts_of_evidence(self, places: Sequence[Place], as_of: Instant | None) -> list[list[Fact]]:
         sequences = dict.fromkeys(sequence for sequence, _ in places)
-        shown: dict[Place, str | None] = {}
+        statement_at: dict[Place, str | None] = {}
         for row in self._rows(reads.STATEMENTS_AT, sequences):
-            for ordinal, _, statement in (each.partition(" ") for each in row.statements):
-                shown[row.sequence, int(ordinal)] = statement
+            for ordinal, _, statement in (item.partition(" ") for item in row.statements):
+                statement_at[row.sequence, int(ordinal)] = statement
         for moved in self._rows(reads.SHOWN_BY_EVIDENCE, sequences):
-            shown[moved.sequence, moved.ordinal] = moved.shown
-        wanted = dict.fromkeys(id_ for place in places if (id_ := shown.get(place)) is not None)
+            statement_at[moved.sequence, moved.ordinal] = moved.shown
+        statements = dict.fromkeys(id_ for place in places if (id_ := statement_at.get(place)) is not None)
         by_statement: dict[str, list[Fact]] = {}
-        for fact in self._facts([wanted], as_of):
+        for fact in self._facts([statements], as_of):
             by_statement.setdefault(fact.statement, []).append(fact)
-        return [by_statement.get(shown.get(place) or "", []) for place in places]
+        return [by_statement.get(statement_at.get(place) or "", []) for place in places]
 
     def facts_at(self, entities: Sequence[str], as_of: Instant | None, limit: int | None) -> list[Fact]:
-        asked = dict.fromkeys(entities)
-        shown = dict.fromkeys(row.id for row in self._rows(reads.ENTITY_IDS, asked))
-        folded = [id_ for id_ in asked if id_ not in shown]
-        shown.update((row.shown, None) for row in self._rows(reads.SHOWN_OF, folded))
-        return self._store.facts_at(self.group, list(shown), as_of, limit) if shown else []
+        unique = dict.fromkeys(entities)
+        shown_ids = dict.fromkeys(row.id for row in self._rows(reads.ENTITY_IDS, unique))
+        folded = [id_ for id_ in unique if id_ not in shown_ids]
+        shown_ids.update((row.shown, None) for row in self._rows(reads.SHOWN_OF, folded))
+        return self._store.facts_at(self.group, list(shown_ids), as_of, limit) if shown_ids else []
 
     def facts(self, ids: Sequence[str]) -> list[Fact]:
         return [rows.fact(row) for row in self._rows(reads.FACTS_OF, dict.fromkeys(ids))]
 
     def entities_of(self, recorded: Sequence[str]) -> list[list[Entity]]:
-        shown: dict[str, list[str]] = {id_: [] for id_ in recorded}
-        for row in self._rows(reads.SHOWN_OF, shown):
-            shown[row.recorded].append(row.shown)
-        # An id that no mention was recorded with, a split's, stands for itself.
-        parts = {id_: found or [id_] for id_, found in shown.items()}
-        wanted = dict.fromkeys(id_ for part in parts.values() for id_ in part)
-        known = {row.id: rows.entity(row) for row in self._rows(reads.ENTITIES_OF, wanted)}
-        shows = ([known[id_] for id_ in parts[asked] if id_ in known] for asked in recorded)
-        return [sorted(found, key=lambda entity: entity.born) for found in shows]
+        shown_ids: dict[str, list[str]] = {id_: [] for id_ in recorded}
+        for row in self._rows(reads.SHOWN_OF, shown_ids):
+            shown_ids[row.recorded].append(row.shown)
+        # No mention was recorded with the id of a split's part: such an id shows as itself.
+        parts = [shown_ids[id_] or [id_] for id_ in recorded]
+        unique = dict.fromkeys(id_ for part in parts for id_ in part)
+        stored = {row.id: rows.entity(row) for row in self._rows(reads.ENTITIES_OF, unique)}
+        entities = ([stored[id_] for id_ in part if id_ in stored] for part in parts)
+        return [sorted(part, key=attrgetter("born")) for part in entities]
 
     def entities_named(self, name: str) -> list[Entity]:
         folded = rows.folded(name)
         named = self._store.rows(reads.ENTITY_NAMES, self.group)
         bearing = [row.id for row in named if folded in map(rows.folded, (row.name, *row.aliases))]
-        known = (rows.entity(row) for row in self._rows(reads.ENTITIES_OF, bearing))
-        return sorted(known, key=lambda entity: (entity.born, entity.id))
+        bearers = (rows.entity(row) for row in self._rows(reads.ENTITIES_OF, bearing))
+        return sorted(bearers, key=lambda entity: (entity.born, entity.id))
 
     def episodes(self, sequences: Sequence[int]) -> list[Episode]:
-        found = self._rows(reads.EPISODES_AT, dict.fromkeys(sequences))
-        live = (row for row in found if row.state == kinds.COMMITTED and row.retired_at is None)
+        episode_rows = self._rows(reads.EPISODES_AT, dict.fromkeys(sequences))
+        live = (row for row in episode_rows if row.state == kinds.COMMITTED and row.retired_at is None)
         return [rows.episode(self.group, row) for row in live]
 
     def supporters(self, ids: Sequence[str]) -> dict[str, str | None]:
         return {row.id: row.client_id for row in self._rows(reads.SUPPORTERS, dict.fromkeys(ids))}
 
     def _facts(self, parts: list[dict[str, None]], as_of: Instant | None) -> list[Fact]:
-        """Return the facts of these statements, each once, part by part; within a part by start and id."""
-        wanted = dict.fromkeys(statement for part in parts for statement in part)
+        """Return the facts of these statements, each once, in order of the parts, then by start and id."""
+        statements = dict.fromkeys(statement for part in parts for statement in part)
         by_statement: dict[str, list[Fact]] = {}
-        for row in self._rows(reads.FACTS_OF_STATEMENTS, wanted):
+        for row in self._rows(reads.FACTS_OF_STATEMENTS, statements):
             fact = rows.fact(row)
             if as_of is None or fact.holds_at(as_of):
                 by_statement.setdefault(fact.statement, []).append(fact)
-        found: dict[str, Fact] = {}
+        unique: dict[str, Fact] = {}
         for part in parts:
             facts = [fact for statement in part for fact in by_statement.get(statement, ())]
             facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.id))
             for fact in facts:
-                found.setdefault(fact.id, fact)
-        return list(found.values())
+                unique.setdefault(fact.id, fact)
+        return list(unique.values())
 
     def _rows(self, read: Read[R], values: Iterable[object]) -> list[R]:
-        asked = list(values)
-        return list(self._store.rows(read, self.group, asked)) if asked else []
+        keys = list(values)
+        return list(self._store.rows(read, self.group, keys)) if keys else []

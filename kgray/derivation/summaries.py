@@ -47,7 +47,7 @@ class FactSentence(NamedTuple):
 class NewestFacts:
     """The sentences of the newest open facts of an entity, sorted.
 
-    The list has every open fact that is at least as new as its last one; complete: it has all open facts.
+    The list has every open fact that is at least as new as its last; complete: it has all open facts.
     """
 
     sentences: list[FactSentence]
@@ -133,17 +133,20 @@ def newest_facts(
     former_spans: Mapping[str, Sequence[Span]] | None = None,
     count: int = 0,
 ) -> NewestFacts:
-    """Return the newest open facts of an entity. As few statements as possible are swept.
+    """Return the newest open facts of an entity; sweep as few statements as possible.
 
     former_spans    spans of some statements that replace their present ones
-    count           the least number of facts, where the entity has so many; 0: the number of a summary
+    count           the minimum number of facts, unless the entity has fewer; 0: the number of a summary
     """
     count = count or NEWEST
     sentences: list[FactSentence] = []
     complete = True
     # No fact of a statement is newer than its newest claim, so the statements are taken in that order.
     statements = (graph.statements[id_] for id_ in dict.fromkeys(graph.about.get(entity, ())))
-    recorded = {it.id: max((claim.recorded for claim in it.claims), default=0) for it in statements}
+    recorded = {
+        statement.id: max((claim.recorded for claim in statement.claims), default=0)
+        for statement in statements
+    }
     for statement in sorted(recorded, key=lambda id_: (-recorded[id_], id_)):
         is_enough = len(sentences) >= count and -recorded[statement] > max(sentences).age
         if is_enough or len(sentences) > _FULL:
@@ -187,7 +190,9 @@ def update_summaries(
             by_entity.setdefault(entity, []).append(fact)
     former_spans = {statement: spans for statement, (spans, _) in changes.items()}
     statements = [graph.statements[id_] for id_ in {*changes, *reworded}]
-    entities = {end for it in statements for end in (it.subject, it.object) if end is not None}
+    entities = {
+        end for statement in statements for end in (statement.subject, statement.object) if end is not None
+    }
     result = set()
     for entity in entities:
         is_new_here = entity not in graph.newest
@@ -207,7 +212,7 @@ def update_summaries(
 def corrected_entities(
     store: Store, group: str, difference: Difference, changed: Iterable[Entity]
 ) -> tuple[Entity, ...]:
-    """Return the entities that a merge, a split or an undo changes, and those with a new summary, by id.
+    """Return the entities that a merge, a split or an undo changes, or gives a new summary, sorted by id.
 
     difference  of the graphs before and after the correction; changed: the entities that differ in themselves
 
@@ -228,8 +233,8 @@ def corrected_entities(
         limit = NEWEST + sum(id_ in fact.ends for fact in former_facts)
         read = store.facts_at(group, [id_], _FAR_FUTURE, limit)
         unchanged = [fact for fact in read if fact.id not in changed_ids]
-        own = [fact for fact in facts.values() if id_ in fact.ends]
-        entity = replace(present.get(id_) or stored[id_], summary=summary_of([*unchanged, *own]))
+        new_facts = [fact for fact in facts.values() if id_ in fact.ends]
+        entity = replace(present.get(id_) or stored[id_], summary=summary_of([*unchanged, *new_facts]))
         if entity != stored.get(id_):
             result.append(entity)
     return tuple(result)

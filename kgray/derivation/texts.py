@@ -10,19 +10,19 @@ from kgray.derivation.sentences import reads_true
 from kgray.derivation.statements import (
     NEGATIONS,
     NOT_ENDINGS,
-    WHEN,
+    TIME_PHRASE,
     WORD,
     Marks,
     Statement,
-    besides,
     marks_of,
+    remaining_marks,
 )
 from kgray.derivation.verbs import verb_phrase
 from kgray.records import Evidence, EvidenceKind, ExtractedFact
 from kgray.timeline import Claim, Said, Span
 from kgray.times import Instant, show
 
-OBJECT = "{object}"  # where the object stands in a relation's words; it follows them where this is missing
+OBJECT = "{object}"  # the place of the object in a relation's words; without it the object follows them
 _DATES = {"year": ("in", 4), "month": ("in", 7), "day": ("on", 10), "instant": ("on", 10)}
 _ALWAYS: Instant = -(1 << 62)  # before every instant
 # Relations that say a "not" themselves: "I don't like tea" as DISLIKES is no variant of it.
@@ -59,10 +59,10 @@ def fact_text(
 
 
 def _by_points(span: Span) -> Iterator[Claim]:
-    """Yield the supporters in the order of the first point by which each supports the span (R7).
+    """Yield the supporters of a span in order of their first supporting points (R7).
 
-    The opener comes first. Another claim is placed by its start, or, if it starts before the opener's point,
-    by its reference time, at which it confirms the span.
+    The opener comes first. Another claim has its start as this point, or, if it starts before the opener's
+    point, its reference time, when it confirms the span.
     """
     opener = span.opened
     yield opener
@@ -86,7 +86,7 @@ def distinction(statement: Statement, names: Iterable[str]) -> str:
 
     names: of the entities that it connects; their own words do not count.
     """
-    return _distinguishing(statement.first, statement.relation, besides(names, statement.marks))
+    return _distinguishing(statement.first, statement.relation, remaining_marks(names, statement.marks))
 
 
 def default_sentence(fact: ExtractedFact, subject: str, target: str) -> str:
@@ -95,7 +95,7 @@ def default_sentence(fact: ExtractedFact, subject: str, target: str) -> str:
     The words that would set a variant apart stay, in brackets, because they decide which statement it is.
     Digits go.
     """
-    _, negated, qualifiers = besides((subject, target), marks_of(fact))
+    _, negated, qualifiers = remaining_marks((subject, target), marks_of(fact))
     words = _distinguishing(fact, fact.relation, (frozenset(), negated, qualifiers))
     sentence = f"{subject} {fact.relation.lower().replace('_', ' ')} {target}"
     return f"{sentence} ({words})" if words else sentence
@@ -110,7 +110,7 @@ def _distinguishing(source: Evidence | ExtractedFact, relation: str, marks: Mark
     negated = negated and not _SAYS_NOT.search(relation)
     if not (numbers or negated or qualifiers):
         return ""
-    words = WORD.findall(WHEN.sub(" ", source.text))
+    words = WORD.findall(TIME_PHRASE.sub(" ", source.text))
     distinct: dict[str, None] = {}
     for word, following in zip(words, (*words[1:], ""), strict=True):
         folded = word.casefold()
@@ -126,24 +126,24 @@ def _distinguishing(source: Evidence | ExtractedFact, relation: str, marks: Mark
 def composed_text(statement: Statement, entities: Mapping[str, EntityNote], relations: Relations) -> str:
     """Return a statement's relation between the names of its ends, in the present (R18a).
 
-    It reads true at every moment of a span, whatever the sentences are ("sold", "will start"). The words that
-    set a variant apart follow in brackets. An event is in the past, with its date.
+    It reads true at every moment of a span, also where no sentence does ("sold", "will start"). The words
+    that set a variant apart follow in brackets. An event is in the past, with its date.
     """
     subject, first = entities[statement.subject].name, statement.first
     declared = relations.aspect(statement.relation, "text")
     words = declared.value if declared else ""
     words = words or verb_phrase(statement.relation, event=statement.is_event)
     if statement.object is not None:
-        shown = entities[statement.object].name
-        variant = distinction(statement, (subject, shown))
+        object_text = entities[statement.object].name
+        variant = distinction(statement, (subject, object_text))
     else:
-        shown = "" if statement.value is None else statement.value.shown()
+        object_text = "" if statement.value is None else statement.value.shown()
         variant = distinction(statement, (subject,))
         if statement.value is not None and statement.value.type == "boolean" and OBJECT not in words:
             words += ":"
-    said = words.replace(OBJECT, shown) if OBJECT in words else f"{words} {shown}"
+    predicate = words.replace(OBJECT, object_text) if OBJECT in words else f"{words} {object_text}"
     date = ""
     if statement.is_event and first.valid_from is not None:  # as precise as it was said, at most to the day
         word, length = _DATES[first.from_precision or "instant"]
         date = f"{word} {str(show(first.valid_from))[:length]}"
-    return " ".join(filter(None, (subject, said, f"({variant})" if variant else "", date)))
+    return " ".join(filter(None, (subject, predicate, f"({variant})" if variant else "", date)))

@@ -21,17 +21,17 @@ _IRREGULAR_THIRD = {"be": "is", "have": "has", "do": "does", "go": "goes"}
 @lru_cache(maxsize=4_096)
 def verb_phrase(relation: str, *, event: bool = False) -> str:
     """Return a relation's name in words: WORKS_AT is "works at", of an event "worked at"."""
-    first, *rest = relation.lower().split("_")
+    first, *following_words = relation.lower().split("_")
     # A span tells when: USED_TO_WORK_AT and WILL_START read true inside theirs.
-    before = 2 if [first, *rest[:1]] == ["used", "to"] else 1 if first == "will" else 0
-    if before and len(rest) >= before:
-        base, *rest = rest[before - 1 :]
+    skipped = 2 if [first, *following_words[:1]] == ["used", "to"] else 1 if first == "will" else 0
+    if skipped and len(following_words) >= skipped:
+        base, *following_words = following_words[skipped - 1 :]
         first = _third_person(base)
-    following = rest[0] if rest else ""
+    following = following_words[0] if following_words else ""
     verb = _state_verb(first, following if following in _PREPOSITIONS else "")
     if event:
         verb[0] = _past(verb[0])
-    return " ".join((*verb, *rest))
+    return " ".join((*verb, *following_words))
 
 
 def _state_verb(first: str, preposition: str) -> list[str]:

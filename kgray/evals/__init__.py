@@ -1,3 +1,3 @@
-"""How well a memory answers questions whose evidence is known."""
+"""Evaluation of a memory on questions with known evidence."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Searches and contexts of a memory, measured against questions whose evidence is known.
 
-The questions are of files that a user brings: LoCoMo, LongMemEval, DMR (MSC-Self-Instruct), and JSON lines of
-kgray's form; the first row tells which. What cannot be measured is left out and counted in the notes.
-A ranking is a sequence of sets, best first: the messages that each hit stands for, an entity for none.
+The questions come from the user's files: LoCoMo, LongMemEval, DMR (MSC-Self-Instruct), or JSON lines of
+kgray's form; the first row decides the form. Notes count the items that cannot be measured.
+A ranking is a sequence of sets, best first: the messages that a hit represents; an entity represents none.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kgray.search import SCOPES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message."""
+    """A message of a conversation."""
 
     id: str
     text: str
@@ -49,23 +49,23 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One question."""
+    """A question about a conversation, with its evidence."""
 
     id: str
     text: str
-    type: str  # of the data set's own naming
-    evidence: tuple[str, ...] = ()  # messages that answer it; () = none does, or it is not known
-    answer: str = ""  # the right one; "" = not given
-    at: str | None = None  # when it is asked, ISO 8601; None = now
-    after: str = ""  # id of the message after which memory is asked as it was known then; "" = as now
+    type: str  # in the data set's own terms
+    evidence: tuple[str, ...] = ()  # messages that answer it; () = none does, or unknown
+    answer: str = ""  # the right answer; "" = unknown
+    at: str | None = None  # the time of the question, ISO 8601; None = now
+    after: str = ""  # id of a message: search the memory as known after it; "" = as known now
     fact: str = ""  # the object of the fact that holds at that moment
-    outdated: tuple[str, ...] = ()  # those of facts that do not
-    apart: bool = False  # no part of overall figures: it asks for what is not there, or of the wrong person
+    outdated: tuple[str, ...] = ()  # objects of facts that no longer hold
+    apart: bool = False  # not in overall figures: its answer is absent, or it names the wrong person
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """One conversation, a group of its own."""
+    """A conversation, which is a group of its own."""
 
     name: str
     messages: tuple[Message, ...]
@@ -77,12 +77,12 @@ class Conversation:
         return {message.id: message.text for message in self.messages}
 
 
-Talks = Sequence[tuple[str, Conversation]]  # with the groups that they are in
+Talks = Sequence[tuple[str, Conversation]]  # (group, conversation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """What a file holds; notes: what of it could not be used, one line each."""
+    """The content of a file; notes: a line for each kind of unusable item."""
 
     conversations: tuple[Conversation, ...]
     notes: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ _Row = Mapping[str, Any]
 _Parts = Iterator[tuple[str, Message | Question]]  # with the name of their conversation
 _LOCOMO = {1: "1 multi-hop", 2: "2 temporal", 3: "3 open-domain", 4: "4 single-hop", 5: "5 adversarial"}
 _APART = frozenset({"adversarial", "none", "abstention", _LOCOMO[5]})
-_DMR_ASKED = datetime(2024, 1, 1, tzinfo=UTC)  # it gives no dates, only the time between sessions
+_DMR_ASKED = datetime(2024, 1, 1, tzinfo=UTC)  # assumed: DMR has only the time between sessions
 RECALL = "fact recall"  # the type of DMR's questions
 _UNITS = {"minute": 1 / 1440, "hour": 1 / 24, "week": 7.0}  # days; any other unit is a day
 
@@ -109,24 +109,24 @@ def read_dataset(path: Path, *, most: int | None = None) -> Dataset:
     if silent := sorted(questions.keys() - messages.keys()):
         raise InputError(f"{path}: the conversation {silent[0]} has questions and no message")
     notes: Counter[str] = Counter()
-    found = []
-    for name, told in islice(messages.items(), most):
-        known, asked = {message.id for message in told}, []
-        if len(known) < len(told):
+    conversations = []
+    for name, listed in islice(messages.items(), most):
+        ids, valid = {message.id for message in listed}, []
+        if len(ids) < len(listed):
             raise InputError(f"{path}: two messages of the conversation {name} have one id")
         for question in questions[name]:
-            if missing := set(question.evidence) - known:
+            if missing := set(question.evidence) - ids:
                 notes["ids of evidence name no message"] += len(missing)
-            evidence = tuple(dict.fromkeys(id_ for id_ in question.evidence if id_ in known))
+            evidence = tuple(dict.fromkeys(id_ for id_ in question.evidence if id_ in ids))
             if evidence or question.apart or question.answer or question.fact:
-                asked.append(replace(question, evidence=evidence))
+                valid.append(replace(question, evidence=evidence))
             else:
                 notes["questions have neither evidence nor an answer"] += 1
-        found.append(Conversation(name=name, messages=tuple(told), questions=tuple(asked)))
-    if not any(talk.questions for talk in found):
+        conversations.append(Conversation(name=name, messages=tuple(listed), questions=tuple(valid)))
+    if not any(talk.questions for talk in conversations):
         raise InputError(f"{path} holds no question with evidence or an answer")
-    lines = tuple(f"{count} {what}" for what, count in notes.items())
-    return Dataset(conversations=tuple(found), notes=lines)
+    lines = tuple(f"{count} {note}" for note, count in notes.items())
+    return Dataset(conversations=tuple(conversations), notes=lines)
 
 
 def _parts(path: Path) -> _Parts:
@@ -146,16 +146,16 @@ def _parts(path: Path) -> _Parts:
             continue
         try:
             read = read or _reader(row)
-            yield from read(row, path.stem if read is _own else f"{path.stem}-{number}")
+            yield from read(row, path.stem if read is _kgray else f"{path.stem}-{number}")
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-            where = f"{'item' if as_array else 'line'} {number}"
-            raise InputError(f"{path}, {where} is not as its data set has it: {why}") from None
+            place = f"{'item' if as_array else 'line'} {number}"
+            raise InputError(f"{path}, {place} is not as its data set has it: {why}") from None
 
 
 def _reader(row: _Row) -> Callable[[_Row, str], _Parts]:
     forms = {"qa": _locomo, "haystack_sessions": _longmemeval, "self_instruct": _dmr}
-    for name, read in (forms | {"question": _own, "text": _own}).items():
+    for name, read in (forms | {"question": _kgray, "text": _kgray}).items():
         if name in row and (name != "qa" or "conversation" in row):
             return read
     raise ValueError(
@@ -164,23 +164,23 @@ def _reader(row: _Row) -> Callable[[_Row, str], _Parts]:
     )
 
 
-def _own(row: _Row, stem: str) -> _Parts:
-    """Read a message as `kgray add` takes it, or a question; "group" tells conversations apart."""
+def _kgray(row: _Row, stem: str) -> _Parts:
+    """Read a message in the format of `kgray add`, or a question; "group" names the conversation."""
     name = str(row.get("group") or stem)
     if "question" not in row:
         names = ("speaker", "at", "session", "source")
-        more = {key: str(row[key]) for key in names if row.get(key)}
-        yield name, Message(id=str(row["id"]), text=_text(row, "text"), **more)
+        options = {key: str(row[key]) for key in names if row.get(key)}
+        yield name, Message(id=str(row["id"]), text=_text(row, "text"), **options)
         return
-    asked, kind = _text(row, "question"), str(row.get("type") or "any")
-    given: dict[str, Any] = {key: str(row.get(key) or "") for key in ("answer", "after", "fact")}
-    given |= {key: tuple(map(str, row.get(key) or ())) for key in ("evidence", "outdated")}
-    given |= {"id": str(row.get("id") or asked), "at": row.get("at"), "apart": kind in _APART}
-    yield name, Question(text=asked, type=kind, **given)
+    text, kind = _text(row, "question"), str(row.get("type") or "any")
+    fields: dict[str, Any] = {key: str(row.get(key) or "") for key in ("answer", "after", "fact")}
+    fields |= {key: tuple(map(str, row.get(key) or ())) for key in ("evidence", "outdated")}
+    fields |= {"id": str(row.get("id") or text), "at": row.get("at"), "apart": kind in _APART}
+    yield name, Question(text=text, type=kind, **fields)
 
 
 def _locomo(row: _Row, name: str) -> _Parts:
-    """Read LoCoMo; types keep their number, because harnesses have swapped the names."""
+    """Read LoCoMo; types include their number, because some harnesses swap the names."""
     name, talk = str(row.get("sample_id") or name), row["conversation"]
     for number in sorted(int(key[8:]) for key in talk if re.fullmatch(r"session_\d+", key)):
         at = _moment(talk[f"session_{number}_date_time"], "%I:%M %p on %d %B, %Y")
@@ -189,24 +189,24 @@ def _locomo(row: _Row, name: str) -> _Parts:
             text += f" [picture: {picture}]" if picture else ""
             spoken = {"speaker": turn["speaker"], "at": at, "session": str(number)}
             yield name, Message(id=turn["dia_id"], text=text, **spoken)
-    for place, asked in enumerate(row["qa"], 1):
-        kind = _LOCOMO.get(asked["category"], str(asked["category"]))
-        # Some texts hold several ids ("D8:6; D9:17"), some write them otherwise ("D30:05").
-        turns = re.findall(r"D:?(\d+):(\d+)", " ".join(map(str, asked.get("evidence") or ())))
+    for place, item in enumerate(row["qa"], 1):
+        kind = _LOCOMO.get(item["category"], str(item["category"]))
+        # Some texts have several ids ("D8:6; D9:17"), some have another spelling ("D30:05").
+        turns = re.findall(r"D:?(\d+):(\d+)", " ".join(map(str, item.get("evidence") or ())))
         evidence = tuple(f"D{int(session)}:{int(turn)}" for session, turn in turns)
-        given: dict[str, Any] = {"text": _text(asked, "question"), "type": kind, "apart": kind in _APART}
-        answer = "" if kind in _APART else str(asked.get("answer", ""))
-        yield name, Question(id=f"{name}-q{place}", evidence=evidence, answer=answer, **given)
+        fields: dict[str, Any] = {"text": _text(item, "question"), "type": kind, "apart": kind in _APART}
+        answer = "" if kind in _APART else str(item.get("answer", ""))
+        yield name, Question(id=f"{name}-q{place}", evidence=evidence, answer=answer, **fields)
 
 
 def _longmemeval(row: _Row, name: str) -> _Parts:
-    """Read LongMemEval: a question has sessions of its own, here in the order of their dates."""
+    """Read LongMemEval: each question has its own sessions, sorted here by date."""
     name, form, evidence = str(row["question_id"]), "%Y/%m/%d %H:%M", []
     dates = [_moment(date, form) for date in row["haystack_dates"]]
     if not len(dates) == len(row["haystack_session_ids"]) == len(row["haystack_sessions"]):
         raise ValueError("haystack_dates, haystack_session_ids and haystack_sessions differ in length")
     sessions = zip(dates, row["haystack_session_ids"], row["haystack_sessions"], strict=True)
-    for place, (at, session, turns) in enumerate(sorted(sessions, key=lambda one: one[0])):
+    for place, (at, session, turns) in enumerate(sorted(sessions, key=lambda item: item[0])):
         for number, turn in enumerate(turns, 1):
             text, message = _text(turn, "content"), f"{place}:{session}:{number}"
             if text.strip():
@@ -214,16 +214,16 @@ def _longmemeval(row: _Row, name: str) -> _Parts:
                 yield name, Message(id=message, text=text, **spoken)
                 evidence += [message] if turn.get("has_answer") else []
     absent = name.endswith("_abs")
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "type": "abstention" if absent else row["question_type"],
         "text": _text(row, "question"),
     }
-    given |= {"answer": str(row["answer"]), "at": _moment(row["question_date"], form)}
-    yield name, Question(id=name, evidence=() if absent else tuple(evidence), apart=absent, **given)
+    fields |= {"answer": str(row["answer"]), "at": _moment(row["question_date"], form)}
+    yield name, Question(id=name, evidence=() if absent else tuple(evidence), apart=absent, **fields)
 
 
 def _dmr(row: _Row, name: str) -> _Parts:
-    """Read DMR: earlier sessions, the one of now, and a question with an answer and no evidence."""
+    """Read DMR: earlier sessions, the current session, and a question with an answer and no evidence."""
     at, sessions = _DMR_ASKED, [(_DMR_ASKED, row["dialog"])]
     for earlier in reversed(row["previous_dialogs"]):
         unit = str(earlier.get("time_unit") or "day").removesuffix("s")
@@ -233,8 +233,8 @@ def _dmr(row: _Row, name: str) -> _Parts:
         for place, turn in enumerate(turns, 1):
             spoken = {"speaker": f"Speaker {2 - place % 2}", "at": moment.isoformat(), "session": str(number)}
             yield name, Message(id=f"{number}:{place}", text=_text(turn, "text"), **spoken)
-    asked, now = row["self_instruct"], _DMR_ASKED.isoformat()
-    yield name, Question(id=name, text=_text(asked, "B"), type=RECALL, answer=_text(asked, "A"), at=now)
+    item, today = row["self_instruct"], _DMR_ASKED.isoformat()
+    yield name, Question(id=name, text=_text(item, "B"), type=RECALL, answer=_text(item, "A"), at=today)
 
 
 def _text(row: _Row, field: str) -> str:
@@ -244,14 +244,14 @@ def _text(row: _Row, field: str) -> str:
 
 
 def _moment(text: str, form: str) -> str:
-    """Return a data set's date, without "(Mon)", as ISO 8601; it names no zone, so it is read as UTC."""
+    """Return a data set's date, without "(Mon)", as ISO 8601 in UTC, because it has no zone."""
     plain = re.sub(r" *\(\w+\)", "", text).strip()
     return datetime.strptime(plain, form).replace(tzinfo=UTC).isoformat()
 
 
 DEPTHS = (5, 10, 20, 50)
-LEAST_WORDS = 0.6  # of a message, in order: then a line counts as telling it
-_WHOLE = 4  # words: so few stand in many lines by chance
+LEAST_WORDS = 0.6  # share of a message's words, in order, in a line that repeats it
+_EXACT_WORDS = 4  # messages up to this length must match exactly, because chance matches are likely
 _RESAMPLES = 1000
 _WORD = re.compile(r"\w+")
 
@@ -263,40 +263,40 @@ def of_ranking(
 ) -> dict[str, float]:
     """Return fraction@k, any@k, all@k and ndcg@k for each depth, and mrr. Raises ValueError without evidence.
 
-    fraction    of the evidence, how much is among the first k hits
-    ndcg        a hit gains 1 where it brings evidence that no hit above it brought; the ideal ranking brings
-                one message a hit (Järvelin and Kekäläinen 2002, binary gains)
+    fraction    share of the evidence among the first k hits
+    ndcg        a hit gains 1 if it has evidence that no hit above has; the ideal ranking has one new message
+                a hit (Järvelin and Kekäläinen 2002, binary gains)
     mrr         1 / the rank of the first hit with evidence; 0 for none
     """
     if not evidence:
         raise ValueError("a ranking is measured against at least one message of evidence")
-    ranks = dict.fromkeys(evidence, math.inf)  # of the first hit that stands for each message
+    ranks = dict.fromkeys(evidence, math.inf)  # message -> rank of its first hit
     for rank, messages in enumerate(ranking, 1):
         for message in ranks.keys() & set(messages):
             ranks[message] = min(ranks[message], rank)
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     gains = [1 / math.log2(rank + 1) for rank in range(1, max(depths) + 1)]
     for depth in depths:
-        within = [int(rank) for rank in ranks.values() if rank <= depth]
-        found[f"fraction@{depth}"] = len(within) / len(ranks)
-        found[f"any@{depth}"] = float(bool(within))
-        found[f"all@{depth}"] = float(len(within) == len(ranks))
-        gained = sum(gains[rank - 1] for rank in set(within))
-        found[f"ndcg@{depth}"] = gained / sum(gains[: min(depth, len(ranks))])
-    return found | {"mrr": 1 / min(ranks.values())}
+        ranks_in_depth = [int(rank) for rank in ranks.values() if rank <= depth]
+        scores[f"fraction@{depth}"] = len(ranks_in_depth) / len(ranks)
+        scores[f"any@{depth}"] = float(bool(ranks_in_depth))
+        scores[f"all@{depth}"] = float(len(ranks_in_depth) == len(ranks))
+        gained = sum(gains[rank - 1] for rank in set(ranks_in_depth))
+        scores[f"ndcg@{depth}"] = gained / sum(gains[: min(depth, len(ranks))])
+    return scores | {"mrr": 1 / min(ranks.values())}
 
 
-def told_in(message: str, lines: Sequence[Sequence[str]]) -> bool:
-    """Whether one of the lines (as `words`) tells a message: at least 60 % of its words, in order.
+def is_repeated(message: str, lines: Sequence[Sequence[str]]) -> bool:
+    """Return whether a line (as `words`) repeats a message: at least 60 % of its words, in order.
 
-    A message of at most four words counts only as a whole, word beside word.
+    A message of at most four words must occur exactly.
     """
-    asked = words(message)
-    least = math.ceil(LEAST_WORDS * len(asked))
-    if len(asked) <= _WHOLE:
-        whole = f" {' '.join(asked)} "
-        return bool(asked) and any(whole in f" {' '.join(line)} " for line in lines)
-    return any(len(line) >= least and _common(asked, line) >= least for line in lines)
+    message_words = words(message)
+    minimum = math.ceil(LEAST_WORDS * len(message_words))
+    if len(message_words) <= _EXACT_WORDS:
+        phrase = f" {' '.join(message_words)} "
+        return bool(message_words) and any(phrase in f" {' '.join(line)} " for line in lines)
+    return any(len(line) >= minimum and _common(message_words, line) >= minimum for line in lines)
 
 
 def words(text: str) -> list[str]:
@@ -305,29 +305,29 @@ def words(text: str) -> list[str]:
 
 
 def of_context(context: str, supported: Collection[str], evidence: Mapping[str, str]) -> float:
-    """Return the share of the evidence (message -> text) that a context holds; supported: by its facts."""
+    """Return the share of the evidence (message -> text) in a context; supported: sources of its facts."""
     lines = list(map(words, context.splitlines()))
-    return fmean(float(name in supported or told_in(text, lines)) for name, text in evidence.items())
+    return fmean(float(name in supported or is_repeated(text, lines)) for name, text in evidence.items())
 
 
-def _common(asked: Sequence[str], line: Sequence[str]) -> int:
+def _common(sequence: Sequence[str], line: Sequence[str]) -> int:
     """Return the length of the longest common subsequence, bit-parallel (Hyyrö 2004)."""
     places: dict[str, int] = {}
-    for at, word in enumerate(asked):
+    for at, word in enumerate(sequence):
         places[word] = places.get(word, 0) | 1 << at
-    full = (1 << len(asked)) - 1
+    full = (1 << len(sequence)) - 1
     state = full
     for word in line:
         matched = state & places.get(word, 0)
         state = (state + matched | state - matched) & full
-    return len(asked) - state.bit_count()
+    return len(sequence) - state.bit_count()
 
 
 def mean(values: Sequence[float]) -> dict[str, float]:
     """Return {"mean", "low", "high", "count"} of one value a question: the mean and its 95 % interval.
 
-    Of shares (every value 0 or 1) it is Wilson's interval (1927), of other values the percentile bootstrap's
-    with 1,000 resamples of a fixed seed. Raises ValueError for no value.
+    The interval is Wilson's (1927) if every value is 0 or 1, else the percentile bootstrap's with 1,000
+    resamples of a fixed seed. Raises ValueError without values.
     """
     if not values:
         raise ValueError("a mean needs at least one value")
@@ -338,9 +338,9 @@ def mean(values: Sequence[float]) -> dict[str, float]:
         spread = z * math.sqrt(middle * (1 - middle) / count + z * z / (4 * count * count))
         low, high = max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
     else:
-        given = np.asarray(values, dtype=np.float64)
-        drawn = np.random.default_rng(0).integers(len(given), size=(_RESAMPLES, len(given)))
-        low, high = map(float, np.quantile(given[drawn].mean(axis=1), (0.025, 0.975)))
+        numbers = np.asarray(values, dtype=np.float64)
+        drawn = np.random.default_rng(0).integers(len(numbers), size=(_RESAMPLES, len(numbers)))
+        low, high = map(float, np.quantile(numbers[drawn].mean(axis=1), (0.025, 0.975)))
     return {"mean": round(middle, 4), "low": round(low, 4), "high": round(high, 4), "count": count}
 
 
@@ -353,24 +353,25 @@ BUDGETS = (500, 950, 1000, 1500)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """One question, asked."""
+class Result:
+    """The measurements of one question."""
 
     conversation: str
     question: Question
     marks: Mapping[str, float]  # "nothing" and "context_nothing@N" where nothing answers the question
-    seconds: Mapping[str, float] = field(default_factory=dict)  # what was timed -> how long it took
-    found: tuple[tuple[str, ...], ...] = ()  # messages, best first, for people who look for a cause
+    seconds: Mapping[str, float] = field(default_factory=dict)  # operation -> seconds
+    hits: tuple[tuple[str, ...], ...] = ()  # messages of each hit, best first, for a manual analysis
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row of --rows."""
-        asked = self.question
-        row = {"conversation": self.conversation, "id": asked.id, "type": asked.type, "question": asked.text}
-        return row | {"evidence": asked.evidence, "found": self.found, **self.marks}
+        question = self.question
+        row: dict[str, Any] = {"conversation": self.conversation, "id": question.id, "type": question.type}
+        row |= {"question": question.text, "evidence": question.evidence, "found": self.hits}
+        return row | {**self.marks}
 
 
-def stands_for(hit: Hit) -> tuple[str, ...]:
-    """Return the messages that a hit stands for: an episode for itself, a fact for those that support it."""
+def messages_of(hit: Hit) -> tuple[str, ...]:
+    """Return the messages that a hit represents: an episode itself, a fact its supporters."""
     if hit.fact is not None:
         return tuple(client for _, client in hit.fact.episodes if client)
     return (hit.client_id,) if hit.client_id else ()
@@ -384,35 +385,35 @@ async def ask(
     group: str,
     scopes: Sequence[SearchScope] = SCOPES,
     budgets: Sequence[int] = BUDGETS,
-) -> Asked:
-    """Search, and build a context for each budget; measure both, as of the moments that are asked about."""
-    given: dict[str, Any] = {"group": group, "scopes": scopes, "as_of": question.at}
+) -> Result:
+    """Search, build a context for each budget, and measure both, at the moments of the question."""
+    options: dict[str, Any] = {"group": group, "scopes": scopes, "as_of": question.at}
     if question.after:
-        given["known_at"] = (await memory.episode(question.after, group=group))["recorded_at"]
+        options["known_at"] = (await memory.episode(question.after, group=group))["recorded_at"]
     started = time.perf_counter()
-    hits = await memory.search(question.text, limit=max(DEPTHS), **given)
+    hits = await memory.search(question.text, limit=max(DEPTHS), **options)
     seconds = {"search": time.perf_counter() - started}
-    ranking = tuple(map(stands_for, hits))
+    ranking = tuple(map(messages_of, hits))
     marks = marks_of(question, ranking) | _facts_of(question, hits[:10], "{}@10")
     evidence = {name: conversation.texts[name] for name in question.evidence}
     for budget in budgets:
         started = time.perf_counter()
-        built = await memory.context(question.text, tokens=budget, **given)
+        built = await memory.context(question.text, tokens=budget, **options)
         seconds[f"context@{budget}"] = time.perf_counter() - started
         marks[f"tokens@{budget}"] = float(built.tokens)
         marks |= _facts_of(question, built.hits, f"context_{{}}@{budget}")
         if evidence:
-            supported = {name for hit in built.hits if hit.fact for name in stands_for(hit)}
+            supported = {name for hit in built.hits if hit.fact for name in messages_of(hit)}
             marks[f"context@{budget}"] = of_context(built.text, supported, evidence)
         elif not question.fact:
             marks[f"context_nothing@{budget}"] = float(not built.hits)
-    return Asked(
-        conversation=conversation.name, question=question, marks=marks, seconds=seconds, found=ranking
+    return Result(
+        conversation=conversation.name, question=question, marks=marks, seconds=seconds, hits=ranking
     )
 
 
-async def ask_all(memory: Memory, talks: Talks) -> list[Asked]:
-    """Ask the questions whose evidence is known, and those that nothing answers; talks: with their groups."""
+async def ask_all(memory: Memory, talks: Talks) -> list[Result]:
+    """Measure all questions that have evidence, a fact, or no possible answer."""
     return [
         await ask(memory, talk, question, group=group)
         for group, talk in talks
@@ -422,30 +423,30 @@ async def ask_all(memory: Memory, talks: Talks) -> list[Asked]:
 
 
 def marks_of(question: Question, ranking: Ranking) -> dict[str, float]:
-    """Return the marks of a ranking; of a question that nothing answers, whether it is empty."""
+    """Return the marks of a ranking; for a question without an answer, whether the ranking is empty."""
     if question.evidence:
         return of_ranking(ranking, question.evidence)
     return {} if question.fact else {"nothing": float(not ranking)}
 
 
 def _facts_of(question: Question, hits: Sequence[Hit], name: str) -> dict[str, float]:
-    """Return whether the facts give the object that is asked for, and whether they give an outdated one.
+    """Return whether the facts have the expected object ("fact") or an outdated object ("stale").
 
-    A message that tells an outdated one is no mistake: it says when it was said.
+    Only facts count: a message with an outdated object is correct, because it has its date.
     """
-    told = {hit.target.casefold() for hit in hits if hit.target is not None}
-    asked = {"fact": (question.fact,) if question.fact else (), "stale": question.outdated}
+    targets = {hit.target.casefold() for hit in hits if hit.target is not None}
+    expected = {"fact": (question.fact,) if question.fact else (), "stale": question.outdated}
     return {
-        name.format(what): float(any(one.casefold() in told for one in objects))
-        for what, objects in asked.items()
+        name.format(mark): float(any(text.casefold() in targets for text in objects))
+        for mark, objects in expected.items()
         if objects
     }
 
 
-def report(rows: Sequence[Asked], *, whole: bool = False) -> dict[str, Any]:
+def report(rows: Sequence[Result], *, whole: bool = False) -> dict[str, Any]:
     """Return {"overall", "by_type"}: each measure's mean with its interval, counts, latency in milliseconds.
 
-    whole: "overall" has the questions that stand apart (`Question.apart`), too
+    whole: "overall" includes the questions with `Question.apart`
     """
     types = sorted({row.question.type for row in rows})
     return {
@@ -454,7 +455,7 @@ def report(rows: Sequence[Asked], *, whole: bool = False) -> dict[str, Any]:
     }
 
 
-def _figures(rows: Sequence[Asked]) -> dict[str, Any]:
+def _figures(rows: Sequence[Result]) -> dict[str, Any]:
     marks, timed = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     for row in rows:
         for name, value in row.marks.items():

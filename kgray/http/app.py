@@ -23,13 +23,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from kgray import __version__
 from kgray.client import VERBS
 from kgray.errors import KgrayError, Unavailable
-from kgray.http import asking, exports, handlers, managing, models
+from kgray.http import asking, board, exports, handlers, managing, models, page_files
 from kgray.http.door import OPEN, Door, needs
 from kgray.http.handlers import CORRECTIONS, TAGGED, append, corrects, reads
 from kgray.http.problems import ON_ERROR, TooLarge, answer, id_of
 from kgray.memory import Memory
 
-_ROOT = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/mcp"})
+_ROOT = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/mcp", "/", "/page/{name}"})
 _BODY_S = 60.0  # for a whole body to arrive; of a backfill, between two pieces
 _READY_S = 2.0
 
@@ -56,6 +56,9 @@ _ROWS = {
     },
 }
 _STREAM = {"requestBody": {"required": True, "content": {"application/x-ndjson": _LINES}}}
+
+
+_FILE = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": _TEXT}}}}
 
 
 class Route(NamedTuple):
@@ -87,6 +90,12 @@ ROUTES = (
         if method == "GET" and verb not in ("dump", "status")
     ),
     Route("GET", f"{_G}/status", "read", handlers.status),
+    Route("POST", f"{_G}/preview", "read", board.preview),
+    Route("POST", f"{_G}/files", "add", board.upload, more=(202,), body=_FILE),
+    Route("GET", "/key", "", board.own_key),
+    Route("GET", "/status", "read", board.server_status),
+    Route("GET", "/status/events", "read", board.status_events, "text/event-stream"),
+    Route("GET", "/schedules", "read", board.schedules),
     Route("GET", f"{_G}/events", "read", handlers.events, "text/event-stream"),
     Route("GET", f"{_G}/dump", "read", handlers.dump, "application/x-ndjson"),
     Route("GET", f"{_G}/export", "read", exports.export, "application/octet-stream", (206,)),
@@ -139,6 +148,7 @@ def create_app(memory: Memory, **how: Any) -> FastAPI:  # noqa: ANN401 - of `Doo
     if mounted is not None:
         app.add_route("/mcp", mounted)  # an ASGI app is an endpoint too
         app.mount("/mcp", mounted)
+    page_files.add(app)
     app.add_middleware(Front, door=door)
     return app
 
@@ -159,7 +169,7 @@ def _add(app: FastAPI, route: Route) -> None:
         response_model=None,
         response_class=Response,
         summary=said.splitlines()[0].partition(";")[0].rstrip("."),
-        description=f"{said}\n\nScope of the key: `{route.scope}`.",
+        description=f"{said}\n\nScope of the key: `{route.scope or 'any'}`.",
         openapi_extra=route.body,
         responses={
             200: {"description": "Done", **shaped},
@@ -222,6 +232,7 @@ class Front:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], (b"x-request-id", id_of(request).encode())]
                 path = "/mcp" if scope["path"].startswith("/mcp") else scope["path"]
+                path = "/page/{name}" if path.startswith("/page/") else path
                 known = path if path in _ROOT else "none"
                 route = getattr(scope.get("route"), "path_format", None) or known  # its template
                 route = f"/v1{_G}/episodes" if scope.get("endpoint") is append else route
@@ -233,7 +244,7 @@ class Front:
         most = None if scope["path"].endswith("/backfill") else self._door.bounds.max_body
         declared = headers.get("content-length", "0")
         try:
-            if scope["path"] not in OPEN:
+            if not (scope["path"] in OPEN or scope["path"].startswith("/page/")):
                 guard.check_names(headers.get("host"), headers.get("origin"))
                 scope["state"]["key"] = guard.caller(headers.get("authorization"))
             if most is not None and declared.isdecimal() and int(declared) > most:

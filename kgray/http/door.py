@@ -6,9 +6,9 @@ import asyncio
 import hashlib
 import ipaddress
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -38,7 +38,9 @@ WRITERS = 4  # threads for corrections and removals
 MAX_WAITING = 256  # requests that wait for one of these
 LONGEST_S = 60.0  # of a read; of `Prefer: wait`
 # Reads that may pass over a group.
-_LONG = frozenset("diff dump duplicates export neighbourhood relation_suggestions".split())
+_LONG = frozenset(
+    "complete diff dump duplicates export foresee neighbourhood overview relation_suggestions".split()
+)
 _SEARCHES = frozenset("search explain context".split())
 _HEADS = 1000  # that are held, before those that are old are dropped
 _HEAD_S = 0.25  # a group's head is read again after this time, for all streams together
@@ -47,7 +49,8 @@ _ANSWERED = 8  # requests in one pass of the event loop, whose answers would hol
 MAX_HELD = 20_000  # rows that wait for a transaction
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _ROWS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-OPEN = frozenset({"/healthz", "/readyz", "/openapi.json"})  # paths that need no key
+OPEN = frozenset({"/healthz", "/readyz", "/openapi.json", "/"})  # paths that need no key, as all of /page/
+_RUNTIME_S = 5.0  # the actors of Ray are asked again after this time
 _REFRESH_S = 1.0  # within this time the server knows of a key that was added or revoked
 
 
@@ -276,13 +279,14 @@ class Door:
     def __init__(
         self, memory: Memory, *, host: str = "127.0.0.1", names: Collection[str] = (),
         bounds: Bounds | None = None, ingests: bool = True, webhook_key: bytes | None = None,
-        private_webhooks: bool = False,
+        private_webhooks: bool = False, runtime: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:  # fmt: skip
         """Take over a memory, which its owner closes.
 
         host, names     see `Guard`: the address that is served, further names of the server
         ingests         False: another process ingests what is added here
         webhook_key     secrets of webhooks are derived with it; None: there are none
+        runtime         returns the processes that ingest, as `kgray status --json` shows them
         """
         self.memory, self.bounds, self._ingests = memory, bounds or Bounds(), ingests
         self.metrics = Metrics()
@@ -294,6 +298,7 @@ class Door:
         self.ingesting = Background(memory, self._ended)
         self._ended_at = 0.0
         self.posts = Posts(self, key=webhook_key, private=private_webhooks) if webhook_key else None
+        self.runtime = None if runtime is None else _held(runtime, _RUNTIME_S)
         self.ending = False  # streams end then
         self.streams = 0
         self._heads: dict[str, tuple[float, asyncio.Task[dict[str, GroupHead]]]] = {}
@@ -335,6 +340,18 @@ class Door:
             # Three times as long as the entry took: ingestion keeps a quarter.
             time.sleep(min(3.0 * (time.monotonic() - self._ended_at), 0.1))
         self._ended_at = time.monotonic()
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Take a place for a stream of events. Raises Overloaded where there is none."""
+        if self.streams >= self.bounds.max_streams:
+            raise Overloaded(f"{self.streams} streams are open: try again", wait_s=30)
+        self.streams += 1
+        try:
+            with self.metrics.streams.track_inprogress():
+                yield
+        finally:
+            self.streams -= 1
 
     def check_room(self) -> None:
         """Raise Overloaded where too much waits to be ingested, or for too long.
@@ -416,6 +433,19 @@ class Door:
         return Response(status_code=304, headers=headers) if same else None, headers
 
 
+def _held(read: Callable[[], T], seconds: float) -> Callable[[], T]:
+    """Return a function that reads anew only after so many seconds."""
+    known: list[tuple[float, T]] = []
+
+    def latest() -> T:
+        now = time.monotonic()
+        if not known or now - known[0][0] > seconds:
+            known[:] = [(now, read())]
+        return known[0][1]
+
+    return latest
+
+
 def holder_of(request: Request) -> AccessKey | None:
     """Return the key that was presented; None = none is needed."""
     found: AccessKey | None = request.scope["state"].get("key")
@@ -442,10 +472,14 @@ def check_known(request: Request, known: Collection[str]) -> None:
 
 
 def needs(scope: str) -> Any:  # noqa: ANN401 - a FastAPI dependency
-    """Return the check of a route: the key must have the scope, and reach the group; parameters are known."""
+    """Return the check of a route: the key must have the scope, and reach the group; parameters are known.
+
+    scope   "" = any key that stands
+    """
 
     async def check(request: Request) -> None:
-        check_scope(holder_of(request), scope, request.path_params.get("group"))
+        if scope:
+            check_scope(holder_of(request), scope, request.path_params.get("group"))
         check_known(request, [one.alias for one in request.scope["route"].dependant.query_params])
 
     return Depends(check)

@@ -23,8 +23,8 @@ from kgray import kinds, times
 from kgray.errors import InputError, KgrayError
 from kgray.http import models
 from kgray.http.door import LONGEST_S, At, Door, check_known, check_scope, holder_of, noted
-from kgray.http.models import Group, Identifier, Limit, MomentOf, Number, Withdrawal
-from kgray.http.problems import Conflict, Malformed, Overloaded, TooLarge, told
+from kgray.http.models import Group, Identifier, Limit, MomentOf, Nodes, Number, Withdrawal
+from kgray.http.problems import Conflict, Malformed, TooLarge, told
 from kgray.intake.drafts import Defaults, Refusal, draft_from, parse_json
 from kgray.intake.files import Submitted
 from kgray.intake.formats import MAX_LINE, json_lines
@@ -45,6 +45,9 @@ _TYPES: Mapping[str, Any] = {
     "centre": Annotated[str | None, Query(max_length=1000)],
     "tokens": Annotated[int, Query(ge=64, le=200_000)],
     "depth": Annotated[int, Query(ge=0, le=4)],
+    "around": Annotated[int, Query(ge=0, le=12)],
+    "community": Annotated[str | None, Query(max_length=1000)],
+    "most_facts": Annotated[int | None, Query(ge=1, le=20_000)],
     "limit": Limit,
     "level": Annotated[int | None, Query(ge=0, le=64)],
     "since": Number,
@@ -52,7 +55,7 @@ _TYPES: Mapping[str, Any] = {
     "state": Literal["accepted", "extracted", "committed", "failed", "withdrawn"] | None,
 }
 TAGGED = frozenset(
-    "history show neighbourhood diff dump export".split()
+    "history show neighbourhood provenance overview diff dump export".split()
 )  # without a clock: they have an ETag
 _LINES = 500  # of a dump, at a time
 Prefer = Annotated[
@@ -105,7 +108,7 @@ def reads(verb: str, *, gives: str = "") -> Callable[..., Any]:
     for name, one in signature(getattr(Memory, verb)).parameters.items():
         if name in _TYPES or "When" in str(one.annotation):
             default = Parameter.empty if name == "group" else one.default
-            kind = _TYPES.get(name, MomentOf)
+            kind = Nodes if verb == "neighbourhood" and name == "limit" else _TYPES.get(name, MomentOf)
             given.append(one.replace(kind=Parameter.KEYWORD_ONLY, annotation=kind, default=default))
     handle.__signature__ = Signature(given)  # type: ignore[attr-defined]
     handle.__name__, handle.__doc__ = verb, getattr(Memory, verb).__doc__
@@ -155,14 +158,8 @@ async def _counted(door: At, group: Group, since: _Since = None) -> AsyncIterato
     A request that is at fault is refused first: to come again would not help it.
     """
     check_group(group)
-    if door.streams >= door.bounds.max_streams:
-        raise Overloaded(f"{door.streams} streams are open: try again", wait_s=30)
-    door.streams += 1
-    try:
-        with door.metrics.streams.track_inprogress():
-            yield
-    finally:
-        door.streams -= 1
+    with door.stream():
+        yield
 
 
 async def events(
@@ -229,7 +226,7 @@ async def append(request: Request) -> Response:
         return found
 
     rows = parsed() if len(body) < 1 << 14 else await to_thread.run_sync(parsed)  # not in the event loop
-    pairs, refused = await _appended(
+    pairs, refused = await appended(
         door, rows, dry_run=how.dry_run, whole=how.on_error == "stop", replace=how.replace, again=how.again
     )
     ended: dict[str, int] | None = {"pending": 0, "dry_run": True} if how.dry_run else None
@@ -271,7 +268,7 @@ def _drafted(rows: Iterable[tuple[int, object]], group: str, key: str | None) ->
             yield Refusal(file="", line=line, field=error.field, reason=str(error))
 
 
-async def _appended(
+async def appended(
     door: Door, items: Sequence[Row], *, dry_run: bool = False, whole: bool = False, **how: bool
 ) -> tuple[list[tuple[Submitted, Acceptance]], list[Refusal]]:
     """Append what can be accepted; return each row with its outcome, and what was refused.
@@ -345,7 +342,7 @@ async def backfill(door: At, request: Request, group: Group, again: bool = False
     async for first, block in _blocks(request):
         rows = _drafted(((n or 0, row) for n, row in json_lines(io.BytesIO(block), first)), group, None)
         while portion := list(islice(rows, 500)):  # appended together
-            pairs, refused = await _appended(door, portion, again=again, bulk=True)
+            pairs, refused = await appended(door, portion, again=again, bulk=True)
             for status in ("accepted", "duplicate"):
                 counts[status] += sum(one.status == status for _, one in pairs)
             counts["refused"] += len(refused)

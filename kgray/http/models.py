@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from kgray.errors import InputError
 from kgray.search import Filters, Method, Reranker, Template
 
 _A_MOMENT = "ISO 8601, or epoch seconds"
@@ -15,6 +16,7 @@ Group = Annotated[str, Path(description="1 to 128 of A-Z a-z 0-9 _ . -", example
 Identifier = Annotated[str, Path(min_length=1, max_length=1000)]
 MomentOf = Annotated[str | None, Query(max_length=64, description=_A_MOMENT)]
 Limit = Annotated[int, Query(ge=1, le=1000)]
+Nodes = Annotated[int, Query(ge=1, le=2000)]  # of a neighbourhood
 Number = Annotated[int, Query(ge=0, le=1 << 62)]
 Moment = Annotated[str | float, Field(description=_A_MOMENT, examples=["2026-03-01", "2026-03-01T09:00:00Z"])]
 Text = Annotated[str, Field(min_length=1, max_length=10_000)]
@@ -132,6 +134,36 @@ class Undo(Body):
     """The sequence of a merge, split or distinction."""
 
     sequence: int = Field(ge=1, le=1 << 60)
+
+
+class Preview(Body):
+    """A change to look at before it is made: exactly one of an episode and the corrections."""
+
+    episode: dict[str, Any] | None = Field(None, description="a row as of an append")
+    again: bool = Field(default=False, description="as if the episode had not been retracted")
+    retract: list[Name] = Field(default=[], max_length=1000, description="ids of episodes")
+    merge: list[Name] = Field(default=[], max_length=2)
+    distinct: list[Name] = Field(default=[], max_length=2)
+    split: Split | None = None
+    undo: int | None = Field(None, ge=1, le=1 << 60)
+
+    def change(self) -> tuple[Any, dict[str, Any]]:
+        """Return the kind of the change, and what it is about. Raises InputError."""
+        given = self.model_dump(exclude={"again"}, exclude_defaults=True)
+        if len(given) != 1:
+            raise InputError("say one change: episode, retract, merge, distinct, split or undo")
+        ((kind, what),) = given.items()
+        if kind in ("merge", "distinct") and len(what) != 2:
+            raise InputError(f"{kind} takes two entities", field=kind)
+        if kind == "episode":
+            return kind, what
+        if kind == "retract":
+            return kind, {"episodes": tuple(what)}
+        if kind == "undo":
+            return kind, {"target": what}
+        if kind == "split":
+            return kind, {"entities": (what["entity"],), "surfaces": tuple(what["surfaces"])}
+        return kind, {"entities": tuple(what)}
 
 
 class Withdrawal(Body):

@@ -1,6 +1,6 @@
-"""Calls to the model: which requests an episode needs, waiting out an outage, and the journal.
+"""Calls to the model: the requests of an episode, waits for the end of an outage, and the journal.
 
-`EpisodeReading` makes the calls that one episode's extraction needs.
+`EpisodeReading` makes the calls for the extraction of an episode.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ async def settle(
     look_up: Callable[[list[str]], Awaitable[Mapping[str, Quantised | None]]],
     ask: Callable[[QuestionRequest], Awaitable[tuple[Answer, ...]]],
 ) -> tuple[EpisodeChange, Decision]:
-    """Decide, ask what is open, decide again, until the episode's change is final (R21).
+    """Decide, ask the open questions, decide again, until the episode's change is final (R21).
 
     look_up     returns the vectors of stored statements
 
@@ -76,18 +76,18 @@ async def settle(
     try:
         while True:
             decision = await attempt(answers)
-            if decision.change is not None and not decision.asked:
+            if decision.change is not None and not decision.questions:
                 return decision.change, decision
-            if texts := decision.asked.texts:
+            if texts := decision.questions.texts:
                 answers.vectors.update(zip(texts, await embed(texts), strict=True))
-            if ids := decision.asked.statement_vectors:
+            if ids := decision.questions.statement_vectors:
                 answers.statement_vectors.update(await look_up(ids))
                 continue
-            for request in requests_of(read.episode, decision.asked, parts):
+            for request in requests_of(read.episode, decision.questions, parts):
                 if request.questions not in calls:
                     calls[request.questions] = asyncio.ensure_future(ask(request))
             for questions in await _first_ended(calls):
-                answers.said.update(zip(questions, calls.pop(questions).result(), strict=True))
+                answers.by_question.update(zip(questions, calls.pop(questions).result(), strict=True))
     finally:
         for call in calls.values():  # nobody needs these answers
             call.cancel()
@@ -97,7 +97,7 @@ async def settle(
 async def _first_ended(
     calls: Mapping[tuple[Question, ...], asyncio.Future[_T]],
 ) -> list[tuple[Question, ...]]:
-    """Return the questions of the calls that have ended, once one has; of a failed call once all have."""
+    """Wait for the first call to end, or for all after a failure; return the questions of all ended calls."""
     if calls:
         ended, _ = await asyncio.wait(calls.values(), return_when=asyncio.FIRST_COMPLETED)
         if any(call.cancelled() or call.exception() is not None for call in ended):
@@ -110,27 +110,27 @@ async def journaled(
 ) -> tuple[tuple[Answer, ...], int]:
     """Return a request's answers and the tokens spent now: from the journal (0 tokens), else from the judge.
 
-    place: the context of each call of the model.
+    place  the context of each call of the model
 
-    Where two ask the same concurrently, the first answer to arrive holds for both (R21).
+    If two callers make the same request concurrently, both get the answer that arrives first (R21).
     """
     episode = request.episode
-    said = await _stored_answers(parts, outbox, episode.group, key)
-    if said is None:
-        with outbox.accounted(episode, told := partial(parts.on_call, "judge")):
+    answers = await _stored_answers(parts, outbox, episode.group, key)
+    if answers is None:
+        with outbox.accounted(episode, report := partial(parts.on_call, "judge")):
             judged = await parts.resolve(request, place)
-        told("ok", judged.cost)
-        said = outbox.answers.get((episode.group, key))
-        if said is None:
+        report("ok", judged.cost)
+        answers = outbox.answers.get((episode.group, key))
+        if answers is None:
             # In the form the journal gives back, so that a replay decides on the same values.
             row = rows.answers_row(episode.sequence, key, judged.answers, *judged.cost)
-            said = rows.answers(row)
+            answers = rows.answers(row)
             outbox.post(changes.answered(episode, row))
-            outbox.remember(episode.group, key, said)
-            return said, judged.prompt_tokens + judged.completion_tokens
+            outbox.remember(episode.group, key, answers)
+            return answers, judged.prompt_tokens + judged.completion_tokens
         outbox.note_spent(episode, judged.cost)
-    outbox.post(changes.answered(episode, rows.answers_row(episode.sequence, key, said, 0, 0, 0)))
-    return said, 0
+    outbox.post(changes.answered(episode, rows.answers_row(episode.sequence, key, answers, 0, 0, 0)))
+    return answers, 0
 
 
 async def _stored_answers(parts: Parts, outbox: Outbox, group: str, key: str) -> tuple[Answer, ...] | None:
@@ -139,8 +139,8 @@ async def _stored_answers(parts: Parts, outbox: Outbox, group: str, key: str) ->
     After some look-ups in a run the keys of all requests of the group are read, so that a new request costs
     none. A run of a single message does not pay for a long journal.
     """
-    if (said := outbox.answers.get((group, key))) is not None:
-        return said
+    if (answers := outbox.answers.get((group, key))) is not None:
+        return answers
     keys = outbox.requests.get(group)
     if keys is None and outbox.look_ups[group] >= _LOOK_UPS:
         journal = await off_the_loop(parts.store, lambda: list(parts.store.rows(REQUESTS, group)))
@@ -148,53 +148,55 @@ async def _stored_answers(parts: Parts, outbox: Outbox, group: str, key: str) ->
     if keys is not None and key not in keys:
         return None
     outbox.look_ups[group] += 1
-    kept = await rows_of(parts.store, ANSWERS_TO, group, [key])
-    return rows.answers(kept[0]) if kept else None
+    answer_rows = await rows_of(parts.store, ANSWERS_TO, group, [key])
+    return rows.answers(answer_rows[0]) if answer_rows else None
 
 
 async def patiently(call: Callable[[], Awaitable[_T]], parts: Parts, stop: Stop) -> _T:
-    """Return what `call` returns; repeat it with growing pauses while the model is unavailable (R24).
+    """Return the result of `call`; repeat it with growing pauses while the model is unavailable (R24).
 
-    Raises Unavailable after `parts.patience_s` seconds, on `stop()`, or where the backend has already
-    waited itself. Content errors are raised at once.
+    Raises Unavailable after `parts.patience_s` seconds, on `stop()`, or if the backend has already waited
+    itself. Content errors are raised at once.
     """
-    deadline, since = time.monotonic() + parts.patience_s, time.time()
+    deadline, started_at = time.monotonic() + parts.patience_s, time.time()
     delay = _FIRST_DELAY_S
     while True:
         try:
-            found = await call()
+            result = await call()
         except Unavailable as error:
-            left = deadline - time.monotonic()
+            remaining_s = deadline - time.monotonic()
             if error.waited:
-                raise  # whoever waited has told of it
-            OUTAGES.failed("the model", f"is unavailable ({error})", since=since, patience_s=parts.patience_s)
-            if left <= 0 or stop():
+                raise  # the backend has reported the outage
+            OUTAGES.failed(
+                "the model", f"is unavailable ({error})", since=started_at, patience_s=parts.patience_s
+            )
+            if remaining_s <= 0 or stop():
                 raise
-            await asyncio.sleep(min(delay, left))
+            await asyncio.sleep(min(delay, remaining_s))
             delay = min(2 * delay, _LONGEST_DELAY_S)
         else:
             if delay > _FIRST_DELAY_S:
                 OUTAGES.answered("the model")
-            return found
+            return result
 
 
 async def stored_extraction(parts: Parts, episode: Episode) -> Extraction | None:
     """Return the extraction that the journal holds, None without one."""
     if episode.state != "extracted":
         return None
-    found = await rows_of(parts.store, EXTRACTIONS_AT, episode.group, [episode.sequence])
-    return rows.extraction(found[0]) if found else None
+    extraction_rows = await rows_of(parts.store, EXTRACTIONS_AT, episode.group, [episode.sequence])
+    return rows.extraction(extraction_rows[0]) if extraction_rows else None
 
 
-def keep(outbox: Outbox, episode: Episode, found: Extraction) -> Extraction:
-    """Post an extraction to the journal; return it as a replay reads it: "?" for what cannot be stored."""
-    row = rows.extraction_row(episode.sequence, found)
+def keep(outbox: Outbox, episode: Episode, extraction: Extraction) -> Extraction:
+    """Post an extraction to the journal; return it as a replay reads it: "?" for unstorable characters."""
+    row = rows.extraction_row(episode.sequence, extraction)
     outbox.post(changes.extracted(episode, row))
-    return rows.extraction(row) if "?" in row.body else found
+    return rows.extraction(row) if "?" in row.body else extraction
 
 
-class _AnsweredMeanwhile(Exception):
-    """Another call has read the unit while this one waited for its place."""
+class _AlreadyRead(Exception):
+    """Another call has read the unit while this call waited for its place."""
 
 
 class EpisodeReading:
@@ -212,7 +214,7 @@ class EpisodeReading:
         self._cost = Cost()  # of calls that no result or error has reported yet
 
     async def read(self, place: Place = nullcontext) -> Extraction:
-        """Return the extraction, the speaker first, without what does not stand in the text; stores nothing.
+        """Return the extraction, the speaker first, without parts that the text lacks; store nothing.
 
         place   the context of a single call of the model, entered as soon as the call may begin
 
@@ -282,13 +284,13 @@ class EpisodeReading:
         async def needed() -> AsyncIterator[None]:
             async with place():
                 if number in self._extractions:
-                    raise _AnsweredMeanwhile
+                    raise _AlreadyRead
                 yield
 
         try:
             reading = Reading(request=request, is_whole=len(self._units) == 1)
             extraction = await self._parts.read(reading, needed)
-        except _AnsweredMeanwhile:
+        except _AlreadyRead:
             return
         except (KgrayError, asyncio.CancelledError) as error:
             self._add_cost(getattr(error, "spent", Cost()))

@@ -1,14 +1,14 @@
-"""Which known entities a name may mean, by its letters and by its vector; exact and deterministic (R14, R15).
+"""Find known entities that a name may mean, by letters and by vector; exact and deterministic (R14, R15).
 
 `NameLookUp` finds the entities that share a blocking key with a name; `likeness` then compares the names. A
 code (acronym, initialism or ticker: "IBM", "I.B.M.", "RR-NG", "TH-ER", "MSFT") takes letters of a name in
-order, from each word its first one and maybe later ones. It shares no token with the name, so that it has
-keys of its own.
+order: the first letter of each word, and maybe later letters. It shares no token with the name, so that it
+has keys of its own.
 
 `Nearest` finds similar vectors in a time that does not grow with the group. Vectors are quantised to integers
 whose products sum to less than 2**24, so a float32 matrix product is exact in any order and on any machine.
 Above EXACT_UP_TO rows, the signs of each 16 dimensions form a band, and only rows that share a whole band
-with the query are candidates: 0.1 % of those of cosine 0, 81 % of 0.8, 99.6 % of 0.9, with 64 bands.
+with the query are candidates: with 64 bands 0.1 % of rows of cosine 0, 81 % of 0.8, 99.6 % of 0.9.
 (Charikar, STOC 2002, for the sign bits; Leskovec et al., Mining of Massive Datasets, 3.4, for the bands.)
 """
 
@@ -37,12 +37,12 @@ MAX_POSTING = 12
 _RAREST = 2
 _CODE_FORM = re.compile(r"[^\W\d_](?:[-./&]?[^\W\d_])+\.?")
 _SEPARATORS = re.compile(r"[-./&]")
-_WORDS = 5  # at most so many words of a name are looked for behind a code
+_WORDS = 5  # the maximum number of words of a name that a code abbreviates
 _MOST_CODED = 4_000  # entities of a key that are compared with a code
 
 
 def blocking_keys(surface: str) -> set[str]:
-    """Return the keys under which a name is found."""
+    """Return the blocking keys of a name."""
     tokens = names.tokens(surface)
     keys = {_NAME + names.key(surface)}
     keys.update([_TOKEN + token for token in tokens])
@@ -66,7 +66,7 @@ class NameLookUp:
         return self._postings.get(_NAME + names.key(surface)) or []
 
     def bears_word(self, token: str) -> list[str]:
-        """Return the entities one of whose names holds this token."""
+        """Return the entities with this token in a name."""
         return self._postings.get(_TOKEN + token) or []
 
     def shorts(self, surface: str) -> list[str]:
@@ -88,8 +88,8 @@ class NameLookUp:
         """Return the entities whose name may be spelled by a code, or a code that may spell a name."""
         keys: dict[str, None] = {}
         if letters := code(surface):
-            rest = range(min(len(letters), _WORDS))
-            chosen = ("".join(picked) for size in rest for picked in combinations(letters[1:], size))
+            sizes = range(min(len(letters), _WORDS))
+            chosen = ("".join(picked) for size in sizes for picked in combinations(letters[1:], size))
             keys |= dict.fromkeys(_INITIALS + letters[0] + picked for picked in chosen)
         for words in names.spellings(surface):
             keys |= dict.fromkeys(_CODE + words[0][0] + letter for letter in words[-1])
@@ -105,7 +105,7 @@ class NameIndex(NameLookUp):
         super().__init__(self.postings)
 
     def add(self, entity: str, surfaces: Iterable[str], *, new: bool = False) -> None:
-        """Note that an entity bears surfaces; new: it is not there yet."""
+        """Note that an entity bears surfaces; new: the index does not have the entity yet."""
         for key in set[str]().union(*map(blocking_keys, surfaces)):
             posting = self.postings.setdefault(key, [])
             # An entity often comes back with an alias that shares a token; only the ends are searched.
@@ -113,29 +113,31 @@ class NameIndex(NameLookUp):
                 posting.append(entity)
 
 
-def likeness(surface: str, shown: str) -> Likeness | None:
-    """Return how two names may be the same by their letters; None = each has a token that the other lacks."""
-    a, b = names.tokens(surface), names.tokens(shown)
+def likeness(surface: str, stored_name: str) -> Likeness | None:
+    """Return how the letters of two names match; None = each has a token that the other lacks."""
+    a, b = names.tokens(surface), names.tokens(stored_name)
     if a == b or sorted(a) == sorted(b):
         return "equal"
-    if code_match(surface)(shown) is not None:
+    if code_match(surface)(stored_name) is not None:
         return "acronym"
-    few, many = (a, b) if len(a) <= len(b) else (b, a)
-    left = list(many)
-    for token in few:
-        if token in left:
-            left.remove(token)
+    shorter, longer = (a, b) if len(a) <= len(b) else (b, a)
+    unmatched = list(longer)
+    for token in shorter:
+        if token in unmatched:
+            unmatched.remove(token)
             continue
-        for other in left:
-            # One is an initial or prefix of the other; never where either has a digit (R15).
-            if (token.startswith(other) or other.startswith(token)) and not _has_digit(token + other):
-                left.remove(other)
+        for candidate in unmatched:
+            # A token may be an initial or prefix of another, but not with a digit in either (R15).
+            if (token.startswith(candidate) or candidate.startswith(token)) and not _has_digit(
+                token + candidate
+            ):
+                unmatched.remove(candidate)
                 break
         else:
-            # Two words, the last one shared: "Vicky Kelstaholm", "Victoria Kelstaholm".
+            # Two words with a shared surname: "Vicky Kelstaholm", "Victoria Kelstaholm".
             is_shared = len(a) == len(b) == 2 and a[1] == b[1] and min(len(a[0]), len(b[0])) > 1
             return "surname" if is_shared and not _has_digit("".join(a + b)) else None
-    return "subset" if left else "initials"
+    return "subset" if unmatched else "initials"
 
 
 def _has_digit(text: str) -> bool:
@@ -144,7 +146,7 @@ def _has_digit(text: str) -> bool:
 
 @lru_cache(maxsize=16_384)
 def code(surface: str) -> str:
-    """Return the letters of an acronym, initialism or ticker, in lower case; "" where the name is none."""
+    """Return the letters of an acronym, initialism or ticker, in lower case; "" for any other name."""
     if not (surface.isupper() and _CODE_FORM.fullmatch(surface)):
         return ""
     letters = "".join(c for c in surface if c.isalpha())
@@ -152,26 +154,26 @@ def code(surface: str) -> str:
 
 
 def code_match(surface: str) -> Callable[[str], int | None]:
-    """Return what tells of another name how well one of the two is a code for the other.
+    """Return a function of a second name that rates how well one of the two names is a code for the other.
 
     0 = the code has a letter, or a part ("TH-ER"), for each word; 1 = it spells several words; 2 = one word;
     None = it does not spell the name.
     """
     letters = code(surface)
 
-    def match(other: str) -> int | None:
+    def match(name: str) -> int | None:
         if letters:
-            left = iter(other.lower())
-            # A cheap test before the exact one: the letters stand in the name, in order.
-            if not other.isascii() or all(letter in left for letter in letters):
-                return _spelled(surface, other)
-        return _spelled(other, surface) if code(other) else None
+            remaining = iter(name.lower())
+            # A cheap test before the exact test: the name has the letters, in order.
+            if not name.isascii() or all(letter in remaining for letter in letters):
+                return _spelled(surface, name)
+        return _spelled(name, surface) if code(name) else None
 
     return match
 
 
 def _spelled(surface: str, name: str) -> int | None:
-    """Whether a code takes the letters of a name: of each word its first and maybe later ones, in order."""
+    """Rate a code by the letters that it takes of a name, in order: of each word the first, maybe others."""
     letters = code(surface)
     sizes = {len(letters), len(_SEPARATORS.split(surface.strip(".")))}
     fitting = [
@@ -188,16 +190,16 @@ def _spells(letters: str, words: tuple[str, ...]) -> bool:
     if letters[0] != words[0][0]:
         return False
     at = 0
-    for taken, letter in enumerate(letters[: len(letters) - len(words) + 1], start=1):
+    for used, letter in enumerate(letters[: len(letters) - len(words) + 1], start=1):
         at = words[0].find(letter, at) + 1
         if not at:
             return False
-        if _spells(letters[taken:], words[1:]):
+        if _spells(letters[used:], words[1:]):
             return True
     return False
 
 
-# Up to this many rows all products are computed: that costs no more than the bands would.
+# Up to this many rows all products are computed: this costs no more than bands.
 EXACT_UP_TO = 512
 MOST_SCORED = 64  # above EXACT_UP_TO: rows whose exact product is computed
 _RUN = 1024  # new rows are kept unsorted up to this many, then become a sorted run
@@ -228,30 +230,30 @@ class Nearest:
         self._make_room(0, room)
 
     def extend(self, vectors: Matrix, *, sort: bool = True) -> None:
-        """Append rows (n, d); sort: make a query cheap, which is in vain where others follow at once."""
-        since, self._count = self._count, self._count + len(vectors)
+        """Append rows (n, d); sort: make queries cheap, which is wasted if further rows follow at once."""
+        start, self._count = self._count, self._count + len(vectors)
         if self._count > len(self._rows):
-            self._make_room(since, max(64, 2 * since, self._count))
+            self._make_room(start, max(64, 2 * start, self._count))
         rows = quantised(vectors)
-        self._rows[since : self._count] = rows
-        self._bands[since : self._count] = self._pieces_of(rows)
-        self._lengths[since : self._count] = _lengths(rows)
+        self._rows[start : self._count] = rows
+        self._bands[start : self._count] = self._pieces_of(rows)
+        self._lengths[start : self._count] = _lengths(rows)
         if sort:
             self.sort()
 
     def _make_room(self, count: int, room: int) -> None:
-        """Keep the first rows, with room for so many."""
+        """Move the first `count` rows into arrays with room for `room` rows."""
         self._rows, self._bands, self._lengths = (
-            np.concatenate([kept[:count], np.empty((room - count, *kept.shape[1:]), kept.dtype)])
-            for kept in (self._rows, self._bands, self._lengths)
+            np.concatenate([array[:count], np.empty((room - count, *array.shape[1:]), array.dtype)])
+            for array in (self._rows, self._bands, self._lengths)
         )
 
     def near(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, int]]:
         """Return at most `limit` (cosine, row) with cosine >= floor, nearest first, ties by row."""
         query, length = prepared(vector)
         rows = self._candidates(query)
-        kept = self._rows[: self._count] if len(rows) == self._count else self._rows[rows]
-        dots = kept.astype(np.float32) @ query
+        candidates = self._rows[: self._count] if len(rows) == self._count else self._rows[rows]
+        dots = candidates.astype(np.float32) @ query
         cosines = dots.astype(np.float64) / (self._lengths[rows] * length)
         order = np.lexsort((rows, -cosines))[:limit]
         return [(float(cosines[i]), int(rows[i])) for i in order if cosines[i] >= floor]
@@ -262,17 +264,18 @@ class Nearest:
             return np.arange(self._count)
         pieces = self._pieces_of(query)
         keys = _keys(pieces[None, :]).ravel()
-        found = []
+        row_lists = []
         for run_keys, run_rows, _ in self._runs:
             starts = np.searchsorted(run_keys, keys, "left")
             ends = np.searchsorted(run_keys, keys, "right")
-            found += [run_rows[starts[i] : ends[i]] for i in np.flatnonzero(ends > starts)]
+            row_lists += [run_rows[starts[i] : ends[i]] for i in np.flatnonzero(ends > starts)]
         tail = self._bands[self._sorted : self._count]
-        found.append(np.nonzero(tail == pieces)[0].astype(np.int32) + self._sorted)
-        rows, shared = np.unique(np.concatenate(found), return_counts=True)
+        row_lists.append(np.nonzero(tail == pieces)[0].astype(np.int32) + self._sorted)
+        rows, shared = np.unique(np.concatenate(row_lists), return_counts=True)
         if len(rows) > MOST_SCORED:
-            # Names made of the same words share bands by the thousand. Keep those that share most (they are
-            # nearest), the oldest first, so that a query costs the same however many there are.
+            # Names made of the same words share bands by the thousand. Keep the rows that share most bands
+            # (they are nearest), the oldest first, so that the cost of a query does not grow with their
+            # number.
             rows = np.sort(rows[np.lexsort((rows, -shared))[:MOST_SCORED]])
         return rows.astype(np.int64)
 
@@ -299,15 +302,15 @@ class Nearest:
 def quantised(vector: Vector | Matrix) -> NDArray[np.int8]:
     """Return unit vectors, (d,) or (n, d), as integers; dimensions x levels**2 < 2**24."""
     dimensions = vector.shape[-1]
-    most = min(127, math.isqrt((2**24 - 1) // dimensions))
-    levels = vector * np.float32(most * math.sqrt(dimensions) / 4)
+    maximum = min(127, math.isqrt((2**24 - 1) // dimensions))
+    levels = vector * np.float32(maximum * math.sqrt(dimensions) / 4)
     np.rint(levels, out=levels)
-    np.clip(levels, -most, most, out=levels)
+    np.clip(levels, -maximum, maximum, out=levels)
     return np.asarray(levels, dtype=np.int8)
 
 
 def prepared(vector: Vector) -> Prepared:
-    """Return a vector as `cosines` takes it; the latest are kept: an entry's tries ask for them again."""
+    """Return a vector in the form for `cosines`; the latest are cached, as an entry's tries repeat them."""
     return _prepared(np.asarray(vector, np.float32).tobytes())
 
 
@@ -318,12 +321,12 @@ def _prepared(vector: bytes) -> Prepared:
 
 
 def cosines(vector: Vector, rows: Sequence[Prepared]) -> NDArray[np.float64]:
-    """Return the cosine of a vector with each row, (n,), equal to what `Nearest` would compute."""
+    """Return the cosine of a vector with each row, (n,), equal to the results of `Nearest`."""
     if not rows:
         return np.empty(0, np.float64)
     query, length = prepared(vector)
     dots = np.stack([row for row, _ in rows]) @ query
-    return dots.astype(np.float64) / (np.array([other for _, other in rows]) * length)
+    return dots.astype(np.float64) / (np.array([row_length for _, row_length in rows]) * length)
 
 
 def _lengths(rows: NDArray[np.int8]) -> NDArray[np.float64]:

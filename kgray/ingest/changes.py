@@ -1,4 +1,4 @@
-"""Row changes of what was decided: the only code that turns values into `RowChanges`."""
+"""Row changes of decisions: the only code that turns values into `RowChanges`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kgray.times import Instant
 
 _OPEN = frozenset({kinds.ACCEPTED, kinds.EXTRACTED})
 PENDING = frozenset({kinds.PENDING})
-# Not of an episode that was removed meanwhile: what is kept would be a trace of it (R25).
+# Without removed episodes: a stored answer about such an episode would be a trace of it (R25).
 _ANY = frozenset({kinds.ACCEPTED, kinds.EXTRACTED, kinds.COMMITTED, kinds.FAILED})
 
 
@@ -25,16 +25,16 @@ def extracted(episode: Episode, extraction: ExtractionRow) -> RowChanges:
     """Return the move from accepted to extracted. The first extraction stays (R21)."""
     moved = patched(kinds.EPISODES, ("state",), [(episode.sequence, kinds.EXTRACTED)])
     accepted, puts = frozenset({kinds.ACCEPTED}), {kinds.EXTRACTIONS: (extraction,)}
-    return of(episode, accepted, puts=puts, patches=moved, durable=False)
+    return row_changes(episode, accepted, puts=puts, patches=moved, durable=False)
 
 
 def answered(episode: Episode, answers: AnswerRow) -> RowChanges:
     """Return the answers to a request that an episode uses (R21)."""
-    return of(episode, _ANY, puts={kinds.ANSWERS: [answers]}, durable=False)
+    return row_changes(episode, _ANY, puts={kinds.ANSWERS: [answers]}, durable=False)
 
 
 def spent(episode: Episode, cost: Cost) -> RowChanges:
-    """Return what calls of a model cost that gave nothing to keep: an answer that no request has (R24)."""
+    """Return the cost of model calls without a usable reply, as an answer to no request (R24)."""
     key = f"spent {episode.sequence} {uuid4().hex}"
     return answered(episode, rows.answers_row(episode.sequence, key, (), *cost))
 
@@ -42,13 +42,13 @@ def spent(episode: Episode, cost: Cost) -> RowChanges:
 def failed(episode: Episode, error: ContentError, recorded_at: Instant) -> RowChanges:
     """Return the failure of an episode by its own content (R24)."""
     row = rows.failed_row(episode, recorded_at, type(error).__name__, str(error), error.raw)
-    return of(episode, _OPEN, recorded_at=recorded_at, puts={kinds.EPISODES: (row,)})
+    return row_changes(episode, _OPEN, recorded_at=recorded_at, puts={kinds.EPISODES: (row,)})
 
 
 def committed(
     change: EpisodeChange, difference: Difference, recorded_at: Instant, births: Mapping[str, Place]
 ) -> RowChanges:
-    """Return the commit of an episode: its records and what they derive (R23).
+    """Return the commit of an episode: its records and the rows derived from them (R23).
 
     births: the birth places of the entities and statements that it names
     """
@@ -65,37 +65,37 @@ def committed(
         evidence=change.evidence,
         births=births,
         judgements=Judgements(
-            [(one, recorded_at) for one in change.declarations],
-            [(one, recorded_at) for one in change.verdicts],
+            [(record, recorded_at) for record in change.declarations],
+            [(record, recorded_at) for record in change.verdicts],
         ),
         names=list(names.values()),
-        statements={id_: _text_vector(one) for id_, one in change.statement_vectors},
+        statements={id_: _text_vector(record) for id_, record in change.statement_vectors},
         text=" ".join(filter(None, (episode.speaker, episode.text))),
         vector=None if change.episode_vector is None else _text_vector(change.episode_vector),
     )
     drops, puts = _derived(difference)
     puts |= {kinds.EPISODES: (rows.committed_row(episode, recorded_at),), kinds.RECORDS: (records.row(),)}
     born = {id_ for id_, _ in change.statement_births}
-    return of(
+    return row_changes(
         episode,
         _OPEN,
         recorded_at=recorded_at,
         drops=drops,
         puts=puts,
-        # A statement that was said before, whose evidence is retracted, has another vector from now on.
+        # A stored statement whose evidence is retracted gets a new vector, from its new first wording.
         unsettles=not born.issuperset(id_ for id_, _ in change.statement_vectors),
     )
 
 
-def births_of(change: EpisodeChange, known: Mapping[str, Place]) -> dict[str, Place]:
+def births_of(change: EpisodeChange, stored: Mapping[str, Place]) -> dict[str, Place]:
     """Return the birth places of the recorded entities and statements that an episode names."""
-    made = dict((*change.entity_births, *change.statement_births))
-    named = {one.entity for one in change.mentions} | {one.statement for one in change.evidence}
-    return {id_: known[id_] if id_ in known else made[id_] for id_ in named}
+    new = dict((*change.entity_births, *change.statement_births))
+    named = {record.entity for record in change.mentions} | {record.statement for record in change.evidence}
+    return {id_: stored[id_] if id_ in stored else new[id_] for id_ in named}
 
 
 def check_widths(change: EpisodeChange, dimensions: int) -> None:
-    """Raise StoreError for a vector that the store cannot hold: an embedder has changed while it was used."""
+    """Raise StoreError for a vector that the store cannot hold: the embedder changed during a run."""
     vectors = [vector for _, vector in change.name_vectors]
     vectors += [embedding.vector for _, embedding in change.statement_vectors]
     vectors += [] if change.episode_vector is None else [change.episode_vector.vector]
@@ -103,7 +103,7 @@ def check_widths(change: EpisodeChange, dimensions: int) -> None:
 
 
 def check_width(widths: Iterable[int], dimensions: int) -> None:
-    """Raise StoreError where one of the widths is not that of the store."""
+    """Raise StoreError if a width differs from the width of the store."""
     for width in widths:
         if width != dimensions:
             raise StoreError(
@@ -128,34 +128,39 @@ def corrected(
     erases: bool = False,
 ) -> RowChanges:
     """Return a correction: its result, the difference in the graph, and further changes of rows."""
-    gone, derived = _derived(difference)
+    dropped, derived = _derived(difference)
     for kind, keys in (drops or {}).items():
-        gone[kind] = [*gone.get(kind, ()), *keys]
+        dropped[kind] = [*dropped.get(kind, ()), *keys]
     ended = rows.operation_row(operation, kinds.DONE, recorded_at, result)
-    return of(
+    return row_changes(
         operation,
         PENDING,
         recorded_at=recorded_at,
-        drops=gone,
+        drops=dropped,
         puts={**derived, **(puts or {}), kinds.OPERATIONS: (ended,)},
         patches=tuple(patches),
         erases=erases,
-        unsettles=bool(puts and puts.get(kinds.RECORDS)) or kinds.RECORDS in gone,
+        unsettles=bool(puts and puts.get(kinds.RECORDS)) or kinds.RECORDS in dropped,
     )
 
 
 def refused(operation: Operation, reason: str, recorded_at: Instant) -> RowChanges:
-    """Return the refusal of a correction that cannot be carried out; what it named is not kept (R25)."""
+    """Return the refusal of a correction that cannot be carried out, without the names in it (R25)."""
     row = rows.operation_row(operation, kinds.REFUSED, recorded_at, {"error": reason})
-    return of(operation, PENDING, recorded_at=recorded_at, puts={kinds.OPERATIONS: (row,)}, erases=True)
+    return row_changes(
+        operation, PENDING, recorded_at=recorded_at, puts={kinds.OPERATIONS: (row,)}, erases=True
+    )
 
 
-def of(entry: Episode | Operation, states: frozenset[int], **what: Any) -> RowChanges:  # noqa: ANN401
-    """Return a change of rows that belongs to an entry of the log, which must be in one of these states."""
+def row_changes(entry: Episode | Operation, states: frozenset[int], **changes: Any) -> RowChanges:  # noqa: ANN401
+    """Return a change of rows that belongs to an entry of the log and requires a state of it.
+
+    states  the change is refused if the entry's state is not among them
+    """
     ledger = kinds.EPISODES if isinstance(entry, Episode) else kinds.OPERATIONS
-    for name in what.keys() & {"drops", "puts"}:
-        what[name] = {kind: found for kind, found in what[name].items() if found}
-    return RowChanges(group=entry.group, sequence=entry.sequence, ledger=ledger, states=states, **what)
+    for name in changes.keys() & {"drops", "puts"}:
+        changes[name] = {kind: changed for kind, changed in changes[name].items() if changed}
+    return RowChanges(group=entry.group, sequence=entry.sequence, ledger=ledger, states=states, **changes)
 
 
 def _derived(
@@ -178,6 +183,6 @@ def _derived(
 
 
 def patched(kind: Kind[Any], columns: tuple[str, ...], rows_of: Iterable[Row]) -> tuple[Patch, ...]:
-    """Return the patch of these rows: key and columns; none of no row."""
-    found = tuple(rows_of)
-    return (Patch(kind=kind, columns=columns, rows=found),) if found else ()
+    """Return the patch of these rows (key and columns), or () if there is no row."""
+    changed_rows = tuple(rows_of)
+    return (Patch(kind=kind, columns=columns, rows=changed_rows),) if changed_rows else ()

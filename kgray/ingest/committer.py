@@ -1,6 +1,6 @@
-"""The one place where a group changes: its state in memory and its rows in the store, step by step, in order.
+"""The only place that changes a group: its state in memory and its rows in the store, step by step, in order.
 
-States in memory are ahead of the store by what is in the outbox. So a state is read from the store, and a
+States in memory are ahead of the store by the writes in the outbox. So a state is read from the store, and a
 correction carried out, only after `Outbox.flush`.
 """
 
@@ -31,7 +31,7 @@ from kgray.record_rows import vector_at
 from kgray.records import Episode, Operation
 from kgray.times import Instant
 
-_FEW = 50  # groups whose counters are read in no time
+_FEW_GROUPS = 50  # up to this many groups, a read of their counters does not delay the loop
 # States whose size is measured per commit, on average: with more groups, all are measured every few commits.
 _WEIGHED = 64
 
@@ -41,8 +41,10 @@ async def statement_vectors(
 ) -> dict[str, Quantised | None]:
     """Return the quantised vectors of stored statements, or None. The state has those not stored yet."""
     places = {id_: place for id_ in ids if (place := state.vector_places.get(id_)) is not None}
-    wanted = sorted({sequence for sequence, _ in places.values()})
-    columns = {r.sequence: r.vectors for r in await rows_of(store, reads.VECTORS_AT, state.group, wanted)}
+    stored = await rows_of(
+        store, reads.VECTORS_AT, state.group, sorted({sequence for sequence, _ in places.values()})
+    )
+    columns = {row.sequence: row.vectors for row in stored}
     vectors = {
         id_: quantised(rows.as_vector(vector_at(columns[sequence], position, store.dimensions)))
         for id_, (sequence, position) in places.items()
@@ -52,7 +54,7 @@ async def statement_vectors(
 
 
 class Committer:
-    """The groups' states and all changes to them; every runner commits through one of these."""
+    """The groups' states and all changes to them; every runner commits through a committer."""
 
     def __init__(
         self,
@@ -66,11 +68,11 @@ class Committer:
 
         watch       called with each stage instead of the parts' own
         writes      False: only states are read
-        expects     whether more may be committed soon, with which a write may share a transaction
+        expects     returns whether more commits may follow soon and share a transaction with a write
         """
         self._parts = parts
         self._states: OrderedDict[str, GroupState] = OrderedDict()
-        self._loading: dict[str, asyncio.Task[None]] = {}  # states on their way, of what the store has now
+        self._loading: dict[str, asyncio.Task[None]] = {}  # reads of states that are current so far
         self._writes = writes
         self._embedded: set[str] = set()  # groups that lack no vector of their statements
         self._commits = 0
@@ -85,7 +87,7 @@ class Committer:
         )
 
     def forgive(self, group: str) -> None:
-        """Forget what a group's work has met and made: it is read from the store when it is tried again."""
+        """Forget the fault and the state of a group: the next try reads it from the store."""
         self.outbox.faults.pop(group, None)
         self.forget(group)
         self._recorded.pop(group, None)
@@ -107,25 +109,27 @@ class Committer:
 
     async def _load(self, group: str) -> None:
         store, dimensions = self._parts.store, self._parts.embedder.dimensions
-        this = asyncio.current_task()
+        task = asyncio.current_task()
         try:
             if self._writes and group not in self._embedded:  # a removal may not have computed vectors
                 await self._embed_missing(group)
                 self._embedded.add(group)
             state = await at_length(lambda: GroupState.load(store, group, dimensions))
         finally:
-            stands = self._loading.get(group) is this  # the group was not written to meanwhile
-            if stands:
+            is_current = self._loading.get(group) is task  # no write to the group has made the read obsolete
+            if is_current:
                 del self._loading[group]
-        if stands:
+        if is_current:
             self._states[group] = state
             self._keep_within_bound()
 
-    async def _embed_missing(self, group: str, left_by: Set[int] | None = None) -> None:
+    async def _embed_missing(self, group: str, removals: Set[int] | None = None) -> None:
         embed = partial(embedded, self._parts.embedder)
         try:
-            missing = await embed_missing(self._parts.store, embed, group, left_by)
-        except Refused as error:  # a text of no episode that is decided now: none of them may fail by it
+            missing = await embed_missing(self._parts.store, embed, group, removals)
+        except (
+            Refused
+        ) as error:  # the text is of no episode in flight, so none of them may fail because of it
             raise Garbled(f"what a removal has left cannot be embedded: {error}") from error
         for change in missing:
             self.outbox.post(change)
@@ -135,7 +139,7 @@ class Committer:
         """Return the quantised vectors of stored statements, and keep them with the group's state."""
         state = await self.state(group)
         vectors = await statement_vectors(self._parts.store, state, ids)
-        if self._states.get(group) is state:  # not read anew meanwhile
+        if self._states.get(group) is state:  # it was not replaced during the read
             state.statement_vectors.update((id_, v) for id_, v in vectors.items() if v is not None)
         return vectors
 
@@ -154,7 +158,7 @@ class Committer:
         self._drop(group)
 
     def forget_all(self) -> None:
-        """Drop every state and everything posted and not sent."""
+        """Drop every state and all posted writes that were not sent."""
         self.outbox.drop()
         for group in [*self._states, *self._loading]:
             self.forget(group)
@@ -162,11 +166,11 @@ class Committer:
         self._recorded.clear()
 
     async def leave(self, slots: Collection[int]) -> None:
-        """Write what was posted, and forget the groups of these slots: others will write to them."""
+        """Send all posted writes, and forget the groups of these slots: other processes take them over."""
         await self.outbox.flush()
-        known = {*self._states, *self._loading, *self._embedded, *self._recorded, *self.outbox.faults}
-        known |= {group for group, _ in self.outbox.answers}
-        for group in (group for group in known if slot_of(group) in slots):
+        groups = {*self._states, *self._loading, *self._embedded, *self._recorded, *self.outbox.faults}
+        groups |= {group for group, _ in self.outbox.answers}
+        for group in (group for group in groups if slot_of(group) in slots):
             self.forgive(group)
             self.outbox.forget_answers(group)
 
@@ -174,30 +178,30 @@ class Committer:
         """Drop the states of groups that other processes changed since the last run."""
         self.outbox.forget_requests()
         self._recorded.clear()
-        held, store = list(self._states), self._parts.store
-        found = await off_the_loop(store, lambda: store.heads(held), much=len(held) > _FEW)
-        for group, head in found.items():
+        groups, store = list(self._states), self._parts.store
+        heads = await off_the_loop(store, lambda: store.heads(groups), is_large=len(groups) > _FEW_GROUPS)
+        for group, head in heads.items():
             state = self._states.get(group)  # None: dropped meanwhile
             if state is not None and state.last_recorded != head.last_recorded:
                 self.forget(group)
 
-    async def commit(self, change: EpisodeChange, done: OnDurable | None = None) -> None:
-        """Apply a decided change to the state and post it; `done` is called when it is durable."""
+    async def commit(self, change: EpisodeChange, on_durable: OnDurable | None = None) -> None:
+        """Apply a decided change to the state and post it; call `on_durable` when it is durable."""
         group = change.episode.group
         state = await self.state(group)
         rests_on = state.last_recorded
 
         def refolded() -> Difference:
             records = records_of(self._parts.store, group)
-            before = GroupGraph.build(records)
+            old_graph = GroupGraph.build(records)
             changed = with_change(records, change, recorded_at)
-            after = GroupGraph.build(changed)
-            found = compare(before, after, records, changed)
-            let_go(*vars(after).values(), *vars(before).values(), records.mentions, records.evidence)
-            return found
+            new_graph = GroupGraph.build(changed)
+            difference = compare(old_graph, new_graph, records, changed)
+            let_go(*vars(new_graph).values(), *vars(old_graph).values(), records.mentions, records.evidence)
+            return difference
 
         changes.check_widths(change, self._parts.store.dimensions)
-        recorded_at = _after(rests_on)
+        recorded_at = _next_record_time(rests_on)
         births = changes.births_of(change, state.graph.births)
         try:
             difference = state.commit(change, recorded_at)
@@ -210,32 +214,34 @@ class Committer:
             raise
         self._recorded[group] = recorded_at
         committed = changes.committed(change, difference, recorded_at, births)
-        self.outbox.post(replace(committed, rests_on=rests_on), done)
+        self.outbox.post(replace(committed, rests_on=rests_on), on_durable)
         self._commits += 1
         if self._commits % max(1, len(self._states) // _WEIGHED) == 0:
-            self._keep_within_bound()  # states grow even where none is loaded
+            self._keep_within_bound()  # states grow without loads too
 
-    async def fail(self, episode: Episode, error: ContentError, done: OnDurable | None = None) -> None:
+    async def fail(self, episode: Episode, error: ContentError, on_durable: OnDurable | None = None) -> None:
         """Move an episode to failed by its own content (R24)."""
         group, rests_on = episode.group, await self._last_recorded(episode.group)
-        recorded_at = self._recorded[group] = _after(rests_on)
+        recorded_at = self._recorded[group] = _next_record_time(rests_on)
         self._loading.pop(group, None)
         if (state := self._states.get(group)) is not None:
             state.last_recorded = recorded_at
-        self.outbox.post(replace(changes.failed(episode, error, recorded_at), rests_on=rests_on), done)
+        self.outbox.post(replace(changes.failed(episode, error, recorded_at), rests_on=rests_on), on_durable)
 
     async def withdraw(self, group: str) -> list[tuple[int, str]]:
-        """Carry out the requested retractions and removals of a group, before what is pending there (R27).
+        """Carry out the requested retractions and removals of a group, before its pending entries (R27).
 
-        Returns (sequence, outcome) of each. What was decided ahead in the group must be discarded before.
+        Return (sequence, outcome) of each. The caller must discard decisions ahead in the group first.
         """
         store = self._parts.store
-        asked = await off_the_loop(store, lambda: removals(store, group))
-        told = [(operation.sequence, await self.correct(operation)) for operation in asked]
-        with suppress(KgrayError, TimeoutError):  # what was asked for is done: whoever decides next meets it
+        requested = await off_the_loop(store, lambda: removals(store, group))
+        outcomes = [(operation.sequence, await self.correct(operation)) for operation in requested]
+        with suppress(
+            KgrayError, TimeoutError
+        ):  # the removals are done; the next run will hit the same error
             async with asyncio.timeout(EMBEDDER_S):
-                await self._embed_missing(group, {sequence for sequence, _ in told})
-        return told
+                await self._embed_missing(group, {sequence for sequence, _ in outcomes})
+        return outcomes
 
     async def correct(self, operation: Operation) -> str:
         """Carry out a correction; return "done" or "refused". Durable on return: later entries read it."""
@@ -243,9 +249,9 @@ class Committer:
         await self.outbox.flush()
         self.forget(group)
         recorded_at = await self.record_time(group)
-        found = correct(self._parts.store, operation, recorded_at)
+        row_changes = correct(self._parts.store, operation, recorded_at)
         try:
-            while (change := await at_length(lambda: next(found, None))) is not None:
+            while (change := await at_length(lambda: next(row_changes, None))) is not None:
                 await self._written(change, recorded_at)
         except (NotFound, InputError) as error:
             await self._written(changes.refused(operation, str(error), recorded_at), recorded_at)
@@ -261,15 +267,15 @@ class Committer:
         await self.outbox.flush()
         if change.group in self.outbox.faults:
             raise self.outbox.faults[change.group][1]
-        if not durable.is_set():  # refused, and the runner has held the group meanwhile
+        if not durable.is_set():  # refused, and the runner has cleared the fault by holding the group
             raise Unwritable(f"sequence {change.sequence} of group {change.group!r} was not written")
 
     async def record_time(self, group: str) -> Instant:
         """Return the next record time of a group: max(clock, last + 1 microsecond) (R4)."""
-        return _after(await self._last_recorded(group))
+        return _next_record_time(await self._last_recorded(group))
 
     async def _last_recorded(self, group: str) -> Instant:
-        """Return the last record time that this run knows of; what it posts next rests on that one."""
+        """Return the last record time that this run knows; its next write for the group rests on it."""
         if (state := self._states.get(group)) is not None:
             return state.last_recorded
         if group not in self._recorded:
@@ -286,8 +292,8 @@ class Committer:
         self.outbox.requests.pop(group, None)
         state = self._states.pop(group, None)
         if state is not None and state.is_large:
-            THREADS.submit(state.clear)  # may take seconds, and nobody waits for it
+            THREADS.submit(state.clear)  # takes up to seconds, in a thread
 
 
-def _after(last: Instant) -> Instant:
+def _next_record_time(last: Instant) -> Instant:
     return max(times.now(), last + 1)

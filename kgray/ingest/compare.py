@@ -26,7 +26,7 @@ MAX_COMPARED = 15
 # Statements of one entity or slot among which candidates are sought, the newest: a bound for long histories.
 NEWEST = 128
 _DECLARED = frozenset({"single", "single_object", "many"})
-# Cosines from which two statements are compared if only one end connects them, by a part of the embedder's
+# Minimum cosines for a comparison of two statements that only one end connects, by a part of the embedder's
 # identity. Estimates: with the hashing embedder .25, .35 and .5 gave the same graph of a generated world with
 # free relation names (300 episodes); the questions about 30 labelled messages fell from .70 to .50 calls.
 _FLOORS = (("hashing", 0.6), ("minilm", 0.65), ("bge", 0.7))
@@ -36,7 +36,7 @@ Span = tuple[Instant | None, Instant | None]
 
 
 def statement_floor(embedder: str) -> float:
-    """Return the cosine from which statements about one thing are compared, by the embedder's identity."""
+    """Return the minimum cosine for a comparison of statements about one entity, for an embedder."""
     name = embedder.casefold()
     return next((floor for part, floor in _FLOORS if part in name), _OTHER_FLOOR)
 
@@ -58,22 +58,23 @@ class NewFact:
     names: tuple[str, ...]
 
     def connects(self, statement: Statement) -> bool:
-        """Whether a statement has the same ends, in either direction."""
+        """Return whether a statement has the same ends, in either direction."""
         return {self.subject, self.target} == {statement.subject, statement.key[2]}
 
     def is_reversed(self, statement: Statement) -> bool:
-        """Whether its ends stand the other way round than in the statement's founding evidence."""
+        """Return whether its ends have the other order than in the statement's founding evidence."""
         return isinstance(self.target, str) and (self.subject != statement.subject) != statement.turned
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The statements with which a fact was compared, by answer; each by birth.
+    """The candidates of a comparison with a fact, by answer, each in order of birth.
 
+    equal   the statement that the fact repeats
     ends    with the number of each among all candidates
     """
 
-    same: Statement | None = None
+    equal: Statement | None = None
     contradicts: tuple[Statement, ...] = ()
     ends: tuple[tuple[int, Statement], ...] = ()
     independent: tuple[Statement, ...] = ()
@@ -82,18 +83,19 @@ class Compared:
 
 @dataclass(slots=True)
 class EpisodeStatements:
-    """The statements that the facts so far have made, by id and by what they share, oldest first."""
+    """The statements that the facts so far have made, by id and by shared properties, oldest first."""
 
-    made: dict[str, Statement] = field(default_factory=dict)
-    # By key, ("s", subject, relation), ("o", object, relation) and both ends: an episode may make 10,000.
-    by: dict[tuple[object, ...], list[Statement]] = field(default_factory=dict)
+    by_id: dict[str, Statement] = field(default_factory=dict)
+    # The keys: statement key, ("s", subject, relation), ("o", object, relation), both ends. An index, because
+    # an episode may make 10,000 statements.
+    by_key: dict[tuple[object, ...], list[Statement]] = field(default_factory=dict)
 
     def add(self, statement: Statement) -> None:
         """Add a new statement."""
-        self.made[statement.id] = statement
+        self.by_id[statement.id] = statement
         subject, relation, target = statement.key
         for key in (statement.key, ("s", subject, relation), ("o", target, relation), (subject, target)):
-            self.by.setdefault(key, []).append(statement)
+            self.by_key.setdefault(key, []).append(statement)
 
 
 @dataclass(slots=True)
@@ -109,12 +111,12 @@ class Comparer:
     ) -> Compared | None:
         """Return the answers about a fact and its candidates; None while the question is open.
 
-        variants    the statements of its key, of one of which it may be a variant
+        variants    the statements of its key; the fact may be a variant of any
         supported   the stored statement that the fact supports without a question. Then only statements are
                     candidates that it was never compared with, and whose spans met none of its spans before
         """
         candidates = self._candidates(new, variants, supported) if self._is_asked_about(new) else []
-        if self.case.asked.statement_vectors:
+        if self.case.questions.statement_vectors:
             return None
         if not candidates:
             return Compared()
@@ -135,13 +137,13 @@ class Comparer:
         return Compared(equal, contradicts, numbered, tuple(independent), str(answer.get("reason", "")))
 
     def _is_asked_about(self, new: NewFact) -> bool:
-        """Whether a fact is compared at all: a triple only where people declared `depends`."""
+        """Return whether a fact is compared at all: a triple only with a relation declared as `depends`."""
         if self.case.episode.kind != "triples":
             return True
         return self.relations.traits(new.key[1]).cardinality == "depends"
 
     def sentence(self, statement: Statement) -> str:
-        """Return the sentence that stands for a statement in questions (R17a, R21)."""
+        """Return the sentence that represents a statement in questions (R17a, R21)."""
         return self.case.state.graph.sentence(statement)
 
     def _allows(self, new: NewFact, statement: Statement, word: str, supported: Statement | None) -> bool:
@@ -162,15 +164,15 @@ class Comparer:
         """Return at most MAX_COMPARED statements, by birth; the most alike of the first classes first."""
         classes: list[list[Statement]] = []
         chosen_ids = {supported.id} if supported is not None else set()
-        for members in (variants, self._between(new), self._beside(new), self._around(new)):
+        for members in (variants, self._between(new), self._in_slot(new), self._around(new)):
             fresh = [s for s in members if s.id not in chosen_ids]
             chosen_ids.update(s.id for s in fresh)
             classes.append([s for s in fresh if self._is_undecided(new, s, supported)])
         vector, floor = self._wording_vector(new), self.case.rules.statement_floor
-        # Nothing but its matter or its nearness speaks for a statement of the last class.
+        # A statement of the last class is a candidate only by its matter or its cosine.
         last = [(self._shares_matter(new, s), s) for s in classes.pop()]
         classes.append([s for shares, s in last if shares or self._cosine(vector, s) >= floor])
-        # Last, because spans cost most.
+        # Spans cost most, so they are compared last.
         classes = [[s for s in each if self._meets(new, s, supported)] for each in classes]
         chosen: list[Statement] = []
         for each in classes:
@@ -184,7 +186,7 @@ class Comparer:
     def _between(self, new: NewFact) -> list[Statement]:
         """Return the statements between the same two ends, in either direction.
 
-        Of the same message only those that `_may_clash`.
+        Statements of the same message are included only if they `_may_clash`.
         """
         ends: list[tuple[str, str | Value]] = [(new.subject, new.target)]
         if isinstance(new.target, str):
@@ -193,21 +195,21 @@ class Comparer:
         stored = [graph.statements[id_] for pair in ends for id_ in graph.by_ends.get(pair) or ()]
         if new.fact.only:  # two fields of one record are independent
             return stored
-        new_statements = (s for pair in ends for s in self.new.by.get(pair, ()))
+        new_statements = (s for pair in ends for s in self.new.by_key.get(pair, ()))
         return [*stored, *(s for s in new_statements if _may_clash(s.first, new.fact))]
 
-    def _beside(self, new: NewFact) -> list[Statement]:
-        """Return the statements of the same subject and relation, of the same message as in `_between`."""
+    def _in_slot(self, new: NewFact) -> list[Statement]:
+        """Return the statements of the same subject and relation, with new statements as in `_between`."""
         graph, (subject, relation, _) = self.case.state.graph, new.key
         slot = graph.slots.get(("s", subject, relation)) or ()
         stored = [graph.statements[id_] for id_ in slot[-NEWEST:]]
         if new.fact.only:
             return []
-        new_statements = self.new.by.get(("s", subject, relation), ())
+        new_statements = self.new.by_key.get(("s", subject, relation), ())
         return [*stored, *(s for s in new_statements[-NEWEST:] if _may_clash(s.first, new.fact))]
 
     def _around(self, new: NewFact) -> list[Statement]:
-        """Return the stored statements with one of its ends."""
+        """Return the stored statements that share an end with the fact."""
         if new.fact.kind != "holds":
             return []
         graph = self.case.state.graph
@@ -219,10 +221,10 @@ class Comparer:
         return self.relations.traits(relation).cardinality == "many"
 
     def _shares_matter(self, new: NewFact, statement: Statement) -> bool:
-        """Whether both names speak of one matter, such as employment, of an end that both have.
+        """Return whether both relations are about one matter, such as employment, of a shared end.
 
-        An end that is the object in both counts only if it is a person: a person has one employer, whatever
-        the name says first, but a company has many staff.
+        A shared end that is the object in both counts only if it is a person: a person has one employer, in
+        either direction of the relation, but a company has many staff.
         """
         if not matters_of(new.fact.relation) & matters_of(statement.relation):
             return False
@@ -232,7 +234,7 @@ class Comparer:
         return note is not None and "Person" in note.labels
 
     def _is_undecided(self, new: NewFact, statement: Statement, supported: Statement | None) -> bool:
-        """Whether neither the ontology nor an earlier verdict decides on the fact and a statement."""
+        """Return whether neither the ontology nor an earlier verdict decides on the fact and a statement."""
         is_variant = statement.key == new.key
         if statement.is_event and new.fact.kind != "happened":
             return False
@@ -246,12 +248,13 @@ class Comparer:
         return self._is_undeclared(new, statement)
 
     def _meets(self, new: NewFact, statement: Statement, supported: Statement | None) -> bool:
-        """Whether the fact claims a time at which a statement holds: else no comparison is needed (R17a)."""
+        """Return whether the fact claims a time when a statement holds: else they are not compared (R17a)."""
         if new.fact.kind == "happened" and statement.is_event:
             return True
         if supported is None:
-            # A state that has ended may hold again under another name: it is the same, though no span meets.
-            # Its end may be reported again, too: that supports its last span, and makes no other (R8).
+            # An ended state may hold again under another name: it is the same statement, though no span
+            # meets. Its end may be reported again, too: this supports its last span and makes no new span
+            # (R8).
             is_again = new.fact.kind in ("holds", "ended") and new.connects(statement)
             if is_again or statement.key == new.key:
                 return True
@@ -261,7 +264,7 @@ class Comparer:
         return _meet([_claimed_span(new.fact)], spans) and not _meet(self._spans(supported), spans)
 
     def _is_undeclared(self, new: NewFact, statement: Statement) -> bool:
-        """Whether the ontology leaves open what two statements of different keys are to each other."""
+        """Return whether the ontology leaves the relation of two statements with different keys open."""
         relation = new.key[1]
         if relation == statement.relation:
             return self.relations.traits(relation).cardinality not in _DECLARED
@@ -270,7 +273,7 @@ class Comparer:
         return not self.case.rules.ontology.are_independent(new.fact.relation, statement.relation)
 
     def _spans(self, statement: Statement) -> list[Span]:
-        if statement.id in self.new.made:
+        if statement.id in self.new.by_id:
             return [span_of(statement.first)]
         return self.case.state.spans(statement.id)
 
@@ -279,15 +282,15 @@ class Comparer:
         return None if embedding is None else quantised(embedding.vector)
 
     def _cosine(self, vector: Quantised | None, statement: Statement) -> float:
-        """Return the cosine with a statement's vector; -1 for one that is missing, or must be read first."""
+        """Return the cosine with a statement's vector; -1 if the vector is missing or must be read first."""
         case = self.case
         stored = case.state.statement_vector(statement.id)
         if stored is None and (embedding := case.answers.vectors.get(statement.wording)) is not None:
             stored = quantised(embedding.vector)
         if stored is None and statement.id in case.state.graph.statements:
             if statement.id not in case.answers.statement_vectors:
-                if statement.id not in case.asked.statement_vectors:
-                    case.asked.statement_vectors.append(statement.id)
+                if statement.id not in case.questions.statement_vectors:
+                    case.questions.statement_vectors.append(statement.id)
                 return -1.0
             stored = case.answers.statement_vectors[statement.id]
         if vector is None or stored is None:
@@ -297,9 +300,10 @@ class Comparer:
 
 
 def _may_clash(fact: Evidence | ExtractedFact, rival: Evidence | ExtractedFact) -> bool:
-    """Whether two facts of one message may exclude or end each other.
+    """Return whether two facts of one message may exclude or end each other.
 
-    Two in the present tense hold together, and two events took place: a speaker seldom contradicts himself.
+    Two facts in the present tense hold together, and two events took place: speakers seldom contradict
+    themselves.
     """
     if fact.kind == "happened" and rival.kind == "happened":
         return False
@@ -311,14 +315,14 @@ def _is_present(fact: Evidence | ExtractedFact) -> bool:
 
 
 def _claimed_span(fact: ExtractedFact) -> Span:
-    """Return the time for which a fact is compared: of an event its instant, of a denial any time."""
+    """Return the claimed time of a fact for comparisons: of an event its instant, of a denial any time."""
     if fact.kind == "happened":
         return fact.valid_from, fact.valid_from
     return span_of(fact)
 
 
 def _meet(first: Iterable[Span], second: Iterable[Span]) -> bool:
-    """Whether one of some spans and one of the others, which has a length, have an instant in common."""
+    """Return whether a span of `first` and a span of `second` with a length have an instant in common."""
     spans = [span for span in second if span[0] is None or span[0] != span[1]]
     return any(_overlap(a, b) for a in first for b in spans)
 

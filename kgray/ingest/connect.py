@@ -58,7 +58,7 @@ class Connected:
     """The evidence and the verdicts of an episode, and the statements that it makes."""
 
     evidence: list[Evidence] = field(default_factory=list)
-    made: dict[str, Statement] = field(default_factory=dict)
+    new_statements: dict[str, Statement] = field(default_factory=dict)
     births: dict[str, Place] = field(default_factory=dict)
     verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
 
@@ -72,7 +72,7 @@ class _Connector:
     def __init__(self, case: Case, resolved: Resolved, relations: Relations) -> None:
         self.case, self.resolved, self.relations = case, resolved, relations
         self.comparer = Comparer(case, relations)
-        self.result = Connected(made=self.comparer.new.made)
+        self.result = Connected(new_statements=self.comparer.new.by_id)
         facts = case.extraction.facts
         self._verdicts = count()
         self._sharing: dict[str, list[int]] = {}  # the ordinals of the facts by their text (R18)
@@ -117,14 +117,14 @@ class _Connector:
             self._end(new, compared.ends)
             return
         compared = self.comparer.compare(new, self._variants(new, bearers)) or Compared()
-        if compared.same is not None:
-            self._support(new, compared.same)
-            self._judge(compared.same, compared)
+        if compared.equal is not None:
+            self._support(new, compared.equal)
+            self._judge(compared.equal, compared)
             self._end(new, compared.ends)
         elif compared.ends and new.fact.kind in CLOSING:
-            (_, first), *others = compared.ends
+            (_, first), *remaining = compared.ends
             self._support(new, first)
-            self._end(new, others)
+            self._end(new, remaining)
         else:
             variants = [s.variant for s in bearers if s.key == new.key]
             self._judge(self._make(new, max(variants, default=-1) + 1), compared)
@@ -133,14 +133,14 @@ class _Connector:
     def _bearers(self, new: NewFact) -> list[Statement]:
         """Return the statements with the fact's key, by birth; it may be the key of attached evidence.
 
-        Where that evidence only ended a statement, "Alice left Acme", only an end or a denial finds it.
+        Evidence that only ended a statement, "Alice left Acme", leads only an end or a denial to it.
         """
         graph, closes = self.case.state.graph, new.fact.kind in CLOSING
         attached = (graph.attached.get(new.key) or {}).items()
         under_other_names = (id_ for id_, is_same in attached if is_same or closes)
         ids = dict.fromkeys((*with_key(graph.statements, graph.by_ends, new.key), *under_other_names))
         statements = [graph.statements[id_] for id_ in ids]
-        statements += self.comparer.new.by.get(new.key, ())
+        statements += self.comparer.new.by_key.get(new.key, ())
         return sorted(statements, key=lambda s: (s.born, s.id))
 
     def _matching(self, new: NewFact, bearers: Sequence[Statement]) -> Statement | None:
@@ -162,7 +162,7 @@ class _Connector:
         """Return the statement whose sentence has the marks and all content words of the new sentence."""
         fact = new.fact
         # The default sentence of a triple has no marks. It repeats the variant without marks, else the first
-        # variant that was stated earlier, because that one may still hold.
+        # variant that was stated earlier, because it may still hold.
         if self.case.episode.kind == "triples" and not (fact.text and '"text":' in self.case.episode.text):
             position = (self.case.episode.reference_time, *new.place)
             plain = (s for s in bearers if not names_variant(s.marks, new.names))
@@ -172,7 +172,7 @@ class _Connector:
         return next((s for s in bearers if s.marks == marks and not self._exceeds(new, s)), None)
 
     def _exceeds(self, new: NewFact, statement: Statement) -> bool:
-        """Whether the new sentence has a content word that is missing in the statement's sentence."""
+        """Return whether the new sentence has a content word that is missing in the statement's sentence."""
         empty = _stems(" ".join((*new.names, *_relation_words(new.fact.relation, self.case.rules.ontology))))
         return not _stems(new.fact.text) <= _stems(self.comparer.sentence(statement)) | empty
 
@@ -202,7 +202,7 @@ class _Connector:
 
     def _compare_again(self, new: NewFact, statement: Statement) -> Compared:
         """Compare a stored statement whose span the new evidence makes meet others (R17a)."""
-        if new.fact.kind != "holds" or statement.id in self.comparer.new.made:
+        if new.fact.kind != "holds" or statement.id in self.comparer.new.by_id:
             return Compared()
         return self.comparer.compare(new, (), statement) or Compared()
 
@@ -304,7 +304,7 @@ class _Connector:
             return  # the slot says it
         record = statement.object if is_flipped else statement.subject
         stored = [graph.statements[id_] for id_ in (graph.about.get(record or "") or ())[-NEWEST:]]
-        fresh = self.comparer.new.by.get(("o" if is_flipped else "s", record, relation), ())
+        fresh = self.comparer.new.by_key.get(("o" if is_flipped else "s", record, relation), ())
         for value in (*stored, *fresh):
             end = value.object if is_flipped else value.subject
             is_former = value.in_field and value.relation == relation and end == record
@@ -314,8 +314,8 @@ class _Connector:
     def _add_verdict(
         self, first: Statement, second: Statement, is_exclusive: bool, judge: str, reason: str = ""
     ) -> None:
-        one, other = sorted((first, second), key=lambda statement: statement.id)
-        a, b = one.id, other.id
+        lower, higher = sorted((first, second), key=lambda statement: statement.id)
+        a, b = lower.id, higher.id
         if (a, b) in self.result.verdicts or self.case.state.graph.verdict(a, b) is not None:
             return
         self.result.verdicts[a, b] = Verdict(
@@ -326,7 +326,7 @@ class _Connector:
             exclusive=is_exclusive,
             judge=judge,
             reason=reason,
-            subjects=(one.subject, other.subject),
+            subjects=(lower.subject, higher.subject),
         )
 
 

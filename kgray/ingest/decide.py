@@ -1,7 +1,7 @@
 """Decide how an episode changes the graph, or which questions must be answered first.
 
 `declare.py` records the ontology's declarations, `resolve.py` resolves the mentions, `connect.py` finds or
-makes the statement of each fact, and `compare.py` finds the statements with which a model must compare it.
+makes the statement of each fact, and `compare.py` finds the statements that a model must compare with it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
     one request (R21). The change is final once nothing is open. It is called on the true state, in order
     (`calls.settle`), and ahead of time on a view of uncommitted episodes.
     """
-    named = read.told or told_names(shape(read.extraction, read.episode, rules.ontology), read.episode)
-    read.told = named  # an episode is tried several times
-    case = Case(read.episode, named.extraction, named.others, state, answers, rules, Questions())
+    named = read.text_names or told_names(shape(read.extraction, read.episode, rules.ontology), read.episode)
+    read.text_names = named  # an episode is tried several times
+    case = Case(read.episode, named.extraction, named.same_entities, state, answers, rules, Questions())
     if missing := _unembedded(case):
-        return Decision(asked=Questions(texts=missing))
+        return Decision(questions=Questions(texts=missing))
     declared = declare(case)
     resolved = resolve_entities(case)
     connected = connect(case, resolved, declared.relations)
@@ -39,9 +39,9 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
         for m, id_ in mentioned
         if id_ not in stored or stored[id_].surfaces.get(m.surface) != m.entity
     ]
-    wordings = [(statement.id, statement.wording) for statement in connected.made.values()]
+    wordings = [(statement.id, statement.wording) for statement in connected.new_statements.values()]
     texts = (read.episode.text, *(m.surface for m, _ in fresh), *(wording for _, wording in wordings))
-    case.asked.texts = [text for text in dict.fromkeys(texts) if text not in vectors]
+    case.questions.texts = [text for text in dict.fromkeys(texts) if text not in vectors]
     change = EpisodeChange(
         episode=read.episode,
         entity_births=tuple(sorted((note.id, note.born) for note in resolved.new_entities.values())),
@@ -55,20 +55,20 @@ def decide(read: ReadEpisode, state: KnownState, answers: Answers, rules: Rules)
         episode_vector=vectors.get(read.episode.text),
     )
     return Decision(
-        asked=case.asked,
+        questions=case.questions,
         change=change,
         entities=tuple(resolved.new_entities.values()),
         guessed=frozenset(resolved.guesses),
-        statements=tuple(connected.made.values()),
+        statements=tuple(connected.new_statements.values()),
         aliases=tuple((entity, m.surface) for m, entity in fresh if entity in stored),
     )
 
 
 def _unembedded(case: Case) -> list[str]:
     """Return the texts whose vectors deciding or searching will need: new names, wordings, the episode."""
-    wanted = [case.episode.text, *(f.text for f in case.extraction.facts)]
+    texts = [case.episode.text, *(f.text for f in case.extraction.facts)]
     for entity in case.extraction.entities:
         notes = map(case.state.graph.entities.get, case.state.names.bearers(entity.name))
         if not any(note is not None and entity.name in note.surfaces for note in notes):
-            wanted.append(entity.name)
-    return [text for text in dict.fromkeys(wanted) if text not in case.answers.vectors]
+            texts.append(entity.name)
+    return [text for text in dict.fromkeys(texts) if text not in case.answers.vectors]

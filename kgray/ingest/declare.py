@@ -25,11 +25,11 @@ class Declared:
 
 def declare(case: Case) -> Declared:
     """Declare the names of the episode's facts, and at a run's first commit every change of the ontology."""
-    known, ontology = case.state.graph.relations, case.rules.ontology
+    relations, ontology = case.state.graph.relations, case.rules.ontology
     used = dict.fromkeys(fact.relation for fact in case.extraction.facts)
-    fresh = [name for name in used if ontology.get(name) is not None and not known.is_listed(name)]
+    fresh = [name for name in used if ontology.get(name) is not None and not relations.is_listed(name)]
     if not fresh and case.state.ontology_settled:
-        return Declared(known)
+        return Declared(relations)
     declarations = tuple(
         Declaration(
             sequence=case.episode.sequence,
@@ -37,15 +37,15 @@ def declare(case: Case) -> Declared:
             name=name,
             aspect=aspect,
             value=value,
-            other=other,
+            other=partner,
         )
-        for ordinal, ((name, aspect, other), value) in enumerate(
+        for ordinal, ((name, aspect, partner), value) in enumerate(
             _missing(fresh, case.state, ontology).items()
         )
     )
     if not declarations:
-        return Declared(known)
-    relations = known.copy()
+        return Declared(relations)
+    relations = relations.copy()
     for declaration in declarations:
         relations.declare(
             declaration, LATER
@@ -77,18 +77,18 @@ def _missing(fresh: list[str], state: KnownState, ontology: Ontology) -> dict[_P
             declared[kind.name, "cardinality", ""] = kind.cardinality
         declared[kind.name, "symmetric", ""] = "yes" if kind.symmetric else "no"
         declared[kind.name, "text", ""] = kind.text
-        for name, other, value in _pairs(kind.name, ontology):
-            declared[name, "pair", other] = value
+        for name, partner, value in _pairs(kind.name, ontology):
+            declared[name, "pair", partner] = value
 
     return {place: value for place, value in declared.items() if not _is_in_force(relations, place, value)}
 
 
 def _is_in_force(relations: Relations, place: _Place, value: str) -> bool:
-    name, aspect, other = place
+    name, aspect, partner = place
     if aspect != "pair":
         current = relations.aspect(name, aspect)
         return value == (_DEFAULTS.get(aspect, "") if current is None else current.value)
-    current = relations.pair(name, other)
+    current = relations.pair(name, partner)
     if current is None or current.value != value:
         return current is None and value == "none"
     return value not in FOLDS or current.name == name
@@ -124,13 +124,13 @@ def _bounds(kind: RelationType, ontology: Ontology) -> list[RelationType]:
 def _pairs(name: str, ontology: Ontology) -> Iterator[tuple[str, str, str]]:
     """Yield (name, other, value) of each pair with this name that the ontology declares.
 
-    People declare a pair on one of its two names; the first use of either must record it.
+    People declare a pair on either of its two names; the first use of either must record it.
     """
     for kind in ontology:
         if kind.same_as and name in (kind.name, kind.same_as):
             yield kind.name, kind.same_as, "same_as"
         if kind.inverse_of and name in (kind.name, kind.inverse_of):
             yield kind.name, kind.inverse_of, "inverse_of"
-        for other in kind.excludes:
-            if name in (kind.name, other):
-                yield kind.name, other, "excludes"
+        for excluded in kind.excludes:
+            if name in (kind.name, excluded):
+                yield kind.name, excluded, "excludes"

@@ -68,7 +68,7 @@ def second_directions(
 
 
 def _is_exchanged(first: ExtractedFact, second: ExtractedFact) -> bool:
-    """Whether two facts differ in their direction, and agree in kind, dates and variant."""
+    """Return whether two facts differ in their direction, and agree in kind, dates and variant."""
     return (
         first.source == second.target
         and first.target == second.source
@@ -85,7 +85,7 @@ def _is_stated_once(
     episode: Episode,
     ontology: Ontology,
 ) -> bool:
-    """Whether two exchanged facts have one meaning, or come from a single statement of the episode."""
+    """Return whether two exchanged facts have one meaning, or come from a single statement of the episode."""
     name, is_turned = _declared(first.relation, ontology)
     rival, rival_is_turned = _declared(second.relation, ontology)
     if name != rival:
@@ -114,7 +114,7 @@ def _declared(relation: str, ontology: Ontology) -> tuple[str, bool]:
 
 
 def _fit(fact: ExtractedFact, extraction: Extraction, episode: Episode) -> tuple[bool, bool]:
-    """Return whether a fact's sentence stands in the episode, and whether its subject comes first."""
+    """Return whether the episode has a fact's sentence, and whether its subject comes first."""
     subject, target = (names.folded(name) for name in end_names(extraction, fact))
     text = names.folded(fact.text)
     agent = _AGENT.search(text)

@@ -1,22 +1,21 @@
-"""What stands of a model's reply: what was read, in the shape that the ontology asks for (R14, R18).
+"""Validate a model's extraction against the text, and give it the shape of the ontology (R14, R18).
 
-`ground` drops, and tells of, what does not stand in the episode's text, its speaker and the previous context.
-A model may copy the example of its prompt, or know of things that nobody told.
+`ground` drops and reports parts that the episode's text, its speaker and the previous context do not support.
+A model may copy the example of its prompt, or use knowledge from elsewhere. The checked parts are:
 
-name     with the facts that end at it, where no word of it stands there: as such, inflected ("Annas",
-         "Праге", "Helsingissä"), misspelt, inside another word, shortened ("Kathi"), as its initials, or,
-         of some places, in another language ("Wien"). It stays in texts with letters of another script
-number   with its fact, where neither its digits ("1.5 million" has those of 1500000) nor a word for a number
-         stands there
-date     alone: the fact holds or ends as if it had none. A date is there where its day, month or year is, or
-         any word of time ("last week", "gestern")
+name     dropped with its facts if no word of it is in the text: as such, inflected ("Annas", "Праге",
+         "Helsingissä"), misspelt, inside another word, shortened ("Kathi"), as its initials, or, for some
+         places, in another language ("Wien"). It stays in texts with letters of another script
+number   dropped with its fact if the text has neither its digits ("1.5 million" has the digits of 1500000)
+         nor a word for a number
+date     dropped alone: the fact then holds or ends as if it had no date. The text supports a date by its day,
+         month or year, or by any word of time ("last week", "gestern")
+sentence of a fact that holds or happened, if the text lacks a number or capitalised name of it: the fact in
+         words ("Anna works at Acme") replaces it, as if the model had given no sentence (R18a)
 
-sentence of a fact that holds or happened, where a number or capitalised name of it stands nowhere: the fact
-         in words ("Anna works at Acme") takes its place, as if the model had given no sentence (R18a)
+Numbers and dates stay in a text without a common word of a language with known words for numbers and times.
 
-In a text without a common word of a language whose words of numbers and times are known, both stay.
-
-`shape` runs before anything is resolved. Where an answer and a declared relation disagree about the object:
+`shape` runs before names are resolved. It settles conflicts between an answer and a declared relation:
 
 relation takes a value     a named object becomes a text value
 relation takes an entity   a text value becomes a name; a number, date or boolean stays a value
@@ -26,12 +25,12 @@ becomes unknown. A relation that they declare with subject_type and object_type 
 symmetric one either way round: a fact with an end of another known type is dropped; unknown types and values
 pass.
 
-A dropped fact leaves no evidence; it stays in the stored extraction, which is what the model said.
+A dropped fact leaves no evidence; it stays in the stored extraction, which is the reply of the model.
 
-`told_names` adds names that the text gives: "call me Kathi", "Katharina, known as Kathi", "née Schmidt".
-Such a name may share no letters with the first one, so that nothing else could find it. It becomes a mention,
-whether the extractor listed it or not, and what it stands beside becomes its candidate: the judge is asked,
-and nothing is merged unasked. Words tell of one (`_CUES`), or a fact about names (`NAMING`).
+`told_names` adds names that the text gives: "call me Kathi", "Katharina, known as Kathi", "née Schmidt". Such
+a name may share no letters with the first name, so that no other step could match it. It becomes a mention,
+also if the extractor did not list it, and the entity beside it becomes its candidate: the judge decides, and
+no merge happens without it. The sources are cue words (`_CUES`) and facts about names (`NAMING`).
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ from kgray.times import Instant
 _SPOKEN = re.compile(r"[^\W\d_]+")
 _WORDS = re.compile(r"[^\W_]+")
 _NUMBERS = re.compile(r"\d[\d.,' \u00a0\u202f]*")
-# Names that stand for who speaks in a text that has no speaker.
+# Names for the speaker in a text without one.
 _SPEAKERS = frozenset("i me user speaker author narrator writer assistant".split())
 _WITHOUT_SPACES = frozenset("CJK HIRAGANA KATAKANA THAI LAO KHMER MYANMAR HANGUL".split())
 _LIKE = 0.75  # of difflib's ratio: "Microsft", "Munich" beside "München"; "Wien" and "Vienna" have 0.6
@@ -77,7 +76,7 @@ _NUMBER_WORDS, _TIME_WORDS = (
 
 
 class ReadTexts:
-    """What was read, prepared for looking things up; what is rarely needed is prepared when it is."""
+    """The texts of an extraction, indexed for look-ups; rarely needed indexes are made on first use."""
 
     def __init__(self, request: ExtractionRequest) -> None:
         episodes = (request.episode, *request.previous)
@@ -93,8 +92,8 @@ class ReadTexts:
     @cached_property
     def capitalised(self) -> list[str]:
         """Words that may be a short form of a name: "Tom", "Kathi", "Liz"."""
-        found = {w.lower() for w in _SPOKEN.findall(self.text) if len(w) > 2 and w[0].isupper()}
-        return sorted(found - _COMMON)
+        short_forms = {w.lower() for w in _SPOKEN.findall(self.text) if len(w) > 2 and w[0].isupper()}
+        return sorted(short_forms - _COMMON)
 
     @cached_property
     def scripts(self) -> frozenset[str]:
@@ -103,11 +102,11 @@ class ReadTexts:
 
     @cached_property
     def is_known_language(self) -> bool:
-        """Whether it has a common word of a language with known words for numbers and times."""
+        """Return whether the text has a common word of a language with known words for numbers and times."""
         return not self.words.isdisjoint(_COMMON)
 
     def has_name(self, name: str) -> bool:
-        """Whether a word of a name, its initials, or letters of another script stand in what was read."""
+        """Return whether the text has a word of a name, its initials, or letters of another script."""
         key = names.key(name).translate(_PLAIN)
         tokens = [token.translate(_PLAIN) for token in names.tokens(name)]
         if not self.words.isdisjoint(tokens) or key in _SPEAKERS:
@@ -128,14 +127,14 @@ class ReadTexts:
         return any(match(word) is not None for word in self.codes) or self._has_initials(name)
 
     def _has_initials(self, name: str) -> bool:
-        """Whether a code takes its letters from words that follow each other."""
+        """Return whether a code takes its letters from adjacent words."""
         if not (letters := code(name)):
             return False
         words = _WORDS.findall(self.folded)
         starts = "".join(word[0] for word in words)
         if letters in starts or any(letters[0] == w[0] and _holds(letters, w) for w in words):
             return True
-        # "NYC" of a text that says "New York"; "VW" of one that says "Volkswagen".
+        # "NYC" for "New York" in the text; "VW" for "Volkswagen".
         titles = re.findall(r"\b[A-Z]\w*(?: [A-Z]\w*)+", self.text)
         initials = ("".join(word[0] for word in title.lower().split()) for title in titles)
         return any(map(letters.startswith, initials)) or (
@@ -143,40 +142,40 @@ class ReadTexts:
         )
 
     def has_number(self, number: str) -> bool:
-        """Whether the digits of a number, or a word for one, stand in what was read."""
-        wanted = _digits(number)
-        if len(wanted) <= 1 and wanted in {"", "1", "2"}:
+        """Return whether the text has the digits of a number, or a word for a number."""
+        digits = _digits(number)
+        if len(digits) <= 1 and digits in {"", "1", "2"}:
             return True
-        said = {_digits(found) for found in _NUMBERS.findall(self.text)}
-        parts = {_digits(part) for found in _NUMBERS.findall(self.text) for part in re.findall(r"\d+", found)}
-        if wanted in said | parts or not self.is_known_language:
+        numbers = {_digits(match) for match in _NUMBERS.findall(self.text)}
+        parts = {_digits(part) for match in _NUMBERS.findall(self.text) for part in re.findall(r"\d+", match)}
+        if digits in numbers | parts or not self.is_known_language:
             return True
         return _NUMBER_WORDS.search(self.text) is not None
 
     def has_date(self, instant: Instant) -> bool:
-        """Whether something in what was read can lead to a date."""
+        """Return whether the text supports a date."""
         if not self.is_known_language or _TIME_WORDS.search(self.text):
             return True
         moment = times.to_datetime(instant)
         parts = {str(moment.year), f"{moment.year % 100:02}", str(moment.month), str(moment.day)}
-        return any(found.lstrip("0") in parts or found in parts for found in re.findall(r"\d+", self.text))
+        return any(number.lstrip("0") in parts or number in parts for number in re.findall(r"\d+", self.text))
 
 
 def ground(extraction: Extraction, request: ExtractionRequest) -> Extraction:
-    """Return the extraction without what does not stand in what was read; `dropped` tells of each."""
+    """Return the extraction without parts that the text does not support; `dropped` lists them."""
     read = ReadTexts(request)
     dropped: list[str] = []
-    kept = []
+    places = []
     for place, entity in enumerate(extraction.entities):
         # A key is read from the record by its form; its kind ("Ticket 4711") may be the table's.
         if entity.key_of is not None or read.has_name(entity.name):
-            kept.append(place)
+            places.append(place)
         else:
             dropped.append(f"entities[{place}]: {entity.name[:80]!r} is not in the text")
     facts = []
     for place, fact in enumerate(extraction.facts):
         ends = [fact.source] if fact.target is None else [fact.source, fact.target]
-        if not set(ends) <= set(kept):
+        if not set(ends) <= set(places):
             dropped.append(f"facts[{place}]: it ends at a name that is not in the text")
         elif fact.value is not None and fact.value.type == "number" and not read.has_number(fact.value.value):
             dropped.append(f"facts[{place}]: its number {fact.value.value} is not in the text")
@@ -192,8 +191,8 @@ def ground(extraction: Extraction, request: ExtractionRequest) -> Extraction:
     extraction = replace(extraction, entities=_in_context(extraction.entities, request))
     if not dropped:
         return extraction
-    whole = replace(extraction, facts=tuple(facts), dropped=(*extraction.dropped, *dropped))
-    return with_entities(whole, kept)
+    grounded = replace(extraction, facts=tuple(facts), dropped=(*extraction.dropped, *dropped))
+    return with_entities(grounded, places)
 
 
 def _in_context(
@@ -216,7 +215,7 @@ def _plain_words(text: str) -> str:
 
 
 def _dated(fact: ExtractedFact, read: ReadTexts, said_at: Instant) -> ExtractedFact:
-    """Return the fact without the dates that nothing leads to, as if they had not been stated (R3)."""
+    """Return the fact without dates that the text does not support, as if they had not been stated (R3)."""
     start, end = fact.valid_from, fact.valid_to
     no_start = start is not None and start != said_at and not read.has_date(start)
     no_end = end is not None and end != said_at and not read.has_date(end)
@@ -237,10 +236,10 @@ def _target(fact: ExtractedFact, entities: Sequence[ExtractedEntity]) -> str:
 
 
 def _word_from_elsewhere(fact: ExtractedFact, subject: str, target: str, read: ReadTexts) -> str:
-    """Return the first number or capitalised name of a fact's sentence that was not read; "" = none.
+    """Return the first number or capitalised name of a fact's sentence that the text lacks; "" = none.
 
-    The ends and the dates of the fact were looked up before. Only sentences that can become the text of a
-    fact are looked at.
+    The caller has checked the ends and dates of the fact. Only sentences that can become the text of a fact
+    are checked.
     """
     if fact.kind not in {"holds", "happened"}:
         return ""
@@ -263,24 +262,24 @@ def _word_from_elsewhere(fact: ExtractedFact, subject: str, target: str, read: R
 
 @lru_cache(maxsize=65_536)
 def is_form(name: str, word: str) -> bool:
-    """Whether a word of a text is an inflection, a misspelling or a compound of a name's token."""
+    """Return whether a word of a text is an inflection, a misspelling or a compound of a name's token."""
     short, long = sorted((name, word), key=len)
     if len(short) >= 4 and short in long:
         return True
-    same = next(
+    prefix = next(
         (at for at, pair in enumerate(zip(name, word, strict=False)) if pair[0] != pair[1]), len(short)
     )
-    ending = len(long) - same
-    if same >= 5 or (same == 4 and ending <= 3) or (same in (2, 3) and ending <= 2 and len(short) > 2):
+    ending = len(long) - prefix
+    if prefix >= 5 or (prefix == 4 and ending <= 3) or (prefix in (2, 3) and ending <= 2 and len(short) > 2):
         return True
-    if same == 0 or len(short) < 4 or len(long) - len(short) > 2:
+    if prefix == 0 or len(short) < 4 or len(long) - len(short) > 2:
         return False
     return SequenceMatcher(None, name, word, autojunk=False).ratio() >= _LIKE
 
 
 def _holds(letters: str, word: str) -> bool:
-    left = iter(word)
-    return len(letters) > 2 and all(letter in left for letter in letters)
+    remaining = iter(word)
+    return len(letters) > 2 and all(letter in remaining for letter in letters)
 
 
 def _digits(number: str) -> str:
@@ -305,40 +304,41 @@ def shape(extraction: Extraction, episode: Episode, ontology: Ontology) -> Extra
     """
     entities = extraction.entities
     if ontology.entities:  # a type that is neither shipped nor declared is unknown
-        known = {name.casefold(): name for name in (*ENTITY_TYPES, *ontology.entities)}
-        entities = tuple(replace(one, type=known.get(one.type.casefold(), "")) for one in entities)
-    # Records with different keys are different, whatever their names.
-    keys = {one.key_of: names.key(one.name) for one in entities if one.key_of is not None}
-    own = [(names.key(one.name), keys.get(place)) for place, one in enumerate(entities)]
+        types = {name.casefold(): name for name in (*ENTITY_TYPES, *ontology.entities)}
+        entities = tuple(replace(entity, type=types.get(entity.type.casefold(), "")) for entity in entities)
+    # Records with different keys are different, also with equal names.
+    keys = {entity.key_of: names.key(entity.name) for entity in entities if entity.key_of is not None}
+    keys_by_place = [(names.key(entity.name), keys.get(place)) for place, entity in enumerate(entities)]
     distinct: dict[tuple[str, str | None], ExtractedEntity] = {}
-    for key, entity in zip(own, entities, strict=True):
+    for key, entity in zip(keys_by_place, entities, strict=True):
         first = distinct.setdefault(key, replace(entity, name=clean_text(entity.name)))
         if not first.type and entity.type:
             distinct[key] = replace(first, type=entity.type)
     places = {key: place for place, key in enumerate(distinct)}
-    index = [places[key] for key in own]
+    index = [places[key] for key in keys_by_place]
     merged = [e if e.key_of is None else replace(e, key_of=index[e.key_of]) for e in distinct.values()]
     listed = len(merged)
     facts: list[ExtractedFact] = []
     turned: set[int] = set()
     for fact in extraction.facts:
         target = None if fact.target is None else index[fact.target]
-        one = _objects(replace(fact, source=index[fact.source], target=target), merged, turned, ontology)
-        relation = ontology.get(one.relation)
-        if relation is not None and ontology.entities and one.relation in ontology.paired:
-            ends = (merged[one.source].type, "" if one.target is None else merged[one.target].type)
+        shaped = _objects(replace(fact, source=index[fact.source], target=target), merged, turned, ontology)
+        relation = ontology.get(shaped.relation)
+        if relation is not None and ontology.entities and shaped.relation in ontology.paired:
+            ends = (merged[shaped.source].type, "" if shaped.target is None else merged[shaped.target].type)
             pair = (relation.subject_type, relation.object_type)
-            ways = (pair, pair[::-1]) if relation.symmetric else (pair,)
+            pairs = (pair, pair[::-1]) if relation.symmetric else (pair,)
             if not any(
-                all(not k or d in ("", ANY_THING, k) for k, d in zip(ends, way, strict=True)) for way in ways
+                all(not k or d in ("", ANY_THING, k) for k, d in zip(ends, end_types, strict=True))
+                for end_types in pairs
             ):
                 continue
-        facts.append(one)
+        facts.append(shaped)
     used = {f.source for f in facts} | {f.target for f in facts if f.target is not None}
     if episode.kind == "message" and episode.speaker and merged:
         used.add(0)
-    kept = [i for i in range(len(merged)) if i in used or (i < listed and i not in turned)]
-    return with_entities(replace(extraction, entities=tuple(merged), facts=tuple(facts)), kept)
+    retained = [i for i in range(len(merged)) if i in used or (i < listed and i not in turned)]
+    return with_entities(replace(extraction, entities=tuple(merged), facts=tuple(facts)), retained)
 
 
 def _objects(
@@ -370,7 +370,7 @@ _CUES = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _STEMS = tuple(stem.replace("_", " ") for stem in _PARTS["stems"].split())
-_NOW = re.compile(
+_PRESENT_NAME = re.compile(
     r"\b(?:I['’]m|I am|ich bin|je suis|soy)[ ]+(?=[^.!?\n]{2,60}?[ ](?:now|jetzt|maintenant|ahora)\b)"
 )
 _FIRST_PERSON = re.compile(r"\b(?:I|I['’]m|me|my|ich|mein\w*|mich|je|moi|yo|io)\b")
@@ -383,73 +383,82 @@ _REACH = 80  # characters between a cue and the name before it
 
 @dataclass(slots=True)
 class ToldNames:
-    """An extraction with the names that the text gives; others: ordinal -> those told to be the same."""
+    """An extraction with the names that the text gives to its entities.
+
+    same_entities  ordinal of an entity -> ordinals of the entities that the text declares to be the same
+    """
 
     extraction: Extraction
-    others: dict[int, list[int]] = field(default_factory=dict)
+    same_entities: dict[int, list[int]] = field(default_factory=dict)
 
-    def note(self, of: int, name: str, span: tuple[int, int] | None) -> None:
-        """Note that the entity at `of` is told to bear a name; a name that is not listed is added."""
+    def note(self, ordinal: int, name: str, span: tuple[int, int] | None) -> None:
+        """Note that the text gives a name to the entity at `ordinal`; add the name if it is not listed."""
         listed, key = self.extraction.entities, names.key(name)
-        at = next((place for place, one in enumerate(listed) if names.key(one.name) == key), len(listed))
+        at = next(
+            (place for place, entity in enumerate(listed) if names.key(entity.name) == key), len(listed)
+        )
         if at == len(listed):
-            added = ExtractedEntity(name=name, type=listed[of].type, span=span)
+            added = ExtractedEntity(name=name, type=listed[ordinal].type, span=span)
             self.extraction = replace(self.extraction, entities=(*listed, added))
-        if at != of:
-            self.others.setdefault(at, []).append(of)
-            self.others.setdefault(of, []).append(at)
+        if at != ordinal:
+            self.same_entities.setdefault(at, []).append(ordinal)
+            self.same_entities.setdefault(ordinal, []).append(at)
 
 
 def told_names(extraction: Extraction, episode: Episode) -> ToldNames:
     """Return the extraction with the other names that the episode gives its entities."""
-    told = ToldNames(extraction)
+    names_told = ToldNames(extraction)
     for fact in extraction.facts:
         if fact.relation in NAMING and fact.kind != "denied":
             if fact.target is not None:
-                told.note(fact.source, extraction.entities[fact.target].name, None)
+                names_told.note(fact.source, extraction.entities[fact.target].name, None)
             elif fact.value is not None and fact.value.type == "text":
                 name, at = fact.value.value, episode.text.find(fact.value.value)
-                told.note(fact.source, name, (at, at + len(name)) if at >= 0 else None)
+                names_told.note(fact.source, name, (at, at + len(name)) if at >= 0 else None)
     if episode.kind in ("message", "text") and extraction.entities:
-        for of, name, span in _in_words(extraction, episode):
-            told.note(of, name, span)
-    return told
+        for ordinal, name, span in _in_words(extraction, episode):
+            names_told.note(ordinal, name, span)
+    return names_told
 
 
 def _in_words(extraction: Extraction, episode: Episode) -> Iterator[tuple[int, str, tuple[int, int]]]:
-    """Yield (entity, name given to it, where) for each cue of the text."""
+    """Yield (ordinal of an entity, a name that the text gives it, span of the name) for each cue."""
     text, spoken = episode.text, episode.kind == "message" and bool(episode.speaker)
     lower = text.lower()
-    cues = [*_CUES.finditer(text), *_NOW.finditer(text)] if any(stem in lower for stem in _STEMS) else []
+    cues = (
+        [*_CUES.finditer(text), *_PRESENT_NAME.finditer(text)]
+        if any(stem in lower for stem in _STEMS)
+        else []
+    )
     places = sorted(
-        (found.start(), found.end(), ordinal)
+        (match.start(), match.end(), ordinal)
         for ordinal, entity in enumerate(extraction.entities if cues else ())
-        for found in re.finditer(rf"(?<!\w){re.escape(entity.name)}(?!\w)", text, re.IGNORECASE)
+        for match in re.finditer(rf"(?<!\w){re.escape(entity.name)}(?!\w)", text, re.IGNORECASE)
     )
     for cue in cues:
-        given = _name_at(text, cue.end(), places)
-        if given is None:
+        name_span = _name_at(text, cue.end(), places)
+        if name_span is None:
             continue
-        of = 0 if spoken else None
+        bearer = 0 if spoken else None
         if cue.re is _CUES and not cue["speaker"]:
             first = _unlisted_before(text, cue.start(), places)
-            second = next((ordinal for start, end, ordinal in places if (start, end) == given), None)
+            second = next((ordinal for start, end, ordinal in places if (start, end) == name_span), None)
             if first is not None and second is not None:
                 # "Anna Weber, formerly Anna Schmidt", the second known
                 yield second, clean_text(text[slice(*first)]), first
                 continue
-            of = _before(text, cue.start(), places, of)
-        if of is None:
+            bearer = _last_name_before(text, cue.start(), places, bearer)
+        if bearer is None:
             continue
-        start, end = given
-        name, whole = clean_text(text[start:end]), extraction.entities[of].name
-        if _BORN.search(cue[0]) and " " not in name and " " in whole:
-            name = f"{whole.rsplit(' ', 1)[0]} {name}"  # "Anna Weber, née Schmidt" was Anna Schmidt
-        yield of, name, (start, end)
+        start, end = name_span
+        name, full_name = clean_text(text[start:end]), extraction.entities[bearer].name
+        if _BORN.search(cue[0]) and " " not in name and " " in full_name:
+            name = f"{full_name.rsplit(' ', 1)[0]} {name}"  # "Anna Weber, née Schmidt" was Anna Schmidt
+        yield bearer, name, (start, end)
 
 
 def _name_at(text: str, at: int, places: list[tuple[int, int, int]]) -> tuple[int, int] | None:
-    """Return where the name that begins at `at` stands: a listed one, else words that are written large."""
+    """Return the span of the name that begins at `at`: a listed name, else capitalised words."""
     stop = max((end for start, end, _ in places if start == at), default=at)
     if stop > at:
         return at, stop
@@ -461,18 +470,22 @@ def _name_at(text: str, at: int, places: list[tuple[int, int, int]]) -> tuple[in
     return (at, stop) if stop > at else None
 
 
-def _before(text: str, at: int, places: list[tuple[int, int, int]], speaker: int | None) -> int | None:
-    """Return the entity named last before `at` in its sentence; the speaker who speaks of themselves."""
-    since = max(at - _REACH, *(text.rfind(mark, 0, at) for mark in (". ", "! ", "? ", "\n")), 0)
-    before = ((end, ordinal) for start, end, ordinal in places if since <= start and end <= at)
-    named = max(before, default=None)
+def _last_name_before(
+    text: str, at: int, places: list[tuple[int, int, int]], speaker: int | None
+) -> int | None:
+    """Return the last entity before `at` in its sentence, or the speaker after a first person pronoun."""
+    start_of_search = max(at - _REACH, *(text.rfind(mark, 0, at) for mark in (". ", "! ", "? ", "\n")), 0)
+    earlier_names = (
+        (end, ordinal) for start, end, ordinal in places if start_of_search <= start and end <= at
+    )
+    named = max(earlier_names, default=None)
     if named is None or (_FIRST_PERSON.search(text, named[0], at) and speaker is not None):
         return speaker
     return named[1]
 
 
 def _unlisted_before(text: str, at: int, places: list[tuple[int, int, int]]) -> tuple[int, int] | None:
-    """Return where a name of two or three words that is not listed stands right before `at`."""
+    """Return the span of an unlisted name of two or three words right before `at`."""
     run = _NAME_BEFORE.search(text, max(0, at - _REACH), at)
     if run is None or any(start < run.end(1) and end > run.start(1) for start, end, _ in places):
         return None

@@ -1,15 +1,15 @@
 """One entry of a group's window, and the stages of an episode, from its acceptance to its commit.
 
-    stage       entered when                                   its work                 whose it is
-    accepted    the window takes the episode from the log      waits for its turn       the window
-    reading     its extraction begins                          `extract_episode`        steps, and a model
-    asking      its extraction is there, questions are open    `resolve_node`           steps, and a model
-    ready       nothing is open, on the state it was tried on  waits for earlier ones   the window
-    committed   the change is in the group's state, posted     becomes durable          the committer
-    failed      its own content is at fault (R24)              becomes durable          the committer
+    stage       begins when                                    work                        worker
+    accepted    the window takes the episode from the log      waits for its turn          the window
+    reading     its extraction begins                          `extract_episode`           steps and a model
+    asking      its extraction is complete, questions open     `resolve_node`              steps and a model
+    ready       no question is open on the tried state         waits for earlier episodes  the window
+    committed   the change is in the group's state, posted     becomes durable             the committer
+    failed      its own content is at fault (R24)              becomes durable             the committer
 
-An episode that is ready may have to ask again: an earlier commit may differ from what was expected. Only an
-episode that is ready on the true state is committed. The log alone knows what was accepted, and is durable.
+A ready episode may have to ask again, if an earlier commit differs from its expected change. An episode is
+only committed when it is ready on the true state. Accepted entries are durable in the log, and only there.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ STAGES_AFTER: dict[Stage, frozenset[Stage]] = {
     "failed": frozenset(),
 }
 
-Asked = tuple[Question, ...]  # by an episode in one request
+RequestQuestions = tuple[Question, ...]  # of one request
 GivenAnswers = tuple[Answer, ...]
 Asking = asyncio.Task[GivenAnswers]
 
 
 @dataclass(slots=True, eq=False)
 class InFlight:
-    """One entry in flight; number: how many were taken before it, over all groups."""
+    """One entry in flight; number: the count of entries taken before it, over all groups."""
 
     entry: Episode | Operation
     number: int
     read: asyncio.Future[ReadEpisode] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-    # When its first call of the extractor began, on the monotonic clock.
+    # The start of its first call of the extractor, on the monotonic clock.
     sent: asyncio.Future[float] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     context: Sequence[Episode] | None = None  # the previous episodes; None: not read yet
     reading: EpisodeReading | None = None  # of an episode whose extraction has begun
-    preparing: asyncio.Task[None] | None = None  # extracts it and decides it ahead
+    preparing: asyncio.Task[None] | None = None  # extracts the episode and decides it ahead
     stage: Stage = "accepted"  # of an episode; a correction has no stages
-    tried: bool = False  # decided ahead at least once, or never to be
-    until: float = 0.0  # how long it waits for others: before its first try, then before it asks
-    due: bool = False  # to be decided ahead: never tried, or what its last try read has changed
+    tried: bool = False  # decided ahead at least once, or excluded from that
+    waits_until: float = 0.0  # end of its wait for others: before its first try, then before it asks
+    due: bool = False  # must be decided ahead: it was not tried, or rows that its last try read have changed
     vectors: dict[str, Embedding] = field(default_factory=dict)
-    asked: dict[Asked, Asking] = field(default_factory=dict)  # the calls of requests
-    used: set[Asked] = field(default_factory=set)  # those that the commit used
-    spent: dict[Asked, int] = field(default_factory=dict)  # tokens
+    calls: dict[RequestQuestions, Asking] = field(default_factory=dict)  # the calls of requests
+    used: set[RequestQuestions] = field(default_factory=set)  # the requests that the commit used
+    spent: dict[RequestQuestions, int] = field(default_factory=dict)  # tokens
     deciding_s: float = 0.0  # of all tries
 
     def enter(self, stage: Stage) -> None:
-        """Enter the next stage. Raises RuntimeError where it cannot follow the current one."""
+        """Enter the next stage. Raises RuntimeError if it cannot follow the current stage."""
         if stage not in STAGES_AFTER[self.stage]:
             raise RuntimeError(
                 f"sequence {self.entry.sequence} of group {self.entry.group!r} is {self.stage}: "
@@ -74,11 +74,11 @@ class InFlight:
 
     @property
     def is_decided(self) -> bool:
-        """Whether its change, or its failure, is in the group's state."""
+        """Return whether its change, or its failure, is in the group's state."""
         return not STAGES_AFTER[self.stage]
 
     def begin_reading(self) -> EpisodeReading | None:
-        """Enter `reading`, unless an earlier call has; return the reading that was begun, if any."""
+        """Enter `reading`, unless an earlier call has; return the reading that has begun, if any."""
         if self.stage == "accepted":
             self.enter("reading")
         return self.reading
@@ -90,4 +90,4 @@ class InFlight:
 
     def note(self, decision: Decision) -> None:
         """Enter `ready` after a decision without open questions, else `asking`."""
-        self.enter("asking" if decision.change is None or decision.asked else "ready")
+        self.enter("asking" if decision.change is None or decision.questions else "ready")

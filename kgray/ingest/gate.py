@@ -1,4 +1,4 @@
-"""The gate in front of the model: how many calls at once, and in which order."""
+"""The gate in front of the model: it limits the number of calls and sets their order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Urgency(NamedTuple):
     """Sort key of a call to the model: the smallest goes first."""
 
     bulk: bool  # whether it belongs to the backfill lane, which goes after the live lane
-    number: int  # how many episodes were taken before this one
+    number: int  # the count of episodes taken before this episode
     step: int  # 0 = questions, 1 = extraction
     length: int = 0  # minus the text's length near the end of a backlog (longest first), else 0
 
@@ -22,7 +22,7 @@ class Urgency(NamedTuple):
 class Gate:
     """Limits the calls in flight to `width`; waiting calls enter by urgency, then by arrival.
 
-    By arrival alone, extractions of distant episodes would delay the questions of the next ones:
+    In order of arrival, extractions of distant episodes would delay the questions of the next episodes:
 
     order         wasted calls   stalls
     by arrival              46     30 s
@@ -30,7 +30,7 @@ class Gate:
     """
 
     def __init__(self, width: float) -> None:
-        """Allow `width` calls at a time, rounded down; who changes it later lets more in with `let_in`."""
+        """Allow `width` calls at a time, rounded down; after an increase of `width` call `let_in`."""
         self.width = width
         self.in_flight = 0
         self._held_back = 0
@@ -61,7 +61,7 @@ class Gate:
             yield
         finally:
             self._demand[urgency.bulk] -= 1
-            # Who is cancelled in the moment in which it is let in gives its place back too.
+            # A call that is cancelled just as it is let in gives its place back too.
             if turn.done() and not turn.cancelled():
                 self.in_flight -= 1
                 self.let_in()

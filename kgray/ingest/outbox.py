@@ -1,12 +1,12 @@
-"""The outbox of a run: writes that were decided and are not yet durable, and how they are sent.
+"""The queue of writes of a run that are decided and not yet durable, and their way to the store in batches.
 
-The writes of one group are sent in the order of their posting, one batch after the other. Batches of
-different groups may be on their way at once, in as many lanes as the store has, if there are enough writes. A
-write that is posted meanwhile waits for a later batch: the slower the store, the more share a transaction. As
-long as the run expects more writes, a batch that is not full waits for them, but not for long.
+The writes of a group are sent in the order of their posting, batch after batch. Batches of different groups
+may run at the same time, in as many lanes as the store has, if enough writes wait. A write that is posted
+while batches run waits for a later batch: the slower the store, the more writes share a transaction. While
+the run expects more writes, a batch that is not full waits for them for a short time.
 
 Extractions and answers are posted before the commits that use them, so the store never has a commit without
-its journal. A write that is lost with the process was not acknowledged: it is asked and decided again (R21).
+its journal. A write that is lost with the process was not acknowledged: a later run decides it again (R21).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from kgray.ingest import changes
 from kgray.ports import Answer, RowChanges, Writer
 from kgray.records import Episode
 
-_ANSWERS = 4096  # how many of the latest requests keep their answers in memory
-_LONG_S = 2.0  # of a batch: appends to its groups wait for it
-_LEAST, _MOST = 0.25, 4.0  # sizes of a batch, as shares of the one that the store proposes
+_ANSWERS = 4096  # the number of requests whose answers stay in memory, the latest
+_LONG_S = 2.0  # the maximum time of a batch: appends to its groups wait for it
+_MIN_SHARE, _MAX_SHARE = 0.25, 4.0  # bounds of a batch's size, as shares of the size that the store proposes
 _PAYS = 0.95  # twice the size pays if each write then takes at most this share of its time
 OnDurable = Callable[[], None]
 
@@ -36,34 +36,34 @@ class BatchSize:
 
     def __init__(self, proposed: int) -> None:
         self.most = self._proposed = proposed
-        self._bounds = max(1, round(_LEAST * proposed)), round(_MOST * proposed)
+        self._bounds = max(1, round(_MIN_SHARE * proposed)), round(_MAX_SHARE * proposed)
         self._each: dict[int, float] = {}  # size -> seconds a write, of full batches, the latest count most
 
     @property
     def full(self) -> int:
-        """How many writes are worth a transaction beside another transaction."""
+        """The number of writes that are worth a transaction beside another transaction."""
         return min(self.most, self._proposed)
 
     def note(self, writes: int, seconds: float) -> None:
         """Note how long a batch took. Only a full batch is compared with batches of other sizes."""
-        (least, greatest), size = self._bounds, self.most
+        (smallest, largest), size = self._bounds, self.most
         if writes >= size:
             each = self._each[size] = (self._each.get(size, seconds / size) + seconds / size) / 2
             larger, smaller = self._each.get(2 * size, 0.0), self._each.get(size // 2, float("inf"))
-            if seconds <= _LONG_S / 2 and 2 * size <= greatest and larger <= _PAYS * each:
+            if seconds <= _LONG_S / 2 and 2 * size <= largest and larger <= _PAYS * each:
                 self.most = 2 * size
-            elif _PAYS * smaller < each and size // 2 >= least:
+            elif _PAYS * smaller < each and size // 2 >= smallest:
                 self.most = size // 2
         if seconds > _LONG_S:
-            self.most = max(least, min(self.most, writes // 2))
-            self._each.clear()  # the server is not what it was
+            self.most = max(smallest, min(self.most, writes // 2))
+            self._each.clear()  # the server has become slower: the measurements no longer apply
 
 
 class _Post(NamedTuple):
     number: int  # in the order of posting
-    due: float  # when it no longer waits for others, on the loop's clock
+    due: float  # the end of its wait for other writes, on the loop's clock
     change: RowChanges
-    done: OnDurable | None
+    on_durable: OnDurable | None
 
 
 class Outbox:
@@ -83,8 +83,8 @@ class Outbox:
 
         most        writes per batch at first
         lanes       batches at once
-        gather_s    how long a write waits for others at most
-        expects     whether more writes may come without one who waits for those that are queued
+        gather_s    the maximum wait of a write for others
+        expects     returns whether more writes may come while no caller waits for the queued writes
         took        called with the seconds of each batch
         """
         self._writer, self._lanes, self._took = writer, lanes, took
@@ -99,21 +99,21 @@ class Outbox:
         # Ends when all is durable, None before the first write; with the error of a failed batch.
         self.sending: asyncio.Future[None] | None = None
         self.answers: dict[tuple[str, str], tuple[Answer, ...]] = {}
-        # Group -> the keys of the requests that its journal answers, where they were read in this run; before
-        # that, how many requests were looked up.
+        # Group -> the keys of the requests that its journal answers, if they were read in this run; until
+        # then `look_ups` counts the requests that were looked up.
         self.requests: dict[str, set[str]] = {}
         self.look_ups: Counter[str] = Counter()
         self._moving: Counter[str] = Counter()  # group -> writes that change its state and are not durable
-        # Group -> at which episode (0: a correction), and why, its writes are refused, until it is forgiven.
+        # Group -> (episode, or 0 for a correction; error): its writes are refused until the fault is cleared.
         self.faults: dict[str, tuple[int, Exception]] = {}
 
-    def post(self, change: RowChanges, done: OnDurable | None = None) -> None:
-        """Queue a change; `done` is called when it is durable, and never where the group has a fault."""
+    def post(self, change: RowChanges, on_durable: OnDurable | None = None) -> None:
+        """Queue a change; call `on_durable` when it is durable, and never if the group has a fault."""
         if change.group in self.faults:
             return
         loop = asyncio.get_running_loop()
         self._number += 1
-        self._waiting.append(_Post(self._number, loop.time() + self._gather_s, change, done))
+        self._waiting.append(_Post(self._number, loop.time() + self._gather_s, change, on_durable))
         if change.recorded_at is not None:
             self._moving[change.group] += 1
         if change.erases:  # an erased episode may have used the group's answers (R25)
@@ -133,32 +133,32 @@ class Outbox:
 
     def forget_answers(self, group: str) -> None:
         """Forget the answers of a group; the journal has those that are durable."""
-        for asked in [asked for asked in self.answers if asked[0] == group]:
-            del self.answers[asked]
+        for key in [key for key in self.answers if key[0] == group]:
+            del self.answers[key]
 
     def note_spent(self, episode: Episode, cost: Cost) -> None:
-        """Post what calls of a model cost that gave nothing to keep: they count as spent (R24)."""
+        """Post the cost of model calls without a usable reply: it counts as spent (R24)."""
         if cost.calls:
             self.post(changes.spent(episode, cost))
 
     @contextmanager
-    def accounted(self, episode: Episode, told: Callable[[str, Cost], None]) -> Iterator[None]:
-        """Note, and tell, what was spent on an error, or a call that was cancelled, that leaves the block."""
+    def accounted(self, episode: Episode, report: Callable[[str, Cost], None]) -> Iterator[None]:
+        """Note and report the cost of an error, or of a cancelled call, that leaves the block."""
         try:
             yield
         except (KgrayError, asyncio.CancelledError) as error:
             spent = getattr(error, "spent", Cost())
-            told(type(error).__name__, spent)
+            report(type(error).__name__, spent)
             self.note_spent(episode, spent)
             raise
 
     @property
     def idle(self) -> bool:
-        """Whether all that was posted is durable."""
+        """Return whether all posted writes are durable."""
         return self.sending is None or _went_well(self.sending)
 
     def moves(self, group: str) -> bool:
-        """Whether a write that is not durable yet changes the group's state."""
+        """Return whether a write that is not durable yet changes the group's state."""
         return self._moving[group] > 0
 
     def forget_requests(self) -> None:
@@ -167,7 +167,7 @@ class Outbox:
         self.look_ups.clear()
 
     async def flush(self) -> None:
-        """Wait until what was posted before this call is durable; raises the error of a failed batch."""
+        """Wait until all writes posted before this call are durable; raise the error of a failed batch."""
         if self.sending is None or self.idle:
             return
         durable = asyncio.get_running_loop().create_future()
@@ -178,7 +178,7 @@ class Outbox:
             self.sending.result()
 
     def drop(self) -> None:
-        """Drop what was posted and not sent; the batches on their way may still arrive."""
+        """Drop the posted writes that were not sent; batches on their way may still arrive."""
         for task in self._batches:
             task.cancel()
         if self._timer is not None:
@@ -187,8 +187,8 @@ class Outbox:
         if self.sending is not None and not self.sending.cancel() and not self.sending.cancelled():
             self.sending.exception()
         self.sending = self._error = None
-        for kept in (self._batches, self._waiting, self._flushes, self._moving, self.faults):
-            kept.clear()
+        for collection in (self._batches, self._waiting, self._flushes, self._moving, self.faults):
+            collection.clear()
         self.answers.clear()
         self.forget_requests()
 
@@ -197,19 +197,19 @@ class Outbox:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # After a failed batch nothing more is sent: the store would have it without what came before.
+        # After a failed batch no batch is sent: the store would have it without the writes before it.
         while self._error is None and len(self._batches) < self._lanes and (batch := self._next()):
             task = asyncio.create_task(self._carry(batch))
             self._batches[task] = batch
             task.add_done_callback(self._end_batch)
 
     def _next(self) -> list[_Post]:
-        """Take the next batch, if there is one that need not wait for further writes."""
+        """Take the next batch; return [] if it is empty or waits for further writes."""
         busy = {post.change.group for batch in self._batches.values() for post in batch}
-        batch, rest = list[_Post](), deque[_Post]()
+        batch, remaining = list[_Post](), deque[_Post]()
         for post in self._waiting:
             is_free = len(batch) < self._size.most and post.change.group not in busy
-            (batch if is_free else rest).append(post)
+            (batch if is_free else remaining).append(post)
         if len(batch) < self._size.full:
             if self._batches:  # two halves side by side cost a server more than one after the other
                 return []
@@ -217,24 +217,24 @@ class Outbox:
             if batch and batch[0].due > loop.time() and not self._flushes and self._expects():
                 self._timer = loop.call_at(batch[0].due, self._send)
                 return []
-        self._waiting = rest
+        self._waiting = remaining
         return batch
 
     async def _carry(self, batch: Sequence[_Post]) -> None:
-        """Write a batch; then call the `done` of each write that is durable."""
-        since = time.monotonic()
+        """Write a batch; then call `on_durable` of each write that is durable."""
+        started = time.monotonic()
         written = [post.change for post in batch]
         refused = await self._write(written)
-        seconds = time.monotonic() - since
+        seconds = time.monotonic() - started
         self._size.note(len(batch), seconds)
         self._took(seconds)
         self._moving -= Counter(change.group for change in written if change.recorded_at is not None)
-        for _, _, change, done in batch:
-            if done is not None and change.group not in refused:
-                done()
+        for _, _, change, on_durable in batch:
+            if on_durable is not None and change.group not in refused:
+                on_durable()
 
     def _end_batch(self, task: asyncio.Task[None]) -> None:
-        """Free the lane of a batch, use it, and end those who wait for writes that are durable now."""
+        """Free the lane of a batch, use it, and wake the callers whose writes are durable now."""
         error = None if task.cancelled() else task.exception()
         if self._batches.pop(task, None) is None or self.sending is None or task.cancelled():
             return  # `drop` has forgotten it
@@ -254,9 +254,9 @@ class Outbox:
             self.sending.set_result(None)
 
     async def _write(self, written: Sequence[RowChanges]) -> set[str]:
-        """Write a batch; of one that the store refuses, each group's part by itself, so that others go on.
+        """Write a batch. If the store refuses it, write each group's part by itself, so that others go on.
 
-        Returns the groups of which nothing was written.
+        Return the groups without a written part.
         """
         refused: set[str] = set()
         try:
@@ -266,14 +266,17 @@ class Outbox:
             if not is_groups_own(error):
                 raise
         for group in dict.fromkeys(change.group for change in written):
-            own = [change for change in written if change.group == group]
+            group_changes = [change for change in written if change.group == group]
             try:
-                await self._writer.write(own)
+                await self._writer.write(group_changes)
             except Exception as error:
                 if not is_groups_own(error):
                     raise
                 refused.add(group)
-                self.faults[group] = own[0].sequence if own[0].ledger is kinds.EPISODES else 0, error
+                self.faults[group] = (
+                    group_changes[0].sequence if group_changes[0].ledger is kinds.EPISODES else 0,
+                    error,
+                )
                 self._waiting = deque(post for post in self._waiting if post.change.group != group)
                 del self._moving[group]
         return refused

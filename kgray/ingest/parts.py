@@ -1,7 +1,7 @@
-"""What a run works with, and how it keeps its event loop free.
+"""The parts of a run, and the threads that keep its event loop free.
 
-What takes seconds on one group runs in a thread beside the loop. A thread shares the interpreter's lock with
-the loop, and each call into SQLite gives the lock away. So while anything long goes on, short reads go to
+Calls that take seconds on one group run in a thread beside the loop. A thread shares the interpreter's lock
+with the loop, and each call into SQLite releases the lock. So while a long call runs, short reads go to
 threads too: in the loop each would wait for the lock many times.
 """
 
@@ -29,47 +29,48 @@ from kgray.records import Episode, Extraction
 from kgray.settings import PipelineSettings
 
 _PROBE_S = 0.02
-_SWITCH_S = 0.001  # how long a thread keeps the lock that the loop asks for, at most
+_SWITCH_S = 0.001  # the maximum time that a thread keeps the lock when the loop wants it
 # Two groups at a time: more would take as much processor time and more memory.
 THREADS = ThreadPoolExecutor(2, thread_name_prefix="kgray-group")
 _WRITES = ThreadPoolExecutor(8, thread_name_prefix="kgray-write")  # a store on a server has fewer lanes
-_LONG: dict[object, float] = {}  # what goes on; how long threads kept the lock before
+_LONG: dict[object, float] = {}  # long call -> the switch interval before it
 _T = TypeVar("_T")
 OnStage = Callable[[str, float, Episode | None], None]  # stage, seconds, episode (None: of several)
 OnCall = Callable[[str, str, Cost], None]  # extract or judge; "ok", or the class of the error; tokens
 
 
-async def off_the_loop(store: Store, call: Callable[[], _T], *, much: bool = False) -> _T:
-    """Return what a call to the store returns; in a thread where the loop would wait for it.
+async def off_the_loop(store: Store, call: Callable[[], _T], *, is_large: bool = False) -> _T:
+    """Return the result of a call to the store; run it in a thread if the loop would wait for it.
 
-    much: it reads so much that the loop would notice
+    is_large  the call reads enough to delay the loop
+
     600 episodes of 3 facts, Neo4j on the same two cores: 30 to 36 a second, 7 without the thread.
     """
-    return await asyncio.to_thread(call) if store.remote or much or _LONG else call()
+    return await asyncio.to_thread(call) if store.remote or is_large or _LONG else call()
 
 
-async def rows_of(store: Store, read: Read[R], group: str, asked: Sequence[Any]) -> list[R]:
-    """Return the rows of a declared read; none for no value."""
-    return await off_the_loop(store, lambda: list(store.rows(read, group, asked))) if asked else []
+async def rows_of(store: Store, read: Read[R], group: str, values: Sequence[Any]) -> list[R]:
+    """Return the rows of a declared read; [] without values."""
+    return await off_the_loop(store, lambda: list(store.rows(read, group, values))) if values else []
 
 
 async def at_length(call: Callable[[], _T]) -> _T:
-    """Return what a call returns that may take seconds; the loop goes on meanwhile."""
+    """Return the result of a call that may take seconds, in a thread beside the loop."""
     # Kept in whole microseconds, rounded down: without the half it would shrink with each call.
-    this, usual = object(), max(_LONG.values(), default=sys.getswitchinterval() + 5e-7)
-    _LONG[this] = usual
-    sys.setswitchinterval(min(_SWITCH_S, usual))
+    token, former = object(), max(_LONG.values(), default=sys.getswitchinterval() + 5e-7)
+    _LONG[token] = former
+    sys.setswitchinterval(min(_SWITCH_S, former))
     try:
         with garbage_not_collected():
             return await asyncio.get_running_loop().run_in_executor(THREADS, call)
     finally:
-        del _LONG[this]
+        del _LONG[token]
         if not _LONG:
-            sys.setswitchinterval(usual)
+            sys.setswitchinterval(former)
 
 
 async def tell_lag(observe: Callable[[float], None]) -> None:
-    """Tell again and again by how many seconds the loop comes late; until it is cancelled."""
+    """Report the delay of the loop in seconds, again and again, until it is cancelled."""
     while True:
         due = time.monotonic() + _PROBE_S
         await asyncio.sleep(_PROBE_S)
@@ -78,16 +79,17 @@ async def tell_lag(observe: Callable[[float], None]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a run works with.
+    """The parts and limits of a run.
 
-    units       how long a text is read at once; None: however long it is
-    window      most episodes in flight (runtime.window); streams: most model calls in flight
-    patience_s  how long the run waits out an outage before it stops with exit 75 (R24)
-    late_s      how long the next entry to commit waits for its extraction before it is sent once more
-    writer      who writes; None = the store itself, which the run then holds (`Store.writing`)
-    extracting, resolving   where steps run and who answers their calls; None = this process, its models
-    watch       called with the seconds of each stage, from when an episode is taken from the log
-    on_call     called with what each call of a model came to
+    units       the maximum size of a text that is read at once; None: no limit
+    window      the maximum number of episodes in flight (runtime.window)
+    streams     the maximum number of model calls in flight
+    patience_s  the time that the run waits out an outage before it stops with exit 75 (R24)
+    late_s      the wait of the next entry to commit for its extraction before the call is repeated
+    writer      applies the changes; None = the store itself, locked by the run (`Store.writing`)
+    extracting, resolving   run the steps and answer their calls; None = this process and its models
+    watch       called with the seconds of each stage, counted from the read of the episode from the log
+    on_call     called with the outcome of each call of a model
     """
 
     store: Store
@@ -110,17 +112,17 @@ class Parts:
 
     @property
     def rules(self) -> Rules:
-        """The settings that deciding depends on."""
+        """The settings that decisions depend on."""
         floor = statement_floor(self.embedder.identity)
         return Rules(ontology=self.ontology, judge=self.judge.identity, statement_floor=floor)
 
     async def read(self, reading: Reading, place: Place = nullcontext) -> Extraction:
-        """Return what a text says. place: the context of each call of the model."""
+        """Return the extraction of a text; place: the context of each call of the model."""
         steps = self.extracting or local_extracting(self.extractor, self.ontology)
         return await steps.carry_out(reading, place)
 
     async def resolve(self, request: QuestionRequest, place: Place = nullcontext) -> Judged:
-        """Return the answers to questions. place: as for `read`."""
+        """Return the answers to questions; place: as for `read`."""
         return await (self.resolving or local_resolving(self.judge)).carry_out(request, place)
 
 

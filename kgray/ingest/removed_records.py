@@ -1,4 +1,4 @@
-"""The records of removed episodes: which of them survive, and which rows go with the episodes (R25)."""
+"""The records of removed episodes: the records that survive, and the rows that are deleted (R25)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kgray import kinds, reads
-from kgray.derivation.change import Left, Withdrawn, removed
+from kgray.derivation.change import RemainingRecords, Withdrawn, removed
 from kgray.derivation.stored import StoredRecords
 from kgray.ingest import changes
 from kgray.kinds import Key, Kind, Row
@@ -32,63 +32,76 @@ def sequences_in(packed: bytes) -> list[int]:
     return sequences
 
 
-def left_without(stored: StoredRecords, gone: set[int]) -> Left:
-    """Return what the episodes that are stored without these hold, retracted ones included (R25)."""
+def remaining_records(stored: StoredRecords, removed_sequences: set[int]) -> RemainingRecords:
+    """Return the contents of the episodes that remain after a removal, retracted ones included (R25)."""
     heads = stored.heads.values()
-    there = {row.sequence for row in heads if row.state == kinds.COMMITTED and row.sequence not in gone}
-    left = Left(episodes=there, erased_from=min(gone, default=0))
-    for said in (*stored.live.evidence, *stored.retired.evidence):
-        if said.sequence in there:
-            left.use(said.sequence, said.statement)
+    sequences = {
+        row.sequence
+        for row in heads
+        if row.state == kinds.COMMITTED and row.sequence not in removed_sequences
+    }
+    remaining = RemainingRecords(episodes=sequences, erased_from=min(removed_sequences, default=0))
+    for evidence in (*stored.live.evidence, *stored.retired.evidence):
+        if evidence.sequence in sequences:
+            remaining.use(evidence.sequence, evidence.statement)
     mentions = sorted(
-        (*stored.live.mentions, *stored.retired.mentions), key=lambda one: (one.sequence, one.ordinal)
+        (*stored.live.mentions, *stored.retired.mentions),
+        key=lambda mention: (mention.sequence, mention.ordinal),
     )
     for mention in mentions:
-        if mention.sequence in there:
-            left.mentions.append((mention.entity, mention.surface, mention.sequence))
-        elif mention.sequence in gone:
-            left.erased.add(mention.entity)
-    return left
+        if mention.sequence in sequences:
+            remaining.mentions.append((mention.entity, mention.surface, mention.sequence))
+        elif mention.sequence in removed_sequences:
+            remaining.erased.add(mention.entity)
+    return remaining
 
 
-def removed_from(stored: StoredRecords, left: Left) -> Withdrawn:
-    """Return what a removal changes in the records; left: what the other episodes hold."""
+def removal_effects(stored: StoredRecords, remaining: RemainingRecords) -> Withdrawn:
+    """Return the effect of a removal on the records; remaining: the contents of the other episodes."""
     judged = stored.judged.values()
     return removed(
         stored.live,
-        left,
-        declarations=[one for each in judged for one, _ in each.declarations],
-        verdicts=[one for each in judged for one, _ in each.verdicts],
+        remaining,
+        declarations=[record for judgements in judged for record, _ in judgements.declarations],
+        verdicts=[record for judgements in judged for record, _ in judgements.verdicts],
     )
 
 
 def saved_records(
-    store: Store, stored: StoredRecords, left: Left, changed: Withdrawn, gone: set[int]
+    store: Store,
+    stored: StoredRecords,
+    remaining: RemainingRecords,
+    changed: Withdrawn,
+    removed_sequences: set[int],
 ) -> tuple[EntryRecords, list[Patch]]:
-    """Return the records of removed episodes, and of earlier removals, that must survive.
+    """Return the records of removed episodes and earlier removals that must survive, and patches.
 
-    And the patches of the rows of other episodes, from which verdicts go, or lose their reasons (R25).
+    The patches are for rows of other episodes that lose verdicts, or the reasons of verdicts (R25).
     """
     saved = EntryRecords(sequence=0, recorded_at=0)
     patches: list[Row] = []
-    for sequence, each in stored.judged.items():
+    for sequence, stored_judgements in stored.judged.items():
         judgements = Judgements(
-            [(one, at) for one, at in each.declarations if _place(one) not in changed.declarations],
             [
-                (kept, at)
-                for one, at in each.verdicts
-                if (kept := changed.verdicts.get(_place(one), one)) is not None
+                (record, at)
+                for record, at in stored_judgements.declarations
+                if _place(record) not in changed.declarations
+            ],
+            [
+                (current, at)
+                for record, at in stored_judgements.verdicts
+                if (current := changed.verdicts.get(_place(record), record)) is not None
             ],
         )
-        if sequence in gone or sequence in stored.saved_at:
+        if sequence in removed_sequences or sequence in stored.saved_at:
             saved.judgements.declarations.extend(judgements.declarations)
             saved.judgements.verdicts.extend(judgements.verdicts)
-        elif judgements != each:
+        elif judgements != stored_judgements:
             timed = stored.heads[sequence].ended_at if any(judgements) else None
             patches.append((sequence, timed, judged_column(judgements)))
     group = stored.live.group
-    erased = sorted({*gone, *stored.saved_at})
-    borne_names = {(entity, surface) for entity, surface, _ in left.mentions}
+    erased = sorted({*removed_sequences, *stored.saved_at})
+    borne_names = {(entity, surface) for entity, surface, _ in remaining.mentions}
     names_of: dict[Key, NameVector] = {}
     for row in store.rows(reads.NAME_VECTORS_AT, group, erased):
         for name in name_vectors(row.names):
@@ -98,59 +111,64 @@ def saved_records(
     statements: dict[str, TextVector] = {}
     for texts in store.rows(reads.TEXT_VECTORS_AT, group, stored.saved_at):
         for position, (id_, weights, _) in enumerate(search_columns(texts.search).statements):
-            if id_ in left.statements and stored.vectors.get(id_) == (texts.sequence, position):
+            if id_ in remaining.statements and stored.vectors.get(id_) == (texts.sequence, position):
                 vector = vector_at(texts.vectors, position, store.dimensions)
                 statements[id_] = TextVector(vector, weights)
     saved.statements = statements
     return saved, list(changes.patched(kinds.RECORDS, ("timed", "judged"), patches))
 
 
-def _place(one: Any) -> Place:  # noqa: ANN401 - a declaration or a verdict
-    return one.sequence, one.ordinal
+def _place(record: Any) -> Place:  # noqa: ANN401 - a declaration or a verdict
+    return record.sequence, record.ordinal
 
 
-def statements_to_embed(stored: StoredRecords, left: Left, gone: set[int]) -> dict[str, Place]:
+def statements_to_embed(
+    stored: StoredRecords, remaining: RemainingRecords, removed_sequences: set[int]
+) -> dict[str, Place]:
     """Return the statements that stay and lose their vector, with the place of their first stored wording."""
     first: dict[str, Place] = {}
-    lost = {id_ for id_, (sequence, _) in stored.vectors.items() if sequence in gone}
-    for said in (*stored.live.evidence, *stored.retired.evidence):
-        place = (said.sequence, said.ordinal)
-        if said.sequence in gone:
-            lost.add(said.statement)
-        elif place < first.get(said.statement, (1 << 62, 0)):
-            first[said.statement] = place
+    lost = {id_ for id_, (sequence, _) in stored.vectors.items() if sequence in removed_sequences}
+    for evidence in (*stored.live.evidence, *stored.retired.evidence):
+        place = (evidence.sequence, evidence.ordinal)
+        if evidence.sequence in removed_sequences:
+            lost.add(evidence.statement)
+        elif place < first.get(evidence.statement, (1 << 62, 0)):
+            first[evidence.statement] = place
     began: dict[str, Place] = {}
-    for said in (*stored.live.evidence, *stored.retired.evidence):
-        place = (said.sequence, said.ordinal)
-        began[said.statement] = min(place, began.get(said.statement, place))
+    for evidence in (*stored.live.evidence, *stored.retired.evidence):
+        place = (evidence.sequence, evidence.ordinal)
+        began[evidence.statement] = min(place, began.get(evidence.statement, place))
     return {
         id_: first[id_]
         for id_ in lost
-        if id_ in left.statements and (began[id_][0] in gone or stored.vectors.get(id_, (0,))[0] in gone)
+        if id_ in remaining.statements
+        and (began[id_][0] in removed_sequences or stored.vectors.get(id_, (0,))[0] in removed_sequences)
     }
 
 
 def keys_of(
-    store: Store, stored: StoredRecords, changed: Withdrawn, gone: set[int]
+    store: Store, stored: StoredRecords, changed: Withdrawn, removed_sequences: set[int]
 ) -> dict[Kind[Any], Sequence[Key]]:
-    """Return the keys of the rows that a removal of these episodes deletes, beside derived rows."""
-    keys = keys_of_episodes(store, stored.live.group, gone)
+    """Return the keys of the rows that a removal of these episodes deletes, without derived rows."""
+    keys = keys_of_episodes(store, stored.live.group, removed_sequences)
     # The records that earlier removals saved are in the row of this removal from now on.
     keys[kinds.RECORDS] = [*keys[kinds.RECORDS], *((sequence,) for sequence in stored.saved_at)]
-    keys[kinds.OPERATIONS] = [(at,) for at, kept in sorted(changed.operations.items()) if kept is None]
+    keys[kinds.OPERATIONS] = [
+        (at,) for at, changed_operation in sorted(changed.operations.items()) if changed_operation is None
+    ]
     return keys
 
 
-def keys_of_episodes(store: Store, group: str, gone: set[int]) -> dict[Kind[Any], Sequence[Key]]:
-    """Return the keys of the rows that go with the episodes of these sequences, the episodes last."""
-    by_sequence = [(sequence,) for sequence in sorted(gone)]
+def keys_of_episodes(store: Store, group: str, sequences: set[int]) -> dict[Kind[Any], Sequence[Key]]:
+    """Return the keys of the rows that are deleted with these episodes, the episodes last."""
+    by_sequence = [(sequence,) for sequence in sorted(sequences)]
     answers = store.rows(reads.ANSWER_SOURCES, group)
-    moved = store.rows(reads.SHOWN_BY_EVIDENCE, group, sorted(gone)) if gone else ()
+    moved = store.rows(reads.SHOWN_BY_EVIDENCE, group, sorted(sequences)) if sequences else ()
     return {
         kinds.ANSWERS: [
             (row.sequence, row.request)
             for row in answers
-            if row.sequence in gone or not gone.isdisjoint(sequences_in(row.sources))
+            if row.sequence in sequences or not sequences.isdisjoint(sequences_in(row.sources))
         ],
         kinds.EXTRACTIONS: by_sequence,
         kinds.SHOWN_EVIDENCE: [(row.sequence, row.ordinal) for row in moved],

@@ -1,14 +1,14 @@
 """Drop facts that say nothing new: loops, second directions, and facts of the previous context (R18).
 
 A small model reads PREVIOUS as if it were the episode. A fact is a repetition only if all these conditions
-hold. In all other cases it stays, because an answer, or a sentence with "she", is about names that stand in a
-previous episode only.
+hold. In all other cases it stays, because an answer, or a sentence with "she", is about names that only a
+previous episode has.
 
 - The episode has no telling word of the fact (the words of its sentence and its relation, without names and
-  stop words), lacks one of its ends at least, and has no date for it.
+  stop words), lacks at least one end of it, and has no date for it.
 - A previous episode has both ends and a telling word.
 - No previous episode with a question mark has a telling word, or an end that the episode lacks.
-- The episode has no word that points to a previous one, and there is a list of such words in its language.
+- The episode has no word that points to a previous episode, and its language has a list of such words.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _Context:
 
     @cached_property
     def _stands_alone(self) -> bool:
-        """Whether the episode has no pointer to a previous one, in a language with a list of pointers."""
+        """Return whether the episode has no pointer to others, in a language with a list of pointers."""
         words = set(plain_words(self._episode.text))
         language = language_of(list(words))
         pointing = _POINTING.get(language)
@@ -104,7 +104,7 @@ class _Context:
         return not _ELLIPSIS.search(self._episode.text)
 
     def has(self, fact: ExtractedFact, ends: list[str]) -> bool:
-        """Whether a fact repeats the previous context; ends: the names of its ends."""
+        """Return whether a fact repeats the previous context; ends: the names of its ends."""
         if not self._previous or not self._stands_alone or self._has_date(fact):
             return False
         absent = [end for end in ends if not self._is_named(end, fact)]
@@ -126,6 +126,6 @@ class _Context:
         return self._current.has_name(end)
 
     def _has_date(self, fact: ExtractedFact) -> bool:
-        """Whether a stated date of the fact may come from the episode."""
+        """Return whether a stated date of the fact may come from the episode."""
         dates = (date for date in (fact.valid_from, fact.valid_to) if date is not None)
         return any(date != self._episode.reference_time and self._current.has_date(date) for date in dates)

@@ -130,7 +130,7 @@ def _record(resolved: Resolved, key: str | None, entity: ExtractedEntity) -> Ent
 
 
 def _entity_for(resolved: Resolved, ordinal: int, sentence: str) -> tuple[EntityNote | None, ResolvedBy]:
-    """Return the entity that the mention means, None for a new one, and how it was resolved."""
+    """Return the entity that the mention means, or None for a new entity, and the means of resolution."""
     case, state = resolved.case, resolved.case.state
     entity = case.extraction.entities[ordinal]
     bearers = resolved.stored(state.names.bearers(entity.name))
@@ -138,7 +138,7 @@ def _entity_for(resolved: Resolved, ordinal: int, sentence: str) -> tuple[Entity
     if case.episode.kind == "triples":
         # Names of triples resolve by exact name alone; if several entities have it, to the oldest.
         return min(bearers, key=lambda n: (n.born, n.id), default=None), "name"
-    ids = [id_ for alias in case.others.get(ordinal, ()) for id_ in _possible_ids(resolved, alias)]
+    ids = [id_ for alias in case.same_entities.get(ordinal, ()) for id_ in _possible_ids(resolved, alias)]
     new = [resolved.new_entities[id_] for id_ in dict.fromkeys(ids) if id_ in resolved.new_entities]
     introduced = [*resolved.stored(ids), *new]  # the text itself says that they bear the name
     alike = _alike(entity, resolved)
@@ -193,7 +193,9 @@ def _chosen(
     answer = case.answer(question)
     if answer is None:
         # On a view a candidate may be a guess, which disappears when an earlier question is answered.
-        case.asked.early = case.asked.early or any(case.state.is_guess(note.id) for note in candidates)
+        case.questions.early = case.questions.early or any(
+            case.state.is_guess(note.id) for note in candidates
+        )
         if len(candidates) == 1:
             return candidates[0]  # usually right, so show it to later episodes
         resolved.guesses.add(entity_id(case.episode.group, (case.episode.sequence, ordinal)))

@@ -1,7 +1,7 @@
 """The windowed runner: many episodes in flight, the same graph as the plain loop's (R20).
 
 Two lanes share the window. The live lane goes first: the backfill lane leaves it some places in the window
-and at the model. Within a group the order of acceptance holds whatever the lane.
+and at the model. Within a group the order of acceptance holds in both lanes.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from kgray.ports import slot_of
 from kgray.ports.ingest import OnStep, Room, Stop, Totals, boundless
 from kgray.records import Episode, Operation
 
-GRACE_S = 5.0  # how long a run that is asked to stop still commits entries in flight
+GRACE_S = 5.0  # a stopping run commits entries in flight for this time
 # One place in LIVE_SHARE, of the window and of the model, is reserved for the live lane; at the model only
 # until LIVE_LATELY_S after the last live entry, because a reserved place is idle.
 LIVE_SHARE = 16
 LIVE_LATELY_S = 10.0
 _LOOK_S = 0.25  # seconds between two looks for new entries and for a request to stop
-_SOON_S = 0.05  # the same while there is room in the window, and nothing that is known of to take
-_ALL_S = 30.0  # between two looks at all that is pending, not only at what was appended lately
-# Entries that a group may have at its turn, so that its state, once loaded, is used for several episodes; but
-# not more than a quarter of the window. Another group waits for so many of each group before it.
+_SOON_S = 0.05  # the same while the window has room and no known entry is left to take
+_ALL_S = 30.0  # between two looks at all pending entries, not only at newly appended ones
+# The quota of a group at its turn, in entries, so that a loaded state serves several episodes; but not more
+# than a quarter of the window. Another group waits for this number of entries of each group before it.
 A_TURN = 20
 _LOG = logging.getLogger("kgray.runtime.holds")  # which an actor prints, and a command does not
 Takes = Callable[[str], bool]  # whether this runner works on a group
@@ -47,9 +47,9 @@ class Runner:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self.totals = Totals()  # of the current run, or of the last one; of a service, from its start
-        self.holds: dict[str, kinds.HoldRow] = {}  # groups that are held, as of the last look
-        self.current: WindowedRun | None = None  # other threads read it: once, because it may go meanwhile
+        self.totals = Totals()  # of the current or the last run; of a service, from its start
+        self.holds: dict[str, kinds.HoldRow] = {}  # groups on hold at the last look
+        self.current: WindowedRun | None = None  # other threads read it once, as it may change at any time
         self.committer = Committer(
             parts, self.watch, expects=lambda: self.current is not None and self.current.in_flight > 0
         )
@@ -62,12 +62,13 @@ class Runner:
         room: Room = boundless,
         on_step: OnStep = lambda *_: None,
     ) -> Totals:
-        """Carry out everything pending until nothing is, or `stop()` is true.
+        """Carry out pending entries until the log has no more, or `stop()` is true.
 
-        Call it inside `store.writing()`, unless the parts have a writer, which then holds the store.
-        groups: only these (None = all); an outage that another group meets does not end the run.
-        room: at most so many entries are taken at a time; 1 or more until `stop()` is true.
-        Raises as the plain loop does; accepted entries stay pending for the next run (R24).
+        groups  only these groups (None = all); an outage of another group does not end the run
+        room    returns the maximum number of entries in flight; 1 or more until `stop()` is true
+
+        Call it inside `store.writing()`, unless the parts have a writer, which then locks the store. Raises
+        as the plain loop does; accepted entries stay pending for the next run (R24).
         """
         self.totals = Totals()
         takes: Takes = (lambda _: True) if groups is None else groups.__contains__
@@ -75,24 +76,25 @@ class Runner:
             await self._go(partial(WindowedRun, self, takes=takes, stop=stop, on_step=on_step, room=room))
         except Unavailable:
             if not stop():
-                raise  # after a request to stop an outage is no error: nobody waits for the model
+                raise  # after a request to stop an outage is no error: the run does not wait for the model
         return self.totals
 
     async def serve(
         self, *, shard: int | None = None, stop: Stop = lambda: False, on_step: OnStep = lambda *_: None,
         is_watched: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
-        """Carry out pending entries and those that arrive, until `stop()` is true; raises as `run` does.
+        """Carry out pending and arriving entries until `stop()` is true; raises as `run` does.
 
-        shard: only those of the groups of one shard (None = all). is_watched: whether another part looks at
-        the log for this shard and calls `look`, so that an idle run looks only now and then.
+        shard       only entries of groups of this shard (None = all)
+        is_watched  returns whether another part looks at the log for this shard and calls `look`, so that an
+                    idle run looks only now and then
         """
         new_run = partial(WindowedRun, self, stop=stop, on_step=on_step, shard=shard, serves=True)
         while not stop():
             await self._go(partial(new_run, is_watched=is_watched))
 
     async def leave(self, slots: Collection[int]) -> None:
-        """Drop what is in flight in these slots, write what was decided there, and forget their groups.
+        """Drop the entries in flight in these slots, write the decided ones, and forget their groups.
 
         Call it inside `Store.moving`, in the loop of the service. The entries stay pending.
         """
@@ -115,24 +117,21 @@ class Runner:
                 self.current = None
 
     def widen(self, streams: int) -> None:
-        """Let so many calls of models be in flight, of twice as many episodes at least."""
+        """Allow `streams` calls of models in flight, and at least twice as many episodes."""
         if streams != self._parts.streams:
             self._parts = replace(self._parts, streams=streams, window=max(self._parts.window, 2 * streams))
             if self.current is not None:
                 self.current.widen(self._parts)
 
     def watch(self, stage: str, seconds: float, episode: Episode | None) -> None:
-        """Count a stage's seconds, and tell of them."""
+        """Count and report the seconds of a stage."""
         self.totals.seconds[stage] += seconds
         self._parts.watch(stage, seconds, episode)
         spans.ended(f"kgray {stage}", seconds, {"kgray.sequence": episode.sequence} if episode else {})
 
 
 class WindowedRun:
-    """One run: its windows and its tasks. It ends when nothing is pending, or at a request to stop.
-
-    shard: only the groups of one (None = all). serves: it ends only at a request to stop.
-    """
+    """One run: its windows and tasks. It ends without pending entries (not if it serves), or by `stop`."""
 
     def __init__(
         self, runner: Runner, parts: Parts, *, stop: Stop, on_step: OnStep, takes: Takes = lambda _: True,
@@ -146,22 +145,25 @@ class WindowedRun:
         self._runner, self._takes, self._on_step, self._room = runner, takes, on_step, room
         self._shard, self._serves = shard, serves
         self._windows: dict[str, GroupWindow] = {}
-        self._committing: set[GroupWindow] = set()  # those that commit an entry, until its end is handled
-        self._failed: deque[GroupWindow] = deque()  # those of them whose commit has failed or was cancelled
-        self._wake = asyncio.Event()  # set by whatever the next step is for
+        self._committing: set[GroupWindow] = set()  # they commit an entry, until its end is handled
+        self._failed: deque[GroupWindow] = deque()  # a commit of them has failed or was cancelled
+        self._wake = asyncio.Event()  # the loop must take its next step
         self._awaited: asyncio.Future[None] | None = None  # the outbox's writes that wake the loop
         self._withdrawn: dict[str, asyncio.Task[list[tuple[int, str]]]] = {}  # retractions and removals
-        self._taken = 0
-        # Groups that may have something to take, by lane (live, backfill); the next to have its turn first.
+        self._entries_taken = 0
+        # Groups that may have entries to take, by lane (live, backfill); the group with the next turn first.
         self._lanes = OrderedDict[str, None](), OrderedDict[str, None]()
-        self._used: dict[str, int] = {}  # of the turn of the group that goes on with it
-        self._leaves = 0  # how often slots were handed over: a read that began before may be of their groups
-        self._mark, self._all_at = 0, -_ALL_S  # of the look for what was appended; when it last saw all
+        self._used: dict[str, int] = {}  # the used part of the quota of a group that continues its turn
+        self._leaves = 0  # handovers of slots: a read from before a handover may be of their groups
+        self._mark, self._all_at = (
+            0,
+            -_ALL_S,
+        )  # the log's position at the last look; the last look at all entries
         self._tail: int | None = None  # number of entries taken when the end of the backlog came in sight
         self._live_at = -LIVE_LATELY_S
         self._looked_at = self._filled_at = -_LOOK_S
-        self._is_watched, self._is_called = is_watched, True  # called: there is news of the log
-        self._rested = -1  # how many entries were taken when everything was seen, and nothing was left to do
+        self._is_watched, self._is_called = is_watched, True  # called: the log has news
+        self._rested = -1  # number of entries taken when the run last had no work left
         self.traffic.broken.add_done_callback(self._step)
 
     def widen(self, parts: Parts) -> None:
@@ -173,11 +175,11 @@ class WindowedRun:
 
     @property
     def in_flight(self) -> int:
-        """How many entries are in the windows."""
+        """The number of entries in the windows."""
         return self.traffic.in_flight
 
     async def go(self) -> None:
-        """Carry out what is pending."""
+        """Carry out the pending entries."""
         grace: float | None = None
         while grace is None or time.monotonic() < grace:
             await self._look()
@@ -188,7 +190,7 @@ class WindowedRun:
             await self._hold_refused()
             await self._end_withdrawn()
             is_idle = not (self._committing or self._withdrawn)
-            if is_idle and (grace is not None or self._rested != self._taken):
+            if is_idle and (grace is not None or self._rested != self._entries_taken):
                 await self.committer.outbox.flush()
                 if await self._hold_refused():
                     continue
@@ -200,10 +202,10 @@ class WindowedRun:
                 if not await self._fill():
                     if not self._serves:
                         return
-                    self._rested = self._taken
+                    self._rested = self._entries_taken
             await self._wait(None if grace is None else max(0.0, grace - time.monotonic()))
 
-    async def _wait(self, left: float | None) -> None:
+    async def _wait(self, timeout_s: float | None) -> None:
         sending = self.committer.outbox.sending
         if sending is not None and sending.done():
             sending.result()
@@ -211,7 +213,7 @@ class WindowedRun:
             self._awaited = sending
             sending.add_done_callback(self._step)
         with suppress(TimeoutError):
-            async with asyncio.timeout(left or _LOOK_S):
+            async with asyncio.timeout(timeout_s or _LOOK_S):
                 await self._wake.wait()
         self._wake.clear()
         if self.traffic.broken.done():
@@ -221,7 +223,7 @@ class WindowedRun:
             self._committing.discard(window)
             head, window.head = window.head, None
             if head is None or self._windows.get(window.group) is not window:
-                continue  # the group is held, or withdraws something
+                continue  # the group is on hold, or withdraws episodes
             fault = head.exception()
             if fault is None or not is_groups_own(fault):
                 head.result()
@@ -232,10 +234,7 @@ class WindowedRun:
         self._wake.set()
 
     def _end_head(self, window: GroupWindow, head: asyncio.Task[None]) -> None:
-        """Begin the window's next commit at once; what has failed waits for the loop's next step.
-
-        The loop may wait for reads of the store meanwhile: on a server that was a third of the time.
-        """
+        """Begin the next commit at once: the loop's reads of a server's store took a third of the time."""
         is_current = self._windows.get(window.group) is window
         if is_current and not head.cancelled() and head.exception() is None:
             self._committing.discard(window)
@@ -251,15 +250,15 @@ class WindowedRun:
         return is_free and (hold is None or hold.again_at <= times.now())
 
     async def _hold(self, group: str, sequence: int, fault: BaseException) -> None:
-        """Leave a group alone for a while; the others go on (R24). sequence: 0 for a correction."""
+        """Put a group on hold for a while; the others go on (R24). sequence: 0 for a correction."""
         _LOG.info("group %s is held", group, exc_info=fault)
         if (window := self._windows.pop(group, None)) is not None:
             await window.discard()
         self._queue(group, live=False)
         self.committer.forgive(group)
-        store, before = self.parts.store, self._runner.holds.get(group)
-        held = await off_the_loop(store, lambda: ledger.hold(store, group, sequence, fault, before))
-        self._runner.holds[group] = held
+        store, former = self.parts.store, self._runner.holds.get(group)
+        hold = await off_the_loop(store, lambda: ledger.hold(store, group, sequence, fault, former))
+        self._runner.holds[group] = hold
 
     async def _hold_refused(self) -> bool:
         """Hold the groups whose writes the store has refused; return whether there were any."""
@@ -269,10 +268,7 @@ class WindowedRun:
         return bool(refused)
 
     def look(self, *, everything: bool = False) -> None:
-        """Look at the log at once; call it in the loop of the service.
-
-        everything: also at entries that were appended before the last look.
-        """
+        """Look at the log at once (everything: also at older entries); call it in the service's loop."""
         self._is_called = True
         if everything:
             self._all_at = -_ALL_S
@@ -280,51 +276,53 @@ class WindowedRun:
 
     @property
     def rests(self) -> bool:
-        """Whether no entry is in flight, pending or held, as of the last look."""
+        """Return whether no entry is in flight, pending or held, as of the last look."""
         return not (any(self._lanes) or self._windows)
 
     def _pause_s(self) -> float:
-        """Return how many seconds lie between two looks, where nothing calls for one."""
+        """Return the seconds between two looks without a call of `look`."""
         has_room = not any(self._lanes) and self._room_left() >= max(1, self._width() // 8)
         if has_room and self._windows:
             return _SOON_S
         return _ALL_S if self.rests and self._is_watched() else _LOOK_S
 
     async def _look(self, *, everything: bool = False) -> int:
-        """See what was appended, held and asked for; it costs in proportion to that.
+        """Read the new entries, holds and requests for withdrawals, at a cost in proportion to their number.
 
-        Begins the retractions and removals that were requested; returns in how many groups (R27). They do not
-        wait for what is pending. What is in flight in their groups is dropped first, and taken again after
-        them; other groups go on. everything: look now, also at what was appended before the last look.
+        everything  look now, and also at entries that were appended before the last look
+
+        Begin the requested retractions and removals; return the number of their groups (R27). They do not
+        wait for pending entries. Entries in flight in their groups are dropped first, and taken again after
+        them; other groups go on.
         """
-        now, store, shard = time.monotonic(), self.parts.store, self._shard
-        if not everything and not self._is_called and now - self._looked_at < self._pause_s():
+        time_now, store, shard = time.monotonic(), self.parts.store, self._shard
+        if not everything and not self._is_called and time_now - self._looked_at < self._pause_s():
             return 0
         self._is_called = False
-        everything = everything or now - self._all_at >= _ALL_S
-        mark = 0 if everything else self._mark  # of what was appended before the last look
+        everything = everything or time_now - self._all_at >= _ALL_S
+        mark = 0 if everything else self._mark  # the position of the last look
         ask, leaves = partial(store.newly_pending, mark, shard), self._leaves
-        found, mark = await off_the_loop(store, ask, much=everything)
+        live_by_group, mark = await off_the_loop(store, ask, is_large=everything)
         if self._leaves != leaves:
             return 0
         self._mark = mark
         self._looked_at = time.monotonic()
         if everything:
             self._all_at = self._looked_at
-        for group, live in found.items():
+        for group, live in live_by_group.items():
             self._queue(group, live=live)
         if any(self._lanes) or self._windows or self._runner.holds:
             self._runner.holds = await off_the_loop(store, lambda: ledger.held(store))
             await self._see_the_end(self.in_flight + self.traffic.posted)
-        before = len(self._withdrawn)
-        if found or everything:  # what asks for a withdrawal was appended, too
+        count = len(self._withdrawn)
+        if live_by_group or everything:  # a request for a withdrawal is an appended entry, too
             for group in await off_the_loop(store, partial(store.withdrawing, shard)):
                 if self._leaves == leaves:
                     self._withdraw(group)
-        return len(self._withdrawn) - before
+        return len(self._withdrawn) - count
 
     def _withdraw(self, group: str) -> None:
-        """Begin the retractions and removals of a group, unless that is done already."""
+        """Begin the retractions and removals of a group, unless they are running."""
 
         async def withdraw(window: GroupWindow | None) -> list[tuple[int, str]]:
             if window is not None:
@@ -332,7 +330,7 @@ class WindowedRun:
             return await self.committer.withdraw(group)
 
         hold = self._runner.holds.get(group)
-        # An episode at which its group is held is in no removal's way.
+        # A hold because of an episode does not block a removal.
         is_held_elsewhere = hold is not None and hold.sequence > 0 and self._takes(group)
         if group not in self._withdrawn and (self._may_take(group) or is_held_elsewhere):
             window = self._windows.pop(group, None)
@@ -353,7 +351,7 @@ class WindowedRun:
                 self.ended(group, sequence, outcome)
 
     def _start(self, window: GroupWindow) -> None:
-        """Commit the window's next entry; an empty window is dropped once all its entries are durable."""
+        """Commit the window's next entry; drop an empty window when all its entries are durable."""
         if window.items:
             window.head = self.traffic.spawn(window.commit_head())
             self._committing.add(window)
@@ -377,69 +375,69 @@ class WindowedRun:
         return min(self.parts.window, self._room())
 
     def _room_left(self) -> int:
-        """Return how many entries may be taken; while the writer is slow, no more are."""
+        """Return the number of entries that may be taken; it shrinks while the writer is slow."""
         return self._width() - max(self.in_flight, self.traffic.posted)
 
     async def _fill(self) -> int:
-        """Take entries into the window until it is full or nothing more is known of; return how many.
+        """Take entries into the window until it is full or no known entry is left; return their number.
 
         Groups with live entries go first, then by turn. It waits until a quarter of the window is free, or
         _LOOK_S seconds: once per commit would ask the store too often.
         """
-        room, width, now = self._room_left(), self._width(), time.monotonic()
-        if room <= 0 or (room < max(1, width // 4) and now - self._filled_at < _LOOK_S):
+        room, width, time_now = self._room_left(), self._width(), time.monotonic()
+        if room <= 0 or (room < max(1, width // 4) and time_now - self._filled_at < _LOOK_S):
             return 0
-        self._filled_at = now
+        self._filled_at = time_now
         if self._lanes[False]:
-            self._live_at = now
+            self._live_at = time_now
         free = {False: room, True: room - width // LIVE_SHARE}  # places by lane: bulk or not
-        taken = 0
+        total = 0
         for bulk, lane in enumerate(self._lanes):
             share = max(1, min(A_TURN, width // 4), -(-free[bool(bulk)] // max(1, len(lane))))
             for group in list(lane):
                 if free[bool(bulk)] <= 0:
                     break
-                if group in lane and self._may_take(group):  # the slot of a group may leave meanwhile
-                    taken += await self._take(group, share, free, live=not bulk)
-        is_live = now - self._live_at < LIVE_LATELY_S
+                if group in lane and self._may_take(group):  # the group's slot may have left during the loop
+                    total += await self._take(group, share, free, live=not bulk)
+        is_live = time_now - self._live_at < LIVE_LATELY_S
         self.traffic.gate.hold_back(self.parts.streams // LIVE_SHARE if is_live else 0)
-        return taken
+        return total
 
     def _queue(self, group: str, *, live: bool) -> None:
-        """Let a group have its turn in a lane, behind the others; one that waits there keeps its place."""
+        """Queue a group for its turn in a lane, behind the others; a waiting group keeps its place."""
         if self._takes(group):
             self._lanes[live].pop(group, None)
             self._lanes[not live].setdefault(group)
 
-    async def _see_the_end(self, taken: int) -> None:
-        """Note where the end of the backlog begins: from there the longest texts go first."""
-        store, few = self.parts.store, 2 * self.parts.streams
-        ask = partial(store.pending_count, shard=self._shard, most=taken + few + 1)
-        if await off_the_loop(store, ask) > taken + few:
+    async def _see_the_end(self, in_memory: int) -> None:
+        """Note the start of the end of the backlog: from there the longest texts go first."""
+        store, nearly_done = self.parts.store, 2 * self.parts.streams
+        ask = partial(store.pending_count, shard=self._shard, most=in_memory + nearly_done + 1)
+        if await off_the_loop(store, ask) > in_memory + nearly_done:
             self._tail = None
         elif self._tail is None:
-            self._tail = self._taken
+            self._tail = self._entries_taken
 
     async def _take(self, group: str, share: int, free: dict[bool, int], *, live: bool) -> int:
-        """Take what is left of a group's turn, `share` in all; return how many entries. Lowers `free`."""
-        there, store = self._windows.get(group), self.parts.store
-        after = 0 if there is None else there.last
-        left = min(free[False], share - self._used.get(group, 0))
+        """Take the rest of a group's quota of `share` entries; return their number. Lowers `free`."""
+        current, store = self._windows.get(group), self.parts.store
+        last = 0 if current is None else current.last
+        limit = min(free[False], share - self._used.get(group, 0))
         most_before = self.parts.pipeline.previous_episodes
 
         def next_entries() -> tuple[list[Episode | Operation], dict[int, list[Episode]]]:
-            # One read of the contexts of all: read one by one, they took a third of the time on a server.
-            entries = pending(store, group, left, after=after)
+            # A single read of all contexts: separate reads took a third of the time on a server.
+            entries = pending(store, group, limit, after=last)
             unread = [e for e in entries if isinstance(e, Episode) and e.state != "extracted"]
             return entries, previous(store, [e for e in unread if e.kind != "triples"], most_before)
 
         leaves = self._leaves
-        found, contexts = await off_the_loop(store, next_entries)
+        entries, contexts = await off_the_loop(store, next_entries)
         if self._leaves != leaves:
             return 0  # a group that stayed keeps its place in the lane
         window = self._windows.get(group) or GroupWindow(group, self.traffic)
-        taken = 0
-        for entry in found:
+        count = 0
+        for entry in entries:
             bulk = isinstance(entry, Episode) and entry.bulk
             withdraws = isinstance(entry, Operation) and entry.withdraws  # the next look carries it out
             if withdraws or window.barred or free[bulk] <= 0:
@@ -447,29 +445,29 @@ class WindowedRun:
             if self.totals.first_claim is None:
                 self.totals.first_claim = time.monotonic()
             self._windows[group] = window
-            window.take(entry, self._taken, tail=self._tail, context=contexts.get(entry.sequence))
-            self._taken += 1
+            window.take(entry, self._entries_taken, tail=self._tail, context=contexts.get(entry.sequence))
+            self._entries_taken += 1
             if isinstance(entry, Episode):
                 self.parts.watch("taken", 0.0, entry)
-            taken += 1
+            count += 1
             free[True] -= 1
             free[False] -= 1
         self._lanes[not live].pop(group, None)
-        used = self._used.pop(group, 0) + taken
-        if taken < len(found) or taken == left:  # there may be more
+        used = self._used.pop(group, 0) + count
+        if count < len(entries) or count == limit:  # the log may have more
             self._queue(group, live=live)
             if 0 < used < share:
                 self._used[group] = used
                 self._lanes[not live].move_to_end(group, last=False)
-        if taken and window.head is None:
+        if count and window.head is None:
             self._start(window)
-        return taken
+        return count
 
     async def leave(self, slots: Collection[int]) -> None:
         """Drop the windows of the groups in these slots; see `Runner.leave`."""
         self._leaves += 1
-        known = {*self._windows, *self._lanes[False], *self._lanes[True], *self._withdrawn}
-        groups = [group for group in known if slot_of(group) in slots]
+        groups_in_use = {*self._windows, *self._lanes[False], *self._lanes[True], *self._withdrawn}
+        groups = [group for group in groups_in_use if slot_of(group) in slots]
         for group in groups:
             self._used.pop(group, None)
             for lane in self._lanes:
@@ -480,10 +478,10 @@ class WindowedRun:
             await asyncio.wait(withdrawing)
 
     async def end(self) -> None:
-        """Cancel every task and write what was decided; entries in flight stay pending."""
+        """Cancel every task and send all posted writes; entries in flight stay pending."""
         tasks = list(self.traffic.tasks)
         for window in self._windows.values():
-            tasks += [call for item in window.items.values() for call in item.asked.values()]
+            tasks += [call for item in window.items.values() for call in item.calls.values()]
             window.items.clear()  # first: the end of a call would have its entry decided again
         for task in tasks:
             task.cancel()

@@ -1,10 +1,10 @@
-"""What deciding works with: an episode, what is known of its group, answers so far, and open questions.
+"""Input and output of decisions: an episode, the state of its group, answers so far, and open questions.
 
-`KnownState` is what deciding reads of a group. A `GroupState` is the true one, kept current by commits, and
-equal to one that is loaded from the store. An `AheadState` shows what earlier uncommitted episodes will
-probably add too. It may be wrong, and lack rows: it only serves to find questions early. It reads the
-`AheadRows` of smaller sequences, and notes which keys were read, so that a change repeats only the tries that
-it affects (1.8 tries an episode).
+Decisions read a group as a `KnownState`. A `GroupState` is the true state, updated by commits, and equal to a
+state that is loaded from the store. An `AheadState` also shows the probable additions of earlier uncommitted
+episodes. It may be wrong, and lack rows: it only serves to find questions early. It reads the `AheadRows` of
+smaller sequences, and notes the keys of its reads, so that a change repeats only the tries that it affects
+(1.8 tries an episode).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from kgray.times import Instant
 
 KnownState: TypeAlias = "GroupState | AheadState"
 # Measured: loading a generated group of 24,900 statements and 35,577 names took 327 MB of resident memory.
-# How that divides between the two is an estimate.
+# The division between the two is an estimate.
 BYTES_A_STATEMENT = 8_000
 BYTES_A_NAME = 3_500
 BYTES_A_VECTOR = 300  # besides a byte for each dimension
@@ -60,11 +60,14 @@ Quantised: TypeAlias = NDArray[np.int8]  # (dimensions,), as `candidates.quantis
 
 @dataclass(slots=True, kw_only=True)
 class ReadEpisode:
-    """An episode with what its text says; `told`: the same under the run's ontology, once it was tried."""
+    """An episode with its extraction.
+
+    text_names  the extraction in the shape of the run's ontology, after the first try
+    """
 
     episode: Episode
     extraction: Extraction
-    told: ToldNames | None = None
+    text_names: ToldNames | None = None
 
 
 @dataclass(slots=True)
@@ -72,18 +75,18 @@ class Answers:
     """The results of an episode's earlier rounds (R21).
 
     vectors             by text
-    said                answers by question
+    by_question         answers
     statement_vectors   quantised vectors of stored statements by id; None: the store has none
     """
 
     vectors: dict[str, Embedding] = field(default_factory=dict)
-    said: dict[Question, Answer] = field(default_factory=dict)
+    by_question: dict[Question, Answer] = field(default_factory=dict)
     statement_vectors: dict[str, Quantised | None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Questions:
-    """What is missing before an episode can be decided.
+    """The missing input of a decision on an episode.
 
     texts               to embed
     statement_vectors   ids of stored statements whose vectors must be read before the questions are final
@@ -102,48 +105,49 @@ class Questions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The settings that deciding depends on; fixed for a run."""
+    """The settings that decisions depend on; fixed for a run."""
 
     ontology: Ontology
     judge: str  # identity of the judge, recorded with its verdicts
-    statement_floor: float = 1.0  # cosine from which statements of one thing are compared (R17a)
+    statement_floor: float = 1.0  # minimum cosine of statements about one entity for a comparison (R17a)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One episode's input to the steps of deciding.
+    """The input of the decision steps for one episode.
 
-    extraction  as shaped to the ontology, with the names that the text gives
-    others      ordinal of an entity -> those that the text tells to be the same
-    asked       collects the open questions
+    extraction     in the shape of the ontology, with the names that the text gives
+    same_entities  ordinal of an entity -> ordinals of the entities that the text declares to be the same
+    questions      collects the open questions
     """
 
     episode: Episode
     extraction: Extraction
-    others: Mapping[int, Sequence[int]]
+    same_entities: Mapping[int, Sequence[int]]
     state: KnownState
     answers: Answers
     rules: Rules
-    asked: Questions
+    questions: Questions
 
     def answer(self, question: Question) -> Answer | None:
-        """Return the answer to a question; where there is none yet, note it as open and return None."""
-        answer = self.answers.said.get(question)
-        if answer is None and question not in self.asked.open:
-            self.asked.open.append(question)
+        """Return the answer to a question; without an answer note the question as open and return None."""
+        answer = self.answers.by_question.get(question)
+        if answer is None and question not in self.questions.open:
+            self.questions.open.append(question)
         return answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What one pass over an episode found: what is open, and the change if every open answer were "new".
+    """The result of one pass over an episode: its open questions, and the change if every answer were "new".
 
-    change     None only while texts have no vector yet: without them nothing can be tried
-    entities   those that this episode makes; guessed: ids of those that only stand for an open question
-    aliases    (shown entity, surface) of each surface that a stored entity did not bear
+    change     None only while texts have no vector yet: then a pass is impossible
+    entities   the new entities of this episode
+    guessed    ids of the new entities that only represent an open question
+    aliases    (shown entity, surface) for each surface that is new to a stored entity
     """
 
-    asked: Questions
+    questions: Questions
     change: EpisodeChange | None = None
     entities: tuple[EntityNote, ...] = ()
     guessed: frozenset[str] = frozenset()
@@ -163,7 +167,7 @@ class GroupState:
     ) -> None:
         """Build everything from the group's live records and the vectors of its names, in order of place.
 
-        vector_places: where the store has the vectors of statements (`StoredRecords.vectors`)
+        vector_places: the places of the stored vectors of statements (`StoredRecords.vectors`)
         """
         self.group = records.group
         self.graph = GroupGraph.build(records)
@@ -207,7 +211,7 @@ class GroupState:
 
     @property
     def is_large(self) -> bool:
-        """Whether freeing it at once, or collecting garbage in it, would keep the loop waiting."""
+        """Return whether freeing it at once, or collecting garbage in it, would keep the loop waiting."""
         return self.size() > _LARGE_BYTES
 
     def is_guess(self, entity: str) -> bool:  # noqa: ARG002 - a view's answer depends on it
@@ -221,21 +225,21 @@ class GroupState:
 
     def near_scored(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, str]]:
         """Return (cosine, shown entity) of at most `limit` near names, nearest first."""
-        found = []
+        scored = []
         for cosine, row in self.nearest.near(vector, floor, limit):
             recorded, surface = self._owners[row]
-            shown, _ = self.graph.fold.shown(recorded, surface, 0)
-            note = self.graph.entities.get(shown)
+            shown_id, _ = self.graph.fold.shown(recorded, surface, 0)
+            note = self.graph.entities.get(shown_id)
             if note is not None and surface in note.surfaces:
-                found.append((cosine, shown))
-        return found
+                scored.append((cosine, shown_id))
+        return scored
 
     def commit(self, change: EpisodeChange, recorded_at: Instant) -> Difference | None:
-        """Apply a decided change; None = the state must be built anew.
+        """Apply a decided change; return None if the state must be loaded again instead.
 
-        Where it folds stored relation names, or gives a stored statement the ontology's name (R17c); or where
-        ends of every variant bear on another variant than before (R13), because it began earlier, or is the
-        first that has evidence of its own.
+        This is the case if the change folds stored relation names, or gives a stored statement the ontology's
+        name (R17c), or if ends of every variant now apply to another variant (R13), because it began earlier,
+        or is the first variant with evidence of its own.
         """
         graph, statements = self.graph, self.graph.statements
         if graph.relations.refolded(change.declarations, recorded_at):
@@ -252,8 +256,8 @@ class GroupState:
             if any(claim.statement != best for claim in graph.general[key]):
                 return None
         for mention in change.mentions:
-            shown, _ = graph.fold.shown(mention.entity, mention.surface, mention.sequence)
-            self.names.add(shown, [mention.surface])
+            shown_id, _ = graph.fold.shown(mention.entity, mention.surface, mention.sequence)
+            self.names.add(shown_id, [mention.surface])
         for mention, vector in change.name_vectors:
             # The row of a surface that only retracted mentions had is still there, as in the store.
             owner = (mention.entity, mention.surface)
@@ -280,47 +284,52 @@ class GroupState:
         let_go(*vars(self.graph).values(), *vars(self).values(), self.names.postings)
 
 
-def span_of(said: Evidence | ExtractedFact) -> tuple[Instant | None, Instant | None]:
+def span_of(claim: Evidence | ExtractedFact) -> tuple[Instant | None, Instant | None]:
     """Return the time that a piece of evidence claims alone, (start, end)."""
-    if said.kind in ("ended", "denied"):
-        return said.valid_to, said.valid_to
-    return said.valid_from, said.valid_to
+    if claim.kind in ("ended", "denied"):
+        return claim.valid_to, claim.valid_to
+    return claim.valid_from, claim.valid_to
 
 
 class AheadRows:
     """The rows of a group's uncommitted episodes, by the sequence that would add them and by key."""
 
     def __init__(self) -> None:
-        self.of: dict[int, dict[ReadKey, list[Any]]] = {}  # by sequence
-        self.read: dict[int, set[ReadKey]] = {}  # which keys an episode's last try read
+        self.by_sequence: dict[int, dict[ReadKey, list[Any]]] = {}  # by sequence
+        self.read: dict[int, set[ReadKey]] = {}  # the keys that an episode's last try read
         self._adding: defaultdict[ReadKey, set[int]] = defaultdict(set)  # the sequences with rows under a key
 
     def put(self, sequence: int, attempt: Decision | None) -> set[int]:
         """Replace an episode's rows (None: remove); return the later sequences that read a change."""
-        now: dict[ReadKey, list[Any]] = {}
+        rows: dict[ReadKey, list[Any]] = {}
         for key, item in () if attempt is None else _rows_of(attempt):
-            now.setdefault(key, []).append(item)
-        before = self.of.pop(sequence, {})
-        for key in before.keys() - now.keys():
+            rows.setdefault(key, []).append(item)
+        former_rows = self.by_sequence.pop(sequence, {})
+        for key in former_rows.keys() - rows.keys():
             self._adding[key].discard(sequence)
             if not self._adding[key]:
                 del self._adding[key]
-        for key in now:
+        for key in rows:
             self._adding[key].add(sequence)
-        if now:
-            self.of[sequence] = now
-        both = before.keys() & now.keys()
-        changed = before.keys() ^ now.keys()
-        changed |= {k for k in both if list(map(_as_read, before[k])) != list(map(_as_read, now[k]))}
+        if rows:
+            self.by_sequence[sequence] = rows
+        both = former_rows.keys() & rows.keys()
+        changed = former_rows.keys() ^ rows.keys()
+        changed |= {k for k in both if list(map(_as_read, former_rows[k])) != list(map(_as_read, rows[k]))}
         later = ((reader, keys) for reader, keys in self.read.items() if reader > sequence)
         return {reader for reader, keys in later if not changed.isdisjoint(keys)}
 
-    def below(self, table: str, key: Hashable, sequence: int) -> list[Any]:
+    def rows_below(self, table: str, key: Hashable, sequence: int) -> list[Any]:
         """Return the items under a key of the episodes before `sequence`, in order."""
         place = (table, key)
         if not (adding := self._adding.get(place)):  # of most keys nobody adds a row
             return []
-        return [item for earlier in sorted(adding) if earlier < sequence for item in self.of[earlier][place]]
+        return [
+            item
+            for earlier in sorted(adding)
+            if earlier < sequence
+            for item in self.by_sequence[earlier][place]
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,14 +341,14 @@ class _VectorRow:
 
 @dataclass(frozen=True, slots=True)
 class _NameRow:
-    """A new name's vector. Two are equal if the entity is the same, because readers see no more of it."""
+    """A new name's vector. Rows of one entity are equal, because readers see no more of them."""
 
     entity: str
     prepared: Prepared = field(compare=False)
 
 
 def _rows_of(attempt: Decision) -> Iterator[tuple[ReadKey, object]]:
-    """Yield, by key, what later episodes would find if this one were committed as decided now."""
+    """Yield (key, item) for all that later episodes would read after a commit of this decision."""
     change = attempt.change
     if change is None:
         return
@@ -351,11 +360,11 @@ def _rows_of(attempt: Decision) -> Iterator[tuple[ReadKey, object]]:
     for entity, surface in (*borne, *attempt.aliases):
         yield from ((("name", key), entity) for key in blocking_keys(surface))
     for statement in attempt.statements:
-        subject, relation, made = statement.subject, statement.relation, statement.id
-        yield ("statement", made), statement
-        yield ("slot", ("s", subject, relation)), made
-        yield ("ends", (subject, statement.key[2])), made
-        yield from ((("about", end), made) for end in {subject, statement.object or subject})
+        subject, relation, new_id = statement.subject, statement.relation, statement.id
+        yield ("statement", new_id), statement
+        yield ("slot", ("s", subject, relation)), new_id
+        yield ("ends", (subject, statement.key[2])), new_id
+        yield from ((("about", end), new_id) for end in {subject, statement.object or subject})
     for mention, vector in change.name_vectors:
         yield ("vectors", ""), _NameRow(mention.entity, prepared(vector))
     for id_, embedding in change.statement_vectors:
@@ -377,33 +386,33 @@ def _as_read(item: object) -> object:
 
 
 class AheadState:
-    """A group's state as an uncommitted episode will probably find it: a true state and the rows below it."""
+    """A group's probable state for an uncommitted episode: a true state and the rows of earlier episodes."""
 
     def __init__(self, base: GroupState, rows: AheadRows, sequence: int) -> None:
         self._base, self._rows, self._sequence = base, rows, sequence
         self.read_keys: set[ReadKey] = set()  # looked up among uncommitted rows so far
         self.names = NameLookUp(_Lists(base.names.postings, self, "name"))
         # All declarations share one key: they are rare, and one may fold any name.
-        self.graph = AheadGraph(base.graph, self, rows.below("declarations", "", sequence))
-        self.ontology_settled = base.ontology_settled or min(rows.of, default=sequence) < sequence
+        self.graph = AheadGraph(base.graph, self, rows.rows_below("declarations", "", sequence))
+        self.ontology_settled = base.ontology_settled or min(rows.by_sequence, default=sequence) < sequence
 
-    def below(self, table: str, key: Hashable) -> list[Any]:
+    def rows_below(self, table: str, key: Hashable) -> list[Any]:
         """Return the uncommitted items under a key, and note that it was read."""
         self.read_keys.add((table, key))
-        return self._rows.below(table, key, self._sequence)
+        return self._rows.rows_below(table, key, self._sequence)
 
     def is_guess(self, entity: str) -> bool:
-        """Whether an uncommitted episode made the entity while a question about it is open."""
-        return bool(self.below("guess", entity))
+        """Return whether an uncommitted episode made the entity while a question about it is open."""
+        return bool(self.rows_below("guess", entity))
 
     def mention_count(self, entity: str) -> int:
         """Return the number of mentions of an entity so far, with those in uncommitted episodes."""
-        return self._base.mention_count(entity) + len(self.below("mention", entity))
+        return self._base.mention_count(entity) + len(self.rows_below("mention", entity))
 
     def statement_vector(self, statement: str) -> Quantised | None:
         """Return the quantised vector of a statement, if it is in memory, or of an uncommitted one."""
         stored = self._base.statement_vector(statement)
-        if stored is None and (fresh := self.below("vector", statement)):
+        if stored is None and (fresh := self.rows_below("vector", statement)):
             stored = fresh[0].vector
         return stored
 
@@ -415,13 +424,13 @@ class AheadState:
 
     def near_scored(self, vector: Vector, floor: float, limit: int) -> list[tuple[float, str]]:
         """Return (cosine, shown entity) of near names, nearest first, uncommitted ones included."""
-        found = self._base.near_scored(vector, floor, limit)
-        # Not noted as read: every episode adds names, and each would make all later ones try again.
-        fresh: list[_NameRow] = self._rows.below("vectors", "", self._sequence)
+        scored = self._base.near_scored(vector, floor, limit)
+        # The read is not noted: every episode adds names, and each would make all later episodes try again.
+        fresh: list[_NameRow] = self._rows.rows_below("vectors", "", self._sequence)
         scores = cosines(vector, [row.prepared for row in fresh])
-        found += [(float(scores[n]), row.entity) for n, row in enumerate(fresh) if scores[n] >= floor]
-        found.sort(key=lambda pair: -pair[0])
-        return found[:limit]
+        scored += [(float(scores[n]), row.entity) for n, row in enumerate(fresh) if scores[n] >= floor]
+        scored.sort(key=lambda pair: -pair[0])
+        return scored[:limit]
 
 
 class _Items(Mapping[K, V]):
@@ -432,13 +441,13 @@ class _Items(Mapping[K, V]):
 
     def get(self, key: K, default: Any = None, /) -> Any:  # noqa: ANN401 - as Mapping has it
         stored = self._stored.get(key)
-        return stored if stored is not None else next(iter(self._view.below(self._table, key)), default)
+        return stored if stored is not None else next(iter(self._view.rows_below(self._table, key)), default)
 
     def __getitem__(self, key: K, /) -> V:
-        found: V | None = self.get(key)
-        if found is None:
+        item: V | None = self.get(key)
+        if item is None:
             raise KeyError(key)
-        return found
+        return item
 
     def __iter__(self) -> Iterator[K]:
         return iter(self._stored)
@@ -451,9 +460,9 @@ class _Lists(_Items[K, list[str]]):
     """Lists by key: the stored items, then those of uncommitted rows."""
 
     def get(self, key: K, default: Any = None, /) -> Any:  # noqa: ANN401 - as Mapping has it
-        found = self._view.below(self._table, key)
+        uncommitted = self._view.rows_below(self._table, key)
         stored = self._stored.get(key, default)
-        return [*(stored or ()), *found] if found else stored
+        return [*(stored or ()), *uncommitted] if uncommitted else stored
 
 
 class AheadGraph:
@@ -475,12 +484,12 @@ class AheadGraph:
                 self.relations.declare(declaration, LATER)
 
     def sentence(self, statement: Statement) -> str:
-        """Return the sentence under which a statement is compared."""
+        """Return the sentence that represents a statement in comparisons."""
         return self._base.sentence(statement)
 
     def verdict(self, a: str, b: str) -> bool | None:
         """Return whether two statements were found exclusive, here or uncommitted; None = never judged."""
-        known = self._base.verdict(a, b)
-        if known is None and (found := self._view.below("verdict", (min(a, b), max(a, b)))):
-            known = bool(found[-1])
-        return known
+        is_exclusive = self._base.verdict(a, b)
+        if is_exclusive is None and (verdicts := self._view.rows_below("verdict", (min(a, b), max(a, b)))):
+            is_exclusive = bool(verdicts[-1])
+        return is_exclusive

@@ -1,9 +1,9 @@
 """The stateless steps of ingestion: `extract_episode` and `resolve_node`, and the loop that carries them out.
 
-Both are pure: they render prompts, parse and check replies, and ground what was read. They ask no model and
-wait for nothing. A step returns the next call of the model; with the reply to it the step runs again, until
-it returns its result. `Stepping` is that loop. It runs where the group is decided, and knows where a step
-runs, here or as a task of Ray, and who answers a call, the model of this process or a worker.
+Both are pure: they render prompts, parse and check replies, and ground extractions. They call no model and
+never wait. A step returns the next call of the model; with the reply to it the step runs again, until it
+returns its result. `Stepping` is that loop. It runs in the process that decides the group; a step runs there
+or as a task of Ray, and the model of this process or of a worker answers the calls.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _R = TypeVar("_R", Extraction, Judged)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What is read: an episode, or one unit of a long text.
+    """The text of one reading: an episode, or one unit of a long text.
 
-    is_whole    the request has the whole text, so that what is read is checked at once
+    is_whole    the request has the whole text, so that the extraction is checked at once
     units       the extractions of all units of a long text, which are joined without a call
     """
 
@@ -49,7 +49,7 @@ def extract_episode(
 ) -> NextCall | Extraction:
     """Return the next call for an extraction, or the extraction, without its cost.
 
-    Raises InvalidAnswer and Refused, for what the replies say.
+    Raises InvalidAnswer and Refused because of replies.
     """
     request = reading.request
     if reading.units:
@@ -64,7 +64,7 @@ def resolve_node(judge: Judge, request: QuestionRequest, replies: Sequence[Reply
     """Return the next call for an episode's open nodes, or their answers, without the cost.
 
     With `pipeline.resolution = "per_node"` a request has one open node, with "batched" all of its episode.
-    Raises InvalidAnswer and Refused, for what the replies say.
+    Raises InvalidAnswer and Refused because of replies.
     """
     call, judged = replayed(steps_of(judge, request), replies)
     if judged is None:
@@ -73,9 +73,9 @@ def resolve_node(judge: Judge, request: QuestionRequest, replies: Sequence[Reply
 
 
 def _checked(extraction: Extraction, request: ExtractionRequest, ontology: Ontology) -> Extraction:
-    """Return the extraction, the speaker first, without what the text does not say or says again."""
-    found = ground(speaker_first(extraction, request.episode), request)
-    return without_repeats(found, request, ontology)
+    """Return the extraction, the speaker first, without repetitions and parts that the text lacks."""
+    grounded = ground(speaker_first(extraction, request.episode), request)
+    return without_repeats(grounded, request, ontology)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +96,22 @@ class Stepping(Generic[_Q, _R]):
         """
         replies: list[Reply] = []
         try:
-            while isinstance(found := await self.step(request, replies), NextCall):
+            while isinstance(outcome := await self.step(request, replies), NextCall):
                 async with place():
-                    replies.append(await self.answer(found))
+                    replies.append(await self.answer(outcome))
         except (KgrayError, asyncio.CancelledError) as error:
             last = getattr(error, "spent", Cost())
             error.spent = total([*(reply.cost for reply in replies), last])  # type: ignore[union-attr]
             raise
         if not replies:
-            return found
-        return replace(found, **total([reply.cost for reply in replies])._asdict())
+            return outcome
+        return replace(outcome, **total([reply.cost for reply in replies])._asdict())
 
 
-async def made_by(model: Any, whole: Callable[[Any], Awaitable[Reply]], asked: NextCall) -> Reply:  # noqa: ANN401
-    """Return a model's reply to a call. whole: answers a request that is asked as a whole."""
-    call = asked.call
-    reply: Reply = await (model.answer(call) if isinstance(call, ModelCall) else whole(call))
+async def made_by(model: Any, answer_whole: Callable[[Any], Awaitable[Reply]], next_call: NextCall) -> Reply:  # noqa: ANN401
+    """Return a model's reply to a call; answer_whole: answers a request of a model without prompts."""
+    call = next_call.call
+    reply: Reply = await (model.answer(call) if isinstance(call, ModelCall) else answer_whole(call))
     return reply
 
 

@@ -49,12 +49,12 @@ class Traffic:
 
     @property
     def usual_s(self) -> float:
-        """How long an extraction usually takes; 0 before the first."""
+        """The usual time of an extraction in seconds; 0 before the first."""
         return statistics.median(self.took) if self.took else 0.0
 
     @property
     def is_ahead(self) -> bool:
-        """Whether it pays to decide ahead: unless episodes and nearly all questions are answered at once.
+        """Return whether it pays to decide ahead: not if the model answers nearly all calls at once.
 
         Extractions of a cache come at once, too, and questions about them may not.
         """
@@ -76,7 +76,7 @@ class Traffic:
         def ended(task: asyncio.Task[Any]) -> None:
             self.tasks.discard(task)
             error = None if task.cancelled() else task.exception()
-            # A window's own task meets what concerns its group again, and holds it.
+            # The commit of a window raises an error of its group again, and the run puts the group on hold.
             if error is not None and not is_groups_own(error) and not self.broken.done():
                 self.broken.set_exception(error)
 

@@ -23,8 +23,8 @@ def joined(parts: Sequence[tuple[TextUnit, Extraction]]) -> Extraction:
         return parts[0][1]
     union = _Union()
     for number, (unit, part) in enumerate(parts):
-        before = parts[number - 1][0].end if number else 0
-        union.add(unit, part, unit.text[: max(0, before - unit.start)])
+        previous_end = parts[number - 1][0].end if number else 0
+        union.add(unit, part, unit.text[: max(0, previous_end - unit.start)])
     costs = zip(*(part.cost for _, part in parts), strict=True)
     dropped = (
         f"unit {number} of {len(parts)}: {line}"
@@ -89,7 +89,7 @@ class _Union:
         return at
 
     def _is_read_again(self, fact: ExtractedFact, unit: int, earlier: ExtractedFact, overlap: str) -> bool:
-        """Whether `fact` repeats an earlier fact with equal content that was read in the overlap.
+        """Return whether `fact` repeats an earlier fact with equal content that was read in the overlap.
 
         unit    the number of the earlier fact's unit
 

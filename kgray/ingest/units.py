@@ -1,4 +1,4 @@
-"""Cut long texts into units, each of which a model reads by itself; `union` joins what it read (R18, R22).
+"""Cut long texts into units that a model reads separately; `union` joins the extractions (R18, R22).
 
 A model overlooks more in a long text than in a short text, and its prompt and its reply have limits. A unit
 ends where a paragraph ends, or else a sentence, a line or a word. It begins with the last sentences of the
@@ -109,8 +109,8 @@ def excerpt(episode: Episode, size: UnitSize | None, names: Iterable[str]) -> Ep
     units = () if size is None else text_units(episode, size)
     if len(units) < 2:
         return episode
-    wanted = [name.casefold() for name in names]
-    counts = [sum(name in unit.text.casefold() for name in wanted) for unit in units]
+    folded_names = [name.casefold() for name in names]
+    counts = [sum(name in unit.text.casefold() for name in folded_names) for unit in units]
     return replace(episode, text=units[counts.index(max(counts))].text)
 
 
@@ -168,12 +168,12 @@ class _Atoms:
 
     def level(self, border: int) -> int:
         """Return whether a paragraph, a sentence, a line or only a word ends at a border."""
-        before = self.text[self.starts[border - 1] : self.ends[border - 1]]
+        atom = self.text[self.starts[border - 1] : self.ends[border - 1]]
         gap = self.text[self.ends[border - 1] : self.starts[border]]
         if _BLANK_LINE.search(gap):
             return _PARAGRAPH
-        goes_on = self.text[self.starts[border]].islower() or _ABBREVIATION.search(before)
-        if _SENTENCE_END.search(before) and not goes_on:
+        goes_on = self.text[self.starts[border]].islower() or _ABBREVIATION.search(atom)
+        if _SENTENCE_END.search(atom) and not goes_on:
             return _SENTENCE
         return _LINE if "\n" in gap else _WORD
 
@@ -188,19 +188,19 @@ class _Atoms:
 
 def _prose_units(atoms: _Atoms, limit: int, overlap: int) -> Iterator[TextUnit]:
     """Yield units that cost at most `limit`, with overlaps that cost at most `overlap`."""
-    first = done = 0  # the unit's first atom; the first atom that is in no unit yet
-    while done < len(atoms):
+    first = covered = 0  # the unit's first atom; the first atom that is in no unit yet
+    while covered < len(atoms):
         furthest = atoms.furthest(first, limit)
-        if furthest <= done:  # the next word does not fit behind the overlap, or exceeds the limit
-            first, furthest = done, max(atoms.furthest(done, limit), done + 1)
+        if furthest <= covered:  # the next word does not fit behind the overlap, or exceeds the limit
+            first, furthest = covered, max(atoms.furthest(covered, limit), covered + 1)
         end = furthest
         if end < len(atoms):
-            half = max(done + 1, min(atoms.furthest(first, limit // 2), furthest))
+            half = max(covered + 1, min(atoms.furthest(first, limit // 2), furthest))
             end = max(range(half, furthest + 1), key=lambda border: (atoms.level(border), border))
         start = atoms.starts[first]
         yield TextUnit(atoms.text[start : atoms.ends[end - 1]], start)
-        done = end
-        if done < len(atoms):
+        covered = end
+        if covered < len(atoms):
             first = _sentence_from(atoms, max(first + 1, atoms.earliest(end, overlap)), end)
 
 

@@ -1,7 +1,7 @@
 """One group's episodes in flight: extracted ahead, decided ahead, committed in order.
 
-The commit decides on the true state, from no answers at all, as the plain loop does; its requests are first
-looked up among those asked ahead. So work done ahead of time can be wasted, but never wrong (R20).
+The commit decides on the true state and starts without answers, as the plain loop does; requests that were
+made ahead answer it at once. So work done ahead of time can be wasted, but never wrong (R20).
 
 `runner` calls a window. A window knows `Traffic`, which the windows of a run share, and no runner. `flight`
 has the stages of an episode.
@@ -50,7 +50,7 @@ from kgray.records import Episode, Extraction, Operation
 # extraction yet does not know its model: it waits FIRST_TIMES as long, or it would pay twice for each single
 # message that a small machine reads in 10 s.
 LATE_TIMES, FIRST_TIMES = 4.0, 10.0
-PATIENT_S = 0.02  # deciding ahead waits for an event as long as an extraction usually takes, plus this
+PATIENT_S = 0.02  # deciding ahead waits for an event for the usual time of an extraction, plus this
 
 
 class GroupWindow:
@@ -62,7 +62,7 @@ class GroupWindow:
         self.head: asyncio.Task[None] | None = None  # commits the next entry
         self._deciding: asyncio.Task[None] | None = None  # ahead
         self.posted = 0  # entries decided but not yet durable: still pending in the store
-        self._is_dropped = False  # the run no longer counts what is posted
+        self._is_dropped = False  # the run no longer counts its posted entries
         self.last = 0  # the sequence of the newest entry taken
         self._run, self._committer = run, run.committer
         self._rows = AheadRows()
@@ -70,12 +70,12 @@ class GroupWindow:
 
     @property
     def barred(self) -> bool:
-        """Whether the newest entry is a correction: later entries are taken once it is done (R22)."""
+        """Return whether the newest entry is a correction: later entries are taken after its end (R22)."""
         return bool(self.items) and isinstance(self.items[self.last].entry, Operation)
 
     @property
     def at(self) -> int:
-        """The sequence of the episode that is committed next; 0: a correction, or there is none."""
+        """The sequence of the episode that is committed next; 0 for a correction or an empty window."""
         first = next(iter(self.items.values()), None)
         return first.entry.sequence if first is not None and isinstance(first.entry, Episode) else 0
 
@@ -87,10 +87,11 @@ class GroupWindow:
         tail: int | None,
         context: Sequence[Episode] | None = None,
     ) -> None:
-        """Take an entry; number: how many were taken before it, over all groups, is the order of the model.
+        """Take an entry.
 
-        tail: the number at which the end of a backlog began; from there the longest text goes first.
-        context: the previous episodes of an episode that has to be read by a model
+        number   the count of entries taken before it, over all groups: the order of calls of the model
+        tail     the number of the first entry at the end of a backlog; from there the longest text goes first
+        context  the previous episodes of an episode that a model must read
         """
         item = self.items[entry.sequence] = InFlight(entry, number, context=context)
         self.last = entry.sequence
@@ -101,17 +102,17 @@ class GroupWindow:
             item.preparing = self._run.spawn(self._prepare(item, entry, urgency))
 
     async def discard(self) -> None:
-        """Drop what is in flight: its entries stay pending, and nothing that was decided ahead is used."""
+        """Drop the entries in flight: they stay pending, and their decisions ahead are not used."""
         if self.head is not None and self.barred and len(self.items) == 1:
             await asyncio.wait((self.head,))  # a correction asks no model
-        held: list[asyncio.Task[Any] | None] = [self.head, self._deciding]
+        begun: list[asyncio.Task[Any] | None] = [self.head, self._deciding]
         for item in self.items.values():
-            held += [item.preparing, *item.asked.values()]
+            begun += [item.preparing, *item.calls.values()]
         self._run.in_flight -= len(self.items)
         self._run.posted -= self.posted
         self._is_dropped = True
         self.items.clear()  # first: the end of a call would have its entry decided again
-        tasks = [task for task in held if task is not None]
+        tasks = [task for task in begun if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -119,14 +120,14 @@ class GroupWindow:
     async def _prepare(self, item: InFlight, episode: Episode, urgency: Urgency) -> None:
         """Extract, then decide ahead, so that the questions are asked early.
 
-        Errors of the episode's content, or of its group alone, are left to its commit, which meets them too.
+        Errors of the episode's content, or of its group alone, are left to its commit, which raises them too.
         """
         try:
             await self._extract(item, episode, urgency)
             read = await asyncio.shield(item.read)
             view = AheadState(await self._committer.state(self.group), self._rows, episode.sequence)
-            await self._embed_for(item, self._attempt(item, read, view, Answers()).asked.texts)
-            item.until = self._soon(self.go_ahead)
+            await self._embed_for(item, self._attempt(item, read, view, Answers()).questions.texts)
+            item.waits_until = self._soon(self.go_ahead)
             self._is_due(item)
         except Exception as error:
             if not _is_its_own(error):
@@ -135,38 +136,39 @@ class GroupWindow:
 
     async def _embed_for(self, item: InFlight, texts: list[str]) -> list[Embedding]:
         if fresh := [text for text in texts if text not in item.vectors]:
-            since, parts = time.monotonic(), self._parts
-            found = await patiently(lambda: embedded(parts.embedder, fresh), parts, self._run.stop)
-            self._run.watch("embed", time.monotonic() - since, None)
-            item.vectors.update(zip(fresh, found, strict=True))
+            started, parts = time.monotonic(), self._parts
+            embeddings = await patiently(lambda: embedded(parts.embedder, fresh), parts, self._run.stop)
+            self._run.watch("embed", time.monotonic() - started, None)
+            item.vectors.update(zip(fresh, embeddings, strict=True))
         return [item.vectors[text] for text in texts]
 
     def _tried(self, item: InFlight) -> None:
-        """Note that this entry was tried; the entries after it may go on."""
+        """Note that this entry was tried, so that the entries after it go on."""
         item.tried = True
         self.go_ahead()
 
     def _soon(self, call: Callable[[], None]) -> float:
-        """Have something called once what usually comes soon is late; return when that will be."""
-        after = self._run.usual_s + PATIENT_S
-        asyncio.get_running_loop().call_later(after, call)
-        return time.monotonic() + after
+        """Schedule a call for the time when an expected event is late; return this time."""
+        delay_s = self._run.usual_s + PATIENT_S
+        asyncio.get_running_loop().call_later(delay_s, call)
+        return time.monotonic() + delay_s
 
     def _is_due(self, item: InFlight) -> None:
         item.due = self.items.get(item.entry.sequence) is item
         self.go_ahead()
 
     def go_ahead(self) -> None:
-        """Decide ahead what is due, unless that is being done."""
+        """Start to decide due entries ahead, unless this is running."""
         idle = self._deciding is None or self._deciding.done()
         if idle and self._run.is_ahead and self._next_due() is not None:
             self._deciding = self._run.spawn(self._decide_ahead())
 
     async def _decide_ahead(self) -> None:
-        """Try the entries that are due: one a turn of the event loop, the next to commit first.
+        """Try the due entries, each in its own turn of the event loop, the next to commit first.
 
-        So several changes to what one has read are one further try. To try each at every change cost 3.9
-        tries an episode and 0.6 calls in vain with a model that answers at once, and this 1.8 and 0.1.
+        So an entry is tried once after several changes of the rows that it has read. A try at every change
+        cost 3.9 tries an episode and 0.6 wasted calls with a model that answers at once; this costs 1.8 and
+        0.1.
         """
         while (item := self._next_due()) is not None:
             item.due = False
@@ -179,20 +181,20 @@ class GroupWindow:
             await asyncio.sleep(0)
 
     def _next_due(self) -> InFlight | None:
-        """Return the first entry that is due, but the next to commit, and those that are still too early.
+        """Return the first due entry, except the next to commit and entries that are still too early.
 
-        A question asked before the earlier entries were tried is usually asked again in other words, but one
+        A question asked before the earlier entries were tried is usually asked again in other words, but a
         late entry must not keep the model idle.
         """
-        now, clear = time.monotonic(), True
+        time_now, clear = time.monotonic(), True
         for place, item in enumerate(islice(self.items.values(), 1 + int(self._run.gate.width))):
-            if place and item.due and (clear or now >= item.until):
+            if place and item.due and (clear or time_now >= item.waits_until):
                 return item
             clear = clear and item.tried
         return None
 
     async def _try(self, item: InFlight, read: ReadEpisode, base: GroupState) -> None:
-        """Decide on a view, ask what is open, and show later entries what was found; touch their readers.
+        """Decide on a view, ask the open questions, and show the result to later entries; touch its readers.
 
         A question about an entity that is itself a guess is usually asked again in other words: with a model
         of 0-10 ms, 242 of 271 answers were wasted. So an answer to the guess is waited for, but only briefly.
@@ -204,15 +206,15 @@ class GroupWindow:
             view = AheadState(base, self._rows, sequence)
             attempt = self._attempt(item, read, view, answers)
             if attempt.change is None:
-                await self._embed_for(item, attempt.asked.texts)
+                await self._embed_for(item, attempt.questions.texts)
                 continue
-            if ids := attempt.asked.statement_vectors:
+            if ids := attempt.questions.statement_vectors:
                 answers.statement_vectors |= await self._committer.statement_vectors(self.group, ids)
                 continue
             item.note(attempt)
             keys |= view.read_keys
-            waits = attempt.asked.early and not (item.tried and time.monotonic() >= item.until)
-            requests = [] if waits else requests_of(read.episode, attempt.asked, self._parts)
+            waits = attempt.questions.early and not (item.tried and time.monotonic() >= item.waits_until)
+            requests = [] if waits else requests_of(read.episode, attempt.questions, self._parts)
             calls = {request.questions: self._call(item, request, stalled=False) for request in requests}
             if ended := {
                 questions: call.result()
@@ -220,12 +222,12 @@ class GroupWindow:
                 if call.done() and not call.cancelled() and call.exception() is None
             }:
                 for questions, reply in ended.items():
-                    answers.said.update(zip(questions, reply, strict=True))
+                    answers.by_question.update(zip(questions, reply, strict=True))
                 continue
             self._show(sequence, attempt)
             self._rows.read[sequence] = keys
             if waits and not item.tried:
-                item.until = self._soon(partial(self._is_due, item))
+                item.waits_until = self._soon(partial(self._is_due, item))
             self._tried(item)
             for call in calls.values():
                 if not call.done():
@@ -234,10 +236,10 @@ class GroupWindow:
 
     def _call(self, item: InFlight, request: QuestionRequest, *, stalled: bool) -> Asking:
         """Return the call of a request, started once; stalled: whether the commit waits for it."""
-        asked = request.questions
+        questions = request.questions
         if stalled:
-            item.used.add(asked)
-        if (call := item.asked.get(asked)) is not None:
+            item.used.add(questions)
+        if (call := item.calls.get(questions)) is not None:
             return call
         urgency = Urgency(request.episode.bulk, item.number, 0)
 
@@ -251,33 +253,33 @@ class GroupWindow:
                     yield
 
             outbox = self._committer.outbox
-            said, item.spent[asked] = await journaled(self._parts, outbox, request, key, place)
+            answers, item.spent[questions] = await journaled(self._parts, outbox, request, key, place)
             took = time.monotonic() - sent_at[0] if sent_at else 0.0
             self._run.judged.append(took)
             self._run.watch("judge", took, request.episode)
-            return said
+            return answers
 
         self._run.totals.requests += 1
         self._run.totals.stalls += stalled
-        call = item.asked[asked] = asyncio.create_task(patiently(once, self._parts, self._run.stop))
-        # Mark an error as seen: a refusal fails the episode at its commit; nobody may await it earlier.
-        call.add_done_callback(lambda done: done.cancelled() or done.exception())
+        call = item.calls[questions] = asyncio.create_task(patiently(once, self._parts, self._run.stop))
+        # Mark an error as seen: a refusal fails the episode at its commit, and may not be awaited earlier.
+        call.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return call
 
     def _attempt(self, item: InFlight, read: ReadEpisode, state: KnownState, answers: Answers) -> Decision:
-        since = time.monotonic()
+        started = time.monotonic()
         attempt = decide(read, state, answers, self._rules)
-        item.deciding_s += time.monotonic() - since
+        item.deciding_s += time.monotonic() - started
         return attempt
 
     def _show(self, sequence: int, attempt: Decision | None) -> None:
-        """Replace the episode's rows in the views; have the later episodes that read a change tried again."""
+        """Replace the episode's rows in the views; try later episodes that read a change again."""
         for reader in self._rows.put(sequence, attempt):
             if reader in self.items:
                 self._is_due(self.items[reader])
 
     async def _extract(self, item: InFlight, episode: Episode, urgency: Urgency) -> None:
-        """Set what the episode says, or why nobody can tell; of two calls the first counts."""
+        """Set the episode's extraction, or the error of its reading; of two calls the first counts."""
         reading = item.reading = item.begin_reading() or EpisodeReading(self._parts, episode, item.context)
 
         async def once() -> Extraction:
@@ -291,30 +293,30 @@ class GroupWindow:
                         item.sent.set_result(sent_at[0])
                     yield
 
-            began, told = time.monotonic(), partial(self._parts.on_call, "extract")
-            with self._committer.outbox.accounted(episode, told):
-                found = await reading.read(place)
-            told("ok", found.cost)
+            began, report = time.monotonic(), partial(self._parts.on_call, "extract")
+            with self._committer.outbox.accounted(episode, report):
+                extraction = await reading.read(place)
+            report("ok", extraction.cost)
             took = time.monotonic() - (sent_at[0] if sent_at else began)
             if sent_at:
                 self._run.took.append(took)
             self._run.watch("extract", took, episode)
-            return found
+            return extraction
 
         try:
             stored = await stored_extraction(self._parts, episode)
-            found = await patiently(once, self._parts, self._run.stop) if stored is None else stored
+            extraction = await patiently(once, self._parts, self._run.stop) if stored is None else stored
             if item.read.done():
-                self._committer.outbox.note_spent(episode, found.cost)
+                self._committer.outbox.note_spent(episode, extraction.cost)
                 return
-            kept = stored or keep(self._committer.outbox, episode, found)
-            item.finish_reading(ReadEpisode(episode=episode, extraction=kept))
+            extraction = stored or keep(self._committer.outbox, episode, extraction)
+            item.finish_reading(ReadEpisode(episode=episode, extraction=extraction))
         except Exception as error:
             if not _is_its_own(error):
                 raise
             if not item.read.done():
                 item.read.set_exception(error)
-                item.read.exception()  # marks it as seen; whoever awaits the future gets it again
+                item.read.exception()  # mark it as seen; an await of the future raises it again
 
     async def commit_head(self) -> None:
         """Decide the group's next entry on the true state and post it; `ended` is called once durable."""
@@ -334,16 +336,16 @@ class GroupWindow:
         self._run.in_flight -= 1
         if item.preparing is not None:
             item.preparing.cancel()
-        done = {asked for asked, call in item.asked.items() if call.done() and not call.cancelled()}
-        unused = done - item.used
+        ended = {questions for questions, call in item.calls.items() if call.done() and not call.cancelled()}
+        unused = ended - item.used
         self._tried(item)
         self._run.totals.wasted += len(unused)
-        self._run.totals.wasted_tokens += sum(item.spent.get(asked, 0) for asked in unused)
-        for call in item.asked.values():
+        self._run.totals.wasted_tokens += sum(item.spent.get(questions, 0) for questions in unused)
+        for call in item.calls.values():
             call.cancel()
         self._rows.read.pop(entry.sequence, None)
         if self._committer.kept(self.group) is None:
-            # The state was dropped and will be read again: drop what was decided ahead of the old one.
+            # The state was dropped and will be read again: drop the decisions ahead on the old state.
             self._rows = AheadRows()
             for later in self.items.values():
                 if later.read.done():
@@ -352,17 +354,17 @@ class GroupWindow:
     async def _commit(self, item: InFlight, episode: Episode) -> None:
         """Decide on the true state as the plain loop does; most requests were answered ahead of time.
 
-        A vector that was computed ahead is used where the true state asks for it, and only there: with the
-        vector of a name that turned out to be known, more names would be candidates than in the plain loop.
+        A vector that was computed ahead is only used if the true state needs it: the vector of a name
+        that has become known would give more candidates than in the plain loop.
         """
 
         async def attempt(answers: Answers) -> Decision:
-            found = self._attempt(item, read, await self._committer.state(self.group), answers)
-            item.note(found)
-            if found.change is not None and found.asked.open and self._run.is_ahead:
-                self._show(episode.sequence, found)  # later entries need not wait for its answers
+            decision = self._attempt(item, read, await self._committer.state(self.group), answers)
+            item.note(decision)
+            if decision.change is not None and decision.questions.open and self._run.is_ahead:
+                self._show(episode.sequence, decision)  # later entries need not wait for its answers
                 self._tried(item)
-            return found
+            return decision
 
         try:
             await self._head_extraction(item, episode)
@@ -378,7 +380,8 @@ class GroupWindow:
             item.enter("failed")
             await self._committer.fail(episode, error, self._posted(episode, "failed"))
             return
-        # Touch the readers where the change differs from the expected one; from now on the state holds it.
+        # Touch the readers of rows that differ from the expected change; from now on the state has the
+        # change.
         if self._rows.read:
             self._show(episode.sequence, last)
         self._rows.put(episode.sequence, None)
@@ -399,7 +402,7 @@ class GroupWindow:
         return durable
 
     async def _head_extraction(self, item: InFlight, episode: Episode) -> None:
-        """Wait for the extraction of the next entry to commit; send it a second time where it is late."""
+        """Wait for the extraction of the next entry to commit; send it a second time if it is late."""
         await asyncio.wait((item.sent, item.read), return_when=asyncio.FIRST_COMPLETED)
         if not item.read.done():
             usual_s, late_s = self._run.usual_s, self._parts.late_s

@@ -24,7 +24,7 @@ def write(snapshot: Snapshot, path: Path) -> Rows:
         "document": ("documents", map(_document, snapshot.communities)),
     }
     rows = {kind: write_lines(path / f"{name}.jsonl", every) for kind, (name, every) in found.items()}
-    told = {
+    manifest = {
         "cogx_version": "0.1",
         "source_system": "kgray",
         "exported_at": about["recorded_at"],
@@ -33,16 +33,16 @@ def write(snapshot: Snapshot, path: Path) -> Rows:
         "migration_revision": None,
         "notes": [f"{name}: {value}" for name, value in about.items()],
     }
-    write_json(path / "manifest.json", told.items())
+    write_json(path / "manifest.json", manifest.items())
     return rows
 
 
-def _row(kind: str, id_: str, **told: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
-    return {"kind": kind, "external_id": id_, "external_system": "kgray", **told}
+def _row(kind: str, id_: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    return {"kind": kind, "external_id": id_, "external_system": "kgray", **fields}
 
 
-def _episode(told: ExportedEpisode) -> dict[str, Any]:
-    one = told.episode
+def _episode(item: ExportedEpisode) -> dict[str, Any]:
+    one = item.episode
     names = ("client_id", "sequence", "speaker", "source")
     metadata = {"episode_kind": one.kind, **{name: getattr(one, name) for name in names}}
     turn = {"role": one.speaker or "user", "content": one.text, "occurred_at": show(one.reference_time)}
@@ -52,7 +52,7 @@ def _episode(told: ExportedEpisode) -> dict[str, Any]:
         title=one.client_id or one.source,
         turns=[turn],
         scope={"session_id": one.source},
-        created_at=show(told.recorded_at),
+        created_at=show(item.recorded_at),
         metadata=metadata | {"metadata": json.loads(one.metadata)},
     )
 
@@ -98,6 +98,6 @@ def _document(one: ExportedCommunity) -> dict[str, Any]:
         title=one.title,
         content=one.report_text,
         mime_type="text/markdown",
-        updated_at=one.told_at.isoformat(),
+        updated_at=one.text_time.isoformat(),
         metadata={"level": one.depth, "members": list(one.members), "stale": one.community.stale},
     )

@@ -78,7 +78,7 @@ def span_words(fact: Fact) -> str:
     return f"since {start}" if start else f"until {end}" if end else ""
 
 
-def told(fact: Fact) -> str:
+def sentence(fact: Fact) -> str:
     """Return the text of a fact with its span, on one line."""
     words = span_words(fact)
     return " ".join(fact.text.split()) + (f" ({words})" if words else "")

@@ -41,9 +41,9 @@ def write(snapshot: Snapshot, path: Path) -> Rows:
             xml.write("</attributes>")
         xml.write("<nodes>")
         for entity in snapshot.entities:
-            told = node_row(snapshot, entity, values) | places.get(entity.id, {})
-            xml.open("node", {"id": entity.id, "label": told.pop("label")})
-            _write_values(xml, "n", told)
+            attributes = node_row(snapshot, entity, values) | places.get(entity.id, {})
+            xml.open("node", {"id": entity.id, "label": attributes.pop("label")})
+            _write_values(xml, "n", attributes)
             xml.write("</node>")
             rows["entity"] += 1
         xml.write("</nodes>\n<edges>")
@@ -75,13 +75,13 @@ def _spell(fact: Fact) -> dict[str, str | None]:
     return {"start": day(fact.valid_at) or None, "end": day(last) or None}
 
 
-def _write_values(xml: XmlFile, of: str, told: dict[str, object]) -> None:
+def _write_values(xml: XmlFile, of: str, attributes: dict[str, object]) -> None:
     found = (
         xml.tag(
             "attvalue",
             {"for": f"{of}_{name}", "value": value if isinstance(value, str) else canonical(value)},
         )
-        for name, value in told.items()
+        for name, value in attributes.items()
         if value is not None
     )
     xml.write(f"<attvalues>{''.join(found)}</attvalues>")

@@ -26,8 +26,8 @@ def write(snapshot: Snapshot, path: Path) -> Rows:
         nodes = NODE | dict.fromkeys(depths, "string")
         graph = Graphml(file, nodes=nodes, edges=_EDGE, directed=True)
         for entity in snapshot.entities:
-            told = node_row(snapshot, entity, values) | places.get(entity.id, {})
-            graph.add("node", {"id": entity.id}, told)
+            attributes = node_row(snapshot, entity, values) | places.get(entity.id, {})
+            graph.add("node", {"id": entity.id}, attributes)
             rows["entity"] += 1
         for fact in snapshot.facts():
             if fact.target is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from kgray.graph import Entity, Fact
-from kgray.interchange.files import Rows, told
+from kgray.interchange.files import Rows, sentence
 from kgray.interchange.snapshot import ExportedCommunity, Snapshot
 from kgray.interchange.tables import TEXTS, write_table
 from kgray.prompting.tokens import count_tokens
@@ -62,11 +62,11 @@ class _Tables:
         self._mentions = snapshot.mentions()
         self._degrees = Counter(end for f in self._facts if f.target is not None for end in f.ends)
         self._sources: dict[str, list[str]] = defaultdict(list)
-        self._told_in: dict[str, list[str]] = defaultdict(list)  # entity -> episodes
+        self._episodes_of: dict[str, list[str]] = defaultdict(list)  # entity -> episodes
         for one in snapshot.episodes():
             self._sources[one.episode.source].append(one.episode.id)
             for entity in self._mentions.get(one.episode.sequence, ()):
-                self._told_in[entity].append(one.episode.id)
+                self._episodes_of[entity].append(one.episode.id)
         self._by_episode: dict[str, list[Fact]] = defaultdict(list)
         for fact in self._facts:
             for id_ in fact.episodes:
@@ -75,7 +75,7 @@ class _Tables:
     def documents(self) -> Iterator[tuple[Any, ...]]:
         texts, first = defaultdict[str, list[str]](list), dict[str, str]()
         for one in self._snapshot.episodes():
-            texts[one.episode.source].append(one.said)
+            texts[one.episode.source].append(one.spoken_text)
             first.setdefault(one.episode.source, show(one.episode.reference_time) or "")
         for number, (source, ids) in enumerate(self._sources.items()):
             text = "\n".join(texts.pop(source))
@@ -85,13 +85,13 @@ class _Tables:
         return make_id("document", self._snapshot.group, source)
 
     def text_units(self) -> Iterator[tuple[Any, ...]]:
-        for number, told_ in enumerate(self._snapshot.episodes()):
-            one, facts = told_.episode, self._by_episode[told_.episode.id]
+        for number, item in enumerate(self._snapshot.episodes()):
+            one, facts = item.episode, self._by_episode[item.episode.id]
             yield (
-                one.id, number, told_.said, count_tokens(told_.said), self._document(one.source),
+                one.id, number, item.spoken_text, count_tokens(item.spoken_text), self._document(one.source),
                 self._mentions.get(one.sequence, []), [f.id for f in facts if f.target is not None],
                 [f.id for f in facts if f.episodes[0] == one.id], one.client_id or "", one.speaker or "",
-                show(one.reference_time), show(told_.recorded_at),
+                show(one.reference_time), show(item.recorded_at),
             )  # fmt: skip
 
     def entities(self) -> Iterator[tuple[Any, ...]]:
@@ -101,10 +101,10 @@ class _Tables:
                 if len(about[end]) < _FACTS:
                     about[end].append(fact)
         for number, one in enumerate(self._snapshot.entities):
-            told_in = self._told_in[one.id]
+            episodes_of = self._episodes_of[one.id]
             yield (
                 one.id, number, self._names[one.id], one.labels[0] if one.labels else "",
-                _description(one, about[one.id]), told_in, len(told_in), self._degrees[one.id],
+                _description(one, about[one.id]), episodes_of, len(episodes_of), self._degrees[one.id],
                 one.name, list(one.aliases), list(one.labels),
             )  # fmt: skip
 
@@ -112,7 +112,7 @@ class _Tables:
         between = (fact for fact in self._facts if fact.target is not None)
         for number, fact in enumerate(between):
             yield (
-                fact.id, number, self._names[fact.source], self._snapshot.object_of(fact), told(fact),
+                fact.id, number, self._names[fact.source], self._snapshot.object_of(fact), sentence(fact),
                 float(len(fact.episodes)), sum(self._degrees[end] for end in fact.ends), list(fact.episodes),
                 fact.relation, fact.statement, *_clocks(fact),
             )  # fmt: skip
@@ -145,14 +145,14 @@ class _Tables:
             units = sorted({id_ for fact in inside for id_ in fact.episodes})
             ids = [fact.id for fact in inside if fact.target is not None]
             # GraphRAG keeps one report of those with one title.
-            told_as = (f"Community {one.number}", list(one.members), ids, units)
-            yield (*_place(one), *told_as, one.told_at.date().isoformat(), len(one.members))
+            columns = (f"Community {one.number}", list(one.members), ids, units)
+            yield (*_place(one), *columns, one.text_time.date().isoformat(), len(one.members))
 
     def community_reports(self) -> Iterator[tuple[Any, ...]]:
         for one in self._snapshot.communities:
             report, summary = one.community.report, one.community.summary
             rank, reason = float(report.get("rating") or 1.0), str(report.get("reason") or "")
-            period = one.told_at.date().isoformat()
+            period = one.text_time.date().isoformat()
             written = canonical(
                 {"title": one.title, "summary": summary, "rating": rank, "findings": one.findings}
             )
@@ -170,7 +170,7 @@ def _place(one: ExportedCommunity) -> tuple[Any, ...]:
 
 def _description(entity: Entity, facts: list[Fact]) -> str:
     known = [f"Also called {', '.join(entity.aliases)}."] if entity.aliases else []
-    return "\n".join([*known, *map(told, facts)]) or entity.summary or entity.name
+    return "\n".join([*known, *map(sentence, facts)]) or entity.summary or entity.name
 
 
 def _clocks(fact: Fact) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kgray.graph import Entity, Fact
-from kgray.interchange.files import Graphml, Rows, new_file, told, write_json
+from kgray.interchange.files import Graphml, Rows, new_file, sentence, write_json
 from kgray.interchange.snapshot import ExportedEpisode, Snapshot
 from kgray.prompting.tokens import count_tokens
 from kgray.records import canonical
@@ -35,10 +35,10 @@ def write(snapshot: Snapshot, path: Path) -> Rows:
     for one in snapshot.episodes():
         sources[one.episode.id] = one.episode.source
         sequences[one.episode.sequence] = one.episode.id
-    told_in = defaultdict[str, list[str]](list)  # entity -> episodes
+    episodes_of = defaultdict[str, list[str]](list)  # entity -> episodes
     for sequence, entities in mentioned.items():
         for id_ in entities if sequence in sequences else ():
-            told_in[id_].append(sequences[sequence])
+            episodes_of[id_].append(sequences[sequence])
     facts, pairs = snapshot.facts_by_entity(both=False), defaultdict[_Pair, list[Fact]](list)
     for fact in (fact for of in facts.values() for fact in of):
         if fact.target is not None and fact.target != fact.source:
@@ -50,18 +50,18 @@ def write(snapshot: Snapshot, path: Path) -> Rows:
         made = snapshot.recorded_at // SECOND
         for entity in snapshot.entities:
             row = _node(names[entity.id], entity, facts[entity.id])
-            row |= _told_in(told_in[entity.id], sources) | {"created_at": made}
+            row |= _sources_of(episodes_of[entity.id], sources) | {"created_at": made}
             graph.add("node", {"id": names[entity.id]}, row)
         for pair in in_order:
-            row = _edge(pairs[pair]) | _told_in(_episodes(pairs[pair]), sources)
+            row = _edge(pairs[pair]) | _sources_of(_episodes(pairs[pair]), sources)
             created = min(fact.created_at for fact in pairs[pair]) // SECOND
             place = {"source": names[pair[0]], "target": names[pair[1]]}
             graph.add("edge", place, row | {"created_at": created})
         graph.close(snapshot.about())
-    of_entity = ((names[one.id], told_in[one.id]) for one in snapshot.entities)
+    of_entity = ((names[one.id], episodes_of[one.id]) for one in snapshot.entities)
     of_pair = ((_JOIN.join(names[end] for end in pair), _episodes(pairs[pair])) for pair in in_order)
-    for kind, told_by in (("entity", of_entity), ("relation", of_pair)):
-        chunks = ((name, _counted("chunk_ids", list(map(_chunk, ids)))) for name, ids in told_by)
+    for kind, pairs_of_ids in (("entity", of_entity), ("relation", of_pair)):
+        chunks = ((name, _counted("chunk_ids", list(map(_chunk, ids)))) for name, ids in pairs_of_ids)
         write_json(path / f"kv_store_{kind}_chunks.json", chunks)
     _write_documents(snapshot, path, mentioned, pairs)
     return {"episode": len(sources), "entity": len(snapshot.entities), "relation": len(pairs)}
@@ -103,13 +103,13 @@ def _episodes(facts: list[Fact]) -> list[str]:
     return sorted({id_ for fact in facts for id_ in fact.episodes})
 
 
-def _told_in(episodes: list[str], sources: Mapping[str, str]) -> dict[str, Any]:
+def _sources_of(episodes: list[str], sources: Mapping[str, str]) -> dict[str, Any]:
     files = sorted({sources[id_] for id_ in episodes if id_ in sources})
     return {"source_id": _JOIN.join(map(_chunk, episodes)), "file_path": _JOIN.join(files), "truncate": ""}
 
 
 def _node(name: str, entity: Entity, facts: list[Fact]) -> dict[str, Any]:
-    values = [told(fact) for fact in facts if fact.target is None]
+    values = [sentence(fact) for fact in facts if fact.target is None]
     known = [f"Also called {', '.join(entity.aliases)}."] if entity.aliases else []
     kept = {"id": entity.id, "name": entity.name, "aliases": entity.aliases, "labels": entity.labels}
     return {
@@ -129,7 +129,7 @@ def _edge(facts: list[Fact]) -> dict[str, Any]:
         for f in facts
     ]  # fmt: skip
     return {
-        "description": "\n".join(map(told, facts)),
+        "description": "\n".join(map(sentence, facts)),
         "keywords": ", ".join(relations),
         "weight": float(max(1, len(_episodes(facts)))),
         "kgray": canonical(kept),
@@ -139,7 +139,7 @@ def _edge(facts: list[Fact]) -> dict[str, Any]:
 def _text_chunk(one: ExportedEpisode) -> tuple[str, Any]:
     episode, id_ = one.episode, _chunk(one.episode.id)
     return id_, {
-        "tokens": count_tokens(one.said), "content": one.said, "chunk_order_index": 0,
+        "tokens": count_tokens(one.spoken_text), "content": one.spoken_text, "chunk_order_index": 0,
         "full_doc_id": episode.id,
         "file_path": episode.source, "llm_cache_list": [], "_id": id_, **_recorded(one),
     }  # fmt: skip
@@ -147,8 +147,8 @@ def _text_chunk(one: ExportedEpisode) -> tuple[str, Any]:
 
 def _full_doc(one: ExportedEpisode) -> tuple[str, Any]:
     episode = one.episode
-    told_as = {"content": one.said, "file_path": episode.source, "parse_format": "raw"}
-    return episode.id, {**told_as, "_id": episode.id, **_recorded(one)}
+    columns = {"content": one.spoken_text, "file_path": episode.source, "parse_format": "raw"}
+    return episode.id, {**columns, "_id": episode.id, **_recorded(one)}
 
 
 def _recorded(one: ExportedEpisode) -> dict[str, int]:
@@ -158,7 +158,8 @@ def _recorded(one: ExportedEpisode) -> dict[str, int]:
 def _status(one: ExportedEpisode) -> tuple[str, Any]:
     episode, at = one.episode, show(one.recorded_at)
     return episode.id, {
-        "status": "processed", "content_summary": one.said[:_SHOWN], "content_length": len(one.said),
+        "status": "processed", "content_summary": one.spoken_text[:_SHOWN],
+        "content_length": len(one.spoken_text),
         "created_at": at, "updated_at": at, "file_path": episode.source, "chunks_count": 1,
         "chunks_list": [_chunk(episode.id)],
         "metadata": {"client_id": episode.client_id, "reference_time": show(episode.reference_time)},

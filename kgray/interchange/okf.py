@@ -108,8 +108,8 @@ class _Vault:
 
     def write_episodes(self) -> int:
         mentions, count, listed = self._snapshot.mentions(), 0, []
-        for count, told in enumerate(self._snapshot.episodes(), 1):  # noqa: B007 - the last is the count
-            one, title = told.episode, self._sources[told.episode.id][1]
+        for count, item in enumerate(self._snapshot.episodes(), 1):  # noqa: B007 - the last is the count
+            one, title = item.episode, self._sources[item.episode.id][1]
             kept = {
                 name: getattr(one, name)
                 for name in ("id", "client_id", "sequence", "source", "kind", "speaker")
@@ -119,7 +119,7 @@ class _Vault:
                 "title": title,
                 "resource": self._urn("episode", one.id),
                 "date": show(one.reference_time),
-                "generated": {"by": f"kgray/{self._about['kgray']}", "at": show(told.recorded_at)},
+                "generated": {"by": f"kgray/{self._about['kgray']}", "at": show(item.recorded_at)},
                 "kgray": kept | {"reference_time": show(one.reference_time)},
             }
             said = " ".join(filter(None, (_escaped(one.speaker or ""), f"({day(one.reference_time)})")))
@@ -135,7 +135,7 @@ class _Vault:
 
     def write_communities(self) -> int:
         for one in self._snapshot.communities:
-            moment = show(from_datetime(one.told_at))
+            moment = show(from_datetime(one.text_time))
             head = {
                 "type": "Community",
                 "title": one.title,
@@ -174,8 +174,8 @@ class _Vault:
 
     def _write_page(self, name: str, head: Mapping[str, Any], body: Iterable[str]) -> None:
         with new_file(self._path / f"{name}.md") as file:
-            told = (f"{key}: {yaml_value(value)}\n" for key, value in head.items() if value is not None)
-            file.writelines(["---\n", *told, "---\n", *(f"{line}\n" for line in body)])
+            lines = (f"{key}: {yaml_value(value)}\n" for key, value in head.items() if value is not None)
+            file.writelines(["---\n", *lines, "---\n", *(f"{line}\n" for line in body)])
 
     def _write_list(self, folder: str, listed: Iterable[str]) -> None:
         with new_file(self._path / folder / "index.md") as file:
@@ -190,8 +190,8 @@ def _page_name(entity: Entity, name: str, taken: set[str]) -> str:
     return once(lambda more: f"{slug}-{digits[: _BEGINNING + more]}", taken)
 
 
-def _episode_title(told: ExportedEpisode) -> str:
-    one = told.episode
+def _episode_title(item: ExportedEpisode) -> str:
+    one = item.episode
     return _line(f"{one.client_id or one.source}, {day(one.reference_time)}")[:_TITLE]
 
 

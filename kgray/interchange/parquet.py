@@ -40,13 +40,13 @@ def write(snapshot: Snapshot, path: Path) -> Rows:
             rows = _rows(snapshot, kind)
             counts[kind.name] = write_table(path / f"{kind.name}.parquet", schema_of(kind), rows, about)
     head, store = snapshot.head, snapshot.store
-    told = {"format": VERSION, **about, "last": head.last, "last_recorded": head.last_recorded}
-    told |= {"embedder": store.embedder, "dimensions": store.dimensions}
-    told["tables"] = {
+    manifest = {"format": VERSION, **about, "last": head.last, "last_recorded": head.last_recorded}
+    manifest |= {"embedder": store.embedder, "dimensions": store.dimensions}
+    manifest["tables"] = {
         name: {"rows": count, "columns": [f"{c.name} {c.type}" for c in BY_NAME[name].columns]}
         for name, count in counts.items()
     }
-    write_json(path / MANIFEST, told.items())
+    write_json(path / MANIFEST, manifest.items())
     return counts
 
 

@@ -12,7 +12,7 @@ from itertools import chain, count
 from typing import Any
 
 from kgray import kinds, rows
-from kgray.communities.reading import standing
+from kgray.communities.reading import current_run
 from kgray.derivation import dump
 from kgray.derivation.change import mentioned_entities
 from kgray.derivation.stored import View, in_pieces, records_of
@@ -33,7 +33,7 @@ class ExportedEpisode:
     recorded_at: Instant
 
     @property
-    def said(self) -> str:
+    def spoken_text(self) -> str:
         """The text with its speaker."""
         one = self.episode
         return f"{one.speaker}: {one.text}" if one.speaker else one.text
@@ -46,7 +46,7 @@ class ExportedCommunity:
     number    its place among all, from 0: roots first
     depth     how many communities are above it: 0 is the coarsest
     parent    the number of the community that holds it; None = it is a root
-    members   ids of all entities in it; told_at: when its text was so
+    members   ids of all entities in it; text_time: when its text was so
     """
 
     community: Community
@@ -55,7 +55,7 @@ class ExportedCommunity:
     parent: int | None
     children: tuple[int, ...]
     members: tuple[str, ...]
-    told_at: datetime
+    text_time: datetime
 
     @property
     def title(self) -> str:
@@ -189,9 +189,9 @@ class Snapshot:
     @cached_property
     def communities(self) -> Sequence[ExportedCommunity]:
         """The communities, the coarsest first, then by size; none before the first run."""
-        run = standing(self.store, self.group, self.known_at)
-        above = {id_: run.upwards(one.parent) for id_, one in run.found.items()}
-        order = sorted(run.found.values(), key=lambda one: (len(above[one.id]), -one.size, one.id))
+        run = current_run(self.store, self.group, self.known_at)
+        above = {id_: run.upwards(one.parent) for id_, one in run.by_id.items()}
+        order = sorted(run.by_id.values(), key=lambda one: (len(above[one.id]), -one.size, one.id))
         number = {one.id: place for place, one in enumerate(order)}
         there = {entity.id for entity in self.entities}
         members, children = defaultdict[str, list[str]](list), defaultdict[str, list[int]](list)
@@ -208,7 +208,7 @@ class Snapshot:
                 parent=number.get(one.parent or ""),
                 children=tuple(children[one.id]),
                 members=tuple(members[one.id]),
-                told_at=one.told_at(to_datetime(run.recorded_at)),
+                text_time=one.told_at(to_datetime(run.recorded_at)),
             )
             for one in order
         ]

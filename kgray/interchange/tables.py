@@ -15,7 +15,7 @@ from kgray.records import canonical
 
 _PORTION = 5_000  # rows that are held and make a row group
 _BATCH = 1_000  # rows that are read at once
-_PORTION_BYTES = 32 << 20  # about as much text at most
+_PORTION_BYTES = 4 << 20  # about as much text at most
 TEXTS = pa.list_(pa.string())
 
 
@@ -34,7 +34,7 @@ def write_table(path: Path, schema: Any, found: Iterable[Sequence[Any]], about: 
         def flush() -> None:
             columns = zip(*held, strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-            writer.write_batch(pa.record_batch(arrays, schema=schema))
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))  # a row group; a batch would wait
             held.clear()
 
         for row in found:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kgray.derivation import names
+from kgray.derivation.dump import DumpRow
 from kgray.derivation.names import Fold
 from kgray.derivation.stored import records_of, view_now
 from kgray.errors import InputError, Locked, NoSpace, NotFound, Stopped, Unavailable
@@ -29,7 +30,7 @@ from kgray.ledger import find, named, read_with, request, request_reading_again,
 from kgray.locks import explained
 from kgray.memory.access import Webhooks
 from kgray.memory.answers import entity_called
-from kgray.memory.reads import GroupReads
+from kgray.memory.exploring import Exploration
 from kgray.ports import Embedder, Store, at_one_moment, embedded
 from kgray.ports.ingest import Ingest, IngestOutcome, OnWait, Queued, Sequences, Stop, never
 from kgray.reads import EpisodeHeadRow, TakenRow
@@ -47,7 +48,7 @@ _COUNTED = ("episodes", "statements", "facts_closed", "facts_reopened", "entitie
 _LOOKS, _PAUSE_S = 40, 0.05
 
 
-class Corrections(GroupReads):
+class Corrections(Exploration):
     """The corrections of one store. data, previous: as of `Memory`."""
 
     runtime: Ingest
@@ -133,6 +134,23 @@ class Corrections(GroupReads):
         """
         chosen = {"episodes": tuple(episodes), "source": source, "everything": everything}
         return await self._take_out("remove", group, chosen, stop, reread=reread)
+
+    async def foresee(self, kind: OperationKind, *, group: str, **what: Any) -> list[DumpRow]:  # noqa: ANN401
+        """Return what a correction or retraction would change, as rows of the dump with "op"; writes nothing.
+
+        what    as of `request`; of a retraction: episodes, ids. Raises NotFound or InputError.
+        """
+        from kgray.ingest.preview import correction_rows
+
+        def foreseen() -> list[DumpRow]:
+            operation = Operation(group=check_group(group), kind=kind, **what)
+            if not operation.withdraws and kind != "undo":
+                view = view_now(self.store, group)
+                ids = tuple(entity_called(self.store, view, asked).id for asked in operation.entities)
+                operation = replace(operation, entities=ids)
+            return correction_rows(self.store, operation)
+
+        return at_one_moment(self.store, foreseen)
 
     async def _carry_out(self, queued: Mapping[str, Queued] | None, **how: Any) -> IngestOutcome:  # noqa: ANN401
         return await self.runtime.carry_out(queued, on_wait=self.on_wait, **how)

@@ -17,13 +17,14 @@ from kgray.derivation.repair import differences, repaired
 from kgray.errors import InputError, KgrayError, NoSpace, NotFound, SettingsError
 from kgray.graph import Hit
 from kgray.intake.drafts import FIELDS, Defaults, Refusal, draft_from
+from kgray.interchange import exporting, formats
 from kgray.interchange.importing import ImportReport, import_from
 from kgray.ledger import retry
 from kgray.memory.access import Access
 from kgray.memory.answers import no_group
 from kgray.memory.correcting import Corrections
 from kgray.memory.ingesting import Item, LocalIngest, Report, Submission, foreseen, last_sequences
-from kgray.memory.reads import When
+from kgray.memory.reads import When, instant_of
 from kgray.memory.schedules import Schedules
 from kgray.ontology import Ontology, shipped
 from kgray.ports import Answerer, Embedder, GraphView, SearchScope, Store, Summarizer, at_one_moment
@@ -404,6 +405,21 @@ class Memory(Corrections, BothWays):
     async def verify(self, group: str) -> list[str]:
         """Compare the stored index with a derivation from the records; one line for each difference."""
         return differences(self.store, check_group(group))
+
+    async def export(
+        self, path: str | Path, *, to: str, group: str,
+        as_of: When | None = None, known_at: When | None = None,
+    ) -> formats.Report:  # fmt: skip
+        """Write a group in another tool's format (docs/interchange.md); the same graph gives the same bytes.
+
+        path    a file that is not there yet; for formats of several files a folder that is new or empty
+        as_of   only facts that hold then; None = all spans
+        Raises NotFound; InputError for an unknown format, or where something is at the path; StoreError.
+        """
+        moments = {"as_of": instant_of(as_of, "as_of"), "known_at": instant_of(known_at, "known_at")}
+        if nothing := no_group(self.store, check_group(group)):
+            raise NotFound(nothing)
+        return exporting.export(self.store, group, to, Path(path), **moments)
 
     async def import_from(
         self, path: str | Path, *, form: str, group: str, dry_run: bool = False, replace: bool = False,

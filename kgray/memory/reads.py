@@ -14,11 +14,10 @@ from datetime import datetime
 from functools import partial, wraps
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from kgray import kinds, ledger, reads, rows, times
-from kgray.communities.reading import ShownCommunity, list_of, one_of
+from kgray.communities.reading import ShownCommunity, list_of, members_of, one_of, owners_of
 from kgray.derivation import dump as dumping
 from kgray.derivation.names import EntityNote
 from kgray.derivation.names import digits as digits_of
@@ -29,8 +28,6 @@ from kgray.graph import Community, Fact
 from kgray.ingest.candidates import Likeness, code_match, likeness
 from kgray.ingest.resolve import NAME_FLOOR
 from kgray.ingest.state import GroupState
-from kgray.interchange import exporting
-from kgray.interchange.formats import Report
 from kgray.ledger import Failure, failures, result, sequences_of
 from kgray.memory import answers
 from kgray.ports import GraphView, GroupCounts, Store, at_one_moment
@@ -42,6 +39,7 @@ from kgray.times import Instant, show
 
 MAX_DEPTH = 4
 MAX_ROWS = 1000
+MAX_NODES, MAX_FACTS = 2000, 20_000  # of a neighbourhood
 _LOOKED = 20_000  # episodes that one page of the log looks at
 _TOLD = ("text", "valid_at", "invalid_at", "source", "relation", "target")
 _VIEWS = 2  # known_at views kept: searches at one moment often follow one another
@@ -60,6 +58,7 @@ Row = dict[str, Any]
 When = str | int | float | datetime  # ISO 8601, epoch seconds, or a datetime
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
+_Reads = TypeVar("_Reads", bound="GroupReads")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +76,13 @@ class LikelyPair:
         return asdict(self) | {"names": list(self.names), "score": round(self.score, 3)}
 
 
-def _at_one_moment(
-    read: Callable[Concatenate[GroupReads, _P], _T],
-) -> Callable[Concatenate[GroupReads, _P], Coroutine[Any, Any, _T]]:
+def of_one_moment(
+    read: Callable[Concatenate[_Reads, _P], _T],
+) -> Callable[Concatenate[_Reads, _P], Coroutine[Any, Any, _T]]:
     """Make a verb of a method that reads a group: all its reads see one moment."""
 
     @wraps(read)
-    async def verb(self: GroupReads, /, *args: _P.args, **asked: _P.kwargs) -> _T:
+    async def verb(self: _Reads, /, *args: _P.args, **asked: _P.kwargs) -> _T:
         if "group" in asked:  # else the method says what is missing
             group: Any = asked["group"]
             check_group(group)
@@ -125,12 +124,12 @@ class GroupReads:
                     found.append(answers.ToldFailure(group=name, episode=stopped, failure=failure))
         return found
 
-    @_at_one_moment
+    @of_one_moment
     def entities(self, query: str = "", *, group: str, limit: int = 20) -> list[answers.EntityCount]:
         """Return entities with a name like the query, best first; "": those with most facts first."""
         return answers.entities_like(self.store, group, query, limit)
 
-    @_at_one_moment
+    @of_one_moment
     def history(
         self, name_or_id: str, *, group: str, as_of: When | None = None, known_at: When | None = None
     ) -> answers.History:
@@ -140,7 +139,7 @@ class GroupReads:
         as_of       None = the spans of any time
         Raises NotFound, and Ambiguous where several entities have the name.
         """
-        moment, known = _instant(as_of, "as_of"), _instant(known_at, "known_at")
+        moment, known = instant_of(as_of, "as_of"), instant_of(known_at, "known_at")
         return answers.history_of(self.store, self._view_at(group, known), name_or_id, moment, known)
 
     async def show(self, identifier: str, *, group: str) -> list[dict[str, Any]]:
@@ -151,7 +150,7 @@ class GroupReads:
         """
         return (await self.describe(identifier, group=group)).records
 
-    @_at_one_moment
+    @of_one_moment
     def describe(self, identifier: str, *, group: str) -> answers.Shown:
         """Return what `show` returns with texts, names, facts, and the words that facts were read from."""
         id_, view = answers.id_called(self.store, group, identifier), view_now(self.store, group)
@@ -180,7 +179,7 @@ class GroupReads:
             profile_sources=profile.sources if profile else (),
         )
 
-    @_at_one_moment
+    @of_one_moment
     def duplicates(self, *, group: str, limit: int = 50) -> list[LikelyPair]:
         """Return pairs of entities that may be one, the likeliest first, without those held apart."""
         if limit < 1:
@@ -215,49 +214,34 @@ class GroupReads:
                     found[pair.a, pair.b] = pair
         return sorted(found.values(), key=lambda pair: (-pair.score, pair.a, pair.b))[:limit]
 
-    @_at_one_moment
+    @of_one_moment
     def dump(self, *, group: str, known_at: When | None = None) -> list[str]:
         """Return the lines of the whole graph, sorted, without their newlines."""
-        return dumping.lines(answers.dumped(self.store, group, _instant(known_at, "known_at")))
+        return dumping.lines(answers.dumped(self.store, group, instant_of(known_at, "known_at")))
 
-    @_at_one_moment
+    @of_one_moment
     def dump_hash(self, *, group: str, known_at: When | None = None) -> str:
         """Return the SHA-256 of the dump, in hex."""
-        return dumping.digest(answers.dumped(self.store, group, _instant(known_at, "known_at")))
+        return dumping.digest(answers.dumped(self.store, group, instant_of(known_at, "known_at")))
 
-    async def export(
-        self,
-        path: str | Path,
-        *,
-        to: str,
-        group: str,
-        as_of: When | None = None,
-        known_at: When | None = None,
-    ) -> Report:
-        """Write a group in another tool's format (docs/interchange.md); the same graph gives the same bytes.
-
-        path    a file that is not there yet; for formats of several files a folder that is new or empty
-        as_of   only facts that hold then; None = all spans
-        Raises NotFound; InputError for an unknown format, or where something is at the path; StoreError.
-        """
-        moments = {"as_of": _instant(as_of, "as_of"), "known_at": _instant(known_at, "known_at")}
-        if nothing := answers.no_group(self.store, check_group(group)):
-            raise NotFound(nothing)
-        return exporting.export(self.store, group, to, Path(path), **moments)
-
-    @_at_one_moment
+    @of_one_moment
     def neighbourhood(
         self, centre: str | None = None, *, group: str,
         as_of: When | None = None, known_at: When | None = None, depth: int = 1, limit: int = 200,
+        most_facts: int | None = None, community: str | None = None, level: int | None = None,
     ) -> Row:  # fmt: skip
         """Return the entities around one, nearest first, and the facts between them, with both clocks.
 
-        centre  a name or id; None = begin with those that have most facts
-        as_of   None = facts of all spans
-        The result has "entities", "facts", "truncated" (more than `limit` of either), "total".
+        centre      a name or id; None = begin with those that have most facts
+        as_of       None = facts of all spans
+        limit       entities, at most 2,000; most_facts: facts, at most 20,000; None = as many as entities
+        community   begin with its members alone; level: tell each entity's community of this level
+        The result has "entities", "facts", "truncated" (there are more of either), "total".
         """
-        moment, known = _instant(as_of, "as_of"), _instant(known_at, "known_at")
-        _check_limit(limit)
+        moment, known = instant_of(as_of, "as_of"), instant_of(known_at, "known_at")
+        check_limit(limit, MAX_NODES)
+        most_facts = limit if most_facts is None else most_facts
+        check_limit(most_facts, MAX_FACTS)
         if not 0 <= depth <= MAX_DEPTH:
             raise InputError(f"depth is {depth}: use 0 to {MAX_DEPTH}", field="depth")
         view = self._view_at(group, known)
@@ -265,6 +249,10 @@ class GroupReads:
             facts = _facts_at(self.store, view, moment)
             degrees = Counter(end for fact in facts for end in fact.ends)
             everyone = answers.entities_of(self.store, view)
+            if community is not None:
+                inside = set(members_of(self.store, group, community, known))
+                everyone = [one for one in everyone if one.id in inside]
+                facts = [fact for fact in facts if not inside.isdisjoint(fact.ends)]
             ordered = sorted(everyone, key=lambda one: (-degrees[one.id], one.born, one.id))
         else:
             edge = [answers.entity_called(self.store, view, centre).id]
@@ -279,14 +267,16 @@ class GroupReads:
         kept = {one.id for one in ordered[:limit]}
         between = [fact for fact in facts if kept.issuperset(fact.ends)]
         between.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.id))
+        owner = {} if level is None else owners_of(self.store, group, level, known)
+        told = {id_: {"community": owner.get(id_)} for id_ in kept} if level is not None else {}
         return {
-            "entities": [answers.entity_row(one) for one in ordered[:limit]],
-            "facts": _fact_rows(view, between[:limit]),
-            "truncated": len(kept) < len(ordered) or min(limit, len(between)) < len(facts),
+            "entities": [answers.entity_row(one) | told.get(one.id, {}) for one in ordered[:limit]],
+            "facts": _fact_rows(view, between[:most_facts]),
+            "truncated": len(kept) < len(ordered) or min(most_facts, len(between)) < len(facts),
             "total": {"entities": len(ordered), "facts": len(facts)},
         }
 
-    @_at_one_moment
+    @of_one_moment
     def diff(
         self, *, group: str, from_known_at: When | None = None, to_known_at: When | None = None,
         from_as_of: When | None = None, to_as_of: When | None = None, limit: int = 200,
@@ -295,12 +285,12 @@ class GroupReads:
 
         known_at    what this memory knew then; None = now
         as_of       what was true then; None = facts of all spans
-        In the result "changed" is the same fact with another text, span or end. Each list has at most
-        `limit`, "total" counts all.
+        In the result "changed" is the same fact with another text, span or end; "merged" are those gone
+        entities that show as another now. Each list has at most `limit`, "total" counts all.
         """
-        known = _instant(from_known_at, "from_known_at"), _instant(to_known_at, "to_known_at")
-        moments = _instant(from_as_of, "from_as_of"), _instant(to_as_of, "to_as_of")
-        _check_limit(limit)
+        known = instant_of(from_known_at, "from_known_at"), instant_of(to_known_at, "to_known_at")
+        moments = instant_of(from_as_of, "from_as_of"), instant_of(to_as_of, "to_as_of")
+        check_limit(limit)
         old_view, new_view = views = [self._view_at(group, at) for at in known]
         before, after = (
             {f.id: f for f in sorted(_facts_at(self.store, *at), key=lambda f: (f.created_at, f.id))}
@@ -325,18 +315,23 @@ class GroupReads:
             "ended": _fact_rows(old_view, ended[:limit]),
             "changed": [{"before": was_, "after": is_} for was_, is_ in zip(old, new, strict=True)],
             **{name: [answers.entity_row(one) for one in found[:limit]] for name, found in named.items()},
+            "merged": [
+                {"id": one.id, "name": one.name, "into": into[0].id, "into_name": into[0].name}
+                for one in named["entities_gone"][:limit]
+                if (into := new_view.entities([one.id]))
+            ],
             "truncated": any(count > limit for count in total.values()),
             "total": total,
         }
 
-    @_at_one_moment
+    @of_one_moment
     def changes(self, *, group: str, since: int = 0, limit: int = 200) -> Row:
         """Return the commits after the one with this number, in order: what ended, facts opened and ended.
 
         A commit's number is its record time, in microseconds. Returns about `limit` rows; a commit is never
         cut in two. "last" is the number to go on from.
         """
-        _check_limit(limit)
+        check_limit(limit)
         if not 0 <= since <= 1 << 62:
             raise InputError("since must be the number of a commit, or 0", field="since")
         begin = [since + 1]
@@ -380,10 +375,10 @@ class GroupReads:
             commits.append(commit)
         return {"commits": commits, "last": last, "more": False}
 
-    @_at_one_moment
+    @of_one_moment
     def log(self, *, group: str, after: int = 0, state: str | None = None, limit: int = 100) -> Row:
         """Return a page of the accepted episodes, by sequence; "next": where to go on, if any are left."""
-        _check_limit(limit)
+        check_limit(limit)
         if not 0 <= after <= 1 << 62:
             raise InputError("after must be a sequence, or 0", field="after")
         if state is not None and state not in rows.STATES:
@@ -399,7 +394,7 @@ class GroupReads:
         told = answers.told_episodes(self.store, group, chosen)
         return {"episodes": [one.as_dict() for one in told], "next": behind}
 
-    @_at_one_moment
+    @of_one_moment
     def episode(self, identifier: str, *, group: str) -> Row:
         """Return one episode by its id or the client's: text, state, both clocks. Raises NotFound."""
         sequences = sequences_of(self.store, group, [identifier])
@@ -408,7 +403,7 @@ class GroupReads:
             raise NotFound(f"group {group} has no episode {identifier!r}")
         return found[-1].as_dict()
 
-    @_at_one_moment
+    @of_one_moment
     def operation(self, sequence: int, *, group: str) -> Row:
         """Return a correction or removal with its state and result. Raises NotFound."""
         for row in self.store.rows(reads.OPERATIONS_AT, group, [sequence]):
@@ -421,11 +416,11 @@ class GroupReads:
         self, *, group: str, level: int | None = None, known_at: When | None = None
     ) -> list[Community]:
         """Return the communities, by level, the largest first; none where no run was known then."""
-        return list_of(self.store, check_group(group), level, _instant(known_at, "known_at"))
+        return list_of(self.store, check_group(group), level, instant_of(known_at, "known_at"))
 
     async def community(self, identifier: str, *, group: str, known_at: When | None = None) -> ShownCommunity:
         """Return a community with its members, by its id or its beginning. Raises NotFound, Ambiguous."""
-        known = _instant(known_at, "known_at")
+        known = instant_of(known_at, "known_at")
         view = None if known is None else self._view_at(check_group(group), known)
         return one_of(self.store, check_group(group), identifier, known, view)
 
@@ -445,13 +440,14 @@ class GroupReads:
         return view
 
 
-def _instant(value: When | None, field: str) -> Instant | None:
+def instant_of(value: When | None, field: str) -> Instant | None:
     return None if value is None else times.given(value, field)[0]
 
 
-def _check_limit(limit: int) -> None:
-    if not 1 <= limit <= MAX_ROWS:
-        raise InputError(f"limit is {limit}: use 1 to {MAX_ROWS}", field="limit")
+def check_limit(limit: int, most: int = MAX_ROWS) -> None:
+    """Raise InputError for a limit that is not 1 to `most`."""
+    if not 1 <= limit <= most:
+        raise InputError(f"limit is {limit}: use 1 to {most}", field="limit")
 
 
 def _fact_rows(view: GraphView, facts: Sequence[Fact]) -> list[Row]:

@@ -27,8 +27,8 @@ from kgray.records import Draft, EpisodeKind
 from kgray.settings import PipelineSettings
 
 FACT_TEXT_TOKENS = 26  # about 100 characters of a text hold one fact, and name two entities
-# By task: the tokens of a reply around its lists, and for each fact, as JSON without spaces; the tokens of a
-# fact that the data lists beside the texts; whether the data shows the previous context.
+# Task -> tokens of a reply around its lists, and for each fact, as JSON without spaces; tokens of a fact that
+# the data lists in addition to the texts; whether the data shows the previous context.
 _TASKS: Mapping[str, tuple[int, int, int, bool]] = {
     "combined": (8, 65, 0, True),
     "extract_entities": (4, 21, 0, True),
@@ -36,14 +36,14 @@ _TASKS: Mapping[str, tuple[int, int, int, bool]] = {
     "extract_facts": (4, 37, 19, True),
     "date_facts": (4, 8, 20, False),
 }
-# By resolution and task: calls with questions an episode, calls that show its text, tokens of a reply.
+# Resolution -> task -> calls with questions an episode, calls that show its text, tokens of a reply.
 QUESTION_CALLS: Mapping[str, Mapping[str, tuple[float, float, int]]] = {
     "batched": {"batched": (0.5, 0.4, 40)},
     "per_node": {"resolve_entity": (0.54, 0.54, 16), "compare": (0.26, 0.0, 40)},
 }
 _EPISODE = 25  # tokens around the text of an episode: its time, its speaker
 _QUESTION = 80  # tokens of one question
-_TAIL = 100  # characters of a previous text that are kept: its end shows whether it asks
+_TAIL = 100  # characters kept of a previous text: its end shows if it is a question
 
 
 class _Previous(NamedTuple):
@@ -57,10 +57,10 @@ class _Previous(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkEstimate:
-    """Calls and tokens. fixed_tokens: those of the prompts' heads, which a server's prefix cache serves."""
+    """Calls and tokens. fixed_tokens: tokens of the prompts' heads, which a server's prefix cache serves."""
 
     episodes: int = 0
-    triples: int = 0  # of the episodes: never sent to a model for extraction
+    triples: int = 0  # episodes that are never sent to a model for extraction
     calls: int = 0
     prompt_tokens: int = 0
     fixed_tokens: int = 0
@@ -84,9 +84,9 @@ def estimate_work(drafts: Iterable[Draft], prompts: Prompts, pipeline: PipelineS
             triples += 1
             continue
         length = tokens(draft.text)
-        before = previous.setdefault((draft.group, draft.source), deque(maxlen=pipeline.previous_episodes))
+        earlier = previous.setdefault((draft.group, draft.source), deque(maxlen=pipeline.previous_episodes))
         units = _units(draft.kind, length, pipeline)
-        context = _context(draft, before, pipeline)
+        context = _context(draft, earlier, pipeline)
         text = length + (units - 1) * pipeline.unit_overlap
         facts = max(1.0, text / FACT_TEXT_TOKENS)
         for task, times in rounds.items():
@@ -101,7 +101,7 @@ def estimate_work(drafts: Iterable[Draft], prompts: Prompts, pipeline: PipelineS
             prompt += share * (heads[task] + _QUESTION) + with_text * (text / units + _EPISODE)
             completion += share * reply
             totals[task] += share
-        before.append(_Previous(draft.kind, draft.text[-_TAIL:], draft.speaker, length))
+        earlier.append(_Previous(draft.kind, draft.text[-_TAIL:], draft.speaker, length))
     return WorkEstimate(
         episodes=episodes,
         triples=triples,
@@ -120,7 +120,7 @@ def _context(draft: Draft, previous: Sequence[_Previous], pipeline: PipelineSett
 
 
 def _units(kind: str, length: int, pipeline: PipelineSettings) -> int:
-    """Return how many text units a text of `length` tokens has if all of them are full."""
+    """Return the number of text units of a text of `length` tokens if all of them are full."""
     if kind == "json" or not pipeline.unit_tokens or length <= pipeline.unit_tokens:
         return 1
     return -(-(length - pipeline.unit_overlap) // (pipeline.unit_tokens - pipeline.unit_overlap))

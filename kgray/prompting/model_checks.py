@@ -101,10 +101,10 @@ def without_previous(extraction: Extraction, previous: Sequence[Episode]) -> Ext
 def without_foreign_facts(
     extraction: Extraction, episode: Episode, previous: Sequence[Episode]
 ) -> Extraction:
-    """Leave out facts of which the text has no word: no name but the speaker's, no value, no other word.
+    """Leave out facts without a word of the text: no name but the speaker's, no value, no other word.
 
-    Only where a prompt shows previous episodes, from which small models copy. Answers ("Yes.") stay, and so
-    do facts of texts in a language that is not listed here.
+    It applies only if the prompt shows previous episodes, because small models copy facts out of them. It
+    keeps the facts of answers ("Yes.") and of texts in a language that is not listed here.
     """
     if not previous or _answers(episode, previous) or not _COMMON.search(episode.text):
         return extraction
@@ -117,7 +117,7 @@ def without_foreign_facts(
         words = named | (words_of(f"{fact.text} {fact.relation.replace('_', ' ')}") - foreign - _EMPTY)
         return bool(words) and not _overlap(words, text)
 
-    return _without(extraction, is_foreign, "has no word of the text")
+    return _drop_facts(extraction, is_foreign, "has no word of the text")
 
 
 def without_questions(extraction: Extraction, episode: Episode) -> Extraction:
@@ -125,10 +125,10 @@ def without_questions(extraction: Extraction, episode: Episode) -> Extraction:
     if episode.kind == "json" or not re.search(r"[?\uff1f]", episode.text):
         return extraction
     clauses = [match[0] for match in _CLAUSES.finditer(episode.text)]
-    return _without(extraction, lambda fact: _is_asked(fact, extraction, clauses), "stands in a question")
+    return _drop_facts(extraction, lambda fact: _is_asked(fact, extraction, clauses), "stands in a question")
 
 
-def _without(extraction: Extraction, is_dropped: Callable[[ExtractedFact], bool], why: str) -> Extraction:
+def _drop_facts(extraction: Extraction, is_dropped: Callable[[ExtractedFact], bool], why: str) -> Extraction:
     """Return an extraction without the facts of a kind, each noted as dropped with the reason."""
     checked = [(fact, is_dropped(fact)) for fact in extraction.facts]
     notes = tuple(f"facts: {fact.text[:80]!r} {why}" for fact, drops in checked if drops)

@@ -66,7 +66,7 @@ _LONG_AGO = re.compile(
     r"|schon lange|seit jeher|siempre|toujours|depuis longtemps)\b",
     re.IGNORECASE,
 )
-_SINCE = re.compile(r"\b(?:since|from|seit|depuis|desde|dal)\b", re.IGNORECASE)
+_START_WORDS = re.compile(r"\b(?:since|from|seit|depuis|desde|dal)\b", re.IGNORECASE)
 _TODAY = re.compile(
     r"\b(?:today|tonight|this (?:morning|afternoon|evening)|now|just|heute|hoy|aujourd['’]hui|oggi)\b",
     re.IGNORECASE,
@@ -177,19 +177,19 @@ class ScriptForm:
         if stated and end and times.parse_iso(end)[0] <= times.parse_iso(stated)[0]:
             stated, end = (None, end) if kind == "ended" else (stated, None)
         if kind == "ended":
-            if stated and not end and not _SINCE.search(self.episode.text):
+            if stated and not end and not _START_WORDS.search(self.episode.text):
                 return {"invalid_at": stated}  # the date of the change
             if not stated:
                 return {"invalid_at": end} if end else {}
-            now = times.show_as(self.episode.reference_time, "instant")
-            return {"kind": "holds", "valid_at": stated, "invalid_at": end or now}
+            reference = times.show_as(self.episode.reference_time, "instant")
+            return {"kind": "holds", "valid_at": stated, "invalid_at": end or reference}
         dated: dict[str, str | None] = {"invalid_at": end} if end else {}
         if start == _UNKNOWN or stated:
             dated["valid_at"] = stated
         return dated
 
     def _date(self, item: Mapping[str, Any], key: str) -> str | None:
-        """Return a date as ISO 8601, "unknown" for a start that is known not to be known, None for none."""
+        """Return a date as ISO 8601, "unknown" for a start that the text calls unknown, None if absent."""
         raw = item.get(key)
         text = str(raw).strip() if isinstance(raw, str | int) else ""
         if text.casefold() in _ABSENT:

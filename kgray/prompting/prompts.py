@@ -153,16 +153,16 @@ def _names(text: str, field: str) -> bool:
 
 
 def folder() -> Path:
-    """Return the folder of the shipped prompts: inside the installed package, or beside it in a checkout."""
-    here = Path(__file__).parent.parent
-    inside = here / "prompts"
-    return inside if inside.is_dir() else here.parent / "prompts"
+    """Return the folder of the shipped prompts: in the installed package, or next to it in a checkout."""
+    package = Path(__file__).parent.parent
+    installed = package / "prompts"
+    return installed if installed.is_dir() else package.parent / "prompts"
 
 
 def section(tag: str, data: object) -> str:
     """Return one tagged section: JSON on one line, without any `<`."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
-    safe = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    safe = _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     return f"<{tag}>\n{safe}\n</{tag}>\n"
 
 
@@ -173,8 +173,8 @@ def extraction_data(
 ) -> str:
     """Return the data of an extraction task.
 
-    entities  those that are known: for extract_facts and reflect
-    facts     the sentences that are known: for reflect
+    entities  the known entities: for extract_facts and reflect
+    facts     the known sentences: for reflect
     """
     parts = []
     if request.previous:
@@ -196,10 +196,10 @@ def dating_data(episode: Episode, facts: Iterable[Mapping[str, Any]]) -> str:
 def questions_data(episode: Episode | None, questions: Sequence[Question]) -> str:
     """Return the data of the tasks that answer questions.
 
-    An id is an index in the list of questions or of candidates. The episode is shown for entities alone: a
-    comparison is about two sentences.
+    An id is an index in the list of questions or of candidates. Only questions about entities show the
+    episode: a comparison is about two sentences.
     """
-    rows = section("QUESTIONS", [_question(place, one) for place, one in enumerate(questions)])
+    rows = section("QUESTIONS", [_question(place, question) for place, question in enumerate(questions)])
     if episode is None or all(question.kind == "compare" for question in questions):
         return rows
     return section("EPISODE", _message(episode)) + rows
@@ -213,10 +213,10 @@ def answer_data(
     form: str = "",
     count: int | None = None,
 ) -> str:
-    """Return the data of a question: the lines of a context, if any are shown, and the question.
+    """Return the data of a question: the lines of a context, if it has one, and the question.
 
-    history: rows of role and content; form: of the answer; count: questions that are asked for. What is
-    empty has no section.
+    history: rows of role and content; form: of the answer; count: the number of requested questions. Empty
+    values have no section.
     """
     parts = [section("HISTORY", [dict(turn) for turn in history])] if history else []
     parts += [section("MEMORY", list(lines))] if lines is not None else []

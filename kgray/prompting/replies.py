@@ -39,13 +39,13 @@ from kgray.records import (
 )
 from kgray.times import Instant, Precision
 
-MAX_NAME = 256  # characters; longer ones are sentences that a model took for names
+MAX_NAME = 256  # characters; longer names are sentences that a model took for names
 
 _Date = tuple[Instant, Precision]
 
 
 def parse_extraction(reply: object, episode: Episode) -> Extraction:
-    """Return what a reply says about `episode`; the speaker first.
+    """Parse a reply about `episode` into an extraction; the speaker comes first.
 
     source, target  an index into the reply's entities, or a name; a name that was not listed
                     becomes an entity (R18). An item has either a target or a value.
@@ -75,14 +75,14 @@ def parse_extraction(reply: object, episode: Episode) -> Extraction:
             facts.append(_fact(item, cast, episode.reference_time))
         except ValueError as reason:
             cast.dropped.append(f"facts[{place}]: {reason}")
-    found = Extraction(entities=tuple(cast.entities), facts=tuple(facts), dropped=tuple(cast.dropped))
-    return speaker_first(found, episode)
+    extraction = Extraction(entities=tuple(cast.entities), facts=tuple(facts), dropped=tuple(cast.dropped))
+    return speaker_first(extraction, episode)
 
 
 def speaker_first(extraction: Extraction, episode: Episode) -> Extraction:
     """Return the extraction with the speaker of a message as entities[0], inserted or moved there (R18).
 
-    The speaker's own spelling wins over one that differs in case alone. Other kinds come back unchanged.
+    The speaker's own spelling wins over a spelling that differs only in case. Other kinds are unchanged.
     """
     speaker = clean_text(episode.speaker or "")
     if episode.kind != "message" or not speaker:
@@ -97,8 +97,8 @@ def speaker_first(extraction: Extraction, episode: Episode) -> Extraction:
         names.append(speaker)
     at = names.index(speaker) if speaker in names else folded.index(speaker.casefold())
     entities[at] = replace(entities[at], name=speaker)
-    others = (place for place in range(len(entities)) if place != at)
-    return with_entities(replace(extraction, entities=tuple(entities)), [at, *others])
+    other_places = (place for place in range(len(entities)) if place != at)
+    return with_entities(replace(extraction, entities=tuple(entities)), [at, *other_places])
 
 
 def with_entities(extraction: Extraction, places: Sequence[int]) -> Extraction:
@@ -107,8 +107,8 @@ def with_entities(extraction: Extraction, places: Sequence[int]) -> Extraction:
     return replace(
         extraction,
         entities=tuple(
-            one if one.key_of is None else replace(one, key_of=moved.get(one.key_of))
-            for one in (extraction.entities[place] for place in places)
+            entity if entity.key_of is None else replace(entity, key_of=moved.get(entity.key_of))
+            for entity in (extraction.entities[place] for place in places)
         ),
         facts=tuple(
             replace(fact, source=moved[fact.source], target=moved.get(fact.target))
@@ -131,8 +131,8 @@ class _Cast:
 
     def list_entity(self, place: int, item: object) -> None:
         try:
-            given = _object(item)
-            name, kind = _name(given.get("name")), given.get("type")
+            fields = _object(item)
+            name, kind = _name(fields.get("name")), fields.get("type")
             label = "" if kind is None else clean_text(_str(kind, "its type"))[:MAX_NAME]
         except ValueError as reason:
             self.dropped.append(f"entities[{place}]: {reason}")
@@ -142,7 +142,7 @@ class _Cast:
         self.places[place] = self.index_of(name, label)
 
     def name_of(self, endpoint: object) -> str:
-        """Return the name that an index or a name stands for, without making an entity."""
+        """Return the name of an endpoint, which is an index or a name, without creating an entity."""
         if isinstance(endpoint, bool) or not isinstance(endpoint, int | str):
             raise ValueError(f"an endpoint is {_type_name(endpoint)}, not an index or a name")
         if isinstance(endpoint, str):
@@ -154,7 +154,7 @@ class _Cast:
         return self.entities[self.places[endpoint]].name
 
     def index_of(self, name: str, label: str = "") -> int:
-        """Return the entity of this name; one that was not listed becomes an entity (R18)."""
+        """Return the index of this name's entity; an unlisted name becomes an entity (R18)."""
         at = self._by_name.setdefault(name, len(self.entities))
         if at == len(self.entities):
             self.entities.append(ExtractedEntity(name=name, type=label, span=_span(name, self.text)))
@@ -182,13 +182,13 @@ def _fact(raw: object, cast: _Cast, said_at: Instant) -> ExtractedFact:
     target = value.shown() if value else cast.name_of(raw_target)
     if not value and target == source:
         raise ValueError(f"it connects {source!r} with itself")
-    said = item.get("fact")
+    sentence = item.get("fact")
     text = f"{source} {relation.lower().replace('_', ' ')} {target}"
-    if said is not None:
-        text = clean_text(said) if isinstance(said, str) else ""
+    if sentence is not None:
+        text = clean_text(sentence) if isinstance(sentence, str) else ""
     if not text or "\0" in text:
         raise ValueError("its sentence is not a text, or empty")
-    kind, start, end, inferred = _when(item, said_at)
+    kind, start, end, inferred = _dates_of(item, said_at)
     (valid_from, from_precision), (valid_to, to_precision) = start or (None, None), end or (None, None)
     return ExtractedFact(
         source=cast.index_of(source), relation=relation, text=text, kind=kind,
@@ -197,11 +197,13 @@ def _fact(raw: object, cast: _Cast, said_at: Instant) -> ExtractedFact:
     )  # fmt: skip
 
 
-def _when(item: dict[str, Any], said_at: Instant) -> tuple[EvidenceKind, _Date | None, _Date | None, bool]:
-    """Return kind, start, end, and whether one of them is inferred."""
+def _dates_of(
+    item: dict[str, Any], said_at: Instant
+) -> tuple[EvidenceKind, _Date | None, _Date | None, bool]:
+    """Return kind, start, end, and whether the start or the end is inferred."""
     kind = item.get("kind") or "holds"
     start, end = _date(item, "valid_at"), _date(item, "invalid_at")
-    now: _Date = said_at, "instant"
+    reference: _Date = said_at, "instant"
     match kind:
         case "denied":
             if start or end:
@@ -210,15 +212,15 @@ def _when(item: dict[str, Any], said_at: Instant) -> tuple[EvidenceKind, _Date |
         case "ended":
             if start:
                 raise ValueError('"ended" has no valid_at: say "holds" with both dates')
-            return "ended", None, end or now, end is None
+            return "ended", None, end or reference, end is None
         case "happened":
             if end:
                 raise ValueError("an event has one date: its valid_at")
-            return "happened", start or now, None, start is None
+            return "happened", start or reference, None, start is None
         case "holds" if not start and end and ("valid_at" in item or end[0] <= said_at):
             return "ended", None, end, False
         case "holds":
-            start = start or (None if "valid_at" in item else now)
+            start = start or (None if "valid_at" in item else reference)
             if start and end and end[0] <= start[0]:
                 raise ValueError("its end is not after its start")
             return "holds", start, end, start is not None and start[0] == said_at
@@ -237,9 +239,9 @@ def _date(item: dict[str, Any], key: str) -> _Date | None:
         raise ValueError(f"{key}: {reason}") from None
 
 
-def _str(raw: object, what: str) -> str:
+def _str(raw: object, name: str) -> str:
     if not isinstance(raw, str):
-        raise ValueError(f"{what} is {_type_name(raw)}, not a text")
+        raise ValueError(f"{name} is {_type_name(raw)}, not a text")
     return raw
 
 
@@ -255,7 +257,7 @@ def _name(raw: object) -> str:
 
 
 def _span(name: str, text: str) -> tuple[int, int] | None:
-    """Return (start, end) of the name's first occurrence as whole words; None where there is none."""
+    """Return (start, end) of the name's first occurrence as whole words; None if it does not occur."""
     at = text.find(name)
     while at >= 0:
         end = at + len(name)
@@ -294,7 +296,7 @@ def parse_answer(question: Question, reply: object) -> Answer:
         {"same": i or [i], "contradicts": [i, ...], "ends": [i, ...], "independent": [i, ...]}
 
     If several candidates are the same as the item, the oldest counts, and the others are independent.
-    Raises InvalidAnswer where the reply does not answer the question.
+    Raises InvalidAnswer if the reply does not answer the question.
     """
     count = len(question.candidates)
     try:
@@ -308,8 +310,8 @@ def parse_answer(question: Question, reply: object) -> Answer:
             raise ValueError(f"answers: {len(words)} of them for {count} candidates")
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the reply"
-        fault = f"{where}: {first['msg']}"
+        location = ".".join(map(str, first["loc"])) or "the reply"
+        fault = f"{location}: {first['msg']}"
     except ValueError as error:
         fault = str(error)
     else:

@@ -47,10 +47,10 @@ _FACT = {"subject": TEXT, "relation": TEXT, "object": TEXT, "fact": TEXT, "statu
 def extraction_schemas(types: Sequence[str] = ENTITY_TYPES) -> Mapping[str, Schema]:
     """Return the schema of each extraction task. types: the names that an entity's type may have."""
     entities = listed_of(object_of(name=TEXT, type=choice_of(types)))
-    whole = object_of(entities=entities, facts=listed_of(object_of(**_FACT, **_DATES)))
+    combined = object_of(entities=entities, facts=listed_of(object_of(**_FACT, **_DATES)))
     return {
-        "combined": whole,
-        "reflect": whole,
+        "combined": combined,
+        "reflect": combined,
         "extract_entities": object_of(entities=entities),
         "extract_facts": object_of(facts=listed_of(object_of(**_FACT))),
         "date_facts": object_of(facts=listed_of(object_of(id=INDEX, **_DATES))),

@@ -19,20 +19,20 @@ _PIECES = re.compile(
     r"|(?P<other>.)"
 )
 
-_COSTS = {  # of the first character of a piece, and of each further one
+_COSTS = {  # of the first character of a piece, and of each later character
     "digits": (30, 10), "blank": (0, 0), "break": (20, 0), "han": (17, 17), "kana": (12, 12),
     "letters": (8, 8), "signs": (18, 6), "other": (30, 0),
 }  # fmt: skip
 
 
 def count_tokens(text: str) -> int:
-    """Return about how many tokens the vocabularies of current models make of `text`, rounded up.
+    """Return the approximate number of tokens of `text` in the vocabularies of current models, rounded up.
 
     word        a run of Latin letters, parted before a capital: 0.95, and 0.35 for each letter beyond the
                 7th; a letter that is not ASCII: 1.5 more
     digits      a run: 1, and 0.5 a digit
     signs       a run of punctuation: 0.9, and 0.3 for each beyond the first
-    spaces      a single blank: none, it belongs to what follows; a line break or any other run: 1
+    spaces      a single blank: none, it belongs to the next piece; a line break or any other run: 1
     others      a Han character 0.85, kana and Hangul 0.6, a letter of another alphabet 0.4, else 1.5
 
     Measured against the mean of o200k, cl100k, Qwen's and Mistral's Tekken: English conversation +3 %,
@@ -46,9 +46,9 @@ def count_tokens(text: str) -> int:
 
 
 def cost_of(text: str) -> int:
-    """Return what `count_tokens` counts, before rounding, in units of 1/SHARE token.
+    """Return the count of `count_tokens` before rounding, in units of 1/SHARE token.
 
-    Parts of a text that is cut cost at least as much together as the whole.
+    The parts of a cut text cost at least as much together as the whole text.
     """
     return sum(map(_cost, _PIECES.finditer(text)))
 
@@ -56,8 +56,8 @@ def cost_of(text: str) -> int:
 def _cost(piece: re.Match[str]) -> int:
     kind, length = piece.lastgroup or "", piece.end() - piece.start()
     if kind != "word":
-        first, further = _COSTS[kind]
-        return first + further * (length - 1)
+        first, later = _COSTS[kind]
+        return first + later * (length - 1)
     word = piece[0]
     accents = 0 if word.isascii() else sum(letter > "\x7f" for letter in word)
     return 19 + 7 * max(0, length - 7) + 30 * accents  # one token mostly holds a word of 7 letters

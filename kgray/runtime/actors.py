@@ -18,18 +18,18 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from kgray.errors import Cost, Unavailable
 from kgray.ports import AnswerRequest
-from kgray.runtime.pools import Gone, Lost, Numbered, Unfit
+from kgray.runtime.pools import ActorEnded, Lost, Numbered, Unfit
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 Handle = Any  # Ray's type of a handle does not know our methods
 _ANSWER_S = 10.0  # for a control call
-_LOOKS = ThreadPoolExecutor(1, "kgray-named")  # one: each waits where Ray's head is away
+_LOOKS = ThreadPoolExecutor(1, "kgray-named")  # a single thread: look-ups wait while Ray's head is away
 
 
 _method: Any = ray.method
 control: Callable[[_F], _F] = _method(concurrency_group="control")
 writing: Callable[[_F], _F] = _method(concurrency_group="writing")  # batches of a writer, side by side
-streaming: Callable[[_F], _F] = _method(num_returns="streaming")  # what is yielded is sent at once
+streaming: Callable[[_F], _F] = _method(num_returns="streaming")  # each item is sent at once
 
 
 def actor_of(cls: type[Any]) -> Any:  # noqa: ANN401 - Ray's class of an actor has no useful type
@@ -55,24 +55,24 @@ def _lost() -> Iterator[None]:
         raise
     except RayError as error:
         lines = str(error).strip().splitlines() or [""]  # Ray's many lines as one short line
-        kind = Gone if isinstance(error, ActorDiedError) else Lost
+        kind = ActorEnded if isinstance(error, ActorDiedError) else Lost
         raise kind(f"{type(error).__name__}: {lines[-1]}"[:200]) from None
 
 
-async def reached(method: Any, *args: object) -> Any:  # noqa: ANN401 - a handle's; what it returns
-    """Call an actor; return what it answers. Raises Lost."""
+async def reached(method: Any, *args: object) -> Any:  # noqa: ANN401 - a method of a handle, and its result
+    """Call an actor; return its answer. Raises Lost."""
     with _lost():
         return await method.remote(*args)
 
 
-def submit(method: Any, *args: object) -> Any:  # noqa: ANN401 - a handle's; a reference to what it returns
-    """Call an actor without waiting for it. Raises Lost, also where the actor has too many calls queued."""
+def submit(method: Any, *args: object) -> Any:  # noqa: ANN401 - a method of a handle, and a reference to its result
+    """Call an actor without waiting for it. Raises Lost, even if the actor has too many calls queued."""
     with _lost():
         return method.remote(*args)
 
 
-def answer(call: Any, timeout_s: float = _ANSWER_S) -> Any:  # noqa: ANN401 - whatever the actor returns
-    """Return what an actor answers, blocking. Raises Unavailable where it does not."""
+def answer(call: Any, timeout_s: float = _ANSWER_S) -> Any:  # noqa: ANN401 - the actor's result
+    """Wait for an actor's answer and return it. Raises Unavailable if it does not answer."""
     try:
         with _lost():
             return ray.get(call, timeout=timeout_s)
@@ -84,38 +84,38 @@ def answer(call: Any, timeout_s: float = _ANSWER_S) -> Any:  # noqa: ANN401 - wh
 class RemoteWorker:
     """A worker process as the router (`pools`) sees it.
 
-    Its handle is kept: a process that Ray starts again has the same one. Where the actor has ended for good
-    it is looked for by its name, beside the event loop.
+    It keeps its handle: a process that Ray restarts has the same handle. If the actor has ended for good, it
+    looks the name up again, in another thread than the event loop's.
     """
 
     name: str
     namespace: str
-    only: Handle | None = None  # this very actor is meant, and none that takes its name later
-    is_gone: bool = False  # that one has ended for good
+    only: Handle | None = None  # this actor, never a later actor of its name
+    is_gone: bool = False  # `only` has ended for good
 
     def __post_init__(self) -> None:
-        self._found = self.only
+        self._actor = self.only
 
     async def _handle(self) -> Handle:
         if self.is_gone:
-            raise Gone(f"{self.name} has ended")
-        if self._found is None:
+            raise ActorEnded(f"{self.name} has ended")
+        if self._actor is None:
             try:
                 looked = asyncio.get_running_loop().run_in_executor
-                self._found = await looked(_LOOKS, ray.get_actor, self.name, self.namespace)
+                self._actor = await looked(_LOOKS, ray.get_actor, self.name, self.namespace)
             except (ValueError, RayError) as error:
                 raise Lost(f"{self.name} does not run ({type(error).__name__})") from None
-        return self._found
+        return self._actor
 
     async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Numbered]]:
-        """Yield the outcomes of a chunk as its calls end. Raises Lost, Gone."""
+        """Yield the outcomes of a chunk as its calls end. Raises Lost, ActorEnded."""
         handle = await self._handle()
         with self._reaching():
             async for ended in handle.work.remote(chunk):
                 yield await ended
 
     async def answer(self, request: AnswerRequest) -> AsyncIterator[str | Cost | Exception]:
-        """Yield what `ModelWorker.answer` does. Raises Lost, Gone."""
+        """Yield the items of `ModelWorker.answer`. Raises Lost, ActorEnded."""
         handle = await self._handle()
         with self._reaching():
             async for part in handle.answer.remote(request):
@@ -123,11 +123,11 @@ class RemoteWorker:
 
     def abandon(self, numbers: Sequence[int]) -> None:
         """Cancel these requests. Fire and forget: if the message is lost, a model call is wasted."""
-        if self._found is not None:
-            self._found.abandon.remote(list(numbers))
+        if self._actor is not None:
+            self._actor.abandon.remote(list(numbers))
 
     async def health(self) -> None:
-        """Return once the process has answered, and has its model. Raises Unfit, Lost, Gone."""
+        """Return once the process has answered, and has its model. Raises Unfit, Lost, ActorEnded."""
         handle = await self._handle()
         with self._reaching():
             state = await handle.health.remote()
@@ -138,17 +138,17 @@ class RemoteWorker:
 
     def restart(self) -> None:
         """End the process; Ray starts another in its place."""
-        if self._found is not None:
-            ray.kill(self._found, no_restart=False)
+        if self._actor is not None:
+            ray.kill(self._actor, no_restart=False)
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
         try:
             with _lost():
                 yield
-        except Gone as error:
-            self._found = None
-            if self.only is None:  # another one may have its name
+        except ActorEnded as error:
+            self._actor = None
+            if self.only is None:  # a new actor may have its name
                 raise Lost(str(error)) from None
             self.is_gone = True
             raise

@@ -22,23 +22,23 @@ class Move(NamedTuple):
 def moves(owners: Sequence[int], shards: int) -> Iterator[Move]:
     """Yield moves, of at most PORTION slots each, that give each shard the same number of slots, or one more.
 
-    owners  the shard of each slot; one that is not below `shards` loses all slots
+    owners  the shard of each slot; a shard that is not below `shards` loses all slots
     """
     counts = Counter(owners)
-    least, more = divmod(len(owners), shards)
-    # The shards that have most keep one slot more than the others: that saves moves.
+    quota, remainder = divmod(len(owners), shards)
+    # The largest shards keep one slot above the quota: that saves moves.
     ranked = sorted(range(shards), key=lambda shard: (-counts[shard], shard))
-    free = {shard: least + (place < more) for place, shard in enumerate(ranked)}
+    free = {shard: quota + (place < remainder) for place, shard in enumerate(ranked)}
     surplus: dict[int, list[int]] = {}  # by source
     for slot, shard in enumerate(owners):
         if free.get(shard, 0) > 0:
             free[shard] -= 1
         else:
             surplus.setdefault(shard, []).append(slot)
-    for target, wanted in free.items():
-        while wanted > 0:
+    for target, missing in free.items():
+        while missing > 0:
             source, slots = next((shard, slots) for shard, slots in surplus.items() if slots)
-            portion = slots[: min(wanted, PORTION)]
+            portion = slots[: min(missing, PORTION)]
             surplus[source] = slots[len(portion) :]
-            wanted -= len(portion)  # noqa: PLW2901 - counts down
+            missing -= len(portion)  # noqa: PLW2901 - counts down
             yield Move(portion, source, target)

@@ -1,6 +1,6 @@
 """Find, start, compare and stop the named actors of one store; its namespace keeps stores apart.
 
-`kgray up` starts them detached, so that they outlive it. Those that a command starts for itself end with it.
+`kgray up` starts them detached, so that they outlive it. Actors that a command starts for itself end with it.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from kgray.runtime.writer import GraphWriter
 from kgray.settings import EngineLimits
 
 _NEWS_S = 5.0  # for the stats of all sequencers; where Ray has ended, its own deadline is a minute
-_DRAIN_S = 10.0  # beyond the grace time
+_DRAIN_S = 10.0  # added to the grace time
 _RESTART_S = 60.0  # for an actor that Ray starts again
 _PAUSE_S = 0.2
 _ANSWER_S = 10.0  # for one call, before it is made again
-_TELL_S = 2.0  # between two lines on what has started
-_JOIN_S = 10.0  # for further workers once one of each kind is up
+_TELL_S = 2.0  # between two progress lines
+_JOIN_S = 10.0  # for more workers once each kind has a worker
 _RAY_ENDED = "Ray has ended before its actors answered; what was accepted is safe, run it again"
 ENGINE_S = 60.0  # for an engine to end: it takes 5 s
 _Plan = dict[str, tuple[type[Any], dict[str, Any], tuple[Any, ...]]]  # class, Ray's options, arguments
-_CLASSES: dict[str, type[Any]] = {"embedder": EmbedWorker, "reranker": RerankWorker}  # the others read
+_CLASSES: dict[str, type[Any]] = {"embedder": EmbedWorker, "reranker": RerankWorker}  # else ModelWorker
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Deployment:
     spec: DeploymentSpec
     actors: Mapping[str, Handle]
     ours: bool = False  # they were started by this process and end with it
-    fresh: bool = False  # they were started just now: all their counts belong to this run
+    fresh: bool = False  # they have just started: all their counts belong to this run
     quarantined: Mapping[str, str] = field(default_factory=dict)  # by worker, why its start failed
 
     @property
@@ -69,28 +69,28 @@ class Deployment:
         """The sequencers, by shard."""
         return [handle for name, handle in self.actors.items() if name.startswith("sequencer-")]
 
-    async def news(self, since: Sequence[int]) -> list[dict[str, Any]]:
-        """Return each sequencer's stats, with the steps after the `since`-th. Raises Unavailable."""
-        asked = (reached(h.stats, n) for h, n in zip(self.sequencers, since, strict=True))
+    async def news(self, step_counts: Sequence[int]) -> list[dict[str, Any]]:
+        """Return each sequencer's stats, with the steps after the first `step_counts`. Raises Unavailable."""
+        calls = (reached(h.stats, n) for h, n in zip(self.sequencers, step_counts, strict=True))
         try:
             async with asyncio.timeout(_NEWS_S):
-                return list(await asyncio.gather(*asked))
+                return list(await asyncio.gather(*calls))
         except (TimeoutError, Lost) as error:
             raise Unavailable(f"a sequencer does not answer: {type(error).__name__}") from None
 
     def status(self, deadline_s: float = _NEWS_S, method: str = "stats") -> dict[str, dict[str, Any]]:
-        """Return each actor's stats by name, or its `describe()`, or why it does not answer in time."""
+        """Return each actor's stats, or its `describe()`, by name, or the reason that it gives no answer."""
         calls: dict[str, Any] = {}
         rows: dict[str, dict[str, Any]] = {}
         for name, handle in self.actors.items():
             try:
                 calls[name] = submit(getattr(handle, method))
-            except Lost as error:  # one that has not started yet was asked too often
+            except Lost as error:  # an actor that has not started has too many pending calls
                 rows[name] = {"state": "unreachable", "reason": str(error)}
-        until = time.monotonic() + deadline_s
+        deadline = time.monotonic() + deadline_s
         for name, call in calls.items():
             try:
-                rows[name] = answer(call, max(0.1, until - time.monotonic()))
+                rows[name] = answer(call, max(0.1, deadline - time.monotonic()))
             except Unavailable as error:
                 rows[name] = {"state": "unreachable", "reason": str(error)}
         return {name: rows[name] for name in self.actors}
@@ -98,18 +98,18 @@ class Deployment:
     def resume(self) -> None:
         """Have sequencers that stopped on a fault try again; their stats no longer show it afterwards."""
         for call in [handle.resume.remote() for handle in self.sequencers]:
-            with suppress(Unavailable):  # Ray is starting it again: it has no fault
+            with suppress(Unavailable):  # Ray restarts it, which clears its fault
                 answer(call)
 
     def stop(self, grace_s: float) -> int:
-        """Have the sequencers commit what is in flight, then end every actor; return how many there were."""
+        """Have the sequencers commit episodes in flight, then end all actors; return their number."""
         calls = [handle.drain.remote(grace_s) for handle in self.sequencers]
         calls += [handle.retire.remote() for name, handle in self.actors.items() if kind_of(name) == "writer"]
         for call in calls:
             with suppress(Unavailable):
                 answer(call, grace_s + _DRAIN_S)
         self.end_engines()
-        for _ in range(2):  # one whose keeper did not hear of the end may have started another one
+        for _ in range(2):  # twice: a keeper that has not noticed the end may have started an actor again
             for handle in {**self.actors, **_named(self.spec.namespace)}.values():
                 ray.kill(handle, no_restart=True)
         for group in groups_of(self.spec.namespace):
@@ -117,32 +117,32 @@ class Deployment:
         return len(self.actors)
 
     def end_engines(self) -> None:
-        """Have workers end their engines: one that is killed with its actor leaves shared memory behind."""
+        """Have workers end their engines: an engine killed with its actor leaves shared memory behind."""
         if self.spec.values["model.backend"] != "vllm":
             return
-        there = {**self.actors, **_named(self.spec.namespace)}  # further ones may have been started since
-        readers = {name: handle for name, handle in there.items() if POOLS.get(kind_of(name)) in READING}
-        rows = Deployment(self.spec, readers).status()  # one that has no node has no engine either
+        actors = {**self.actors, **_named(self.spec.namespace)}  # with actors started in the meantime
+        readers = {name: handle for name, handle in actors.items() if POOLS.get(kind_of(name)) in READING}
+        rows = Deployment(self.spec, readers).status()  # an actor without a node has no engine
         for call in [handle.stop.remote() for name, handle in readers.items() if "pid" in rows[name]]:
             with suppress(Unavailable):
                 answer(call, ENGINE_S)
 
 
 def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait = ignore) -> Deployment:
-    """Return the store's actors; start those that are missing.
+    """Return the store's actors; start missing actors.
 
     detached: start them so that they outlive this process
-    chosen: whether the profile was named in the settings; if not, that of running actors is accepted
-    Raises SettingsError where running actors have other settings, versions or another profile, or where no
-    worker of a kind can work with them; Unavailable where they do not come up in time. Of workers one of each
-    kind is enough: those that are missing, or quarantined because their start failed, are named.
+    chosen: the settings name a profile; if not, the profile of running actors is accepted
+    Raises SettingsError if running actors have other settings, versions or another profile, or if no worker
+    of a kind can work with them; Unavailable if they do not come up in time. One worker of each kind is
+    enough: missing workers, and workers quarantined because their start failed, are reported.
     """
-    there = find(spec.namespace)
-    fresh = there is None or not there.sequencers
-    theirs = None if there is None or fresh else there.spec
+    running = find(spec.namespace)
+    fresh = running is None or not running.sequencers
+    theirs = None if running is None or fresh else running.spec
     if fresh and detached:
-        # The name of the first writer serves as a lock: of two processes that start detached actors at the
-        # same moment, one creates it; the other joins it, or is refused before it has started anything.
+        # The name of the first writer serves as a lock: if two processes start detached actors at the same
+        # moment, one creates it; the second joins it, or is refused before it has started an actor.
         first = start_actors(spec, "writer-0", detached=True).actors["writer-0"]
         theirs = described(first, time.monotonic() + spec.cluster.limits.start_deadline_s)["spec"]
     if theirs is not None:
@@ -151,116 +151,122 @@ def ensure(spec: DeploymentSpec, *, detached: bool, chosen: bool, tell: OnWait =
     if fresh:
         planned = plan_of(spec, detached=detached)
         tell(f"starting {len(planned)} actors: {', '.join(planned)}")
-    found = start_actors(spec, detached=detached)
-    found.fresh, found.ours = fresh, fresh and not detached
+    deployment = start_actors(spec, detached=detached)
+    deployment.fresh, deployment.ours = fresh, fresh and not detached
     try:
-        for name, row in _come_up(found, tell if fresh else ignore).items():
+        for name, row in _come_up(deployment, tell if fresh else ignore).items():
             if changed_keys(spec, row["spec"], kind_of(name)):
                 _refuse_mixture(spec, row["spec"], profile=True)
     except SettingsError:
         if fresh:
-            found.stop(0)
+            deployment.stop(0)
         raise
-    return found
+    return deployment
 
 
 @dataclass(slots=True)
 class _Arrivals:
-    """Which actors of a deployment have come up, and which workers cannot.
+    """The actors of a deployment that have come up, and the workers that cannot.
 
-    Who was up at one look counts: a machine that stalls may miss the next one, and what dies afterwards is no
-    longer a matter of the start.
+    An actor that was up once counts as up: a machine that stalls may miss the next look, and a later death is
+    no matter of the start.
     """
 
-    found: Deployment
+    deployment: Deployment
     starts: Starts
     up: dict[str, dict[str, Any]] = field(default_factory=dict)
     faults: dict[str, Exception] = field(default_factory=dict)
-    since: dict[str, float] = field(default_factory=dict)  # by kind of worker, when the first one answered
+    loading: dict[str, float] = field(default_factory=dict)  # kind of worker -> time of the first answer
 
     def see(self) -> float:
-        """Look at all actors, and have fresh workers load their models; return when, by `time.monotonic`."""
-        rows = {name: row for name, row in self.found.status(_TELL_S, "describe").items() if "spec" in row}
-        now = time.monotonic()
+        """Look at all actors, and have fresh workers load their models; return the time.monotonic() of it."""
+        status = self.deployment.status(_TELL_S, "describe")
+        rows = {name: row for name, row in status.items() if "spec" in row}
+        instant = time.monotonic()
         self.up |= {name: row for name, row in rows.items() if row.get("loaded", True)}
         workers = {name: row for name, row in rows.items() if kind_of(name) in POOLS}
         self.faults |= {name: row["fault"] for name, row in workers.items() if row["fault"] is not None}
-        self.since = {kind_of(name): now for name in workers} | self.since
-        self.since |= {kind_of(name): now for name, row in workers.items() if row["queued"]}  # its turn comes
+        self.loading = {kind_of(name): instant for name in workers} | self.loading
+        # A queued worker has not begun to load, so the kind's deadline moves.
+        self.loading |= {kind_of(name): instant for name, row in workers.items() if row["queued"]}
         load, _ = self.starts.looked(
-            {n: rows.get(n, {}) for n in self.found.actors if kind_of(n) in POOLS}, now
+            {n: rows.get(n, {}) for n in self.deployment.actors if kind_of(n) in POOLS}, instant
         )
-        for name in load if self.found.fresh else ():  # later the keeper has them load
-            self.found.actors[name].ready.remote()
-        return now
+        for name in load if self.deployment.fresh else ():  # the keeper has later workers load
+            self.deployment.actors[name].ready.remote()
+        return instant
 
     @property
     def quarantined(self) -> dict[str, str]:
-        """Workers whose start failed, and why."""
+        """Workers whose start failed, and the reason."""
         return {name: why for name, why in self.starts.quarantined().items() if name not in self.up}
 
     def lacking(self) -> set[str]:
-        """Return the kinds of which too few are up: of workers one is enough, of the others all are needed.
+        """Return the kinds without enough actors: workers of a kind need one, other kinds all their actors.
 
-        Raises the fault of a kind's workers where each of them has one.
+        Raises the fault of a kind's workers if each of them has a fault.
         """
-        there = {kind_of(name) for name in self.up} & POOLS.keys()
-        lacking = {kind_of(name) for name in self.found.actors if name not in self.up} - there
+        present = {kind_of(name) for name in self.up} & POOLS.keys()
+        lacking = {kind_of(name) for name in self.deployment.actors if name not in self.up} - present
         for kind in lacking:
-            faults = [self.faults.get(name) for name in self.found.actors if kind_of(name) == kind]
+            faults = [self.faults.get(name) for name in self.deployment.actors if kind_of(name) == kind]
             if (fault := faults[0]) is not None and None not in faults:
                 raise fault
         return lacking
 
 
-def _come_up(found: Deployment, tell: OnWait) -> dict[str, dict[str, Any]]:
-    """Return each actor's `describe()` once all are up, or enough of them; note who is quarantined."""
-    began = last = told = time.monotonic()
-    before, limits = -1, found.spec.cluster
-    arrivals = _Arrivals(found, Starts(limits.limits.health_every_s))
+def _come_up(deployment: Deployment, tell: OnWait) -> dict[str, dict[str, Any]]:
+    """Return each actor's `describe()` once enough are up; set `deployment.quarantined`."""
+    began = last = reported_at = time.monotonic()
+    up_count, limits = -1, deployment.spec.cluster
+    arrivals = _Arrivals(deployment, Starts(limits.limits.health_every_s))
     while True:
-        now, up = arrivals.see(), arrivals.up
-        if len(up) > before or now - told > _TELL_S:
-            told = now
-            tell(f"{len(up)} of {len(found.actors)} actors have started after {now - began:.0f} s")
-        if len(up) > before:
-            before, last = len(up), now
-        lacking, found.quarantined = arrivals.lacking(), arrivals.quarantined
-        missing = [name for name in found.actors if name not in up and name not in found.quarantined]
+        instant, up = arrivals.see(), arrivals.up
+        if len(up) > up_count or instant - reported_at > _TELL_S:
+            reported_at = instant
+            tell(f"{len(up)} of {len(deployment.actors)} actors have started after {instant - began:.0f} s")
+        if len(up) > up_count:
+            up_count, last = len(up), instant
+        lacking, deployment.quarantined = arrivals.lacking(), arrivals.quarantined
+        missing = [
+            name for name in deployment.actors if name not in up and name not in deployment.quarantined
+        ]
         if not (missing or lacking):
             break
         if not head_listens():
             raise Unavailable(_RAY_ENDED, waited=True)
-        if not lacking and now - last > _JOIN_S:
+        if not lacking and instant - last > _JOIN_S:
             line = "no node has room for them, or they load: they join when they come"
             tell(f"not up yet: {', '.join(missing)}; {line}")
             break
-        since, all_s = arrivals.since, limits.limits.start_deadline_s
-        in_s = {kind: getattr(limits, POOLS[kind]).start_deadline_s for kind in since}
-        if late := {kind for kind in lacking if now - since.get(kind, began) > in_s.get(kind, all_s)}:
-            names = ", ".join(name for name in found.actors if name not in up)
-            why = "; ".join([_what_lacks(found.spec, late, since), *set(found.quarantined.values())])
+        loading, all_s = arrivals.loading, limits.limits.start_deadline_s
+        in_s = {kind: getattr(limits, POOLS[kind]).start_deadline_s for kind in loading}
+        if late := {kind for kind in lacking if instant - loading.get(kind, began) > in_s.get(kind, all_s)}:
+            names = ", ".join(name for name in deployment.actors if name not in up)
+            why = "; ".join(
+                [_missing_reason(deployment.spec, late, loading), *set(deployment.quarantined.values())]
+            )
             raise Unavailable(f"not up in time: {names}; {why}", waited=True)
         time.sleep(_PAUSE_S)
-    for name, why in found.quarantined.items():
+    for name, why in deployment.quarantined.items():
         tell(f"{name} is quarantined: it gets no work, and is started again after growing pauses ({why})")
     return up
 
 
-def _what_lacks(spec: DeploymentSpec, kinds: Collection[str], loading: Collection[str]) -> str:
-    """Return why no actor of these kinds has come up. loading: kinds of which a worker has answered."""
+def _missing_reason(spec: DeploymentSpec, kinds: Collection[str], loading: Collection[str]) -> str:
+    """Return the reason that no actor of these kinds is up. loading: kinds with a worker that answered."""
     if all(kind in loading for kind in kinds):
         tables = ", ".join(sorted(f"{POOLS[kind]}.start_deadline_s" for kind in kinds))
         return f"they run, and have not loaded their models within {tables}"
     engine = spec.cluster.engine
     nodes: Any = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's
-    most = max((node["Resources"].get("GPU", 0.0) for node in nodes if node["Alive"]), default=0.0)
+    largest = max((node["Resources"].get("GPU", 0.0) for node in nodes if node["Alive"]), default=0.0)
     reads = any(POOLS.get(kind) in READING for kind in kinds)
-    if not reads or engine.placement != "STRICT_PACK" or engine.tensor_parallel <= max(1.0, most):
+    if not reads or engine.placement != "STRICT_PACK" or engine.tensor_parallel <= max(1.0, largest):
         return "is there a node with room for them?"
     return (
         f"engine.tensor_parallel = {engine.tensor_parallel} needs as many cards on one node, and the largest "
-        f'has {most:g}: with engine.placement = "PACK" several nodes share one'
+        f'has {largest:g}: with engine.placement = "PACK" several nodes share one'
     )
 
 
@@ -276,10 +282,10 @@ def find(namespace: str) -> Deployment | None:
 
 
 def joined(spec: DeploymentSpec) -> Deployment | None:
-    """Return the store's actors, if they are up. Raises SettingsError where they have other settings."""
-    if (there := find(spec.namespace)) is not None:
-        _refuse_mixture(spec, there.spec, profile=False)
-    return there
+    """Return the store's actors, if they are up. Raises SettingsError if they have other settings."""
+    if (deployment := find(spec.namespace)) is not None:
+        _refuse_mixture(spec, deployment.spec, profile=False)
+    return deployment
 
 
 def workers(spec: DeploymentSpec, kind: str) -> Deployment:
@@ -291,7 +297,7 @@ def _named(namespace: str, kind: str = "") -> dict[str, Handle]:
     """Return the actors of a namespace that exist, of a kind or all, by name, the sequencers first."""
     handles: dict[str, Handle] = {}
     for name in (name for name in names_in(namespace) if kind in ("", kind_of(name))):  # each is a call
-        with suppress(ValueError):  # it ended meanwhile, with the command that started it
+        with suppress(ValueError):  # it has just ended, with the command that started it
             handles[name] = ray.get_actor(name, namespace=namespace)
     return handles
 
@@ -302,26 +308,26 @@ def names_in(namespace: str) -> list[str]:
     return sorted((row["name"] for row in rows if row["namespace"] == namespace), key=order)
 
 
-def described(handle: Handle, until: float) -> dict[str, Any]:
-    """Return an actor's `describe()`, asked again while it is being started. until: by `time.monotonic`.
+def described(handle: Handle, deadline: float) -> dict[str, Any]:
+    """Return an actor's `describe()`, repeating the call while it starts. deadline: by `time.monotonic`.
 
-    Raises Unavailable then, or at once where Ray has ended: its client ends a process that waits a minute.
+    Raises Unavailable then, or at once if Ray has ended: its client kills a process that waits a minute.
     """
     while True:
         try:
-            left = until - time.monotonic()
-            return dict(answer(handle.describe.remote(), max(0.1, min(_ANSWER_S, left))))
+            remaining_s = deadline - time.monotonic()
+            return dict(answer(handle.describe.remote(), max(0.1, min(_ANSWER_S, remaining_s))))
         except Unavailable:
             if not head_listens():
                 raise Unavailable(_RAY_ENDED, waited=True) from None
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 raise
             time.sleep(_PAUSE_S)
 
 
 def _refuse_mixture(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bool) -> None:
-    """Raise SettingsError, naming the keys, where running actors were built from another spec."""
-    shards = theirs.cluster.sequencer.shards  # as `kgray scale` has left them
+    """Raise SettingsError, naming the keys, if running actors were built from another spec."""
+    shards = theirs.cluster.sequencer.shards  # the result of `kgray scale` is no difference
     if lines := differences(ours.with_shards(shards), theirs, profile=profile):
         raise SettingsError(
             f"the actors that are up for this store were started otherwise: {'; '.join(lines)}. "
@@ -329,26 +335,26 @@ def _refuse_mixture(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bo
         )
 
 
-def plan_of(spec: DeploymentSpec, *, detached: bool, most: bool = False) -> _Plan:
-    """Return every actor's plan, by name, in start order. most: also workers that there are at times."""
+def plan_of(spec: DeploymentSpec, *, detached: bool, surplus: bool = False) -> _Plan:
+    """Return every actor's plan, by name, in start order. surplus: with workers above a pool's minimum."""
     profile, plan = spec.cluster, _Plan()
     for kind, table in POOLS.items():
         if kind == "reranker" and spec.values["reranker.backend"] != "bge":
-            continue  # a server's, or none
-        of: WorkersProfile = getattr(profile, table)
-        asked = _claims(of) | {"num_gpus": of.gpus, "max_concurrency": of.concurrency}
-        if of.env:
-            asked["runtime_env"] = {"env_vars": dict(of.env)}
-        for name in (f"{kind}-{number}" for number in range(of.most if most else of.least)):
-            plan[name] = (_CLASSES.get(kind, ModelWorker), asked, (spec, name))
+            continue  # a server reranks, or nothing does
+        pool: WorkersProfile = getattr(profile, table)
+        options = _claims(pool) | {"num_gpus": pool.gpus, "max_concurrency": pool.concurrency}
+        if pool.env:
+            options["runtime_env"] = {"env_vars": dict(pool.env)}
+        for name in (f"{kind}-{number}" for number in range(pool.maximum if surplus else pool.minimum)):
+            plan[name] = (_CLASSES.get(kind, ModelWorker), options, (spec, name))
     at_store = _claims(profile.sequencer)
     if spec.on_one_node:
         at_store.pop("label_selector", None)
-        here = ray.get_runtime_context().get_node_id()
-        at_store["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
+        node = ray.get_runtime_context().get_node_id()
+        at_store["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
     bound = {"max_pending_calls": profile.limits.pending_writes}
     for shard in range(profile.sequencer.shards):
-        writer = "writer-0" if spec.on_one_node else f"writer-{shard}"  # a file has one
+        writer = "writer-0" if spec.on_one_node else f"writer-{shard}"  # a file has one writer
         plan[writer] = (GraphWriter, at_store | bound, (spec, writer, detached))
         plan[name_of(shard)] = (Sequencer, at_store, (spec, shard, detached, writer))
     if spec.seats:
@@ -356,21 +362,21 @@ def plan_of(spec: DeploymentSpec, *, detached: bool, most: bool = False) -> _Pla
     return plan | ({"scheduler-0": (Scheduler, at_store, (spec,))} if detached else {})
 
 
-def _claims(of: WorkersProfile | SequencerProfile) -> dict[str, Any]:
-    """Return the options for what both kinds of actors may ask of a node."""
-    asked = {"num_cpus": of.cpus, "memory": of.memory_mb << 20, "label_selector": dict(of.labels)}
-    return {what: claim for what, claim in asked.items() if claim or what == "num_cpus"}
+def _claims(table: WorkersProfile | SequencerProfile) -> dict[str, Any]:
+    """Return Ray's options for the resources that a table of the profile claims on a node."""
+    claims = {"num_cpus": table.cpus, "memory": table.memory_mb << 20, "label_selector": dict(table.labels)}
+    return {name: claim for name, claim in claims.items() if claim or name == "num_cpus"}
 
 
 def start_actors(spec: DeploymentSpec, *names: str, detached: bool) -> Deployment:
-    """Start those of the named actors (default: all) that do not exist; concurrent calls share actors."""
-    plan = plan_of(spec, detached=detached, most=bool(names))
+    """Start the named actors (default: all) unless they exist; concurrent calls share actors."""
+    plan = plan_of(spec, detached=detached, surplus=bool(names))
     engine = spec.cluster.engine
-    found: dict[str, Handle] = {}
+    actors: dict[str, Handle] = {}
     for name in names or plan:
-        cls, own, arguments = plan[name]
+        cls, options, arguments = plan[name]
         if engine.tensor_parallel > 1 and POOLS.get(kind_of(name)) in READING:
-            own = _on_its_cards(f"{spec.namespace}/{name}", dict(own), engine, detached=detached)
+            options = _on_its_cards(f"{spec.namespace}/{name}", dict(options), engine, detached=detached)
         actor = actor_of(cls).options(
             name=name,
             namespace=spec.namespace,
@@ -378,20 +384,22 @@ def start_actors(spec: DeploymentSpec, *names: str, detached: bool) -> Deploymen
             get_if_exists=True,
             max_restarts=-1,
             max_task_retries=0,  # kgray retries calls itself, see `actors`
-            **own,
+            **options,
         )
-        found[name] = actor.remote(*arguments)
+        actors[name] = actor.remote(*arguments)
         if kind_of(name) in POOLS:
-            found[name].ready.remote()  # load the model; who misses it where it is lost asks again
-    return Deployment(spec, {name: found[name] for name in sorted(found, key=order)})
+            actors[name].ready.remote()  # load the model; if this call is lost, the keeper repeats it
+    return Deployment(spec, {name: actors[name] for name in sorted(actors, key=order)})
 
 
-def _on_its_cards(name: str, own: dict[str, Any], engine: EngineLimits, *, detached: bool) -> dict[str, Any]:
+def _on_its_cards(
+    name: str, options: dict[str, Any], engine: EngineLimits, *, detached: bool
+) -> dict[str, Any]:
     """Return an actor's options in a placement group of one card a bundle, where vLLM puts its workers."""
     bundles: list[dict[str, float]] = [{"GPU": 1.0} for _ in range(engine.tensor_parallel)]
-    asked = (("CPU", own["num_cpus"]), ("memory", own.get("memory")))
-    bundles[0] |= {what: count for what, count in asked if count}
-    labels = own.pop("label_selector", None)
+    claims = (("CPU", options["num_cpus"]), ("memory", options.get("memory")))
+    bundles[0] |= {resource: count for resource, count in claims if count}
+    labels = options.pop("label_selector", None)
     group = next(groups_of(name), None) or placement_group(
         bundles,
         strategy=engine.placement,
@@ -399,10 +407,10 @@ def _on_its_cards(name: str, own: dict[str, Any], engine: EngineLimits, *, detac
         lifetime="detached" if detached else None,
         bundle_label_selector=[labels] * len(bundles) if labels else None,
     )
-    within = PlacementGroupSchedulingStrategy(
+    strategy = PlacementGroupSchedulingStrategy(
         group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
     )
-    return own | {"num_gpus": 0, "scheduling_strategy": within}  # the actor itself takes no card
+    return options | {"num_gpus": 0, "scheduling_strategy": strategy}  # the actor itself takes no card
 
 
 def groups_of(name: str) -> Iterator[PlacementGroup]:
@@ -418,7 +426,7 @@ def kind_of(name: str) -> str:
 
 
 def order(name: str) -> tuple[int, int]:
-    """Return an actor's place: its kind's, and its number."""
+    """Return an actor's sort key: the place of its kind, and its number."""
     return ("sequencer", "writer", *POOLS, "seats", "scheduler").index(kind_of(name)), int(
         name.rpartition("-")[2]
     )

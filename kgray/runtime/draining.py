@@ -16,17 +16,17 @@ import ray
 from kgray.runtime import telemetry
 
 _LOOK_S = 1.0
-# Of a notice without a deadline: as long as Ray waits itself (RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S).
+# The time for a notice without a deadline: Ray's own wait (RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S).
 _USUAL_S = 30.0
-# Before the deadline everything is given back: answers have to reach other nodes.
+# Work is given back this long before the deadline: answers must reach other nodes.
 MARGIN_S = 3.0
 
 
 def drain_notice() -> float | None:
-    """Return when this node ends, as seconds of the epoch (0.0: at a time that is not known); None: it stays.
+    """Return the time of this node's end, in seconds of the epoch (0.0: unknown); None: it stays.
 
-    Ray 2.60 has no public call for it; Ray Train asks by this private one. Where that is missing, no notice
-    is seen, and the end of a node is like its death.
+    Ray 2.60 has no public call for it; Ray Train uses this private call. If the call is missing, no notice is
+    seen, and the end of a node is like its death.
     """
     try:
         from ray._private.state import state

@@ -1,6 +1,6 @@
-"""Whether the models of a profile fit on its card: weights, KV cache, room for computing; in 10^9 bytes.
+"""Check that the models of a profile fit on its card: weights, KV cache, room for computing; in 10^9 bytes.
 
-Weights and KV cache follow from the models' configs; the rest is an estimate, and named so.
+Weights and KV cache follow from the models' configs; other rows are estimates, and say so.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from kgray.runtime.spec import Profile, shipped
 from kgray.settings import Settings
 
 GB = 1e9
-REQUEST = 2048  # tokens of a request of ours: a prompt of 1,700, most of it a shared prefix, and its reply
+REQUEST = 2048  # tokens of a request of kgray: a prompt of 1,700, mostly a shared prefix, and its reply
 _CONTEXT_GB = 0.8  # of a process on the card, estimated
 _KV_BYTES = 2  # a number of the cache
 _Config = Mapping[str, Any]
-Row = tuple[str, float, str]  # what, GB, how it comes about
+Row = tuple[str, float, str]  # name, GB, explanation
 
 
 def config_of(name: str) -> _Config:
-    """Return a model's config: of its folder, or of the shapes that are shipped. Raises SettingsError."""
+    """Return a model's config, from its folder or the shipped shapes. Raises SettingsError."""
     path = Path(name) / "config.json"
     if path.is_file():
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    known = tomllib.loads((shipped().parent / "shapes.toml").read_text(encoding="utf-8"))
-    if name not in known:
+    shapes = tomllib.loads((shipped().parent / "shapes.toml").read_text(encoding="utf-8"))
+    if name not in shapes:
         raise SettingsError(
             f"the shape of {name} is not known: name a folder that holds its config.json, or one of "
-            f"{', '.join(known)}."
+            f"{', '.join(shapes)}."
         )
-    return dict(known[name])
+    return dict(shapes[name])
 
 
 def parameters(config: _Config) -> tuple[int, int]:
-    """Return how many numbers the layers are, and the tables of tokens; norms and biases are below 0.1 %."""
+    """Return the parameters of the layers, and of the token tables, without norms and biases (< 0.1 %)."""
     hidden, layers = config["hidden_size"], config["num_hidden_layers"]
     heads = config["num_attention_heads"]
     width = config.get("head_dim") or hidden // heads
@@ -64,7 +64,7 @@ def kv_of(config: _Config) -> int:
 
 
 def table(profile: Profile, settings: Settings) -> tuple[list[Row], list[str]]:
-    """Return the rows of one card, and a line for each thing that does not fit. Raises SettingsError."""
+    """Return the rows of one card, and a line for each row that does not fit. Raises SettingsError."""
     card = profile.ray.card_gb
     if not card:
         raise SettingsError(f"ray.card_gb is not set in the profile {profile.name!r}: there is no card.")
@@ -73,10 +73,10 @@ def table(profile: Profile, settings: Settings) -> tuple[list[Row], list[str]]:
     if settings.model.backend == "vllm":
         rows += _engine(profile, str(settings.model.name), faults)
     rows += _encoders(profile, settings)
-    left = card - sum(size for _, size, _ in rows)
-    if left < 0:
-        faults.append(f"the card has {card:g} GB, and {card - left:.1f} GB are asked for")
-    return [*rows, ("left", left, f"of {card:g} GB")], faults
+    remaining = card - sum(size for _, size, _ in rows)
+    if remaining < 0:
+        faults.append(f"the card has {card:g} GB, and {card - remaining:.1f} GB are asked for")
+    return [*rows, ("left", remaining, f"of {card:g} GB")], faults
 
 
 def _engine(profile: Profile, name: str, faults: list[str]) -> list[Row]:
@@ -84,33 +84,33 @@ def _engine(profile: Profile, name: str, faults: list[str]) -> list[Row]:
     engine, config = profile.engine, config_of(name)
     share = profile.ray.card_gb * engine.memory_share
     (layers, tables), quantised = parameters(config), config.get("quantization_config") or {}
-    whole = 4.0 if (config.get("dtype") or config.get("torch_dtype")) == "float32" else 2.0
-    bits = quantised.get("bits") or (8 if quantised else 8 * whole)
+    full_width = 4.0 if (config.get("dtype") or config.get("torch_dtype")) == "float32" else 2.0
+    bits = quantised.get("bits") or (8 if quantised else 8 * full_width)
     # The tables of a quantised model are not quantised.
     weights = (
-        (layers * float(bits) / 8 + tables * (2.0 if quantised else whole)) / GB / engine.tensor_parallel
+        (layers * float(bits) / 8 + tables * (2.0 if quantised else full_width)) / GB / engine.tensor_parallel
     )
     steps = engine.max_num_batched_tokens * (8 * config["hidden_size"]) * 4 / GB
     steps += engine.max_num_seqs * config["vocab_size"] * 4 / GB
     cache = share - weights - steps - _CONTEXT_GB
     a_token = kv_of(config) / engine.tensor_parallel
-    held = max(0, int(cache * GB / a_token))
-    most = held // REQUEST
-    if cache <= 0 or held < engine.max_model_len:
+    capacity = max(0, int(cache * GB / a_token))
+    max_requests = capacity // REQUEST
+    if cache <= 0 or capacity < engine.max_model_len:
         faults.append(
             f"{name}: {share:.1f} GB (engine.memory_share) leave {cache:.1f} GB for the KV cache; "
             f"one request of engine.max_model_len = {engine.max_model_len} needs "
             f"{engine.max_model_len * a_token / GB:.1f} GB"
         )
-    elif most < engine.max_num_seqs:
+    elif max_requests < engine.max_num_seqs:
         faults.append(
-            f"{name}: the KV cache of {cache:.1f} GB holds {most} requests of {REQUEST} tokens, and "
-            f"engine.max_num_seqs = {engine.max_num_seqs}: use {most} or less"
+            f"{name}: the KV cache of {cache:.1f} GB holds {max_requests} requests of {REQUEST} tokens, and "
+            f"engine.max_num_seqs = {engine.max_num_seqs}: use {max_requests} or less"
         )
     return [
         (f"weights of {name}", weights, f"{(layers + tables) / GB:.2f} thousand million numbers"),
         ("its steps and process", steps + _CONTEXT_GB, "estimated"),
-        ("its KV cache", cache, f"{held} tokens: {most} requests of {REQUEST}"),
+        ("its KV cache", cache, f"{capacity} tokens: {max_requests} requests of {REQUEST}"),
     ]
 
 
@@ -121,9 +121,11 @@ def _encoders(profile: Profile, settings: Settings) -> Iterator[Row]:
         ("reranker", settings.reranker, RERANKER, profile.reranking, 1),
         ("embedder", settings.embedder, EMBEDDER, profile.embedding, 0),
     )
-    for kind, chosen, usual, of, without in kinds:
-        beside = min(of.most, int(free / of.gpus + 1e-6)) if of.gpus else 0
-        count = beside if of.most else without  # no worker reranks: a process that searches may, on the card
+    for kind, chosen, usual, pool, on_card in kinds:
+        fitting = min(pool.maximum, int(free / pool.gpus + 1e-6)) if pool.gpus else 0
+        count = (
+            fitting if pool.maximum else on_card
+        )  # without workers, a searching process may rerank on the card
         if chosen.backend == "bge" and count:
             config = config_of(chosen.name or usual)
             each = sum(parameters(config)) * 2 / GB + _CONTEXT_GB

@@ -1,7 +1,7 @@
 """`ports.ingest.Ingest` through Ray: the driver appends to the store and waits for the sequencers.
 
 The store alone says which entries have ended; the sequencers' stats are used for progress and reasons. So
-the driver or a sequencer may die, and whoever looks next sees the true state.
+the driver or a sequencer may die, and the next look shows the true state.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from kgray.runtime.deploy import Deployment
 
 _LOOK_S = 0.1  # between two looks at the store and the sequencers
-_LOST_S = 10.0  # a sequencer that did not answer for so long is looked up, or started, again
-_WHAT = "the sequencer in Ray"
-_WATCH_S = 5.0  # between two looks whether a Ray whose actors nobody follows has ended
-_LAST_LOOK_S = 5.0  # for what is durable and not yet in the sequencers' stats
+_LOST_S = 10.0  # after this time without an answer, a sequencer is looked up, or started, again
+_SEQUENCER = "the sequencer in Ray"
+_WATCH_S = 5.0  # between two checks if Ray has ended, while this process follows no actors
+_LAST_LOOK_S = 5.0  # limit for durable steps to appear in the sequencers' stats
 
 
 class RayIngest:
@@ -56,8 +56,8 @@ class RayIngest:
         """Start nothing: reading never needs Ray."""
         self._settings, self._data, self._store = settings, data, store
         self._session: rays.Session | None = None
-        self._joining = threading.RLock()  # held while actors are started, too: once, whoever asks
-        self._workers: dict[str, tuple[float, list[RemoteWorker]]] = {}  # when, and who, was found by kind
+        self._joining = threading.RLock()  # held while actors start, too: concurrent calls start them once
+        self._workers: dict[str, tuple[float, list[RemoteWorker]]] = {}  # kind -> time of look-up, workers
         self._deployment: Deployment | None = None
 
     async def carry_out(
@@ -72,25 +72,25 @@ class RayIngest:
         on_step: port.OnStep = port.ignore,
         on_wait: port.OnWait = port.ignore,
     ) -> port.IngestOutcome:
-        """Have all that is pending carried out; detached actors are left running."""
+        """Have the actors carry out all pending entries; detached actors stay up."""
         before = ingesting.last_sequences(self._store) if before is None else before
-        own = {} if queued is None else queued  # itself, even where empty: it may still grow
-        wait = Awaited(self._store, own, _leftover(self._store, before, own, groups))
+        queue = {} if queued is None else queued  # not a copy: the caller may still add to it
+        wait = Awaited(self._store, queue, _earlier_entries(self._store, before, queue, groups))
         if not wait.left() and not more():
             return wait.done()  # nothing to do is no reason to start Ray
         follower = Follower(self._up(on_wait), wait.has, on_step, on_wait)
         while True:
             coming = more()
-            left = wait.left()
-            reason = await follower.look() if left or coming else ""
+            remaining = wait.left()
+            reason = await follower.look() if remaining or coming else ""
             if follower.away_s and (session := self._session) is not None:
                 if await asyncio.to_thread(session.ended):
                     self._leave()
-                    gone = f"the Ray at {session.address} has ended"
-                    return replace(wait.done(), stopped=True, reason=gone, totals=follower.known)
+                    ended = f"the Ray at {session.address} has ended"
+                    return replace(wait.done(), stopped=True, reason=ended, totals=follower.run_totals)
                 if follower.away_s > _LOST_S and session.silent_since is None:
                     follower.follow(self._looked_up_again(on_wait))
-            if stop() or reason or not (left or coming):
+            if stop() or reason or not (remaining or coming):
                 break
             await asyncio.sleep(_LOOK_S)
         totals = await follower.totals()
@@ -98,8 +98,8 @@ class RayIngest:
             if (ours := self._deployment) is not None and ours.ours:  # others' go on
                 ours.stop(ours.spec.cluster.limits.grace_s)
                 self._deployment = None
-            left = wait.left()
-        stopped = left or coming
+            remaining = wait.left()
+        stopped = remaining or coming
         reason = reason or (OUTAGES.why() if stopped else "")
         return replace(wait.done(), stopped=stopped, reason=reason, totals=totals)
 
@@ -112,7 +112,7 @@ class RayIngest:
         return spec_of(self._settings, self._data, profile.values()).seats
 
     def cluster(self, problem: Problem) -> Levels:
-        """Find communities in a task of the Ray that runs (Unavailable if lost); where none does, here."""
+        """Find communities in a task of the running Ray (Unavailable if lost), or here if none runs."""
         if self._join() is None:
             return clustered(problem)
         from kgray.runtime.scheduler import clustered_by_a_task
@@ -120,7 +120,7 @@ class RayIngest:
         return clustered_by_a_task(problem)
 
     def summarizer(self) -> Summarizer | None:
-        """Return what summarises communities; None where no language model is configured."""
+        """Return the model that summarises communities; None if no language model is configured."""
         local = build_summarizer(self._settings)
         return local and PooledSummarizer(OnWorkers(partial(self.pool, "models"), local), local)
 
@@ -131,36 +131,36 @@ class RayIngest:
         return PooledAnswerer(self._engines, build_prompt_files(self._settings).text)
 
     def _engines(self) -> list[RemoteWorker]:
-        """Return the workers with engines, in any order. Raises SettingsError where none are up.
+        """Return the workers with engines, in random order. Raises SettingsError if none are up.
 
-        None are started: loading an engine for one question takes minutes.
+        It starts none: loading an engine for one question takes minutes.
         """
         try:
             is_up = self._session is not None or self._join() is not None
         except Unavailable:  # Ray does not answer
             is_up = False
-        if not is_up or not (there := self._found("models")):
+        if not is_up or not (engines := self._live_workers("models")):
             raise SettingsError(
                 f'model.backend = "vllm" answers in the workers of `kgray up`, and none are up: run '
                 f'`kgray up --data {self._data}`, or use a server, model.backend = "openai".'
             )
-        random.shuffle(there)
-        return there
+        random.shuffle(engines)
+        return engines
 
     def embedder(self, local: Embedder) -> Embedder:
-        """Return what a process searches with: the workers' model where they have weights, else its own."""
+        """Return the embedder of searches: the workers' model if they have weights, else the local model."""
         if self._settings.embedder.backend != "bge":
             return local
         return PooledEmbedder(OnWorkers(partial(self.pool, "embedder"), local), local)
 
     def reranker(self, local: Reranker | None) -> Reranker | None:
-        """Return what a process ranks with, as `embedder`."""
+        """Return the reranker of searches, chosen as in `embedder`."""
         if self._settings.reranker.backend != "bge" or local is None:
             return local
         return PooledReranker(OnWorkers(partial(self.pool, "reranker"), local), local)
 
     def _join(self, tell: port.OnWait = port.ignore, *, start: bool = False) -> Profile | None:
-        """Join the Ray that runs; return its profile. Where none runs: None, unless it is to be started."""
+        """Join the running Ray and return its profile. If none runs: start one with `start`, else None."""
         with self._joining:
             head = rays.read_head(self._data)
             if not start and not rays.runs_already(self._settings, head):
@@ -173,10 +173,11 @@ class RayIngest:
         return profile
 
     def pool(self, kind: str) -> Pool | None:
-        """Return the workers of a kind, for one call; None where no Ray runs, or none of them.
+        """Return the workers of a kind, for one call; None if no Ray runs, or no such worker.
 
-        Engines that read are started: no process but theirs has the model. Actors with other settings would
-        answer with another model: None for what searches, whose own model answers; else raises SettingsError.
+        It starts reading engines, because no other process has their model. Actors with other settings would
+        answer with another model: for searches it returns None, so that the local model answers; for reading
+        it raises SettingsError.
         """
         model, reads = self._settings.model, kind == "models"
         if reads and model.backend == "vllm":
@@ -188,35 +189,35 @@ class RayIngest:
             except KgrayError:  # no Ray answers, or only a job server: reading needs none
                 return None
         try:
-            there = self._found(kind)
-        except (SettingsError, Unavailable):  # of other settings, or nobody can say of which
+            workers = self._live_workers(kind)
+        except (SettingsError, Unavailable):  # the actors have other, or unknown, settings
             if reads:
                 raise
             return None
-        random.shuffle(there)  # a pool of one call does not know what others have sent
+        random.shuffle(workers)  # a pool of one call does not know what others have sent
         deadline_s = model.patience_s + (CALLS if reads else 1) * model.timeout_s
-        return Pool(there, patience_s=model.patience_s, answer_deadline_s=deadline_s) if there else None
+        return Pool(workers, patience_s=model.patience_s, answer_deadline_s=deadline_s) if workers else None
 
-    def _found(self, kind: str) -> list[RemoteWorker]:
-        """Return the workers of a kind that are up; looked for where one has ended, or the look is old."""
+    def _live_workers(self, kind: str) -> list[RemoteWorker]:
+        """Return the live workers of a kind, cached for _WATCH_S, or until a worker has ended."""
         from kgray.runtime.actors import RemoteWorker
         from kgray.runtime.deploy import joined as deployed
         from kgray.runtime.deploy import workers
 
-        looked_at, kept = self._workers.get(kind, (0.0, []))
-        if not kept or time.monotonic() - looked_at > _WATCH_S or any(one.is_gone for one in kept):
-            spec, known = spec_of(self._settings, self._data, {}), {one.only for one in kept}
-            found = workers(spec, kind).actors
-            if not known.issuperset(found.values()) and deployed(spec) is None:
-                found = {}
-            kept = [RemoteWorker(name, spec.namespace, only=one) for name, one in found.items()]
-            self._workers[kind] = time.monotonic(), kept
-        return [*kept]
+        looked_at, cached = self._workers.get(kind, (0.0, []))
+        if not cached or time.monotonic() - looked_at > _WATCH_S or any(worker.is_gone for worker in cached):
+            spec, checked = spec_of(self._settings, self._data, {}), {worker.only for worker in cached}
+            actors = workers(spec, kind).actors
+            if not checked.issuperset(actors.values()) and deployed(spec) is None:
+                actors = {}
+            cached = [RemoteWorker(name, spec.namespace, only=actor) for name, actor in actors.items()]
+            self._workers[kind] = time.monotonic(), cached
+        return [*cached]
 
     def _watch(self, session: rays.Session) -> None:
-        """Leave a Ray that has ended: its client ends a process that waits for the head for a minute.
+        """Leave a Ray that has ended: its client kills a process that waits a minute for the head.
 
-        A run notices it by itself: while it starts the actors, which takes a while, and when it follows them.
+        A run notices the end by itself, while it starts the actors and while it follows them.
         """
 
         def has_ended() -> bool:
@@ -224,13 +225,13 @@ class RayIngest:
 
         while self._session is session:
             if has_ended():
-                with self._joining:  # who starts actors now is not disturbed, and may have them afterwards
+                with self._joining:  # not while a thread starts actors; it may have a deployment afterwards
                     if has_ended():
                         self._leave()
             time.sleep(_WATCH_S)
 
     def close(self) -> None:
-        """Leave Ray; what was started for this process ends. Idempotent."""
+        """Leave Ray, and end the actors and the Ray that this process started. Idempotent."""
         deployment, session = self._deployment, self._session
         self._deployment = self._session = None
         self._workers = {}
@@ -243,7 +244,7 @@ class RayIngest:
         session.close()
 
     def _up(self, tell: port.OnWait) -> Deployment:
-        """Return the actors; start those that are missing, and Ray if need be."""
+        """Return the actors; start missing actors, and Ray if necessary."""
         with self._joining:
             if self._deployment is None:
                 profile = self._join(tell, start=True) or Profile()
@@ -260,11 +261,11 @@ class RayIngest:
             return self._deployment
 
     def _looked_up_again(self, tell: port.OnWait) -> Deployment:
-        """Return the actors after a new look-up; actors that this process started stay its own to end."""
+        """Return the actors after a new look-up; this process still ends the actors that it started."""
         former, self._deployment = self._deployment, None
-        found = self._up(tell)
-        found.ours |= former is not None and former.ours
-        return found
+        deployment = self._up(tell)
+        deployment.ours |= former is not None and former.ours
+        return deployment
 
     def _leave(self) -> None:
         """Disconnect from a Ray that has ended: its client would end this process."""
@@ -274,7 +275,7 @@ class RayIngest:
 
 @dataclass(eq=False)
 class Follower:
-    """Polls the sequencers of a deployment for stats and keeps those of this run."""
+    """Polls the sequencers of a deployment for stats and collects the totals of this run."""
 
     deployment: Deployment
     mine: Callable[[str, int], bool]  # whether a step (group, sequence) before the first look is ours
@@ -283,9 +284,9 @@ class Follower:
 
     def __post_init__(self) -> None:
         self._waits = False  # on_wait was called
-        self._since = [0] * len(self.deployment.sequencers)
+        self._step_counts = [0] * len(self.deployment.sequencers)
         self._rows: dict[int, dict[str, Any]] = {}  # each sequencer's stats at the last look, by shard
-        self.known = port.Totals()  # of the run, as of the last look
+        self.run_totals = port.Totals()  # of the run, as of the last look
         self.follow(self.deployment)
 
     def follow(self, deployment: Deployment) -> None:
@@ -296,33 +297,33 @@ class Follower:
 
     @property
     def away_s(self) -> float:
-        """For how long a sequencer has not answered; 0 where all answered the last look."""
+        """Seconds since a sequencer stopped answering; 0 if all answered the last call."""
         return 0.0 if self._away_since is None else time.monotonic() - self._away_since
 
     async def look(self) -> str:
-        """Hand on new steps; return why to stop, "" while there is no reason. Raises a sequencer's fault."""
+        """Report new steps; return the reason to stop, or "". Raises a sequencer's fault."""
         try:
-            rows = await self.deployment.news(self._since)
+            rows = await self.deployment.news(self._step_counts)
         except Unavailable as error:
             self._away_since = self._away_since or time.monotonic()
-            OUTAGES.failed(_WHAT, f"does not answer ({error})", since=time.time(), patience_s=_LOST_S)
-            return ""  # it restarts; the store knows what has ended meanwhile
+            OUTAGES.failed(_SEQUENCER, f"does not answer ({error})", since=time.time(), patience_s=_LOST_S)
+            return ""  # it restarts; the store knows the entries that end in the meantime
         if self._away_since is not None:
-            OUTAGES.answered(_WHAT)
+            OUTAGES.answered(_SEQUENCER)
         self._away_since = None
-        OUTAGES.tell(_WHAT, (Outage(**one) for row in rows for one in row["waits"]))
-        # Of fresh actors everything is this run's; of those that stay up, what they do from now on.
+        OUTAGES.tell(_SEQUENCER, (Outage(**outage) for row in rows for outage in row["waits"]))
+        # All steps of fresh actors belong to this run; of older actors, only later steps do.
         fresh, self.deployment.fresh = self.deployment.fresh and not self._rows, False
         reason = ""
         for shard, row in enumerate(rows):
-            before, steps, self._since[shard] = self._rows.get(shard), row["steps"], row["stepped"]
-            if before is None:
-                before = row | (_NOTHING_YET if fresh else {})
+            previous, steps, self._step_counts[shard] = self._rows.get(shard), row["steps"], row["stepped"]
+            if previous is None:
+                previous = row | (_NOTHING_YET if fresh else {})
                 steps = [step for step in steps if fresh or self.mine(*step[:2])]
-            elif row["pid"] != before["pid"]:  # another process: its steps are told by the next look
-                before, steps, self._since[shard] = _NOTHING_YET, [], 0
+            elif row["pid"] != previous["pid"]:  # another process: the next look gets its steps
+                previous, steps, self._step_counts[shard] = _NOTHING_YET, [], 0
             self._rows[shard] = row
-            self.known = port.joined(self.known, _since(before["totals"], row["totals"]))
+            self.run_totals = port.joined(self.run_totals, _gained(previous["totals"], row["totals"]))
             for step in steps:
                 self.on_step(*step)
             if row["waits_for"] and not self._waits:
@@ -330,45 +331,48 @@ class Follower:
                 self.on_wait(f"waiting: {row['waits_for']}")
             if row["fault"] is not None:
                 raise row["fault"]
-            reason = reason or (row["reason"] if row["given_up"] > before["given_up"] else "")
+            reason = reason or (row["reason"] if row["given_up"] > previous["given_up"] else "")
         return reason
 
     async def totals(self) -> port.Totals:
-        """Return the run's totals after a last look, whose errors are ignored: they were reported before."""
+        """Return the run's totals after a last look, whose errors are ignored: they are reported already."""
         # The store shows a batch before its acknowledgement reaches the sequencer, whose stats lack it.
-        until = time.monotonic() + _LAST_LOOK_S
+        deadline = time.monotonic() + _LAST_LOOK_S
         with suppress(KgrayError, RuntimeError):
             await self.look()
-            while time.monotonic() < until and (
+            while time.monotonic() < deadline and (
                 self._away_since is not None or any(row["posting"] for row in self._rows.values())
             ):
                 await asyncio.sleep(_LOOK_S)
                 await self.look()
-        return self.known
+        return self.run_totals
 
 
-# What a sequencer has done before it starts.
+# The stats of a sequencer before it starts.
 _NOTHING_YET: dict[str, Any] = {"totals": asdict(port.Totals()), "given_up": 0}
 
 
-def _since(first: Mapping[str, Any], last: Mapping[str, Any]) -> port.Totals:
-    """Return what a sequencer's totals gained between two looks."""
+def _gained(first: Mapping[str, Any], last: Mapping[str, Any]) -> port.Totals:
+    """Return the difference between two totals of a sequencer."""
     counts = {name: last[name] - first[name] for name in port.COUNTS}
     seconds = {stage: value - first["seconds"].get(stage, 0.0) for stage, value in last["seconds"].items()}
-    # A service that had committed before this run: its first claim was another's, its last commit is ours.
+    # If the service committed before this run, its first claim belongs to another run: count from there.
     claim = last["first_claim"] if first["last_commit"] is None else first["last_commit"]
     return port.Totals(**counts, seconds=seconds, first_claim=claim, last_commit=last["last_commit"])
 
 
-def _leftover(
-    store: Store, before: Mapping[str, int], queued: Mapping[str, port.Queued], groups: Collection[str] | None
+def _earlier_entries(
+    store: Store,
+    last_sequences: Mapping[str, int],
+    queued: Mapping[str, port.Queued],
+    groups: Collection[str] | None,
 ) -> dict[str, port.Queued]:
-    """Return, by group, what was pending when the run began and was not queued by it."""
-    found = {}
-    for group, last in before.items():
+    """Return, by group, the entries that were pending at the run's start and that it did not queue itself."""
+    queues = {}
+    for group, last in last_sequences.items():
         if groups is None or group in groups:
-            own = queued[group].sequences if group in queued else None
-            queue = ingesting.pending_now(store, group, last=last, without=own)
+            own_sequences = queued[group].sequences if group in queued else None
+            queue = ingesting.pending_now(store, group, last=last, without=own_sequences)
             if queue.last:
-                found[group] = queue
-    return found
+                queues[group] = queue
+    return queues

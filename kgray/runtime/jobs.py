@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _NONE = "no Ray job server can be used at {server} ({error}): start one (`kgray up`), or say --job-server"
 _WENT = "the Ray job server at {server} went away ({error}); what was accepted is safe, run it again"
-_HERE = "this Ray"  # in messages, where no address is known
+_THIS_RAY = "this Ray"  # in messages, where no address is known
 _CPUS = 0.1  # of the driver, which only waits; above 0, so that it is not placed on a head without CPUs
 _KILLED = (128 + 9, 128 + 15)  # exit codes of a shell whose command was ended by a signal
 
@@ -61,7 +61,7 @@ class EndedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A command to run as a job; it may hold no secret: whoever may list jobs can read it.
+    """A command to run as a job; it must hold no secret: everyone who may list jobs can read it.
 
     command     with its arguments, the interpreter first
     environ     variables of its process
@@ -92,14 +92,14 @@ class JobServer:
 
         # This logger reports every connection that it closes.
         logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
-        self._times, self._server = times, _HERE if address is None else shown(address)
+        self._times, self._server = times, _THIS_RAY if address is None else without_secrets(address)
         with self._in_one_line(_NONE):
             if address is None:  # not left to Ray, which takes any Ray of this machine
                 import ray
 
                 address = str(ray.get_runtime_context().gcs_address)
             headers = None if token is None else {"Authorization": f"Bearer {token.read_text().strip()}"}
-            self.client = _asked(partial(JobSubmissionClient, address, headers=headers), times)
+            self.client = _call_client(partial(JobSubmissionClient, address, headers=headers), times)
 
     def running(self, prefix: str) -> list[str]:
         """Return the ids of the jobs that have not ended and whose id begins so."""
@@ -119,7 +119,7 @@ class JobServer:
         """Return Ray's details of a job; None where it is not known."""
         with self._in_one_line(_WENT):
             try:
-                return _asked(partial(self.client.get_job_info, job), self._times)
+                return _call_client(partial(self.client.get_job_info, job), self._times)
             except RuntimeError as error:
                 if "does not exist" in str(error):
                     return None
@@ -128,7 +128,7 @@ class JobServer:
     def log(self, job: str) -> str:
         """Return the whole log of a job that has ended."""
         with self._in_one_line(_WENT):
-            return _asked(partial(self.client.get_job_logs, job), self._times)
+            return _call_client(partial(self.client.get_job_logs, job), self._times)
 
     def submit(self, name: str, job: Job) -> None:
         """Submit a job under this id, again while no agent takes jobs; where there is such a job, do nothing.
@@ -150,17 +150,17 @@ class JobServer:
         )
         while True:
             try:
-                _asked(sent, self._times)
+                _call_client(sent, self._times)
             except Exception as error:
                 if self.details(name) is not None:
                     return  # another process submitted it first, or the acknowledgement was lost
-                if not isinstance(error, RuntimeError):  # Ray's, for an answer that is a refusal
+                if not isinstance(error, RuntimeError):  # Ray raises it for a refusal
                     raise
-                said = str(error).partition("\n")[0][:300]
-                if "No available agent" not in said:
-                    raise KgrayError(f"Ray did not take the job: {said}") from None
+                reason = str(error).partition("\n")[0][:300]
+                if "No available agent" not in reason:
+                    raise KgrayError(f"Ray did not take the job: {reason}") from None
                 if time.monotonic() > deadline:
-                    line = f"Ray took no job within {self._times.agent_s:g} s: {said}"
+                    line = f"Ray took no job within {self._times.agent_s:g} s: {reason}"
                     raise Unavailable(line, waited=True) from None
                 time.sleep(self._times.pause_s)
             else:
@@ -168,7 +168,7 @@ class JobServer:
 
     def _jobs(self) -> list[tuple[str, bool]]:
         with self._in_one_line(_WENT):
-            jobs = _asked(self.client.list_jobs, self._times)
+            jobs = _call_client(self.client.list_jobs, self._times)
             return [(job.submission_id or "", job.status.is_terminal()) for job in jobs]
 
     @contextmanager
@@ -214,25 +214,25 @@ def follow(
     return asyncio.run(followed(server.client, name, tell, stop, times))
 
 
-def _asked(call: Callable[[], _T], times: ServerTimes, stop: Stop = never) -> _T:
+def _call_client(call: Callable[[], _T], times: ServerTimes, stop: Stop = never) -> _T:
     """Return a client call's result; TimeoutError after `away_s`, or once `stop()` is true."""
     # In a daemon thread, because the client has no timeout.
-    found: Future[_T] = Future()
+    result: Future[_T] = Future()
 
     def run() -> None:
         try:
-            found.set_result(call())
-        except Exception as error:  # noqa: BLE001 - raised where the result is asked for
-            found.set_exception(error)
+            result.set_result(call())
+        except Exception as error:  # noqa: BLE001 - raised by `result.result`
+            result.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    until = time.monotonic() + times.away_s
-    while not (wait((found,), times.pause_s).done or stop() or time.monotonic() > until):
+    deadline = time.monotonic() + times.away_s
+    while not (wait((result,), times.pause_s).done or stop() or time.monotonic() > deadline):
         pass
-    return found.result(0)
+    return result.result(0)
 
 
-def shown(server: str) -> str:
+def without_secrets(server: str) -> str:
     """Return a server's address without user, password, path and query."""
     parts = urlsplit(server)
     try:
@@ -245,9 +245,9 @@ def shown(server: str) -> str:
 async def followed(
     client: JobSubmissionClient, job: str, tell: Callable[[str], None], stop: Stop, times: ServerTimes
 ) -> EndedJob | None:
-    """Follow a job and return how it ended; None where `stop()` became true first. Raises Unavailable.
+    """Follow a job and return its end; None if `stop()` became true first. Raises Unavailable.
 
-    Its log comes as it is written; where the connection breaks, the next one goes on behind the last line.
+    It passes on the job's log at once; after a broken connection, the next continues after the last line.
     """
     log, heard = JobLog(tell), time.monotonic()
     tail = asyncio.create_task(log.read(client.tail_job_logs(job)))
@@ -257,8 +257,10 @@ async def followed(
                 tail.exception()  # a broken connection: the state says whether the server is away
                 tail = asyncio.create_task(log.read(client.tail_job_logs(job)))
             try:
-                details = await asyncio.to_thread(_asked, partial(client.get_job_info, job), times, stop)
-            except Exception as error:  # noqa: BLE001 - whatever a connection meets
+                details = await asyncio.to_thread(
+                    _call_client, partial(client.get_job_info, job), times, stop
+                )
+            except Exception as error:  # noqa: BLE001 - any error of a connection
                 if time.monotonic() - heard > times.away_s:
                     raise Unavailable(
                         f"the Ray job server went away ({type(error).__name__}) while {job} was followed; "
@@ -282,7 +284,7 @@ async def followed(
 
 
 def exit_code_of(details: Any) -> int | None:  # noqa: ANN401 - Ray's JobDetails
-    """Return the exit code of a job's command; None where it was ended by a signal, or with its node."""
+    """Return the exit code of a job's command; None if a signal, or the end of its node, ended it."""
     code = details.driver_exit_code
     if code is None and details.status.value == "SUCCEEDED":
         return 0
@@ -290,7 +292,7 @@ def exit_code_of(details: Any) -> int | None:  # noqa: ANN401 - Ray's JobDetails
 
 
 def reason_of(details: Any) -> str:  # noqa: ANN401 - Ray's JobDetails
-    """Return the last line of what Ray says of a job that failed."""
+    """Return the last line of Ray's message on a failed job."""
     return next(iter((details.message or "").splitlines()[-1:]), "")[:300]
 
 
@@ -306,31 +308,31 @@ class JobLog:
     """A job's log, read from its beginning by each connection: passes each line on once, reports excepted."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell, self._characters, self._rest = tell, 0, ""
+        self._tell, self._characters, self._partial_line = tell, 0, ""
         self.document: dict[str, Any] | None = None  # the last report: a JSON object
 
     async def read(self, pieces: AsyncIterator[str]) -> None:
-        """Pass on the lines of a connection, which begins with what earlier ones have read."""
-        seen = 0
+        """Pass on the new lines of a connection, which begins with the whole earlier log."""
+        position = 0
         async for piece in pieces:
-            new = piece[max(0, self._characters - seen) :]
-            seen += len(piece)
+            new = piece[max(0, self._characters - position) :]
+            position += len(piece)
             self._characters += len(new)
-            *lines, self._rest = (self._rest + new).split("\n")
+            *lines, self._partial_line = (self._partial_line + new).split("\n")
             for line in lines:
                 self._pass_on(line)
 
     def end(self) -> None:
         """Pass on a last line that has no end."""
-        rest, self._rest = self._rest, ""
-        if rest:
-            self._pass_on(rest)
+        line, self._partial_line = self._partial_line, ""
+        if line:
+            self._pass_on(line)
 
     def _pass_on(self, line: str) -> None:
-        found = None
+        document = None
         with suppress(ValueError):
-            found = json.loads(line) if line.startswith("{") else None
-        if isinstance(found, dict):
-            self.document = found
+            document = json.loads(line) if line.startswith("{") else None
+        if isinstance(document, dict):
+            self.document = document
         else:
             self._tell(line)

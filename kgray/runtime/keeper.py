@@ -49,17 +49,19 @@ class Keeper:
         self._restoring = threading.Lock()
         profile = spec.cluster
         every_s = profile.limits.health_every_s
-        self._workers: dict[str, Handle] = {}  # a cache: each look-up of a handle is a call to Ray's head
+        self._workers: dict[str, Handle] = {}  # a cache: each look-up of a handle calls Ray's head
         self._started: dict[str, Any] = {}  # workers that this process has started
         self._starts = Starts(every_s)
         self.quarantined: Mapping[str, str] = {}  # replaced as a whole: other threads read it
         self._sizes = {}
         for kind, table in POOLS.items():
-            of: WorkersProfile = getattr(profile, table)
+            profile_of_kind: WorkersProfile = getattr(profile, table)
             engine = spec.values["model.backend"] == "vllm" and table in READING
-            takes = profile.engine.max_num_seqs if engine else of.concurrency
-            if of.most > of.least:
-                self._sizes[kind] = PoolSize(of.least, of.most, takes, profile.limits.idle_s)
+            takes = profile.engine.max_num_seqs if engine else profile_of_kind.concurrency
+            if profile_of_kind.maximum > profile_of_kind.minimum:
+                self._sizes[kind] = PoolSize(
+                    profile_of_kind.minimum, profile_of_kind.maximum, takes, profile.limits.idle_s
+                )
         looks = [self._restore] * stays + [self._tend] * tends
         if looks:
             threading.Thread(
@@ -69,51 +71,51 @@ class Keeper:
     def _keep(self, looks: Sequence[Callable[[], None]], every_s: float) -> None:
         self._ended.wait(_FIRST_LOOK_S)
         while not self._ended.wait(every_s):
-            for look in looks:  # where one fails each time, the others go on
+            for look in looks:  # if a look fails each time, the others still run
                 try:
                     look()
-                except Exception as error:  # noqa: BLE001 - whatever Ray raises while its head is away
+                except Exception as error:  # noqa: BLE001 - any error of Ray while its head is away
                     telemetry.LOGGER.warning("cannot look for actors: %s", type(error).__name__)
 
     def end(self) -> None:
-        """Stop: actors are being replaced or ended. No actor is started after the return."""
+        """Stop, before actors are replaced or ended. No actor is started after the return."""
         self._ended.set()
         with self._restoring:
             pass
 
     def _restore(self) -> None:
         with self._restoring:
-            there = set(names_in(self._spec.namespace))
-            missing = [name for name in plan_of(self._spec, detached=True) if name not in there]
+            existing = set(names_in(self._spec.namespace))
+            missing = [name for name in plan_of(self._spec, detached=True) if name not in existing]
             if missing and not self._ended.is_set():
                 start_actors(self._spec, *missing, detached=True)
                 telemetry.LOGGER.warning("missing, and started again: %s", ", ".join(missing))
 
     def _tend(self) -> None:
-        namespace, known = self._spec.namespace, self._workers
+        namespace, handles = self._spec.namespace, self._workers
         everyone = names_in(namespace)
         for name in (workers := [name for name in everyone if kind_of(name) in POOLS]):
-            if name not in known:
-                with suppress(ValueError):  # it has ended meanwhile
-                    known[name] = ray.get_actor(name, namespace=namespace)
-        there = {name: known[name] for name in workers if name in known}
-        rows = Deployment(self._spec, there).status(_STATS_S)
+            if name not in handles:
+                with suppress(ValueError):  # it has just ended
+                    handles[name] = ray.get_actor(name, namespace=namespace)
+        workers_by_name = {name: handles[name] for name in workers if name in handles}
+        rows = Deployment(self._spec, workers_by_name).status(_STATS_S)
         # A worker that does not answer may have ended for good; then its name has a new handle.
-        self._workers = {name: handle for name, handle in there.items() if "pid" in rows[name]}
-        load, again = self._starts.looked(rows, time.monotonic())
+        self._workers = {name: handle for name, handle in workers_by_name.items() if "pid" in rows[name]}
+        load, restart = self._starts.looked(rows, time.monotonic())
         for name in load:
-            there[name].ready.remote()
-        for name in again:
-            self._end(there[name], no_restart=False)
+            workers_by_name[name].ready.remote()
+        for name in restart:
+            self._end(workers_by_name[name], no_restart=False)
         if REGISTRY in everyone:
             engines = [name for name in self._starts.up() if POOLS[kind_of(name)] in READING]
             seats = len(engines) * self._spec.cluster.engine.max_num_seqs
             ray.get_actor(REGISTRY, namespace=namespace).resize.remote(seats)
-        before, self.quarantined = self.quarantined, self._starts.quarantined()
-        for name in before.keys() | self.quarantined.keys():
+        previous, self.quarantined = self.quarantined, self._starts.quarantined()
+        for name in previous.keys() | self.quarantined.keys():
             why = self.quarantined.get(name)
             telemetry.measure("kgray_quarantined", float(why is not None), worker=name)
-            if why != before.get(name):
+            if why != previous.get(name):
                 change = "works again" if why is None else f"is quarantined: {why}"
                 telemetry.LOGGER.warning("%s %s", name, change)
         for kind, size in self._sizes.items():
@@ -129,10 +131,10 @@ class Keeper:
 
     def _size(self, kind: str, size: PoolSize, rows: Mapping[str, Mapping[str, Any]]) -> None:
         numbers = size.looked({order(name)[1]: row for name, row in rows.items()}, time.monotonic())
-        begin, end = ([f"{kind}-{number}" for number in of] for of in numbers)
+        begin, end = ([f"{kind}-{number}" for number in part] for part in numbers)
         if begin:
-            # Where no node has room for them they wait for one: Ray's autoscaler then asks for it. Those that
-            # are not detached end when their handles are forgotten.
+            # Without room they wait for a node, which Ray's autoscaler then requests. `_started` keeps the
+            # handles, because actors that are not detached end with their last handle.
             self._started |= start_actors(self._spec, *begin, detached=self._stays).actors
         for name in end:
             worker = self._workers.get(name) or ray.get_actor(name, namespace=self._spec.namespace)

@@ -1,4 +1,4 @@
-"""What `kgray up`, `down` and `status` do for a data folder: a deployment that outlives its command."""
+"""The commands `kgray up`, `down`, `scale` and `status`: a deployment that outlives its command."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _PAUSE_S = 0.1
 def one_at_a_time(data: Path, tell: Callable[[str], None]) -> Iterator[None]:
     """Let one `up` or `down` of a folder run at a time; `tell` is called once if it has to wait.
 
-    Otherwise two at once would each start a Ray, and one of the two would run with no note of it.
+    Otherwise two commands at once would each start a Ray, and the folder would note only the second Ray.
     """
-    if not data.is_dir():  # no Ray is noted in it
+    if not data.is_dir():  # it has no note of a Ray
         yield
         return
-    told = set[str]()
+    holders = set[str]()
 
     def wait(holder: str) -> None:
-        if not told:
+        if not holders:
             tell(f"waiting: {holder} starts or ends the Ray of {data} now")
-        told.add(holder)
+        holders.add(holder)
         time.sleep(_PAUSE_S)
 
     with locks.held(data / LOCK_FILE, wait):
@@ -44,23 +44,26 @@ def one_at_a_time(data: Path, tell: Callable[[str], None]) -> Iterator[None]:
 
 
 def up(settings: Settings, data: Path, tell: OnWait = ignore) -> dict[str, Any]:
-    """Make sure a deployment runs that outlives this process, in the Ray that is named, noted or started.
+    """Make sure that a detached deployment runs, in the Ray that is named, noted or started.
 
-    Actors that run with other settings are replaced one by one (`rolling.roll`).
-    Returns its address, its job server ("" = none known), whether it was started just now, its actors; by
-    name why the start of a worker failed, of those that are quarantined; by name the keys that have changed,
-    of the actors that were replaced; the names of those that were ended.
-    Raises SettingsError where running actors have a store or versions that cannot be changed, Unavailable
-    without a Ray, or where a new actor does not come up.
+    Actors that run with other settings are replaced one by one (`rolling.roll`). Returns:
+
+        address, jobs     of Ray, and of its job server; "" = unknown
+        started, actors   whether the deployment is new; the names of its actors
+        quarantined       worker -> the reason that its start failed
+        replaced, ended   replaced actor -> its changed keys; names of ended actors
+
+    Raises SettingsError if running actors have a store or versions that cannot be changed, Unavailable
+    without a Ray, or if a new actor does not come up.
     """
     session.require_ray()
-    there = session.read_head(data)
-    profile = session.profile_for(settings, there)
+    noted_head = session.read_head(data)
+    profile = session.profile_for(settings, noted_head)
     head = None
     if settings.runtime.address is None:
-        head = there or session.start_head(settings, profile, data, tell)
+        head = noted_head or session.start_head(settings, profile, data, tell)
     try:
-        if there is None:
+        if noted_head is None:
             tell("connecting to it, which waits for Ray's own services")
         with closing(session.open_session(settings, head, profile, tell)) as joined:
             from kgray.runtime.deploy import ensure
@@ -69,36 +72,36 @@ def up(settings: Settings, data: Path, tell: OnWait = ignore) -> dict[str, Any]:
             spec = spec_of(settings, data, profile.values())
             chosen = settings.runtime.profile is not None
             rolled = roll(spec, None, chosen=chosen, tell=tell)
-            found = ensure(rolled.spec, detached=True, chosen=chosen, tell=tell)
+            deployment = ensure(rolled.spec, detached=True, chosen=chosen, tell=tell)
             return {
                 "address": joined.address,
                 "jobs": "" if head is None else head.jobs,
-                "started": found.fresh,
-                "actors": list(found.actors),
-                "quarantined": dict(found.quarantined),
+                "started": deployment.fresh,
+                "actors": list(deployment.actors),
+                "quarantined": dict(deployment.quarantined),
                 "replaced": rolled.replaced,
                 "ended": rolled.ended,
             }
-    except BaseException:  # an interruption too: what was started for nothing does not stay
-        if head is not None and there is None:
+    except BaseException:  # interruptions included: end the Ray that was started for nothing
+        if head is not None and noted_head is None:
             session.end_head(data, head)
         raise
 
 
 def down(settings: Settings, data: Path, tell: OnWait = ignore) -> dict[str, Any]:
-    """Commit what is in flight, end the actors, then the Ray that `up` started; return how many of each."""
+    """Commit episodes in flight, end the actors, then the Ray of `up`; return the numbers of each."""
     head = session.read_head(data)
     ended = {"actors": 0, "processes": 0}
     if head is not None or settings.runtime.address is not None:
         session.require_ray()
         try:
-            with _deployed(settings, data, head) as found:
-                if found is not None:
+            with _deployed(settings, data, head) as deployment:
+                if deployment is not None:
                     tell("committing what is in flight, then ending the actors")
-                    ended["actors"] = found.stop(found.spec.cluster.limits.grace_s)
+                    ended["actors"] = deployment.stop(deployment.spec.cluster.limits.grace_s)
         except Unavailable:
             if head is None:
-                raise  # a Ray of ours that does not answer is ended all the same
+                raise  # a Ray of ours that does not answer is ended below
     if head is not None:
         tell("ending Ray")
         ended["processes"] = session.end_head(data, head)
@@ -107,9 +110,9 @@ def down(settings: Settings, data: Path, tell: OnWait = ignore) -> dict[str, Any
 
 
 def scale(settings: Settings, data: Path, shards: int, tell: OnWait = ignore) -> Mapping[str, int]:
-    """Change the number of shards of the deployment that runs; return the keys from, to, moved (slots).
+    """Change the number of shards of the running deployment; return the keys from, to, moved (slots).
 
-    Raises SettingsError where none runs, or one with other settings; Unavailable where an actor is away.
+    Raises SettingsError if none runs, or if it has other settings; Unavailable if an actor is away.
     """
     head = session.read_head(data)
     if head is not None or settings.runtime.address is not None:
@@ -119,46 +122,46 @@ def scale(settings: Settings, data: Path, shards: int, tell: OnWait = ignore) ->
             from kgray.runtime import rolling
             from kgray.runtime.deploy import joined
 
-            if (there := joined(spec_of(settings, data, {}))) is not None and there.sequencers:
-                return rolling.scale(there.spec, shards, tell=tell)
+            if (deployment := joined(spec_of(settings, data, {}))) is not None and deployment.sequencers:
+                return rolling.scale(deployment.spec, shards, tell=tell)
     raise SettingsError(
         f"no deployment runs for {data}: set sequencer.shards = {shards} in its profile, and run kgray up"
     )
 
 
 def status(settings: Settings, data: Path) -> dict[str, Any]:
-    """Return what is running for the folder, as `kgray status --json` shows it; starts nothing."""
+    """Return the state of the folder's deployment, as `kgray status --json` prints it; starts nothing."""
     head = session.read_head(data)
-    shown: dict[str, Any] = {"backend": settings.runtime.backend}
+    report: dict[str, Any] = {"backend": settings.runtime.backend}
     if head is None and settings.runtime.address is None:
-        return shown
+        return report
     session.require_ray()
-    shown["address"] = settings.runtime.address or (head.address if head is not None else "")
+    report["address"] = settings.runtime.address or (head.address if head is not None else "")
     try:
-        with _deployed(settings, data, head) as found:
-            if found is None:
-                return shown | {"state": "down"}
-            actors = found.status()
+        with _deployed(settings, data, head) as deployment:
+            if deployment is None:
+                return report | {"state": "down"}
+            actors = deployment.status()
     except Unavailable as error:
-        return shown | {"state": "unreachable", "reason": str(error)}
+        return report | {"state": "unreachable", "reason": str(error)}
     for row in actors.values():  # as JSON values
         row.pop("steps", None)
         if fault := row.get("fault"):
-            more = {"raw": getattr(fault, "raw", ""), "waited": getattr(fault, "waited", False)}
-            row["fault"] = {"kind": type(fault).__name__, "message": str(fault), **more}
+            details = {"raw": getattr(fault, "raw", ""), "waited": getattr(fault, "waited", False)}
+            row["fault"] = {"kind": type(fault).__name__, "message": str(fault), **details}
     shards = [row for name, row in actors.items() if name.startswith("sequencer-")]  # in their order
     summed = {key: sum(row.get(key, 0) for row in shards) for key in ("window", "in_flight", "lag")}
     epochs = [row.get("epoch") for row in shards]
     workers = {name: row for name, row in actors.items() if name.rpartition("-")[0] in POOLS}
     quarantined = {name: row["fault"]["message"] for name, row in workers.items() if row.get("fault")}
-    for row in shards:  # the first one's keeper also knows those whose process ends while it loads the model
+    for row in shards:  # the first keeper also knows workers whose process ends while it loads the model
         quarantined |= row.pop("quarantined", {})
-    return shown | {"state": "up", **summed, "epochs": epochs, "quarantined": quarantined, "actors": actors}
+    return report | {"state": "up", **summed, "epochs": epochs, "quarantined": quarantined, "actors": actors}
 
 
 @contextmanager
 def _deployed(settings: Settings, data: Path, head: session.Head | None) -> Iterator[Deployment | None]:
-    """Join the Ray, and yield the actors that exist there; None where there are none."""
+    """Join the Ray, and yield the store's actors; None if none exist."""
     with closing(session.open_session(settings, head, Profile(), ignore)):
         from kgray.runtime.deploy import find
 

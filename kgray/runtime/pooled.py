@@ -24,7 +24,7 @@ from kgray.ports import (
     SummaryRequest,
     embedded,
 )
-from kgray.runtime.pools import FIRST_DELAY_S, Gone, Lost, Pool, PoolCall, Unfit
+from kgray.runtime.pools import FIRST_DELAY_S, ActorEnded, Lost, Pool, PoolCall, Unfit
 
 
 class RerankRequest(NamedTuple):
@@ -35,7 +35,7 @@ class RerankRequest(NamedTuple):
 
 
 async def answered(model: Any, request: Any) -> Any:  # noqa: ANN401 - as the ports have them
-    """Return what an embedder, a reranker or a summariser makes of a request."""
+    """Return the result of an embedder, a reranker or a summariser for a request."""
     if isinstance(request, SummaryRequest):
         return await model.write(request)
     if isinstance(request, RerankRequest):
@@ -43,10 +43,10 @@ async def answered(model: Any, request: Any) -> Any:  # noqa: ANN401 - as the po
     return together(await embedded(model, request))
 
 
-def together(found: Sequence[Embedding]) -> tuple[Matrix, list[bytes] | None]:
-    """Return what an embedder said of several texts as it is sent: vectors, and weights of tokens if any."""
-    vectors = np.stack([one.vector for one in found])
-    weights = [one.weights for one in found if one.weights is not None]
+def together(embeddings: Sequence[Embedding]) -> tuple[Matrix, list[bytes] | None]:
+    """Pack embeddings for sending: (n, d) vectors, and the tokens' weights if the embedder has any."""
+    vectors = np.stack([embedding.vector for embedding in embeddings])
+    weights = [embedding.weights for embedding in embeddings if embedding.weights is not None]
     return vectors, weights or None
 
 
@@ -69,12 +69,12 @@ class Chunker:
 
     pool: Carrier
     size: int
-    linger_s: float  # for which the first request of a chunk waits for more
+    linger_s: float  # the wait of a chunk's first request for more requests
     _waiting: list[PoolCall] = field(default_factory=list)
     _timer: asyncio.TimerHandle | None = None
 
     async def ask(self, request: object) -> Any:  # noqa: ANN401 - the port's value
-        """Return what a worker makes of a request, or raise the error it answers with."""
+        """Return a worker's result for a request, or raise its error."""
         call = self.pool.call(request)
         self._waiting.append(call)
         if len(self._waiting) >= self.size:
@@ -100,22 +100,22 @@ class Chunker:
 
 @dataclass(slots=True, eq=False)
 class OnWorkers:
-    """Sends requests to workers that it looks for with each; without any, to the model of this process."""
+    """Sends requests to the workers that exist at that time; without any, to the model of this process."""
 
     find: Callable[[], Pool | None]  # blocks, and is called in another thread
     local: Any  # a model's port
 
     async def ask(self, request: object) -> Any:  # noqa: ANN401 - the port's value
-        """Return what a model makes of a request, or raise the error it answers with."""
-        since: float | None = None  # when it first met workers that had ended
+        """Return a model's result for a request, or raise its error."""
+        first_lost: float | None = None  # the time when it first met ended workers
         while (pool := await asyncio.to_thread(self.find)) is not None:
             try:
                 return await Chunker(pool, size=1, linger_s=0.0).ask(request)
-            except Gone as gone:
-                now = time.monotonic()
-                since = now if since is None else since
-                if now - since >= pool.patience_s:
-                    raise Unavailable(f"no worker answers: {gone}", waited=True) from None
+            except ActorEnded as error:
+                instant = time.monotonic()
+                first_lost = instant if first_lost is None else first_lost
+                if instant - first_lost >= pool.patience_s:
+                    raise Unavailable(f"no worker answers: {error}", waited=True) from None
                 await asyncio.sleep(FIRST_DELAY_S)
             finally:
                 await pool.close()
@@ -123,10 +123,10 @@ class OnWorkers:
 
 
 class Calls(Protocol):
-    """Where requests go."""
+    """The receiver of requests."""
 
     async def ask(self, request: object) -> Any:  # noqa: ANN401 - the port's value
-        """Return what a worker makes of a request, or raise the error it answers with."""
+        """Return a worker's result for a request, or raise its error."""
 
 
 class PooledSummarizer:
@@ -137,14 +137,14 @@ class PooledSummarizer:
 
 
 class PooledAnswerer:
-    """`ports.Answerer` on a worker that is up, whose pieces come as its engine writes them."""
+    """`ports.Answerer` on a live worker; pieces of an answer come as its engine writes them."""
 
     def __init__(self, find: Callable[[], Sequence[Any]], head: Callable[[str], str]) -> None:
-        """find: returns the workers (`actors.RemoteWorker`) in the order in which to try them; blocks."""
+        """find: returns the workers (`actors.RemoteWorker`) in the order to try them; blocks."""
         self._find, self.head = find, head
 
     async def answer(self, request: AnswerRequest, on_text: Callable[[str], None]) -> Cost:
-        """Ask the first worker that has its model. An answer that broke off is not asked for again."""
+        """Ask the first worker that has its model. It does not repeat the request after a partial answer."""
         why = "none is up"
         for worker in await asyncio.to_thread(self._find):
             has_begun = False
@@ -167,7 +167,7 @@ class PooledAnswerer:
 
 
 class PooledEmbedder:
-    """`ports.Embedder` over a pool; `ports.SparseEmbedder` where the local one is."""
+    """`ports.Embedder` over a pool; `ports.SparseEmbedder` if the local embedder is."""
 
     def __init__(self, calls: Calls, local: Embedder) -> None:
         self._calls, self.identity, self.dimensions = calls, local.identity, local.dimensions

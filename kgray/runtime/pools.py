@@ -1,11 +1,11 @@
-"""The router over a pool of workers: who gets which calls, and what becomes of calls whose worker is lost.
+"""The router over a pool of workers: it chooses the worker of a call, and resends calls of lost workers.
 
-This module does not use Ray. The outcomes of a chunk come back one by one. Calls whose worker is lost are
-sent to another worker here, not by Ray: a generator that Ray retries may yield other outcomes in another
-order. So a request may be carried out twice; only the first outcome counts (R21).
+This module does not use Ray. The outcomes of a chunk come back one by one. The router resends the calls of a
+lost worker, not Ray: a generator that Ray retries may yield other outcomes in another order. So a request may
+be carried out twice; only the first outcome counts (R21).
 
-An outcome may be an error. Ray wraps an exception that it transports, and makes it hard to tell from one of
-its own. So an actor returns kgray's errors, which can be pickled, and raises nothing.
+An outcome may be an error. Ray wraps an exception that it transports, so that it looks like an error of Ray.
+So an actor returns kgray's errors, which can be pickled, and raises nothing.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ if TYPE_CHECKING:
     from kgray.runtime.actors import RemoteWorker
 
 _T = TypeVar("_T")
-Outcome = Any  # a value of the port's own, or a KgrayError; a RuntimeError stands for a bug of ours
+Outcome = Any  # a value of the port, or a KgrayError; a RuntimeError means a bug in kgray
 Numbered = tuple[int, Any]  # a request, or its outcome
-TOLD = -1  # in place of a number: the outcome is what the worker waits for itself, a tuple of Outage
-UNFIT = -2  # in place of a number: the outcome is why the worker's start failed; it carries nothing out
-LEAVING = -3  # in place of a number: the worker takes no more work, and ends; the outcome is None
-CALLS = 4  # model calls that one request may need in sequence: the call, repairs of its reply, a retry
-_DO = {"models": "read", "judges": "judge", "embedder": "embed"}  # what the workers of a kind do
+# Special numbers of outcomes.
+OUTAGES_CHANGED = -1  # the outcome is a tuple of Outage: the services that the worker itself waits for
+UNFIT = -2  # the outcome is the error of the worker's start; the worker carries nothing out
+LEAVING = -3  # the worker takes no more work, and ends; the outcome is None
+CALLS = 4  # the maximum of sequential model calls of a request: the call, repairs of its reply, a retry
+_DO = {"models": "read", "judges": "judge", "embedder": "embed"}  # kind of workers -> its verb in messages
 FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 5.0
-_LATE_S = 0.1  # for what came meanwhile to be read
-_LONGEST_QUIET_S = 300.0  # for which a worker gets no work whose outcomes are errors of settings
-_SHOWN = 3  # quarantined workers in a message
+_LATE_S = 0.1  # to read an answer that arrived while the event loop stood still
+_LONGEST_QUIET_S = 300.0  # the longest pause of a worker whose outcomes are errors of settings
+_MAX_NAMED = 3  # quarantined workers in a message
 _LOG = logging.getLogger("kgray.runtime")
 
 
@@ -46,8 +47,8 @@ class Lost(Exception):
     """A call got no answer: the process ended, hangs, or is out of reach."""
 
 
-class Gone(Lost):
-    """The very actor that was asked has ended for good; another one may have its name."""
+class ActorEnded(Lost):
+    """The actor has ended for good; a new actor may have its name."""
 
 
 class Unfit(Exception):
@@ -59,17 +60,17 @@ class Unfit(Exception):
 
 
 def portable(error: Exception) -> Exception:
-    """Return the error; a RuntimeError that names it where it is not one of kgray's, and may not pickle."""
+    """Return a KgrayError itself; for another error, which may not pickle, a RuntimeError that names it."""
     if isinstance(error, KgrayError):
         return error.with_traceback(None)
     return RuntimeError(f"{type(error).__name__}: {error}")
 
 
-async def within(call: Awaitable[_T], seconds: float) -> _T:
-    """Return what a call returns. Raises TimeoutError, and cancels it, where it takes longer.
+async def answer_within(call: Awaitable[_T], seconds: float) -> _T:
+    """Return a call's result. Raises TimeoutError, and cancels the call, if it takes longer.
 
-    Unlike `asyncio.wait_for`, which from Python 3.12 on forgets an answer that came while this event loop
-    stood still, it reads what has come once the time is over.
+    `asyncio.wait_for` of Python 3.12 and later drops an answer that came while the event loop stood still;
+    this function reads it after the time is over.
     """
     task = asyncio.ensure_future(call)
     try:
@@ -83,10 +84,10 @@ async def within(call: Awaitable[_T], seconds: float) -> _T:
 
 
 async def outcome_of(call: Awaitable[_T]) -> _T | Exception:
-    """Return what a call returns, or the error that it raises as a value."""
+    """Return a call's result, or its error as a value."""
     try:
         return await call
-    except Exception as error:  # noqa: BLE001 - the other side decides what it means
+    except Exception as error:  # noqa: BLE001 - the receiver decides how to treat it
         return portable(error)
 
 
@@ -99,13 +100,13 @@ class PoolCall:
     answer: asyncio.Future[Any]
     lost_at: float | None = None  # when it first lost its worker
     times_lost: int = 0
-    faults: int = 0  # how often a worker failed over it in a way that nobody knows
-    refusals: int = 0  # by workers that are quarantined since
+    faults: int = 0  # failures of workers on it that are no KgrayError
+    refusals: int = 0  # by workers that are now quarantined
     holder: RemoteWorker | None = None  # the worker that has it
     asked_at: float = field(default_factory=time.monotonic)
 
     def fail(self, error: Exception) -> None:
-        """Have its caller meet an error, unless it was answered or given up."""
+        """Raise an error in the caller, unless the call has an answer or was abandoned."""
         if not self.answer.done():
             self.answer.set_exception(error)
 
@@ -115,15 +116,15 @@ class _Member:
     """A worker of the pool."""
 
     worker: RemoteWorker
-    further: bool = False  # it is beyond the least: it exists only while there is work for it
+    surplus: bool = False  # above the pool's minimum: it exists only while work is queued
     in_flight: int = 0
     missing: bool = True  # its process does not answer: it has ended, hangs, or never came up
     met: bool = False  # it has answered since it was started; until then it may be loading a model
     restarts: int = 0
-    fault: Exception | None = None  # why it gets no work: its start failed, or it says the settings are wrong
-    fault_at: float = 0.0  # when it said so last; 0 = it may get work
+    fault: Exception | None = None  # the reason for its quarantine: its start, or its settings, failed
+    fault_at: float = 0.0  # time of the last fault; 0 = it may get work
     faults: int = 0  # outcomes in a row that were errors of settings
-    quiet_until: float = 0.0  # its health alone does not let it have work before
+    quiet_until: float = 0.0  # good health does not end its quarantine before this time
     probing: asyncio.Task[None] | None = None
     carrying: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -135,20 +136,20 @@ class Pool:
     workers: Sequence[RemoteWorker]
     _: KW_ONLY
     patience_s: float  # how long a lost call is sent again before its caller gets Unavailable
-    # Without an answer for so long a call counts as lost. A worker that is alive waits less for a model.
+    # After this time without an answer a call is lost. It exceeds a live worker's waits for a model.
     answer_deadline_s: float
-    least: int | None = None  # so many of them exist at any time, the others as there is work for; None = all
+    minimum: int | None = None  # workers that always exist; others exist while work is queued; None = all
     health_every_s: float = 5.0  # how often workers are asked whether they are alive, while there is work
-    health_deadline_s: float = 60.0  # a worker that does not answer that for so long is restarted
-    what: str = "the workers"  # where an outage of them is told of
+    health_deadline_s: float = 60.0  # after this time without an answer to a probe a worker is restarted
+    title: str = "the workers"  # their name in reports of an outage
 
     def __post_init__(self) -> None:
-        least = len(self.workers) if self.least is None else self.least
-        self._members = [_Member(one, further=number >= least) for number, one in enumerate(self.workers)]
+        minimum = len(self.workers) if self.minimum is None else self.minimum
+        self._members = [_Member(w, surplus=number >= minimum) for number, w in enumerate(self.workers)]
         # Routers share workers, and a router that was killed leaves calls behind: numbers must not repeat.
         self._numbers = count(secrets.randbits(62))
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._watching: asyncio.Task[None] | None = None  # one of these
+        self._watching: asyncio.Task[None] | None = None  # one of `_tasks`
         self._closed = False
 
     def call(self, request: object) -> PoolCall:
@@ -156,13 +157,13 @@ class Pool:
         return PoolCall(next(self._numbers), request, asyncio.get_running_loop().create_future())
 
     def send(self, calls: Sequence[PoolCall], *, avoid: Collection[RemoteWorker] = ()) -> None:
-        """Send a chunk to the worker with the least in flight; the first of equals.
+        """Send a chunk to the worker with the fewest calls in flight; the first of equals.
 
-        One that is quarantined gets it only where all are: then the one that was heard longest ago.
+        If all workers are quarantined, the worker with the oldest fault gets it.
         """
         member = min(
             self._members,
-            key=lambda m: (m.fault_at, m.missing, m.missing and m.further, m.worker in avoid, m.in_flight),
+            key=lambda m: (m.fault_at, m.missing, m.missing and m.surplus, m.worker in avoid, m.in_flight),
         )
         member.in_flight += len(calls)
         for call in calls:
@@ -178,12 +179,12 @@ class Pool:
             call.holder.abandon([call.number])
 
     def stats(self) -> list[dict[str, Any]]:
-        """Return each worker's name, what it has in hand, whether it is missing, its restarts, its fault."""
+        """Return each worker's name, calls in flight, restarts and fault, and if it is missing."""
         return [
             {"name": m.worker.name, "in_flight": m.in_flight, "missing": m.missing, "restarts": m.restarts}
             | ({"fault": str(m.fault)} if m.fault_at else {})
             for m in self._members
-            if not m.further or m.in_flight or not m.missing
+            if not m.surplus or m.in_flight or not m.missing
         ]
 
     async def close(self) -> None:
@@ -193,47 +194,47 @@ class Pool:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _spawn(self, work: Coroutine[Any, Any, None], *more: set[asyncio.Task[None]]) -> asyncio.Task[None]:
-        """Start a task; it is in `_tasks`, and in the other sets, until it ends."""
+    def _spawn(self, work: Coroutine[Any, Any, None], *sets: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+        """Start a task; it is in `_tasks`, and in the given sets, until it ends."""
         task = asyncio.create_task(work)
-        for tasks in (self._tasks, *more):
+        for tasks in (self._tasks, *sets):
             tasks.add(task)
             task.add_done_callback(tasks.discard)
         return task
 
     async def _carry(self, member: _Member, calls: Sequence[PoolCall]) -> None:
-        left = {call.number: call for call in calls}
+        unanswered = {call.number: call for call in calls}
         try:
-            reason = await self._carried(member, left)
+            reason = await self._carried(member, unanswered)
         except Exception as error:  # noqa: BLE001 - a bug of ours: every caller meets it
-            for call in left.values():
+            for call in unanswered.values():
                 call.fail(error)
             return
         finally:
-            member.in_flight -= len(left)
-            if not member.in_flight:  # nobody is left who would tell of the end of what it waits for
+            member.in_flight -= len(unanswered)
+            if not member.in_flight:  # without a call, the end of its outages would not be reported
                 OUTAGES.tell(member.worker.name, ())
-        lost = [call for call in left.values() if not call.answer.done()]
+        lost = [call for call in unanswered.values() if not call.answer.done()]
         if member.fault_at:
             self._send_elsewhere(lost, member.worker)
         elif lost:
             self._spawn(self._send_again(lost, member.worker, reason))
 
-    async def _carried(self, member: _Member, left: dict[int, PoolCall]) -> str:
-        """Settle calls as outcomes arrive, removing them from `left`; return why the rest was lost."""
+    async def _carried(self, member: _Member, unanswered: dict[int, PoolCall]) -> str:
+        """Settle calls as outcomes arrive, removing them from `unanswered`; return why the rest was lost."""
         worker, unknown = member.worker, ""
         try:
             async with asyncio.timeout(self.answer_deadline_s):
-                async for ended in worker.work([(call.number, call.request) for call in left.values()]):
+                async for ended in worker.work([(call.number, call.request) for call in unanswered.values()]):
                     for number, outcome in ended:
-                        unknown = self._take(member, left, number, outcome) or unknown
-        except Gone:
+                        unknown = self._take(member, unanswered, number, outcome) or unknown
+        except ActorEnded:
             raise  # the caller of the pool finds others
         except Lost as error:
             member.missing = True
             return str(error)
         except TimeoutError:
-            worker.abandon(list(left))
+            worker.abandon(list(unanswered))
             return f"{worker.name} lives, and gave no answer within {self.answer_deadline_s:g} s"
         except asyncio.CancelledError:
             if self._closed:
@@ -243,18 +244,18 @@ class Pool:
             self._restart(member)
         return unknown or f"{worker.name} ended its work without an answer"
 
-    def _take(self, member: _Member, left: dict[int, PoolCall], number: int, outcome: Outcome) -> str:
-        """Settle one call; of the first failure over it that nobody knows, return what was said instead."""
+    def _take(self, member: _Member, unanswered: dict[int, PoolCall], number: int, outcome: Outcome) -> str:
+        """Settle one call, and return ""; at its first unknown failure, return the failure's text instead."""
         member.missing, member.met = False, True
-        call = left.get(number)
-        if number == TOLD:
+        call = unanswered.get(number)
+        if number == OUTAGES_CHANGED:
             OUTAGES.tell(member.worker.name, outcome)
         elif number == UNFIT:
             self._quarantine(member, outcome)
-        elif number == LEAVING:  # what it has not answered goes to others at once, as after its end
+        elif number == LEAVING:  # its open calls go to other workers at once, as after its end
             member.missing = True
         elif call is not None and isinstance(outcome, SettingsError):
-            # Perhaps its node alone lacks a key or a file: the others are asked before it counts.
+            # Its node alone may lack a key or a file: try the other workers before the call fails.
             pause_s = self.health_every_s * 2 ** min(member.faults, 20)
             member.faults, member.quiet_until = (
                 member.faults + 1,
@@ -262,15 +263,15 @@ class Pool:
             )
             self._quarantine(member, outcome)
             member.in_flight -= 1
-            self._send_elsewhere([left.pop(number)], member.worker)
+            self._send_elsewhere([unanswered.pop(number)], member.worker)
         elif call is not None:
             if isinstance(outcome, Exception) and not isinstance(outcome, KgrayError) and not call.faults:
-                call.faults += 1  # a worker that is started anew may do better
+                call.faults += 1  # the call may succeed after a restart of the worker
                 return f"{member.worker.name} failed: {outcome}"
-            del left[number]
+            del unanswered[number]
             member.in_flight -= 1
             member.faults, member.fault_at = 0, 0.0
-            OUTAGES.answered(self.what)
+            OUTAGES.answered(self.title)
             if isinstance(outcome, Exception):
                 call.fail(outcome)
             elif not call.answer.done():
@@ -283,49 +284,49 @@ class Pool:
         member.fault, member.fault_at, member.missing = fault, time.monotonic(), False
 
     def _send_elsewhere(self, calls: Sequence[PoolCall], unfit: RemoteWorker) -> None:
-        """Send calls that a worker refused to others; a call fails once all have refused since it was made.
+        """Send calls that a worker refused to others; a call fails once all have refused since its start.
 
-        That is no outage: nobody waits, and no call's patience is spent.
+        A refusal is no outage: nobody waits, and it does not use up a call's patience.
         """
-        there = [m for m in self._members if not (m.further and m.missing)]
-        latest = max(there, key=lambda m: m.fault_at)
-        again = []
+        present = [m for m in self._members if not (m.surplus and m.missing)]
+        latest = max(present, key=lambda m: m.fault_at)
+        open_calls = []
         for call in calls:
             call.holder, call.refusals = None, call.refusals + 1
-            everywhere = call.refusals >= len(there) or all(m.fault_at >= call.asked_at for m in there)
+            everywhere = call.refusals >= len(present) or all(m.fault_at >= call.asked_at for m in present)
             if everywhere and latest.fault is not None:
                 call.fail(latest.fault)
             elif not call.answer.done():
-                again.append(call)
-        if again:
-            self.send(again, avoid=(unfit,))
+                open_calls.append(call)
+        if open_calls:
+            self.send(open_calls, avoid=(unfit,))
 
     async def _send_again(self, calls: list[PoolCall], lost: RemoteWorker, reason: str) -> None:
-        now = time.monotonic()
+        instant = time.monotonic()
         if nobody := all(m.missing or m.fault_at for m in self._members):
             failed = f"do not answer ({reason})"
-            OUTAGES.failed(self.what, failed, since=time.time(), patience_s=self.patience_s)
+            OUTAGES.failed(self.title, failed, since=time.time(), patience_s=self.patience_s)
         times = 0
         for call in calls:
-            call.lost_at = now if call.lost_at is None else call.lost_at
+            call.lost_at = instant if call.lost_at is None else call.lost_at
             call.times_lost += 1
             call.holder = None
-            if call.times_lost > 1 and now - call.lost_at >= self.patience_s:
+            if call.times_lost > 1 and instant - call.lost_at >= self.patience_s:
                 unfit = [f"{m.worker.name} is quarantined ({m.fault})" for m in self._members if m.fault_at]
-                said = "; ".join([reason, *unfit[:_SHOWN]])
-                call.fail(Unavailable(f"no worker answers: {said}", waited=True))
+                reasons = "; ".join([reason, *unfit[:_MAX_NAMED]])
+                call.fail(Unavailable(f"no worker answers: {reasons}", waited=True))
             else:
                 times = max(times, call.times_lost)
         if times and (nobody or times > len(self._members)):
             await asyncio.sleep(min(FIRST_DELAY_S * 2 ** min(times, 10), _LONGEST_DELAY_S))
-        if again := [call for call in calls if not call.answer.done()]:
-            self.send(again, avoid=(lost,))
+        if open_calls := [call for call in calls if not call.answer.done()]:
+            self.send(open_calls, avoid=(lost,))
 
     async def _watch(self) -> None:
-        """Probe workers that are busy or missing, again and again; restart those that hang."""
-        while any(m.in_flight or ((m.missing or m.fault_at) and not m.further) for m in self._members):
+        """Probe busy and missing workers every `health_every_s`; restart hanging workers."""
+        while any(m.in_flight or ((m.missing or m.fault_at) and not m.surplus) for m in self._members):
             for member in self._members:
-                due = member.in_flight or member.missing or member.further or member.fault_at
+                due = member.in_flight or member.missing or member.surplus or member.fault_at
                 if due and (member.probing is None or member.probing.done()):
                     member.probing = self._spawn(self._probe(member))
             await asyncio.sleep(self.health_every_s)
@@ -336,18 +337,18 @@ class Pool:
         member.worker.restart()
 
     async def _probe(self, member: _Member) -> None:
-        """Ask a worker whether it lives; one that was never met is not restarted: it may load a model."""
+        """Probe a worker's health. A worker that never answered is not restarted: it may load a model."""
         try:
             patient_s = self.health_deadline_s if member.met else self.health_every_s
-            await within(member.worker.health(), patient_s)
+            await answer_within(member.worker.health(), patient_s)
         except TimeoutError:
             if member.met:
                 self._restart(member)
-            elif not any(other.met for other in self._members):
+            elif not any(rival.met for rival in self._members):
                 return  # nobody else could do its work
             member.missing = True
             for carrying in list(member.carrying):
-                carrying.cancel()  # its calls go to others: a process that hangs may not end its streams
+                carrying.cancel()  # a process that hangs may not end its streams; its calls go elsewhere
         except Lost:
             member.missing = True
         except Unfit as error:
@@ -360,16 +361,16 @@ class Pool:
 
 def pool_of(spec: DeploymentSpec, kind: str) -> Pool:
     """Return the pool of a deployment's workers of a kind."""
-    from kgray.runtime.actors import RemoteWorker  # it imports ray, and this module does without
+    from kgray.runtime.actors import RemoteWorker  # it imports ray, which this module avoids
 
-    of: WorkersProfile = getattr(spec.cluster, POOLS[kind])
+    profile: WorkersProfile = getattr(spec.cluster, POOLS[kind])
     limits, patience_s = spec.cluster.limits, spec.values["model.patience_s"]
     return Pool(
-        [RemoteWorker(f"{kind}-{number}", spec.namespace) for number in range(of.most)],
-        least=of.least,
+        [RemoteWorker(f"{kind}-{number}", spec.namespace) for number in range(profile.maximum)],
+        minimum=profile.minimum,
         patience_s=patience_s,
         answer_deadline_s=patience_s + CALLS * spec.values["model.timeout_s"],
         health_every_s=limits.health_every_s,
         health_deadline_s=limits.health_deadline_s,
-        what=f"the workers that {_DO[kind]}",
+        title=f"the workers that {_DO[kind]}",
     )

@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, reached
-from kgray.runtime.pools import Lost, within
+from kgray.runtime.pools import Lost, answer_within
 from kgray.runtime.seats import Renewal, Seats, wants
 from kgray.runtime.spec import DeploymentSpec
 
@@ -41,7 +41,7 @@ class SeatRegistry:
         self._seats.end(holder, process)
 
     def resize(self, seats: int) -> None:
-        """Set the number of seats: those of the engines that are up."""
+        """Set the number of seats: the sum over the live engines."""
         self._seats.seats = seats
 
     def stats(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class SeatHolder:
         try:
             if self._registry is None:
                 self._registry = await asyncio.to_thread(self.find, REGISTRY)
-            self.width = await within(reached(self._registry.renew, report), _DEADLINE_S)
+            self.width = await answer_within(reached(self._registry.renew, report), _DEADLINE_S)
             self._renewed_at = time.monotonic()
         except (Lost, TimeoutError, RayError, ValueError) as error:  # ValueError: no such actor
             self._registry = None

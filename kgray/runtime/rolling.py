@@ -36,16 +36,16 @@ from kgray.runtime.pools import Lost
 from kgray.runtime.spec import FIXED, POOLS, DeploymentSpec, changed_keys, differences
 from kgray.runtime.watch import name_of
 
-_DRAIN_S = 10.0  # beyond the grace time
+_DRAIN_S = 10.0  # added to the grace time
 _PAUSE_S = 0.1
 _LOOK_S = 5.0  # for the answers of all actors
-_MOVE_S = 60.0  # for the owner of slots to hand them over; a large removal may take it so long
-_TRIES = 5  # of one move: its owner may be replaced meanwhile
+_MOVE_S = 60.0  # for the owner of slots to hand them over: a large removal may take this long
+_TRIES = 5  # of one move: its owner may be replaced during it
 
 
 @dataclass(slots=True)
 class Replacement:
-    """Which actors were replaced, each with the keys that have changed, and which were ended."""
+    """The replaced actors, each with its changed keys, and the ended actors."""
 
     spec: DeploymentSpec
     replaced: dict[str, list[str]] = field(default_factory=dict)
@@ -55,15 +55,15 @@ class Replacement:
 def roll(spec: DeploymentSpec, shards: int | None, *, chosen: bool, tell: OnWait) -> Replacement:
     """Replace the actors of a running deployment that were built from another spec, one by one.
 
-    shards  their number; None: as many as the store has
-    chosen  whether the profile was named in the settings; if not, the profile of the running actors is kept
-    Raises SettingsError, before anything has changed, for keys that cannot change while actors run; that, or
-    Unavailable, where a new actor does not come up: the others are left as they are.
+    shards  their number; None: the store's number
+    chosen  the settings name a profile; if not, the profile of the running actors is kept
+    Raises SettingsError, before any change, for keys that cannot change while actors run; SettingsError or
+    Unavailable if a new actor does not come up: then it does not touch the remaining actors.
     """
-    there = find(spec.namespace)
-    if there is None or not there.sequencers:
+    running = find(spec.namespace)
+    if running is None or not running.sequencers:
         return Replacement(spec)
-    former = there.spec
+    former = running.spec
     if not chosen:
         spec = replace(spec, profile=former.profile)
     if shards is None:
@@ -80,48 +80,48 @@ def roll(spec: DeploymentSpec, shards: int | None, *, chosen: bool, tell: OnWait
             f"this cannot change while the actors run: {'; '.join(fixed)}. Use the same, or end them first: "
             f"kgray down"
         )
-    return _Roll(spec, there, tell).carried_out()
+    return _Roll(spec, running, tell).carried_out()
 
 
 class _Roll:
     """One replacement of actors."""
 
-    def __init__(self, spec: DeploymentSpec, there: Deployment, tell: OnWait) -> None:
-        self._spec, self._tell, self._actors = spec, tell, dict(there.actors)
+    def __init__(self, spec: DeploymentSpec, running: Deployment, tell: OnWait) -> None:
+        self._spec, self._tell, self._actors = spec, tell, dict(running.actors)
         self._new = set[str]()  # actors of the new spec
-        rows = there.status(_LOOK_S, "describe")
-        # An actor that waits for a node says nothing; it was probably built from the spec of the others.
-        specs = {name: rows[name].get("spec", there.spec) for name in there.actors}
-        plan = plan_of(spec, detached=True, most=True)
+        rows = running.status(_LOOK_S, "describe")
+        # An actor that waits for a node does not answer; it probably has the spec of the other actors.
+        specs = {name: rows[name].get("spec", running.spec) for name in running.actors}
+        plan = plan_of(spec, detached=True, surplus=True)
         self._plan = plan_of(spec, detached=True).keys()
-        keys = {name: changed_keys(spec, of, kind_of(name)) for name, of in specs.items()}
-        self._made = Replacement(
+        keys = {name: changed_keys(spec, actor_spec, kind_of(name)) for name, actor_spec in specs.items()}
+        self._result = Replacement(
             spec,
             {name: changed for name, changed in keys.items() if changed and name in plan},
-            [name for name in there.actors if name not in plan],
+            [name for name in running.actors if name not in plan],
         )
 
     def carried_out(self) -> Replacement:
-        made = self._made
-        if made.replaced or made.ended:
+        result = self._result
+        if result.replaced or result.ended:
             for name, handle in self._actors.items():  # an old keeper would restore actors with the old spec
                 if kind_of(name) in ("sequencer", "writer"):
                     with suppress(Unavailable):
                         answer(handle.retire.remote())
-            for name in sorted(made.ended, key=order):  # the sequencers before their writers
+            for name in sorted(result.ended, key=order):  # the sequencers before their writers
                 self._end(name)
             for shard in range(self._spec.cluster.sequencer.shards):
                 self._renew(name_of(shard), f"writer-{shard}")
-            # A worker may be replaced that is not always there.
-            for name in sorted({*made.replaced, *self._plan}, key=order):
+            # A replaced worker may be a surplus worker, which is not in the plan.
+            for name in sorted({*result.replaced, *self._plan}, key=order):
                 if kind_of(name) in POOLS:
                     self._renew(name)
             self._renew(*self._plan)
-        return made
+        return result
 
     def _renew(self, *names: str) -> None:
-        """Replace those actors that must be, start those that are missing, and wait until they work."""
-        replaced = self._made.replaced
+        """Replace the named actors that have changed, start missing actors, and wait until they work."""
+        replaced = self._result.replaced
         due = [
             name
             for name in names
@@ -139,7 +139,7 @@ class _Roll:
     def _end(self, name: str) -> None:
         """Have an actor finish its work, within the grace time, and end it for good."""
         handle, kind, grace_s = self._actors.pop(name), kind_of(name), self._spec.cluster.limits.grace_s
-        with suppress(Unavailable):  # it has no node, or Ray starts it again: it has nothing in hand
+        with suppress(Unavailable):  # it has no node, or Ray restarts it: it has no work
             if kind in ("sequencer", "writer", *POOLS):
                 answer(handle.drain.remote(grace_s), grace_s + _DRAIN_S)
             if kind in POOLS:
@@ -147,31 +147,31 @@ class _Roll:
         ray.kill(handle, no_restart=True)
         for group in groups_of(f"{self._spec.namespace}/{name}") if kind in POOLS else ():
             remove_placement_group(group)
-        until = time.monotonic() + self._spec.cluster.limits.start_deadline_s
+        deadline = time.monotonic() + self._spec.cluster.limits.start_deadline_s
         while name in names_in(self._spec.namespace):
-            if time.monotonic() > until:
-                raise Unavailable(f"{name} does not end; {_LEFT}", waited=True)
+            if time.monotonic() > deadline:
+                raise Unavailable(f"{name} does not end; {_UNTOUCHED}", waited=True)
             time.sleep(_PAUSE_S)
 
     def _wait_for(self, name: str) -> None:
         """Wait until a new actor serves, or has loaded its model. Raises its fault, or Unavailable."""
         profile, table = self._spec.cluster, POOLS.get(kind_of(name))
         limit_s = getattr(profile, table).start_deadline_s if table else profile.limits.start_deadline_s
-        until, row = time.monotonic() + limit_s, dict[str, Any]()
-        while time.monotonic() < until:
+        deadline, row = time.monotonic() + limit_s, dict[str, Any]()
+        while time.monotonic() < deadline:
             row = Deployment(self._spec, {name: self._actors[name]}).status(_LOOK_S)[name]
             if isinstance(fault := row.get("fault"), Exception):
-                made = type(fault) if isinstance(fault, SettingsError | Unavailable) else Unavailable
-                raise made(f"{name} does not come up: {fault}; {_LEFT}")
+                error_type = type(fault) if isinstance(fault, SettingsError | Unavailable) else Unavailable
+                raise error_type(f"{name} does not come up: {fault}; {_UNTOUCHED}")
             works = row["state"] == "serving" if kind_of(name) == "sequencer" else row.get("loaded", True)
             if works and "pid" in row:
                 return
             time.sleep(_PAUSE_S)
         why = row.get("waits_for") or row.get("reason") or "is there a node with room for it?"
-        raise Unavailable(f"{name} has not come up within {limit_s:g} s: {why}; {_LEFT}", waited=True)
+        raise Unavailable(f"{name} has not come up within {limit_s:g} s: {why}; {_UNTOUCHED}", waited=True)
 
 
-_LEFT = "the other actors are left as they are: run it again"
+_UNTOUCHED = "the other actors are left as they are: run it again"
 
 
 def scale(spec: DeploymentSpec, shards: int, *, tell: OnWait) -> Mapping[str, int]:
@@ -180,49 +180,51 @@ def scale(spec: DeploymentSpec, shards: int, *, tell: OnWait) -> Mapping[str, in
     New shards exist before they have a sequencer, and have a sequencer before they get slots. A shard loses
     its slots before it is dropped, and is dropped before its sequencer ends. Raises as `roll` does.
     """
-    there = find(spec.namespace)
-    assert there is not None  # noqa: S101 - the caller has looked
+    running = find(spec.namespace)
+    assert running is not None  # noqa: S101 - the caller has looked
     with closing(spec.open_store()) as store:
         # The first sequencers that serve a store may still divide it.
-        until = time.monotonic() + spec.cluster.limits.start_deadline_s
-        while not all(row.get("state") == "serving" for row in _served(there, store)):
-            if time.monotonic() > until:
+        deadline = time.monotonic() + spec.cluster.limits.start_deadline_s
+        while not all(row.get("state") == "serving" for row in _served(running, store)):
+            if time.monotonic() > deadline:
                 raise Unavailable("not all sequencers serve: see kgray status", waited=True)
             time.sleep(_PAUSE_S)
-        before, moved = store.shard_map().shards, 0
-        if shards > before:
+        previous, moved = store.shard_map().shards, 0
+        if shards > previous:
             store.set_shards(shards)
-        elif shards < before:
-            moved += _balanced(store, spec, shards, tell)
+        elif shards < previous:
+            moved += _balance(store, spec, shards, tell)
             store.set_shards(shards)
         roll(spec, shards, chosen=True, tell=tell)
-        moved += _balanced(store, spec, shards, tell)
-    return {"from": before, "to": shards, "moved": moved}
+        moved += _balance(store, spec, shards, tell)
+    return {"from": previous, "to": shards, "moved": moved}
 
 
-def _served(there: Deployment, store: Store) -> list[Mapping[str, Any]]:
-    """Return the stats of the sequencers of the shards that there are."""
+def _served(running: Deployment, store: Store) -> list[Mapping[str, Any]]:
+    """Return the stats of the sequencers of the store's shards."""
     shards = store.shard_map().shards
-    rows = Deployment(there.spec, dict(zip(there.actors, there.sequencers, strict=False))).status(_LOOK_S)
+    rows = Deployment(running.spec, dict(zip(running.actors, running.sequencers, strict=False))).status(
+        _LOOK_S
+    )
     return [rows.get(name_of(shard), {}) for shard in range(shards)]
 
 
-def _balanced(store: Store, spec: DeploymentSpec, shards: int, tell: OnWait) -> int:
-    """Move slots until so many shards have equal shares; return how many were moved."""
+def _balance(store: Store, spec: DeploymentSpec, shards: int, tell: OnWait) -> int:
+    """Move slots until this number of shards have equal shares; return the number of moved slots."""
     planned = list(moves(store.shard_map().owners, shards))
     total, moved, handles = sum(len(move.slots) for move in planned), 0, dict[int, Handle]()
-    told = time.monotonic()
+    reported_at = time.monotonic()
     for move in planned:
-        _handed_over(move, spec, handles)
+        _hand_over(move, spec, handles)
         moved += len(move.slots)
-        if time.monotonic() - told > 2:
-            told = time.monotonic()
+        if time.monotonic() - reported_at > 2:
+            reported_at = time.monotonic()
             tell(f"{moved} of {total} slots have moved")
     return moved
 
 
-def _handed_over(move: Move, spec: DeploymentSpec, handles: dict[int, Handle]) -> None:
-    """Have the owner of slots hand them over; again where it was replaced meanwhile. Raises its error."""
+def _hand_over(move: Move, spec: DeploymentSpec, handles: dict[int, Handle]) -> None:
+    """Have the owner of slots hand them over; repeat it if the owner is replaced. Raises its error."""
     fault: Exception | None = None
     for _ in range(_TRIES):
         try:
@@ -245,7 +247,7 @@ def _handed_over(move: Move, spec: DeploymentSpec, handles: dict[int, Handle]) -
 
 
 def _tell_owner(shard: int, spec: DeploymentSpec, handles: dict[int, Handle]) -> None:
-    """Have a sequencer look for pending entries in its new slots: by itself it looks half a minute later."""
+    """Have a sequencer look for pending entries in its new slots: otherwise it looks half a minute later."""
     with suppress(Lost, ValueError):
         if shard not in handles:
             handles[shard] = ray.get_actor(name_of(shard), namespace=spec.namespace)

@@ -30,11 +30,11 @@ from kgray.runtime.spec import DeploymentSpec
 from kgray.times import SECOND, Instant
 from kgray.wiring import open_reader
 
-_LOOK_S = 5.0  # at most so long between two looks at the schedules: a command may have added one
+_LOOK_S = 5.0  # the longest pause between two looks at the schedules: a command may add a schedule
 _AFTER_FAULT_S = 60.0
 _TASK_BYTES = 200 << 20  # of a task that finds communities, without its graph
 _CACHE_MB = 8
-_LINE = "kgray: "  # begins the line with which a command says what it has done
+_LINE = "kgray: "  # begins a command's line about its result
 _NODE = "ray.io/node-id"  # a label that Ray gives each node
 _TEXTS = re.compile(r"(\d+) (kept|written|offline)")
 
@@ -47,7 +47,7 @@ class Scheduler:
         self._spec = spec
         self._state = "starting"
         self._next: Instant | None = None
-        self._looks = ThreadPoolExecutor(1, "kgray-schedules")  # one thread: it alone reads the store
+        self._looks = ThreadPoolExecutor(1, "kgray-schedules")  # a single thread reads the store
         self._service = asyncio.create_task(self._serve())
 
     @cached_property
@@ -66,13 +66,13 @@ class Scheduler:
                 await asyncio.get_running_loop().run_in_executor(self._looks, self._look)
                 if self._next is not None:
                     pause_s = min(pause_s, max(0.0, (self._next - times.now()) / SECOND))
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next look may go well
+            except Exception as error:  # noqa: BLE001 - any error: the next look may succeed
                 telemetry.LOGGER.exception("the schedules cannot be carried out")
                 self._state, pause_s = f"faulty: {error}", _AFTER_FAULT_S
             await asyncio.sleep(pause_s)
 
     def _look(self) -> None:
-        # A Ray without a job server does no harm where nothing is scheduled.
+        # Without schedules, a Ray needs no job server.
         self._next = self._ticks.look() if self._schedules.every() else None
         is_open = any(schedule.is_open for schedule in self._schedules.every())
         self._state = "refreshing" if is_open else "waiting"
@@ -82,17 +82,17 @@ class Scheduler:
         level = logging.WARNING if schedule.has_failed else logging.INFO
         job = f"{self._spec.namespace}-{schedule.job}"
         telemetry.LOGGER.log(level, "schedule %s, job %s: %s", schedule.name, job, schedule.said)
-        for count, how in _TEXTS.findall(schedule.said):
-            telemetry.measure("kgray_community_texts", int(count), how=how)
+        for count, fate in _TEXTS.findall(schedule.said):
+            telemetry.measure("kgray_community_texts", int(count), how=fate)
 
     @control
     async def stats(self) -> dict[str, Any]:
-        """Return what it does, and when it has something to do next."""
+        """Return its state, and the time of its next run."""
         return {"pid": os.getpid(), "state": self._state, "next": times.show(self._next)}
 
     @control
     async def describe(self) -> dict[str, Any]:
-        """Return what the actor was built from."""
+        """Return the actor's spec and process."""
         return {"pid": os.getpid(), "spec": self._spec, "fault": None}
 
 
@@ -114,7 +114,7 @@ class RefreshJobs:
         self._server.submit(self._id(schedule), job)
 
     def state(self, schedule: Schedule) -> JobState | None:
-        """Return how far the job of the latest run is."""
+        """Return the state of the job of the latest run."""
         details = self._server.details(self._id(schedule))
         if details is None:
             return None
@@ -131,7 +131,7 @@ class RefreshJobs:
         return JobState("interrupted" if code in (None, STOPPED) else "failed", reason)
 
     def is_idle(self) -> bool:
-        """Whether no refresh of the store runs as a job."""
+        """Return True if no refresh of the store runs as a job."""
         return not self._server.running(f"{self._spec.namespace}-")
 
     def _id(self, schedule: Schedule) -> str:
@@ -142,8 +142,8 @@ def clustered_by_a_task(problem: Problem) -> Levels:
     """Find communities in one task of the Ray that this process is in. Raises Unavailable if it is lost."""
     task = ray.remote(num_cpus=1, memory=_TASK_BYTES + 400 * len(problem.graph.ends))(clustered)
     try:
-        found: Levels = ray.get(task.remote(problem))
+        levels: Levels = ray.get(task.remote(problem))
     except ray.exceptions.RayError as error:
         why = str(error).strip().splitlines()[0][:200]
         raise Unavailable(f"the task that finds communities was lost ({why}): run it again") from None
-    return found
+    return levels

@@ -24,13 +24,13 @@ def wants(demand: tuple[int, int], used: int, width: int, pending: int) -> tuple
                 outside the window count too: as backfill where there is any, because live ones go first
     """
     live, bulk = demand
-    further = max(0, pending - live - bulk) if used >= _BUSY_SHARE * width else 0
-    return (live, bulk + further) if bulk else (live + further, 0)
+    queued = max(0, pending - live - bulk) if used >= _BUSY_SHARE * width else 0
+    return (live, bulk + queued) if bulk else (live + queued, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewal:
-    """A decider's report, with which it renews its lease."""
+    """A decider's report, which renews its lease."""
 
     holder: str  # the decider's name
     process: str  # the decider's process: a process that takes the name later has another lease
@@ -45,10 +45,10 @@ class _Lease:
 
     report: Renewal
     width: int
-    until: float
+    expires_at: float
 
     @property
-    def taken(self) -> int:
+    def occupied(self) -> int:
         """Seats that no other decider may have: calls beyond a width that has shrunk run to their end."""
         return max(self.width, self.report.used)
 
@@ -69,12 +69,12 @@ class Seats:
         self.seats, self._lease_s, self._opens_at = seats, lease_s, opens_at
         self._leases: dict[str, _Lease] = {}
 
-    def renew(self, report: Renewal, now: float) -> int:
-        """Return how many calls the decider may have in flight from now on, at least one."""
-        self._leases = {name: lease for name, lease in self._leases.items() if lease.until > now}
-        renewed = self._leases[report.holder] = _Lease(report, report.width, now + self._lease_s)
-        if now >= self._opens_at:
-            free = self.seats - self.taken() + renewed.taken
+    def renew(self, report: Renewal, instant: float) -> int:
+        """Return the number of calls that the decider may have in flight from now on, at least one."""
+        self._leases = {name: lease for name, lease in self._leases.items() if lease.expires_at > instant}
+        renewed = self._leases[report.holder] = _Lease(report, report.width, instant + self._lease_s)
+        if instant >= self._opens_at:
+            free = self.seats - self.occupied() + renewed.occupied
             renewed.width = max(1, min(self._share(report.holder), free))
         return renewed.width
 
@@ -88,9 +88,9 @@ class Seats:
         """Return the number of seats by holder."""
         return {name: lease.width for name, lease in self._leases.items()}
 
-    def taken(self) -> int:
-        """Return how many seats are leased or still in use."""
-        return sum(lease.taken for lease in self._leases.values())
+    def occupied(self) -> int:
+        """Return the number of seats that are leased or still in use."""
+        return sum(lease.occupied for lease in self._leases.values())
 
     def _share(self, holder: str) -> int:
         """Return the seats of a holder if all seats were divided now."""

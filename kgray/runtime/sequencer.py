@@ -39,25 +39,25 @@ from kgray.runtime.tasks import StepTasks
 from kgray.runtime.watch import LogWatch
 from kgray.runtime.writer import RemoteWriter
 
-CHUNK = 8  # runtime.chunk_episodes and runtime.chunk_requests where they are not set
-_STEPS = 4096  # the latest steps, kept for those who follow
+CHUNK = 8  # runtime.chunk_episodes and runtime.chunk_requests if they are not set
+_STEPS = 4096  # the newest steps are kept for followers, at most this number
 _MEASURE_S = 0.5  # between two measures of the lag
 _PAUSE_S = 0.2  # between two tries to hold a store that another process holds
-_AFTER_OUTAGE_S = 5.0  # before the next try: the patience was spent already
+_AFTER_OUTAGE_S = 5.0  # before the next try, after the patience is spent
 _LONGEST_PAUSE_S = 60.0  # between two tries after a fault; the first is _AFTER_OUTAGE_S
 
 
 class Sequencer:
-    """Serves one shard. It starts to serve by itself, so that one that Ray restarts needs no command.
+    """Serves one shard. It starts to serve by itself, so that it needs no command after a restart by Ray.
 
     The service runs in the event loop of the constructor; control calls come from another thread and read
     plain fields. Errors appear in `stats`; they do not fail the start.
     """
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it in the loop that the service then has
-        self, spec: DeploymentSpec, shard: int, kept: bool, writer: str
+        self, spec: DeploymentSpec, shard: int, stays: bool, writer: str
     ) -> None:
-        """Begin to serve. kept: the deployment stays, so this process looks for what is missing of it."""
+        """Begin to serve. stays: the deployment is detached, so this process restores missing actors."""
         from kgray.runtime.keeper import Keeper  # it imports this module
 
         context = ray.get_runtime_context()
@@ -84,19 +84,18 @@ class Sequencer:
         self._exported: dict[tuple[str, str], float] = {}
         self._stopping = False
         self._state = "starting"  # serving | waiting | out | faulty | replaced | stopped
-        self._waits_for = ""  # who holds the store
+        self._waits_for = ""  # the process that holds the store
         self._given_up = 0  # outages that lasted longer than the patience, and full disks
-        self._reason = ""  # of the last one
+        self._reason = ""  # of the last of these
         self._fault: Exception | None = None
         self._pause_s = _AFTER_OUTAGE_S  # after the next fault
-        self._lag = self._held_bytes = (
-            0  # what waits in its shard; estimated size of the groups' states in memory
-        )
+        # Pending entries of its shard; estimated size of the groups' states in memory.
+        self._lag = self._held_bytes = 0
         self._watch = LogWatch(lambda: None if self._parts is None else self._parts.store, self._named)
         self._loop = asyncio.get_running_loop()
-        self._nudge = asyncio.Event()  # set from outside: look at what was asked
+        self._nudge = asyncio.Event()  # set by control calls: end the sleep
         self._service = asyncio.create_task(self._serve())
-        self._keeper = Keeper(spec, stays=kept, tends=shard == 0)
+        self._keeper = Keeper(spec, stays=stays, tends=shard == 0)
         when_draining(self._leave)
 
     def _named(self, name: str) -> Handle:
@@ -142,22 +141,22 @@ class Sequencer:
                 is_watched=lambda: self._shard > 0 or self._watch.shards > 1,
             )
         except StaleWriter:
-            self._runner = None  # the next one takes a new epoch
+            self._runner = None  # the next runner takes a new epoch
             if await self._replaced():
                 self._state, self._stopping = "replaced", True
                 telemetry.LOGGER.warning("replaced by a newer sequencer", extra={"epoch": self._writer.epoch})
         except (Unavailable, NoSpace) as error:
             self._given_up, self._reason, self._state = self._given_up + 1, str(error), "out"
             telemetry.LOGGER.warning("out of reach: %s", error)
-            # A server comes back by itself. A full disk does not, and each try would ask the model again for
-            # what cannot be written: the service waits for the next command.
+            # A server comes back by itself. A full disk does not, and each try would pay the model again for
+            # results that cannot be written: the service waits for the next command.
             await self._sleep(_AFTER_OUTAGE_S if isinstance(error, Unavailable) else None)
         except Exception as error:  # noqa: BLE001 - a command that waits gets it from `stats`
-            # A model's server that refuses the key or the name, or a fault of no group's: whatever was wrong
-            # may be put right while nobody asks.
+            # A model's server refuses the key or the name, or another fault of no group: somebody may repair
+            # it without a command.
             telemetry.LOGGER.exception("pauses, and tries again in %g s", self._pause_s)
             self._fault, self._state = portable(error), "faulty"
-            self._runner = None  # the next one takes a new epoch
+            self._runner = None  # the next runner takes a new epoch
             await self._sleep(self._pause_s)
             self._pause_s, self._fault = min(2 * self._pause_s, _LONGEST_PAUSE_S), None
 
@@ -166,7 +165,7 @@ class Sequencer:
         settings, local, profile = self._spec.settings(), self._spec.parts(), self._profile
         chunked = partial(Chunker, linger_s=profile.limits.linger_ms / 1000)
         requests = settings.runtime.chunk_requests or CHUNK
-        kinds = [kind for kind in ("models", "embedder", "judges") if getattr(profile, POOLS[kind]).most]
+        kinds = [kind for kind in ("models", "embedder", "judges") if getattr(profile, POOLS[kind]).maximum]
         pools = {kind: pool_of(self._spec, kind) for kind in kinds}
         self._pools, models = [*pools.values()], pools["models"]
         judging, embedder = pools.get("judges", models), local.embedder
@@ -180,15 +179,15 @@ class Sequencer:
         resolving = Chunker(tasks.of("resolve_node"), requests, linger_s)
 
         async def extract(request: Reading, replies: Sequence[Reply]) -> NextCall | Extraction:
-            found: NextCall | Extraction = await reading.ask((request, tuple(replies)))
-            return found
+            step: NextCall | Extraction = await reading.ask((request, tuple(replies)))
+            return step
 
         async def resolve(request: QuestionRequest, replies: Sequence[Reply]) -> NextCall | Judged:
             if not replies:
                 # This process renders the prompt anyway, for the key of the request.
                 return resolve_node(judge, request, ())
-            found: NextCall | Judged = await resolving.ask((request, tuple(replies)))
-            return found
+            step: NextCall | Judged = await resolving.ask((request, tuple(replies)))
+            return step
 
         return replace(
             local,
@@ -199,35 +198,37 @@ class Sequencer:
         )
 
     async def _begin(self) -> bool:
-        """Take a new epoch; wait where another process holds the store. False: asked to stop meanwhile."""
-        until = time.monotonic() + self._patience_s
+        """Take a new epoch; wait while another process holds the store. False: a stop came first."""
+        deadline = time.monotonic() + self._patience_s
         while not self._stopping:
-            found = await self._writer.begin()
-            if isinstance(found, RemoteWriter):
-                self._writer, self._waits_for = found, ""
+            outcome = await self._writer.begin()
+            if isinstance(outcome, RemoteWriter):
+                self._writer, self._waits_for = outcome, ""
                 telemetry.LOGGER.info("serves", extra={"epoch": self._writer.epoch})
                 return True
-            if isinstance(found, Locked):
-                until = time.monotonic() + self._patience_s  # it ingests what is there: it may take its time
-            elif not isinstance(found, Unavailable) or time.monotonic() >= until:
-                raise found
-            self._waits_for, self._state = str(found), "waiting"
+            if isinstance(outcome, Locked):
+                deadline = (
+                    time.monotonic() + self._patience_s
+                )  # it ingests the pending entries, which may take long
+            elif not isinstance(outcome, Unavailable) or time.monotonic() >= deadline:
+                raise outcome
+            self._waits_for, self._state = str(outcome), "waiting"
             await self._sleep(_PAUSE_S)
         return False
 
     async def _replaced(self) -> bool:
-        """Whether the actor's name now belongs to another process; retried while Ray cannot say."""
+        """Return True if the actor's name belongs to another process; retry while Ray does not answer."""
         while not self._stopping:
             try:
                 namesake = await asyncio.to_thread(self._named, self._name)
                 return bool((await reached(namesake.describe))["worker"] != self._me)
-            except Exception as error:  # noqa: BLE001 - whatever Ray raises while its head is away
+            except Exception as error:  # noqa: BLE001 - any error of Ray while its head is away
                 telemetry.LOGGER.warning("cannot ask who is the newest: %s", type(error).__name__)
                 await self._sleep(_AFTER_OUTAGE_S)
         return False
 
     async def _sleep(self, seconds: float | None) -> None:
-        """Sleep until a control call wakes the service, at most so many seconds; None = no bound."""
+        """Sleep until a control call wakes the service, or the seconds are over; None = no bound."""
         if self._stopping:
             return
         self._nudge.clear()
@@ -246,7 +247,7 @@ class Sequencer:
             is_busy = (run := self._run()) is None or not run.rests
             if self._parts is not None and (is_busy or self._lag):  # a count costs the store a round trip
                 count = partial(self._parts.store.pending_count, shard=self._shard)
-                with suppress(KgrayError):  # the run meets it too, and says so
+                with suppress(KgrayError):  # the run meets the error too, and reports it
                     self._lag = await asyncio.to_thread(count)
             if self._parts is not None:
                 telemetry.measure("kgray_log_lag", self._lag, shard=self._shard)
@@ -254,11 +255,11 @@ class Sequencer:
                 telemetry.export(self._totals, self._exported)
             if self._runner is not None:
                 self._held_bytes = self._runner.committer.size()
-            # To count a long log takes long: it is counted less often.
+            # Counting a long log takes long: count it less often.
             await asyncio.sleep(max(_MEASURE_S, 20 * (time.monotonic() - began)))
 
     async def _lease(self) -> None:
-        """Have as many calls in flight as seats of engines are leased; a server has its own number."""
+        """Limit the calls in flight to the leased seats of engines; a server has its own limit."""
         while self._seats is not None:
             run = self._run()
             demand, in_flight = (
@@ -271,7 +272,7 @@ class Sequencer:
             await asyncio.sleep(RENEW_S)
 
     def _run(self) -> WindowedRun | None:
-        runner = self._runner  # read once: the service may give it up meanwhile
+        runner = self._runner  # read once: the service may set it to None at any moment
         return None if runner is None else runner.current
 
     def _in_flight(self) -> int:
@@ -279,8 +280,8 @@ class Sequencer:
         return 0 if run is None else run.in_flight
 
     @control
-    async def stats(self, since: int = 0) -> dict[str, Any]:
-        """Return state, counts and fault. steps: those after the `since`-th; only the latest 4096 exist."""
+    async def stats(self, start: int = 0) -> dict[str, Any]:
+        """Return state, counts and fault. steps: after the first `start`; only the latest 4096 exist."""
         with self._guard:
             stepped, steps = self._stepped, list(self._steps)
         runner = self._runner
@@ -295,7 +296,7 @@ class Sequencer:
             "lag": self._lag,
             "held_bytes": self._held_bytes,
             "totals": asdict(self._totals),
-            "waits": [asdict(one) for one in OUTAGES.current()],
+            "waits": [asdict(outage) for outage in OUTAGES.current()],
             "given_up": self._given_up,
             "reason": self._reason,
             "waits_for": self._waits_for,
@@ -303,31 +304,31 @@ class Sequencer:
             "quarantined": dict(self._keeper.quarantined),
             "workers": [row for pool in self._pools for row in pool.stats()],
             "stepped": stepped,
-            "steps": steps[-(stepped - since) :] if stepped > since else [],
+            "steps": steps[-(stepped - start) :] if stepped > start else [],
         }
 
     @control
     async def describe(self) -> dict[str, Any]:
-        """Return what the actor was built from, and which process it is."""
+        """Return the actor's spec and process."""
         return {"pid": os.getpid(), "worker": self._me, "spec": self._spec, "fault": None}
 
     @control
     async def resume(self) -> None:
-        """Try again after a fault, or at once after an outage: what was wrong may have been put right."""
+        """Try again after a fault, or at once after an outage: somebody may have repaired the cause."""
         self._fault = None
         self._loop.call_soon_threadsafe(self._nudge.set)
 
     @control
     async def look(self, everything: bool = False) -> None:
-        """Look at the log: this shard got entries, or (everything) slots in which entries are pending."""
-        if (run := self._run()) is not None:  # else the next one begins with a look at everything
+        """Look at the log: this shard got entries, or (everything) slots with pending entries."""
+        if (run := self._run()) is not None:  # else the next run begins with a look at everything
             self._loop.call_soon_threadsafe(partial(run.look, everything=everything))
 
     @control
     async def hand_over(self, slots: Collection[int], shard: int) -> Exception | None:
-        """Move slots of this shard to another one (`Store.moving`); return why nothing was moved, if so.
+        """Move slots of this shard to another shard (`Store.moving`); return the error if nothing moved.
 
-        If this process dies inside, the next one takes the shard, which ends the move.
+        If this process dies during the move, the next process takes the shard, which ends the move.
         """
         return await outcome_of(asyncio.to_thread(self._hand_over, slots, shard))
 
@@ -339,12 +340,12 @@ class Sequencer:
 
     @control
     async def retire(self) -> None:
-        """Start no missing actor any more: actors are being replaced or ended."""
+        """Stop restoring missing actors, before actors are replaced or ended."""
         await asyncio.to_thread(self._keeper.end)
 
     @control
     async def drain(self, grace_s: float) -> int:
-        """Take nothing new, commit what is in flight, and end; return how many are still in flight."""
+        """Take nothing new, commit episodes in flight, and end; return the number still in flight."""
         await asyncio.to_thread(self._keeper.end)
         await asyncio.to_thread(self._leave, grace_s)
         return self._in_flight()
@@ -356,5 +357,5 @@ class Sequencer:
 
 
 def _log_stage(stage: str, seconds: float, episode: Episode | None) -> None:
-    if episode is not None and stage in {"taken", "decide"}:  # the workers tell of the others
+    if episode is not None and stage in {"taken", "decide"}:  # the workers log the other stages
         telemetry.stage(stage, episode.group, episode.sequence, seconds=seconds)

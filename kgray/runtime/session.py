@@ -1,10 +1,10 @@
 """Start a Ray that stays up or ends with this process, or join a running Ray.
 
-`ray start --head --block` starts the one that stays, for a data folder, in a session of its own (setsid), so
-that it outlives the command, and notes it in `<data>/ray.json`. `kgray down` ends the processes of that
-session and no others. A Ray that kgray starts requires a token, which is in a file that only its owner can
-read, and its processes listen on loopback only. Ray reads the variables that say so at its import, so a
-process joins before it imports ray elsewhere.
+For a data folder, `ray start --head --block` starts a Ray that stays, in a session of its own (setsid), so
+that it outlives the command; `<data>/ray.json` notes it. `kgray down` ends the processes of that session and
+no others. A Ray that kgray starts requires a token, which is in a file that only its owner can read, and its
+processes listen on loopback only. Ray reads the variables for this at its import, so a process joins before
+it imports ray elsewhere.
 """
 
 from __future__ import annotations
@@ -133,12 +133,12 @@ def start_head(settings: Settings, profile: Profile, data: Path, tell: OnWait = 
         profile=profile.values(),
     )
     try:
-        write_head(data, head)  # before it is up: a command that is killed now leaves what `down` can end
-        until = time.monotonic() + _HEAD_START_S
+        write_head(data, head)  # before it is up, so that `down` can end it after a kill of this command
+        deadline = time.monotonic() + _HEAD_START_S
         while not listens(head.address):
-            if process.poll() is not None or time.monotonic() > until:
-                said = (folder / "head.log").read_text(errors="replace").strip().splitlines()[-1:]
-                raise Unavailable(f"Ray did not start: {' '.join(said)[:300]}", waited=True)
+            if process.poll() is not None or time.monotonic() > deadline:
+                last_line = (folder / "head.log").read_text(errors="replace").strip().splitlines()[-1:]
+                raise Unavailable(f"Ray did not start: {' '.join(last_line)[:300]}", waited=True)
             time.sleep(0.1)
     except BaseException:
         end_head(data, head)
@@ -166,27 +166,27 @@ def _command(profile: Profile, folder: Path, port: int, jobs_port: int) -> list[
 
 
 def end_head(data: Path, head: Head) -> int:
-    """End the processes of a Ray of ours, its files and its note; return how many processes there were."""
-    members = left = _members(head.pid) if started_at(head.pid) == head.started else []
+    """End the processes of a Ray of ours, its files and its note; return the number of its processes."""
+    members = running = _members(head.pid) if started_at(head.pid) == head.started else []
     if members:
         with suppress(ProcessLookupError):
             os.kill(head.pid, signal.SIGTERM)  # `ray start --block` then ends what it started
-    until = time.monotonic() + _HEAD_END_S
-    while left and time.monotonic() < until:
+    deadline = time.monotonic() + _HEAD_END_S
+    while running and time.monotonic() < deadline:
         time.sleep(0.1)
-        left = _members(head.pid)
-    for pid in left:
+        running = _members(head.pid)
+    for pid in running:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     with suppress(ChildProcessError):
-        os.waitpid(head.pid, os.WNOHANG)  # where this process has started it
+        os.waitpid(head.pid, os.WNOHANG)  # if this process has started it
     shutil.rmtree(head.folder, ignore_errors=True)
     (data / HEAD_FILE).unlink(missing_ok=True)
     return len(members)
 
 
 def listens(address: str, timeout_s: float = 0.5) -> bool:
-    """Whether an address, host:port, accepts connections."""
+    """Return True if an address, host:port, accepts connections."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout_s):
@@ -196,7 +196,7 @@ def listens(address: str, timeout_s: float = 0.5) -> bool:
 
 
 def started_at(pid: int) -> int | None:
-    """Return when a process started, in ticks since boot; None where there is none, or it is a zombie."""
+    """Return the start of a process, in ticks since boot; None if it does not exist, or is a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -206,12 +206,12 @@ def started_at(pid: int) -> int | None:
 
 
 def _members(session: int) -> list[int]:
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if os.getsid(pid := int(path.name)) == session and started_at(pid) is not None:
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids
 
 
 def _free_port() -> int:
@@ -222,7 +222,7 @@ def _free_port() -> int:
 
 _PROBE_S = 2.0
 _END_S = 1.0  # one probe may miss a head on a busy machine
-_HEAD_RESTART_S = 45.0  # of one with Redis behind it; after 60 s Ray itself ends this process
+_HEAD_RESTART_S = 45.0  # of a head with Redis; after 60 s Ray itself ends this process
 _JOB_VARIABLE = "RAY_ADDRESS"  # set by Ray where a submitted job runs
 
 
@@ -234,16 +234,16 @@ class Session:
     joined: bool = False  # the session made the connection, and `close` ends it
     mortal: bool = False  # kgray started the Ray, on this machine: nobody restarts its head
     folder: Path | None = None  # the files of a Ray that `close` ends; None = it was running before
-    silent_since: float | None = None  # since when the head has not listened; None = it did, when last asked
+    silent_since: float | None = None  # when the head stopped listening; None = it listened at the last check
 
     def ended(self) -> bool:
-        """Whether the Ray is gone for good: its head has not listened for longer than a restart takes."""
+        """Return True if the Ray has ended: its head has not listened for longer than a restart takes."""
         if head_listens():
             self.silent_since = None
             return False
-        now = time.monotonic()
-        self.silent_since = self.silent_since or now
-        return now - self.silent_since >= (_END_S if self.mortal else _HEAD_RESTART_S)
+        instant = time.monotonic()
+        self.silent_since = self.silent_since or instant
+        return instant - self.silent_since >= (_END_S if self.mortal else _HEAD_RESTART_S)
 
     def close(self) -> None:
         """Disconnect; end the Ray if this session started it. Idempotent."""
@@ -258,7 +258,7 @@ class Session:
 
 
 def require_ray() -> None:
-    """Raise SettingsError where Ray is not installed."""
+    """Raise SettingsError if Ray is not installed."""
     if find_spec("ray") is None:
         raise SettingsError(
             'runtime.backend = "ray" needs Ray, which is not installed: pip install "kgray[ray]", '
@@ -267,12 +267,12 @@ def require_ray() -> None:
 
 
 def join(address: str, *, token: Path | None = None) -> Session:
-    """Join the Ray at an address, or stay in the one this process is in already. Raises Unavailable.
+    """Join the Ray at an address, or stay in this process's current Ray. Raises Unavailable.
 
-    token: of a Ray that `kgray up` started; None = as the environment says
+    token: of a Ray that `kgray up` started; None = use the environment
     """
-    if (here := _current()) is not None:
-        return Session(here)
+    if (current := _current()) is not None:
+        return Session(current)
     failure = f"no Ray answers at {address}"
     if address.rpartition(":")[2].isdigit() and not listens(address, _PROBE_S):
         raise Unavailable(f"{failure}: nobody listens there", waited=True)  # Ray would try for a minute
@@ -286,9 +286,9 @@ def join(address: str, *, token: Path | None = None) -> Session:
 def start(
     settings: Settings, profile: Profile, tell: OnWait = ignore, *, takes_jobs: bool = False
 ) -> Session:
-    """Start a Ray that lives as long as this process, or stay in the one this process is in already."""
-    if (here := _current()) is not None:
-        return Session(here)
+    """Start a Ray that lives as long as this process, or stay in this process's current Ray."""
+    if (current := _current()) is not None:
+        return Session(current)
     began = time.monotonic()
     tell("starting a Ray for this command (`kgray up` starts one that stays)")
     token = new_token()
@@ -297,7 +297,7 @@ def start(
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     folder = token.parent
     chosen = {"RAY_TMPDIR": str(folder)} | dict((_ONE_MACHINE,))  # where its files are; where it listens
-    before = {name: os.environ[name] for name in chosen if name in os.environ}
+    former = {name: os.environ[name] for name in chosen if name in os.environ}
     os.environ.update(chosen)
     try:
         _init(
@@ -313,12 +313,15 @@ def start(
     finally:
         for name in chosen:
             del os.environ[name]
-        os.environ.update(before)
-    here = _current() or ""
+        os.environ.update(former)
+    current = _current() or ""
     tell(f"Ray is up after {time.monotonic() - began:.0f} s")
-    if not here.startswith(LOOPBACK):
-        tell(f"Ray listens on all addresses ({here}): to have it on {LOOPBACK} alone, import ray after kgray")
-    return Session(here, joined=True, mortal=True, folder=folder)
+    if not current.startswith(LOOPBACK):
+        tell(
+            f"Ray listens on all addresses ({current}): to have it on {LOOPBACK} alone, import ray after "
+            f"kgray"
+        )
+    return Session(current, joined=True, mortal=True, folder=folder)
 
 
 def open_session(settings: Settings, head: Head | None, profile: Profile, tell: OnWait) -> Session:
@@ -339,14 +342,14 @@ def open_session(settings: Settings, head: Head | None, profile: Profile, tell: 
 
 
 def runs_already(settings: Settings, head: Head | None) -> bool:
-    """Whether `open_session` would join a Ray, and start none."""
+    """Return True if `open_session` would join a Ray, and start none."""
     return head is not None or settings.runtime.address is not None or _JOB_VARIABLE in os.environ
 
 
 def head_listens() -> bool:
-    """Whether the head of this process's Ray listens; Ray's client would wait, and end this process."""
-    here = _current()
-    return here is not None and listens(here, _PROBE_S)
+    """Return True if the head of this process's Ray listens; without it, Ray's client ends this process."""
+    current = _current()
+    return current is not None and listens(current, _PROBE_S)
 
 
 def use_token(path: Path) -> None:
@@ -361,28 +364,30 @@ def _init(failure: str, **options: Any) -> None:  # noqa: ANN401 - of `ray.init`
 
     Ray replaces the handlers of signals; without this process's own a run would not end in order.
     """
-    # Ray reports dead processes on standard output, in the middle of our JSON, whatever log_to_driver says.
+    # Even without log_to_driver, Ray reports dead processes on standard output, in the middle of our JSON.
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     import ray
 
     numbers = (signal.SIGTERM, signal.SIGINT)
     ours = threading.current_thread() is threading.main_thread()  # no other thread can have a handler
-    before = {number: signal.getsignal(number) for number in numbers} if ours else {}
+    former = {number: signal.getsignal(number) for number in numbers} if ours else {}
     try:
         ray.init(**options, log_to_driver=False, configure_logging=False, logging_level=logging.ERROR)
     except SystemExit:  # raised by Ray's handler: the signal came while it was in place
         raise Stopped("stopped while Ray was started; what was accepted is safe, run it again") from None
-    except Exception as error:  # noqa: BLE001 - Ray raises bare ones, too: of a start that took over 30 s
+    except Exception as error:  # noqa: BLE001 - Ray raises a bare Exception after 30 s of starting
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise Unavailable(f"{failure}: {first[0][:200]}", waited=True) from None
     finally:
-        for number, handler in before.items():
+        for number, handler in former.items():
             if handler not in (None, signal.SIG_DFL):
-                signal.signal(number, handler)  # also where it looks the same: Ray's other one is no Python
+                signal.signal(
+                    number, handler
+                )  # always: Ray also has a handler outside Python, which getsignal does not show
 
 
 def _current() -> str | None:
-    """Return the address of the head of the Ray that this process is in; None = in none."""
+    """Return the address of the head of this process's Ray; None = it is in no Ray."""
     if "ray" not in sys.modules:
         return None
     import ray

@@ -1,7 +1,7 @@
-"""What the actors of one store are built from: a cluster profile, settings without secrets, versions.
+"""The specification of the actors of one store: a cluster profile, settings without secrets, versions.
 
 Actors outlive the command that started them, so a later command compares its own spec with theirs before it
-uses them. Secrets are never in a spec: each actor takes them from the environment of its process.
+uses them. A spec never has secrets: each actor takes them from the environment of its process.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 DEFAULT_PROFILE = "laptop"
 # Kind of worker actors, the first part of their names -> its table of the profile.
 POOLS = {"models": "extraction", "judges": "judging", "embedder": "embedding", "reranker": "reranking"}
-READING = ("extraction", "judging")  # those of a language model
-# Keys that cannot change while actors run: the store, what it is built with, and Ray itself.
+READING = ("extraction", "judging")  # the tables of workers with a language model
+# Keys that cannot change while actors run: the store, the settings that it is built with, and Ray itself.
 FIXED = (
     "store.",
     "embedder.backend",
@@ -51,67 +51,67 @@ _USED = {
     "embedder": ("embedder.", "profile embedding."),
     "reranker": ("reranker.", "profile reranking."),
 }
-_UNUSED = (".workers", ".start_deadline_s")  # by the workers themselves
-_MOST = 100_000
-_Whole = Annotated[int, within(1, _MOST)]
-_Share = Annotated[float, within(0.0, _MOST)]
-_Seconds = Annotated[float, within(0.001, _MOST)]
+_UNUSED = (".workers", ".start_deadline_s")  # keys that the workers themselves do not read
+_MAX_COUNT = 100_000
+_Count = Annotated[int, within(1, _MAX_COUNT)]
+_Share = Annotated[float, within(0.0, _MAX_COUNT)]
+_Seconds = Annotated[float, within(0.001, _MAX_COUNT)]
 
 
-def _workers(value: Any) -> Any:  # noqa: ANN401 - what a user wrote
+def _workers(value: Any) -> Any:  # noqa: ANN401 - raw user input
     spread = isinstance(value, Mapping)
-    least, most = (value.get("min"), value.get("max")) if spread else (value, value)
-    whole = type(least) is type(most) is int and int(spread) <= least <= most <= _MOST
-    if not whole or (spread and len(value) > 2):
-        raise fault(f"a whole number from 0 to {_MOST} is needed, or {{ min = 1, max = 4 }}.")
+    minimum, maximum = (value.get("min"), value.get("max")) if spread else (value, value)
+    is_valid = type(minimum) is type(maximum) is int and int(spread) <= minimum <= maximum <= _MAX_COUNT
+    if not is_valid or (spread and len(value) > 2):
+        raise fault(f"a whole number from 0 to {_MAX_COUNT} is needed, or {{ min = 1, max = 4 }}.")
     return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class RayProfile:
-    """A Ray that kgray starts itself; ignored where one is joined by its address."""
+    """A Ray that kgray starts itself; ignored if kgray joins a Ray by its address."""
 
-    cpus: _Whole = 4  # logical: what actors ask for adds up to less; may be more than the machine has
-    object_store_mb: _Whole = 128
-    dashboard: StrictBool = True  # of a Ray that stays up: what submits jobs needs it
+    cpus: _Count = 4  # logical: at least the sum of the actors' claims; may exceed the machine's
+    object_store_mb: _Count = 128
+    dashboard: StrictBool = True  # of a Ray that stays up: submitting jobs needs it
     card_gb: _Share = 0.0  # memory of one card, for `kgray doctor --profile`; 0 = none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class SequencerProfile:
-    """How groups are divided, and where sequencers and writers stand."""
+    """The number of shards of the groups, and the place of sequencers and writers."""
 
-    shards: _Whole = 1  # each has a sequencer, and a writer too; an embedded store has one for all
+    shards: _Count = 1  # each has a sequencer and a writer; an embedded store has one writer for all
     cpus: _Share = 0.0  # of each; more than 0 keeps them off a head without CPUs
-    memory_mb: Annotated[int, within(0, _MOST)] = 0  # of each
-    labels: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of the nodes they may stand on
+    memory_mb: Annotated[int, within(0, _MAX_COUNT)] = 0  # of each
+    labels: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of the nodes they may run on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
 class WorkersProfile:
     """Worker actors of one kind, each with these resources.
 
-    0 workers that embed = in the sequencer's own process; 0 that judge = those that extract judge too;
-    0 that rerank = in the process that searches.
+    No embedding workers = embed in the sequencer's process; no judging workers = extraction workers judge;
+    no reranking workers = rerank in the searching process.
     """
 
     workers: Annotated[int | Mapping[str, int], BeforeValidator(_workers)] = 1  # or {min, max}
     cpus: _Share = 0.5  # of each
     gpus: _Share = 0.0  # a fraction is a claim in Ray's books: the memory of the card is not divided by it
     memory_mb: Annotated[int, within(0, 100_000_000)] = 0  # of the machine, as a claim; 0 = none
-    concurrency: _Whole = 64  # chunks that one takes at a time
+    concurrency: _Count = 64  # chunks that a worker takes at a time
     start_deadline_s: _Seconds = 120.0  # to load its model
     labels: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of the nodes it may run on
     env: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of its process; no secret
 
     @property
-    def least(self) -> int:
-        """How many there are at any time."""
+    def minimum(self) -> int:
+        """The number of workers that always exist."""
         return self.workers if isinstance(self.workers, int) else self.workers["min"]
 
     @property
-    def most(self) -> int:
-        """How many there are where much waits."""
+    def maximum(self) -> int:
+        """The maximum number of workers, while much work is queued."""
         return self.workers if isinstance(self.workers, int) else self.workers["max"]
 
 
@@ -120,11 +120,11 @@ class TasksProfile:
     """The tasks that render prompts and read replies: `extract_episode` and `resolve_node`."""
 
     cpus: _Share = 0.1  # of each
-    at_once: _Whole = 2  # of each sequencer; each needs a process of its own
+    at_once: _Count = 2  # of each sequencer; each needs a process of its own
     linger_ms: _Share = 20.0  # how long a chunk of steps waits for more of its kind
-    # So many tasks of each sequencer have group and sequence in their names, then none: Ray keeps a metric
-    # for each name, 46 KB, as long as the process lives. The log of each task has both.
-    names: Annotated[int, within(0, _MOST)] = 1000
+    # The number of tasks of each sequencer with group and sequence in their names; later tasks have neither:
+    # Ray keeps a metric of 46 KB for each name while the process lives. The log of each task has both.
+    names: Annotated[int, within(0, _MAX_COUNT)] = 1000
     labels: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of the nodes they may run on
 
 
@@ -132,7 +132,7 @@ class TasksProfile:
 class RefreshProfile:
     """The schedules that `kgray up` adds to a store that has none: cron expressions; "" = none."""
 
-    due: str = ""  # of the groups of which a tenth is new
+    due: str = ""  # of groups whose content is at least one tenth new
     full: str = ""  # of all groups, from nothing
     zone: FilledText = "UTC"
 
@@ -141,14 +141,14 @@ class RefreshProfile:
 class LimitsProfile:
     """Deadlines and restarts, in seconds."""
 
-    health_every_s: _Seconds = 5.0  # how often busy workers are asked if they live, missing actors looked for
-    health_deadline_s: _Seconds = 60.0  # no answer for so long: it is restarted, its work goes to another
-    write_deadline_s: _Seconds = 400.0  # the same for a writer's batch: longer than a transaction takes
+    health_every_s: _Seconds = 5.0  # interval of probes of busy workers, and of searches for missing actors
+    health_deadline_s: _Seconds = 60.0  # without an answer: it is restarted, its work goes to another worker
+    write_deadline_s: _Seconds = 400.0  # the same for a writer's batch: longer than a transaction
     start_deadline_s: _Seconds = 120.0  # for all actors to answer
-    pending_writes: _Whole = 16  # calls that may queue at the writer; a run has one on its way
-    grace_s: _Share = 5.0  # a run that is asked to stop commits what it has in flight for so long
+    pending_writes: _Count = 16  # calls that may queue at the writer; a run has one on its way
+    grace_s: _Share = 5.0  # for a run that stops to commit its episodes in flight
     linger_ms: _Share = 2.0  # how long a chunk waits for more of its kind
-    idle_s: _Seconds = 300.0  # without work for so long, a worker beyond the least is ended
+    idle_s: _Seconds = 300.0  # after this time without work, a surplus worker is ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -182,41 +182,41 @@ def load_profile(path: Path | None = None) -> Profile:
 
 
 def shipped() -> Path:
-    """Return the laptop's profile: inside the installed package, or beside it in a checkout."""
-    here = Path(__file__).resolve().parent.parent
-    inside = here / "cluster"
-    return (inside if inside.is_dir() else here.parent / "cluster") / f"{DEFAULT_PROFILE}.toml"
+    """Return the path of the laptop's profile: in the installed package, or next to it in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    folder = package / "cluster"
+    return (folder if folder.is_dir() else package.parent / "cluster") / f"{DEFAULT_PROFILE}.toml"
 
 
 def profile_of(values: Mapping[str, Any], source: str) -> Profile:
     """Return the profile that plain values describe; source: named in errors. Raises SettingsError."""
     try:
-        found = _PROFILE.validate_python(values)
+        profile = _PROFILE.validate_python(values)
     except ValidationError as error:
         line = one_line(error, source, places(Profile), what="a key of a cluster profile")
         raise SettingsError(line) from None
-    if not found.extraction.workers:  # reading needs a worker; embedding may do without
+    if not profile.extraction.workers:  # reading needs a worker; embedding may do without
         raise SettingsError(
-            f"extraction.workers = 0 in {source}: a whole number from 1 to {_MOST} is needed."
+            f"extraction.workers = 0 in {source}: a whole number from 1 to {_MAX_COUNT} is needed."
         )
-    cards = found.engine.tensor_parallel
+    cards = profile.engine.tensor_parallel
     for table in READING:
-        of: WorkersProfile = getattr(found, table)
-        if cards > 1 and of.workers and of.gpus != cards:
+        pool: WorkersProfile = getattr(profile, table)
+        if cards > 1 and pool.workers and pool.gpus != cards:
             raise SettingsError(
-                f"{table}.gpus = {of.gpus:g} in {source}: engine.tensor_parallel = {cards} needs {cards}."
+                f"{table}.gpus = {pool.gpus:g} in {source}: engine.tensor_parallel = {cards} needs {cards}."
             )
-    return found
+    return profile
 
 
-_SHOWN = 60  # characters of a value in a message
+_MAX_VALUE_TEXT = 60  # characters of a value in a message
 # Page cache of the embedded store: an actor loads groups and writes, and never searches.
 _CACHE_MB = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentSpec:
-    """What a deployment is built from: plain values, none of them secret, so Ray may transport them."""
+    """The specification of a deployment: plain values without secrets, so that Ray may transport them."""
 
     values: Mapping[str, Any]  # settings by key, paths absolute
     relations: Mapping[str, Any]  # the ontology's tables
@@ -228,25 +228,23 @@ class DeploymentSpec:
     versions: Mapping[str, str]  # of kgray, ray and Python
 
     def settings(self, environ: Mapping[str, str] | None = None) -> Settings:
-        """Return the settings, with the secrets of this environment; SettingsError where it lacks one."""
-        found = os.environ if environ is None else environ
+        """Return the settings, with the secrets of this environment; SettingsError if it lacks a secret."""
+        variables = os.environ if environ is None else environ
         for key in self.secrets:
-            if not found.get(variable_of(key)):
+            if not variables.get(variable_of(key)):
                 raise SettingsError(
                     f"{key} is set where the command runs, and {variable_of(key)} is not set where Ray's "
                     f"processes run: set it there before Ray starts, or use a file that they can read."
                 )
-        kept = {variable_of(key): found[variable_of(key)] for key in self.secrets}
+        secrets = {variable_of(key): variables[variable_of(key)] for key in self.secrets}
         overrides = {**self.values, "relations": self.relations, "entities": self.entities}
-        return load(None, environ=kept, overrides=overrides)
+        return load(None, environ=secrets, overrides=overrides)
 
     def environ(self) -> dict[str, str]:
         """Return these settings as variables of a job; its node has the secrets in its environment."""
-        where = {
-            "runtime.address",
-            "runtime.profile",
-        }  # the job is in the Ray, and its actors have the profile
-        values = {variable_of(key): str(value) for key, value in self.values.items() if key not in where}
+        # The job runs in that Ray, and its actors have the profile.
+        needless = {"runtime.address", "runtime.profile"}
+        values = {variable_of(key): str(value) for key, value in self.values.items() if key not in needless}
         return values | {variable_of("runtime.backend"): "ray"} | _tables(self.relations, self.entities)
 
     def parts(self) -> Parts:
@@ -273,15 +271,15 @@ class DeploymentSpec:
 
     @property
     def seats(self) -> int:
-        """Calls of a language model that the engines there are at least work on; 0 without engines."""
+        """Concurrent model calls of the minimum number of engines; 0 without engines."""
         if self.values["model.backend"] != "vllm":
             return 0
         profile = self.cluster
-        return profile.engine.max_num_seqs * (profile.extraction.least + profile.judging.least)
+        return profile.engine.max_num_seqs * (profile.extraction.minimum + profile.judging.minimum)
 
     @property
     def on_one_node(self) -> bool:
-        """Whether the store is a folder, which only processes of one node can open."""
+        """True if the store is a folder, which only processes of one node can open."""
         return bool(self.values["store.backend"] == "sqlite")
 
     @property
@@ -317,10 +315,10 @@ def namespace_of(store: str) -> str:
     return f"kgray-{hashlib.sha256(store.encode()).hexdigest()[:12]}"
 
 
-def run_of(settings: Settings, data: Path, what: str, words: Sequence[str]) -> str:
+def run_of(settings: Settings, data: Path, purpose: str, words: Sequence[str]) -> str:
     """Return the common name of the jobs of one command: store, purpose, and a hash of its words."""
     digest = hashlib.sha256("\0".join(words).encode()).hexdigest()[:8]
-    return f"{namespace_of(store_identity(settings, data))}-{what}-{digest}"
+    return f"{namespace_of(store_identity(settings, data))}-{purpose}-{digest}"
 
 
 def store_identity(settings: Settings, data: Path) -> str:
@@ -332,7 +330,7 @@ def store_identity(settings: Settings, data: Path) -> str:
 
 
 def export_secrets(settings: Settings, environ: MutableMapping[str, str]) -> None:
-    """Put the secrets into the environment of a Ray that is to be started; arguments would show them."""
+    """Put the secrets into the environment of a Ray before its start; arguments would show them."""
     for key, value in _values(settings):
         if isinstance(value, Secret):
             environ[variable_of(key)] = value.reveal()
@@ -341,64 +339,64 @@ def export_secrets(settings: Settings, environ: MutableMapping[str, str]) -> Non
 def as_environ(settings: Settings) -> dict[str, str]:
     """Return the settings that are not the defaults as variables, without secrets and without paths."""
     usual, tables = dict(_values(Settings())), settings.ontology
-    found = {
+    changed = {
         variable_of(key): str(value)
         for key, value in _values(settings)
         if value is not None and value != usual[key] and not isinstance(value, Secret | Path)
     }
-    return found | _tables(tables.relations, tables.entities)
+    return changed | _tables(tables.relations, tables.entities)
 
 
 def _tables(relations: Mapping[str, Any], entities: Mapping[str, Any]) -> dict[str, str]:
     """Return the ontology's tables as variables."""
-    found = {}
+    variables = {}
     for kind, declared in (("RELATIONS", relations), ("ENTITIES", entities)):
         for name, table in declared.items():
             for key, value in table.items():
                 text = ",".join(value) if isinstance(value, list | tuple) else str(value)
-                shown = text.lower() if isinstance(value, bool) else text
-                found[f"KGRAY_ONTOLOGY_{kind}_{name}_{key.upper()}"] = shown
-    return found
+                value_text = text.lower() if isinstance(value, bool) else text
+                variables[f"KGRAY_ONTOLOGY_{kind}_{name}_{key.upper()}"] = value_text
+    return variables
 
 
 def differences(ours: DeploymentSpec, theirs: DeploymentSpec, *, profile: bool = True) -> list[str]:
-    """Return one line for each key in which two specs differ. profile: compare the profile's keys too."""
-    mine, other = _compared(ours, profile=profile), _compared(theirs, profile=profile)
+    """Return a line for each key that differs between two specs. profile: compare the profile's keys too."""
+    mine, remote = _compared(ours, profile=profile), _compared(theirs, profile=profile)
     return [
-        f"{key} is {_shown(mine.get(key))} here and {_shown(other.get(key))} there"
-        for key in _changed(mine, other)
+        f"{key} is {_value_text(mine.get(key))} here and {_value_text(remote.get(key))} there"
+        for key in _changed(mine, remote)
     ]
 
 
 def changed_keys(ours: DeploymentSpec, theirs: DeploymentSpec, kind: str) -> list[str]:
-    """Return the keys in which two specs differ, of those that an actor of this kind uses."""
+    """Return the keys that differ between two specs and that an actor of this kind uses."""
     keys = _changed(_compared(ours, profile=True), _compared(theirs, profile=True))
     used = _USED.get(kind)
     return keys if used is None else [k for k in keys if k.startswith(used) and not k.endswith(_UNUSED)]
 
 
-def _changed(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    return [key for key in sorted(mine.keys() | other.keys()) if mine.get(key) != other.get(key)]
+def _changed(mine: Mapping[str, Any], remote: Mapping[str, Any]) -> list[str]:
+    return [key for key in sorted(mine.keys() | remote.keys()) if mine.get(key) != remote.get(key)]
 
 
 def _compared(spec: DeploymentSpec, *, profile: bool) -> dict[str, Any]:
-    # Where a command finds Ray does not change what the actors do.
+    # The way to find Ray does not change the actors' work.
     free = {"runtime.address", "runtime.backend", "runtime.profile"}
-    found = {key: value for key, value in spec.values.items() if key not in free}
+    values = {key: value for key, value in spec.values.items() if key not in free}
     for kind, tables in (("relations", spec.relations), ("entities", spec.entities)):
-        found |= {f"ontology.{kind}.{name}": canonical(table) for name, table in tables.items()}
-    found |= {f"the version of {name}": value for name, value in spec.versions.items()}
-    found |= dict.fromkeys(spec.secrets, "set")
+        values |= {f"ontology.{kind}.{name}": canonical(table) for name, table in tables.items()}
+    values |= {f"the version of {name}": value for name, value in spec.versions.items()}
+    values |= dict.fromkeys(spec.secrets, "set")
     if spec.on_one_node:
-        found["the data folder"] = spec.data
+        values["the data folder"] = spec.data
     for section, table in spec.profile.items() if profile else ():
         if section == "refresh":
             continue  # no actor reads it
         if isinstance(table, Mapping):
-            found |= {f"profile {section}.{key}": value for key, value in table.items()}
+            values |= {f"profile {section}.{key}": value for key, value in table.items()}
         else:
-            found[f"profile {section}"] = table
-    return found
+            values[f"profile {section}"] = table
+    return values
 
 
 def _values(settings: Settings) -> Iterator[tuple[str, Any]]:
@@ -407,6 +405,6 @@ def _values(settings: Settings) -> Iterator[tuple[str, Any]]:
         yield key, getattr(getattr(settings, section), name)
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     text = "not set" if value is None else str(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return text if len(text) <= _MAX_VALUE_TEXT else f"{text[:_MAX_VALUE_TEXT]}..."

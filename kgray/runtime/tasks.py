@@ -28,9 +28,9 @@ from kgray.runtime.spec import DeploymentSpec
 from kgray.wiring import build_models, build_ontology
 
 _RETRIES = 3  # of a task whose process is lost, by Ray
-_LATE_S = 10.0  # a task that has not ended by then waits for a processor, or for a process that starts
+_LATE_S = 10.0  # a slower task waits for a processor, or for the start of a process
 _NAME = 160  # characters of a task's name
-_WHAT = "the tasks in Ray"
+_TASKS = "the tasks in Ray"
 _Request = tuple[steps.Reading | QuestionRequest, Sequence[Reply]]
 
 
@@ -55,29 +55,29 @@ class StepCalls:
 
 
 class StepTasks:
-    """Submits chunks of steps as tasks, so many at a time; used from one event loop."""
+    """Submits chunks of steps as tasks, a limited number at a time; used from one event loop."""
 
     def __init__(self, spec: DeploymentSpec, sizes: Mapping[str, int]) -> None:
-        """Submit nothing yet. sizes: the most calls of a chunk, by step; of the most urgent step first."""
-        of = spec.cluster.tasks
-        asked: dict[str, Any] = {"num_cpus": of.cpus, "max_retries": _RETRIES}
-        if of.labels:
-            asked["label_selector"] = dict(of.labels)
+        """Submit nothing yet. sizes: step -> maximum of calls in a chunk, the most urgent step first."""
+        profile = spec.cluster.tasks
+        options: dict[str, Any] = {"num_cpus": profile.cpus, "max_retries": _RETRIES}
+        if profile.labels:
+            options["label_selector"] = dict(profile.labels)
         remote: Any = ray.remote
-        functions = {one.__name__: remote(**asked)(one) for one in _functions(spec)}
+        functions = {function.__name__: remote(**options)(function) for function in _functions(spec)}
         self._functions: dict[str, Any] = functions
-        # By step and number of results; made once, because `options` takes as long as a call.
+        # Keyed by step and number of results; a cache, because `options` takes as long as a call.
         self._unnamed: dict[tuple[str, int], Any] = {}
         self._patience_s = spec.values["model.patience_s"]
         # Each task that runs at the same moment needs a process of its own.
-        self._places = of.at_once
+        self._places = profile.at_once
         # Calls that wait for a place share the next task of their step: the busier, the larger the chunks.
         self._sizes, self._waiting = sizes, {step: list[PoolCall]() for step in sizes}
-        self._names = of.names  # tasks that may still have a name of their own
+        self._names = profile.names  # how many more tasks get a name of their own
         self._carrying: set[asyncio.Task[None]] = set()
         self.numbers = count()
         # A process takes seconds to start. The first episode would wait for it.
-        for _ in range(of.at_once):
+        for _ in range(profile.at_once):
             functions["extract_episode"].options(name="warm_up").remote()
 
     def of(self, step: str) -> StepCalls:
@@ -85,7 +85,7 @@ class StepTasks:
         return StepCalls(self, step)
 
     def send(self, step: str, calls: Sequence[PoolCall]) -> None:
-        """Submit a chunk as soon as there is a place."""
+        """Submit a chunk as soon as a place is free."""
         self._waiting[step] += calls
         self._submit()
 
@@ -118,30 +118,30 @@ class StepTasks:
 
     async def _carry(self, step: str, calls: Sequence[PoolCall]) -> None:
         """Run a chunk until each of its calls has an outcome, or the patience is spent."""
-        until, delay = time.monotonic() + self._patience_s, FIRST_DELAY_S
-        while left := [call for call in calls if not call.answer.done()]:
+        deadline, delay = time.monotonic() + self._patience_s, FIRST_DELAY_S
+        while remaining := [call for call in calls if not call.answer.done()]:
             try:
-                outcomes = await self._run(step, left, until)
+                outcomes = await self._run(step, remaining, deadline)
             except (RayError, TimeoutError) as error:
                 lines = str(error).strip().splitlines() or ["no node has a processor for them"]
                 failed = f"{type(error).__name__}: {lines[-1]}"[:200]
-                OUTAGES.failed(_WHAT, failed, since=time.time(), patience_s=self._patience_s)
-                if time.monotonic() + delay >= until:
-                    for call in left:
+                OUTAGES.failed(_TASKS, failed, since=time.time(), patience_s=self._patience_s)
+                if time.monotonic() + delay >= deadline:
+                    for call in remaining:
                         call.fail(Unavailable(f"no task ends: {failed}", waited=True))
                     return
                 await asyncio.sleep(delay)
                 delay *= 2
                 continue
-            OUTAGES.answered(_WHAT)
-            for call, outcome in zip(left, outcomes, strict=True):
+            OUTAGES.answered(_TASKS)
+            for call, outcome in zip(remaining, outcomes, strict=True):
                 if isinstance(outcome, Exception):
                     call.fail(outcome)
                 elif not call.answer.done():
                     call.answer.set_result(outcome)
 
-    async def _run(self, step: str, calls: Sequence[PoolCall], until: float) -> list[Outcome]:
-        """Submit one task; return its outcomes. Raises RayError, or TimeoutError at `until`."""
+    async def _run(self, step: str, calls: Sequence[PoolCall], deadline: float) -> list[Outcome]:
+        """Submit one task; return its outcomes. Raises RayError, or TimeoutError at `deadline`."""
         requests = [call.request for call in calls]
         options, key = self._functions[step].options, (step, len(calls))
         if self._names > 0:
@@ -149,18 +149,18 @@ class StepTasks:
             task = options(num_returns=len(calls), name=name_of(step, requests))
         elif (task := self._unnamed.get(key)) is None:
             task = self._unnamed[key] = options(num_returns=len(calls))
-        found = task.remote(*requests)
-        futures = [ref.as_future() for ref in (found if len(calls) > 1 else [found])]
+        result = task.remote(*requests)
+        futures = [ref.as_future() for ref in (result if len(calls) > 1 else [result])]
         while True:
-            left_s = until - time.monotonic()
+            left_s = deadline - time.monotonic()
             _, late = await asyncio.wait(futures, timeout=min(_LATE_S, max(0.0, left_s)))
             if not late:
                 return [future.result() for future in futures]
             if left_s <= 0:
-                ray.cancel(found[0] if len(calls) > 1 else found)
+                ray.cancel(result[0] if len(calls) > 1 else result)
                 raise TimeoutError
             reason = "wait for a processor on a node of their labels"
-            OUTAGES.failed(_WHAT, reason, since=time.time() - _LATE_S, patience_s=self._patience_s)
+            OUTAGES.failed(_TASKS, reason, since=time.time() - _LATE_S, patience_s=self._patience_s)
 
 
 def _functions(spec: DeploymentSpec) -> list[Callable[..., Any]]:
@@ -176,7 +176,7 @@ def _functions(spec: DeploymentSpec) -> list[Callable[..., Any]]:
         return models[0]
 
     def warm_up() -> None:
-        with suppress(KgrayError):  # the first step meets it, too, and returns it
+        with suppress(KgrayError):  # the first step meets the error, too, and returns it
             built()
 
     def extract_episode(*requests: _Request) -> Any:  # noqa: ANN401
@@ -196,26 +196,26 @@ def _functions(spec: DeploymentSpec) -> list[Callable[..., Any]]:
 
 
 def outcomes_of(step: Callable[..., Outcome], name: str, requests: Sequence[_Request]) -> Any:  # noqa: ANN401
-    """Return what a step makes of each request: a result, a call, or an error; of one request no list.
+    """Return a step's outcome for each request: a result, a call, or an error; no list for one request.
 
     The log of the task has a line with group and sequence for each step.
     """
     outcomes: list[Outcome] = []
     for request in requests:
-        since, outcome = time.monotonic(), None
+        start, outcome = time.monotonic(), None
         try:
             outcome = step(*request)
-        except Exception as error:  # noqa: BLE001 - the sequencer decides what it means
+        except Exception as error:  # noqa: BLE001 - the sequencer decides how to treat it
             outcome = portable(error)
         outcomes.append(outcome)
-        telemetry.stage(name, *place_of(request), seconds=time.monotonic() - since, outcome=outcome)
+        telemetry.stage(name, *place_of(request), seconds=time.monotonic() - start, outcome=outcome)
     return outcomes if len(outcomes) > 1 else outcomes[0]
 
 
 def place_of(request: _Request) -> tuple[str, int]:
     """Return group and sequence of the episode that a request is about."""
-    asked = request[0]
-    episode = (asked if isinstance(asked, QuestionRequest) else asked.request).episode
+    question = request[0]
+    episode = (question if isinstance(question, QuestionRequest) else question.request).episode
     return episode.group, episode.sequence
 
 

@@ -1,7 +1,7 @@
-"""What the actors tell of their work: JSON lines, and metrics for Prometheus (`ray.util.metrics`).
+"""Telemetry of the actors: JSON lines, and metrics for Prometheus (`ray.util.metrics`).
 
 No line holds a text of an episode, and no metric is tagged by group. An episode's lines have one trace id,
-which every process can compute. A process exports only what it has measured.
+which every process can compute. A process exports only metrics that it has measured.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ _METRICS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
 }
 
 
-def _line(created: float, level: str, message: str, role: str, **more: Any) -> str:  # noqa: ANN401 - JSON
+def _line(created: float, level: str, message: str, role: str, **fields: Any) -> str:  # noqa: ANN401 - JSON
     at = times.show(round(created * 1_000_000))
-    return _encoded({"at": at, "level": level, "message": message, "role": role, **more})
+    return _encoded({"at": at, "level": level, "message": message, "role": role, **fields})
 
 
 class _JsonLines(logging.Formatter):
-    """One JSON object a record: time, level, message, role, and the epoch where it is set."""
+    """One JSON object a record: time, level, message, role, and the epoch if it is set."""
 
     role = ""
 
     def format(self, record: logging.LogRecord) -> str:
-        more = {"epoch": found} if (found := getattr(record, "epoch", None)) is not None else {}
+        fields = {"epoch": epoch} if (epoch := getattr(record, "epoch", None)) is not None else {}
         if record.exc_info:
-            more["traceback"] = self.formatException(record.exc_info)
-        return _line(record.created, record.levelname, record.getMessage(), self.role, **more)
+            fields["traceback"] = self.formatException(record.exc_info)
+        return _line(record.created, record.levelname, record.getMessage(), self.role, **fields)
 
 
 _LINES = _JsonLines()
@@ -92,26 +92,28 @@ def stage(
     name: str, group: str, sequence: int, *, seconds: float | None = None, outcome: Outcome = None
 ) -> None:
     """Log that an episode has passed a stage. One write a line: `logging` takes twice as long."""
-    more: dict[str, Any] = {} if seconds is None else {"seconds": round(seconds, 4)}
+    details: dict[str, Any] = {} if seconds is None else {"seconds": round(seconds, 4)}
     if isinstance(outcome, Exception):
-        more["error"] = type(outcome).__name__
-    of = {"stage": name, "group": group, "sequence": sequence, "trace": trace_of(group, sequence)}
+        details["error"] = type(outcome).__name__
+    episode = {"stage": name, "group": group, "sequence": sequence, "trace": trace_of(group, sequence)}
     with suppress(OSError, ValueError):  # a full disk under the logs stops no work
-        sys.stderr.write(_line(time.time(), "INFO", name, _LINES.role, **of, **more) + "\n")
+        sys.stderr.write(_line(time.time(), "INFO", name, _LINES.role, **episode, **details) + "\n")
 
 
 @cache
 def _metric(name: str) -> Any:  # noqa: ANN401 - one of Ray's three kinds
     kind, description, tags = _METRICS[name]
-    more = {"boundaries": _BOUNDARIES.get(name, _SECONDS)} if kind is Histogram else {}
-    return kind(name, description=description, tag_keys=tags, **more)
+    options = {"boundaries": _BOUNDARIES.get(name, _SECONDS)} if kind is Histogram else {}
+    return kind(name, description=description, tag_keys=tags, **options)
 
 
 def measure(name: str, value: float, **tags: object) -> None:
     """Add a value to a histogram or a counter, or set a gauge."""
     kind, metric = _METRICS[name][0], _metric(name)
     if kind is not Counter:
-        (metric.set if kind is Gauge else metric.observe)(value, {tag: str(of) for tag, of in tags.items()})
+        (metric.set if kind is Gauge else metric.observe)(
+            value, {tag: str(label) for tag, label in tags.items()}
+        )
     elif value > 0:
         metric.inc(value, tags)
 
@@ -129,12 +131,12 @@ def count_call(stage: str, seconds: float, outcome: Outcome) -> None:
         measure("kgray_model_tokens", cost.completion_tokens, kind="completion")
 
 
-def export(totals: Totals, before: dict[tuple[str, str], float]) -> None:
-    """Add a sequencer's totals to the counters. before: what they were at the last call; replaced."""
-    now = {("kgray_episodes", state): getattr(totals, state) for state in ("committed", "failed")}
-    now |= {("kgray_stalls", ""): totals.stalls, ("kgray_wasted_tokens", ""): totals.wasted_tokens}
-    now |= {("kgray_stage_busy_seconds", stage): took for stage, took in totals.seconds.items()}
-    for (name, of), total in now.items():
-        tags = dict.fromkeys(_METRICS[name][2], of)
-        measure(name, total - before.get((name, of), 0), **tags)
-    before.update(now)
+def export(totals: Totals, exported: dict[tuple[str, str], float]) -> None:
+    """Add a sequencer's totals to the counters. exported: the totals of the last call; it is updated."""
+    totals_now = {("kgray_episodes", state): getattr(totals, state) for state in ("committed", "failed")}
+    totals_now |= {("kgray_stalls", ""): totals.stalls, ("kgray_wasted_tokens", ""): totals.wasted_tokens}
+    totals_now |= {("kgray_stage_busy_seconds", stage): took for stage, took in totals.seconds.items()}
+    for (name, label), total in totals_now.items():
+        tags = dict.fromkeys(_METRICS[name][2], label)
+        measure(name, total - exported.get((name, label), 0), **tags)
+    exported.update(totals_now)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# A pool is full from this share of its capacity on: chunks do not divide the capacity evenly.
+# A pool above this share of its capacity is full: chunks do not divide the capacity evenly.
 _FULL_SHARE = 0.9
 # Consecutive looks at a full pool before it grows; looks without an answer before a worker is lost.
 _LOOKS = 2
@@ -32,7 +32,7 @@ class _Start:
 
 
 class Starts:
-    """Decides when workers load their models, and quarantines a worker until one of its starts succeeds.
+    """Decides when workers load their models, and quarantines a worker until it starts successfully.
 
     A start fails with a fault of the model or the settings, or when the process ends while it loads. The
     first pause after a failure is `pause_s`; each further failure doubles it, up to 300 s.
@@ -42,7 +42,7 @@ class Starts:
         self._pause_s = pause_s
         self._starts: dict[str, _Start] = {}
 
-    def looked(self, rows: Rows, now: float) -> tuple[list[str], list[str]]:
+    def looked(self, rows: Rows, instant: float) -> tuple[list[str], list[str]]:
         """Return the names of the workers to load, and of the workers to end and start again.
 
         rows    every existing worker: pid; the flags loaded and loading; fault, None or an error
@@ -58,16 +58,16 @@ class Starts:
             start.silent, start.is_up = 0, rows[name]["loaded"]
             if start.pid != pid:
                 if start.loads and not start.has_fault:
-                    self._failed(start, _PROCESS_ENDED, now)
+                    self._failed(start, _PROCESS_ENDED, instant)
                 start.pid, start.loads, start.has_fault = pid, False, False
             if start.is_up:
                 self._starts[name] = _Start(pid, is_up=True)
             elif fault is not None and not start.has_fault:
                 start.has_fault = True
-                self._failed(start, str(fault), now)
+                self._failed(start, str(fault), instant)
             elif rows[name]["loading"]:
                 start.loads = True
-            elif now >= start.again_at:
+            elif instant >= start.again_at:
                 start.loads = True
                 (load if fault is None else restart).append(name)
         return load, restart
@@ -84,34 +84,34 @@ class Starts:
             for name, start in failed.items()
         }
 
-    def _failed(self, start: _Start, reason: str, now: float) -> None:
+    def _failed(self, start: _Start, reason: str, instant: float) -> None:
         start.failures, start.reason = start.failures + 1, reason
-        start.again_at = now + min(self._pause_s * 2 ** min(start.failures - 1, 20), _LONGEST_PAUSE_S)
+        start.again_at = instant + min(self._pause_s * 2 ** min(start.failures - 1, 20), _LONGEST_PAUSE_S)
 
 
 @dataclass(slots=True)
 class PoolSize:
-    """How many workers of a kind there are to be: more while all are full, fewer where some have no work."""
+    """The target size of a pool: it grows while all workers are full, and ends workers without work."""
 
-    least: int
-    most: int
-    takes: int  # requests that one works on at a time
-    idle_s: float  # without work for so long, one beyond the least ends
-    full_at: float = field(default_factory=time.monotonic)  # when all were full last
-    _full: int = 0  # looks in a row at which they were
+    minimum: int
+    maximum: int
+    takes: int  # requests that a worker works on at a time
+    idle_s: float  # after this time without work, a surplus worker ends
+    full_at: float = field(default_factory=time.monotonic)  # the last time when all were full
+    _full: int = 0  # consecutive looks at a full pool
 
-    def looked(self, rows: Mapping[int, Mapping[str, Any]], now: float) -> tuple[list[int], list[int]]:
-        """Return the numbers of the workers to start, and of those to end.
+    def looked(self, rows: Mapping[int, Mapping[str, Any]], instant: float) -> tuple[list[int], list[int]]:
+        """Return the numbers of the workers to start, and of the workers to end.
 
-        rows: the stats of each worker that exists, by number; of one that loads, or has no node, not "loaded"
+        rows: the stats of each existing worker, by number; a worker that loads or has no node lacks "loaded"
         """
         up = [row for row in rows.values() if row.get("loaded")]
         full = bool(up) and sum(row["running"] for row in up) >= _FULL_SHARE * self.takes * len(up)
-        self.full_at = now if full else self.full_at
+        self.full_at = instant if full else self.full_at
         coming = any(not row.get("loaded") and row.get("fault") is None for row in rows.values())
         self._full = self._full + 1 if full and not coming else 0
         start: list[int] = []
         if self._full >= _LOOKS:
-            self._full, start = 0, [number for number in range(self.most) if number not in rows][: len(up)]
-        idle = {n: row["idle_s"] if row.get("loaded") else now - self.full_at for n, row in rows.items()}
-        return start, [number for number in rows if number >= self.least and idle[number] >= self.idle_s]
+            self._full, start = 0, [number for number in range(self.maximum) if number not in rows][: len(up)]
+        idle = {n: row["idle_s"] if row.get("loaded") else instant - self.full_at for n, row in rows.items()}
+        return start, [number for number in rows if number >= self.minimum and idle[number] >= self.idle_s]

@@ -1,7 +1,7 @@
 """Worker actors for language models, embedders and rerankers. They never open the store.
 
-They carry out chunks of requests. Each outcome is returned as soon as it is there, so that a chunk's slowest
-call delays no other. Errors are returned as values.
+They carry out chunks of requests. They yield each outcome at once, so that a chunk's slowest call delays no
+other call. Errors are returned as values.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from kgray.runtime import telemetry
 from kgray.runtime.actors import control, streaming
 from kgray.runtime.draining import when_draining
 from kgray.runtime.pooled import RerankRequest, answered, together
-from kgray.runtime.pools import LEAVING, TOLD, UNFIT, Numbered, Outcome, outcome_of
+from kgray.runtime.pools import LEAVING, OUTAGES_CHANGED, UNFIT, Numbered, Outcome, outcome_of
 from kgray.runtime.spec import DeploymentSpec
 
 _TOKENS = 8192  # of one batch of texts: a size that embedding models handle well
 _CHARACTERS_A_TOKEN = 4
-_BEHIND_S, _LOOK_S = 30.0, 0.05  # a summary waits for ingestion so long; between two looks
-_GIVE_BACK_S = 2.0  # for calls that are cancelled to end, and callers to hear of it
-_TELL_S = 0.5  # between two looks at what this process waits for
+_BEHIND_S, _LOOK_S = 30.0, 0.05  # the longest wait of a summary for ingestion; interval of its checks
+_GIVE_BACK_S = 2.0  # for cancelled calls to end, and their callers to notice
+_TELL_S = 0.5  # between two looks at this process's outages
 
-_Row = tuple[str, asyncio.Future[Any]]  # a text, and where its vector is waited for
+_Row = tuple[str, asyncio.Future[Any]]  # a text, and the future of its vector
 
 
 class _PooledActor(ABC):
-    """What both kinds of workers share. Control calls come from another thread than the work."""
+    """The common part of all workers. Control calls come from another thread than the work."""
 
     def __init__(self, spec: DeploymentSpec, name: str) -> None:
         telemetry.start(name)
         self._spec, self._name = spec, name
-        self._fault: KgrayError | None = None  # why its start failed: it carries out nothing
-        self._loads: Any = None  # the model in this process that is to be loaded, if any
+        self._fault: KgrayError | None = None  # the error of its start; then it carries out nothing
+        self._loads: Any = None  # the model to load in this process, if any
         self._loading: asyncio.Task[None] | None = None
         self._is_queued = False  # another process loads its model onto the same card
         self._loop: asyncio.AbstractEventLoop | None = None  # of the work; None before the first chunk
         self._running: dict[int, asyncio.Task[Outcome]] = {}
-        self._done = self._read = 0  # requests; episodes among them
+        self._ended_count = self._read = 0  # ended requests; episodes among them
         self._is_loaded = self._ending = False
         self._idle_since = time.monotonic()
-        self._since = time.time()
+        self._started_at = time.time()
         try:
             self._build(spec)
         except Exception as error:  # noqa: BLE001 - an actor whose creation fails is never started again
@@ -68,7 +68,7 @@ class _PooledActor(ABC):
     def _build(self, spec: DeploymentSpec) -> None: ...
 
     async def ready(self) -> Exception | None:
-        """Load what is to be loaded, once, in the loop of the work; return why the start failed."""
+        """Load the model, once, in the loop of the work; return the error of the start, if any."""
         self._loop = asyncio.get_running_loop()
         if self._loading is None and not self._ending:
             self._loading = asyncio.create_task(self._load())
@@ -83,36 +83,36 @@ class _PooledActor(ABC):
             if hasattr(self._loads, "start"):
                 async with self._card():
                     await self._loads.start()
-        except Exception as error:  # noqa: BLE001 - of a library's own: no memory on the card
+        except Exception as error:  # noqa: BLE001 - a library's own error: no memory on the card
             self._fail(error)
         else:
             self._is_loaded, self._idle_since = True, time.monotonic()
 
     @asynccontextmanager
     async def _card(self) -> AsyncIterator[None]:
-        """Hold the locks of this process's cards: an engine measures how much room a card has left."""
-        with ExitStack() as held:
+        """Hold the locks of this process's cards: an engine measures the free memory of a card."""
+        with ExitStack() as lock_stack:
             self._is_queued = True
             for card in sorted(filter(str.isalnum, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))):
                 path = Path(tempfile.gettempdir()) / f"kgray-{os.getuid()}-card-{card}.lock"
                 with suppress(StoreError):  # no lock is no reason not to start
                     lock = locks.held(path, lambda _: time.sleep(_LOOK_S))
-                    await asyncio.to_thread(held.enter_context, lock)
+                    await asyncio.to_thread(lock_stack.enter_context, lock)
             self._is_queued = False
             yield
 
     def _fail(self, error: Exception) -> None:
         telemetry.LOGGER.error("the start failed", exc_info=error)
         if not isinstance(error, KgrayError):
-            said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            fault_text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             error = SettingsError(
-                f"{self._name} cannot load its model ({said}): its log says more, and "
+                f"{self._name} cannot load its model ({fault_text}): its log says more, and "
                 f"`kgray doctor --profile FILE` says what fits on a card."
             )
         self._fault = error
 
     async def stop(self, idle_s: float = 0.0) -> bool:
-        """End an engine's processes; take no more work. False: there was work within `idle_s`, it goes on."""
+        """End an engine's processes; take no more work. False: it had work within `idle_s`, and goes on."""
         if idle_s and self._idle_s() < idle_s:
             return False
         self._ending = True
@@ -122,16 +122,16 @@ class _PooledActor(ABC):
 
     @control
     async def drain(self, grace_s: float) -> None:
-        """Take no more work, let the calls in hand end for so long, then give the others back."""
+        """Take no more work, wait `grace_s` for running calls, then give the remaining calls back."""
         await asyncio.to_thread(self._leave, grace_s)
 
     def _leave(self, grace_s: float) -> None:
-        self._ending, until = True, time.monotonic() + grace_s
-        while self._running and time.monotonic() < until:
+        self._ending, deadline = True, time.monotonic() + grace_s
+        while self._running and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
         for task in [*self._running.values()]:
             task.get_loop().call_soon_threadsafe(task.cancel)
-        while self._running and time.monotonic() < until + _GIVE_BACK_S:
+        while self._running and time.monotonic() < deadline + _GIVE_BACK_S:
             time.sleep(_LOOK_S)
 
     def _leave_node(self, left_s: float) -> None:
@@ -141,7 +141,7 @@ class _PooledActor(ABC):
                 asyncio.run_coroutine_threadsafe(self._loads.stop(), self._loop).result(left_s)
 
     def _state(self) -> dict[str, Any]:
-        """Return whether it has its model or has none to load; whether it loads it; why its start failed."""
+        """Return the state of the model: loaded (or none to load), loading, queued; and the start's fault."""
         up = self._fault is None and (self._is_loaded or not hasattr(self._loads, "start"))
         loading = not up and self._loading is not None and not self._loading.done()
         return {
@@ -153,8 +153,8 @@ class _PooledActor(ABC):
         }
 
     def _tell_engine(self) -> None:
-        for of, count in getattr(self._loads, "counts", {}).items():
-            telemetry.measure("kgray_engine", count, worker=self._name, of=of)
+        for counter, count in getattr(self._loads, "counts", {}).items():
+            telemetry.measure("kgray_engine", count, worker=self._name, of=counter)
 
     def _idle_s(self) -> float:
         return 0.0 if self._running else time.monotonic() - self._idle_since
@@ -164,7 +164,7 @@ class _PooledActor(ABC):
 
     @streaming
     async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[list[Numbered]]:
-        """Carry out a chunk; yield the outcomes of calls as they end: none where it ends. Raises nothing."""
+        """Carry out a chunk; yield the outcomes of calls as they end. A worker that ends yields LEAVING."""
         if (fault := await self.ready()) is not None:
             yield [(UNFIT, fault)]
         if self._ending:
@@ -175,30 +175,35 @@ class _PooledActor(ABC):
         telemetry.measure("kgray_batch_size", len(chunk), of="chunk")
         tasks = {asyncio.create_task(self._outcome(request)): number for number, request in chunk}
         self._running |= {number: task for task, number in tasks.items()}
-        left, told = set(tasks), tuple[Outage, ...]()  # by this chunk: others may be another router's
+        running, reported = (
+            set(tasks),
+            tuple[Outage, ...](),
+        )  # of this chunk: another router may send other chunks
         try:
-            while left:
-                ended, left = await asyncio.wait(left, timeout=_TELL_S, return_when=asyncio.FIRST_COMPLETED)
-                if (waits := tuple(OUTAGES.current())) != told:
-                    told = waits
-                    yield [(TOLD, waits)]
-                self._done, self._idle_since = self._done + len(ended), time.monotonic()
+            while running:
+                ended, running = await asyncio.wait(
+                    running, timeout=_TELL_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                if (waits := tuple(OUTAGES.current())) != reported:
+                    reported = waits
+                    yield [(OUTAGES_CHANGED, waits)]
+                self._ended_count, self._idle_since = self._ended_count + len(ended), time.monotonic()
                 self._tell_engine()
                 for task in ended:
                     self._running.pop(tasks[task], None)
                 if ended:
                     yield [(tasks[task], task.result()) for task in ended if not task.cancelled()]
-            yield [(LEAVING, None)] * self._ending  # where it began to end meanwhile
+            yield [(LEAVING, None)] * self._ending  # if it began to end during the chunk
         finally:
-            for task in left:
+            for task in running:
                 task.cancel()
                 self._running.pop(tasks[task], None)
-            # Once more: the engine counts a step after it has told of its replies.
+            # Measure later: the engine counts a step after it has returned its replies.
             self._loop.call_later(_TELL_S, self._tell_engine)
 
     @control
     async def health(self) -> bool | Exception:
-        """Return whether it takes work, or why its start failed. No answer where the work's loop hangs."""
+        """Return whether it takes work, or its start's error. No answer if the work's loop hangs."""
         if self._loop is not None:
             turned = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop)
             await asyncio.wrap_future(turned)
@@ -206,16 +211,16 @@ class _PooledActor(ABC):
 
     @control
     async def stats(self) -> dict[str, Any]:
-        """Return how many requests are in flight, how many are done, and since when (wall clock)."""
+        """Return the numbers of requests in flight and done, and the start time (wall clock)."""
         engine = getattr(self._loads, "counts", None)
         return (
             self._state()
             | {
                 "name": self._name,
                 "running": len(self._running),
-                "done": self._done,
+                "done": self._ended_count,
                 "read": self._read,
-                "since": self._since,
+                "since": self._started_at,
                 "idle_s": self._idle_s(),
             }
             | ({"engine": dict(engine)} if engine else {})
@@ -223,7 +228,7 @@ class _PooledActor(ABC):
 
     @control
     async def describe(self) -> dict[str, Any]:
-        """Return what the actor was built from, and its state."""
+        """Return the actor's spec and state."""
         return self._state() | {"spec": self._spec}
 
     @control
@@ -242,17 +247,17 @@ class ModelWorker(_PooledActor):
 
         settings, profile = spec.settings(), spec.cluster
         ontology = build_ontology(settings)
-        # The engine does not come back by itself: Ray starts the process anew, and its calls go elsewhere.
+        # A dead engine does not recover: Ray restarts the process, and its calls go elsewhere.
         self._loads = build_engine(settings, ontology, profile.engine, on_dead=lambda: os._exit(1))
         self._extractor, self._judge = build_models(settings, ontology, engine=self._loads)
         self._summarizer = build_summarizer(settings, self._loads)
         self._answerer = build_answerer(settings, self._loads) if self._loads else None
-        shared = settings.model.max_concurrency // profile.extraction.most  # of a server
+        shared = settings.model.max_concurrency // profile.extraction.maximum  # of a server
         self._share = profile.engine.max_num_seqs if self._loads else max(1, shared)
-        self._behind = 0  # summaries that wait
+        self._waiting_summaries = 0
 
     async def _outcome(self, request: NextCall | SummaryRequest) -> Outcome:
-        since = time.monotonic()
+        start = time.monotonic()
         if isinstance(request, SummaryRequest):
             return await self._written(request)
         stage, outcome = request.stage, None
@@ -261,7 +266,7 @@ class ModelWorker(_PooledActor):
             outcome = await outcome_of(made_by(self._extractor, self._extractor.extract, request))
         else:
             outcome = await outcome_of(made_by(self._judge, self._judge.judge, request))
-        took = time.monotonic() - since
+        took = time.monotonic() - start
         telemetry.count_call(stage, took, outcome)
         telemetry.stage(stage, request.group, request.sequence, seconds=took, outcome=outcome)
         return outcome
@@ -275,7 +280,7 @@ class ModelWorker(_PooledActor):
         pieces: asyncio.Queue[str | None] = asyncio.Queue()
         writing = asyncio.create_task(outcome_of(self._answerer.answer(request, pieces.put_nowait)))
         writing.add_done_callback(lambda _: pieces.put_nowait(None))
-        self._running[-id(writing)] = writing  # calls that are counted have numbers above 0
+        self._running[-id(writing)] = writing  # numbered calls have numbers above 0
         try:
             while (piece := await pieces.get()) is not None:
                 yield piece
@@ -283,23 +288,23 @@ class ModelWorker(_PooledActor):
         finally:
             writing.cancel()
             self._running.pop(-id(writing), None)
-            self._done, self._idle_since = self._done + 1, time.monotonic()
+            self._ended_count, self._idle_since = self._ended_count + 1, time.monotonic()
 
     async def _written(self, request: SummaryRequest) -> Outcome:
-        """Summarise once ingestion leaves room, or after a while: it is behind what is read and judged."""
-        self._behind += 1  # of those that run these do nothing yet
+        """Summarise once ingestion leaves room, or after _BEHIND_S: reading and judging come first."""
+        self._waiting_summaries += 1  # these are in `_running`, and do nothing yet
         try:
             for _ in range(round(_BEHIND_S / _LOOK_S)):
-                if len(self._running) - self._behind < self._share:
+                if len(self._running) - self._waiting_summaries < self._share:
                     break
                 await asyncio.sleep(_LOOK_S)
         finally:
-            self._behind -= 1
+            self._waiting_summaries -= 1
         if self._summarizer is None:
             return SettingsError("no language model is configured where Ray's workers run")
-        since = time.monotonic()
+        start = time.monotonic()
         outcome = await outcome_of(self._summarizer.write(request))
-        telemetry.count_call("summarize", time.monotonic() - since, outcome)
+        telemetry.count_call("summarize", time.monotonic() - start, outcome)
         return outcome
 
 
@@ -325,7 +330,7 @@ class EmbedWorker(_PooledActor):
         return together(await asyncio.gather(*rows))
 
     async def _embed_waiting(self) -> None:
-        await asyncio.sleep(0)  # the lists of one chunk, and of chunks that came together, share a batch
+        await asyncio.sleep(0)  # so that the lists of concurrent chunks share a batch
         while self._waiting:
             sizes = accumulate(len(text) // _CHARACTERS_A_TOKEN + 1 for text, _ in self._waiting)
             count = max(1, sum(1 for _ in takewhile(lambda size: size <= _TOKENS, sizes)))
@@ -333,35 +338,34 @@ class EmbedWorker(_PooledActor):
             await self._embed_batch(batch)
 
     async def _embed_batch(self, batch: list[_Row]) -> None:
-        """Give each text its outcome; a part that fails is asked by halves, so that a bad text fails alone.
+        """Give each text its outcome; split a failing part in halves, so that a bad text fails alone.
 
-        Depth first, so that single texts are soon asked. Where so many requests fail and none is answered
-        well, the server is at fault: to ask further would be thousands of requests, and no text is to blame
-        that was not asked alone.
+        Depth first, so that single texts are tried soon. If `attempts` requests fail in a row, the server is
+        at fault: more attempts would be thousands of requests, and a text not tried alone is not to blame.
         """
-        parts, left = [batch], 4 * len(batch).bit_length()
-        found: Outcome = None
+        parts, attempts = [batch], 4 * len(batch).bit_length()
+        outcome: Outcome = None
         while parts:
             if not (part := [(text, row) for text, row in parts.pop() if not row.done()]):
-                continue  # nobody waits for these any longer
-            if asked := left > 0:
-                since = time.monotonic()
-                found = await outcome_of(embedded(self._embedder, [text for text, _ in part]))
-                telemetry.measure("kgray_stage_seconds", time.monotonic() - since, stage="embed")
+                continue  # nobody waits for these texts any longer
+            if is_sent := attempts > 0:
+                start = time.monotonic()
+                outcome = await outcome_of(embedded(self._embedder, [text for text, _ in part]))
+                telemetry.measure("kgray_stage_seconds", time.monotonic() - start, stage="embed")
                 telemetry.measure("kgray_batch_size", len(part), of="embed")
-            failed = isinstance(found, ContentError | Garbled)
-            left = left - 1 if failed else sys.maxsize
-            if failed and asked and len(part) > 1:
+            failed = isinstance(outcome, ContentError | Garbled)
+            attempts = attempts - 1 if failed else sys.maxsize
+            if failed and is_sent and len(part) > 1:
                 half = len(part) // 2
                 parts += [part[half:], part[:half]]
                 continue
-            if isinstance(found, ContentError) and not asked:
-                found = Garbled(f"the embedder refuses whatever it is sent: {found}")
+            if isinstance(outcome, ContentError) and not is_sent:
+                outcome = Garbled(f"the embedder refuses whatever it is sent: {outcome}")
             for at, (_, row) in enumerate(part):
-                if isinstance(found, Exception) and not row.done():
-                    row.set_exception(found)
+                if isinstance(outcome, Exception) and not row.done():
+                    row.set_exception(outcome)
                 elif not row.done():
-                    row.set_result(found[at])
+                    row.set_result(outcome[at])
 
 
 class RerankWorker(_PooledActor):
@@ -373,7 +377,7 @@ class RerankWorker(_PooledActor):
         self._loads = build_reranker(spec.settings())
 
     async def _outcome(self, request: RerankRequest) -> Outcome:
-        since = time.monotonic()
+        start = time.monotonic()
         outcome = await outcome_of(answered(self._loads, request))
-        telemetry.measure("kgray_stage_seconds", time.monotonic() - since, stage="rerank")
+        telemetry.measure("kgray_stage_seconds", time.monotonic() - start, stage="rerank")
         return outcome

@@ -1,9 +1,8 @@
 """The writer of one shard or several: `GraphWriter` holds them in an actor, `RemoteWriter` sends to it.
 
 Calls may arrive late or twice. So a batch carries its shard and epoch. The store checks in the same
-transaction (R23) whether the epoch is the newest, and which changes still apply: of what was committed
-before, none. Rows of the journal apply again: a run has one batch of a group on its way at a time, so none
-comes behind a later one.
+transaction (R23) that the epoch is the newest, and skips changes that are already committed. Rows of the
+journal apply again: a run has one batch of a group on its way at a time, so none follows a later batch.
 """
 
 from __future__ import annotations
@@ -31,39 +30,39 @@ from kgray.rows import STATES
 from kgray.runtime import telemetry
 from kgray.runtime.actors import Handle, control, is_restarted, reached, writing
 from kgray.runtime.draining import when_draining
-from kgray.runtime.pools import Lost, within
+from kgray.runtime.pools import Lost, answer_within
 from kgray.runtime.spec import DeploymentSpec
 
 _FIRST_DELAY_S = 0.05
 _LONGEST_DELAY_S = 5.0
-_WHAT = "the writer in Ray"
+_WRITER = "the writer in Ray"
 _PASSING = (Locked, Unavailable)  # transient: retried until the patience is spent
 
 
 class GraphWriter:
     """Holds shards of the store, each for its sequencer; batches of different groups go side by side."""
 
-    def __init__(self, spec: DeploymentSpec, name: str, kept: bool = False) -> None:
-        """Open nothing yet: an error of the store is to be a call's answer, not a failed start."""
+    def __init__(self, spec: DeploymentSpec, name: str, stays: bool = False) -> None:
+        """Open nothing yet: an error of the store must be a call's answer, not a failed start."""
         from kgray.runtime.keeper import Keeper  # it imports this module
 
         telemetry.start(name)
         self._spec = spec
-        # Of the first hold alone, and not in a process that Ray started again: whoever holds a shard later
-        # takes it from the map as it is, which may have other shards than the spec (`kgray scale`).
+        # Only the first hold creates the map, and not in a process that Ray restarted: a later hold uses the
+        # stored map, which may have another number of shards than the spec (`kgray scale`).
         self._shards = 0 if is_restarted() else spec.cluster.sequencer.shards
         self._store: Store | None = None
-        self._epochs: dict[int, int] = {}  # by shard, of those that are held
+        self._epochs: dict[int, int] = {}  # by held shard
         self._holds: dict[int, ExitStack] = {}
         self._batches = self._writes = 0
         self._guard = threading.Lock()  # of the holds and the counts
-        self._keeper = Keeper(spec, stays=True) if kept else None  # the deployment stays
+        self._keeper = Keeper(spec, stays=True) if stays else None
         self._busy, self._is_leaving = 0, False  # calls that write now
         collect_garbage_rarely()
         when_draining(self._leave_node)
 
     def begin(self, shard: int) -> int | Exception:
-        """Take a new epoch, so that every older run of the shard is stale; return it, or why it cannot be."""
+        """Take a new epoch, so that every older run of the shard is stale; return it, or the error."""
         try:
             with self._guard:
                 self._refuse_if_leaving()
@@ -81,19 +80,19 @@ class GraphWriter:
                 if epoch < newest:
                     raise StaleWriter(f"epoch {epoch} was followed by {newest}: another run writes now")
                 if epoch > newest:
-                    self._hold(shard, epoch)  # this process is new, or another one gave out the epoch
+                    self._hold(shard, epoch)  # another, or an earlier, process gave out the epoch
                 store = self._store
                 self._busy += 1
-            since = time.monotonic()
+            start = time.monotonic()
             assert store is not None  # noqa: S101 - `_hold` has opened it
             try:
                 store.apply(changes, epoch=epoch)
             finally:
                 with self._guard:
                     self._busy -= 1
-            telemetry.measure("kgray_commit_seconds", time.monotonic() - since)
+            telemetry.measure("kgray_commit_seconds", time.monotonic() - start)
         except KgrayError as error:
-            with self._guard:  # an older run's batch does not take the store from the newest
+            with self._guard:  # an older run's batch does not take the store from the newest run
                 if isinstance(error, StaleWriter) and epoch == self._epochs.get(shard):
                     self._release(shard)
             return error
@@ -111,7 +110,7 @@ class GraphWriter:
 
     @control
     def stats(self) -> dict[str, Any]:
-        """Return the epoch of each shard that is held, and how much this process has written."""
+        """Return the epoch of each held shard, and the number of this process's batches and writes."""
         return {
             "pid": os.getpid(),
             "epochs": {str(shard): epoch for shard, epoch in sorted(self._epochs.items())},
@@ -121,27 +120,27 @@ class GraphWriter:
 
     @control
     def describe(self) -> dict[str, Any]:
-        """Return what the actor was built from."""
+        """Return the actor's spec and process."""
         return {"pid": os.getpid(), "spec": self._spec, "fault": None}
 
     @control
     def retire(self) -> None:
-        """Start no missing actor any more: the deployment is being ended."""
+        """Stop restoring missing actors, before the deployment ends."""
         if self._keeper is not None:
             self._keeper.end()
 
     @control
     def drain(self, grace_s: float) -> None:
-        """Take no more batches; once those under way are written, let go of the shards: another follows."""
+        """Take no more batches; finish the current batches, then release the shards for the next writer."""
         self._leave(grace_s)
 
     def _leave_node(self, left_s: float) -> None:
-        time.sleep(left_s)  # its sequencers write until the end, those of this node too
+        time.sleep(left_s)  # its sequencers write until the end, even on this node
         self._leave(0.0)
 
     def _leave(self, grace_s: float) -> None:
-        self._is_leaving, until = True, time.monotonic() + grace_s
-        while self._busy and time.monotonic() < until:
+        self._is_leaving, deadline = True, time.monotonic() + grace_s
+        while self._busy and time.monotonic() < deadline:
             time.sleep(_FIRST_DELAY_S)
         with self._guard:
             for shard in [*self._holds]:
@@ -157,17 +156,19 @@ class GraphWriter:
             self._store = self._spec.parts().store
         hold = ExitStack()
         try:
-            taken = hold.enter_context(self._store.writing(epoch=epoch, shard=shard, shards=self._shards))
-        except StoreError:  # others hold shards of another number
-            there = self._store.shard_map().shards
-            if self._shards in (0, there) or shard >= there:
+            held_epoch = hold.enter_context(
+                self._store.writing(epoch=epoch, shard=shard, shards=self._shards)
+            )
+        except StoreError:  # the stored map has another number of shards
+            stored_shards = self._store.shard_map().shards
+            if self._shards in (0, stored_shards) or shard >= stored_shards:
                 raise
-            taken = hold.enter_context(self._store.writing(epoch=epoch, shard=shard, shards=0))
+            held_epoch = hold.enter_context(self._store.writing(epoch=epoch, shard=shard, shards=0))
         self._shards = 0
-        self._epochs[shard], self._holds[shard] = taken, hold
-        telemetry.measure("kgray_writer_epoch", taken, shard=shard)
-        telemetry.LOGGER.info("holds shard %d", shard, extra={"epoch": taken})
-        return taken
+        self._epochs[shard], self._holds[shard] = held_epoch, hold
+        telemetry.measure("kgray_writer_epoch", held_epoch, shard=shard)
+        telemetry.LOGGER.info("holds shard %d", shard, extra={"epoch": held_epoch})
+        return held_epoch
 
     def _release(self, shard: int) -> None:
         self._epochs.pop(shard, None)
@@ -175,21 +176,21 @@ class GraphWriter:
 
 
 def rows_written(changes: Sequence[RowChanges]) -> Counter[str]:
-    """Return how many rows these changes put, patch and drop, by kind."""
-    found = Counter[str]()
+    """Return the numbers of rows that these changes put, patch and drop, by kind."""
+    counts = Counter[str]()
     for change in changes:
         for kind, rows in (*change.puts.items(), *change.drops.items()):
-            found[kind.name] += len(rows)
+            counts[kind.name] += len(rows)
         for patch in change.patches:
-            found[patch.kind.name] += len(patch.rows)
-    return found
+            counts[patch.kind.name] += len(patch.rows)
+    return counts
 
 
 @dataclass(eq=False)
 class RemoteWriter:
     """`ports.Writer` of one run over the actor: a batch is sent until it is known to be durable."""
 
-    find: Callable[[], Handle]  # the actor, again where it was replaced
+    find: Callable[[], Handle]  # returns the current actor
     shard: int
     deadline_s: float  # for one call, after which the actor is restarted
     patience_s: float  # for one batch
@@ -199,39 +200,39 @@ class RemoteWriter:
         self._handle: Handle | None = None  # of the last call
 
     async def begin(self) -> RemoteWriter | Exception:
-        """Take a new epoch; return the writer of a new run, or why the epoch cannot be taken."""
-        found = await self._called("begin", self.shard)
-        if isinstance(found, Exception):
-            return found
-        taken = copy(self)
-        taken.epoch = found
-        return taken
+        """Take a new epoch; return the writer of a new run, or the error."""
+        epoch = await self._called("begin", self.shard)
+        if isinstance(epoch, Exception):
+            return epoch
+        writer = copy(self)
+        writer.epoch = epoch
+        return writer
 
     async def write(self, changes: Sequence[RowChanges]) -> None:
         """Write a batch; durable on return.
 
-        Waits out a writer that restarts and a store that is out of reach, up to the patience (Unavailable);
-        StaleWriter, Outrun, NoSpace and StoreError come as the store raises them.
+        It waits for a writer that restarts and an unreachable store, up to the patience (Unavailable), and
+        raises the store's StaleWriter, Outrun, NoSpace and StoreError.
         """
-        since, until = time.time(), time.monotonic() + self.patience_s
+        start, deadline = time.time(), time.monotonic() + self.patience_s
         delay = _FIRST_DELAY_S
         while (fault := await self._called("write", self.shard, self.epoch, changes)) is not None:
             if not isinstance(fault, _PASSING):
                 raise fault
-            OUTAGES.failed(_WHAT, f"cannot write ({fault})", since=since, patience_s=self.patience_s)
-            if time.monotonic() >= until:
+            OUTAGES.failed(_WRITER, f"cannot write ({fault})", since=start, patience_s=self.patience_s)
+            if time.monotonic() >= deadline:
                 raise Unavailable(str(fault), waited=True)
             await asyncio.sleep(delay)
             delay = min(2 * delay, _LONGEST_DELAY_S)
         if delay > _FIRST_DELAY_S:
-            OUTAGES.answered(_WHAT)
+            OUTAGES.answered(_WRITER)
 
-    async def _called(self, method: str, *args: object) -> Any:  # noqa: ANN401 - what the method returns
-        """Return the actor's answer; Unavailable where there is none."""
+    async def _called(self, method: str, *args: object) -> Any:  # noqa: ANN401 - the method's result
+        """Return the actor's answer; Unavailable if it gives none."""
         try:
             self._handle = self._handle or self.find()
-            return await within(reached(getattr(self._handle, method), *args), self.deadline_s)
-        except (Lost, ValueError, RayError) as error:  # ValueError: there is none at the moment
+            return await answer_within(reached(getattr(self._handle, method), *args), self.deadline_s)
+        except (Lost, ValueError, RayError) as error:  # ValueError: no such actor at the moment
             reason, self._handle = str(error), None
         except TimeoutError:
             if self._handle is not None:

@@ -13,9 +13,9 @@ from kgray.ports import AnswerRequest
 from kgray.prompting.tokens import count_tokens
 from kgray.search.context import Context
 
-NOT_IN_MEMORY = "NOT IN MEMORY"  # the prompt asks for these words; a person is shown the sentence below
+NOT_IN_MEMORY = "NOT IN MEMORY"  # the model's reply, by the prompt; the user sees the sentence below
 _SAID_SO = "Not in memory."
-GENERAL = "[general knowledge]"  # stands behind statements that the memory does not hold
+GENERAL = "[general knowledge]"  # the mark after statements that are not in the memory
 ROOM, LEAST_ROOM = 1024, 32  # tokens of a reply
 _CITED = re.compile(r"\s*\[(\d{1,6}(?:\s*[,;]\s*\d{1,6})*)\]")
 _OPEN = re.compile(r"\s*\[[\d\s,;]*$|\s+$")  # the beginning of a possible citation
@@ -29,11 +29,11 @@ class Answered:
     """An answer and its sources."""
 
     text: str
-    found: bool  # False: the memory does not hold it, and `text` says so
+    found: bool  # False: the memory has no answer, and `text` says so
     sources: tuple[tuple[int, Hit], ...] = ()  # (number in the text, cited hit), by number
     dropped: tuple[int, ...] = ()  # cited numbers that the context does not have; `text` is without them
-    general: bool = False  # statements from general knowledge are among it, marked as such
-    suggestions: tuple[str, ...] = ()  # questions that go on from this one
+    general: bool = False  # some statements are general knowledge, and have its mark
+    suggestions: tuple[str, ...] = ()  # follow-up questions
     keywords: Mapping[str, tuple[str, ...]] | None = None  # high_level, low_level: used for the search
     reports: Mapping[str, int] | None = None  # of mode global: read, without_points, left_out, points
     cost: Cost = NO_COST
@@ -52,8 +52,8 @@ class Answered:
         head = {"answer": self.text, "found": self.found, "citations": cited, "dropped": list(self.dropped)}
         head["sources"] = [{"number": number, **hit.as_dict()} for number, hit in self.sources]
         head |= {"general_knowledge": self.general, "suggestions": list(self.suggestions)}
-        more = {"keywords": self.keywords, "reports": self.reports}
-        head |= {name: dict(value) for name, value in more.items() if value is not None}
+        extras = {"keywords": self.keywords, "reports": self.reports}
+        head |= {name: dict(value) for name, value in extras.items() if value is not None}
         return head | self.cost._asdict()
 
 
@@ -67,7 +67,7 @@ def request_of(
     max_tokens: int | None,
     schema: Mapping[str, Any] | None = None,
 ) -> AnswerRequest:
-    """Return the request to a model. Raises InputError where a bound does not pay for one call."""
+    """Return the request to a model. Raises InputError if a bound is too low for one call."""
     if max_calls is not None and max_calls < 1:
         raise InputError(f"max_calls is {max_calls}: an answer needs 1 call", field="max_calls")
     room = ROOM
@@ -86,27 +86,27 @@ def request_of(
 
 
 def without_citations(text: str) -> str:
-    """Return the text of an answer without its numbers, which mean nothing beside another context."""
+    """Return the text of an answer without its numbers, which are valid for its own context only."""
     return _CITED.sub("", text)
 
 
 class Checked:
-    """A reply as it arrives: every citation that it shows is one of the context."""
+    """A reply as it arrives, without citations that the context does not have."""
 
     def __init__(self, context: Context, on_text: OnText) -> None:
-        """on_text: called with each piece that can no longer change."""
+        """on_text: called with each piece of final text."""
         self._context, self._on_text = context, on_text
-        self._raw, self._shown = "", 0
+        self._raw, self._length = "", 0
         self._cited, self._dropped = set[int](), set[int]()
 
     def take(self, piece: str) -> None:
-        """Take a piece; pass on the text that can no longer change."""
+        """Take a piece; pass on the text that is final."""
         self._raw += piece
         if not NOT_IN_MEMORY.startswith(self._bare()):
             self._show(_OPEN.sub("", self._raw))
 
     def end(self) -> Answered:
-        """Return the answer, all of which has been passed on; "Not in memory." where no model was asked."""
+        """Pass on the rest and return the answer; it is "Not in memory." if no piece arrived."""
         if not self._raw or self._bare().startswith(NOT_IN_MEMORY):
             self._on_text(_SAID_SO)
             return Answered(text=_SAID_SO, found=False)
@@ -125,16 +125,16 @@ class Checked:
 
     def _show(self, raw: str) -> str:
         text = _CITED.sub(self._existing, raw.lstrip())
-        if more := text[self._shown :]:
-            self._on_text(more)
-            self._shown = len(text)
+        if new := text[self._length :]:
+            self._on_text(new)
+            self._length = len(text)
         return text
 
-    def _existing(self, found: re.Match[str]) -> str:
-        """Return a citation without the numbers that no line has; "" for one that has no other."""
-        numbers = list(dict.fromkeys(map(int, re.findall(r"\d+", found[1]))))
-        kept = [number for number in numbers if 1 <= number <= len(self._context.cited)]
-        self._cited.update(kept)
-        self._dropped.update(set(numbers) - set(kept))
-        blank = found[0][: len(found[0]) - len(found[0].lstrip())]
-        return f"{blank}[{', '.join(map(str, kept))}]" if kept else ""
+    def _existing(self, match: re.Match[str]) -> str:
+        """Return a citation without its unknown numbers; "" if no number remains."""
+        numbers = list(dict.fromkeys(map(int, re.findall(r"\d+", match[1]))))
+        valid = [number for number in numbers if 1 <= number <= len(self._context.cited)]
+        self._cited.update(valid)
+        self._dropped.update(set(numbers) - set(valid))
+        blank = match[0][: len(match[0]) - len(match[0].lstrip())]
+        return f"{blank}[{', '.join(map(str, valid))}]" if valid else ""

@@ -13,25 +13,29 @@ from kgray.search.query import FoundRow
 from kgray.search.ranking import SearchRun
 from kgray.times import Instant, now, to_datetime
 
-_SUPPORTERS = 4  # episodes of a fact that are looked at for its hyper-edge
+_SUPPORTERS = 4  # episodes of a fact that are searched for its hyper-edge
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Fact id -> the participants of its hyper-edge, a message that tells it; ids of outdated episodes."""
+    """The facts and messages around hits.
+
+    participants: fact id -> names in its hyper-edge; messages: fact id -> its last message
+    outdated: ids of episodes whose facts have all ended
+    """
 
     participants: Mapping[str, tuple[str, ...]]
     messages: Mapping[str, SourceMessage]
     outdated: frozenset[str]
 
     @classmethod
-    def of(cls, run: SearchRun, rows: Sequence[FoundRow]) -> Around:
-        """Read the evidence of hits, once for all."""
+    def read(cls, run: SearchRun, rows: Sequence[FoundRow]) -> Around:
+        """Read the evidence of all hits together."""
         facts = [row for row in rows if isinstance(row, Fact)]
         episodes = [row for row in rows if isinstance(row, Episode)]
-        told_in = run.evidence.told_in([fact.statement for fact in facts], _SUPPORTERS)
+        supporters = run.evidence.supporters([fact.statement for fact in facts], _SUPPORTERS)
         sequences = dict.fromkeys(
-            s for group in (*told_in.values(), [e.sequence for e in episodes]) for s in group
+            s for group in (*supporters.values(), [e.sequence for e in episodes]) for s in group
         )
         places = run.evidence.at(sequences)
         by_sequence: dict[int, dict[str, Fact]] = {}
@@ -40,10 +44,10 @@ class Around:
         at = run.moment if run.moment is not None else now()
         groups: dict[str, list[str]] = {}
         for fact in facts:
-            beside = (by_sequence.get(sequence, {}).values() for sequence in told_in[fact.statement])
+            neighbours = (by_sequence.get(sequence, {}).values() for sequence in supporters[fact.statement])
             siblings = [
                 f
-                for facts_there in beside
+                for facts_there in neighbours
                 for f in facts_there
                 if (f.relation, f.text) == (fact.relation, fact.text)
             ]
@@ -56,20 +60,20 @@ class Around:
             id_: tuple(names[end] for end in ends if end in names) for id_, ends in groups.items()
         }
         ended = (e.id for e in episodes if _has_ended(by_sequence.get(e.sequence, {}).values(), at))
-        last = {fact.id: told_in[fact.statement][-1] for fact in facts if told_in[fact.statement]}
-        sources = {one.sequence: one for one in run.view.episodes(list(dict.fromkeys(last.values())))}
+        last = {fact.id: supporters[fact.statement][-1] for fact in facts if supporters[fact.statement]}
+        sources = {row.sequence: row for row in run.view.episodes(list(dict.fromkeys(last.values())))}
         messages = {id_: _source(sources[sequence]) for id_, sequence in last.items() if sequence in sources}
         return cls(participants, messages, frozenset(ended))
 
 
 def _source(episode: Episode) -> SourceMessage:
     names = ("id", "client_id", "speaker", "text")
-    given: dict[str, Any] = {name: getattr(episode, name) for name in names}
-    return SourceMessage(**given, reference_time=to_datetime(episode.reference_time))
+    fields: dict[str, Any] = {name: getattr(episode, name) for name in names}
+    return SourceMessage(**fields, reference_time=to_datetime(episode.reference_time))
 
 
 def _has_ended(facts: Collection[Fact], at: Instant) -> bool:
-    """Whether there are facts, and all of them have ended."""
+    """Return whether there is a fact, and all facts have ended."""
     return bool(facts) and all(fact.invalid_at is not None and fact.invalid_at <= at for fact in facts)
 
 
@@ -77,7 +81,7 @@ NOTHING_AROUND = Around({}, {}, frozenset())
 
 
 def spans_of(view: GraphView, facts: Sequence[Fact]) -> tuple[dict[str, FactSpan], Mapping[str, str | None]]:
-    """Return fact id -> the fact as callers get it; and episode id -> client's id of all that they name."""
+    """Return fact id -> its public form, and episode id -> client's id for all episodes in them."""
     if not facts:
         return {}, {}
     ends = list(dict.fromkeys(end for fact in facts for end in fact.ends))
@@ -88,11 +92,11 @@ def spans_of(view: GraphView, facts: Sequence[Fact]) -> tuple[dict[str, FactSpan
     shared_names = ("id", "statement", "text", "relation", "ended_by", "event")
     spans = {}
     for fact in facts:
-        given: dict[str, Any] = {name: getattr(fact, name) for name in shared_names}
+        fields: dict[str, Any] = {name: getattr(fact, name) for name in shared_names}
         for name in ("valid_at", "invalid_at", "created_at", "expired_at"):
-            given[name] = None if (at := getattr(fact, name)) is None else to_datetime(at)
+            fields[name] = None if (at := getattr(fact, name)) is None else to_datetime(at)
         spans[fact.id] = FactSpan(
-            **given,
+            **fields,
             source_id=fact.source,
             source=names.get(fact.source),
             target_id=fact.target,

@@ -1,4 +1,4 @@
-"""Reads what an index of a search is made of: the searched columns of entries, and their vectors."""
+"""Reads the contents of a search index: the searched columns of entries, and their vectors."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Exact = Callable[[list[tuple[object, Place]]], Iterable[tuple[object, bytes]]]
 def read_text_vectors(store: Store, group: str) -> Exact:
     """Return a function that reads vectors of a group's messages and statements."""
 
-    def read(wanted: list[tuple[object, Place]]) -> Iterable[tuple[object, bytes]]:
-        sequences = list(dict.fromkeys(sequence for _, (sequence, _) in wanted))
+    def read(targets: list[tuple[object, Place]]) -> Iterable[tuple[object, bytes]]:
+        sequences = list(dict.fromkeys(sequence for _, (sequence, _) in targets))
         columns = {row.sequence: row.vectors for row in store.rows(reads.VECTORS_AT, group, sequences)}
         return [
             (name, vector_at(columns[sequence], position, store.dimensions))
-            for name, (sequence, position) in wanted
+            for name, (sequence, position) in targets
             if sequence in columns
         ]
 
@@ -40,12 +40,12 @@ def read_text_vectors(store: Store, group: str) -> Exact:
 def read_name_vectors(store: Store, group: str) -> Exact:
     """Return a function that reads vectors of a group's names."""
 
-    def read(wanted: list[tuple[object, Place]]) -> Iterable[tuple[object, bytes]]:
-        names = {name for name, _ in wanted}
-        sequences = list(dict.fromkeys(sequence for _, (sequence, _) in wanted))
+    def read(targets: list[tuple[object, Place]]) -> Iterable[tuple[object, bytes]]:
+        names = {name for name, _ in targets}
+        sequences = list(dict.fromkeys(sequence for _, (sequence, _) in targets))
         rows = store.rows(reads.NAME_VECTORS_AT, group, sequences)
-        stored = (one for row in rows for one in name_vectors(row.names))
-        return [(name, one.vector) for one in stored if (name := (one.entity, one.surface)) in names]
+        stored = (vector for row in rows for vector in name_vectors(row.names))
+        return [(name, v.vector) for v in stored if (name := (v.entity, v.surface)) in names]
 
     return read
 
@@ -53,7 +53,7 @@ def read_name_vectors(store: Store, group: str) -> Exact:
 def scanned(
     store: Store, group: str, scan: Read[R], look_up: Read[R], sequences: Sequence[int] | None
 ) -> Iterator[R]:
-    """Return the rows of these sequences; None: all."""
+    """Return the rows of these sequences, or all rows if None."""
     return store.rows(scan, group) if sequences is None else store.rows(look_up, group, sequences)
 
 
@@ -62,19 +62,19 @@ class EvidencePlaces(NamedTuple):
 
     sequences: NDArray[np.int64]
     ordinals: NDArray[np.int64]
-    of: NDArray[np.int64]  # the number of each one's statement
-    numbers: Mapping[object, int]  # of statements
+    number_of: NDArray[np.int64]  # row -> number of its statement
+    numbers: Mapping[object, int]  # statement -> number
 
-    def told_in(self, statements: Sequence[str], most: int) -> dict[str, list[int]]:
-        """Return statement -> sequences of its evidence, at most so many of each, the first ones."""
-        numbers = {self.numbers[one]: one for one in statements if one in self.numbers}
-        rows = np.flatnonzero(np.isin(self.of, [*numbers])) if numbers else ()
-        found: dict[str, list[int]] = {one: [] for one in statements}
+    def supporters(self, statements: Sequence[str], limit: int) -> dict[str, list[int]]:
+        """Return statement -> the first `limit` sequences of its evidence."""
+        by_number = {self.numbers[text]: text for text in statements if text in self.numbers}
+        rows = np.flatnonzero(np.isin(self.number_of, [*by_number])) if by_number else ()
+        sequences: dict[str, list[int]] = {text: [] for text in statements}
         for row in rows:
-            told = found[numbers[int(self.of[row])]]
-            if len(told) < most:
-                told.append(int(self.sequences[row]))
-        return found
+            supporting = sequences[by_number[int(self.number_of[row])]]
+            if len(supporting) < limit:
+                supporting.append(int(self.sequences[row]))
+        return sequences
 
     def at(self, sequences: Iterable[int]) -> list[Place]:
         """Return the places of evidence at these sequences."""
@@ -122,7 +122,7 @@ class LoadedEntries:
         self.names: list[LoadedName] = []
         self.message_vectors: list[LoadedVector] = []
         self.statement_vectors: dict[str, LoadedVector] = {}
-        self._recorded_at: dict[str, Instant] = {}  # of the vector of a statement: the newest is valid
+        self._recorded_at: dict[str, Instant] = {}  # statement -> time of its newest vector, which is valid
 
     def take(self, sequence: int, columns: SearchColumns, message: MessageRow | None) -> None:
         """Add the columns of an entry; message: None for the row of a removal."""
@@ -145,15 +145,15 @@ class LoadedEntries:
 
 
 def run_at(store: Store, group: str, known_at: Instant | None) -> tuple[int, Instant] | None:
-    """Return the newest kept run of communities that rests on nothing recorded later, and its record time."""
-    known = [(row.run, row.recorded_at) for row in store.rows(kinds.COMMUNITY_RUNS.all, group)]
-    return next((run for run in reversed(known) if known_at is None or run[1] <= known_at), None)
+    """Return (number, record time) of the newest stored run of communities recorded up to `known_at`."""
+    runs = [(row.run, row.recorded_at) for row in store.rows(kinds.COMMUNITY_RUNS.all, group)]
+    return next((run for run in reversed(runs) if known_at is None or run[1] <= known_at), None)
 
 
 def texts_of(
     store: Store, group: str, run: int, ids: Iterable[str] | None = None
 ) -> tuple[list[Community], dict[str, Community]]:
-    """Return the communities of a run, and entity id -> what a model wrote of it; of all, or of these ids."""
+    """Return the communities of a run, and entity id -> its profile; all of them, or only these ids."""
     read = reads.COMMUNITIES_OF_RUN if ids is None else reads.COMMUNITIES_AT
     texts = [*map(community, store.rows(read, group, [run] if ids is None else [(run, id_) for id_ in ids]))]
     return [t for t in texts if t.level != PROFILE], {t.id: t for t in texts if t.level == PROFILE}

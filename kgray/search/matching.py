@@ -1,9 +1,9 @@
-"""Which facts answer a question: promise 9, a fact that holds comes before messages that say something older.
+"""Matching of facts with questions: a valid fact comes before messages with outdated statements (promise 9).
 
-A fact answers a question that names one of its entities and whose other words are those of its relation:
-words of its sentence and name, of the ontology's phrases and nouns, or of one sense with these. Roles count:
-"Alice reports to Bob" does not answer "Who reports to Alice?". A chain of two facts answers, too: "Where does
-the head of Apollo live?". Nothing here is learnt from data; asking.toml has the English words.
+A fact answers a question that names one of its entities and has the words of its relation: words of its
+sentence and name, of the ontology's phrases and nouns, or their synonyms. Roles count: "Alice reports to Bob"
+does not answer "Who reports to Alice?". A chain of two facts can answer, too: "Where does the head of Apollo
+live?". Nothing is learnt from data; asking.toml has the English words.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kgray.search.query import languages
 from kgray.times import Instant
 from kgray.words import MAX_QUERY_WORDS, plain_words, stem, term
 
-# Of a name beside a word: the subject of a verb, its object; a noun's owner ("the boss of Ada"), its bearer.
+# Role of a name next to a word: subject or object of a verb; owner ("the boss of Ada") or bearer of a noun.
 Role = Literal["before", "after", "owner", "bearer"]
 _OPPOSITE: Mapping[Role, Role] = {
     "before": "after",
@@ -33,21 +33,21 @@ _OPPOSITE: Mapping[Role, Role] = {
     "bearer": "owner",
 }
 
-LEAST_COVER = 0.5  # share of the question words, by weight, from which on a fact answers
+LEAST_COVER = 0.5  # least share of the question words, by weight, in a fact that answers
 # Weight of a synonym and of a word of the relation's description; the word itself has 1.
 OF_SENSE, OF_DESCRIPTION = 0.6, 0.35
-WRONG_ROLE = 0.35  # factor of a word that states the relation in the other direction
-KIND = 0.25  # is added to the score for a fitting kind, and subtracted for an unfitting kind
-NEAR = 0.3  # is added to the score for a vector that stands out completely
-BOTH_ENDS = 0.5
-WITHIN = 0.85  # of the best score: facts that answer alike
-MOST = 5  # facts that come first
+WRONG_ROLE = 0.35  # factor for a word that states the relation in the other direction
+KIND = 0.25  # added to the score for a fitting kind, subtracted for an unfitting kind
+NEAR = 0.3  # added to the score for a vector of nearness 1
+BOTH_ENDS = 0.5  # added to the score if the question names both ends
+EQUAL_SHARE = 0.85  # facts from this share of the best score up answer equally well
+MAX_FIRST = 5  # facts that come first
 FACTS_READ = 64  # an entity
 _AUXILIARIES = frozenset("is are was were be been am do does did has have had will would can could".split())
-_NOUN_WORDS = 3  # of a noun such as "chief executive"
-_STEPS = 2  # of a vector's nearness
-_CHAIN_LEFT = 0.1  # share of the question words that the first fact of a chain leaves open, at least
-_CHAIN_COVER = 0.6  # of the words that are left
+_NOUN_WORDS = 3  # words of a noun such as "chief executive"
+_STEPS = 2  # values of a vector's nearness, apart from 0
+_CHAIN_LEFT = 0.1  # least share of the question words that the first fact of a chain leaves open
+_CHAIN_COVER = 0.6  # least share of these open words in the second fact
 
 
 class Name(NamedTuple):
@@ -58,9 +58,9 @@ class Name(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, kw_only=True)  # without slots: cached properties are kept in the instance
+@dataclass(frozen=True, kw_only=True)  # no slots: the instance stores cached properties
 class StateQuestion:
-    """A question, as it is matched with facts; one of many facts, so what depends on it alone is kept."""
+    """A question in the form for matching; properties that many matches need are cached."""
 
     words: tuple[str, ...]  # plain, in order
     names: tuple[Name, ...]
@@ -68,23 +68,23 @@ class StateQuestion:
 
     @property
     def entities(self) -> list[str]:
-        """The recorded entities that are named."""
+        """The recorded entities that the question names."""
         return list(dict.fromkeys(id_ for name in self.names for id_ in name.entities))
 
     @property
     def speaks(self) -> bool:
-        """Whether the question asks for words that somebody said."""
+        """Whether the question asks for an utterance of somebody."""
         return not _table().speech.isdisjoint(self.words)
 
     @property
     def looks_back(self) -> bool:
         """Whether the question asks for a former state."""
-        inside = {place for name in self.names for place in range(name.start, name.end)}
-        return any(word in _table().history for n, word in enumerate(self.words) if n not in inside)
+        name_places = {place for name in self.names for place in range(name.start, name.end)}
+        return any(word in _table().history for n, word in enumerate(self.words) if n not in name_places)
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """The labels of the things that it asks for; empty = any."""
+        """The entity labels that the question asks for; empty = any."""
         entries = [_table().kinds[word] for word in self.words if word in _table().kinds]
         precise = [kinds for word, kinds in zip(self.words, map(_table().kinds.get, self.words), strict=True)
                    if kinds and word not in ("who", "where", "whose", "whom")]  # fmt: skip
@@ -92,28 +92,28 @@ class StateQuestion:
 
     @cached_property
     def inner(self) -> frozenset[int]:
-        """Places of the question words beside a name: "boss" in "the city of the boss of Ada"."""
+        """Places of the question words next to a name: "boss" in "the city of the boss of Ada"."""
         stops, entries = languages()["en"].stops, set[int]()
         for name in self.names:
-            behind = name.end + 1 if self.words[name.end : name.end + 1] == ("s",) else 0
-            before = name.start - 2 if self.words[name.start - 1 : name.start] == ("of",) else -1
-            while before >= 0 and self.words[before] not in stops:
-                entries.add(before)
-                before -= 1
-            while 0 < behind < len(self.words) and self.words[behind] not in stops:
-                entries.add(behind)
-                behind += 1
+            following = name.end + 1 if self.words[name.end : name.end + 1] == ("s",) else 0
+            preceding = name.start - 2 if self.words[name.start - 1 : name.start] == ("of",) else -1
+            while preceding >= 0 and self.words[preceding] not in stops:
+                entries.add(preceding)
+                preceding -= 1
+            while 0 < following < len(self.words) and self.words[following] not in stops:
+                entries.add(following)
+                following += 1
         return frozenset(entries & self.weights.keys())
 
     @cached_property
     def roles(self) -> Mapping[int, Role | None]:
-        """The role of the nearest name beside each question word, as in a statement; None = not known."""
+        """Place of each question word -> role of the nearest name, as in a statement; None = not known."""
         return {place: self._role(place) for place in self.weights}
 
     def _role(self, place: int) -> Role | None:
         if not self.names:
             return None
-        name = min(self.names, key=lambda one: min(abs(place - one.start), abs(place - one.end)))
+        name = min(self.names, key=lambda span: min(abs(place - span.start), abs(place - span.end)))
         if place >= name.end:
             if self.words[name.end : name.end + 1] == ("s",):
                 return "owner"
@@ -121,7 +121,7 @@ class StateQuestion:
         between = self.words[place + 1 : name.start]
         if between and between[-1] == "of":
             return "owner"
-        if not _AUXILIARIES.isdisjoint(between):  # "Which school is Ada at?": a noun, and no verb
+        if not _AUXILIARIES.isdisjoint(between):  # "Which school is Ada at?": a noun, not a verb
             return None
         return "before" if "by" in between else "after"
 
@@ -156,13 +156,13 @@ def _table() -> _Table:
 
 @lru_cache(maxsize=16_384)
 def lemma(word: str) -> str:
-    """Return the stem of a plain word: of "led" that of "lead"."""
+    """Return the stem of a plain word's base form: for "led" the stem of "lead"."""
     return _table().lemmas.get(word) or stem(word)
 
 
 @lru_cache(maxsize=4_096)
 def senses_of(word: str) -> frozenset[str]:
-    """Return the lemmas of one sense with a lemma."""
+    """Return the lemmas that share a sense with a lemma."""
     synonyms = [sense for sense in _table().senses if word in sense]
     synonyms += [words for words in _matters() if word in words]
     return frozenset().union(*synonyms)
@@ -174,17 +174,17 @@ def _matters() -> tuple[frozenset[str], ...]:
 
 
 class Vocabulary:
-    """The words of relations: lemma -> (weight, role of a fact's source beside it)."""
+    """The words of relations: lemma -> (weight, role of a fact's source next to it)."""
 
     def __init__(self, ontology: Ontology) -> None:
-        """Read nothing yet; each relation's words are computed at its first use."""
+        """Compute nothing yet; the words of a relation are computed at its first use."""
         self._ontology = ontology
         self._words: dict[str, dict[str, tuple[float, Role | None]]] = {}
         self._names: dict[str, list[str]] = {}
         for relation in ontology:
             self._names.setdefault(ontology.main_name(relation.name), []).append(relation.name)
 
-    def of(self, relation: str) -> Mapping[str, tuple[float, Role | None]]:
+    def words_of(self, relation: str) -> Mapping[str, tuple[float, Role | None]]:
         """Return the words of a relation, by its name in the graph."""
         if relation not in self._words:
             self._words[relation] = self._computed(relation)
@@ -213,7 +213,7 @@ class Vocabulary:
                     plain = phrase.partition("{")[0]
                     passive = plain.split()[:1] in (["be"], ["is"]) and "by" in plain
                     put(plain.replace("|", " "), 1.0, _turned("after" if passive else "before", turned))
-                for noun in (*declared.nouns, *(one.replace("_", " ") for one in declared.fields)):
+                for noun in (*declared.nouns, *(name.replace("_", " ") for name in declared.fields)):
                     put(noun, 1.0, _turned("owner", turned))
                 put(declared.description, OF_DESCRIPTION, None)
             if name.startswith("HAS_"):
@@ -229,7 +229,7 @@ def _turned(role: Role, turned: bool) -> Role:
 
 
 class Match(NamedTuple):
-    """How well a fact answers: score, share of the question words that it covers, and their places."""
+    """The match of a fact: score, share of the question words that it covers, and their places."""
 
     score: float
     cover: float
@@ -238,9 +238,9 @@ class Match(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matcher:
-    """One question beside facts of one view.
+    """Matches one question with facts of one view.
 
-    near    returns how far the vector of a statement stands out, 0 to 1
+    near    returns the nearness of a statement's vector to the question, 0 to 1
     """
 
     question: StateQuestion
@@ -248,25 +248,26 @@ class Matcher:
     view: GraphView
     near: Callable[[str], float]
 
-    def first(self, moment: Instant | None, others: Callable[[], Sequence[Fact]]) -> list[Fact]:
-        """Return the facts that come first, best first: at most MOST; none where no fact answers.
+    def first(self, moment: Instant | None, top_facts: Callable[[], Sequence[Fact]]) -> list[Fact]:
+        """Return the facts that come first, best first, at most MAX_FIRST; [] if no fact answers.
 
-        others  returns the best facts of the first stage; called where an entity has too many to read all
+        top_facts   returns the best facts of the first stage; called if the entities have too many facts to
+                    read all
         """
         named = [entity.id for entity in self.view.entities(self.question.entities)]
         if not named or self.question.speaks:
             return []
-        most = FACTS_READ * len(named)
-        facts = {fact.id: fact for fact in self.view.facts_at(named, moment, most)}
-        if len(facts) == most:
-            facts |= {fact.id: fact for fact in others() if not set(fact.ends).isdisjoint(named)}
+        limit = FACTS_READ * len(named)
+        facts = {fact.id: fact for fact in self.view.facts_at(named, moment, limit)}
+        if len(facts) == limit:
+            facts |= {fact.id: fact for fact in top_facts() if not set(fact.ends).isdisjoint(named)}
         if not facts:
             return []
         places = frozenset(self.question.weights)
         matches = self._matches([*facts.values()], set(named), places)
         answering = [(match, facts[id_]) for id_, match in matches.items() if self._answers(match, places)]
         best = self._best(answering)
-        return self._chained(best, matches, named, moment)[:MOST]
+        return self._chained(best, matches, named, moment)[:MAX_FIRST]
 
     def _answers(self, match: Match, places: frozenset[int]) -> bool:
         kinds = _table().kinds
@@ -277,10 +278,10 @@ class Matcher:
     def _best(self, answering: Sequence[tuple[Match, Fact]]) -> list[Fact]:
         if not answering:
             return []
-        least = WITHIN * max(match.score for match, _ in answering)
-        rows = [(match, fact) for match, fact in answering if match.score >= least]
+        minimum = EQUAL_SHARE * max(match.score for match, _ in answering)
+        rows = [(match, fact) for match, fact in answering if match.score >= minimum]
         rows.sort(key=lambda row: (-round(row[0].score, 6), -(row[1].valid_at or 0), row[1].id))
-        if self.question.looks_back:  # a question about the past: former facts first
+        if self.question.looks_back:  # former facts come first
             rows.sort(key=lambda row: row[1].invalid_at is None)
         return [fact for _, fact in rows]
 
@@ -294,21 +295,21 @@ class Matcher:
     ) -> Match:
         question, weights = self.question, self.question.weights
         sentence_words = self._sentence(fact, entities)
-        known = self.vocabulary.of(fact.relation)
+        vocabulary = self.vocabulary.words_of(fact.relation)
         subject_is_named = fact.source in named
         covered: set[int] = set()
         got = total = 0.0
         for place in places:
             weight, word = weights[place], lemma(question.words[place])
-            names_kind = question.words[place] in _table().kinds  # "which city": it need not be in the fact
+            names_kind = question.words[place] in _table().kinds  # "which city": optional in the fact
             total += 0.0 if names_kind else weight
             if word in sentence_words:
                 share, source_role = 1.0, sentence_words[word]
-            elif word in known:
-                share, source_role = known[word]
+            elif word in vocabulary:
+                share, source_role = vocabulary[word]
             else:
                 synonyms = senses_of(word)
-                synonym = next((one for one in (*sentence_words, *known) if one in synonyms), None)
+                synonym = next((w for w in (*sentence_words, *vocabulary) if w in synonyms), None)
                 share, source_role = (OF_SENSE if synonym else 0.0), None
             if not share:
                 continue
@@ -321,10 +322,10 @@ class Matcher:
             if share >= OF_SENSE:
                 covered.add(place)
         inner = question.inner & places
-        if inner and inner.isdisjoint(covered):  # the fact is about something else of what is named
+        if inner and inner.isdisjoint(covered):  # the fact is about another relation of the named entity
             got *= WRONG_ROLE
         cover = got / total if total else 0.0
-        # In steps: what little the vectors of two objects of one relation differ is noise.
+        # Nearness is rounded, because small differences between two objects of one relation are noise.
         score = cover + NEAR * round(_STEPS * self.near(fact.statement)) / _STEPS
         kinds = question.kinds
         if kinds:
@@ -337,23 +338,23 @@ class Matcher:
     def _is_kind(fact: Fact, named: set[str], entities: Mapping[str, Entity], kinds: frozenset[str]) -> bool:
         if fact.value is not None:
             return "value" in kinds
-        others = [end for end in fact.ends if end not in named] or list(fact.ends)
+        other_ends = [end for end in fact.ends if end not in named] or list(fact.ends)
         return any(
             not entities[end].labels or not kinds.isdisjoint(entities[end].labels)
-            for end in others
+            for end in other_ends
             if end in entities
         )
 
     def _sentence(self, fact: Fact, entities: Mapping[str, Entity]) -> dict[str, Role | None]:
-        """Return the lemmas of a fact's sentence without its ends' names, with the role of the source."""
+        """Return lemma -> role of the source, for a fact's sentence without the names of its ends."""
         text = plain_words(fact.text)
         source = _place_of(text, entities.get(fact.source))
         target = _place_of(text, entities.get(fact.target or ""))
-        taken = {place for span in (source, target) if span for place in range(*span)}
+        name_places = {place for span in (source, target) if span for place in range(*span)}
         entries: dict[str, Role | None] = {}
         stops = languages()["en"].stops
         for place, word in enumerate(text):
-            if place in taken or word in stops:
+            if place in name_places or word in stops:
                 continue
             role: Role | None = None
             if source is not None:
@@ -370,36 +371,36 @@ class Matcher:
     def _chained(
         self, best: list[Fact], matches: Mapping[str, Match], named: Sequence[str], moment: Instant | None
     ) -> list[Fact]:
-        """Return the best facts with those that answer the words which they leave open, one fact further."""
+        """Return the best facts; if a chain start -> fact answers the open words, the chain comes first."""
         weights = self.question.weights
         total = sum(weights.values())
         starts = best[:2]
-        if not starts:  # the first fact of a chain may cover less than half of the words
-            known = {
+        if not starts:  # the first fact of a chain may cover less than LEAST_COVER
+            covering = {
                 fact.id: fact for fact in self.view.facts([id_ for id_, m in matches.items() if m.places])
             }
-            ranked = sorted(known, key=lambda id_: (-matches[id_].cover, id_))
-            starts = [known[id_] for id_ in ranked[:2]]
+            ranked = sorted(covering, key=lambda id_: (-matches[id_].cover, id_))
+            starts = [covering[id_] for id_ in ranked[:2]]
         for start in starts:
             inner = {lemma(self.question.words[place]) for place in self.question.inner}
-            left = frozenset(weights) - matches[start.id].places
-            # "The boss of the boss of Ada": the outer one is open.
-            left |= {
+            open_places = frozenset(weights) - matches[start.id].places
+            # "The boss of the boss of Ada": the outer "boss" is open.
+            open_places |= {
                 p for p in weights.keys() - self.question.inner if lemma(self.question.words[p]) in inner
             }
-            left = (
-                left
-                if any(self.question.words[place] not in _table().kinds for place in left)
+            open_places = (
+                open_places
+                if any(self.question.words[place] not in _table().kinds for place in open_places)
                 else frozenset()
             )
-            open_share = sum(weights[place] for place in left) / total if total else 0.0
-            others = [end for end in start.ends if end not in named]
-            if open_share < _CHAIN_LEFT or not matches[start.id].places or not others:
+            open_share = sum(weights[place] for place in open_places) / total if total else 0.0
+            other_ends = [end for end in start.ends if end not in named]
+            if open_share < _CHAIN_LEFT or not matches[start.id].places or not other_ends:
                 continue
-            facts = self.view.facts_at(others, moment, FACTS_READ)
+            facts = self.view.facts_at(other_ends, moment, FACTS_READ)
             facts = [fact for fact in facts if set(fact.ends).isdisjoint(named)]
-            further = self._matches(facts, set(others), left)
-            rows = [(further[fact.id], fact) for fact in facts if further[fact.id].cover >= _CHAIN_COVER]
+            second = self._matches(facts, set(other_ends), open_places)
+            rows = [(second[fact.id], fact) for fact in facts if second[fact.id].cover >= _CHAIN_COVER]
             if rows:
                 chain = [start, *self._best(rows)[:2]]
                 return [*chain, *(fact for fact in best if fact not in chain)]
@@ -407,14 +408,14 @@ class Matcher:
 
 
 def _contradict(source_role: Role, role: Role, subject_is_named: bool) -> bool:
-    """Whether the fact states the relation in the opposite direction to the question."""
+    """Return whether the fact states the relation in the opposite direction to the question."""
     if (role == "owner") != (source_role in ("owner", "bearer")):
-        return False  # a noun beside a verb: "the owner of Apollo", "Apollo is owned by Ada"
+        return False  # a noun and a verb: "the owner of Apollo", "Apollo is owned by Ada"
     return role != _turned(source_role, turned=not subject_is_named)
 
 
 def _owns(text: Sequence[str], span: tuple[int, int] | None, place: int) -> bool:
-    """Whether the word at a place is a noun that a name owns: "the boss of Ada", "Ada's boss"."""
+    """Return whether the word at a place is a noun that a name owns: "the boss of Ada", "Ada's boss"."""
     if span is None:
         return False
     between = text[place + 1 : span[0]]
@@ -424,7 +425,7 @@ def _owns(text: Sequence[str], span: tuple[int, int] | None, place: int) -> bool
 
 
 def _place_of(text: Sequence[str], entity: Entity | None) -> tuple[int, int] | None:
-    """Return the first span in the text of the longest name of an entity that occurs; None if none does."""
+    """Return the first span of the entity's longest name that occurs in the text; None if none does."""
     if entity is None:
         return None
     names = sorted((plain_words(name) for name in (entity.name, *entity.aliases)), key=len, reverse=True)
@@ -438,13 +439,13 @@ def _place_of(text: Sequence[str], entity: Entity | None) -> tuple[int, int] | N
 def read_state_question(
     text: str, surfaces: Iterable[tuple[str, Sequence[int]]], weight_of: Callable[[int], float] | None = None
 ) -> StateQuestion:
-    """Read a question.
+    """Read a question for matching.
 
-    text        read up to MAX_QUERY_WORDS words, as the other methods do
-    surfaces    (recorded entity, the terms of one of its names); only names that may occur in the question
-    weight_of   returns the weight of a term; None: each weighs 1
+    text        read up to MAX_QUERY_WORDS words, as by the other methods
+    surfaces    (recorded entity, the terms of one of its names), for names that may occur in the question
+    weight_of   returns the weight of a term; None: each term weighs 1
     """
-    # Matching takes words x names for each fact: a pasted text of 800 names would take minutes.
+    # The cost of matching is words x names for each fact; without a bound, 800 names would take minutes.
     words = tuple(islice(plain_words(text), MAX_QUERY_WORDS))
     terms = [term(stem(word)) for word in words]
     spans: dict[tuple[int, int], list[str]] = {}
@@ -458,11 +459,11 @@ def read_state_question(
         if all(end <= name.start or start >= name.end for name in names):
             names.append(Name(tuple(dict.fromkeys(entities)), start, end))
     names.sort(key=lambda name: name.start)
-    inside = {place for name in names for place in range(name.start, name.end)}
+    name_places = {place for name in names for place in range(name.start, name.end)}
     left_out = languages()["en"].stops | _table().fillers
     weights = {
         place: max(weight_of(terms[place]), 1e-3) if weight_of else 1.0
         for place, word in enumerate(words)
-        if place not in inside and word not in left_out
+        if place not in name_places and word not in left_out
     }
     return StateQuestion(words=words, names=tuple(names), weights=weights)

@@ -1,7 +1,7 @@
-"""What is asked: a query with its recipe, weights and filters, and which rows these pass; what its text says.
+"""A query with its recipe and filters, and the reading of its text.
 
-To read a question is a pure function of it, the speakers and the clock. The words of one language are not
-left out of another: "die" is what an English question asks about. stopwords.txt has them, and their sources.
+Reading is a pure function of the text, the speakers and the clock. Stop words (stopwords.txt, with their
+sources) apply to their own language only: German "die" is a content word in an English question.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _CLOCKS = ("valid_at", "invalid_at", "created_at")  # of facts, and the ranges t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """What hits are restricted to; () or None = no restriction. Scopes that a line does not name pass it."""
+    """Restrictions on hits; () or None = no restriction. A field restricts only the scopes in its comment."""
 
     relations: tuple[str, ...] = ()  # facts: one of these names, as the graph shows them (folded, R17)
-    labels: tuple[str, ...] = ()  # entities: has one of these; facts: an endpoint does
-    sources: tuple[str, ...] = ()  # episodes: of one of these; facts: supported by an episode of one of these
-    speakers: tuple[str, ...] = ()  # the same of who said it, ignoring case and spacing
+    labels: tuple[str, ...] = ()  # entities: has one of these; facts: an endpoint has one
+    sources: tuple[str, ...] = ()  # episodes: from one of these; facts: supported by such an episode
+    speakers: tuple[str, ...] = ()  # the same for the speaker, ignoring case and spacing
     said: Range | None = None  # episodes: the reference time lies in the range
-    valid_at: Range | None = None  # facts: the instant lies in it; an unknown one lies in none
+    valid_at: Range | None = None  # facts: the instant lies in the range; an unknown instant never does
     invalid_at: Range | None = None
     created_at: Range | None = None
 
@@ -70,17 +70,17 @@ class Filters:
 
     @property
     def narrows(self) -> bool:
-        """Whether anything is filtered at all."""
+        """Whether any field is set."""
         return self != Filters()
 
     def keep(self, rows: Sequence[FoundRow], store: Store, view: GraphView) -> list[FoundRow]:
         """Return the rows of one scope that pass, in their order."""
         if not self.narrows:
             return [*rows]
-        kept = [row for row in rows if self._passes(row)]
-        facts = [row for row in kept if isinstance(row, Fact)]
+        passing = [row for row in rows if self._passes(row)]
+        facts = [row for row in passing if isinstance(row, Fact)]
         if not facts:
-            return kept
+            return passing
         if self.labels:
             entities = view.entities(list(dict.fromkeys(end for fact in facts for end in fact.ends)))
             labelled = {entity.id for entity in entities if self._passes(entity)}
@@ -88,22 +88,22 @@ class Filters:
         if self.sources or self.speakers:
             ids = sorted({episode for fact in facts for episode in fact.episodes})
             episodes = view.episodes(sequences_of(store, view.group, ids=ids))
-            told = {episode.id for episode in episodes if self._tells(episode)}
-            facts = [fact for fact in facts if told.intersection(fact.episodes)]
+            accepted = {episode.id for episode in episodes if self._accepts(episode)}
+            facts = [fact for fact in facts if accepted.intersection(fact.episodes)]
         return [*facts]
 
     def _passes(self, row: FoundRow) -> bool:
-        """Whether a row passes what can be seen of it alone."""
+        """Return whether a row passes the filters that need no other row."""
         if isinstance(row, Entity):
             return not self.labels or not set(self.labels).isdisjoint(row.labels)
         if isinstance(row, Episode):
-            return self._tells(row) and within(row.reference_time, self.said)
+            return self._accepts(row) and within(row.reference_time, self.said)
         if isinstance(row, Community):
             return True
-        inside = (within(getattr(row, name), getattr(self, name)) for name in _CLOCKS)
-        return all(inside) and (not self.relations or row.relation in self.relations)
+        in_ranges = (within(getattr(row, name), getattr(self, name)) for name in _CLOCKS)
+        return all(in_ranges) and (not self.relations or row.relation in self.relations)
 
-    def _tells(self, episode: Episode) -> bool:
+    def _accepts(self, episode: Episode) -> bool:
         said_by = folded(episode.speaker or "") in set(map(folded, self.speakers)) or not self.speakers
         return said_by and (not self.sources or episode.source in self.sources)
 
@@ -113,7 +113,7 @@ def _instant(moment: Moment | None) -> Instant | None:
 
 
 def within(instant: Instant | None, span: Range | None) -> bool:
-    """Whether an instant lies in a range; an unknown one lies in none."""
+    """Return whether an instant lies in a range; an unknown instant lies in no range."""
     if span is None:
         return True
     start, end = map(_instant, span)
@@ -122,25 +122,23 @@ def within(instant: Instant | None, span: Range | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A question to one group; a value, checked when it is made (InputError)."""
+    """A question to one group; an immutable value, checked on creation (InputError)."""
 
-    text: str  # any text that is not blank; never read as a query language
+    text: str  # any text that is not blank; it has no query syntax
     group: str
-    as_of: Instant | None = None  # the moment the facts hold at; None = now (R5)
-    known_at: Instant | None = None  # None = now; else the caller passes a view as of then
+    as_of: Instant | None = None  # the moment at which facts must hold; None = now (R5)
+    known_at: Instant | None = None  # None = now; else the caller passes a view of this moment
     any_time: bool = False  # facts of any span, past, present or future; excludes as_of
-    scopes: tuple[SearchScope, ...] = ()  # () = those of the recipe
+    scopes: tuple[SearchScope, ...] = ()  # () = the recipe's
     limit: int = 10  # length of the whole list, all scopes together, 1 to 1000
-    recipe: str | Recipe = "hybrid"  # a name in RECIPES, or a recipe; the next two override it
+    recipe: str | Recipe = "hybrid"  # a name in RECIPES, or a recipe; later fields override its fields
     methods: tuple[Method, ...] | None = None
     reranker: Reranker | None = None
-    centre: str | None = (
-        None  # an entity, by id or name: distances are measured from it, and graph steps start there
-    )
-    seeds: tuple[str, ...] = ()  # entities by id or name, episodes by id or client id: steps start there, too
-    recent: int | None = None  # the newest episodes that steps start from, too; None = the recipe's
+    centre: str | None = None  # entity id or name: the origin of distances and a start of graph steps
+    seeds: tuple[str, ...] = ()  # more starts: entities by id or name, episodes by id or client id
+    recent: int | None = None  # newest episodes as more starts; None = the recipe's
     depth: int | None = None  # graph steps, 1 to 4; None = the recipe's
-    mmr_lambda: float | None = None  # of mmr, 0 to 1; None = the recipe's
+    mmr_lambda: float | None = None  # 0 to 1; None = the recipe's
     filters: Filters = field(default_factory=Filters)
 
     def __post_init__(self) -> None:
@@ -156,21 +154,21 @@ class Query:
             raise InputError(f"{len(self.seeds)} seeds: give at most {MAX_SEEDS}", field="seeds")
         self._check_numbers()
         self._check_names()
-        ways = self.ways
-        if ways.reranker == "node_distance" and self.centre is None:
+        recipe = self.effective_recipe
+        if recipe.reranker == "node_distance" and self.centre is None:
             raise InputError(
                 "reranker node_distance needs a centre: the id or name of an entity", field="centre"
             )
-        if ways.methods == ("bfs",) and self.centre is None and not self.seeds and not ways.recent:
+        if recipe.methods == ("bfs",) and self.centre is None and not self.seeds and not recipe.recent:
             raise InputError(
                 "graph steps alone have no start: give a centre, seeds or recent episodes", field="centre"
             )
 
     @property
-    def ways(self) -> Recipe:
-        """The recipe, with what the query sets itself."""
+    def effective_recipe(self) -> Recipe:
+        """The recipe with the query's own settings."""
         recipe = self.recipe if isinstance(self.recipe, Recipe) else RECIPES[self.recipe]
-        ways = replace(
+        effective = replace(
             recipe,
             scopes=self.scopes or recipe.scopes,
             methods=self.methods or recipe.methods,
@@ -179,60 +177,64 @@ class Query:
             depth=self.depth or recipe.depth,
             mmr_lambda=recipe.mmr_lambda if self.mmr_lambda is None else self.mmr_lambda,
         )
-        if ways.reranker == "rrf":  # the order of the fusion by rank is the order of the hits
-            ways = replace(ways, fusion="rrf", reranker="none")
-        if self.scopes and ways.start:  # of scopes that are left out nothing is searched
-            start = tuple(scope for scope in ways.start if scope in self.scopes) or self.scopes
-            ways = replace(ways, start=start)
+        if effective.reranker == "rrf":  # the order of the fusion by rank is the order of the hits
+            effective = replace(effective, fusion="rrf", reranker="none")
+        if self.scopes and effective.start:  # a scope that the query leaves out is not searched
+            start = tuple(scope for scope in effective.start if scope in self.scopes) or self.scopes
+            effective = replace(effective, start=start)
         if "community" in self.scopes:
-            return replace(ways, places={name: n for name, n in ways.places.items() if name != "community"})
-        # A summary tells of the run's own time.
-        asked_for = ways.scopes == ("community",) or ways.start == ("community",)
+            places = dict(effective.places)
+            places.pop("community", None)
+            return replace(effective, places=places)
+        # A summary describes the time of its run, not `as_of`.
+        asked_for = effective.scopes == ("community",) or effective.start == ("community",)
         if self.as_of is not None and not asked_for:
-            ways = replace(ways, scopes=tuple(scope for scope in ways.scopes if scope != "community"))
-        return ways
+            scopes = tuple(scope for scope in effective.scopes if scope != "community")
+            return replace(effective, scopes=scopes)
+        return effective
 
     def _check_numbers(self) -> None:
         """Refuse numbers outside their ranges."""
-        for field_name, value, least, most in (
+        for field_name, value, low, high in (
             ("recent", self.recent, 0, MAX_RECENT),
             ("depth", self.depth, 1, MAX_DEPTH),
             ("mmr_lambda", self.mmr_lambda, 0, 1),
         ):
-            if value is not None and (isinstance(value, bool) or not least <= value <= most):
-                raise InputError(f"{field_name} is {value!r}: use {least} to {most}", field=field_name)
+            if value is not None and (isinstance(value, bool) or not low <= value <= high):
+                raise InputError(f"{field_name} is {value!r}: use {low} to {high}", field=field_name)
 
     def _check_names(self) -> None:
-        given = self.recipe if isinstance(self.recipe, str) else "hybrid"
-        for noun, named, names, known in (
+        recipe = self.recipe if isinstance(self.recipe, str) else "hybrid"
+        for noun, field_name, names, allowed in (
             ("scope", "scope", self.scopes, SCOPES),
-            ("recipe", "recipe", (given,), tuple(RECIPES)),
+            ("recipe", "recipe", (recipe,), tuple(RECIPES)),
             ("method", "methods", self.methods or (), METHODS),
             ("reranker", "reranker", (self.reranker or "none",), RERANKERS),
         ):
             for name in names:
-                if name not in known:
-                    raise InputError(f"{noun} {name!r} is unknown: use {', '.join(known)}", field=named)
+                if name not in allowed:
+                    why = f"{noun} {name!r} is unknown: use {', '.join(allowed)}"
+                    raise InputError(why, field=field_name)
 
 
-def is_scored(ways: Recipe) -> bool:
-    """Whether hits have the weighted score, or a cross-encoder's, of which both compare over scopes."""
-    return ways.fusion == "weighted" and ways.reranker in {"none", "cross_encoder"}
+def is_scored(recipe: Recipe) -> bool:
+    """Return whether hits have weighted or cross-encoder scores, which compare over scopes."""
+    return recipe.fusion == "weighted" and recipe.reranker in {"none", "cross_encoder"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a query says."""
+    """The content of a query's text."""
 
-    text: str  # as asked
-    words: tuple[str, ...]  # distinct content words, stems; stop words only where nothing else is left
-    # What stands in quotation marks, as words in order, two or more; Chinese, Japanese, Korean by characters.
+    text: str  # the original text
+    words: tuple[str, ...]  # stems of distinct content words; of stop words if there are no others
+    # Quoted phrases of two or more words in order; Chinese, Japanese and Korean by characters.
     phrases: tuple[tuple[str, ...], ...]
-    codes: tuple[str, ...]  # those of `words` that hold a digit, or are written in capitals
-    speakers: tuple[str, ...]  # the known speakers that it names, as they are given
-    of_somebody: bool  # one of them is no role, and written as a name: "Bill", not "the bill", nor "user"
-    # The text to embed: without the names of known speakers, unless only stop words are left; roles such as
-    # "user" stay. With the names in it, what lies near is what speaks of them.
+    codes: tuple[str, ...]  # the `words` that contain a digit or are written in capitals
+    speakers: tuple[str, ...]  # the known speakers that it names, as stored
+    of_somebody: bool  # a speaker is no role and is written as a name: "Bill", not "the bill", nor "user"
+    # The text to embed, without the names of known speakers, unless only stop words remain; roles such as
+    # "user" stay. With the names, the nearest vectors would be texts about these people in general.
     topic: str
     spans: tuple[tuple[Instant, Instant], ...]  # [from, to) of the dates that it mentions (`dates.mentioned`)
 
@@ -241,11 +243,11 @@ class Language(NamedTuple):
     """Words of one language, plain (`kgray.words.plain_words`)."""
 
     stops: frozenset[str]
-    dates: frozenset[str]  # what tells that a date may be mentioned: names of months, "week", "yesterday"
+    dates: frozenset[str]  # signs of a date: names of months, "week", "yesterday"
 
 
 _Words = tuple[str, ...]  # folded
-_Spread = list[tuple[str, int, int]]  # the words of a text, folded and undivided, each with its place
+_Spread = list[tuple[str, int, int]]  # the words of a text, folded and undivided, each with (start, end)
 _CAPITALS = re.compile(r"[^\W\d_]{2,}")
 _POSSESSIVE = re.compile(r"['’´`]s?(?!\w)", re.IGNORECASE)
 _UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]+")
@@ -258,38 +260,38 @@ _BETWEEN_NAMES = re.compile(r"[\s_@.,]+")
 _ROLES = frozenset("user assistant system human ai bot agent tool model".split())
 _TITLES = frozenset("mr mrs ms miss dr prof sir herr frau monsieur madame mme senor senora the".split())
 _GENITIVES = frozenset({"de", "nl", "sv", "da", "nb"})  # "Annas Hund": names take an s without an apostrophe
-_ALSO_NAMES = frozenset({"will", "may"})  # stop words of English that are names where they have a capital
+_ALSO_NAMES = frozenset({"will", "may"})  # English stop words that are names when capitalised
 
 
-def read_question(text: str, *, speakers: Speakers, now: Instant) -> Question:
-    """Read a question; any text, never an error.
+def read_question(text: str, *, speakers: Speakers, clock: Instant) -> Question:
+    """Read a question; any text is valid.
 
-    now     what "yesterday" and "last week" count from: the clock, or the last message's time
+    clock   the origin of "yesterday" and "last week": the clock, or the time of the last message
     """
     start = text[:MAX_QUERY_CHARACTERS]
     plain = plain_words(start)
     code = language_of(plain)
     language = languages()[code]
-    found, places, of_somebody = _named(start, speakers, code)
-    capitals: set[str] = set()  # what is written in capitals ("RR-NG", "the WHO"), and "May" within a text
+    named, places, of_somebody = _named(start, speakers, code)
+    capitals: set[str] = set()  # words in capitals ("RR-NG", "the WHO"), and "May" within a text
     for match in () if start.isupper() else _CAPITALS.finditer(start):
-        inside = match[0].istitle() and start[: match.start()].strip() != ""
-        if match[0].isupper() or (inside and match[0].lower() in _ALSO_NAMES):
+        is_inner_name = match[0].istitle() and start[: match.start()].strip() != ""
+        if match[0].isupper() or (is_inner_name and match[0].lower() in _ALSO_NAMES):
             capitals.update(plain_words(match[0]))
-    kept = [word for word in plain if word not in language.stops or word in capitals]
-    words = tuple(dict.fromkeys([stem(word) for word in kept or plain]))[:MAX_QUERY_WORDS]
+    content = [word for word in plain if word not in language.stops or word in capitals]
+    words = tuple(dict.fromkeys([stem(word) for word in content or plain]))[:MAX_QUERY_WORDS]
     codes = {stem(word) for word in capitals - _ALSO_NAMES} | {word for word in words if _has_digit(word)}
     unspaced = code in {"zh", "ja", "ko"} and any(word in start for word in language.dates)
-    # In another language than English it costs 1 ms to know what date is meant.
+    # Reading a date takes 1 ms in languages other than English, so look for signs of a date first.
     dated = code == "en" or any(map(_has_digit, plain)) or not language.dates.isdisjoint(plain) or unspaced
     pieces, end = [], 0
-    for begin, after in places:
+    for begin, place_end in places:
         if begin >= end:
             pieces.append(text[end:begin])
-            end = after
+            end = place_end
     topic = re.sub(r"\s+([?!.,;:])", r"\1", " ".join("".join([*pieces, text[end:]]).split()))
     quoted = (plain_words(match[match.lastindex or 0]) for match in _QUOTED.finditer(start))
-    # A phrase of Chinese is found by its characters; pairs stand after them in a text's words.
+    # A Chinese phrase is matched by single characters; a text's words have its character pairs after them.
     phrases = [
         tuple(stem(word) for word in phrase if len(word) == 1 or not _UNSPACED.match(word))
         for phrase in quoted
@@ -299,10 +301,10 @@ def read_question(text: str, *, speakers: Speakers, now: Instant) -> Question:
         words=words,
         phrases=tuple(phrase for phrase in phrases if len(phrase) > 1),
         codes=tuple(word for word in words if word in codes),
-        speakers=found,
+        speakers=named,
         of_somebody=of_somebody,
         topic=topic if places and set(plain_words(topic)) - language.stops else text,
-        spans=tuple(mentioned(start, now, code)) if dated else (),
+        spans=tuple(mentioned(start, clock, code)) if dated else (),
     )
 
 
@@ -311,36 +313,36 @@ def _has_digit(word: str) -> bool:
 
 
 class Speakers:
-    """Who has spoken, and whom a name calls: a whole name, or the first name of one of them alone."""
+    """The known speakers, by full name, and by a first name that only one of them has."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        self._whole: dict[_Words, list[str]] = {}  # a name's words -> those who have it, in order
-        self._firsts: dict[_Words, set[_Words]] = {}  # a first name -> the whole names that begin with it
-        self.longest = 0  # words of a name
-        self.unspaced: list[str] = []  # whose names stand in writing that has no spaces, in order
+        self._full: dict[_Words, list[str]] = {}  # words of a full name -> its speakers, in order
+        self._firsts: dict[_Words, set[_Words]] = {}  # a first name -> the full names that begin with it
+        self.longest = 0  # words of the longest name
+        self.unspaced: list[str] = []  # speakers in scripts without spaces, in order
         for name in names:
             self.add(name)
 
     def add(self, speaker: str) -> None:
-        """Take in one who is not there."""
+        """Add a new speaker."""
         spread = [_spread(part) for part in _BETWEEN_NAMES.split(speaker)]
         parts = [tuple([word for word, _, _ in part]) for part in spread if part]
         parts = [part for part in parts if part[0] not in _TITLES] or parts
         if name := tuple(chain.from_iterable(parts)):
-            insort(self._whole.setdefault(name, []), speaker)
+            insort(self._full.setdefault(name, []), speaker)
             self._firsts.setdefault(parts[0], set()).add(name)
             self.longest = max(self.longest, len(name))
         if len(speaker) > 1 and _UNSPACED.match(speaker):
             insort(self.unspaced, speaker)
 
     def called(self, words: _Words) -> Sequence[str]:
-        """Return those whom these words call."""
-        if words in self._whole:
-            return self._whole[words]
+        """Return the speakers that these words name."""
+        if words in self._full:
+            return self._full[words]
         names = self._firsts.get(words, ())
         if len(names) != 1 or len(words[0]) < 2 or words[0] in _ROLES | languages()["en"].stops:
             return ()
-        return self._whole[next(iter(names))]
+        return self._full[next(iter(names))]
 
 
 def _spread(text: str) -> _Spread:
@@ -351,67 +353,70 @@ def _spread(text: str) -> _Spread:
     return places
 
 
-def _named(text: str, known: Speakers, code: str) -> tuple[tuple[str, ...], list[tuple[int, int]], bool]:
-    """Return the speakers that a text names; where, with what makes a name possessive; `of_somebody`."""
+def _named(text: str, speakers: Speakers, code: str) -> tuple[tuple[str, ...], list[tuple[int, int]], bool]:
+    """Return the speakers that a text names, the spans of their names, and `of_somebody`.
+
+    A span includes a possessive ending.
+    """
     spread = _spread(text)
-    found: dict[str, None] = {}
+    named: dict[str, None] = {}
     spans: list[tuple[int, int]] = []
     at, of_somebody = 0, False
     while at < len(spread):
-        size, speakers = _name_at(text, spread, at, known, code)
-        found.update(dict.fromkeys(speakers))
-        if speakers and spread[at][0] not in _ROLES:
+        size, matches = _name_at(text, spread, at, speakers, code)
+        named.update(dict.fromkeys(matches))
+        if matches and spread[at][0] not in _ROLES:
             start, end = spread[at][1], spread[at + size - 1][2]
             possessive = _POSSESSIVE.match(text, end)
             spans.append((start, possessive.end() if possessive else end))
-            of_somebody |= text[start].isupper() or not any(name[:1].isupper() for name in speakers)
+            of_somebody |= text[start].isupper() or not any(name[:1].isupper() for name in matches)
         at += size
-    for name in known.unspaced:
+    for name in speakers.unspaced:
         place = text.find(name)
-        if place >= 0 and name not in found:
-            found[name] = None
+        if place >= 0 and name not in named:
+            named[name] = None
             spans.append((place, place + len(name)))
             of_somebody = True
-    return tuple(found), sorted(spans), of_somebody
+    return tuple(named), sorted(spans), of_somebody
 
 
-def _name_at(text: str, spread: _Spread, at: int, known: Speakers, code: str) -> tuple[int, Sequence[str]]:
-    """Return how many words the longest name takes that stands here, and whom it calls; 1 and () for none."""
+def _name_at(text: str, spread: _Spread, at: int, speakers: Speakers, code: str) -> tuple[int, Sequence[str]]:
+    """Return the length in words of the longest name at this position, and its speakers; or 1 and ()."""
     word, start, _ = spread[at]
     if word in languages()[code].stops and not (text[start].isupper() and start):
         return 1, ()  # "will" and "a" are no names
-    for size in range(min(known.longest, len(spread) - at), 0, -1):
+    for size in range(min(speakers.longest, len(spread) - at), 0, -1):
         words = tuple([folded for folded, _, _ in spread[at : at + size]])
         last, place, _ = spread[at + size - 1]
         calls = [words]
         if code in _GENITIVES and text[place].isupper() and len(last) > 3 and last.endswith("s"):
             calls.append((*words[:-1], last[:-1]))
         for call in calls:
-            if speakers := known.called(call):
-                return size, speakers
+            if matches := speakers.called(call):
+                return size, matches
     return 1, ()
 
 
 @cache
 def languages() -> dict[str, Language]:
-    """Return the languages that questions are read in, by their codes, English first."""
+    """Return the supported languages of questions by code, English first."""
     lines = Path(__file__).with_name("stopwords.txt").read_text(encoding="utf-8").splitlines()
-    told = [line.partition(":") for line in lines if not line.startswith("#")]
-    return {code: Language(*(frozenset(part.split()) for part in rest.split("|"))) for code, _, rest in told}
+    parts = [line.partition(":") for line in lines if not line.startswith("#")]
+    return {code: Language(*(frozenset(x.split()) for x in sets.split("|"))) for code, _, sets in parts}
 
 
 @cache
-def _tells() -> dict[str, list[str]]:
-    """Return the languages that each word speaks for."""
-    told: dict[str, list[str]] = {}
+def _languages_of_words() -> dict[str, list[str]]:
+    """Return word -> codes of the languages that have it."""
+    codes: dict[str, list[str]] = {}
     for code, language in languages().items():
         for word in language.stops | language.dates:
-            told.setdefault(word, []).append(code)
-    return told
+            codes.setdefault(word, []).append(code)
+    return codes
 
 
 def language_of(plain: list[str]) -> str:
     """Return the code of the language that covers most of the words; English on a tie."""
-    told = _tells()
-    covered = Counter(chain.from_iterable(told.get(word, ()) for word in set(plain)))
+    codes = _languages_of_words()
+    covered = Counter(chain.from_iterable(codes.get(word, ()) for word in set(plain)))
     return max(languages(), key=covered.__getitem__)

@@ -26,25 +26,27 @@ MAX_RECENT = 64  # newest episodes that graph steps start from
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """The weight of each signal (`ranking` says what they are). How they were found: docs/searching.md."""
+    """The weight of each signal of `ranking`. docs/searching.md describes how they were fitted."""
 
-    words: float = 0.5  # of the weighted sum, as `vectors` and `sparse`: each 0 to 1 or a little more
+    words: float = 0.5  # in the weighted sum with `vectors` and `sparse`: each 0 to 1 or a little more
     vectors: float = 0.5
-    sparse: float = 0.25  # of the weights of tokens, where the embedder gives them
-    speaker: float = 1.5  # factor for messages of a speaker who is named
-    dates: float = 1.5  # factor for messages said, and facts that began or ended, when the question says
+    sparse: float = 0.25  # of token weights, if the embedder gives them
+    speaker: float = 1.5  # factor for messages of a named speaker
+    dates: float = (
+        1.5  # factor for messages, and facts that began or ended, at a time that the question names
+    )
     phrase: float = 1.5  # factor for rows with a quoted phrase
-    length: float = 0.3  # of messages: ((1 + their words as a share of the group's mean) / 2) to this power
-    linked: float = 3.0  # factor for facts of an entity that is named
-    rows: float = 0.5  # factor for episodes of triples, whose facts say it better
-    # Of the scores of the messages before and after it in its session, one place away, then two: added. An
-    # answer shares few words with its question: those before count more.
+    length: float = 0.3  # exponent of the factor (1 + words of a message / mean of the group) / 2
+    linked: float = 3.0  # factor for facts of a named entity
+    rows: float = 0.5  # factor for episodes of triples, whose facts rank better
+    # Shares of the scores of the messages (before, after) at distance 1, then 2, in the session. The message
+    # before counts more, because an answer shares few words with its question.
     neighbours: tuple[tuple[float, float], ...] = ((0.42, 0.3), (0.18, 0.1))
-    session: float = 0.2  # of the session's own score by words: added where another signal says something
+    session: float = 0.2  # share of the session's score by words, for messages that have another signal
     communities: float = 0.5  # factor for summaries of communities
-    steps: float = 0.35  # of the score of a graph step's start: for each further step once more
-    floor: float = 0.02  # how well a scope's best row must fit, 0 to 1: else nothing there is about the query
-    tail: float = 0.1  # share of the best score below which no row is found; below 0: all but the last
+    steps: float = 0.35  # factor on the start's score for each graph step
+    floor: float = 0.02  # least fit of a scope's best row, 0 to 1; below it the scope has no hits
+    tail: float = 0.1  # rows below this share of the best score are dropped; negative: none is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +61,13 @@ class Recipe:
                 () = all of `scopes`
     """
 
-    scopes: tuple[SearchScope, ...] = SCOPES  # where the query does not say
+    scopes: tuple[SearchScope, ...] = SCOPES  # unless the query sets them
     methods: tuple[Method, ...] = ("bm25", "cosine", "sparse")
     fusion: Fusion = "weighted"
-    reranker: Reranker = "none"  # what orders the fused hits anew
+    reranker: Reranker = "none"  # reorders the fused hits
     weights: Weights = Weights()
     places: Mapping[SearchScope, int] = field(default_factory=lambda: {"community": 2})  # hits at most
-    once: bool = True  # a fact and the messages that support it have one place together
+    once: bool = True  # a fact and its supporting messages share one place
     facts_first: bool = False  # a fact that answers the question comes before all other hits
     start: tuple[SearchScope, ...] = ()
     only: Mapping[SearchScope, tuple[Method, ...]] = field(default_factory=dict)  # methods of one scope
@@ -73,7 +75,7 @@ class Recipe:
     recent: int = 0  # newest episodes that graph steps start from, too
     mmr_lambda: float = 0.5  # of mmr: 1.0 ranks by nearness alone, 0.0 by difference alone
     shares: Mapping[SearchScope, float] = field(default_factory=dict)  # of a context's tokens, at most
-    source: str = "kgray"  # who published it
+    source: str = "kgray"  # the publisher
     note: str = ""
 
 
@@ -82,9 +84,9 @@ _ENTITIES: tuple[SearchScope, ...] = ("entity",)
 _COMMUNITIES: tuple[SearchScope, ...] = ("community",)
 _TEXT: tuple[Method, ...] = ("bm25", "cosine")
 _GRAPH: tuple[Method, ...] = ("bm25", "cosine", "bfs")
-# Of 30,000 tokens LightRAG gives entities 6,000, relations 8,000 and chunks the rest.
+# LightRAG divides 30,000 tokens: entities 6,000, relations 8,000, chunks the rest.
 _LIGHTRAG_SHARES: Mapping[SearchScope, float] = {"entity": 0.2, "fact": 0.27, "episode": 0.53}
-# Of its tokens GraphRAG gives reports 15 %, entities and relations 35 %, text units 50 %.
+# GraphRAG divides its tokens: reports 15 %, entities and relations 35 %, text units 50 %.
 _GRAPHRAG_SHARES: Mapping[SearchScope, float] = {
     "community": 0.15,
     "entity": 0.1,
@@ -93,17 +95,17 @@ _GRAPHRAG_SHARES: Mapping[SearchScope, float] = {
 }
 
 
-def _graphiti(note: str, scopes: tuple[SearchScope, ...], reranker: Reranker, **how: object) -> Recipe:
+def _graphiti(note: str, scopes: tuple[SearchScope, ...], reranker: Reranker, **overrides: object) -> Recipe:
     """Return a recipe of Graphiti: its methods are bm25 and cosine, with graph steps for a cross-encoder."""
-    given: dict[str, object] = {"methods": _GRAPH if reranker == "cross_encoder" else _TEXT, "places": {}}
+    fields: dict[str, object] = {"methods": _GRAPH if reranker == "cross_encoder" else _TEXT, "places": {}}
     if "episode" in scopes:
-        given["only"] = {"episode": ("bm25",)}
-    given |= {"scopes": scopes, "fusion": "rrf", "reranker": reranker, "once": False, "mmr_lambda": 1.0}
-    return Recipe(**(given | how), source="Graphiti", note=note)  # type: ignore[arg-type]
+        fields["only"] = {"episode": ("bm25",)}
+    fields |= {"scopes": scopes, "fusion": "rrf", "reranker": reranker, "once": False, "mmr_lambda": 1.0}
+    return Recipe(**(fields | overrides), source="Graphiti", note=note)  # type: ignore[arg-type]
 
 
 def _lightrag(note: str, *start: SearchScope) -> Recipe:
-    """Return a recipe of LightRAG: what is searched, and from there one graph step to the rest."""
+    """Return a recipe of LightRAG: a search of the scopes in `start`, and one graph step to the others."""
     return Recipe(
         scopes=("fact", "entity", "episode"),
         methods=("cosine", "bfs"),

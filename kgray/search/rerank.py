@@ -1,4 +1,4 @@
-"""Fusion by rank, and the rerankers of Zep (arXiv 2501.13956, section 3): right by definition.
+"""Fusion by rank, and the rerankers of Zep (arXiv 2501.13956, section 3).
 
 mmr                 near the query and unlike the hits above: facts and communities by their vectors, entities
                     and episodes by the words they share
@@ -31,20 +31,20 @@ from kgray.search.steps import RECORDS, distances
 RRF_K = 60
 
 
-def fused_by_rank(found: Mapping[str, Sequence[Candidate]]) -> list[Candidate]:
-    """Fuse what the methods found, best first, by signal: score = sum over methods of 1 / (RRF_K + rank).
+def fused_by_rank(by_signal: Mapping[str, Sequence[Candidate]]) -> list[Candidate]:
+    """Fuse ranked candidates of several signals: score = sum over signals of 1 / (RRF_K + rank).
 
-    Best first, equal scores by id. The sum is correctly rounded: the order of the methods does not matter.
+    Returns best first, ties by id. The sum is correctly rounded, so the order of the signals does not matter.
     """
     rows: dict[str, FoundRow] = {}
     parts: dict[str, list[float]] = {}
     signals: dict[str, dict[str, float]] = {}
-    for signal, candidates in found.items():
+    for signal, candidates in by_signal.items():
         for rank, candidate in enumerate(candidates, 1):
             rows[candidate.row.id] = candidate.row
             parts.setdefault(candidate.row.id, []).append(1 / (RRF_K + rank))
             signals.setdefault(candidate.row.id, {})[signal] = candidate.signals.get(signal, candidate.score)
-    fused = [Candidate(row=rows[id_], score=math.fsum(of), signals=signals[id_]) for id_, of in parts.items()]
+    fused = [Candidate(row=rows[id_], score=math.fsum(p), signals=signals[id_]) for id_, p in parts.items()]
     return sorted(fused, key=lambda candidate: (-candidate.score, candidate.row.id))
 
 
@@ -58,13 +58,13 @@ def mmr(query: Vector, items: Matrix, *, keep: int, relevance: float = 0.5) -> l
     """
     near = np.maximum(items @ query, 0.0) if len(items) else np.zeros(0, dtype=np.float32)
     like = np.zeros(len(items), dtype=np.float32)
-    left = np.ones(len(items), dtype=bool)
+    is_open = np.ones(len(items), dtype=bool)
     picked: list[tuple[int, float]] = []
     for _ in range(min(keep, len(items))):
-        values = np.where(left, relevance * near - (1 - relevance) * like, -np.inf)
+        values = np.where(is_open, relevance * near - (1 - relevance) * like, -np.inf)
         best = int(values.argmax())
         picked.append((best, float(values[best])))
-        left[best] = False
+        is_open[best] = False
         like = np.maximum(like, items @ items[best])
     return picked
 
@@ -74,61 +74,61 @@ _BAG_CHARACTERS = 2000
 _WORDS = re.compile(r"[^\W\u3000-\u9fff\uac00-\ud7ff]+|\w")  # CJK characters one by one
 
 
-def reranked(run: SearchRun, vector: Vector | None, found: Sequence[Candidate]) -> list[Candidate]:
+def reranked(run: SearchRun, vector: Vector | None, candidates: Sequence[Candidate]) -> list[Candidate]:
     """Order the candidates of one scope by the recipe's reranker; equal scores keep their order."""
-    rows = [candidate.row for candidate in found]
-    if run.ways.reranker == "mmr":
+    rows = [candidate.row for candidate in candidates]
+    if run.recipe.reranker == "mmr":
         facts = [row.statement for row in rows if isinstance(row, Fact)]
-        asked = list(dict.fromkeys(facts))
-        stored = read_text_vectors(run.store, run.query.group)(run.statements.places_of(asked))
-        of = {statement: as_vector(vector) for statement, vector in stored}
+        statements = list(dict.fromkeys(facts))
+        stored = read_text_vectors(run.store, run.query.group)(run.statements.places_of(statements))
+        vector_of = {statement: as_vector(vector) for statement, vector in stored}
         summaries = [row.vector for row in rows if isinstance(row, Community) and row.vector]
-        if vector is not None and len(facts) == len(rows) > 0 and len(of) == len(asked):
-            vectors = np.stack([of[statement] for statement in facts])
+        if vector is not None and len(facts) == len(rows) > 0 and len(vector_of) == len(statements):
+            vectors = np.stack([vector_of[statement] for statement in facts])
         elif vector is not None and len(summaries) == len(rows) > 0:
             vectors = np.stack([as_vector(summary) for summary in summaries])
-        else:  # a fact may have no vector: a split may have made its statement
+        else:  # a statement that a split made has no vector
             names = (" ".join((r.name, *r.aliases)) if isinstance(r, Entity) else r.text for r in rows)
             bags = _bags([run.question.text, *names])
             vector, vectors = bags[0], bags[1:]
-        picked = mmr(vector, vectors, keep=run.query.limit, relevance=run.ways.mmr_lambda)
-        return [replace(found[i], score=score) for i, score in picked]
-    if run.ways.reranker == "episode_mentions":
+        picked = mmr(vector, vectors, keep=run.query.limit, relevance=run.recipe.mmr_lambda)
+        return [replace(candidates[i], score=score) for i, score in picked]
+    if run.recipe.reranker == "episode_mentions":
         scores = _mentions(run, rows)
     else:
         steps = distances(run)
         ends = _ends_of(run, rows)
-        near = {id_: [steps[end] for end in of if end in steps] for id_, of in ends.items()}
+        near = {id_: [steps[end] for end in entities if end in steps] for id_, entities in ends.items()}
         scores = {id_: 1 / (1 + min(places)) for id_, places in near.items() if places}
-    changed = [replace(candidate, score=scores.get(candidate.row.id, 0.0)) for candidate in found]
+    changed = [replace(candidate, score=scores.get(candidate.row.id, 0.0)) for candidate in candidates]
     return sorted(changed, key=lambda candidate: -candidate.score)
 
 
 def _bags(texts: Sequence[str]) -> Matrix:
-    """Return one unit row a text, over the words of all; a text of no words is all zeros."""
+    """Return one unit row a text, over the words of all texts; a text without words is all zeros."""
     words = [sorted(set(_WORDS.findall(text[:_BAG_CHARACTERS].casefold()))) for text in texts]
     columns = {word: column for column, word in enumerate(sorted(set().union(*words)))}
     bags: Matrix = np.zeros((len(texts), max(1, len(columns))), dtype=np.float32)
-    for row, found in enumerate(words):
-        bags[row, [columns[word] for word in found]] = 1 / max(1, len(found)) ** 0.5
+    for row, present in enumerate(words):
+        bags[row, [columns[word] for word in present]] = 1 / max(1, len(present)) ** 0.5
     return bags
 
 
 def _mentions(run: SearchRun, rows: Sequence[FoundRow]) -> dict[str, float]:
     scores = {row.id: float(len(row.episodes)) for row in rows if isinstance(row, Fact)}
     of_episodes = _facts_of_episodes(run, rows).items()
-    scores |= {id_: len(facts) / (1 + len(facts)) for id_, facts in of_episodes}  # behind all facts
+    scores |= {id_: len(facts) / (1 + len(facts)) for id_, facts in of_episodes}  # below 1: after all facts
     members = {row.id: row.members for row in rows if isinstance(row, Community)}
     members |= {row.id: (row.id,) for row in rows if isinstance(row, Entity)}
-    entities = list(dict.fromkeys(entity for of in members.values() for entity in of))
+    entities = list(dict.fromkeys(entity for ids in members.values() for entity in ids))
     if entities:
         episodes: dict[str, set[str]] = {entity: set() for entity in entities}
         for fact in run.view.facts_at(entities, None, _FACTS_AN_ENTITY * len(entities)):
             for end in fact.ends:
                 if end in episodes:
                     episodes[end].update(fact.episodes)
-        for id_, of in members.items():
-            scores[id_] = float(len(set().union(*(episodes[entity] for entity in of))))
+        for id_, ids in members.items():
+            scores[id_] = float(len(set().union(*(episodes[entity] for entity in ids))))
     return scores
 
 
@@ -146,12 +146,12 @@ def _ends_of(run: SearchRun, rows: Sequence[FoundRow]) -> dict[str, Sequence[str
 
 
 def _facts_of_episodes(run: SearchRun, rows: Sequence[FoundRow]) -> dict[str, list[Fact]]:
-    """Return episode id -> the facts of any time that it has evidence of."""
+    """Return episode id -> the facts, of any time, that it supports."""
     episodes = [row for row in rows if isinstance(row, Episode)]
     places = [(row.sequence, ordinal) for row in episodes for ordinal in range(RECORDS)]
     of_place = dict(zip(places, run.view.facts_of_evidence(places, None), strict=True)) if places else {}
-    found: dict[str, list[Fact]] = {}
+    by_episode: dict[str, list[Fact]] = {}
     for row in episodes:
-        of = (of_place[row.sequence, ordinal] for ordinal in range(RECORDS))
-        found[row.id] = [*{fact.id: fact for facts in of for fact in facts}.values()]
-    return found
+        evidence = (of_place[row.sequence, ordinal] for ordinal in range(RECORDS))
+        by_episode[row.id] = [*{fact.id: fact for facts in evidence for fact in facts}.values()]
+    return by_episode

@@ -1,7 +1,8 @@
-"""What both stores do alike: how they write, how they count, a copy into a store, refusals.
+"""The common part of both stores: transactions, counts, copies into a store, refusals.
 
-A store supplies the abstract methods of a `Transaction`, which decides what applies (R21, R23, R24). Changes
-of any entries and groups are written together; one that erases, or clears its group, by itself, in its place.
+A store supplies the abstract methods of a `Transaction`, which decides which changes apply (R21, R23, R24).
+It writes changes of any entries and groups together; but a change that erases, or clears its group, alone and
+in its order.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from kgray.times import Instant
 EVERY_SEQUENCE = (1 << 63) - 1
 _ENDED = {EPISODES: "ended_at", OPERATIONS: "recorded_at"}
 RowName = tuple[str, Key]  # group, key
-_State = tuple[int, Instant | None]  # of an entry, and when it ended
+_State = tuple[int, Instant | None]  # state of an entry, and the time of its end
 States = dict[tuple[Kind[Any], str, int], _State]  # by ledger, group, sequence
 
 
@@ -32,11 +33,11 @@ class Counters:
     """A locked group's counters, as a transaction advances them; see `ports.GroupHead`."""
 
     asked: str
-    named: bool = False  # False: removed, never there, or not to be read now
+    named: bool = False  # False: removed, nonexistent, or not readable now
     last: int = 0
     last_recorded: Instant = 0
     removals: int = 0
-    appended: bool = False  # something waits in it from now on
+    appended: bool = False  # it has new pending entries
 
 
 _Group = TypeVar("_Group", bound=Counters)
@@ -44,7 +45,7 @@ _Group = TypeVar("_Group", bound=Counters)
 
 @dataclass(slots=True)
 class FoldedBatch:
-    """Rows by kind, each once. erases: what is dropped or replaced must not stay readable (R25)."""
+    """Rows by kind, each once. erases: dropped and replaced rows must not stay readable (R25)."""
 
     drops: defaultdict[Kind[Any], dict[RowName, None]] = field(default_factory=lambda: defaultdict(dict))
     puts: defaultdict[Kind[Any], dict[RowName, Row]] = field(default_factory=lambda: defaultdict(dict))
@@ -54,7 +55,7 @@ class FoldedBatch:
     erases: bool = False
 
     def add(self, change: RowChanges) -> None:
-        """Add what a change drops, puts and patches."""
+        """Add the drops, puts and patches of a change."""
         self.erases |= change.erases
         for kind, keys in change.drops.items():
             for key in keys:
@@ -66,11 +67,11 @@ class FoldedBatch:
             self.patch(change.group, patch)
 
     def state(self, change: RowChanges, stored: _State | None) -> _State | tuple[None, None]:
-        """Return the state of a change's entry after what was added; stored: as in the store."""
+        """Return the state of a change's entry after the added changes. stored: its state in the store."""
         ledger, name = change.ledger, (change.group, (change.sequence,))
         if (row := self.puts[ledger].get(name)) is not None:
-            kept: Any = row
-            return kept.state, getattr(kept, _ENDED[ledger])
+            entry: Any = row
+            return entry.state, getattr(entry, _ENDED[ledger])
         if stored is None or name in self.drops[ledger]:
             return None, None
         patched = self.patches[ledger].get(name, {})
@@ -86,13 +87,13 @@ class FoldedBatch:
         if kind.first_wins:
             self.puts[kind].setdefault(name, row)
             return
-        # A row that is replaced is not dropped first: its relationships stay.
+        # A replaced row is not dropped first, so that its relationships stay.
         self.drops[kind].pop(name, None)
         self.patches[kind].pop(name, None)
         self.puts[kind][name] = row
 
     def patch(self, group: str, patch: Patch) -> None:
-        """Add a patch; one of a row that is put here changes what is put."""
+        """Add a patch; if the batch puts the row, change the row instead."""
         kind, width = patch.kind, len(patch.kind.key)
         for row in patch.rows:
             name, new = (group, row[:width]), dict(zip(patch.columns, row[width:], strict=True))
@@ -106,20 +107,20 @@ class FoldedBatch:
 
 
 class Transaction(FoldedBatch, Appending, Generic[_Group]):
-    """One open write transaction of groups that it holds; as `ports.Appending` it writes at `finish`."""
+    """An open write transaction of groups that it holds; as `ports.Appending` it writes at `finish`."""
 
     def __init__(self, groups: Mapping[str, _Group]) -> None:
         super().__init__()
         self.groups = groups
-        self._taken: dict[str, _Group] = {}
+        self._numbered: dict[str, _Group] = {}
 
     @abstractmethod
     def states(self, entries: Sequence[tuple[str, int]]) -> States:
-        """Return the states of those of these entries (group, sequence) that are there."""
+        """Return the states of the entries (group, sequence) that exist."""
 
     @abstractmethod
     def clear(self, group: _Group, sequence: int) -> None:
-        """Delete a group's rows, or begin to: of log kinds those before an entry, of others all (R27)."""
+        """Delete, or begin to delete, all rows of a group, but log rows only before `sequence` (R27)."""
 
     @abstractmethod
     def write(
@@ -127,15 +128,15 @@ class Transaction(FoldedBatch, Appending, Generic[_Group]):
     ) -> None:
         """Drop, patch and put rows; then write back the counters of these groups.
 
-        settled: groups in which something has ended: last, note for each whether nothing waits in it any more
+        settled: groups with ended entries: at the end, note for each whether any entry is still pending
         """
 
     def carry_out(self, changes: Sequence[RowChanges], stored: States | None = None) -> None:
-        """Write what still applies of the changes of `Store.apply`, and the counters of their groups.
+        """Write the changes of `Store.apply` that still apply, and the counters of their groups.
 
-        stored: the states of the entries before the changes, where they were read already
+        stored: the states of the entries before the changes, if they are read already
         """
-        before = {name: replace(group) for name, group in self.groups.items()}
+        former = {name: replace(group) for name, group in self.groups.items()}
         batch, is_first = FoldedBatch(), True
         for alone, members in groupby(changes, lambda change: change.erases or change.clear):
             together = list(members)
@@ -147,15 +148,15 @@ class Transaction(FoldedBatch, Appending, Generic[_Group]):
                 if stored is None:
                     stored = self.states(entries_of(segment))
                 for change in segment:
-                    self._take(change, batch, stored)
-        advanced = [group for name, group in self.groups.items() if group != before[name]]
+                    self._collect(change, batch, stored)
+        advanced = [group for name, group in self.groups.items() if group != former[name]]
         ended = {c.group for c in changes if c.recorded_at is not None or c.ledger is not EPISODES}
         self.write(batch, counters=advanced, settled=sorted(ended))
 
-    def _take(self, change: RowChanges, found: FoldedBatch, stored: States) -> None:
-        """Collect a change that still applies; Outrun where its sender takes a lost graph for stored."""
+    def _collect(self, change: RowChanges, batch: FoldedBatch, stored: States) -> None:
+        """Add a change to the batch if it still applies; Outrun if its sender has an outdated graph."""
         group = self.groups.get(change.group)
-        state, ended_at = found.state(change, stored.get((change.ledger, change.group, change.sequence)))
+        state, ended_at = batch.state(change, stored.get((change.ledger, change.group, change.sequence)))
         last = 0 if group is None else group.last
         if group is None or (state is None and change.sequence > last):
             why = f"its last is {last}" if last else "it is empty"
@@ -172,29 +173,29 @@ class Transaction(FoldedBatch, Appending, Generic[_Group]):
         group.removals += change.unsettles
         if change.clear:
             self.clear(group, change.sequence)
-        found.add(change)
+        batch.add(change)
 
     def take_sequence(self, group: str) -> int:
-        taken = self._take_of(group)
-        taken.named = taken.appended = True
-        taken.last += 1
-        return taken.last
+        counters = self._numbered_group(group)
+        counters.named = counters.appended = True
+        counters.last += 1
+        return counters.last
 
-    def take_record_time(self, group: str, now: Instant) -> Instant:
-        taken = self._take_of(group)
-        taken.last_recorded = max(now, taken.last_recorded + 1)
-        return taken.last_recorded
+    def take_record_time(self, group: str, instant: Instant) -> Instant:
+        counters = self._numbered_group(group)
+        counters.last_recorded = max(instant, counters.last_recorded + 1)
+        return counters.last_recorded
 
-    def _take_of(self, group: str) -> _Group:
+    def _numbered_group(self, group: str) -> _Group:
         if group not in self.groups:
             raise StoreError(f"this transaction does not hold group {group!r}")
-        return self._taken.setdefault(group, self.groups[group])
+        return self._numbered.setdefault(group, self.groups[group])
 
     def finish(self) -> bool:
-        """Write what was appended; return whether anything was."""
-        self.write(self, counters=list(self._taken.values()))
+        """Write the appended rows; return True if there are any."""
+        self.write(self, counters=list(self._numbered.values()))
         wrote = (self.drops, self.puts, self.patches)
-        return bool(self._taken) or any(rows for by_kind in wrote for rows in by_kind.values())
+        return bool(self._numbered) or any(rows for by_kind in wrote for rows in by_kind.values())
 
 
 def entries_of(changes: Iterable[RowChanges]) -> list[tuple[str, int]]:
@@ -210,48 +211,48 @@ def _outrun(change: RowChanges) -> Outrun:
     )
 
 
-def counted(states: Iterable[Sequence[Any]], rest: Iterable[Sequence[Any]]) -> dict[str, GroupCounts]:
-    """Return counts by group, sorted. states: rows of (group, state, how many).
+def counted(states: Iterable[Sequence[Any]], sums: Iterable[Sequence[Any]]) -> dict[str, GroupCounts]:
+    """Return counts by group, sorted. states: rows of (group, state, number of episodes).
 
-    rest: rows of (group, the other fields of GroupCounts in their order), several of a group are added up.
+    sums: rows of (group, the remaining fields of GroupCounts in their order); rows of a group are added up.
     """
-    # What was withdrawn is retired.
-    others = [each.name for each in fields(GroupCounts) if each.name not in {*STATES[:WITHDRAWN], "held"}]
-    found: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in rest:
-        found[row[0]].update(dict(zip(others, row[1:], strict=True)))
+    # Withdrawn episodes are retired, so `states` has none.
+    sum_fields = [each.name for each in fields(GroupCounts) if each.name not in {*STATES[:WITHDRAWN], "held"}]
+    totals: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in sums:
+        totals[row[0]].update(dict(zip(sum_fields, row[1:], strict=True)))
     for group, state, number in states:
-        found[group][STATES[state]] = number
-    return {group: GroupCounts(**found[group]) for group in sorted(found)}
+        totals[group][STATES[state]] = number
+    return {group: GroupCounts(**totals[group]) for group in sorted(totals)}
 
 
-def portions(rows: Iterable[tuple[Kind[Any], Row]], most: int) -> Iterator[tuple[Kind[Any], list[Row]]]:
-    """Yield the rows in portions of one kind and at most so many, in order."""
-    for kind, found in groupby(rows, itemgetter(0)):
-        while portion := [row for _, row in islice(found, most)]:
+def portions(rows: Iterable[tuple[Kind[Any], Row]], size: int) -> Iterator[tuple[Kind[Any], list[Row]]]:
+    """Yield the rows in order, in portions of one kind and at most `size` rows."""
+    for kind, rows_of_kind in groupby(rows, itemgetter(0)):
+        while portion := [row for _, row in islice(rows_of_kind, size)]:
             yield kind, portion
 
 
-def known(where: object, group: Counters) -> StoreError:
+def refuse_existing(location: object, group: Counters) -> StoreError:
     """Return the refusal to copy a group into a store that has it, or had it."""
     used = f"was there and was removed: its {group.last} sequences are never used again"
     why = "is there already" if group.named else used
-    return StoreError(f"group {group.asked!r} in {where} {why}; a copy needs a store that never had it")
+    return StoreError(f"group {group.asked!r} in {location} {why}; a copy needs a store that never had it")
 
 
-def stale(where: object, newest: object, epoch: int | None) -> StaleWriter:
-    """Return the refusal of a writer that does not hold the store; epoch: the one that it held."""
+def stale(location: object, newest: object, epoch: int | None) -> StaleWriter:
+    """Return the refusal of a writer that does not hold the store; epoch: its former epoch."""
     why = "this process does not ingest it" if epoch is None else f"{epoch} was superseded"
-    return StaleWriter(f"{where} is at epoch {newest}, and {why}: nothing was changed; run it again")
+    return StaleWriter(f"{location} is at epoch {newest}, and {why}: nothing was changed; run it again")
 
 
-def check_version(where: object, stored: int, ours: int) -> None:
+def check_version(location: object, stored: int, ours: int) -> None:
     """Raise StoreError for data of another schema."""
     written = f"kgray (schema {stored}; this one knows {ours})"
     if stored > ours:
-        raise StoreError(f"{where} was written by a newer {written}: upgrade kgray")
+        raise StoreError(f"{location} was written by a newer {written}: upgrade kgray")
     if stored < ours:
         raise StoreError(
-            f"{where} was written by an earlier {written}: end what uses it, and run `kgray upgrade`, which "
-            f"asks no model; --dry-run says what it would do"
+            f"{location} was written by an earlier {written}: end what uses it, and run `kgray upgrade`, "
+            f"which asks no model; --dry-run says what it would do"
         )

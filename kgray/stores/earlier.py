@@ -5,7 +5,7 @@
     10              9              `declarations` of the ontology; how mentions were resolved
 
 A column that a store does not have yet reads as its default. Derived rows are not listed, except entities
-and facts, which are compared with those that this version derives.
+and facts, which are compared with this version's entities and facts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OldRow = Any  # a named tuple with the columns of its kind
 
 
 class OldColumn(NamedTuple):
-    """One column; stored_as: its property in Neo4j; type: one that SQLite lacks."""
+    """One column; stored_as: its property in Neo4j; type: set if SQLite lacks it."""
 
     name: str
     stored_as: str
@@ -83,9 +83,9 @@ def _kinds() -> Iterator[OldKind]:
         name, label, *texts = line.split()
         key, columns = [], []
         for text in texts:
-            found = re.fullmatch(r"(\*?)(\w+)(?:=(\w+))?(?:/(\w+))?(?::(\w+))?(~False)?", text)
-            assert found is not None, text  # noqa: S101 - the table above
-            star, column, stored_as, indexed, type_, default = found.groups()
+            match = re.fullmatch(r"(\*?)(\w+)(?:=(\w+))?(?:/(\w+))?(?::(\w+))?(~False)?", text)
+            assert match is not None, text  # noqa: S101 - the table above
+            star, column, stored_as, indexed, type_, default = match.groups()
             stored_as = stored_as or column
             columns.append(OldColumn(column, stored_as, bool(star), type_ or "", False if default else None))
             if star:
@@ -105,38 +105,38 @@ class OldGroup(NamedTuple):
 
 
 class EarlierStore(Protocol):
-    """A store of an earlier schema, which one process upgrades.
+    """A store of an earlier schema, which a single process upgrades.
 
-    Its rows stay readable until `replace`. A process that is killed at any moment leaves the earlier store,
-    or a state from which the next upgrade goes on.
+    Its rows stay readable until `replace`. A kill at any moment leaves the earlier store, or a state that the
+    next upgrade continues.
     """
 
-    where: str
+    location: str
     schema: int
     schema_after: int
     is_first: bool  # of version 0.1
-    is_in_place: bool  # rows move within one database: so everything is checked before the first one moves
+    is_in_place: bool  # rows move within one database: so everything is checked before any row moves
     report: str | None  # of an earlier run that had written everything
-    kept: str  # where the earlier data are after `replace`; "" = they are gone
+    kept_path: str  # where the earlier data are after `replace`; "" = they are gone
 
     @property
     def is_changed(self) -> bool:
-        """Whether an earlier run has begun to move rows."""
+        """True if an earlier run has begun to move rows."""
 
     def groups(self) -> list[OldGroup]:
         """Return the groups that have a name, sorted."""
 
     def rows(self, group: str, kind: OldKind) -> list[OldRow]:
-        """Return the rows of a kind of a group, in the order of their keys; [] where the kind is missing."""
+        """Return a group's rows of a kind, in the order of their keys; [] if the store lacks the kind."""
 
     def successor(self) -> AbstractContextManager[Store]:
-        """Lock other processes out, and open the store that takes the groups over; closed at the end.
+        """Lock other processes out, and open the new store for the groups; closed at the end.
 
-        A group that is in it is complete. Raises Locked where another process has the earlier store open.
+        A group in the new store is complete. Raises Locked if another process has the earlier store open.
         """
 
     def replace(self, report: str) -> None:
-        """Put the successor, which is closed, in the place of the earlier store: for readers, in one step.
+        """Replace the earlier store by the closed successor: for readers, in one step.
 
-        report: kept until then for whoever goes on
+        report: stored until then, so that the next run can return it after a kill
         """

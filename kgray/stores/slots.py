@@ -1,8 +1,8 @@
-"""Fencing by slots: which process may write to a group (R23). The rules are the same on every store.
+"""Fencing by slots: the right of a process to write to a group (R23). The rules are the same on every store.
 
 Each group lies in one of `ports.SLOTS` slots, chosen by a hash of its name. The row of a slot names its
-shard and an epoch. To take a shard raises the epochs of its slots, and to move a slot raises its epoch. A
-write locks the rows of its groups' slots, and compares their epochs with those that the writer knows.
+shard and an epoch. Taking a shard raises the epochs of its slots, and moving a slot raises its epoch. A
+write locks the rows of its groups' slots, and compares their epochs with the epochs that the writer knows.
 Therefore two writes of different slots do not wait for each other, and a late write of an earlier owner
 changes nothing.
 """
@@ -46,12 +46,17 @@ class SlotRow(NamedTuple):
 
 
 def slots_of(groups: Iterable[str]) -> list[int]:
-    """Return the slots of these groups, each once, in the order in which all lock them."""
+    """Return the slots of these groups, each once, in the common order of locking."""
     return sorted(set(map(slot_of, groups)))
 
 
 def check(
-    where: object, holds: Sequence[Hold], groups: Iterable[str], locked: Iterable[Any], *, epoch: int | None
+    location: object,
+    holds: Sequence[Hold],
+    groups: Iterable[str],
+    locked: Iterable[Any],
+    *,
+    epoch: int | None,
 ) -> None:
     """Raise StaleWriter unless holds of this epoch (None: of any) have the slots of these groups.
 
@@ -63,44 +68,44 @@ def check(
     """
     rows = list(starmap(SlotRow, locked))
     if len(rows) < len(slots_of(groups)):
-        raise stale(where, "no", None)
+        raise stale(location, "no", None)
     for row in rows:
         hold = next((h for h in holds if row.shard in h.shards and epoch in (None, h.epoch)), None)
         if hold is None:
             if not holds:
-                raise stale(where, row.newest, None)
+                raise stale(location, row.newest, None)
             raise StaleWriter(
-                f"slot {row.slot} in {where} is of shard {row.shard}, which this run does not hold: nothing "
-                f"was changed"
+                f"slot {row.slot} in {location} is of shard {row.shard}, which this run does not hold: "
+                f"nothing was changed"
             )
         is_newest = (hold.epoch, hold.token) == (row.newest, row.token)
         if not is_newest or hold.slots.setdefault(row.slot, row.epoch) != row.epoch:
-            raise stale(where, max(row.newest, row.epoch), hold.epoch)
+            raise stale(location, max(row.newest, row.epoch), hold.epoch)
 
 
-def check_move(where: object, slots: Collection[int], shard: int, shards: int) -> None:
-    """Raise StoreError for a slot or a shard that does not exist. shards: how many the store has."""
+def check_move(location: object, slots: Collection[int], shard: int, shards: int) -> None:
+    """Raise StoreError for a slot or a shard that does not exist. shards: the store's number of shards."""
     if strange := [slot for slot in slots if not 0 <= slot < SLOTS]:
-        raise StoreError(f"there is no slot {strange[0]}: the slots of {where} are 0 to {SLOTS - 1}")
+        raise StoreError(f"there is no slot {strange[0]}: the slots of {location} are 0 to {SLOTS - 1}")
     if not 0 <= shard < shards:
-        raise StoreError(f"{where} has {shards} shards: a slot cannot be moved to shard {shard}")
+        raise StoreError(f"{location} has {shards} shards: a slot cannot be moved to shard {shard}")
 
 
-def check_shard(where: object, shard: int, shards: int) -> None:
+def check_shard(location: object, shard: int, shards: int) -> None:
     """Raise StoreError for a shard that cannot be taken."""
     if not 0 <= shard < shards:
-        raise StoreError(f"{where} has {shards} shards: there is no shard {shard}")
+        raise StoreError(f"{location} has {shards} shards: there is no shard {shard}")
 
 
-def check_empty(where: object, shards: int, left: int) -> None:
-    """Raise StoreError where the number of shards cannot be set. left: slots of the shards to be dropped."""
+def check_empty(location: object, shards: int, remaining: int) -> None:
+    """Raise StoreError if the number of shards cannot be set. remaining: slots of the shards to drop."""
     if not 1 <= shards <= SLOTS:
-        raise StoreError(f"{shards} shards: {where} can have 1 to {SLOTS}")
-    if left:
-        raise StoreError(f"{left} slots of {where} are of shards beyond {shards}: move them first")
+        raise StoreError(f"{shards} shards: {location} can have 1 to {SLOTS}")
+    if remaining:
+        raise StoreError(f"{remaining} slots of {location} are of shards beyond {shards}: move them first")
 
 
-def check_moved(where: object, slots: Collection[int], moved: Collection[object]) -> None:
+def check_moved(location: object, slots: Collection[int], moved: Collection[object]) -> None:
     """Raise StaleWriter unless all of these slots were moved."""
     if len(moved) < len(set(slots)):
-        raise StaleWriter(f"a shard in {where} was taken while its slots were moved: run it again")
+        raise StaleWriter(f"a shard in {location} was taken while its slots were moved: run it again")

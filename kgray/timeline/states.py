@@ -1,4 +1,4 @@
-"""The timeline's input and output: claims, rivals, spans; and each statement and slot as a sweep has it."""
+"""Input and output of the timeline (claims, rivals, spans), and a sweep's state of statements and slots."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Claim(NamedTuple):  # a load makes 100,000 of them
     end             holds: the stated end or None; ended: its instant, never None
     inferred        the start was read off the present tense (R3); one equal to t_ref counts as such
     recorded        record time (R4)
-    every_variant   an end or a denial that names no variant: it speaks of all (R6)
-    other_variant   such a one that bears on another variant in the first place
+    every_variant   an end or a denial that names no variant: it is about all variants (R6)
+    other_variant   such an end or denial that was recorded with another variant
     """
 
     statement: str
@@ -45,8 +45,8 @@ class Span:
     opened   the evidence that opened it, by its start, confirmation or end point
     start    None = always
     end      None = still; equal to `start` where it is kept as history only (R12)
-    ended    what ended it: the statement's own `ended`, the supporter whose stated end stands, the
-             rival's evidence that cut it, or the claim that overruled it; None = it is open
+    ended    the claim that ended it: the statement's own `ended`, the supporter whose stated end counts,
+             the rival's evidence that cut it, or the claim that overruled it; None = it is open
     support  in order of `said`, the opener included
     """
 
@@ -71,25 +71,25 @@ class Rivals(Protocol):
 
 ALWAYS: Instant = -(1 << 62)  # an unknown start: before every instant
 STILL: Instant = 1 << 62  # no stated end: after every instant
-# What is taken at one instant, in this order (R7). DUE: a stated end is reached, which is no point.
+# The ranks of events at one instant, in this order (R7). DUE: a stated end is reached; it is no point.
 DUE, END, CONFIRMATION, START = range(4)
 
-# In order of `said`, ends strictly descending: no claim is both said earlier and ends earlier than another.
+# In order of `said`, with strictly descending ends: a claim that another outlasts in both is left out.
 Front = tuple[Claim, ...]
 OwnClaim = tuple[Claim, "StatementState"]  # a claim and the statement it is about
 Event = tuple[int, Claim, "StatementState"]  # its rank first
 Leader = tuple[Instant, "StatementState"]  # an instant and the statement that has it
 
-said = attrgetter("said")  # a key for bisection
+said_key = attrgetter("said")  # a key for bisection
 
 
-def until(claim: Claim) -> Instant:
+def stated_end(claim: Claim) -> Instant:
     """Return a claim's stated end, STILL for none."""
     return STILL if claim.end is None else claim.end
 
 
-def vouched(claim: Claim) -> Instant:
-    """Return until when a claim that has started vouches: its stated end, else when it was said."""
+def vouched_until(claim: Claim) -> Instant:
+    """Return the instant until which a started claim vouches: its stated end, else its reference time."""
     return claim.said[0] if claim.end is None else claim.end
 
 
@@ -97,7 +97,7 @@ def extended(front: Front, claim: Claim, end_of: Callable[[Claim], Instant]) -> 
     """Return the front with `claim` added, without claims that were said earlier and end no later."""
     end, place = end_of(claim), len(front)
     if front and front[-1].said > claim.said:
-        place = bisect_left(front, claim.said, key=said)
+        place = bisect_left(front, claim.said, key=said_key)
         if end_of(front[place]) >= end:
             return front
     keep = place
@@ -108,7 +108,7 @@ def extended(front: Front, claim: Claim, end_of: Callable[[Claim], Instant]) -> 
 
 @dataclass(slots=True, eq=False)
 class SpanDraft:
-    """A span while the sweep can still change it; only a statement's last one changes."""
+    """A span while the sweep can still change it; only the last span of a statement changes."""
 
     state: StatementState
     opened: Claim
@@ -118,32 +118,32 @@ class SpanDraft:
     end: Instant | None = None
     ended: Claim | None = None
     cut: bool = False  # a rival ended it (R11)
-    stated: Claim | None = None  # of the supporters with a stated end the one said last
-    endless: Claim | None = None  # of the `holds` without one, the same
+    stated: Claim | None = None  # the supporter with a stated end that was said last
+    endless: Claim | None = None  # the `holds` without a stated end that was said last
 
     def finish(self, end: Instant | None, ended: Claim | None, cut: bool) -> None:
         """End it; None: open it again."""
         self.end, self.ended, self.cut = end, ended, cut
 
     def deadline(self) -> Instant:
-        """Return the stated end that stands, STILL for none (R9)."""
+        """Return the stated end in force, STILL for none (R9)."""
         if self.stated is None:
             return STILL
-        end, last = until(self.stated), self.endless
-        # Said compares t_ref first: if the last one without an end does not lift it, none does.
+        end, last = stated_end(self.stated), self.endless
+        # `said` compares t_ref first: if the last claim without an end does not lift it, none does.
         lifted = last is not None and last.said > self.stated.said and last.said[0] > end
         return STILL if lifted else end
 
 
 @dataclass(slots=True, eq=False)
 class StatementState:
-    """One statement: its rivals, and its spans as far as the sweep has come."""
+    """One statement: its rivals, and its spans up to the last swept instant."""
 
     statement: str
     slots: list[SlotState] = field(default_factory=list)
     partners: list[StatementState] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)  # without those that a denial set aside
-    denied: Said | None = None  # the last denial; what was said before it does not count
+    denied: Said | None = None  # the last denial; earlier claims do not count
 
     spans: list[SpanDraft] = field(default_factory=list)  # in order of start
     open: bool = False  # whether the last span is
@@ -153,20 +153,22 @@ class StatementState:
     past: Front = ()  # its `holds` that started before it, by `vouched` (R8)
     ended: Claim | None = None  # the last said `ended` at or before it (R10)
 
-    shown: tuple[Span, ...] = ()  # the spans as last handed out
-    low: int = 0  # how many of those are certainly unchanged
+    last_view: tuple[Span, ...] = ()  # the result of the last `view`
+    low: int = 0  # the number of its first spans that are certainly unchanged
 
     def view(self) -> tuple[Span, ...]:
-        """Return the spans in order of start; only those changed since the last call are built anew."""
-        if self.low < len(self.shown) or self.low < len(self.spans):
-            spans = list(self.shown[: self.low])
-            for it in self.spans[self.low :]:
-                start = None if it.start == ALWAYS else it.start
-                support = tuple(it.support)
-                spans.append(Span(self.statement, it.opened, it.point, start, it.end, it.ended, support))
-            self.shown = tuple(spans)
+        """Return the spans in order of start; build only the spans that changed after the last call."""
+        if self.low < len(self.last_view) or self.low < len(self.spans):
+            spans = list(self.last_view[: self.low])
+            for draft in self.spans[self.low :]:
+                start = None if draft.start == ALWAYS else draft.start
+                support = tuple(draft.support)
+                spans.append(
+                    Span(self.statement, draft.opened, draft.point, start, draft.end, draft.ended, support)
+                )
+            self.last_view = tuple(spans)
             self.low = len(spans)
-        return self.shown
+        return self.last_view
 
     def open_rivals(self) -> Iterator[StatementState]:
         """Yield the rivals whose last span is open; the caller may close one before taking the next."""
@@ -187,14 +189,14 @@ class StatementState:
         return best if best is not None and best.said > moment else None
 
     def outlives(self, end: Claim, instant: Instant) -> bool:
-        """Whether a claim said later than this `ended` extends past its instant (R8)."""
-        place = bisect_left(self.past, end.said, key=said)
-        return place < len(self.past) and vouched(self.past[place]) > instant
+        """Return whether a claim said later than this `ended` extends past its instant (R8)."""
+        place = bisect_left(self.past, end.said, key=said_key)
+        return place < len(self.past) and vouched_until(self.past[place]) > instant
 
     def first_rival(self, instant: Instant) -> tuple[Instant, Claim] | None:
         """Return start and opener of the first span of positive length of a rival (R8)."""
-        found = [rival for slot in self.slots for _, rival in slot.firsts if rival is not self]
-        drafts = [rival.first for rival in (*found, *self.partners) if rival.first is not None]
+        rivals = [rival for slot in self.slots for _, rival in slot.firsts if rival is not self]
+        drafts = [rival.first for rival in (*rivals, *self.partners) if rival.first is not None]
         drafts += [r.spans[-1] for r in self.open_rivals() if r.spans[-1].start < instant]
         first = min(drafts, key=lambda d: (d.start, d.opened.said), default=None)
         return None if first is None else (first.start, first.opened)
@@ -209,8 +211,8 @@ class StatementState:
 class SlotState:
     """One slot of a single-valued relation: its statements are mutual rivals.
 
-    latest, firsts and ends tell of two statements at least, so that one remains when a statement asks about
-    its rivals: to ask all of them would make a slot of 10,000 ends cost 50 million looks.
+    latest, firsts and ends have entries of two statements, so that an entry remains when a statement skips
+    its own. A scan of all rivals instead would cost 50 million look-ups in a slot of 10,000 ends.
     """
 
     open: StatementState | None = None
@@ -227,14 +229,14 @@ def events_of(claim: Claim) -> list[tuple[Instant, int]]:
     if claim.kind == "denied":
         return []
     start = ALWAYS if claim.start is None else claim.start
-    found = [(start, START)]
+    events = [(start, START)]
     if claim.kind == "happened":  # an event: that it happened stays true (R18)
-        return found
+        return events
     if claim.end is None and start < claim.said[0] and (claim.start is None or not claim.inferred):
-        found.append((claim.said[0], CONFIRMATION))
+        events.append((claim.said[0], CONFIRMATION))
     if claim.end is not None and claim.end > start:
-        found.append((claim.end, DUE))
-    return found
+        events.append((claim.end, DUE))
+    return events
 
 
 def starts_of(events: Iterable[Event]) -> list[OwnClaim]:
@@ -252,7 +254,7 @@ def arranged(events: list[Event]) -> list[Event]:
         rank, claim, state = event
         if claim.kind == "ended" and state in first and first[state] < claim.said:
             rank = START
-        # Of one end for several variants, that of the variant that it was recorded with comes first (R6).
+        # If an end applies to several variants, the claim of its recorded variant comes first (R6).
         return rank, claim.said, claim.other_variant, claim.statement
 
     return sorted(events, key=order)

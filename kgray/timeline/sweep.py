@@ -34,10 +34,10 @@ from kgray.timeline.states import (
     arranged,
     events_of,
     extended,
-    said,
+    said_key,
     starts_of,
-    until,
-    vouched,
+    stated_end,
+    vouched_until,
 )
 from kgray.times import Instant
 
@@ -45,24 +45,24 @@ _start = attrgetter("start")  # of a span
 
 
 class Component:
-    """The sweep over statements that rivalry connects; what an instant changes is logged, to be undone."""
+    """The sweep over statements that rivalry connects; it logs the changes of each instant to undo them."""
 
     def __init__(self, touched: set[StatementState]) -> None:
         self._touched = touched  # collects the statements whose spans may have changed
         self._batches: dict[Instant, list[Event]] = {}  # arranged
         self._times: list[Instant] = []
         self._marks: list[int] = []  # for each instant swept: the length of the log before it
-        # (object, attribute, what it was), or (what undoes it, "", its arguments)
+        # (object, attribute, former value), or (function that undoes a change, "", its arguments)
         self._log: list[tuple[Any, str, Any]] = []
 
-    def change(self, new: Iterable[OwnClaim], gone: Iterable[OwnClaim] = ()) -> None:
+    def change(self, new: Iterable[OwnClaim], obsolete: Iterable[OwnClaim] = ()) -> None:
         """Add new claims, remove those that a denial set aside, and sweep from the first touched instant."""
         touched: dict[Instant, list[Event]] = {}
         for claim, state in new:
             for at, rank in events_of(claim):
                 touched.setdefault(at, []).append((rank, claim, state))
-        left = {(claim.said, claim.statement) for claim, _ in gone}
-        for claim, _ in gone:
+        removed = {(claim.said, claim.statement) for claim, _ in obsolete}
+        for claim, _ in obsolete:
             for at, _ in events_of(claim):
                 touched.setdefault(at, [])
         if not touched:
@@ -72,8 +72,8 @@ class Component:
             if at not in self._batches:
                 insort(self._times, at)
             # An instant that loses its last event stays: an empty one costs nothing.
-            held = self._batches.get(at, ())
-            events = [e for e in held if (e[1].said, e[1].statement) not in left] + touched[at]
+            former = self._batches.get(at, ())
+            events = [e for e in former if (e[1].said, e[1].statement) not in removed] + touched[at]
             self._batches[at] = arranged(events) if len(events) > 1 else events
         for instant in self._times[len(self._marks) :]:
             self._marks.append(len(self._log))
@@ -110,7 +110,7 @@ class Component:
             state.low = last
 
     def _set_claiming(self, state: StatementState, claiming: tuple[Claim, ...]) -> None:
-        """Set the claims for a statement at this instant; its slots keep the one said last."""
+        """Set the claims for a statement at this instant; its slots keep the claim said last."""
         if claiming == state.claiming:
             return
         old, new = state.claiming[-1:], claiming[-1:]
@@ -129,23 +129,23 @@ class Component:
         starts = starts_of(events)
         for rank, claim, state in events:
             if rank == DUE:
-                self._set_claiming(state, tuple(other for other in state.claiming if other is not claim))
+                self._set_claiming(state, tuple(active for active in state.claiming if active is not claim))
                 self._end_if_due(instant, state)
             elif claim.kind == "ended":  # claims said before it that have started claim no more
                 self._stop_claiming(claim, state)
         for claim, state in starts:
-            if until(claim) > instant:
-                self._set_claiming(state, extended(state.claiming, claim, until))
+            if stated_end(claim) > instant:
+                self._set_claiming(state, extended(state.claiming, claim, stated_end))
         for rank, claim, state in events:
             if claim.kind == "ended":
                 self._end(instant, claim, state)
             elif rank != DUE:
                 self._begin(instant, claim, state, "start" if rank == START else "confirmation")
         for claim, state in starts:
-            self._set(state, "past", extended(state.past, claim, vouched))
+            self._set(state, "past", extended(state.past, claim, vouched_until))
 
     def _stop_claiming(self, claim: Claim, state: StatementState) -> None:
-        place = bisect_left(state.claiming, claim.said, key=said)
+        place = bisect_left(state.claiming, claim.said, key=said_key)
         if place:
             self._set_claiming(state, state.claiming[place:])
         if state.ended is None or state.ended.said < claim.said:
@@ -198,31 +198,31 @@ class Component:
             self._set(slot, "open", state)
         self._weigh(instant, claim, state)
 
-    def _keep(self, draft: SpanDraft, end: Instant, by: Claim, state: StatementState) -> None:
+    def _keep(self, draft: SpanDraft, end: Instant, ended: Claim, state: StatementState) -> None:
         """Add a span that is already ended: open rivals stay open."""
         self._insert(state.spans, len(state.spans), draft)
         self._touch(state)
-        draft.finish(end, by, cut=False)
+        draft.finish(end, ended, cut=False)
         if end > draft.start:
             self._note_ended(draft, end, state)
 
     def _support(self, instant: Instant, claim: Claim, state: StatementState) -> None:
-        """Add evidence to the last span; where that is open, its stated ends count anew (R9)."""
+        """Add evidence to the last span; if the span is open, find its end in force again (R9)."""
         self._touch(state)
         support = state.spans[-1].support
-        place = bisect_left(support, claim.said, key=said)
+        place = bisect_left(support, claim.said, key=said_key)
         if place == len(support) or support[place].said != claim.said:
             self._insert(support, place, claim)
         if state.open:
             self._weigh(instant, claim, state)
 
     def _weigh(self, instant: Instant, claim: Claim, state: StatementState) -> None:
-        """Keep, of the open span's supporters with and without a stated end, the one said last (R9)."""
+        """Keep the open span's last said supporters with and without a stated end (R9)."""
         draft = state.spans[-1]
         if claim.kind == "holds":
             name = "endless" if claim.end is None else "stated"
-            held: Claim | None = getattr(draft, name)
-            if held is None or held.said < claim.said:
+            latest: Claim | None = getattr(draft, name)
+            if latest is None or latest.said < claim.said:
                 self._set(draft, name, claim)
         self._end_if_due(instant, state)
 
@@ -230,7 +230,7 @@ class Component:
         if state.open and state.spans[-1].deadline() <= instant:
             self._close(instant, state, state.spans[-1].stated, cut=False)
 
-    def _close(self, end: Instant, state: StatementState, by: Claim | None, *, cut: bool) -> None:
+    def _close(self, end: Instant, state: StatementState, ended: Claim | None, *, cut: bool) -> None:
         self._touch(state)
         draft = state.spans[-1]
         self._set(state, "open", False)
@@ -240,7 +240,7 @@ class Component:
             self._remove(state.spans, len(state.spans) - 1)  # from unknown to unknown: none (R12)
             return
         self._log.append((draft.finish, "", (None, None, False)))
-        draft.finish(end, by, cut)
+        draft.finish(end, ended, cut)
         if end > draft.start:
             self._note_ended(draft, end, state)
 
@@ -254,8 +254,8 @@ class Component:
         if end > state.last_end:
             self._set(state, "last_end", end)
             for slot in state.slots:
-                others = (leader for leader in slot.ends if leader[1] is not state)
-                ends = sorted((*others, (end, state)), key=itemgetter(0), reverse=True)
+                other_ends = (leader for leader in slot.ends if leader[1] is not state)
+                ends = sorted((*other_ends, (end, state)), key=itemgetter(0), reverse=True)
                 self._set(slot, "ends", tuple(ends[:2]))
 
 
@@ -267,24 +267,24 @@ class PlainSlot:
         self._runs: list[SpanDraft] = []
 
     def take(self, claim: Claim, state: StatementState) -> bool:
-        """Add a claim; False where it needs all rules: then this slot is not used any more."""
+        """Add a claim; return False if it needs all rules: then this slot is not used any more."""
         at = claim.said[0]
         if claim.kind != "holds" or claim.end is not None or claim.start != at:
             return False
         place = bisect_right(self._runs, at, key=_start)  # the run before this index is open at `at`
         current = self._runs[place - 1] if place else None
         if current is not None and current.state is state:
-            current.support.insert(bisect_left(current.support, claim.said, key=said), claim)
+            current.support.insert(bisect_left(current.support, claim.said, key=said_key), claim)
             self._settle(place - 1)
             return True
         if current is not None:
             keep = bisect_left(current.support, at, key=lambda claim: claim.said[0])
-            rest = current.support[keep:]
-            if rest and rest[0].said[0] == at:
+            later = current.support[keep:]
+            if later and later[0].said[0] == at:
                 return False  # two rivals at one instant
-            if rest:
+            if later:
                 del current.support[keep:]
-                self._insert(place, current.state, rest)
+                self._insert(place, current.state, later)
         following = self._runs[place] if place < len(self._runs) else None
         if following is not None and following.state is state:
             following.support.insert(0, claim)
@@ -312,7 +312,7 @@ class PlainSlot:
             self._touched.add(state)
 
 
-SpanChange = tuple[tuple[Span, ...], tuple[Span, ...]]  # the spans before, the spans after
+SpanChange = tuple[tuple[Span, ...], tuple[Span, ...]]  # the former spans, the new spans
 
 
 def timeline(
@@ -332,9 +332,9 @@ def timeline(
 class Sweep:
     """`timeline`, kept up to date: claims in any order and in any batches give the same spans.
 
-    It asks `rivals` when a statement's first claim arrives. Where the rivals of a statement change later, or
-    evidence is taken away, make a new one. `add` sweeps on from the earliest instant that the claims touch,
-    of all statements that it holds: keep one for those that rivalry connects.
+    It asks `rivals` when a statement's first claim arrives. If the rivals of a statement change later, or
+    evidence is removed, make a new sweep. `add` sweeps all statements again from the earliest instant that
+    the claims touch: use one sweep for each set of statements that rivalry connects.
     """
 
     def __init__(self, rivals: Rivals) -> None:
@@ -343,11 +343,11 @@ class Sweep:
         self._slots: dict[Hashable, SlotState] = {}
         self._touched: set[StatementState] = set()
         self._plain = PlainSlot(self._touched)
-        self._component: Component | None = None  # from when all rules are needed
+        self._component: Component | None = None  # as soon as all rules are needed
         self._size = 0
 
     def __len__(self) -> int:
-        """Return the number of claims held, including those that a denial set aside."""
+        """Return the number of claims, including claims that a denial set aside."""
         return self._size
 
     def spans(self, statement: str) -> tuple[Span, ...]:
@@ -356,20 +356,22 @@ class Sweep:
         return () if state is None else state.view()
 
     def add(self, claims: Sequence[Claim]) -> dict[str, SpanChange]:
-        """Add claims; return, by statement, the spans before and after where they differ."""
-        own = [(claim, self._statements.get(claim.statement) or self._linked(claim)) for claim in claims]
-        new, gone = _sift(own)
+        """Add claims; return (former spans, new spans) by statement, where they differ."""
+        own_claims = [
+            (claim, self._statements.get(claim.statement) or self._linked(claim)) for claim in claims
+        ]
+        new, obsolete = _sift(own_claims)
         if self._component is not None:
-            self._component.change(new, gone)
-        elif gone or not all(self._plain.take(claim, state) for claim, state in new):
+            self._component.change(new, obsolete)
+        elif obsolete or not all(self._plain.take(claim, state) for claim, state in new):
             self._apply_all_rules()
         self._size += len(claims)
         changes: dict[str, SpanChange] = {}
         for state in sorted(self._touched, key=attrgetter("statement")):
-            before, same = state.shown, state.low
-            after = state.view()
-            if before[same:] != after[same:]:
-                changes[state.statement] = (before, after)
+            former, unchanged = state.last_view, state.low
+            spans = state.view()
+            if former[unchanged:] != spans[unchanged:]:
+                changes[state.statement] = (former, spans)
         self._touched.clear()
         return changes
 
@@ -390,29 +392,29 @@ class Sweep:
         return state
 
     def _apply_all_rules(self) -> None:
-        """Take in all claims anew, by all rules from now on."""
+        """Sweep all claims again, by all rules from this call on."""
         self._component = Component(self._touched)
-        held = self._statements.values()
-        for state in held:
+        states = self._statements.values()
+        for state in states:
             state.spans.clear()
             state.low = 0
-        self._touched.update(held)
-        self._component.change((claim, state) for state in held for claim in state.claims)
+        self._touched.update(states)
+        self._component.change((claim, state) for state in states for claim in state.claims)
 
 
-def _sift(own: Sequence[OwnClaim]) -> tuple[list[OwnClaim], list[OwnClaim]]:
-    """Apply denials (R6): return the claims that count from now on, and those that no longer count."""
+def _sift(own_claims: Sequence[OwnClaim]) -> tuple[list[OwnClaim], list[OwnClaim]]:
+    """Apply denials (R6): return the new claims that count, and the former claims that no longer count."""
     denied = {}
-    for claim, state in own:
+    for claim, state in own_claims:
         if claim.kind == "denied" and (state.denied is None or state.denied < claim.said):
             state.denied = denied[state] = claim.said
-    gone = []
+    obsolete = []
     for state, moment in denied.items():
-        gone += [(claim, state) for claim in state.claims if claim.said < moment]
+        obsolete += [(claim, state) for claim in state.claims if claim.said < moment]
         state.claims = [claim for claim in state.claims if claim.said > moment]
     new = []
-    for claim, state in own:
+    for claim, state in own_claims:
         if claim.kind != "denied" and (state.denied is None or claim.said > state.denied):
             state.claims.append(claim)
             new.append((claim, state))
-    return new, gone
+    return new, obsolete

@@ -1,4 +1,4 @@
-"""The content of one group, as values of this version, on its way from an earlier store to the new one."""
+"""The content of one group, as values of this version, between an earlier store and the new store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 class Timed(NamedTuple, Generic[_T]):
-    """A declaration or a verdict with its record time, and that of the retraction that took it back."""
+    """A declaration or a verdict with its record time, and the record time of its retraction."""
 
     value: _T
     recorded_at: Instant
@@ -64,10 +64,10 @@ class Answer:
 
 @dataclass(slots=True, kw_only=True)
 class GroupContent:
-    """One group; lists are in order of place, and hold retracted episodes too.
+    """One group; lists are in order of place, and include retracted episodes.
 
-    rows    rows that are stored as they were, by kind: the log, extractions, communities, access keys ...
-    births  recorded entity or statement -> the place that made it
+    rows    rows that are stored unchanged, by kind: the log, extractions, communities, access keys ...
+    births  recorded entity or statement -> the place that created it
     """
 
     name: str
@@ -87,8 +87,8 @@ class GroupContent:
         """Return the live records, now or as known at `known_at` (as `derivation.stored.records_of`)."""
 
         def stands(recorded_at: Instant, retired_at: Instant | None) -> bool:
-            known = known_at is None or recorded_at <= known_at
-            return known and (retired_at is None or (known_at is not None and retired_at > known_at))
+            is_recorded = known_at is None or recorded_at <= known_at
+            return is_recorded and (retired_at is None or (known_at is not None and retired_at > known_at))
 
         def standing(timed: Iterable[Timed[_T]]) -> list[_T]:
             return [item.value for item in timed if stands(item.recorded_at, item.retired_at)]
@@ -121,7 +121,7 @@ class GroupContent:
         )
 
     def corrections(self, rows: Iterable[Any] | None = None) -> list[Operation]:
-        """Return the corrections in these rows; None: all those that were carried out."""
+        """Return the corrections in these rows; None: all corrections that were carried out."""
         if rows is None:
             rows = (r for r in self.rows["operations"] if r.state == kinds.DONE and r.kind in TIMED)
         return [operation(self.name, kinds.OPERATIONS.row(*row)) for row in rows]
@@ -134,17 +134,18 @@ class GroupContent:
         return by_statement
 
     def ends(self) -> Callable[[Evidence], tuple[str, str | None]]:
-        """Return a function from evidence to its ends as they show now: the object None beside a value."""
+        """Return a function from evidence to the visible ids of its ends; the object is None for a value."""
         mentions = {(mention.sequence, mention.ordinal): mention for mention in self.mentions}
         recorded = {row.sequence: row.recorded_at for row in self.rows["operations"]}
         fold = Fold(self.corrections(), self.births, recorded)
 
-        def shown(sequence: int, ordinal: int) -> str:
+        def visible_id(sequence: int, ordinal: int) -> str:
             mention = mentions[sequence, ordinal]
             return fold.shown(mention.entity, mention.surface, sequence)[0]
 
         def ends_of(item: Evidence) -> tuple[str, str | None]:
             subject, target = item.subject, item.object
-            return shown(item.sequence, subject), None if target is None else shown(item.sequence, target)
+            shown_target = None if target is None else visible_id(item.sequence, target)
+            return visible_id(item.sequence, subject), shown_target
 
         return ends_of

@@ -1,9 +1,9 @@
-"""Turn the rows of an earlier version into the values of this one. No model is asked.
+"""Convert the rows of an earlier version to values of this version, without calls of a model.
 
 row of version 0.1          becomes
-mention                     its name, and the answers that were used, say how it was resolved (R14a)
-evidence                    its direction follows from its ends (R17c); the reading says whether it is a field
-ruling of the ontology      a declaration, and one that the ontology lists the name
+mention                     a mention; its name and the episode's answers say how it was resolved (R14a)
+evidence                    evidence; its ends give the direction (R17c), its extraction says if it is a field
+ruling of the ontology      a declaration, and a second declaration that the ontology lists the name
 ruling of a model           see `kgray.upgrade.rulings`
 """
 
@@ -26,7 +26,7 @@ from kgray.stores.earlier import OldRow
 from kgray.upgrade.content import Answer, GroupContent, NameVector, TextVector, Timed
 
 ONTOLOGY = "ontology"  # the judge of a ruling that people made
-_AS_THEY_WERE = (
+_UNCHANGED_KINDS = (
     "episodes operations extractions holds community_runs communities access_keys audit webhooks schedules"
 ).split()
 _DATES = (
@@ -36,21 +36,21 @@ _MENTION, _EVIDENCE = (
     "sequence ordinal surface entity type sentence key resolved_by",
     f"sequence ordinal statement variant kind relation text subject object {_DATES}",
 )
-_CODE = ("equal", "initials")  # likenesses by which code identifies two names (R15)
+_CODE = ("equal", "initials")  # the likenesses that let code identify two names (R15)
 Read = Callable[[str], list[OldRow]]  # the rows of a kind, in order of their keys
 
 
 def content_of(name: str, head: GroupHead, read: Read, ontology: Ontology, *, is_first: bool) -> GroupContent:
-    """Return the content of a group, without the verdicts and attachments that rulings of models become.
+    """Return the content of a group, without the verdicts and attachments from rulings of models.
 
     read        reads a kind of rows of the group
-    ontology    of the settings: it says to which name synonyms lead
+    ontology    of the settings: it gives the main name of synonyms
     is_first    whether the rows are of version 0.1
     """
     content = GroupContent(
         name=name,
         head=head,
-        rows={kind: read(kind) for kind in _AS_THEY_WERE},
+        rows={kind: read(kind) for kind in _UNCHANGED_KINDS},
         answers=_answers(read("answers"), read("answer_uses")),
         mentions=[_mention(row) for row in read("mentions")],
         evidence=[_evidence(row) for row in read("evidence")],
@@ -108,14 +108,14 @@ def _answers(rows: Iterable[OldRow], uses: Iterable[OldRow]) -> list[Answer]:
 
 
 def _finish_removals(content: GroupContent) -> None:
-    """End retractions and removals that were being carried out in pieces, and drop the rest of the pieces."""
+    """Complete retractions and removals that were carried out in part, and drop the removed rows."""
     removed: set[int] = set()
     operations = []
     for row in content.rows["operations"]:
         if row.state == PENDING and row.result is not None:
             if row.kind == "remove":
                 removed |= _named_by(row, content.rows["episodes"])
-            row = row._replace(state=DONE, payload="{}")  # noqa: PLW2901 - the row as it becomes
+            row = row._replace(state=DONE, payload="{}")  # noqa: PLW2901 - the converted row
         operations.append(row)
     content.rows = {**content.rows, "operations": operations}
     if not removed:
@@ -147,30 +147,30 @@ def _named_by(removal: OldRow, episodes: Iterable[OldRow]) -> set[int]:
 
 
 def _resolved(content: GroupContent) -> list[Mention]:
-    """Return the mentions with how each was resolved, which version 0.1 did not record (R14a).
+    """Return the mentions with the method of their resolution, which version 0.1 did not record (R14a).
 
-    The first mention of an entity, or of a name that it bears already, was resolved by name. Another name was
-    found by code if its letters say so, else by a model if the episode used an answer of one.
+    The first mention of an entity, and of each of its names, was resolved by name. Code resolved another
+    name if its letters say so; else a model did, if the episode used a model's answer.
     """
-    asked = {sequence for answer in content.answers for sequence in answer.used_by}
+    with_answers = {sequence for answer in content.answers for sequence in answer.used_by}
     triples = {row.sequence for row in content.rows["episodes"] if row.kind == "triples"}
     bearing: dict[str, list[str]] = {}
     resolved = []
     for mention in content.mentions:
         surfaces = bearing.setdefault(mention.entity, [])
-        by: ResolvedBy = "name"
+        method: ResolvedBy = "name"
         if surfaces and not mention.key and mention.sequence not in triples:
-            known = {names.key(surface) for surface in surfaces}
-            if names.key(mention.surface) not in known:
+            keys = {names.key(surface) for surface in surfaces}
+            if names.key(mention.surface) not in keys:
                 alike = any(likeness(mention.surface, surface) in _CODE for surface in surfaces)
-                by = "model" if mention.sequence in asked and not alike else "code"
+                method = "model" if mention.sequence in with_answers and not alike else "code"
         surfaces.append(mention.surface)
-        resolved.append(mention._replace(resolved_by=by))
+        resolved.append(mention._replace(resolved_by=method))
     return resolved
 
 
 def _directed(content: GroupContent) -> list[Evidence]:
-    """Return the evidence with its direction (R17c), and with whether it is a field of a record (R17)."""
+    """Return the evidence with its direction (R17c), and with `is_field`: a field of a record (R17)."""
     ends_of, fields = content.ends(), _fields_of_records(content)
     first: dict[str, tuple[str, str | None]] = {}
     directed = []
@@ -184,7 +184,7 @@ def _directed(content: GroupContent) -> list[Evidence]:
 
 
 def _fields_of_records(content: GroupContent) -> set[tuple[int, str, str]]:
-    """Return (sequence, relation, sentence) of each fact that a reading marks as the one value of a field."""
+    """Return (sequence, relation, sentence) of each fact that an extraction marks as a field's only value."""
     fields = set()
     for row in content.rows["extractions"]:
         for fact in json.loads(row.body)["facts"]:
@@ -195,7 +195,7 @@ def _fields_of_records(content: GroupContent) -> set[tuple[int, str, str]]:
 
 
 def _note_contexts(content: GroupContent) -> None:
-    """Note of each read name that the previous context lacks it: that is not known, so it is asked (R14a)."""
+    """Mark each extracted name as absent from the previous context: unknown names cost a question (R14a)."""
     rows = []
     for row in content.rows["extractions"]:
         body = json.loads(row.body)
@@ -207,10 +207,10 @@ def _note_contexts(content: GroupContent) -> None:
 def _declared(
     rulings: Sequence[OldRow], content: GroupContent, ontology: Ontology
 ) -> list[Timed[Declaration]]:
-    """Return the declarations that the rulings of the ontology are, and that it lists their names.
+    """Convert the ontology's rulings to declarations, and add a declaration for each name that it lists.
 
-    Version 0.1 recorded a pair of names in both directions; the ontology says which of them is the main
-    name. A declaration outlives a retraction while a later episode is left (R26).
+    Version 0.1 recorded a pair of names in both directions; the ontology gives the main name of the pair.
+    A declaration outlives a retraction while a later episode exists (R26).
     """
     live = [
         row.sequence for row in content.rows["episodes"] if row.state == COMMITTED and row.retired_at is None
@@ -221,32 +221,37 @@ def _declared(
     for row in rulings:
         if row.judge != ONTOLOGY:
             continue
-        name, other, value = row.name, row.other, row.value
-        if row.aspect == "pair" and value in FOLDS and _leads(ontology, other, value, name):
-            name, other = other, name
+        name, partner, value = row.name, row.other, row.value
+        if row.aspect == "pair" and value in FOLDS and _leads(ontology, partner, value, name):
+            name, partner = partner, name
         value = "none" if row.aspect == "pair" and value == "independent" else value
         declaration = Declaration(
-            sequence=row.sequence, ordinal=row.ordinal, name=name, aspect=row.aspect, value=value, other=other
+            sequence=row.sequence,
+            ordinal=row.ordinal,
+            name=name,
+            aspect=row.aspect,
+            value=value,
+            other=partner,
         )
         retired_at = None if row.sequence <= last else row.retired_at
         timed = Timed(declaration, row.recorded_at, retired_at)
-        declared.setdefault((row.sequence, name, row.aspect, other, value), timed)
-        for used in (row.name, row.other):
-            uses.setdefault(used, (row.sequence, row.recorded_at))
+        declared.setdefault((row.sequence, name, row.aspect, partner, value), timed)
+        for relation in (row.name, row.other):
+            uses.setdefault(relation, (row.sequence, row.recorded_at))
     ended = {row.sequence: row.ended_at for row in content.rows["episodes"]}
     for item in content.evidence:
         uses.setdefault(item.relation, (item.sequence, ended[item.sequence]))
-    taken = Counter(row.sequence for row in rulings)  # their ordinals are 0, 1, ...
+    next_ordinals = Counter(row.sequence for row in rulings)  # their ordinals are 0, 1, ...
     for name, (sequence, recorded_at) in uses.items():
         if ontology.get(name) is not None:
             declaration = Declaration(
-                sequence=sequence, ordinal=taken[sequence], name=name, aspect="listed", value="yes"
+                sequence=sequence, ordinal=next_ordinals[sequence], name=name, aspect="listed", value="yes"
             )
-            taken[sequence] += 1
+            next_ordinals[sequence] += 1
             declared[sequence, name, "listed"] = Timed(declaration, recorded_at)
     return sorted(declared.values(), key=lambda timed: (timed.value.sequence, timed.value.ordinal))
 
 
-def _leads(ontology: Ontology, name: str, value: str, other: str) -> bool:
+def _leads(ontology: Ontology, name: str, value: str, main_name: str) -> bool:
     kind = ontology.get(name)
-    return kind is not None and other == (kind.same_as if value == "same_as" else kind.inverse_of)
+    return kind is not None and main_name == (kind.same_as if value == "same_as" else kind.inverse_of)

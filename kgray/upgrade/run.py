@@ -28,7 +28,7 @@ from kgray.upgrade.convert import content_of
 from kgray.upgrade.rulings import convert_rulings
 from kgray.upgrade.writing import rows_of
 
-_MOMENTS = 4  # earlier moments at which the written graph is compared
+_MOMENTS = 4  # the number of earlier moments when the old and the new graph are compared
 OnGroup = Callable[[str], None]
 
 
@@ -36,9 +36,9 @@ OnGroup = Callable[[str], None]
 class UpgradedGroup:
     """The report of one group.
 
-    verdicts, attached  verdicts on pairs of statements, and attached evidence, that rulings of models became
-    changed             facts and entities that differ from those that the earlier version had derived: the
-                        id of each, and the columns that differ, before and after (null: it is not there)
+    verdicts, attached  verdicts on pairs of statements, and attached evidence, made from rulings of models
+    changed             facts and entities that the earlier version had derived differently: the id of each,
+                        and the columns that differ, before and after (null: it does not exist)
     """
 
     episodes: int
@@ -84,11 +84,11 @@ def upgrade(
     ontology    of the settings: which of two synonyms is the main name
     dry_run     convert and derive everything, and change nothing
 
-    Raises StoreError where the new store differs from what was read. A run that was killed is run again.
+    Raises StoreError if the new store differs from the rows that were read. After a kill, run it again.
     """
     if dry_run and earlier.is_changed:
         raise StoreError(
-            f"an upgrade of {earlier.where} was cut off, and its rows have moved: run `kgray upgrade` "
+            f"an upgrade of {earlier.location} was cut off, and its rows have moved: run `kgray upgrade` "
             f"without --dry-run, which goes on"
         )
     if dry_run or (earlier.is_in_place and not earlier.is_changed):
@@ -100,7 +100,7 @@ def upgrade(
     else:
         with earlier.successor() as store, store.writing():
             upgraded = _upgraded(earlier, ontology, store, on_group)
-        report = json.dumps(upgraded.as_dict() | {"kept": earlier.kept})
+        report = json.dumps(upgraded.as_dict() | {"kept": earlier.kept_path})
     earlier.replace(report)
     result: Mapping[str, Any] = json.loads(report)
     return result
@@ -124,8 +124,8 @@ def _upgrade_group(
 
     content = content_of(group.name, group.head, read, ontology, is_first=earlier.is_first)
     facts = read("facts")
-    shown = {(row.sequence, row.ordinal): row.shown for row in read("evidence")}
-    converted = convert_rulings(content, read("rulings"), facts, shown)
+    visible_statements = {(row.sequence, row.ordinal): row.shown for row in read("evidence")}
+    converted = convert_rulings(content, read("rulings"), facts, visible_statements)
     graph = GroupGraph.build(content.records())
     rows = [*rows_of(content, graph)]
     if store is not None:
@@ -146,29 +146,29 @@ def _upgrade_group(
         attached=converted.attached,
         changed=changed,
     )
-    result.verified &= converted.were_there or not changed
+    result.verified &= converted.had_rulings or not changed
 
 
 def _changed(
     kind: kinds.Kind[Any],
-    before: Iterable[OldRow],
-    after: Iterable[tuple[kinds.Kind[Any], kinds.Row]],
+    old_rows: Iterable[OldRow],
+    new_rows: Iterable[tuple[kinds.Kind[Any], kinds.Row]],
     ignored: Iterable[str] = (),
 ) -> list[dict[str, Any]]:
-    """Return the derived rows of a kind that differ from those that the earlier version had stored."""
+    """Return the derived rows of a kind that differ from the earlier version's rows."""
     columns = [column.name for column in OLD_KINDS[kind.name].columns if column.name not in ignored]
-    then = {row.id: {name: getattr(row, name) for name in columns} for row in before}
-    now = {}
-    for row_kind, row in after:
+    old = {row.id: {name: getattr(row, name) for name in columns} for row in old_rows}
+    new = {}
+    for row_kind, row in new_rows:
         if row_kind is kind:
             named = dict(zip(kind.names, row, strict=True))
-            now[named["id"]] = {name: named[name] for name in columns}
+            new[named["id"]] = {name: named[name] for name in columns}
     changed = []
-    for id_ in sorted(then.keys() | now.keys()):
-        if then.get(id_) != now.get(id_):
-            both = [then.get(id_), now.get(id_)]
+    for id_ in sorted(old.keys() | new.keys()):
+        if old.get(id_) != new.get(id_):
+            both = [old.get(id_), new.get(id_)]
             differing = [n for n in columns if None in both or both[0][n] != both[1][n]]  # type: ignore[index]
-            parts = [one and {name: one[name] for name in differing} for one in both]
+            parts = [values and {name: values[name] for name in differing} for values in both]
             changed.append({"kind": kind.name, "id": id_, "before": parts[0], "after": parts[1]})
     return changed
 
@@ -195,17 +195,17 @@ def _verify(content: GroupContent, graph: GroupGraph, written: Sum, store: Store
     for _ in stored.passing(rows_in(store, group, content.head)):
         pass
     different = written.differing(stored)
-    counts, wanted = store.counts(group)[group], _counts(content, graph)
-    different += [f"counts: {wanted}, {counts} in the new store"] if counts != wanted else []
+    counts, expected = store.counts(group)[group], _counts(content, graph)
+    different += [f"counts: {expected}, {counts} in the new store"] if counts != expected else []
     if different:
         raise StoreError(f"group {group!r} was not written as it was read ({'; '.join(different[:3])})")
     ended = sorted(row.ended_at for row in content.rows["episodes"] if row.ended_at is not None)
     for moment in (None, *ended[:: max(1, len(ended) // _MOMENTS)][:_MOMENTS]):
         with store.reading():
-            here = _digest(View(records_of(store, group, moment), lambda _: []), content, moment)
-        if here != _digest(View(content.records(moment), lambda _: []), content, moment):
-            when = "now" if moment is None else f"as known at {moment}"
-            raise StoreError(f"group {group!r} derives another graph {when} than what was read")
+            digest = _digest(View(records_of(store, group, moment), lambda _: []), content, moment)
+        if digest != _digest(View(content.records(moment), lambda _: []), content, moment):
+            moment_text = "now" if moment is None else f"as known at {moment}"
+            raise StoreError(f"group {group!r} derives another graph {moment_text} than what was read")
 
 
 def _digest(view: View, content: GroupContent, known_at: Instant | None) -> str:

@@ -1,4 +1,4 @@
-"""The rows of the new store: recorded and derived ones. No other step knows the kinds of this version."""
+"""The recorded and derived rows of the new store. No other step knows the kinds of this version."""
 
 from __future__ import annotations
 
@@ -42,14 +42,20 @@ def _recorded(content: GroupContent) -> dict[Kind[Any], list[Row]]:
     return {
         kinds.OPERATIONS: [_operation_row(row, content, first) for row in content.rows["operations"]],
         kinds.ANSWERS: [
-            (min(answer.used_by, default=0), answer.request, *answer.cost, answer.body, _rest(answer.used_by))
+            (
+                min(answer.used_by, default=0),
+                answer.request,
+                *answer.cost,
+                answer.body,
+                _later_users(answer.used_by),
+            )
             for answer in content.answers
         ],
         kinds.RECORDS: [entry.row() for entry in _entries(content, first).values() if entry],
     }
 
 
-def _rest(used_by: Iterable[int]) -> bytes:
+def _later_users(used_by: Iterable[int]) -> bytes:
     return np.array(sorted(used_by)[1:], "<u4").tobytes()
 
 
@@ -80,7 +86,7 @@ def _place(timed: Timed[Any]) -> Place:
 
 
 def _entries(content: GroupContent, first: dict[str, Evidence]) -> dict[int, EntryRecords]:
-    """Return the records by entry: of each committed episode, and of the last removal what it left."""
+    """Return the records by entry: of each committed episode, and the last removal's remaining records."""
     episodes = {row.sequence: row for row in content.rows["episodes"] if row.state == kinds.COMMITTED}
     removals = [row for row in content.rows["operations"] if row.kind == "remove" and row.state == kinds.DONE]
     entries = {
@@ -116,8 +122,8 @@ def _entries(content: GroupContent, first: dict[str, Evidence]) -> dict[int, Ent
         entry.judgements.declarations.append((declared.value, declared.recorded_at))
     for judged in content.verdicts:
         entry = entries.get(judged.value.sequence, entries[saved.sequence])
-        said = (first[id_] for id_ in (judged.value.a, judged.value.b) if id_ in first)
-        ends = tuple(subjects[item.sequence, item.subject] for item in said)
+        judged_evidence = (first[id_] for id_ in (judged.value.a, judged.value.b) if id_ in first)
+        ends = tuple(subjects[item.sequence, item.subject] for item in judged_evidence)
         entry.judgements.verdicts.append((replace(judged.value, subjects=ends), judged.recorded_at))
     return entries
 

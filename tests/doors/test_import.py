@@ -162,7 +162,10 @@ async def test_graphrags_nulls_and_columns(memory: Memory, tmp_path: Path) -> No
         {"id": "r", "source": "Alice", "target": "Acme", "description": "knows", "text_unit_ids": ["t"]}])  # fmt: skip
     claim = {"id": "c", "type": "WORKS_AT", "subject_id": "Alice", "object_id": "Acme", "status": "TRUE",
              "start_date": "NONE", "end_date": "nan", "description": "works", "text_unit_id": "t"}  # fmt: skip
-    table("covariates", [claim, claim | {"id": "d", "status": "SUSPECTED"}, claim | {"id": "e", "object_id": "NONE"}])
+    table(
+        "covariates",
+        [claim, claim | {"id": "d", "status": "SUSPECTED"}, claim | {"id": "e", "object_id": "NONE"}],
+    )
     table("text_units", [{"id": "t", "text": "Alice works at Acme", "document_id": "-"}])
 
     report = await memory.import_from(tmp_path, form="graphrag", group="g")

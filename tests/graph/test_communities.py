@@ -15,7 +15,7 @@ import pytest
 import kgray
 from kgray import kinds
 from kgray.communities import refresh as refreshing
-from kgray.communities.found import Found, Snapshot, clustered
+from kgray.communities.found import Cluster, Snapshot, clustered
 from kgray.communities.refresh import Refresh
 from kgray.errors import Cost, InvalidAnswer, NotFound, Unavailable
 from kgray.prompting.prompts import load
@@ -544,7 +544,7 @@ def shown(request, tag):
 
 def test_a_large_community_is_written_in_parts_and_each_part_once(memory, monkeypatch):
     """Map-reduce: a prompt has so many members, or summaries; what is more is summarised before."""
-    monkeypatch.setattr("kgray.communities.texts._WHOLE", 5)
+    monkeypatch.setattr("kgray.communities.texts._PROMPT_MEMBERS", 5)
     monkeypatch.setattr("kgray.communities.texts._PARTS_TOKENS", 600)
     memory.add_many(circles())
     model = CountingSummarizer()
@@ -615,8 +615,8 @@ def test_what_a_text_that_stays_rests_on_counts_for_those_above_it_too():
     shown_now = Snapshot(
         group="g", watermark=9, recorded_at=9, entities={}, facts=[], mentioned={"a": {1}, "b": {2}}
     )
-    below = Found(id="1", level=0, members=["a"], rested={7})
-    above = Found(id="2", level=1, members=["a", "b"], children=[below])
+    below = Cluster(id="1", level=0, members=["a"], rested={7})
+    above = Cluster(id="2", level=1, members=["a", "b"], children=[below])
 
     assert below.sources(shown_now) == {1, 7}
     assert above.sources(shown_now) == {1, 2, 7}
@@ -624,7 +624,7 @@ def test_what_a_text_that_stays_rests_on_counts_for_those_above_it_too():
 
 def test_a_profile_and_a_part_rest_on_what_names_the_other_ends_of_their_facts(memory, monkeypatch):
     """R25: the text of a fact has the names of both its ends, and another episode may have given one."""
-    monkeypatch.setattr("kgray.communities.texts._WHOLE", 1)
+    monkeypatch.setattr("kgray.communities.texts._PROMPT_MEMBERS", 1)
     friends = [("Vera Holm", name) for name in ("Z. Webb", "Ann", "Bea", "Cleo", "Dora", "Edda")]
     # A sentence with "we" is no text of a fact: that is composed of the names (R18a).
     rows = [told("t1", friends), told("t2", [("Zyqqvorp Webb", "Ann")])]
@@ -643,7 +643,7 @@ def test_a_profile_and_a_part_rest_on_what_names_the_other_ends_of_their_facts(m
 
 
 def test_a_text_that_lacks_a_part_is_no_text_to_stay(memory, monkeypatch):
-    monkeypatch.setattr("kgray.communities.texts._WHOLE", 5)
+    monkeypatch.setattr("kgray.communities.texts._PROMPT_MEMBERS", 5)
     names = [f"P{n}" for n in range(6)]
     memory.add_many([told("n1", [(a, b) for a in names for b in names if a < b])])
     model = CountingSummarizer()

@@ -79,11 +79,11 @@ def test_texts_in_memory_stand_until_an_operation_may_take_some(stores: Stores, 
 
     held = read()
     engine.add(triples(9, knows("Ann", "Newcomer"), client_id="n"))
-    assert held.stand(engine.store, engine.named(), known)
+    assert held.are_current(engine.store, engine.named(), known)
     engine.ask(how, episodes=("k0",))
-    assert not held.stand(engine.store, engine.named(), known)
+    assert not held.are_current(engine.store, engine.named(), known)
     again = read()
-    assert again.stand(engine.store, engine.named(), known)
+    assert again.are_current(engine.store, engine.named(), known)
     assert (len(held.communities.ids), len(again.communities.ids)) == (2, 1)
 
 

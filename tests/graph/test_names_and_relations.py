@@ -139,7 +139,7 @@ def test_two_names_that_are_declared_one_again_fold_since_the_first_declaration(
         relations.use("BB")
         said = Declaration(sequence=sequence, ordinal=0, name="BB", other="AA", aspect="pair", value=value)
         relations.declare(said, 10 * sequence)
-        assert relations.folded("BB").since == {1: 10, 2: 10, 3: 0, 4: 40}[sequence]
+        assert relations.folded("BB").declared_at == {1: 10, 2: 10, 3: 0, 4: 40}[sequence]
         assert relations.folded("AA") == ("AA", False, 0)
 
 

@@ -144,7 +144,7 @@ def test_a_name_that_a_text_gives_is_told_to_be_anothers(
     """Whether the extractor listed it or not; what only looks like one gives nothing."""
     told = told_names(*message(text, speaker, *([speaker] if speaker else []), *listed))
 
-    found = {tuple(sorted((a, b))) for a, others in told.others.items() for b in others}
+    found = {tuple(sorted((a, b))) for a, others in told.same_entities.items() for b in others}
     names = [entity.name for entity in told.extraction.entities]
     assert sorted(sorted((names[a], names[b])) for a, b in found) == sorted(map(sorted, pairs))
     assert len(names) == len(set(names))
@@ -161,7 +161,7 @@ def test_a_fact_about_names_tells_of_another_name() -> None:
     told = told_names(*message("...", None, "Anna Weber", "Anna Schmidt", facts=facts))
 
     assert [entity.name for entity in told.extraction.entities] == ["Anna Weber", "Anna Schmidt", "Momo"]
-    assert told.others == {1: [0], 0: [1, 2], 2: [0]}
+    assert told.same_entities == {1: [0], 0: [1, 2], 2: [0]}
 
 
 @pytest.mark.parametrize("answer", [0, None])

@@ -23,12 +23,12 @@ def held(index: GroupIndex) -> dict[str, Any]:
     messages, pieces, names = index.messages, index.pieces, index.names
 
     def texts(column: Any) -> list[str]:
-        return [column.texts[number] for number in column.of.tolist()]
+        return [column.texts[number] for number in column.number_of.tolist()]
 
     def vectors(of: Any, numbers: Any) -> dict[object, bytes]:
-        assert of.keeps_whole()
+        assert of.keeps_exact()
         assert of.owners.tolist() == [numbers[name] for name in of.rows]
-        return {name: of._whole[row].tobytes() for name, row in of.rows.items()}
+        return {name: of._exact[row].tobytes() for name, row in of.rows.items()}
 
     return {
         "messages": (messages.sequences.tolist(), messages.times.tolist(), messages.words._texts),
@@ -56,7 +56,7 @@ def followed(played: Played, steps: list[Any]) -> set[int]:
         played.one(number, step)
         if number % 3 == 1:
             continue
-        with indexes.of(played.engine.named()) as index, Indexes(store, width).of(index.group) as anew:
+        with indexes.open(played.engine.named()) as index, Indexes(store, width).open(index.group) as anew:
             assert held(index) == held(anew)
             seen.add(id(index))
     return seen
@@ -65,7 +65,7 @@ def followed(played: Played, steps: list[Any]) -> set[int]:
 @EMBEDDED
 def test_an_index_that_follows_a_history_is_the_one_that_is_loaded_anew(stores: Stores, monkeypatch):
     """Whatever is added, fails, is retried, replaced, merged, split, undone, retracted or removed."""
-    monkeypatch.setattr(indexing, "_ANEW", 0)  # extend by however much is new
+    monkeypatch.setattr(indexing, "_RELOAD", 0)  # extend by however much is new
     monkeypatch.setattr(indexing, "_CHUNK", 2)
     store = stores.open()
     for seed in range(6):
@@ -82,13 +82,13 @@ def test_a_group_that_is_removed_is_no_longer_found_in_its_index(store, group):
     indexes = Indexes(store, WIDTH)
     with store.writing():
         tell(store, "Al", "one", group=group)
-        with indexes.of(group) as index:
+        with indexes.open(group) as index:
             assert index.messages.sequences.tolist() == [1]
         remove(store, [], group=group, everything=True)
-        with indexes.of(group) as index:
+        with indexes.open(group) as index:
             assert held(index) == held(GroupIndex(group, WIDTH, 0))
         last = tell(store, "Bo", "two", group=group)
-        with indexes.of(group) as index:
+        with indexes.open(group) as index:
             assert index.messages.sequences.tolist() == [last]
             assert next(iter(index.names.numbers))[1] == "Bo"
 
@@ -104,14 +104,14 @@ def test_above_its_memory_a_reader_drops_what_was_asked_least_recently(store, st
     indexes = Indexes(store, WIDTH, memory_bytes=2 * one.nbytes())
     kept: dict[str, GroupIndex] = {}  # itself: the next one may lie where a dropped one lay
     for name in (0, 1, 0, 2, 0, 1):
-        with indexes.of(groups[name]) as index:
+        with indexes.open(groups[name]) as index:
             if name == 1:
                 assert index is not kept.get(groups[1]), "1 was asked before 0 and 2"
             elif name in kept:
                 assert index is kept[groups[name]]
             kept[groups[name]] = index
-        assert len(indexes._held) <= 2
-    assert list(indexes._held) == [groups[0], groups[1]]
+        assert len(indexes._cache) <= 2
+    assert list(indexes._cache) == [groups[0], groups[1]]
 
 
 def test_threads_that_ask_while_another_writes_see_whole_indexes(store, group):
@@ -120,7 +120,7 @@ def test_threads_that_ask_while_another_writes_see_whole_indexes(store, group):
     def ask() -> None:
         last = 0
         for _ in range(15):
-            with indexes.of(group) as index:
+            with indexes.open(group) as index:
                 rows = index.messages.sequences.tolist()
                 whole = rows == list(range(1, len(rows) + 1)) == index.pieces.sequences.tolist()
                 if not whole or len(rows) < last or len(index.pieces.vectors.rows) != len(rows):
@@ -135,7 +135,7 @@ def test_threads_that_ask_while_another_writes_see_whole_indexes(store, group):
             tell(store, f"N{number}", "one", group=group)
     for thread in threads:
         thread.join()
-    with indexes.of(group) as index:
+    with indexes.open(group) as index:
         assert (len(index.messages.sequences), faults) == (10, [])
 
 
@@ -168,11 +168,11 @@ def test_signs_find_nearly_the_20_nearest_of_clustered_vectors(signs, monkeypatc
     vectors, numbers = Vectors(256), {n: n for n in range(6000)}
     for start in range(0, 6000, 500):
         page = matrix[start : start + 500]
-        as_signs = not vectors.keeps_whole(len(page))
+        as_signs = not vectors.keeps_exact(len(page))
         rows = sign_bits(page) if as_signs else page
         names = list(range(start, start + 500))
         vectors.add(names, [row.tobytes() for row in rows], numbers, [(0, 0)] * len(names), signs=as_signs)
-    assert vectors.keeps_whole() is not signs
+    assert vectors.keeps_exact() is not signs
     found = 0
     for asked in range(0, 6000, 300):
         exact = matrix @ matrix[asked]

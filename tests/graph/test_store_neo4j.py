@@ -136,7 +136,7 @@ def test_the_lease_is_renewed_while_a_write_takes_long(stores, ask, monkeypatch,
     first, second = stores.open(), stores.open()
     append(first, draft("a", group=group))
     monkeypatch.setattr(fence, "_BEAT_S", 0.05)
-    kept, inside = groups.kept, list[str]()
+    rows_of, inside = groups.group_rows, list[str]()
     beat = "MATCH (o:KgrayShard {id: 0}) RETURN o.beat > $since"
 
     def late(counters):
@@ -149,10 +149,10 @@ def test_the_lease_is_renewed_while_a_write_takes_long(stores, ask, monkeypatch,
             time.sleep(0.02)
         with pytest.raises(Locked), second.writing():
             pass
-        return kept(counters)
+        return rows_of(counters)
 
     with first.writing():
-        monkeypatch.setattr(groups, "kept", late)
+        monkeypatch.setattr(groups, "group_rows", late)
         first.apply([told(1, "Al", "one", 10, group=group)])
     assert inside == ["write"]
 
@@ -162,7 +162,7 @@ def test_writes_of_different_groups_do_not_wait_for_each_other(stores, monkeypat
 
     store = stores.open()
     append(store, draft("a", group=group), draft("b", group=other))
-    kept, inside = groups.kept, list[str]()
+    rows_of, inside = groups.group_rows, list[str]()
 
     def late(counters):
         """As if the first write took long: the second is begun, and ends, meanwhile."""
@@ -171,10 +171,10 @@ def test_writes_of_different_groups_do_not_wait_for_each_other(stores, monkeypat
             pool.submit(store.apply, [told(1, "Bo", "two", 10, group=other)]).result(timeout=30)
             assert store.pending_count(other) == 0
             assert store.pending_count(group) == 1
-        return kept(counters)
+        return rows_of(counters)
 
     with store.writing(), ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(groups, "kept", late)
+        monkeypatch.setattr(groups, "group_rows", late)
         store.apply([told(1, "Al", "one", 10, group=group)])
     assert inside == ["write", "write"]
     assert store.pending_count(group) == 0

@@ -1,7 +1,7 @@
-"""The manifests on a real API server, with the real scheduler and controllers: `make test-k8s`.
+"""The manifests on a real API server, with the real scheduler and controllers and KubeRay's real operator.
 
-The server is built from Go modules once (10 CPU minutes) into the folder that KGRAY_TEST_K8S_CACHE names.
-No container runs: a pod on a node is said to be ready.
+`make test-k8s`. Both programs are built from Go modules once (25 CPU minutes) into the folder that
+KGRAY_TEST_K8S_CACHE names. No container runs: a pod on a node is said to be ready.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +20,12 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.manifests import CHOICES, K8S, rendered
+
 HERE = Path(__file__).parent
-K8S = HERE.parents[1] / "k8s"
-OVERLAYS = {"base": K8S / "base", **{path.name: path for path in sorted((K8S / "overlays").iterdir())}}
-UNKNOWN = "PodMonitor"  # of the Prometheus operator, which this server does not know
-PLACED_S = 60
+UNKNOWN = {"PodMonitor", "PrometheusRule"}  # of the Prometheus operator, which this server does not know
+PLACED_S = 90
+OURS = "raycluster,rayjob,deployment,statefulset,service,cronjob,job,poddisruptionbudget,ingress"
 NEEDS = {
     "KGRAY_TEST_RAY_CRDS is not set: the folder of KubeRay's definitions": "KGRAY_TEST_RAY_CRDS"
     in os.environ,
@@ -34,13 +36,13 @@ pytestmark = [pytest.mark.k8s, pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 # what is spoilt, as it stands in a rendered overlay, what is written instead, what the server says
 SPOILT = [
-    ("minReplicas: 1", "minReplica: 1", 'unknown field "spec.workerGroupSpecs[0].minReplica"'),
+    ("minReplicas: 1", "minReplica: 1", 'unknown field "spec.workerGroupSpecs[1].minReplica"'),
     ("version: v2", "version: v3", "Unsupported value"),
     ("maxReplicas: 2", "maxReplicas: two", "must be of type integer"),
     ("schedule: 0 3 * * *", "schedule: 0 25 * * *", "spec.schedule: Invalid value"),
     ("restartPolicy: Never", "restartPolicy: Always", "restartPolicy"),
     ("port: 8265", "port: 82650", "must be between 1 and 65535"),
-    ("maxUnavailable: 0", "maxUnavailable: some", "maxUnavailable"),
+    ("minAvailable: 1", "minAvailable: some", "minAvailable"),
     ("storage: 200Gi", "storage: 200GiB", "quantities must match"),
 ]
 
@@ -55,11 +57,34 @@ class Server:
         command = [str(HERE / "server"), "kubectl", str(self.folder), *args]
         return subprocess.run(command, input=feed, capture_output=True, text=True, check=False, timeout=120)
 
-    def rendered(self, overlay: Path) -> str:
-        done = self("kustomize", str(overlay))
+    def rendered(self, *choice: str) -> str:
+        """Return the base with these components, without kinds that the server does not know."""
+        found = rendered(choice, (str(HERE / "server"), "kubectl", str(self.folder), "kustomize"))
+        return yaml.safe_dump_all(one for one in found if one["kind"] not in UNKNOWN)
+
+    def ready(self, *choice: str) -> dict[str, int]:
+        """Put a choice in the place of what is there, wait for it; return the pods of Ray, by group."""
+        self("delete", OURS, "--all", "-n", "kgray", "--timeout=60s")
+        assert until(lambda: not self.get("pod", "-n", "kgray")["items"]), "pods of the choice before stay"
+        done = self.apply(self.rendered(*choice))
         assert done.returncode == 0, done.stderr
-        documents = done.stdout.split("\n---\n")
-        return "\n---\n".join(one for one in documents if f"kind: {UNKNOWN}" not in one)
+        cluster = ("raycluster", "kgray", "-n", "kgray")
+        until(lambda: self.get(*cluster).get("status", {}).get("state") == "ready")
+        status = self.get(*cluster).get("status", {})
+        assert status.get("state") == "ready", (status, self("get", "events", "-n", "kgray").stdout[-3000:])
+        pods = self.get("pod", "-n", "kgray", "-l", "ray.io/cluster=kgray")["items"]
+        return dict(Counter(pod["metadata"]["labels"]["ray.io/group"] for pod in pods))
+
+    def evict(self, pod: str) -> str:
+        """Ask for an eviction as a drain does; return "" or why it is refused."""
+        asked = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": "kgray"},
+        }
+        path = f"/api/v1/namespaces/kgray/pods/{pod}/eviction"
+        done = self("create", "--raw", path, "-f", "-", feed=json.dumps(asked))
+        return done.stderr if done.returncode else ""
 
     def apply(self, text: str, *more: str) -> subprocess.CompletedProcess[str]:
         return self("apply", "--validate=strict", *more, "-f", "-", feed=text)
@@ -91,8 +116,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("k8s")
     subprocess.run([str(HERE / "server"), "start", str(folder)], check=True)
     try:
+        subprocess.run([str(HERE / "server"), "operator", str(folder)], check=True)
         found = Server(folder)
-        done = found.apply(found.rendered(OVERLAYS["base"]))
+        done = found.apply(found.rendered())
         assert done.returncode == 0, done.stderr
         until(lambda: found.get("serviceaccount", "default", "-n", "kgray").get("metadata"))
         yield found
@@ -100,9 +126,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         subprocess.run([str(HERE / "server"), "wipe", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("name", OVERLAYS)
-def test_the_server_takes_every_overlay_strictly(server, name):
-    done = server.apply(server.rendered(OVERLAYS[name]), "--dry-run=server")
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: "+".join(choice) or "base")
+def test_the_server_takes_every_choice_of_components_strictly(server, choice):
+    done = server.apply(server.rendered(*choice), "--dry-run=server")
     assert done.returncode == 0, done.stderr
 
 
@@ -114,24 +140,90 @@ def test_the_server_takes_every_job(server):
 
 @pytest.mark.parametrize(("right", "wrong", "said"), SPOILT, ids=[one[1] for one in SPOILT])
 def test_a_mistake_is_refused(server, right, wrong, said):
-    text = server.rendered(OVERLAYS["base"])
+    text = server.rendered()
     assert right in text
     done = server.apply(text.replace(right, wrong, 1), "--dry-run=server")
     assert done.returncode != 0
     assert said in done.stderr
 
 
-def test_every_pod_template_of_the_cluster_is_placed_where_it_belongs(server):
-    cluster = server.get("raycluster", "kgray", "-n", "kgray")["spec"]
-    groups = {"head": cluster["headGroupSpec"], **{g["groupName"]: g for g in cluster["workerGroupSpecs"]}}
-    placed = {}
-    for name, group in groups.items():
-        pod = {"apiVersion": "v1", "kind": "Pod", "spec": group["template"]["spec"]}
-        pod |= {"metadata": {"name": f"try-{name}", "namespace": "kgray"}}
-        done = server.apply(json.dumps(pod))
-        assert done.returncode == 0, (name, done.stderr)
-        placed[name] = server.placed(f"try-{name}")
-    assert placed == {"head": "cpu-1", "control": "cpu-1", "cpu": "cpu-1", "llm": "gpu-1", "embed": "gpu-1"}
+PODS = {"headgroup": 1, "control": 2, "cpu": 1, "llm": 1, "embed": 1, "search": 2}
+
+
+@pytest.mark.parametrize(
+    ("choice", "pods"),
+    [
+        (("redis", "monitoring", "backup", "ingress", "neo4j-elsewhere"), PODS),
+        (("tensor-parallel",), PODS),
+        (("small", "redis", "backup"), {"headgroup": 1, "control": 1, "cpu": 1}),
+        ((), PODS),
+    ],
+    ids=lambda one: "+".join(one) if isinstance(one, tuple) else "",
+)
+def test_the_operator_brings_a_choice_to_ready_and_services_select_its_pods(server, choice, pods):
+    assert server.ready(*choice) == pods
+    wanted = {"kgray", "kgray-search", "kgray-head-svc"}
+    wanted |= {"redis"} & {*choice} | ({"neo4j"} if "neo4j-elsewhere" not in choice else set())
+    for service in sorted(wanted):
+        label = f"kubernetes.io/service-name={service}"
+        found = until(
+            lambda label=label: [
+                end
+                for one in server.get("endpointslice", "-n", "kgray", "-l", label)["items"]
+                for end in one.get("endpoints") or []
+                if end["conditions"]["ready"]
+            ]
+        )
+        assert found, f"{service} selects no pod that is ready"
+    for pod in server.get("pod", "-n", "kgray", "-l", "ray.io/cluster=kgray")["items"]:
+        group, node = pod["metadata"]["labels"]["ray.io/group"], pod["spec"]["nodeName"]
+        assert node.startswith("gpu-" if group in {"llm", "embed"} else "cpu-"), (group, node)
+
+
+def test_a_drain_takes_one_pod_of_a_group_at_a_time_and_never_the_head(server):
+    """The replacement of the first pod finds no node until the second eviction has been refused."""
+    pods = server.get("pod", "-n", "kgray", "-l", "ray.io/group=control")["items"]
+    first, second = (pod["metadata"]["name"] for pod in pods)
+    budget = ("poddisruptionbudget", "kgray-control", "-n", "kgray")
+    assert until(lambda: server.get(*budget).get("status", {}).get("disruptionsAllowed") == 1)
+    nodes = [node["metadata"]["name"] for node in server.get("node")["items"]]
+    assert server("cordon", *nodes).returncode == 0
+    try:
+        assert server.evict(first) == ""
+        assert until(lambda: server.get(*budget)["status"]["disruptionsAllowed"] == 0)
+        assert "disruption budget" in server.evict(second)
+    finally:
+        assert server("uncordon", *nodes).returncode == 0
+    assert until(lambda: server.get(*budget)["status"]["disruptionsAllowed"] == 1)
+    assert server.evict(second) == ""
+    head = server.get("pod", "-n", "kgray", "-l", "ray.io/node-type=head")["items"][0]["metadata"]["name"]
+    assert "disruption budget" in server.evict(head)
+
+
+def test_the_operator_takes_the_job_that_starts_the_actors(server):
+    """Nobody runs its dashboard here, so it never ends; its fields are checked before it waits for that."""
+    assert server("create", "-f", str(K8S / "jobs/up.yaml")).returncode == 0
+    state = until(
+        lambda: server.get("rayjob", "kgray-up", "-n", "kgray").get("status", {}).get("jobDeploymentStatus")
+    )
+    events = server("get", "events", "-n", "kgray", "--field-selector", "involvedObject.kind=RayJob").stdout
+    assert state not in {None, "ValidationFailed"}, events
+    assert "Invalid" not in events
+
+
+def test_the_clock_repeats_up(server):
+    every = json.dumps({"spec": {"schedule": "* * * * *"}})
+    assert server("patch", "cronjob", "kgray-up", "-n", "kgray", "-p", every).returncode == 0
+    jobs = until(
+        lambda: [
+            one
+            for one in server.get("job", "-n", "kgray")["items"]
+            for owner in one["metadata"].get("ownerReferences", [])
+            if (owner["kind"], owner["name"]) == ("CronJob", "kgray-up")
+        ]
+    )
+    assert jobs
+    assert until(lambda: server.get("pod", "-n", "kgray", "-l", "app=kgray-up")["items"])
 
 
 def test_the_store_gets_its_volume_and_the_door_its_replicas(server):
@@ -142,18 +234,9 @@ def test_the_store_gets_its_volume_and_the_door_its_replicas(server):
     assert {claim["status"]["phase"] for claim in claims} == {"Bound"}
 
 
-def test_redis_gets_its_volume(server):
-    done = server.apply(server.rendered(OVERLAYS["redis"]))
-    assert done.returncode == 0, done.stderr
-    done = server("rollout", "status", "statefulset/redis", "-n", "kgray", f"--timeout={PLACED_S}s")
-    assert done.returncode == 0, done.stdout + done.stderr
-    claim = server.get("persistentvolumeclaim", "data-redis-0", "-n", "kgray")
-    assert claim["status"]["phase"] == "Bound"
-
-
 def test_the_small_overlay_fits_on_one_machine_of_16_cores(server):
     cores = memory = 0.0
-    for document in yaml.safe_load_all(server.rendered(OVERLAYS["small"])):
+    for document in yaml.safe_load_all(server.rendered("small")):
         for number, containers in pods_of(document):
             requests = [one["resources"]["requests"] for one in containers]
             cores += number * sum(cpus(one["cpu"]) for one in requests)
@@ -182,19 +265,11 @@ def gigabytes(quantity: str) -> float:
     return float(quantity[:-2]) / (1024 if quantity.endswith("Mi") else 1)
 
 
-def test_neo4j_elsewhere_leaves_out_ours_and_nothing_else(server):
-    kinds = [
-        {
-            (one["kind"], one["metadata"]["name"])
-            for one in yaml.safe_load_all(server.rendered(OVERLAYS[name]))
-        }
-        for name in ("base", "neo4j-elsewhere")
-    ]
-    assert kinds[0] - kinds[1] == {("Service", "neo4j"), ("StatefulSet", "neo4j")}
-    assert kinds[1] - kinds[0] == set()
-
-
-def test_the_refresh_makes_its_job(server):
-    assert server("create", "job", "tonight", "--from=cronjob/kgray-refresh", "-n", "kgray").returncode == 0
-    pods = until(lambda: server.get("pod", "-n", "kgray", "-l", "job-name=tonight")["items"])
-    assert server.placed(pods[0]["metadata"]["name"]) == "cpu-1"
+@pytest.mark.parametrize("name", ["kgray-refresh", "kgray-backup"])
+def test_a_job_of_the_clock_makes_a_pod_that_has_its_place(server, name):
+    done = server.apply(server.rendered("backup"))
+    assert done.returncode == 0, done.stderr
+    made = f"tonight-{name}"
+    assert server("create", "job", made, f"--from=cronjob/{name}", "-n", "kgray").returncode == 0
+    pods = until(lambda: server.get("pod", "-n", "kgray", "-l", f"job-name={made}")["items"])
+    assert server.placed(pods[0]["metadata"]["name"]).startswith("cpu-")

@@ -223,7 +223,7 @@ def reachable_from_outside(of: psutil.Process) -> dict[str, str]:
     return found
 
 
-def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:  # noqa: PLR0915 - one story
+def test_up_stays_other_commands_use_it_and_down_ends_it(shell: Shell) -> None:
     """The whole way by commands, each a process of its own; only our own processes are ended.
 
     The demo tells what they say of it in words.

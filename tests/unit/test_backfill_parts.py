@@ -23,7 +23,7 @@ from kgray.intake.files import read_file
 from kgray.intake.formats import Position
 from kgray.ports import GroupCounts
 from kgray.ports.ingest import Sequences, Totals, joined
-from kgray.runtime.jobs import JobLog, ServerTimes, followed, shown
+from kgray.runtime.jobs import JobLog, ServerTimes, followed, without_secrets
 from kgray.settings import load, public_environ
 
 # ---------------------------------------------------------------------------------- spending
@@ -211,7 +211,7 @@ def test_what_travels_with_a_job_holds_no_secret_and_no_relative_path(tmp_path, 
 
 
 def test_a_server_is_named_without_what_stands_before_its_host():
-    assert shown("http://user:hidden@127.0.0.1:8265/x?token=hidden") == "http://127.0.0.1:8265"
+    assert without_secrets("http://user:hidden@127.0.0.1:8265/x?token=hidden") == "http://127.0.0.1:8265"
 
 
 class Jobs:

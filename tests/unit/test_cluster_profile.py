@@ -67,8 +67,8 @@ def test_a_leases_holder_has_ended_only_where_its_process_id_means_something():
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
 
-    assert not fence._may_live(fence.HERE, ended.pid)
-    assert fence._may_live(fence.HERE, os.getpid())
+    assert not fence._may_live(fence.HOST, ended.pid)
+    assert fence._may_live(fence.HOST, os.getpid())
     assert fence._may_live(f"{socket.gethostname()} pid:[1]", ended.pid)
 
 
@@ -130,7 +130,9 @@ def test_a_pool_has_as_many_workers_or_a_least_and_a_most():
         {"extraction": {"workers": {"min": 1, "max": 4}}, "judging": {"workers": 3}}, "room.toml"
     )
 
-    counts = [(pool.least, pool.most) for pool in (profile.extraction, profile.judging, profile.reranking)]
+    counts = [
+        (pool.minimum, pool.maximum) for pool in (profile.extraction, profile.judging, profile.reranking)
+    ]
     assert counts == [(1, 4), (3, 3), (0, 0)]
     assert profile_of(profile.values(), "again") == profile
 

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from kgray.evals import retrieval as measures
 from kgray.evals.retrieval import (
-    Asked,
     Question,
+    Result,
+    is_repeated,
     mean,
     of_context,
     of_ranking,
     percentile,
     report,
-    told_in,
     words,
 )
 
@@ -93,7 +93,7 @@ CONTEXT = """What was said: [date] SPEAKER: TEXT
     ],
 )
 def test_a_line_tells_a_message_by_three_fifths_of_its_words_in_order(message, told):
-    assert told_in(message, [words(line) for line in CONTEXT.splitlines()]) is told
+    assert is_repeated(message, [words(line) for line in CONTEXT.splitlines()]) is told
 
 
 def test_a_context_holds_what_it_tells_and_what_its_facts_rest_on():
@@ -153,7 +153,7 @@ def test_a_mean_of_nothing_is_refused():
 def test_measures_that_a_question_does_not_have_are_left_out_of_their_mean():
     asked = Question(id="1", text="who?", type="any")
     rows = [
-        Asked(conversation="c", question=asked, marks=marks) for marks in ({"a": 1.0, "b": 0.5}, {"a": 0.0})
+        Result(conversation="c", question=asked, marks=marks) for marks in ({"a": 1.0, "b": 0.5}, {"a": 0.0})
     ]
     found = report(rows)["overall"]["measures"]
 

@@ -6,14 +6,10 @@ refuses more than its schema does; its rules are mirrored here.
 
 from __future__ import annotations
 
-import functools
 import gzip
 import os
 import re
 import shlex
-import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,67 +23,35 @@ from kgray.cli import cli
 from kgray.runtime.spec import load_profile
 from kgray.settings import load as load_settings
 from tests.board import board
+from tests.manifests import (
+    CLUSTER,
+    FEW_CHOICES,
+    GROUPS,
+    K8S,
+    KUBECTL,
+    PODS,
+    ROOT,
+    VALUES,
+    Document,
+    StrictLoader,
+    documents,
+    objects,
+    rendered,
+    templates,
+)
 
-ROOT = Path(__file__).resolve().parents[2]
-K8S = ROOT / "k8s"
 KUBERNETES = "1.36"
 OURS = "kgray"
-KUBECTL = shutil.which("kubectl")
+IMAGES = ("kgray", "kgray-door")
 OTHERS = ("ray.io/", "monitoring.", "kustomize.")  # kinds that are not Kubernetes' own
-RAY_PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001, "serve": 8000, "metrics": 8080}
-OVERLAYS = sorted(path.parent for path in K8S.rglob("kustomization.yaml"))
-VALUES = K8S / "neo4j-values.yaml"  # of Neo4j's chart: no object
-Document = dict[str, Any]
+RAY_PORTS = {
+    "gcs-server": 6379, "dashboard": 8265, "client": 10001, "serve": 8000, "metrics": 8080,
+    "as-metrics": 44217, "dash-metrics": 44227,
+}  # fmt: skip
+FOLDERS = sorted(path.parent for path in K8S.rglob("kustomization.yaml"))
 
 
-class StrictLoader(yaml.SafeLoader):
-    """Refuses a key that is written twice: kubectl would keep the last one without a word."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        assert len(keys) == len(set(keys)), f"{node.start_mark}: a key is written twice"
-        return super().construct_mapping(node, deep)
-
-
-@functools.cache
-def documents() -> list[tuple[Path, Document]]:
-    """Return each object of the manifests with its file."""
-    found = []
-    for path in sorted(set(K8S.rglob("*.yaml")) - {VALUES}):
-        for document in yaml.load_all(path.read_text(encoding="utf-8"), StrictLoader):
-            found.append((path, document))
-    return found
-
-
-def objects(*kinds: str) -> list[Document]:
-    """Return the objects of these kinds, whole ones only: a patch has no spec of its own kind's."""
-    patches = {"head.yaml"}
-    return [d for path, d in documents() if d["kind"] in kinds and path.name not in patches]
-
-
-def templates(document: Any) -> Iterator[Document]:
-    """Yield the pod templates of an object, whatever they hang under."""
-    for key, value in document.items() if isinstance(document, dict) else enumerate(document):
-        if (
-            key in {"template", "submitterPodTemplate"}
-            and isinstance(value, dict)
-            and "containers" in value.get("spec", {})
-        ):
-            yield value
-        elif isinstance(value, dict | list):
-            yield from templates(value)
-
-
-PODS = [
-    pytest.param(template, id=f"{path.stem}-{number}")
-    for path, document in documents()
-    for number, template in enumerate([document] if document["kind"] == "Pod" else templates(document))
-]
-(CLUSTER,) = objects("RayCluster")
-GROUPS = {group["groupName"]: group for group in CLUSTER["spec"]["workerGroupSpecs"]}
-
-
-@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
+@pytest.mark.parametrize("overlay", FOLDERS, ids=lambda path: path.name)
 def test_every_file_beside_a_kustomization_is_used_by_it(overlay):
     text = (overlay / "kustomization.yaml").read_text(encoding="utf-8")
     file = next(yaml.load_all(text, StrictLoader))
@@ -98,20 +62,59 @@ def test_every_file_beside_a_kustomization_is_used_by_it(overlay):
 
 
 @pytest.mark.skipif(KUBECTL is None, reason="not installed: kubectl, which renders an overlay")
-@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
-def test_every_overlay_renders_into_one_namespace(overlay):
-    command = [str(KUBECTL), "kustomize", str(overlay)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    rendered = list(yaml.load_all(done.stdout, StrictLoader))
-    assert {d["metadata"].get("namespace") for d in rendered if d["kind"] != "Namespace"} == {OURS}
-    images = {c["image"] for d in rendered for t in templates(d) for c in t["spec"]["containers"]}
-    assert {image for image in images if image.startswith(OURS)} == {f"{OURS}:{__version__}"}
+@pytest.mark.parametrize("choice", FEW_CHOICES, ids=lambda choice: "+".join(choice) or "base")
+def test_every_choice_of_components_renders_into_one_namespace(choice):
+    found = rendered(choice)
+    assert {d["metadata"].get("namespace") for d in found if d["kind"] != "Namespace"} == {OURS}
+    images = {c["image"] for d in found for t in templates(d) for c in t["spec"]["containers"]}
+    assert {image for image in images if image.startswith(OURS)} == {
+        f"{name}:{__version__}" for name in IMAGES
+    }
+    kinds = {(d["kind"], d["metadata"]["name"]) for d in found}
+    assert (("StatefulSet", "neo4j") in kinds) is ("neo4j-elsewhere" not in choice)
+    assert (("StatefulSet", "redis") in kinds) is ("redis" in choice)
+    (cluster,) = [d for d in found if d["kind"] == "RayCluster"]
+    assert ("gcsFaultToleranceOptions" in cluster["spec"]) is ("redis" in choice)
+    groups = [group["groupName"] for group in cluster["spec"]["workerGroupSpecs"]]
+    assert groups == (["control", "cpu"] if "small" in choice else list(GROUPS))
+    (settings,) = [d for d in found if d["metadata"]["name"] == "kgray-settings"]
+    assert settings["data"].keys() == {"kgray.toml", "profile.toml"}
+    assert ("tensor_parallel = 2" in settings["data"]["profile.toml"]) is ("tensor-parallel" in choice)
+    unique_names(found)
+    every_service_and_budget_selects_a_pod(found)
+
+
+def unique_names(found: list[Document]) -> None:
+    names = [(d["kind"], d["metadata"]["name"]) for d in found]
+    assert len(names) == len(set(names))
+
+
+def every_service_and_budget_selects_a_pod(found: list[Document]) -> None:
+    pods = [labels_and_ports(d) for d in found if d["kind"] in {"Deployment", "StatefulSet"}]
+    (cluster,) = [d for d in found if d["kind"] == "RayCluster"]
+    for group in cluster["spec"]["workerGroupSpecs"]:
+        labels, ports = labels_and_ports(group)
+        pods.append((labels | {"ray.io/cluster": "kgray", "ray.io/group": group["groupName"]}, ports))
+    pods.append(({"ray.io/cluster": "kgray", "ray.io/node-type": "head"}, {*RAY_PORTS.values()}))
+    for document in found:
+        selector = document["spec"].get("selector") if "spec" in document else None
+        if document["kind"] == "Service":
+            ports = {port["port"] for port in document["spec"]["ports"]}
+            assert any(selector.items() <= labels.items() and ports <= has for labels, has in pods), document
+        elif document["kind"] == "PodDisruptionBudget":
+            assert any(selector["matchLabels"].items() <= labels.items() for labels, _ in pods), document
+
+
+def labels_and_ports(holder: Document) -> tuple[dict[str, str], set[int]]:
+    template = holder.get("template") or holder["spec"]["template"]
+    ports = {port["containerPort"] for one in template["spec"]["containers"] for port in one.get("ports", [])}
+    return template.get("metadata", {}).get("labels", {}), ports
 
 
 @pytest.mark.parametrize(
     "document",
     [d for _, d in documents() if not d["apiVersion"].startswith(OTHERS)],
-    ids=lambda d: f"{d['kind']}-{d['metadata']['name']}",
+    ids=lambda d: f"{d['kind']}-{d['metadata'].get('name') or d['metadata']['generateName']}",
 )
 def test_what_kubernetes_knows_is_in_its_schema(document):
     kubernetes_validate.validate(document, KUBERNETES, strict=True)
@@ -213,7 +216,7 @@ def test_what_a_pod_writes_lies_on_volumes_of_its_own(template):
     for container in template["spec"]["containers"]:
         readonly = container["securityContext"].get("readOnlyRootFilesystem", False)
         assert readonly is not container["image"].startswith("neo4j:"), container["name"]
-        if container["image"] == OURS:
+        if container["image"] in IMAGES:
             mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
             empty = {one["name"] for one in template["spec"]["volumes"] if "emptyDir" in one}
             assert mounts["/tmp"]["name"] in empty  # noqa: S108 - in the pod
@@ -276,8 +279,9 @@ def test_pods_are_watched_at_ports_that_they_have_with_a_key_that_the_page_makes
     for monitor in objects("PodMonitor"):
         jsonschema.Draft7Validator(POD_MONITOR).validate(monitor["spec"])
         wanted = monitor["spec"]["selector"]["matchLabels"]
-        (pod,) = [template for labels, template in labelled if wanted.items() <= labels.items()]
-        ports = {port["name"]: port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
+        pods = [template for labels, template in labelled if wanted.items() <= labels.items()]
+        containers = [one for pod in pods for one in pod["spec"]["containers"]]
+        ports = {port["name"]: port["containerPort"] for one in containers for port in one.get("ports", [])}
         for endpoint in monitor["spec"]["podMetricsEndpoints"]:
             let_in = {
                 port["port"]
@@ -330,14 +334,6 @@ def test_neo4js_own_chart_gets_what_our_manifest_has():
     assert f"secret generic {values['neo4j']['passwordFromSecret']} --from-literal=NEO4J_AUTH=" in page
 
 
-def test_secrets_are_referred_to_and_each_is_in_the_pages_command():
-    text = "\n".join(path.read_text(encoding="utf-8") for path in K8S.rglob("*.yaml"))
-    assert objects("Secret") == []
-    keys = set(re.findall(r"name: kgray-secrets\s+key: (\S+)", text)) | {"neo4j-password", "auth_token"}
-    page = (K8S / "README.md").read_text(encoding="utf-8")
-    assert {key for key in keys if f"--from-literal={key}=" not in page} == set()
-
-
 def test_what_is_referred_to_exists():
     names = {
         (d["kind"], d["metadata"]["name"]) for d in objects("PersistentVolumeClaim", "Service", "StatefulSet")
@@ -382,8 +378,8 @@ def test_versions_are_those_of_the_package():
     )
     assert CLUSTER["spec"]["rayVersion"] == pins["ray"]
     file = (K8S / "base/kustomization.yaml").read_text(encoding="utf-8")
-    (image,) = next(yaml.load_all(file, StrictLoader))["images"]
-    assert image == {"name": OURS, "newTag": __version__}
+    images = next(yaml.load_all(file, StrictLoader))["images"]
+    assert images == [{"name": name, "newTag": __version__} for name in IMAGES]
 
 
 def test_every_command_and_script_that_is_run_exists():
@@ -396,6 +392,8 @@ def test_every_command_and_script_that_is_run_exists():
         if "command" in c
     ]
     ran = [command[command.index("--") + 1 :] if command[0] == "ray" else command for command in commands]
+    lines = [line.strip() for command in ran if command[0] == "sh" for line in command[-1].splitlines()]
+    ran += [shlex.split(line, comments=True) for line in lines if line.startswith(f"{OURS} ")]
     for command in ran:
         if command[0] == OURS:
             called = cli.get_command(None, command[1])  # type: ignore[arg-type]
@@ -406,7 +404,7 @@ def test_every_command_and_script_that_is_run_exists():
             assert (ROOT / "jobs" / Path(command[1]).name).is_file(), command
 
 
-@pytest.mark.parametrize("folder", ["base", "overlays/small"])
+@pytest.mark.parametrize("folder", ["base", "components/small"])
 def test_settings_and_profile_of_the_cluster_are_read(folder):
     settings = load_settings(config=K8S / folder / "kgray.toml", environ={})
     assert (settings.store.backend, settings.runtime.backend) == ("neo4j", "ray")
@@ -417,16 +415,24 @@ def test_settings_and_profile_of_the_cluster_are_read(folder):
     assert load_profile(K8S / folder / "profile.toml").sequencer.shards >= 1
 
 
-@pytest.mark.parametrize("folder", ["base", "overlays/small"])
-def test_what_the_profile_asks_for_has_its_group_with_room(folder):
-    profile = load_profile(K8S / folder / "profile.toml")
+@pytest.mark.skipif(KUBECTL is None, reason="not installed: kubectl, which renders the components")
+@pytest.mark.parametrize(
+    "choice", [(), ("small",), ("tensor-parallel",)], ids=["base", "small", "tensor-parallel"]
+)
+def test_what_the_profile_asks_for_has_its_group_with_room(choice, tmp_path):
+    found = rendered(choice)
+    (cluster,) = [d for d in found if d["kind"] == "RayCluster"]
+    (settings,) = [d for d in found if d["metadata"]["name"] == "kgray-settings"]
+    (tmp_path / "profile.toml").write_text(settings["data"]["profile.toml"], encoding="utf-8")
+    groups = {group["groupName"]: group for group in cluster["spec"]["workerGroupSpecs"]}
+    profile = load_profile(tmp_path / "profile.toml")
     own = profile.sequencer
     at_store = 2 * own.shards + 1  # sequencers, writers, and the one that keeps schedules
     pools = [(at_store, own.cpus, 0.0, own.memory_mb, dict(own.labels))]
     pools += [
-        (pool.most, pool.cpus, pool.gpus, pool.memory_mb, dict(pool.labels))
+        (pool.maximum, pool.cpus, pool.gpus, pool.memory_mb, dict(pool.labels))
         for pool in (profile.extraction, profile.judging, profile.embedding, profile.reranking)
-        if pool.most
+        if pool.maximum
     ]
     asked: dict[str, list[float]] = {}
     for actors, *each, labels in pools:
@@ -434,10 +440,21 @@ def test_what_the_profile_asks_for_has_its_group_with_room(folder):
         total = asked.setdefault(labels["kgray"], [0.0, 0.0, 0.0])
         asked[labels["kgray"]] = [sum(pair) for pair in zip(total, (actors * n for n in each), strict=True)]
     for name, (cpus, gpus, memory_mb) in asked.items():
-        assert GROUPS[name]["labels"] == {"kgray": name}
-        (container,) = GROUPS[name]["template"]["spec"]["containers"]
-        has, most = container["resources"]["limits"], GROUPS[name]["maxReplicas"]
+        assert groups[name]["labels"] == {"kgray": name}
+        (container,) = groups[name]["template"]["spec"]["containers"]
+        has, most = container["resources"]["limits"], groups[name]["maxReplicas"]
         assert cpus <= most * int(has["cpu"])
         assert gpus <= most * int(has.get("nvidia.com/gpu", 0))
         assert memory_mb <= most * int(has["memory"].removesuffix("Gi")) * 1024
-    assert profile.limits.grace_s < 120, "the grace of the nodes covers a drain"
+    (container,) = groups["control"]["template"]["spec"]["containers"]
+    env = {one["name"]: one.get("value") for one in container["env"]}
+    drain_s = float(env["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"])
+    assert profile.limits.grace_s + 10 < drain_s, "a sequencer commits before Ray ends it"
+    pools = (profile.extraction, profile.judging, profile.embedding, profile.reranking)
+    deadlines = [profile.limits.start_deadline_s, *(pool.start_deadline_s for pool in pools if pool.labels)]
+    assert min(deadlines) >= 1800, "a new node pulls an image of gigabytes first"
+    cards = [
+        int(one["template"]["spec"]["containers"][0]["resources"]["limits"].get("nvidia.com/gpu", 0))
+        for one in groups.values()
+    ]
+    assert profile.engine.tensor_parallel <= max(1, *cards), "STRICT_PACK: all cards of an engine on one node"

@@ -13,7 +13,18 @@ import pytest
 from kgray.errors import InvalidAnswer, SettingsError, Unavailable
 from kgray.outages import OUTAGES, Outage
 from kgray.runtime.pooled import Chunker, OnWorkers
-from kgray.runtime.pools import LEAVING, TOLD, UNFIT, Gone, Lost, Numbered, Pool, Unfit, outcome_of, within
+from kgray.runtime.pools import (
+    LEAVING,
+    OUTAGES_CHANGED,
+    UNFIT,
+    ActorEnded,
+    Lost,
+    Numbered,
+    Pool,
+    Unfit,
+    answer_within,
+    outcome_of,
+)
 from kgray.runtime.upkeep import PoolSize
 
 Answers = Callable[[Any], Awaitable[Any]]
@@ -175,9 +186,9 @@ async def test_an_answer_that_came_while_the_loop_stood_still_is_no_timeout():
         return "in time"
 
     asyncio.get_running_loop().call_later(0.001, time.sleep, 0.2)
-    assert await within(answered(), 0.05) == "in time"
+    assert await answer_within(answered(), 0.05) == "in time"
     with pytest.raises(TimeoutError):
-        await within(never(None), 0.01)
+        await answer_within(never(None), 0.01)
 
 
 async def test_what_a_worker_that_lives_never_answers_goes_to_another():
@@ -212,9 +223,9 @@ async def test_an_outage_is_told_of_until_an_answer_comes():
 
     class Waiting(Hands):
         async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Numbered]]:
-            yield [(TOLD, (down,))]
+            yield [(OUTAGES_CHANGED, (down,))]
             assert [one.what for one in OUTAGES.current()] == ["a server", "the workers"]
-            yield [(TOLD, ())]
+            yield [(OUTAGES_CHANGED, ())]
             async for ended in super().work(chunk):
                 yield ended
 
@@ -232,7 +243,7 @@ async def test_an_outage_is_no_longer_told_of_once_nobody_asks_the_worker_that_w
 
     class Waiting(Hands):
         async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Numbered]]:
-            yield [(TOLD, (down,))]
+            yield [(OUTAGES_CHANGED, (down,))]
             told.set()
             async for ended in super().work(chunk):
                 yield ended
@@ -472,7 +483,7 @@ async def test_what_is_no_error_of_ours_crosses_as_one_that_names_it():
 async def test_a_worker_beyond_the_least_gets_work_while_it_is_there_and_is_missed_by_nobody():
     first, further = Hands("first", echo), Hands("further", echo)
     further.lost.set()  # it was not started
-    pool = Pool([first, further], least=1, patience_s=60.0, answer_deadline_s=600.0, health_every_s=0.01)
+    pool = Pool([first, further], minimum=1, patience_s=60.0, answer_deadline_s=600.0, health_every_s=0.01)
     calls = Chunker(pool, size=1, linger_s=0.0)
     busy = asyncio.Event()
 
@@ -514,7 +525,7 @@ def row(running: int, idle_s: float = 0.0, *, loaded: bool = True) -> dict[str, 
 
 
 def test_a_pool_doubles_while_all_are_full_and_ends_who_has_no_work():
-    size = PoolSize(least=1, most=5, takes=10, idle_s=60.0, full_at=0.0)
+    size = PoolSize(minimum=1, maximum=5, takes=10, idle_s=60.0, full_at=0.0)
 
     assert size.looked({0: row(10)}, 5.0) == ([], [])  # once is no reason
     assert size.looked({0: row(9)}, 10.0) == ([1], [])  # chunks do not divide evenly
@@ -536,7 +547,7 @@ def test_a_pool_doubles_while_all_are_full_and_ends_who_has_no_work():
 
 
 def test_a_pool_is_not_full_because_one_of_its_workers_is():
-    size = PoolSize(least=2, most=4, takes=10, idle_s=60.0)
+    size = PoolSize(minimum=2, maximum=4, takes=10, idle_s=60.0)
     assert [size.looked({0: row(16), 1: row(1)}, 1.0) for _ in range(3)] == [([], [])] * 3
     assert size.looked({}, 1.0) == ([], [])
 
@@ -545,7 +556,7 @@ async def test_workers_that_are_gone_whenever_they_are_found_are_out_of_reach_af
     class Ended(Hands):
         async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Numbered]]:
             self.chunks.append(chunk)
-            raise Gone(f"{self.name} has ended")
+            raise ActorEnded(f"{self.name} has ended")
             yield
 
     ended = Ended("embedder-0", echo)

@@ -18,7 +18,7 @@ SPEAKERS = ("Caroline", "Anna Weber", "Dr. Bob Smith", "user", "assistant", "李
 
 
 def ask(text: str, speakers=SPEAKERS) -> Question:
-    return read(text, speakers=Speakers(speakers), now=NOW)
+    return read(text, speakers=Speakers(speakers), clock=NOW)
 
 
 def shown(question: Question) -> list[str]:
@@ -149,7 +149,7 @@ def test_words_are_distinct_and_in_order():
 
 def test_a_question_is_cut_to_a_bound():
     assert (
-        len(read(" ".join(f"w{n}" for n in range(10_000)), speakers=Speakers(), now=0).words)
+        len(read(" ".join(f"w{n}" for n in range(10_000)), speakers=Speakers(), clock=0).words)
         == MAX_QUERY_WORDS
     )
 
@@ -258,7 +258,7 @@ def test_a_first_name_names_who_alone_bears_it(known, text, named):
 )  # fmt: skip
 def test_a_name_is_of_somebody_where_it_is_written_as_one(text, meant):
     known = frozenset({"Bill", "user", "carol", "王芳"})
-    assert read(text, speakers=Speakers(known), now=NOW).of_somebody is meant
+    assert read(text, speakers=Speakers(known), clock=NOW).of_somebody is meant
 
 
 def test_a_thousand_speakers_are_read_once():
@@ -281,7 +281,7 @@ def test_dates_at_the_ends_of_the_calendar():
     """Nothing is read beyond the years 1 to 9999, and nothing fails."""
     for now in (parse("0001-01-01")[0], parse("9999-12-31")[0]):
         for text in ("last week", "in May", "last winter", "next year", "in December", "ten years ago"):
-            read(text, speakers=Speakers(), now=now)
+            read(text, speakers=Speakers(), clock=now)
 
 
 SAYS = st.one_of(
@@ -299,7 +299,7 @@ SAYS = st.one_of(
 @settings(max_examples=tries(150), deadline=None)
 @given(SAYS, st.lists(st.text(max_size=12), max_size=4), st.integers(-(10**16), 10**16))
 def test_any_text_is_read(text, known, now):
-    question = read(text, speakers=Speakers({*known, "Caroline", "Anna Weber"}), now=now)
+    question = read(text, speakers=Speakers({*known, "Caroline", "Anna Weber"}), clock=now)
 
     assert question.text == text
     assert list(question.words) == list(dict.fromkeys(question.words))

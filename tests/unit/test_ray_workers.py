@@ -243,7 +243,7 @@ async def test_workers_that_share_a_card_load_one_after_another(tmp_path: Path, 
 async def test_each_router_is_told_of_an_outage_and_of_its_end(tmp_path: Path, monkeypatch: Any) -> None:
     """Chunks of two routers: what one of them was told, the other does not know."""
     from kgray.runtime import workers
-    from kgray.runtime.pools import TOLD
+    from kgray.runtime.pools import OUTAGES_CHANGED
     from kgray.runtime.spec import spec_of
 
     monkeypatch.setattr(workers, "_TELL_S", 0.01)
@@ -255,7 +255,10 @@ async def test_each_router_is_told_of_an_outage_and_of_its_end(tmp_path: Path, m
 
     async def told(number: int) -> list[int]:
         return [
-            len(said) async for ended in worker.work([(number, ("a",))]) for at, said in ended if at == TOLD
+            len(said)
+            async for ended in worker.work([(number, ("a",))])
+            for at, said in ended
+            if at == OUTAGES_CHANGED
         ]
 
     both = asyncio.gather(told(1), told(2))

@@ -44,7 +44,7 @@ def test_a_query_that_cannot_be_asked_is_refused(changes, field):
 
 def test_summaries_tell_of_now_and_are_searched_by_every_recipe_that_has_all_scopes():
     def scopes(**changes):
-        return Query(text="?", group="g", **changes).ways.scopes
+        return Query(text="?", group="g", **changes).effective_recipe.scopes
 
     assert "community" in scopes()
     assert "community" in scopes(reranker="mmr")
@@ -55,7 +55,7 @@ def test_summaries_tell_of_now_and_are_searched_by_every_recipe_that_has_all_sco
 
 
 def test_rrf_is_a_reranker_of_every_recipe():
-    ways = Query(text="?", group="g", reranker="rrf").ways
+    ways = Query(text="?", group="g", reranker="rrf").effective_recipe
     assert (ways.fusion, ways.reranker) == ("rrf", "none")
 
 
@@ -66,9 +66,9 @@ def test_an_empty_range_is_refused():
 
 
 def test_a_recipe_names_methods_and_reranker_and_each_may_be_set_alone():
-    assert Query(text="?", group="g").ways == RECIPES["hybrid"]
+    assert Query(text="?", group="g").effective_recipe == RECIPES["hybrid"]
     changed = Query(text="?", group="g", recipe="lexical", reranker="mmr")
-    assert changed.ways == Recipe(methods=("bm25",), reranker="mmr", note=RECIPES["lexical"].note)
+    assert changed.effective_recipe == Recipe(methods=("bm25",), reranker="mmr", note=RECIPES["lexical"].note)
 
 
 def test_recipes_cannot_be_changed():

@@ -46,7 +46,7 @@ def index_of(*texts, times=None, speakers=None, vectors=None, sources=None):
 
 
 def scores(index, text, weights=WORDS_ALONE, vector=None):
-    question = read(text, speakers=index.messages.known, now=NOW)
+    question = read(text, speakers=index.messages.known, clock=NOW)
     topic = None if vector is None else Embedding(vector)
     return FirstStage(index, question, weights, topic).messages(lambda _: [])
 

@@ -89,7 +89,7 @@ def simulate(deciders: list[Decider], seats: Seats, begin: float, end: float) ->
         for place, decider in enumerate(deciders):  # they tell one after another, never at one moment
             decider.lease(seats, tick * TICK_S + place * TICK_S / len(deciders))
             decider.work(tick * TICK_S, takes)
-            assert seats.taken() <= seats.seats
+            assert seats.occupied() <= seats.seats
             assert sum(seats.leased().values()) <= seats.seats
         used.append(sum(one.used for one in deciders))
         assert used[-1] <= seats.seats

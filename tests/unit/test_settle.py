@@ -26,8 +26,10 @@ CHANGE: Any = object()
 
 async def attempt(answers: Answers) -> Decision:
     """Open two questions at once, and a third with the answer to the first of them."""
-    wanted = [FIRST, SLOW, *([LATER] if FIRST in answers.said else [])]
-    return Decision(asked=Questions(open=[q for q in wanted if q not in answers.said]), change=CHANGE)
+    wanted = [FIRST, SLOW, *([LATER] if FIRST in answers.by_question else [])]
+    return Decision(
+        questions=Questions(open=[q for q in wanted if q not in answers.by_question]), change=CHANGE
+    )
 
 
 async def nothing(_: list[str]) -> Any:
@@ -54,7 +56,7 @@ async def test_a_question_that_rests_on_one_answer_does_not_wait_for_a_slower_on
 
     change, last = await settled(ask)
     assert change is CHANGE
-    assert not last.asked
+    assert not last.questions
     assert asked == ["first", "slow", "later"], "each is asked once"
 
 

@@ -55,7 +55,7 @@ def test_a_row_scores_what_it_shares_of_the_questions_own_weight_above_what_all_
         )
     topic = Embedding(np.eye(4, dtype=np.float32)[1], weighed(a=0.5, b=0.25))
 
-    question = read("what?", speakers=Speakers(), now=NOW)
+    question = read("what?", speakers=Speakers(), clock=NOW)
     found = FirstStage(index, question, ALONE, topic).messages(lambda _: [])
 
     # 0.3125, 0.125 and 0.015625 of 0.3125; the last is less than what all share
@@ -64,7 +64,7 @@ def test_a_row_scores_what_it_shares_of_the_questions_own_weight_above_what_all_
     assert found.score.tolist() == pytest.approx(wanted)
     assert found.best(9).tolist() == [0, 1]
     both = Weights(words=0.5, vectors=0.0, sparse=1.0, neighbours=(), session=0.0, tail=0.0, floor=0.0)
-    question = read("two", speakers=Speakers(), now=NOW)
+    question = read("two", speakers=Speakers(), clock=NOW)
     found = FirstStage(index, question, both, topic).messages(lambda _: [])
     assert found.score.tolist() == pytest.approx([1 / 1.5, (0.5 + wanted[1]) / 1.5, 0, 0, 0])
 
@@ -72,7 +72,7 @@ def test_a_row_scores_what_it_shares_of_the_questions_own_weight_above_what_all_
 def test_without_weights_the_signal_is_not_there():
     index = index_of("one", "two", vectors=np.eye(4)[:2])
     topic = Embedding(np.eye(4, dtype=np.float32)[1])
-    found = FirstStage(index, read("one", speakers=Speakers(), now=NOW), Weights(), topic).messages(
+    found = FirstStage(index, read("one", speakers=Speakers(), clock=NOW), Weights(), topic).messages(
         lambda _: []
     )
     assert "sparse" not in found.signals

@@ -207,7 +207,7 @@ def test_statements_that_a_model_called_inverse_are_one_whose_evidence_has_both_
 
     made = convert_rulings(content, rulings, [], SHOWN)
 
-    assert made == Converted(verdicts=0, attached=2, were_there=True)
+    assert made == Converted(verdicts=0, attached=2, had_rulings=True)
     assert [(item.statement, item.is_reversed) for item in content.evidence] == [
         (WORKS, False), (WORKS, True), (WORKS, True),
     ]  # fmt: skip

@@ -1,12 +1,12 @@
-"""Upgrade a database: the rows of the earlier version move aside, and the groups are written anew from them.
+"""Upgrade a database: move the rows of the earlier version aside, and write the groups again from them.
 
-`KgrayMeta.upgrading` is the phase. Whoever opens the database meets the earlier schema until the last step.
+`KgrayMeta.upgrading` is the phase. Every process sees the earlier schema until the last step.
 
     (none)     nothing has changed
     moving     old writers are stale, old groups cannot be read or appended to; nodes lose their labels for
-               `KgrayOld` (property `old_kind`), facts become nodes, what is derived otherwise goes
-    building   all rows have moved; groups are taken over one by one
-    dropping   all groups are complete; the old rows go. Then one transaction sets the new schema
+               `KgrayOld` (property `old_kind`), facts become nodes, other derived rows are deleted
+    building   all rows have moved; groups are written again, one by one
+    dropping   all groups are complete; the old rows are deleted. Then one transaction sets the new schema
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kgray.stores.neo4j.store import Neo4jStore
 
 OLDEST = 8  # the schema of version 0.1
 _LEASE_MS = 10_000  # of writers of all earlier versions
-_MOST = 4_000  # rows that move in one transaction
+_ROWS_A_STEP = 4_000  # rows that move in one transaction
 _LOG = ("episodes", "operations", "extractions")
 
 _META = """
@@ -65,9 +65,9 @@ _MARKED = """
 MATCH (o:KgrayOld {old_kind: 'groups'}) WHERE o.group_id IS NOT NULL
 RETURN o.group_id, o.last, o.last_recorded, o.clearing, o.copied
 """
-# $ids: of the groups that are taken over, which are made anew, and of copies that were cut off.
+# $ids: of the groups to write again, and of copies that were cut off.
 _DROP_GROUPS = "MATCH (g:KgrayGroup {adopting: 'upgrade'}) WHERE g.id IN $ids DELETE g"
-# The others were removed: their last sequence stays (R19).
+# The remaining groups were removed: their last sequence stays (R19).
 _FREE_GROUPS = """
 MATCH (g:KgrayGroup {adopting: 'upgrade'}) REMOVE g.adopting, g.clearing, g.cleared_name, g.name, g.waiting
 """
@@ -76,7 +76,7 @@ _RULES = (
     "SHOW INDEXES YIELD name, owningConstraint WHERE name STARTS WITH 'kgray_' RETURN name, owningConstraint"
 )
 _OURS = "WHERE n.group_id IN $groups"
-# What follows from the records, and what nothing is compared with. MENTIONS and values go before their ends.
+# Derived rows that are compared with nothing, and facts. MENTIONS and values are deleted before their ends.
 _DERIVED = (
     f"MATCH ()-[n:MENTIONS]->() {_OURS} WITH n LIMIT $most DELETE n RETURN count(*)",
     "MATCH (n:KgrayName) WITH n LIMIT $most DELETE n RETURN count(*)",
@@ -91,53 +91,53 @@ _DERIVED = (
 
 def _moving(kind: OldKind) -> str:
     ours = "" if kind.label.startswith("Kgray") else f"{_OURS} "
-    gone = f"n:{kind.label}" + (", n:Episodic" if kind.name == "episodes" else "")
+    labels = f"n:{kind.label}" + (", n:Episodic" if kind.name == "episodes" else "")
     return (
         f"MATCH (n:{kind.label}) {ours}WITH n LIMIT $most "
-        f"REMOVE {gone}, n.words, n.signs SET n:KgrayOld, n.old_kind = '{kind.name}' RETURN count(*)"
+        f"REMOVE {labels}, n.words, n.signs SET n:KgrayOld, n.old_kind = '{kind.name}' RETURN count(*)"
     )
 
 
-# $group, $kind: all properties of each row that has moved; one statement, because each new one costs a plan.
+# $group, $kind: all properties of each moved row. A single statement, because each statement costs a plan.
 _MOVED = "MATCH (n:KgrayOld) WHERE n.group_id = $group AND n.old_kind = $kind RETURN properties(n)"
 
 
 def _reading(kind: OldKind) -> str:
     pattern = f"()-[n:{kind.label}]->()" if kind.name == "facts" else f"(n:{kind.label})"
-    # An index over several properties is used only where all of them are named.
+    # The planner uses an index over several properties only if the statement names all of them.
     named = "".join(f" AND n.{name} IS NOT NULL" for name in kind.key)
     return f"MATCH {pattern} WHERE n.group_id = $group{named} RETURN properties(n)"
 
 
 @contextmanager
 def earlier_neo4j(*, alone: bool, **login: Any) -> Iterator[EarlierNeo4j | None]:  # noqa: ANN401 - of Connection
-    """Open a database of an earlier version; None where it is of this one; errors as of `earlier_sqlite`."""
+    """Open a database of an earlier version; None if it is current; raises as `earlier_sqlite` does."""
     with ExitStack() as stack:
         db = stack.enter_context(closing(Connection(**login)))
         schema.probe(db)
         if not db.alone(_META):
-            raise NoStore(f"there is no kgray store in {db.where}: run `kgray init`")
+            raise NoStore(f"there is no kgray store in {db.location}: run `kgray init`")
         if alone:
             db.write(lambda running: _make_lock(db, running))
             stack.callback(_drop_lock, db)
             if not stack.enter_context(db.locking(_LOCK)):
-                raise Locked(f"another process upgrades the store in {db.where} now")
+                raise Locked(f"another process upgrades the store in {db.location} now")
         version = db.alone(_META)[0][0]
         if version == schema.VERSION:
             yield None
             return
         if version < OLDEST:
             raise StoreError(
-                f"the store in {db.where} has schema {version}; kgray can upgrade data from schema {OLDEST} "
-                f"on: choose an empty database and add the episodes again"
+                f"the store in {db.location} has schema {version}; kgray can upgrade data from schema "
+                f"{OLDEST} on: choose an empty database and add the episodes again"
             )
         if version > schema.VERSION:
-            check_version(f"the store in {db.where}", version, schema.VERSION)
+            check_version(f"the store in {db.location}", version, schema.VERSION)
         yield EarlierNeo4j(db, login)
 
 
 def _make_lock(db: Connection, running: Running) -> None:
-    db.run(running, cypher.LOCK_MAP)  # so that two processes do not make two
+    db.run(running, cypher.LOCK_MAP)  # so that two processes do not create two nodes
     db.run(running, _NEW_LOCK)
 
 
@@ -147,13 +147,13 @@ def _drop_lock(db: Connection) -> None:
         db.alone(_DROP_LOCK, schema=schema.VERSION)
 
 
-_MADE = {"texts": tuple, "bytes": bytes}
+_CONVERTERS = {"texts": tuple, "bytes": bytes}
 
 
 def _value(column: OldColumn, stored: Any) -> Any:  # noqa: ANN401 - of any type
     if stored is None:
         return column.default
-    return _MADE[column.type](stored) if column.type in _MADE else stored
+    return _CONVERTERS[column.type](stored) if column.type in _CONVERTERS else stored
 
 
 class EarlierNeo4j(EarlierStore):
@@ -161,10 +161,10 @@ class EarlierNeo4j(EarlierStore):
 
     is_in_place = True
     schema_after = schema.VERSION
-    kept = ""
+    kept_path = ""
 
     def __init__(self, db: Connection, login: dict[str, Any]) -> None:
-        self._db, self._login, self.where = db, login, db.where
+        self._db, self._login, self.location = db, login, db.location
         self.schema, self._embedder, self._dimensions, self._phase, self.report = db.alone(_META)[0]
         self.is_first = self.schema == OLDEST
         self._clearing: dict[str, int] = {}
@@ -179,7 +179,7 @@ class EarlierNeo4j(EarlierStore):
         for name, last, at, clearing, copied in self._db.rows(statement):
             if copied:  # a copy into it was cut off: it never was a group
                 continue
-            if clearing is not None:  # a removal was cut off, in pieces: only what was accepted later is left
+            if clearing is not None:  # a removal was cut off: only later entries remain
                 self._clearing[name] = clearing
                 episodes, operations = (
                     self.rows(name, OLD_KINDS[kind]) for kind in ("episodes", "operations")
@@ -193,15 +193,15 @@ class EarlierNeo4j(EarlierStore):
     def rows(self, group: str, kind: OldKind) -> list[OldRow]:
         statement = _MOVED if self._phase == "building" else _reading(kind)
         group_id = group_key(group) if kind.name == "operations" else group
-        made = [
+        rows = [
             kind.make(*(_value(column, stored.get(column.stored_as)) for column in kind.columns))
             for (stored,) in self._db.rows(statement, group=group_id, kind=kind.name)
         ]
-        if (since := self._clearing.get(group)) is not None:
-            after = since - (kind.name == "operations")
-            made = [row for row in made if row.sequence > after] if kind.name in _LOG else []
+        if (removal := self._clearing.get(group)) is not None:
+            last = removal - (kind.name == "operations")
+            rows = [row for row in rows if row.sequence > last] if kind.name in _LOG else []
         key = [place for place, column in enumerate(kind.columns) if column.is_key]
-        return sorted(made, key=lambda row: [row[place] for place in key])
+        return sorted(rows, key=lambda row: [row[place] for place in key])
 
     @contextmanager
     def successor(self) -> Iterator[Store]:
@@ -213,7 +213,7 @@ class EarlierNeo4j(EarlierStore):
             yield new
 
     def _move(self) -> None:
-        """Bring the database to the phase `building`, from any before it."""
+        """Bring the database to the phase `building`, from any earlier phase."""
         if self._phase is None:
             self._db.alone(_INDEX)
             self._db.write(self._lock_out)
@@ -226,7 +226,7 @@ class EarlierNeo4j(EarlierStore):
             ):
                 self._repeat(statement, groups=names)
             self._enter("building")
-        copies = [row[0] for row in self._db.rows(_MARKED) if row[4]]  # those that were cut off
+        copies = [row[0] for row in self._db.rows(_MARKED) if row[4]]  # copies that were cut off
         ids = [group_key(name) for name in (*copies, *(group.name for group in self.groups()))]
         self._db.write(lambda running: self._free(running, ids))
         self._drop_rules()
@@ -237,7 +237,9 @@ class EarlierNeo4j(EarlierStore):
         if self._db.run(running, _META)[0][3] is not None:
             return  # the answer to its commit was lost
         if living := self._db.run(running, _LIVING, lease=_LEASE_MS):
-            raise Locked(f"{living[0][0]} is ingesting {self.where} now: end it, then run the upgrade again")
+            raise Locked(
+                f"{living[0][0]} is ingesting {self.location} now: end it, then run the upgrade again"
+            )
         self._db.run(running, _STALE)
         self._db.run(running, _MARK_GROUPS)
         self._db.run(running, _PHASE, phase="moving", report=None)
@@ -251,10 +253,10 @@ class EarlierNeo4j(EarlierStore):
         self._db.write(lambda running: self._db.run(running, _PHASE, phase=phase, report=report))
 
     def _repeat(self, statement: str, **values: Any) -> None:  # noqa: ANN401 - of a statement
-        """Run a statement, a transaction each time, until it changes nothing."""
+        """Run a statement, each time in a transaction, until it changes nothing."""
 
         def once(running: Running) -> int:
-            return int(self._db.run(running, statement, most=_MOST, **values)[0][0])
+            return int(self._db.run(running, statement, most=_ROWS_A_STEP, **values)[0][0])
 
         while self._db.write(once):
             pass

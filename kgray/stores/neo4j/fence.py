@@ -1,9 +1,9 @@
-"""Who writes to slots: their epochs, and a lease on each shard that keeps a second process away (R23).
+"""The right to write to slots: their epochs, and a lease on each shard against a second process (R23).
 
 Correctness rests on the epochs of slots, which each write locks and checks (`kgray.stores.slots`). The
-lease, in the node of the shard, only keeps two processes from taking the shard from each other again and
-again. A thread renews it: no write touches that node, so writes of different slots go on side by side. A
-lease that was not renewed for LEASE_MS may be taken over. Times are by the server's clock.
+lease, in the node of the shard, only keeps two processes from repeatedly taking the shard from each other. A
+thread renews it: no write touches that node, so writes of different slots run in parallel. Another process
+may take a lease that was not renewed for LEASE_MS. Times are by the server's clock.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from kgray.stores.slots import Hold
 
 LEASE_MS = 10_000
 _BEAT_S = 3.0
-# Within what process ids are unique: pods may share a host's name.
+# Process ids are unique within a namespace: pods may share a host's name.
 _IDS = Path("/proc/self/ns/pid")
-HERE = f"{socket.gethostname()} {_IDS.readlink() if _IDS.exists() else ''}"
+HOST = f"{socket.gethostname()} {_IDS.readlink() if _IDS.exists() else ''}"
 
 
 @contextmanager
 def holding(db: Connection, *, epoch: int | None, shard: int, shards: int | None) -> Iterator[Hold]:
-    """Hold the slots of a shard, or (shards None) of every one that there is; see `ports.Store.writing`."""
+    """Hold the slots of a shard, or (shards None) of all shards; see `ports.Store.writing`."""
     token = str(uuid.uuid4())
-    hold = db.write(lambda running: _take(db, running, epoch=epoch, shard=shard, of=shards, token=token))
+    hold = db.write(lambda running: _take(db, running, epoch=epoch, shard=shard, count=shards, token=token))
     ended = threading.Event()
     beating = threading.Thread(target=_beat, args=(db, hold, ended), name="kgray-lease", daemon=True)
     beating.start()
@@ -53,7 +53,7 @@ def holding(db: Connection, *, epoch: int | None, shard: int, shards: int | None
 def check(
     db: Connection, running: Running, hold: Hold | None, groups: Iterable[str], epoch: int | None = None
 ) -> None:
-    """Lock the slots of the groups, which must be held. Raises StaleWriter: roll back then."""
+    """Lock the slots of the groups. Raises StaleWriter, for a rollback, if the hold lacks a slot."""
     rows = db.run(running, cypher.LOCK_SLOTS, slots=slots.slots_of(groups))
     check_locked(db, rows, hold, groups, epoch)
 
@@ -62,7 +62,7 @@ def check_locked(
     db: Connection, rows: Iterable[Fetched], hold: Hold | None, groups: Iterable[str], epoch: int | None
 ) -> None:
     """Raise StaleWriter unless the hold has the slots of the groups. rows: these slots, as LOCK_SLOTS."""
-    slots.check(db.where, [] if hold is None else [hold], groups, rows, epoch=epoch)
+    slots.check(db.location, [] if hold is None else [hold], groups, rows, epoch=epoch)
 
 
 def set_shards(db: Connection, shards: int) -> None:
@@ -70,8 +70,8 @@ def set_shards(db: Connection, shards: int) -> None:
 
     def set_them(running: Running) -> None:
         _locked_map(db, running)
-        ((left,),) = db.run(running, cypher.SLOTS_BEYOND, shards=shards)
-        slots.check_empty(db.where, shards, left)
+        ((remaining,),) = db.run(running, cypher.SLOTS_BEYOND, shards=shards)
+        slots.check_empty(db.location, shards, remaining)
         ((epoch,),) = db.run(running, cypher.NEW_EPOCH)
         db.run(running, cypher.END_MOVES_BEYOND, shards=shards)
         db.run(running, cypher.SET_SHARDS, shards=shards, epoch=epoch)
@@ -80,24 +80,24 @@ def set_shards(db: Connection, shards: int) -> None:
 
 
 @contextmanager
-def moving(db: Connection, asked: Collection[int], shard: int) -> Iterator[None]:
+def moving(db: Connection, moved_slots: Collection[int], shard: int) -> Iterator[None]:
     """Hand slots over to a shard; see `ports.Store.moving`."""
-    chosen, given = sorted(set(asked)), list[int]()
+    chosen, epochs = sorted(set(moved_slots)), list[int]()
 
     def mark(running: Running) -> None:
         number = _locked_map(db, running)
-        slots.check_move(db.where, chosen, shard, number)
+        slots.check_move(db.location, chosen, shard, number)
         db.run(running, cypher.LOCK_SHARDS, shards=[shard])
         db.run(running, cypher.MARK_SLOTS, slots=chosen, shard=shard)
 
     def hand_over(running: Running) -> None:
         ((epoch,),) = db.run(running, cypher.NEW_EPOCH)
         rows = db.run(running, cypher.LOCK_SLOTS, slots=chosen)
-        if given and all(row[1:3] == [shard, given[-1]] for row in rows):
+        if epochs and all(row[1:3] == [shard, epochs[-1]] for row in rows):
             return  # the answer to its commit was lost
-        given.append(epoch)
+        epochs.append(epoch)
         moved = db.run(running, cypher.MOVE_SLOTS, slots=chosen, shard=shard, epoch=epoch)
-        slots.check_moved(db.where, chosen, moved)
+        slots.check_moved(db.location, chosen, moved)
         db.run(running, cypher.NOTE_WAITING_IN, slots=chosen)
 
     db.write(mark)
@@ -106,58 +106,60 @@ def moving(db: Connection, asked: Collection[int], shard: int) -> Iterator[None]
         db.write(hand_over)
     except BaseException:
         unmark = partial(db.run, statement=cypher.UNMARK_SLOTS, slots=chosen, shard=shard)
-        with suppress(KgrayError):  # the server is away: who takes their shard ends the move
+        with suppress(KgrayError):  # the server is away: the next holder of their shard ends the move
             db.write(unmark, patient=False)
         raise
 
 
 def _take(
-    db: Connection, running: Running, *, epoch: int | None, shard: int, of: int | None, token: str
+    db: Connection, running: Running, *, epoch: int | None, shard: int, count: int | None, token: str
 ) -> Hold:
-    there = _locked_map(db, running)
-    number = of or there
-    slots.check_shard(db.where, shard, number)
-    wanted = list(range(number)) if of is None else [shard]
+    stored = _locked_map(db, running)
+    number = count or stored
+    slots.check_shard(db.location, shard, number)
+    shards = list(range(number)) if count is None else [shard]
     ((newest_of_all,),) = db.run(running, cypher.NEW_EPOCH)
-    if number != there:  # the groups are divided anew, where nobody holds a shard of the map that is there
+    if number != stored:  # divide the groups again, unless a process holds a shard of the stored map
         if epoch is not None:
-            raise stale(db.where, f"another one, of {there} shards", epoch)
-        rows = db.run(running, cypher.LOCK_SHARDS, shards=list(range(max(there, number))))
+            raise stale(db.location, f"another one, of {stored} shards", epoch)
+        rows = db.run(running, cypher.LOCK_SHARDS, shards=list(range(max(stored, number))))
         for _, holder, _, _, _, every, _ in _living(rows):
             if every:
-                raise Locked(f"{holder} is ingesting {db.where} now; what is added is ingested by it")
+                raise Locked(f"{holder} is ingesting {db.location} now; what is added is ingested by it")
             raise StoreError(
-                f"the groups in {db.where} are divided among {there} shards, and {holder} serves one; this "
-                f"deployment has {number}: set sequencer.shards = {there}, or end the other one (kgray down)"
+                f"the groups in {db.location} are divided among {stored} shards, and {holder} serves one; "
+                f"this deployment has {number}: set sequencer.shards = {stored}, or end the other one "
+                f"(kgray down)"
             )
         db.run(running, cypher.DIVIDE_SLOTS, last=SLOTS - 1, shards=number, epoch=newest_of_all)
-    rows = db.run(running, cypher.LOCK_SHARDS, shards=wanted)
+    rows = db.run(running, cypher.LOCK_SHARDS, shards=shards)
     newest = max(row[0] for row in rows)
-    hold = Hold(shards=wanted, epoch=newest, token=token)
-    if not all(row[2] == token for row in rows):  # else the commit that took it had lost its answer
+    hold = Hold(shards=shards, epoch=newest, token=token)
+    if not all(row[2] == token for row in rows):  # else the answer to the commit of this hold was lost
         if epoch is None:
             if living := _living(rows):
                 raise Locked(
-                    f"{living[0][1]} is ingesting {db.where} now; adding and reading go on, and what is "
+                    f"{living[0][1]} is ingesting {db.location} now; adding and reading go on, and what is "
                     f"added is ingested by it"
                 )
             hold.epoch = newest_of_all
         elif epoch != newest:
-            raise stale(db.where, newest, epoch)
-        own = {"holder": f"process {os.getpid()} on {socket.gethostname()}", "host": HERE, "pid": os.getpid()}
-        mine = own | {"shards": wanted, "epoch": hold.epoch, "token": token, "every": of is None}
-        db.run(running, cypher.HOLD_SHARDS, **mine)
-        db.run(running, cypher.TAKE_SLOTS, shards=wanted, epoch=newest_of_all)
-    hold.slots.update((slot, own) for slot, own in db.run(running, cypher.SLOTS_OF, shards=wanted))
+            raise stale(db.location, newest, epoch)
+        holder = f"process {os.getpid()} on {socket.gethostname()}"
+        parameters = {"holder": holder, "host": HOST, "pid": os.getpid(), "every": count is None}
+        parameters |= {"shards": shards, "epoch": hold.epoch, "token": token}
+        db.run(running, cypher.HOLD_SHARDS, **parameters)
+        db.run(running, cypher.TAKE_SLOTS, shards=shards, epoch=newest_of_all)
+    hold.slots.update((slot, number) for slot, number in db.run(running, cypher.SLOTS_OF, shards=shards))
     return hold
 
 
 def _locked_map(db: Connection, running: Running) -> int:
-    """Lock the map of slots to shards, which is made where it is not whole; return the number of shards."""
-    ((there, rows),) = db.run(running, cypher.LOCK_MAP)
+    """Lock the map of slots to shards, and create it if it is incomplete; return the number of shards."""
+    ((shards, rows),) = db.run(running, cypher.LOCK_MAP)
     if rows != SLOTS:
-        db.run(running, cypher.DIVIDE_SLOTS, last=SLOTS - 1, shards=there, epoch=0)
-    return int(there)
+        db.run(running, cypher.DIVIDE_SLOTS, last=SLOTS - 1, shards=shards, epoch=0)
+    return int(shards)
 
 
 def _living(rows: Iterable[Fetched]) -> list[Fetched]:
@@ -165,9 +167,9 @@ def _living(rows: Iterable[Fetched]) -> list[Fetched]:
 
 
 def _may_live(host: str | None, pid: int | None) -> bool:
-    """Whether the holder may be alive; False only for a process of this host that has ended."""
+    """Return True if the holder may be alive; False only for an ended process of this host."""
     try:
-        if host == HERE and pid is not None:
+        if host == HOST and pid is not None:
             os.kill(pid, 0)
     except OSError as error:
         return not isinstance(error, ProcessLookupError)

@@ -1,9 +1,9 @@
-"""How each kind of `kgray.kinds` is stored in the database: its label and properties.
+"""The storage of each kind of `kgray.kinds` in the database: its label and properties.
 
-The rows of FACTS and MENTIONS are relationships, those of every other kind are nodes. Labels and properties
-that Graphiti has too have Graphiti's names. Each node and relationship has `group_id`, and each statement
-matches it: the group's name, of OPERATIONS its digest, because a removal outlives the name. schema.py and
-statements.py are generated from this table.
+The rows of FACTS and MENTIONS are relationships; the rows of every other kind are nodes. Labels and
+properties that Graphiti also has bear Graphiti's names. Each node and relationship has `group_id`, and each
+statement matches it: the group's name, but for OPERATIONS its digest, because a removal outlives the name.
+schema.py and statements.py are generated from this table.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class StoredKind:
         return tuple(map(self.property_of, columns))
 
     def key_values(self, group: str, key: Key) -> dict[str, Any]:
-        """Return the properties by which a row is matched."""
+        """Return the properties that identify a row."""
         return {"group_id": self.group_id(group), **dict(zip(self.key, key, strict=True))}
 
     def row_values(self, group: str, row: Row) -> dict[str, Any]:
@@ -78,9 +78,9 @@ class StoredKind:
 
     def serving(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """Return the properties, after `group_id`, of the index that begins with these columns."""
-        wanted = self.properties(columns)
+        prefix = self.properties(columns)
         for properties in (self.key, *self.range_indexes().values()):
-            if properties[: len(wanted)] == wanted:
+            if properties[: len(prefix)] == prefix:
                 return properties
         raise ValueError(f"no index of {self.kind.name} begins with {', '.join(columns)}")
 

@@ -28,7 +28,7 @@ _LEDGERS: tuple[Kind[Any], ...] = (kinds.EPISODES, kinds.OPERATIONS)  # as STATE
 
 
 class BatchWriter(Transaction[LockedGroup]):
-    """An open transaction, of which the groups are locked."""
+    """An open transaction whose groups are locked."""
 
     def __init__(self, db: Connection, running: Running, groups: Mapping[str, LockedGroup]) -> None:
         super().__init__(groups)
@@ -66,7 +66,7 @@ class BatchWriter(Transaction[LockedGroup]):
         }
         is_small = max(map(len, (*nodes.values(), *edges.values()))) <= MAX_ROWS
         stored, mentions = set[str](), 0
-        ends: dict[str, Sequence[Any]] = {"counters": grouped.kept(counters)}
+        ends: dict[str, Sequence[Any]] = {"counters": grouped.group_rows(counters)}
         ends["settled"] = sorted(map(group_key, settled))
         # If there are too many for one portion, all nodes go before all relationships, these before the ends.
         together: Sequence[Mapping[str, Sequence[Any]]] = (nodes, edges, ends)
@@ -126,9 +126,10 @@ def _keys(kind: Kind[Any], names: Iterable[RowName]) -> list[Values]:
 
 
 def _patches(batch: FoldedBatch, kind: Kind[Any]) -> list[Values]:
-    of = STORED[kind]
+    stored = STORED[kind]
     return [
-        of.key_values(*name) | {"put": {of.property_of(column): value for column, value in new.items()}}
+        stored.key_values(*name)
+        | {"put": {stored.property_of(column): value for column, value in new.items()}}
         for name, new in sorted(batch.patches[kind].items())
     ]
 

@@ -1,4 +1,4 @@
-"""Constraints and indexes: generated from `mapping.STORED`, and those that Graphiti's readers use by name.
+"""Constraints and indexes: generated from `mapping.STORED`, or named by Graphiti's readers.
 
 Nodes and relationships that hold no rows of `kgray.kinds`:
 
@@ -49,7 +49,7 @@ from kgray.stores.neo4j.mapping import STORED
 VERSION = 10  # of the stored data; a database of another version is refused
 _OLDEST = (5, 23)  # relationship uniqueness, `CALL (x) {}`
 LIMIT_S = 600.0  # for all constraints and indexes together; an empty database takes 12 s on two cores
-STALL_S = 30.0  # without progress of any index, after which one is dropped and made again
+STALL_S = 30.0  # after this time without progress of any index, an index is dropped and created again
 _TRIES = 3  # to make one constraint or index
 _LOOK_S = 0.2
 _REMEDY = "put that right (its log and SHOW TRANSACTIONS say more), then run `kgray init`"
@@ -84,7 +84,7 @@ def _rule(statement: str, name: str, pattern: str, *properties: str) -> Rule:
 
 RULES: Mapping[str, Rule] = {rule.name: rule for rule in (
     *(_rule(_UNIQUE, f"kgray_{n.lower()}", f"(n:Kgray{n})", "id") for n in "Meta Shard Group Call".split()),
-    *(_rule(_UNIQUE, f"kgray_{of.kind.name}", of.pattern, "group_id", *of.key) for of in STORED.values()),
+    *(_rule(_UNIQUE, f"kgray_{s.kind.name}", s.pattern, "group_id", *s.key) for s in STORED.values()),
     *(
         _rule(_RANGE, name, stored.pattern, "group_id", *properties)
         for stored in STORED.values()
@@ -110,7 +110,7 @@ def probe(db: Connection) -> str:
     version, edition = db.alone(cypher.SERVER)[0]
     numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
     if numbers < _OLDEST:
-        raise StoreError(f"{db.where} is version {version}: kgray needs Neo4j 5.26 or newer")
+        raise StoreError(f"{db.location} is version {version}: kgray needs Neo4j 5.26 or newer")
     return f"{version} {edition}"
 
 
@@ -145,8 +145,9 @@ def flaws_of(db: Connection) -> dict[str, Flaw]:
             orphans.append(name)
         elif state != "ONLINE":
             flaws[name] = Flaw(f"is {state} ({percent:.1f} %)", drop, waits=True)
-    # Or another process is making the constraint now. Its transaction is looked for after the indexes were
-    # read: one that has ended since has made its constraint, so that DROP INDEX is refused, or never will.
+    # Or another process is creating the constraint now. Look for its transaction after reading the indexes: a
+    # transaction that has ended in between has created its constraint, so that DROP INDEX is refused, or has
+    # failed for good.
     for (statement,) in db.alone(cypher.MAKING) if orphans else ():
         name = statement.split()[2]
         if name in orphans:
@@ -155,43 +156,43 @@ def flaws_of(db: Connection) -> dict[str, Flaw]:
 
 
 def repair(db: Connection) -> None:
-    """Make constraints and indexes that are missing or broken, and wait until all are online.
+    """Create missing and broken constraints and indexes, and wait until all are online.
 
-    Several processes may do so at once; where all are online it only reads. Raises StoreError where one
-    cannot be made, or is not online in time.
+    Several processes may do so at once; if all are online it only reads. Raises StoreError if a constraint or
+    an index cannot be created, or is not online in time.
     """
     tries, refusals = Counter[str](), dict[str, str]()
     previous: dict[str, Flaw] = {}
     changed_at = time.monotonic()
     deadline = changed_at + LIMIT_S
-    with OUTAGES.asking(db.where, LIMIT_S):
-        OUTAGES.writes(db.where, "compares constraints and indexes", left_s=LIMIT_S)
+    with OUTAGES.asking(db.location, LIMIT_S):
+        OUTAGES.writes(db.location, "compares constraints and indexes", left_s=LIMIT_S)
         while flaws := flaws_of(db):
             if flaws != previous:
                 previous, changed_at = flaws, time.monotonic()
             online, stalled = len(RULES) - len(flaws), time.monotonic() - changed_at >= STALL_S
             for name, flaw in flaws.items():
-                left = deadline - time.monotonic()
+                left_s = deadline - time.monotonic()
                 words = f"makes constraints and indexes ({online} of {len(RULES)} are online)"
-                OUTAGES.writes(db.where, words, left_s=left)
-                if left < 0 or (tries[name] == _TRIES and (stalled or not flaw.waits)):
+                OUTAGES.writes(db.location, words, left_s=left_s)
+                if left_s < 0 or (tries[name] == _TRIES and (stalled or not flaw.waits)):
                     why = f"{name} {flaw.words}{refusals.get(name, '')}"
-                    raise StoreError(f"{db.where} cannot be prepared: {why}; {_REMEDY}")
+                    raise StoreError(f"{db.location} cannot be prepared: {why}; {_REMEDY}")
                 if stalled or not flaw.waits:
                     tries[name] += 1
-                    refusals[name] = _make(db, RULES[name], flaw.drop, left)
+                    refusals[name] = _make(db, RULES[name], flaw.drop, left_s)
                     online += 1
             time.sleep(_LOOK_S)
-        OUTAGES.answered(db.where)
+        OUTAGES.answered(db.location)
 
 
 def _make(db: Connection, rule: Rule, drop: str, limit_s: float) -> str:
-    """Make a constraint or an index anew; return why the server did not, "" where it did."""
-    token, done, late = str(uuid4()), threading.Event(), threading.Event()
+    """Create a constraint or an index again; return the server's refusal, or ""."""
+    token, finished, late = str(uuid4()), threading.Event(), threading.Event()
 
     def end() -> None:
         wait_s = limit_s
-        while not done.wait(wait_s):
+        while not finished.wait(wait_s):
             late.set()
             wait_s = 1.0  # it may be between two statements
             with suppress(KgrayError):  # the server is away
@@ -205,9 +206,9 @@ def _make(db: Connection, rule: Rule, drop: str, limit_s: float) -> str:
     except Unwritable as error:
         # Another process may have made it since the look; the next look tells.
         why = f"not done in {LIMIT_S:.0f} s: another transaction may hold a lock"
-        return f" ({why if late.is_set() else str(error).removeprefix(f'{db.where} ')})"
+        return f" ({why if late.is_set() else str(error).removeprefix(f'{db.location} ')})"
     finally:
-        done.set()
+        finished.set()
     return ""
 
 
@@ -222,14 +223,14 @@ def prepare(db: Connection, *, embedder: str, dimensions: int, create: bool) -> 
     """
     meta = db.alone(cypher.META)
     if meta:
-        check_version(f"the store in {db.where}", meta[0][0], VERSION)
+        check_version(f"the store in {db.location}", meta[0][0], VERSION)
     elif not (create and embedder):
-        raise NoStore(f"there is no kgray store in {db.where}: run `kgray init`")
+        raise NoStore(f"there is no kgray store in {db.location}: run `kgray init`")
     if create:
         repair(db)
     elif flaws := flaws_of(db):
         broken = ", ".join(f"{name} {flaw.words}" for name, flaw in flaws.items())
-        _log.warning("%s: %s; `kgray init` makes what is missing", db.where, broken)
+        _log.warning("%s: %s; `kgray init` makes what is missing", db.location, broken)
     if not meta:
         values = {"schema": VERSION, "embedder": embedder, "dimensions": dimensions}
         db.write(lambda transaction: db.run(transaction, cypher.NEW_META, **values))

@@ -21,7 +21,7 @@ from kgray.records import is_storable
 from kgray.stores.neo4j.connection import MAX_ROWS
 from kgray.stores.neo4j.mapping import EPISODE_TIMES, STORED, StoredKind
 
-# No row where the group may not be read. $copy: the token of this process's own copy into it, else "".
+# No row if the group may not be read. $copy: the token of this process's copy into the group, else "".
 OPEN = (
     "MATCH (g:KgrayGroup {id: $group_key}) "
     "WHERE coalesce(g.adopting, '') = $copy AND (g.clearing IS NULL OR $copy <> '')"
@@ -35,21 +35,21 @@ def _hint(stored: StoredKind, properties: Sequence[str]) -> str:
     return f"USING INDEX n:{stored.label}(group_id, {', '.join(properties)})"
 
 
-def _returned(read: Read[Any], *before: str) -> str:
-    """Return what a read returns: one list of its rows, each its columns and its place in the read's order.
+def _returned(read: Read[Any], *first: str) -> str:
+    """Return the RETURN clause of a read: a list of rows, each its columns and its place in the order.
 
-    One list, because the driver spends 60 us on each record, and hardly anything on an item of a list.
+    A single list, because the driver spends 60 us on each record, and almost nothing on an item of a list.
     """
     columns = STORED[read.kind].properties((*read.columns, *read.place))
-    return f"RETURN collect([{', '.join((*before, *(f'n.{name}' for name in columns)))}])"
+    return f"RETURN collect([{', '.join((*first, *(f'n.{name}' for name in columns)))}])"
 
 
 def _look_up(read: Read[Any]) -> str:
-    stored, by = STORED[read.kind], (read.by,) if isinstance(read.by, str) else read.by or ()
-    properties = stored.serving(by)
-    values = ["value"] if len(by) == 1 else [f"value[{n}]" for n in range(len(by))]
+    stored, keys = STORED[read.kind], (read.by,) if isinstance(read.by, str) else read.by or ()
+    properties = stored.serving(keys)
+    values = ["value"] if len(keys) == 1 else [f"value[{n}]" for n in range(len(keys))]
     matched = [f"n.{p} = {v}" for p, v in zip(properties, values, strict=False)]
-    matched += [f"n.{p} IS NOT NULL" for p in properties[len(by) :]]
+    matched += [f"n.{p} IS NOT NULL" for p in properties[len(keys) :]]
     return f"""
 {OPEN}
 UNWIND range(0, size($values) - 1) AS place
@@ -61,13 +61,15 @@ WHERE n.group_id = {stored.group} AND {" AND ".join(matched)}
 
 
 def _scan(read: Read[Any]) -> str:
-    """Return a scan, page by page in the order of the key's own index, or of that of `since`."""
+    """Return a scan, page by page in the order of the index of the key, or of `since`."""
     stored = STORED[read.kind]
     key = stored.properties(read.place)
     place = [f"n.{p}" for p in key]
-    behind = "{0} > $after[0]"
-    if len(key) == 2:  # a CASE and no OR: of that the planner makes two ranges, and sorts what they give
-        behind = (
+    condition = "{0} > $after[0]"
+    if (
+        len(key) == 2
+    ):  # a CASE, not an OR, because the planner turns an OR into two ranges and sorts their rows
+        condition = (
             "{0} >= $after[0] AND {1} IS NOT NULL "
             "AND CASE WHEN {0} = $after[0] THEN {1} > $after[1] ELSE true END"
         )
@@ -75,7 +77,7 @@ def _scan(read: Read[Any]) -> str:
 {OPEN}
 CALL () {{
     MATCH {stored.pattern} {_hint(stored, key)}
-    WHERE n.group_id = {stored.group} AND {behind.format(*place)}
+    WHERE n.group_id = {stored.group} AND {condition.format(*place)}
     RETURN n ORDER BY n.group_id, {", ".join(place)} LIMIT $limit
 }}
 {_returned(read)}
@@ -90,11 +92,11 @@ def _everywhere(read: Read[Any]) -> str:
     kind = STORED[read.kind]
     if read.by is None:
         return f"MATCH {kind.pattern} {_returned(read, 'n.group_id')}"
-    first, *others = kind.serving((str(read.by),))
-    named = "".join(f" AND n.{p} IS NOT NULL" for p in others)
+    first, *more_keys = kind.serving((str(read.by),))
+    named = "".join(f" AND n.{p} IS NOT NULL" for p in more_keys)
     return f"""
 MATCH (g:KgrayGroup) WHERE g.name IS NOT NULL AND g.clearing IS NULL
-MATCH {kind.pattern} {_hint(kind, (first, *others))}
+MATCH {kind.pattern} {_hint(kind, (first, *more_keys))}
 WHERE n.group_id = g.name AND n.{first} IN $values{named}
 {_returned(read, "g.name")}
 """
@@ -103,23 +105,25 @@ WHERE n.group_id = g.name AND n.{first} IN $values{named}
 EVERYWHERE: Mapping[Read[Any], str] = {read: _everywhere(read) for read in reads.EVERYWHERE}
 
 
-def datetimes(of: str, properties: Sequence[str]) -> str:
+def datetimes(target: str, properties: Sequence[str]) -> str:
     """Return assignments to a node or relationship of the datetimes that `row` has as text."""
-    return ", ".join(f"{of}.{name} = datetime(row.{name})" for name in properties)
+    return ", ".join(f"{target}.{name} = datetime(row.{name})" for name in properties)
 
 
 def _put(kind: Kind[Any]) -> str:
-    made = f"MERGE {STORED[kind].keyed()} {'ON CREATE SET' if kind.first_wins else 'SET'} n += row"
+    statement = f"MERGE {STORED[kind].keyed()} {'ON CREATE SET' if kind.first_wins else 'SET'} n += row"
     if kind is kinds.EPISODES:  # a live, committed episode is visible to Graphiti
-        made += f", {datetimes('n', EPISODE_TIMES)}"
-        made += " FOREACH (_ IN CASE WHEN n.state = 2 AND n.retired_at IS NULL THEN [1] END | SET n:Episodic)"
-    return f"FOREACH (row IN $rows.{kind.name} | {made})"
+        statement += f", {datetimes('n', EPISODE_TIMES)}"
+        statement += (
+            " FOREACH (_ IN CASE WHEN n.state = 2 AND n.retired_at IS NULL THEN [1] END | SET n:Episodic)"
+        )
+    return f"FOREACH (row IN $rows.{kind.name} | {statement})"
 
 
-# $rows: a map of lists by kind, each row with all properties of its columns; others, as an entity's
-# `created_at`, stay.
+# $rows: a map of lists by kind, each row with all properties of its columns; other properties, for example an
+# entity's `created_at`, stay.
 PUT_NODES = "\n".join(map(_put, NODES))
-# {group_id, key}. A fact goes with the value that it ends at.
+# {group_id, key}. A fact is deleted together with its value.
 DROP: Mapping[Kind[Any], str] = {
     kind: f"MATCH {stored.keyed()} {'DELETE' if stored.edge else 'DETACH DELETE'} n"
     + " FOREACH (_ IN CASE WHEN o:Value THEN [1] END | DELETE o)" * (kind is kinds.FACTS)
@@ -134,7 +138,7 @@ PATCH: Mapping[Kind[Any], str] = {
 
 
 def _clear(kind: Kind[Any]) -> str:
-    """Return the statement that takes rows of a group that goes: of the log, those up to a sequence (R27)."""
+    """Return the pattern of a removed group's rows; of log kinds, the rows up to a sequence (R27)."""
     stored = STORED[kind]
     matched = [f"n.{p} IS NOT NULL" for p in stored.key]
     if kind.log:
@@ -143,12 +147,12 @@ def _clear(kind: Kind[Any]) -> str:
     return f"MATCH {stored.pattern} WHERE n.group_id = {stored.group} AND {' AND '.join(matched)}"
 
 
-# What speaks of a thing before the thing.
+# Rows that refer to a row come before it.
 _CLEARED: Mapping[str, str] = {
     **{kind.name: _clear(kind) for kind in reversed(kinds.KINDS)},
     "values": "MATCH (n:Value) WHERE n.group_id = $group AND n.uuid IS NOT NULL",
 }
-# $group, $group_key, $sequence, $most: at most so many rows of each kind in turn. One row: how many went.
+# $group, $group_key, $sequence, $most: the maximum of rows. One row: the number of deleted rows.
 CLEAR: Mapping[str, str] = {
     name: f"{match} WITH n LIMIT $most {'DELETE' if '->' in match else 'DETACH DELETE'} n RETURN count(*)"
     for name, match in _CLEARED.items()
@@ -174,7 +178,7 @@ def read_rows(ask: Ask, read: Read[R], named: Named, values: Sequence[Any]) -> I
 
 
 def rows_everywhere(ask: Ask, read: Read[R], values: Sequence[Any]) -> Iterator[tuple[str, R]]:
-    """Return (group, row) of one of `reads.EVERYWHERE`, of all groups by name."""
+    """Return (group, row) of a read of `reads.EVERYWHERE`, of all groups by name."""
     ((rows,),) = ask(EVERYWHERE[read], values=_storable(values))
     _sort(read, rows)
     return zip([row[0] for row in rows], _rows(read, rows, first=1), strict=True)
@@ -189,14 +193,14 @@ def _storable(values: Sequence[Any]) -> list[Any]:
     return [value for value in dict.fromkeys(values) if storable(value)]
 
 
-def _scanned(ask: Ask, read: Read[R], named: Named, since: Sequence[Any]) -> Iterator[R]:
+def _scanned(ask: Ask, read: Read[R], named: Named, start: Sequence[Any]) -> Iterator[R]:
     width = len(read.place)
-    after = [*since, *read.kind.lowest(read.place[len(since) :])]
+    place = [*start, *read.kind.lowest(read.place[len(start) :])]
     size = _PAGE_ROWS
     while size == _PAGE_ROWS:
-        ((page,),) = ask(OF_READ[read], after=after, limit=_PAGE_ROWS, **named)
+        ((page,),) = ask(OF_READ[read], after=place, limit=_PAGE_ROWS, **named)
         if size := len(page):
-            after = page[-1][-width:]
+            place = page[-1][-width:]
             yield from _rows(read, page, first=0)
 
 
@@ -204,9 +208,9 @@ _CONVERTERS: Mapping[str, Callable[[Any], Any]] = {"texts": tuple, "bytes": byte
 
 
 def _rows(read: Read[R], rows: Iterable[list[Any]], *, first: int) -> Iterator[R]:
-    """Yield rows with the types that Neo4j lacks. first: where the columns begin."""
+    """Yield rows with the types that Neo4j lacks. first: the index of the first column."""
     types = [(n, read.kind.types[name]) for n, name in enumerate(read.columns, first)]
-    converted = [(n, _CONVERTERS[of]) for n, of in types if of in _CONVERTERS]
+    converted = [(n, _CONVERTERS[type_name]) for n, type_name in types if type_name in _CONVERTERS]
     last = first + len(read.columns)
     for row in rows:
         for place, convert in converted:
@@ -214,8 +218,8 @@ def _rows(read: Read[R], rows: Iterable[list[Any]], *, first: int) -> Iterator[R
         yield read.make(row[first:last])
 
 
-def storable(value: Any) -> bool:  # noqa: ANN401 - a text, a number or a place that is asked for
-    """Whether the database can hold a value; a look-up of one that it cannot hold finds nothing."""
+def storable(value: Any) -> bool:  # noqa: ANN401 - a text, a number or a place
+    """Return True if the database can hold a value; else a look-up of it has no rows."""
     if isinstance(value, str):
         return is_storable(value)
     if isinstance(value, int):

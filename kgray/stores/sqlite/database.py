@@ -30,24 +30,24 @@ from kgray.stores.alike import Counters, stale
 from kgray.stores.slots import Hold
 from kgray.stores.sqlite import statements as sql
 
-_CHECK_S = 1.0  # of a file before it is written to: 1.7 GB that the system has in memory
+_CHECK_S = 1.0  # limit of checking a file before the first write: 1.7 GB in the system's cache
 _WRITER_MB = 32  # page cache of the writing connection, which no search uses
 _COPY_PAGES = 2_500  # of a step of a copy: 10 MB
-_READERS = 4  # connections that read: one is enough until a thread reads for seconds
+_READERS = 4  # reading connections: a single connection suffices until a thread reads for seconds
 
 
 @dataclass(slots=True, kw_only=True)
 class KnownGroup(Counters):
-    """A group of the file. no: its number; None: it was never there."""
+    """A group of the file. no: its number; None: it never existed."""
 
     no: int | None = None
 
 
 class Database:
-    """One file, one connection that writes and a few that read.
+    """One file with one writing and a few reading connections.
 
-    Threads of one process take turns at writing. A snapshot (R5) is one thread's; others read meanwhile,
-    through further connections.
+    Threads of one process take turns at writing. A snapshot (R5) belongs to one thread; other threads read
+    through other connections at the same time.
     """
 
     def __init__(self, path: Path, dimensions: int, *, patience_s: float, cache_mb: int) -> None:
@@ -57,13 +57,13 @@ class Database:
             reader = connect(path, patience_s=patience_s, cache_mb=cache_mb)
         self._durable = True  # SQLite's own default: synchronous = FULL
         self._turn = threading.RLock()
-        self._idle = LifoQueue[apsw.Connection | None]()  # None: one that was not needed yet
+        self._idle = LifoQueue[apsw.Connection | None]()  # None: not opened yet
         for connection in (*[None] * (_READERS - 1), reader):
             self._idle.put(connection)
-        self._held = threading.local()  # this thread's snapshot: its reader, the groups that it asked for
+        self._snapshot = threading.local()  # this thread's snapshot: its reader, and the groups read so far
         self._checked = False
-        self.holds: list[Hold] = []  # of this process, of no shard two
-        # Groups that have no name yet, which the reads of this process find -> their digests meanwhile.
+        self.holds: list[Hold] = []  # of this process, at most one a shard
+        # Groups without a name yet, which this process can read -> their temporary digests.
         self.staged: dict[str, bytes] = {}
 
     def close(self) -> None:
@@ -80,12 +80,12 @@ class Database:
     def transaction(self, *, durable: bool) -> Iterator[apsw.Connection]:
         """Hold the file's one write lock; all or nothing.
 
-        durable: on the disk when this returns. Else a power cut (not a kill) may lose it, but nothing before.
+        durable: on disk on return. Otherwise a power cut (not a kill) may lose it, but no earlier write.
         """
         with self._turn, explained(self.path):
             if not self._checked:  # before this process writes to the file for the first time
-                if (found := damage(self._writer, first=_meta(self._writer, "epoch"))) is not None:
-                    raise StoreError(_DAMAGED.format(path=self.path, error=found))
+                if (error := damage(self._writer, first=_meta(self._writer, "epoch"))) is not None:
+                    raise StoreError(_DAMAGED.format(path=self.path, error=error))
                 self._checked = True
             if durable != self._durable:
                 self._writer.pragma("synchronous", "FULL" if durable else "NORMAL")
@@ -96,15 +96,15 @@ class Database:
     def check_slots(
         self, connection: apsw.Connection, groups: Iterable[str], *, epoch: int | None = None
     ) -> None:
-        """Raise StaleWriter where a group's slot is not held, or another process took it since (R23)."""
-        asked = list(groups)
-        rows = many(connection, sql.SLOTS_AT, (array(slots.slots_of(asked)),))  # the file is locked
-        slots.check(self.path.parent, self.holds, asked, rows, epoch=epoch)
+        """Raise StaleWriter if a group's slot is not held, or another process has taken it (R23)."""
+        names = list(groups)
+        rows = fetch_all(connection, sql.SLOTS_AT, (array(slots.slots_of(names)),))  # the file is locked
+        slots.check(self.path.parent, self.holds, names, rows, epoch=epoch)
 
     def group(self, connection: apsw.Connection, name: str) -> KnownGroup | None:
-        """Return a group that exists or ever did, by the hash of its name; else None."""
+        """Return a group that exists or existed, by the hash of its name; else None."""
         staged = self.staged.get(name)
-        row = one(connection, sql.GROUP_BY_DIGEST, (staged or digest(name),))
+        row = fetch_one(connection, sql.GROUP_BY_DIGEST, (staged or digest(name),))
         if row is None:
             return None
         no, named, last, last_recorded, removals = row
@@ -117,24 +117,24 @@ class Database:
     def holding(self, epoch: int | None, shard: int, shards: int | None) -> Iterator[int]:
         """Hold the slots of a shard, or all, until the end; see `ports.Store.writing`.
 
-        All epochs are of one counter, so none comes twice, also where the groups are divided anew.
+        All epochs come from one counter, so that none repeats, even after a new division of the groups.
         """
         with self.transaction(durable=True) as connection:
-            there = many(connection, sql.SHARDS)
-            of = shards or len(there)
+            rows = fetch_all(connection, sql.SHARDS)
+            count = shards or len(rows)
             token = _new_epoch(connection)
-            if of != len(there):
-                _divide(connection, of, token)  # who held a slot of the former map is stale
-                there = many(connection, sql.SHARDS)
-            slots.check_shard(self.path.parent, shard, of)
-            mine = range(of) if shards is None else (shard,)
+            if count != len(rows):
+                _divide(connection, count, token)  # holders of the former map are stale
+                rows = fetch_all(connection, sql.SHARDS)
+            slots.check_shard(self.path.parent, shard, count)
+            mine = range(count) if shards is None else (shard,)
             if epoch is None:
                 epoch = token
-            elif behind := [there[number][1] for number in mine if there[number][1] != epoch]:
-                raise stale(self.path.parent, behind[0], epoch)
+            elif newer := [rows[number][1] for number in mine if rows[number][1] != epoch]:
+                raise stale(self.path.parent, newer[0], epoch)
             connection.execute(sql.TAKE_SHARDS, (epoch, token, array(mine)))
-            taken: dict[int, int] = dict(many(connection, sql.TAKE_SLOTS, (token, array(mine))))
-        hold = Hold(shards=mine, epoch=epoch, token=token, slots=taken)
+            slot_epochs: dict[int, int] = dict(fetch_all(connection, sql.TAKE_SLOTS, (token, array(mine))))
+        hold = Hold(shards=mine, epoch=epoch, token=token, slots=slot_epochs)
         self.holds.append(hold)
         try:
             yield epoch
@@ -144,24 +144,24 @@ class Database:
     def set_shards(self, shards: int) -> None:
         """Add or drop shards without slots; see `ports.Store.set_shards`."""
         with self.transaction(durable=True) as connection:
-            (left,) = one(connection, sql.SLOTS_BEYOND, (shards,))
-            slots.check_empty(self.path.parent, shards, left)
+            (remaining,) = fetch_one(connection, sql.SLOTS_BEYOND, (shards,))
+            slots.check_empty(self.path.parent, shards, remaining)
             connection.execute(sql.END_MOVES_BEYOND, (shards,))
             _set_shards(connection, shards)
 
     @contextmanager
-    def moving(self, asked: Collection[int], shard: int) -> Iterator[None]:
+    def moving(self, moved_slots: Collection[int], shard: int) -> Iterator[None]:
         """Hand slots over to a shard; see `ports.Store.moving`."""
-        chosen = array(asked)
+        chosen = array(moved_slots)
         with self.transaction(durable=True) as connection:
-            number = len(many(connection, sql.SHARDS))
-            slots.check_move(self.path.parent, asked, shard, number)
+            number = len(fetch_all(connection, sql.SHARDS))
+            slots.check_move(self.path.parent, moved_slots, shard, number)
             connection.execute(sql.MARK_SLOTS, (shard, chosen))
         try:
             yield
             with self.transaction(durable=True) as connection:
-                moved = many(connection, sql.MOVE_SLOTS, (_new_epoch(connection), shard, chosen))
-                slots.check_moved(self.path.parent, asked, moved)
+                moved = fetch_all(connection, sql.MOVE_SLOTS, (_new_epoch(connection), shard, chosen))
+                slots.check_moved(self.path.parent, moved_slots, moved)
                 connection.execute(sql.NOTE_WAITING_IN, (times.now(), chosen))
         except BaseException:
             with self.transaction(durable=True) as connection:
@@ -169,46 +169,46 @@ class Database:
             raise
 
     def compact(self) -> bool:
-        """Rewrite the file where anything was erased, and cut the log; False where a reader prevents it.
+        """Rewrite the file if anything was erased, and cut the log; False if a reader prevents it.
 
-        Takes about 2 s for 100 MB, during which appenders wait. secure_delete alone zeroes deleted rows, but
-        not the copies that SQLite leaves when it moves rows to a sibling page (seen for 1 word in 2,400).
+        It takes about 2 s for 100 MB, while appenders wait. secure_delete alone zeroes deleted rows, but not
+        the copies that SQLite leaves when it moves rows to a sibling page (measured: 1 word in 2,400).
         """
         with self._turn, explained(self.path):
             erased, rewritten, cut = (_meta(self._writer, key) for key in ("erased", "rewritten", "cut"))
             if erased != rewritten:
                 rewrite(self._writer)
                 self._writer.execute(sql.SET_META, ("rewritten", erased))
-            whole = cut_log(self._writer, patience_s=self.patience_s)
-            if whole and erased != cut:
+            is_cut = cut_log(self._writer, patience_s=self.patience_s)
+            if is_cut and erased != cut:
                 self._writer.execute(sql.SET_META, ("cut", erased))
                 cut_log(self._writer, patience_s=self.patience_s)
-        return whole
+        return is_cut
 
     def copy_to(self, path: Path, on_step: Callable[[], None]) -> None:
-        """Copy the file as of one moment to a new one, by SQLite's backup interface, while others write.
+        """Copy the file's state of one moment to a new file, by SQLite's backup, while others write.
 
-        on_step: called every _COPY_PAGES pages. Raises StoreError where the copy is damaged, NoSpace.
+        on_step: called every _COPY_PAGES pages. Raises StoreError if the copy is damaged, NoSpace.
         """
         with self.snapshot(), self._reading() as reader, explained(path):
             os.close(for_owner(str(path), os.O_RDWR | os.O_CREAT | os.O_EXCL))
-            one(reader, sql.META, ("epoch",))  # The snapshot begins here: no write makes the copy begin anew.
-            with closing(apsw.Connection(str(path))) as made:
-                made.pragma("synchronous", "OFF")
-                with made.backup("main", reader, "main") as copying:
+            fetch_one(reader, sql.META, ("epoch",))  # Begins the snapshot: no write restarts the copy.
+            with closing(apsw.Connection(str(path))) as copy:
+                copy.pragma("synchronous", "OFF")
+                with copy.backup("main", reader, "main") as copying:
                     while not copying.done:
                         copying.step(_COPY_PAGES)
                         on_step()
-                if (found := made.pragma("quick_check", 1)) != "ok":
-                    raise StoreError(_DAMAGED.format(path=self.path, error=found))
+                if (error := copy.pragma("quick_check", 1)) != "ok":
+                    raise StoreError(_DAMAGED.format(path=self.path, error=error))
             sync(path)
 
     @contextmanager
     def _reading(self) -> Iterator[apsw.Connection]:
-        """Lend a connection that reads: that of this thread's snapshot, else an idle one."""
-        held: apsw.Connection | None = getattr(self._held, "reader", None)
-        if held is not None:
-            yield held
+        """Lend a reading connection: the connection of this thread's snapshot, else an idle connection."""
+        reader: apsw.Connection | None = getattr(self._snapshot, "reader", None)
+        if reader is not None:
+            yield reader
             return
         idle = self._idle.get()
         try:
@@ -221,18 +221,18 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Hold one snapshot for all reads of this thread inside; nests."""
-        if getattr(self._held, "reader", None) is not None:
+        """Give all reads of this thread inside one snapshot; nests."""
+        if getattr(self._snapshot, "reader", None) is not None:
             yield
             return
         with self._reading() as reader:
             with explained(self.path):
                 reader.execute("BEGIN")
-            self._held.reader, self._held.groups = reader, {}
+            self._snapshot.reader, self._snapshot.groups = reader, {}
             try:
                 yield
             finally:
-                self._held.reader = None
+                self._snapshot.reader = None
                 if reader.in_transaction:
                     with explained(self.path):
                         reader.execute("COMMIT")
@@ -241,24 +241,24 @@ class Database:
         with self._reading() as reader, explained(self.path):
             return reader.execute(statement, values).fetchall()
 
-    def known(self, group: str) -> KnownGroup | None:
-        """Return a group, for a read; None where it was never there. A snapshot asks for each once."""
+    def read_group(self, group: str) -> KnownGroup | None:
+        """Return a group, for a read; None if it never existed. A snapshot reads each group once."""
         with self._reading() as reader, explained(self.path):
-            if group in self.staged or getattr(self._held, "reader", None) is None:
+            if group in self.staged or getattr(self._snapshot, "reader", None) is None:
                 return self.group(reader, group)
-            seen: dict[str, KnownGroup | None] = self._held.groups
-            if group not in seen:
-                seen[group] = self.group(reader, group)
-            return seen[group]
+            groups: dict[str, KnownGroup | None] = self._snapshot.groups
+            if group not in groups:
+                groups[group] = self.group(reader, group)
+            return groups[group]
 
 
 def _meta(connection: apsw.Connection, key: str) -> Any:  # noqa: ANN401 - a text, a number or None
-    found = one(connection, sql.META, (key,))
-    return None if found is None else found[0]
+    row = fetch_one(connection, sql.META, (key,))
+    return None if row is None else row[0]
 
 
 def _new_epoch(connection: apsw.Connection) -> int:
-    return int(one(connection, sql.NEW_EPOCH)[0])
+    return int(fetch_one(connection, sql.NEW_EPOCH)[0])
 
 
 def _set_shards(connection: apsw.Connection, shards: int) -> None:
@@ -274,8 +274,8 @@ def _divide(connection: apsw.Connection, shards: int, epoch: int) -> None:
 def connect(path: Path, *, patience_s: float, cache_mb: int) -> apsw.Connection:
     """Return a connection: WAL, erased bytes zeroed, waits up to `patience_s` for locks."""
     name, flags = str(path), apsw.SQLITE_OPEN_READWRITE
-    # In a folder that cannot be written, and nobody has the file open for writing: SQLite could not make the
-    # files that readers share with a writer, so it is told that nothing changes.
+    # In a read-only folder without an active writer, SQLite cannot create the files that readers share with a
+    # writer: `immutable` says that the file does not change.
     if not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists():
         name = f"{path.absolute().as_uri()}?immutable=1"
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
@@ -286,10 +286,10 @@ def connect(path: Path, *, patience_s: float, cache_mb: int) -> apsw.Connection:
         ("secure_delete", "ON"),
         ("foreign_keys", "OFF"),
         ("cache_size", -1024 * cache_mb),
-        # Pages are read from the system's cache without a copy: 100 vectors of a file of 1.6 GB in 1.2 ms,
-        # not 10.6. The price: a disk that cannot be read ends the process (SIGBUS), with no line of ours.
+        # Pages come from the system's cache without a copy: 100 vectors of a file of 1.6 GB in 1.2 ms, not
+        # 10.6. The price: an unreadable disk ends the process (SIGBUS) without an error message.
         ("mmap_size", 2 << 30),
-        # Some 80 commits with vectors between two checkpoints; the log is cut back to this size.
+        # About 80 commits with vectors between two checkpoints; the log is cut back to this size.
         ("wal_autocheckpoint", 4000),
         ("journal_size_limit", 64 << 20),
         ("temp_store", "MEMORY"),  # a spilled sort must not leave words in a temporary file
@@ -313,7 +313,7 @@ def transaction(connection: apsw.Connection) -> Iterator[apsw.Connection]:
 
 
 def rewrite(connection: apsw.Connection) -> None:
-    """Rewrite the file with its live rows only, by way of a temporary file that nobody else can open."""
+    """Rewrite the file with its live rows only, through a temporary file that nobody else can open."""
     connection.pragma("temp_store", "FILE")
     try:
         connection.execute("VACUUM")
@@ -325,27 +325,27 @@ def cut_log(connection: apsw.Connection, *, patience_s: float) -> bool:
     """Checkpoint and truncate the log; waits a second for readers. False: a reader prevents it."""
     connection.set_busy_timeout(1000)
     try:
-        busy, _, _ = one(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
+        busy, _, _ = fetch_one(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
     finally:
         connection.set_busy_timeout(int(patience_s * 1000))
     return not busy
 
 
 def damage(connection: apsw.Connection, *, first: int = 0) -> str | None:
-    """Return what is wrong with the file's structure; None where nothing was found within _CHECK_S.
+    """Return a fault of the file's structure; None if the check shows none within _CHECK_S.
 
-    Each process begins at another table (first: any number), and so reaches what others did not.
+    first: any number; it selects the first table, so that different processes check different tables.
     """
     statement = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
-    tables = [name for (name,) in many(connection, statement)]
+    tables = [name for (name,) in fetch_all(connection, statement)]
     start = first % len(tables)
     ends = time.monotonic() + _CHECK_S
     connection.set_progress_handler(lambda: time.monotonic() > ends, 10_000)
     try:
         for table in (*tables[start:], *tables[:start]):
-            found = str(connection.pragma("quick_check", table))
-            if found != "ok":
-                return next((line for line in found.splitlines() if not line.startswith("***")), found)
+            result = str(connection.pragma("quick_check", table))
+            if result != "ok":
+                return next((line for line in result.splitlines() if not line.startswith("***")), result)
     except apsw.InterruptError:
         pass
     finally:
@@ -353,19 +353,19 @@ def damage(connection: apsw.Connection, *, first: int = 0) -> str | None:
     return None
 
 
-def many(connection: apsw.Connection, statement: str, values: Sequence[Any] = ()) -> list[Row]:
+def fetch_all(connection: apsw.Connection, statement: str, values: Sequence[Any] = ()) -> list[Row]:
     """Return all rows of a statement, run to its end, as a write must be."""
     return connection.execute(statement, values).fetchall()
 
 
-def one(connection: apsw.Connection, statement: str, values: Sequence[Any] = ()) -> Any:  # noqa: ANN401 - a row or None
+def fetch_one(connection: apsw.Connection, statement: str, values: Sequence[Any] = ()) -> Any:  # noqa: ANN401 - a row or None
     """Return the first row or None."""
     rows = connection.execute(statement, values).fetchall()
     return rows[0] if rows else None
 
 
 def digest(name: str) -> bytes:
-    """Return the hash that identifies a group, also after its name was removed."""
+    """Return the hash that identifies a group, even after the removal of its name."""
     return hashlib.sha256(name.encode(errors="surrogatepass")).digest()
 
 
@@ -373,7 +373,7 @@ _PAGE_ROWS = 1_000  # no statement is open between two pages
 _PAGE_VALUES = 500
 Run = Callable[[str, Sequence[Any]], list[Row]]  # a statement and its values -> all its rows
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"))  # made once: each look-up binds one array
+_ENCODER = json.JSONEncoder(separators=(",", ":"))  # shared: each look-up binds one array
 
 
 def array(values: Any) -> str:  # noqa: ANN401 - any iterable of JSON values
@@ -386,16 +386,16 @@ def read_rows(run: Run, read: Read[R], no: int, values: Sequence[Any]) -> Iterat
     if read.by is None:
         pages: Iterator[list[Row]] = _scan(run, read, no, values)
     else:
-        asked = list(dict.fromkeys(values))
-        parts = (array(asked[n : n + _PAGE_VALUES]) for n in range(0, len(asked), _PAGE_VALUES))
+        distinct = list(dict.fromkeys(values))
+        parts = (array(distinct[n : n + _PAGE_VALUES]) for n in range(0, len(distinct), _PAGE_VALUES))
         pages = (run(sql.OF_READ[read], (no, part)) for part in parts)
-    # No generator of ours is entered for a row.
+    # map and chain run in C: no Python generator resumes for a row.
     return map(read.make, chain.from_iterable(map(partial(restored, read), pages)))
 
 
-def _scan(run: Run, read: Read[Any], no: int, since: Sequence[Any]) -> Iterator[list[Row]]:
+def _scan(run: Run, read: Read[Any], no: int, start: Sequence[Any]) -> Iterator[list[Row]]:
     width, at, lowest = _SCANS[read]
-    place = (*since, *lowest[len(since) :])
+    place = (*start, *lowest[len(start) :])
     while page := run(sql.OF_READ[read], (no, _PAGE_ROWS, *place)):
         yield page if len(page[0]) == width else [row[:width] for row in page]
         if len(page) < _PAGE_ROWS:
@@ -403,11 +403,11 @@ def _scan(run: Run, read: Read[Any], no: int, since: Sequence[Any]) -> Iterator[
         place = tuple(page[-1][column] for column in at)
 
 
-_MADE: Mapping[str, Callable[[Any], Any]] = {
+_RESTORE: Mapping[str, Callable[[Any], Any]] = {
     "bool": bool,
     "texts": lambda text: () if text == "[]" else tuple(json.loads(text)),
 }
-# Made once, of each scan: its number of columns, where those of a place are, what is below its first place.
+# Scan -> its number of columns, the indexes of the columns of a place, the values below its first place.
 _SCANS = {
     read: (
         len(read.columns),
@@ -417,9 +417,11 @@ _SCANS = {
     for read in READS
     if read.by is None
 }
-# Of each read: the indexes of the columns whose types SQLite lacks, and what restores them.
+# Read -> the indexes of the columns with types that SQLite lacks, and the functions that restore these.
 _CONVERTERS = {
-    read: [(n, _MADE[of]) for n, name in enumerate(read.columns) if (of := read.kind.types[name]) in _MADE]
+    read: [
+        (n, _RESTORE[t]) for n, name in enumerate(read.columns) if (t := read.kind.types[name]) in _RESTORE
+    ]
     for read in READS
 }
 
@@ -446,7 +448,7 @@ _LINES: Mapping[type[Exception], str] = {
     apsw.PermissionsError: _FIXED,
     apsw.CantOpenError: "{path} cannot be opened: check the folder, its permissions and its file system",
     apsw.IOError: "{path}: the disk failed to read or write ({error})",
-    # Our statements are constants: one that fails to compile means that a table is not as made.
+    # Statements are constants: if one fails to compile, a table has been changed.
     apsw.SQLError: _DAMAGED,
 }
 
@@ -457,7 +459,7 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except (apsw.Error, OSError) as error:
-        # The last: the small file that readers and writers share could not grow.
+        # SHMSIZE: the small file that readers and writers share could not grow.
         if (
             getattr(error, "errno", None) in {errno.ENOSPC, errno.EDQUOT}
             or isinstance(error, apsw.FullError)
@@ -468,5 +470,5 @@ def explained(path: Path) -> Iterator[None]:
             raise StoreError(f"{error.filename or path}: {error.strerror}") from None
         if (line := _LINES.get(type(error))) is None:
             raise
-        made = Unavailable if line is _LOCKED else StoreError
-        raise made(line.format(path=path, error=error)) from None
+        error_type = Unavailable if line is _LOCKED else StoreError
+        raise error_type(line.format(path=path, error=error)) from None

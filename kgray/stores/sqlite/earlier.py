@@ -1,7 +1,7 @@
-"""Upgrade a data folder: a new file is built beside the old one, and renamed into its place.
+"""Upgrade a data folder: build a new file in a subfolder, and rename it into the place of the old file.
 
-The old file is not changed until then, so a process that is killed loses only its own work. No other process
-may have the file open: an earlier version would go on writing to a file that has lost its name.
+The old file is not changed until then, so a killed process loses only its own work. No other process may have
+the file open: an earlier version would continue to write to a file that has lost its name.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from kgray.stores.sqlite.folder import is_there, read_header
 from kgray.stores.sqlite.store import open_sqlite
 
 OLDEST = 9  # the schema of version 0.1
-BESIDE = "upgrading"  # the folder in which the new file is built
+BUILD_FOLDER = "upgrading"  # the folder where the new file is built
 _PATIENCE_S, _CACHE_MB = 5.0, 32
 
 
 @contextmanager
 def earlier_sqlite(folder: Path, *, alone: bool) -> Iterator[EarlierSqlite | None]:
-    """Open the file of an earlier version in a data folder; None where it is of this version.
+    """Open the file of an earlier version in a data folder; None if it is of this version.
 
     alone   keep every other process out
 
-    Raises Locked where one has the file open or ingests; NoStore; StoreError for a file that is newer, too
-    old, or not one of kgray.
+    Raises Locked if another process has the file open or ingests; NoStore; StoreError for a file that is
+    newer, too old, or not kgray's.
     """
     path = folder / schema.FILE
     with ExitStack() as stack:
@@ -47,7 +47,7 @@ def earlier_sqlite(folder: Path, *, alone: bool) -> Iterator[EarlierSqlite | Non
             raise NoStore(f"there is no kgray store in {folder}: run `kgray init --data {folder}`")
         if alone:
             stack.enter_context(locks.ingesting(folder))
-            shutil.rmtree(folder / BESIDE, ignore_errors=True)  # of a process that was killed
+            shutil.rmtree(folder / BUILD_FOLDER, ignore_errors=True)  # of a process that was killed
         version = read_header(path)
         if version == schema.VERSION:
             yield None
@@ -68,7 +68,7 @@ def _connection(path: Path, *, alone: bool) -> apsw.Connection:
     if not alone:
         connection.execute("BEGIN")  # one snapshot for all reads
         return connection
-    # In this mode SQLite opens a file in WAL mode only while no other connection has it open, and keeps it.
+    # In this mode SQLite opens a WAL file only if no other connection has it open, and keeps others out.
     connection.pragma("locking_mode", "EXCLUSIVE")
     try:
         connection.execute("BEGIN EXCLUSIVE")
@@ -98,10 +98,10 @@ class EarlierSqlite(EarlierStore):
 
     def __init__(self, folder: Path, connection: apsw.Connection) -> None:
         self.folder, self._connection = folder, connection
-        self.where = str(folder / schema.FILE)
+        self.location = str(folder / schema.FILE)
         self.schema = int(connection.pragma("user_version"))
         self.is_first = self.schema == OLDEST
-        self.kept = f"{self.where}.schema-{self.schema}"
+        self.kept_path = f"{self.location}.schema-{self.schema}"
         self._numbers: dict[str, int] = {}
         self._columns: dict[str, set[str]] = {}
 
@@ -130,14 +130,14 @@ class EarlierSqlite(EarlierStore):
     @contextmanager
     def successor(self) -> Iterator[Store]:
         stored = dict(self._all("SELECT key, value FROM meta"))
-        beside = self.folder / BESIDE
+        build_folder = self.folder / BUILD_FOLDER
         embedder, dimensions = str(stored["embedder"]), int(stored["dimensions"])
         try:
-            with closing(open_sqlite(beside, embedder=embedder, dimensions=dimensions)) as store:
+            with closing(open_sqlite(build_folder, embedder=embedder, dimensions=dimensions)) as store:
                 yield store
-            self._keep_removed(beside / schema.FILE)
+            self._keep_removed(build_folder / schema.FILE)
         except BaseException:
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(build_folder, ignore_errors=True)
             raise
 
     def _keep_removed(self, path: Path) -> None:
@@ -148,35 +148,34 @@ class EarlierSqlite(EarlierStore):
         with closing(apsw.Connection(str(path))) as new, new:
             for no, *head in self._all(removed):
                 new.execute(
-                    # Its slot follows from its name, which is not known before it is used again.
+                    # Its slot follows from its name, which is unknown until its next use.
                     "INSERT INTO groups (digest, slot, last, last_recorded, removals) VALUES (?, 0, ?, ?, ?)",
                     head,
                 )
-                own = new.last_insert_rowid()
-                rows = [(own, *row) for row in self._all(ended, (no,))]
+                number = new.last_insert_rowid()
+                rows = [(number, *row) for row in self._all(ended, (no,))]
                 new.executemany(
                     f"INSERT INTO operations (no, {columns}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
                     rows,
                 )
 
-    def replace(self, report: str) -> None:  # noqa: ARG002 - a killed run begins anew
-        path, beside = self.folder / schema.FILE, self.folder / BESIDE
+    def replace(self, report: str) -> None:  # noqa: ARG002 - a killed run starts again
+        path, build_folder = self.folder / schema.FILE, self.folder / BUILD_FOLDER
         with explained(path):
-            _closed(beside / schema.FILE)
-            self._copy_to(Path(self.kept))
-            # The write-ahead log of the old file must not lie beside the new one; a journal in memory leaves
-            # no file.
+            _closed(build_folder / schema.FILE)
+            self._copy_to(Path(self.kept_path))
+            # The new file must not get the write-ahead log of the old file; a journal in memory leaves none.
             if self._connection.pragma("journal_mode", "memory") != "memory":
                 raise Locked(f"another process has {path} open: end it, then run the upgrade again")
-            (beside / schema.FILE).replace(path)
+            (build_folder / schema.FILE).replace(path)
             _sync(self.folder)
-            # Whoever has opened the old file meanwhile, and waits for it, must not write to it.
+            # A process that has opened the old file in the meantime must not write to it.
             self._connection.pragma("user_version", schema.VERSION)
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(build_folder, ignore_errors=True)
 
-    def _copy_to(self, kept: Path) -> None:
-        """Copy the old file, whole; it can be put back."""
-        new = kept.with_name(f"{kept.name}.new")
+    def _copy_to(self, kept_path: Path) -> None:
+        """Copy the whole old file, so that a user can restore it."""
+        new = kept_path.with_name(f"{kept_path.name}.new")
         new.unlink(missing_ok=True)
         os.close(locks.for_owner(str(new), os.O_CREAT | os.O_WRONLY))
         with (
@@ -187,14 +186,14 @@ class EarlierSqlite(EarlierStore):
                 backup.step(10_000)
         with new.open("rb") as file:
             os.fsync(file.fileno())
-        new.replace(kept)
+        new.replace(kept_path)
 
     def _all(self, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         return self._connection.execute(statement, values).fetchall()
 
 
 def _closed(path: Path) -> None:
-    """See that a file is whole without its log, and on the disk."""
+    """Make sure that a file is complete without its log, and on disk."""
     with closing(apsw.Connection(str(path))) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     with path.open("rb") as file:

@@ -40,8 +40,8 @@ def opened(
             rows: list[Any] = connection.execute("SELECT key, value FROM meta").fetchall()
         meta = dict(rows)
         _delete_replies(folder)
-        # A note that there is a store: without its file the folder must not pass for a new one. It may be
-        # there; a folder that can only be read goes without.
+        # The marker of a store: a folder that has lost its file must not look new. The marker may exist, and
+        # a read-only folder has none.
         with suppress(OSError), open(path.with_name(schema.MARKER), "x", opener=locks.for_owner) as file:
             file.write(f"{path.name} is a store of kgray. If it is gone, restore it from a copy.\n")
     return path, str(meta["embedder"]), int(meta["dimensions"])
@@ -51,13 +51,13 @@ def _delete_replies(folder: Path) -> None:
     """Delete the replies of models that an older version kept in the folder.
 
     They quote episodes. Nothing reads them any more, and no removal of an episode would reach them (R25). A
-    folder that can only be read keeps them, as it keeps its episodes.
+    read-only folder keeps them, as it keeps its episodes.
     """
     path = folder / _REPLIES
     if not path.is_file():
         return
     with suppress(OSError, apsw.Error):
-        # By SQLite, for the name of the program may be in the log alone.
+        # Read it by SQLite: the program's name may be only in the log.
         with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
             is_ours = connection.pragma("application_id") == _REPLIES_ID
         for file in (path, path.with_name(f"{_REPLIES}-wal"), path.with_name(f"{_REPLIES}-shm")):
@@ -66,7 +66,7 @@ def _delete_replies(folder: Path) -> None:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a store's file. Raises StoreError where there was one, and it is empty or gone."""
+    """Return True if the store's file exists. Raises StoreError if it is empty, or was deleted."""
     size: int | None = None
     with suppress(FileNotFoundError, NotADirectoryError):
         size = path.stat().st_size
@@ -83,7 +83,7 @@ def _make(path: Path, embedder: str, dimensions: int) -> None:
     locks.make_folder(path.parent)
     handle, name = tempfile.mkstemp(prefix=path.name + ".new-", dir=path.parent)
     os.close(handle)
-    made = Path(name)
+    temporary = Path(name)
     try:
         connection = apsw.Connection(name)
         connection.pragma("page_size", schema.PAGE_BYTES)
@@ -95,17 +95,17 @@ def _make(path: Path, embedder: str, dimensions: int) -> None:
             connection.pragma("application_id", schema.APPLICATION_ID)
             connection.pragma("user_version", schema.VERSION)
         connection.close()
-        made.chmod(locks.OWNER_FILE)
-        put_in_place(made, path)
+        temporary.chmod(locks.OWNER_FILE)
+        put_in_place(temporary, path)
     finally:
-        for left in (made, Path(name + "-wal"), Path(name + "-shm")):
-            left.unlink(missing_ok=True)
+        for file in (temporary, Path(name + "-wal"), Path(name + "-shm")):
+            file.unlink(missing_ok=True)
 
 
-def install(made: Path, folder: Path) -> bool:
-    """Make a complete file the store of a data folder, which has none; else return False.
+def install(complete: Path, folder: Path) -> bool:
+    """Make a complete file the store of a data folder without a store; else return False.
 
-    A log that a lost store left behind is deleted: SQLite would apply it to the new file.
+    It deletes the log of a lost store, which SQLite would apply to the new file.
     """
     path = folder / schema.FILE
     with explained(path):
@@ -113,19 +113,19 @@ def install(made: Path, folder: Path) -> bool:
             return False
         for end in ("-wal", "-shm"):
             path.with_name(path.name + end).unlink(missing_ok=True)
-        return put_in_place(made, path)
+        return put_in_place(complete, path)
 
 
-def put_in_place(made: Path, path: Path) -> bool:
-    """Give a complete file its name; False where there is a file of this name: another process was first."""
+def put_in_place(complete: Path, path: Path) -> bool:
+    """Give a complete file its name; False if the name exists: another process was first."""
     try:
-        os.link(made, path)
+        os.link(complete, path)
     except FileExistsError:
         return False
     except OSError:  # a file system without hard links
         if path.exists():
             return False
-        made.rename(path)
+        complete.rename(path)
     locks.sync(path.parent)
     return True
 
@@ -135,9 +135,9 @@ def read_header(path: Path) -> int:
 
     Opening a foreign file with SQLite could already change it.
 
-    They are read through SQLite's own file layer. To close a plain file would drop all locks that this
-    process has on it, those of its connections too (POSIX): another process that closes the store would then
-    delete the log, and what is committed afterwards would be lost.
+    It reads through SQLite's own file layer. Closing a plain file would drop all locks of this process on it,
+    including its connections' locks (POSIX): another process that closes the store would then delete the log,
+    and later commits would be lost.
     """
     size = path.stat().st_size
     header = b""

@@ -4,7 +4,7 @@ Values go in as parameters, never as text. The group is checked in the statement
 A list goes in as one JSON array (json_each) and joins its index by CROSS JOIN, which fixes the order of the
 loops.
 """
-# ruff: noqa: S608 - what is put into a statement is a name of the record table, never a value
+# ruff: noqa: S608 - statements are formatted with names of the record table, never with values
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def _put(kind: Kind[Any]) -> str:
     """Return the statement that puts a row: (no, its columns)."""
     names = kind.names
     values = ", ".join(f"{name} = excluded.{name}" for name in names if name not in kind.key)
-    what = "NOTHING" if kind.first_wins or not values else f"UPDATE SET {values}"
+    action = "NOTHING" if kind.first_wins or not values else f"UPDATE SET {values}"
     new = f"INSERT INTO {kind.name} (no, {', '.join(names)}) VALUES (?{', ?' * len(names)})"
-    return f"{new} ON CONFLICT (no, {', '.join(kind.key)}) DO {what}"
+    return f"{new} ON CONFLICT (no, {', '.join(kind.key)}) DO {action}"
 
 
 def _named(kind: Kind[Any]) -> str:
@@ -51,23 +51,27 @@ def _columns(names: Iterable[str]) -> str:
 def _of_read(read: Read[Any]) -> str:
     """Return a look-up: (no, values as JSON); or a scan: (no, limit, *the place of the last row).
 
-    The columns of a place, `place`, that it does not choose stand at the end of the rows of a scan.
+    A scan's rows end with the columns of `read.place` that are not among the read's columns.
     """
     kind, order = read.kind, read.place
     if read.by is None:
         marks = ", ".join(f"?{3 + n}" for n in range(len(order)))
-        known = f"t.{read.since} IS NOT NULL AND " if read.since else ""
-        within = f"t.no = ?1 AND {known}({_columns(order)}) > ({marks}) ORDER BY {_columns(order)} LIMIT ?2"
+        dated = f"t.{read.since} IS NOT NULL AND " if read.since else ""
+        condition = (
+            f"t.no = ?1 AND {dated}({_columns(order)}) > ({marks}) ORDER BY {_columns(order)} LIMIT ?2"
+        )
         chosen = dict.fromkeys((*read.columns, *order))
-        return f"SELECT {_columns(chosen)} FROM {kind.name} AS t WHERE {within}"
-    by = read.by if isinstance(read.by, tuple) else (read.by,)
-    values = [f"json_extract(asked.value, '$[{n}]')" for n in range(len(by))] if by[1:] else ["asked.value"]
-    meets = " AND ".join(f"t.{name} = {value}" for name, value in zip(by, values, strict=True))
-    # Named: without statistics SQLite would walk all mentions of the group to find those of one entity.
-    named = f" INDEXED BY {kind.name}_{by[0]}" if by[0] in indexes(kind) else ""
-    sorted_by = "asked.key" if by == kind.key else f"asked.key, {_columns(order)}"
-    asked = f"json_each(?2) AS asked CROSS JOIN {kind.name} AS t{named}"
-    return f"SELECT {_columns(read.columns)} FROM {asked} ON t.no = ?1 AND {meets} ORDER BY {sorted_by}"
+        return f"SELECT {_columns(chosen)} FROM {kind.name} AS t WHERE {condition}"
+    keys = read.by if isinstance(read.by, tuple) else (read.by,)
+    values = (
+        [f"json_extract(asked.value, '$[{n}]')" for n in range(len(keys))] if keys[1:] else ["asked.value"]
+    )
+    meets = " AND ".join(f"t.{name} = {value}" for name, value in zip(keys, values, strict=True))
+    # Name the index: without statistics SQLite would read all mentions of a group to find an entity's.
+    named = f" INDEXED BY {kind.name}_{keys[0]}" if keys[0] in indexes(kind) else ""
+    sorted_by = "asked.key" if keys == kind.key else f"asked.key, {_columns(order)}"
+    source = f"json_each(?2) AS asked CROSS JOIN {kind.name} AS t{named}"
+    return f"SELECT {_columns(read.columns)} FROM {source} ON t.no = ?1 AND {meets} ORDER BY {sorted_by}"
 
 
 OF_READ: Mapping[Read[Any], str] = {read: _of_read(read) for read in READS}
@@ -78,17 +82,17 @@ def _everywhere(read: Read[Any]) -> str:
     kind = read.kind
     joined = f"{kind.name} AS t CROSS JOIN groups AS g ON t.no = g.no AND ?1 IS NOT NULL"
     if read.by is not None:
-        asked = f"t.no = g.no AND t.{read.by} IN (SELECT value FROM json_each(?1))"
-        joined = f"groups AS g CROSS JOIN {kind.name} AS t INDEXED BY {kind.name}_{read.by} ON {asked}"
+        condition = f"t.no = g.no AND t.{read.by} IN (SELECT value FROM json_each(?1))"
+        joined = f"groups AS g CROSS JOIN {kind.name} AS t INDEXED BY {kind.name}_{read.by} ON {condition}"
     order = f"ORDER BY g.name, {_columns(kind.key)}"
     return f"SELECT g.name, {_columns(read.columns)} FROM {joined} WHERE g.name IS NOT NULL {order}"
 
 
 EVERYWHERE: Mapping[Read[Any], str] = {read: _everywhere(read) for read in READS_EVERYWHERE}
 
-# (epoch | erased | rewritten | cut). epoch: the last that was given. Erasures are counted; beside the count
-# stands how many there were when the file was last rewritten and its log last cut: one that another process
-# commits meanwhile is not taken for cleaned.
+# (epoch | erased | rewritten | cut). epoch: the last epoch; erased: the count of erasures; rewritten, cut:
+# that count when the file was last rewritten and its log last cut. So an erasure that another process commits
+# during the cleaning does not count as cleaned.
 META = "SELECT value FROM meta WHERE key = ?"
 NEW_EPOCH = "UPDATE meta SET value = value + 1 WHERE key = 'epoch' RETURNING value"
 COUNT_ERASURE = "INSERT INTO meta VALUES ('erased', 1) ON CONFLICT (key) DO UPDATE SET value = value + 1"
@@ -110,7 +114,7 @@ SLOTS_AT = (
     "SELECT s.slot, s.shard, s.epoch, o.epoch, o.token FROM json_each(?1) AS asked "
     "CROSS JOIN slots AS s ON s.slot = asked.value CROSS JOIN shards AS o ON o.shard = s.shard"
 )
-# The groups are divided anew. (shards), (shards, epoch).
+# A new division of the groups: (shards), (shards, epoch).
 DROP_SHARDS = "DELETE FROM shards WHERE shard >= ?"
 NEW_SHARD = "INSERT OR IGNORE INTO shards (shard) VALUES (?)"
 DIVIDE_SLOTS = "UPDATE slots SET shard = slot % ?, epoch = ?, target = NULL"
@@ -180,7 +184,7 @@ WITHDRAWING = (
     "WHERE o.state = 0 AND o.kind IN ('remove', 'retract') AND g.name IS NOT NULL "
     "AND (?1 IS NULL OR s.shard = ?1 AND s.target IS NULL) ORDER BY g.name"
 )
-# (shard, most), (group, most): of all, those that have a name: another may be on its way into the file.
+# (shard, most), (group, most). Only groups with a name: a group without one may be a copy in progress.
 _COUNT_IN = (
     "SELECT count(*) FROM (SELECT 1 FROM named CROSS JOIN episodes INDEXED BY episodes_pending "
     "ON episodes.no = named.no AND state < 2 UNION ALL SELECT 1 FROM named CROSS JOIN operations "
@@ -206,15 +210,15 @@ COUNT_REST = (
     + f" FROM {_COUNTED}"
 )
 
-# :no, :sequence. Of log kinds the rows before an entry, of others all: what was accepted after it stays,
-# because nothing of it can be committed yet.
+# :no, :sequence. All rows, but of log kinds only the rows before the entry: later entries stay, because none
+# of them can be committed yet.
 CLEAR: Mapping[str, str] = {
     kind.name: f"DELETE FROM {kind.name} WHERE no = :no{' AND sequence < :sequence' * kind.log}"
     for kind in KINDS
 }
 
 _HOLDS = "(?3 IS NULL OR (valid_at IS NULL OR valid_at <= ?3) AND (invalid_at IS NULL OR ?3 < invalid_at))"
-# (no, entity, as_of, limit): newest first by the index; a hub costs what is taken of it.
+# (no, entity, as_of, limit): newest first by the index, so that a hub costs only the rows taken.
 FACTS_AT: Mapping[str, str] = {
     end: f"SELECT created_at, id FROM facts WHERE no = ?1 AND {end} = ?2 AND {_HOLDS} "
     "ORDER BY created_at DESC, id LIMIT ?4"

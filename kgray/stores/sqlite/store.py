@@ -24,14 +24,14 @@ from kgray.stores import alike
 from kgray.stores.alike import EVERY_SEQUENCE, FoldedBatch, States, Transaction
 from kgray.stores.sqlite import folder, schema
 from kgray.stores.sqlite import statements as sql
-from kgray.stores.sqlite.database import Database, KnownGroup, array, digest, many, read_rows, restored
+from kgray.stores.sqlite.database import Database, KnownGroup, array, digest, fetch_all, read_rows, restored
 from kgray.times import Instant
 
-# How long a short transaction waits for another process's; a commit holds the lock for milliseconds,
-# a compaction of a large file for seconds.
+# Seconds that a transaction waits for another process's lock: a commit holds it for milliseconds, a
+# compaction of a large file for seconds.
 PATIENCE_S = 30.0
-# Of pages that the reading connection keeps. Two searches over 20,000 facts each way: hybrid p50 22.2 and
-# 20.3 ms with 64, 23.4 and 25.4 ms with 16.
+# Page cache of the reading connection. Measured twice over 20,000 facts: hybrid p50 22.2 and 20.3 ms with 64,
+# 23.4 and 25.4 ms with 16.
 CACHE_MB = 64
 _PORTION_ROWS = 1_000  # of a transaction that copies
 
@@ -45,24 +45,24 @@ def open_sqlite(
     patience_s: float = PATIENCE_S,
     cache_mb: int = CACHE_MB,
 ) -> SqliteStore:
-    """Open the store in a data folder; creates it where there is none.
+    """Open the store in a data folder; create it if the folder has none.
 
-    embedder    identity of the embedder of a new store; one that exists keeps its own
+    embedder    identity of the embedder of a new store; an existing store keeps its own
     dimensions  numbers a vector of a new store
     create      False, or no embedder: a folder without a store is an error that names `kgray init`
-    cache_mb    of pages, at most, by the connection that reads; the one that writes keeps 32 at most
+    cache_mb    page cache of the reading connection; the writing connection keeps at most 32
 
-    Raises NoStore; StoreError, with nothing changed, for what is not ours, of another schema, or damaged;
-    Unavailable where another process holds the file beyond `patience_s`.
+    Raises NoStore; StoreError, with nothing changed, for a foreign or damaged file, or another schema;
+    Unavailable if another process holds the file beyond `patience_s`.
     """
-    file, found, width = folder.opened(
+    file, stored_embedder, width = folder.opened(
         path, embedder=embedder, dimensions=dimensions, create=create, patience_s=patience_s
     )
-    return SqliteStore(Database(file, width, patience_s=patience_s, cache_mb=cache_mb), found)
+    return SqliteStore(Database(file, width, patience_s=patience_s, cache_mb=cache_mb), stored_embedder)
 
 
 class SqliteStore(Store):
-    """`ports.Store` on one file; to be closed. Threads may read side by side; they take turns at writing."""
+    """`ports.Store` on one file; close it at the end. Threads read in parallel, and take turns at writing."""
 
     schema_version = schema.VERSION
     batch = 32  # 16 episodes of 0.6 ms of CPU each
@@ -90,13 +90,13 @@ class SqliteStore(Store):
         if shared:
             raise StoreError("the embedded store holds its folder's lock itself: it cannot share it")
         with self._holding:  # one lock of the folder for all shards of this process
-            taken = any(shard in hold.shards for hold in self._db.holds)
-            if not self._holders or taken or shards not in (0, len(self._db.rows(sql.SHARDS))):
+            is_held = any(shard in hold.shards for hold in self._db.holds)
+            if not self._holders or is_held or shards not in (0, len(self._db.rows(sql.SHARDS))):
                 self._folder_lock.enter_context(locks.ingesting(self.folder))
             self._holders += 1
         try:
-            with self._db.holding(epoch, shard, shards) as own:
-                yield own
+            with self._db.holding(epoch, shard, shards) as held_epoch:
+                yield held_epoch
         finally:
             with self._holding:
                 self._holders -= 1
@@ -123,22 +123,22 @@ class SqliteStore(Store):
     def adopt(
         self, group: str, head: GroupHead, rows: Iterable[tuple[Kind[Any], Row]], verify: Callable[[], None]
     ) -> None:
-        # Until it is complete its rows belong to a group that has a number and is found by a name that no
-        # group has ("#" is in none). One small transaction then gives it the name.
+        # Until the copy is complete, its rows belong to a stage: a numbered group with a name that no group
+        # can have ("#"). A small transaction then gives it the name.
         stage = f"#adopting {group}"
         with self._copying(group, stage) as writer:
             copy = writer.groups[stage]
-            if copy.no is not None:  # a killed process left it
+            if copy.no is not None:  # the rest of a killed process
                 writer.clear(copy, EVERY_SEQUENCE)
                 copy.removals += 1
             copy.last, copy.last_recorded = head.last, head.last_recorded
             writer.keep(copy)
         try:
             for kind, portion in alike.portions(rows, _PORTION_ROWS):
-                found = FoldedBatch()
-                found.puts[kind] = {(stage, kind.key_of(row)): row for row in portion}
-                with self._copying(group, stage, durable=False) as writer:  # one that is cut off starts again
-                    writer.write(found)
+                batch = FoldedBatch()
+                batch.puts[kind] = {(stage, kind.key_of(row)): row for row in portion}
+                with self._copying(group, stage, durable=False) as writer:  # a copy that is cut off restarts
+                    writer.write(batch)
             self._db.staged[group] = digest(stage)
             verify()
             del self._db.staged[group]
@@ -154,23 +154,23 @@ class SqliteStore(Store):
     def _undo(self, stage: str) -> None:
         with self._db.transaction(durable=True) as connection:
             writer = RowWriter(self._db, connection, [stage])
-            for left in writer.groups.values():
-                writer.clear(left, EVERY_SEQUENCE)
+            for staged in writer.groups.values():
+                writer.clear(staged, EVERY_SEQUENCE)
 
     @contextmanager
     def _copying(self, group: str, stage: str, *, durable: bool = True) -> Iterator[RowWriter]:
-        """Write to the copy of a group, which must not be there."""
+        """Write to the copy of a group, which must not exist in the store."""
         with self._db.transaction(durable=durable) as connection:
             self._db.check_slots(connection, [group])
-            if there := self._db.group(connection, group):
-                raise alike.known(self.folder, there)
+            if existing := self._db.group(connection, group):
+                raise alike.refuse_existing(self.folder, existing)
             yield RowWriter(self._db, connection, [stage], new=True)
 
     def compact(self) -> bool:
         return self._db.compact()
 
     def copy_to(self, path: Path, on_step: Callable[[], None]) -> None:
-        """Copy the store's file as of now to a new file, while others write; on_step: called every 10 MB."""
+        """Copy the store's current file to a new file, while others write; on_step: called every 10 MB."""
         self._db.copy_to(path, on_step)
 
     def close(self) -> None:
@@ -180,9 +180,9 @@ class SqliteStore(Store):
         return self._db.snapshot()
 
     def newly_pending(self, mark: Instant, shard: int | None = None) -> tuple[dict[str, bool], Instant]:
-        found = self._db.rows(sql.PENDING_GROUPS, (shard, mark))
-        newest = max((waiting for *_, waiting in found), default=mark)  # in the order of commits
-        return {name: bool(live) for name, live, _ in found}, newest
+        rows = self._db.rows(sql.PENDING_GROUPS, (shard, mark))
+        newest = max((waiting for *_, waiting in rows), default=mark)  # in the order of commits
+        return {name: bool(live) for name, live, _ in rows}, newest
 
     def withdrawing(self, shard: int | None = None) -> list[str]:
         return [name for (name,) in self._db.rows(sql.WITHDRAWING, (shard,))]
@@ -191,44 +191,43 @@ class SqliteStore(Store):
         no = self._number(group)
         if no is None or limit <= 0:
             return []
-        found = self._db.rows(sql.SEQUENCES_PENDING, (no, after, limit))
-        return [(sequence, bool(is_episode)) for sequence, is_episode in found]
+        rows = self._db.rows(sql.SEQUENCES_PENDING, (no, after, limit))
+        return [(sequence, bool(is_episode)) for sequence, is_episode in rows]
 
     def pending_count(
         self, group: str | None = None, *, shard: int | None = None, most: int = 1 << 62
     ) -> int:
-        statement, of = (sql.PENDING_COUNT, shard) if group is None else (sql.PENDING_COUNT_OF, group)
-        ((count,),) = self._db.rows(statement, (of, most))
+        statement, key = (sql.PENDING_COUNT, shard) if group is None else (sql.PENDING_COUNT_OF, group)
+        ((count,),) = self._db.rows(statement, (key, most))
         return int(count)
 
     def said_before(self, episodes: Sequence[Episode], limit: int) -> dict[int, list[int]]:
-        before = {}
+        result = {}
         with self.reading():
             for each in episodes:
                 values = (self._number(each.group), each.source, each.reference_time, each.sequence, limit)
-                before[each.sequence] = [sequence for (sequence,) in self._db.rows(sql.SAID_BEFORE, values)]
-        return before
+                result[each.sequence] = [sequence for (sequence,) in self._db.rows(sql.SAID_BEFORE, values)]
+        return result
 
     def heads(self, groups: Collection[str] | None = None) -> dict[str, GroupHead]:
         if groups is None:
-            found = self._db.rows(sql.GROUPS)
+            rows = self._db.rows(sql.GROUPS)
             return {
                 name: GroupHead(named=True, last=last, last_recorded=at, removals=removals)
-                for name, last, at, removals in found
+                for name, last, at, removals in rows
             }
         heads = {}
         with self._db.snapshot():
             for group in sorted(groups):
-                known = self._db.known(group) or KnownGroup(asked=group)
+                row = self._db.read_group(group) or KnownGroup(asked=group)
                 heads[group] = GroupHead(
-                    named=known.named, last=known.last, last_recorded=known.last_recorded,
-                    removals=known.removals,
-                )  # fmt: skip
+                    named=row.named, last=row.last, last_recorded=row.last_recorded, removals=row.removals
+                )
         return heads
 
     def everywhere(self, read: Read[R], values: Sequence[Any] = ()) -> Iterator[tuple[str, R]]:
-        found = restored(read, self._db.rows(sql.EVERYWHERE[read], (array(values),)), first=1)
-        return ((group, read.make(columns)) for group, *columns in found)
+        rows = restored(read, self._db.rows(sql.EVERYWHERE[read], (array(values),)), first=1)
+        return ((group, read.make(columns)) for group, *columns in rows)
 
     def rows(self, read: Read[R], group: str, values: Sequence[Any] = ()) -> Iterator[R]:
         no = self._number(group)
@@ -245,52 +244,52 @@ class SqliteStore(Store):
         with self._db.snapshot():
             for entity in dict.fromkeys(entities):
                 for statement in sql.FACTS_AT.values():
-                    found = self._db.rows(statement, (no, entity, as_of, take))
-                    newest.update((-created_at, id_) for created_at, id_ in found)
+                    rows = self._db.rows(statement, (no, entity, as_of, take))
+                    newest.update((-created_at, id_) for created_at, id_ in rows)
             ids = [id_ for _, id_ in sorted(newest)[:limit]]
             return [fact_of(row) for row in self.rows(FACTS_OF, group, ids)]
 
     def _number(self, group: str) -> int | None:
-        found = self._db.known(group)
-        return None if found is None else found.no
+        row = self._db.read_group(group)
+        return None if row is None else row.no
 
     def counts(self, group: str | None = None) -> dict[str, GroupCounts]:
         no = None if group is None else self._number(group)
         if group is not None and no is None:
             return {group: GroupCounts()}
         with self.reading():
-            states, rest = (self._db.rows(each, (no,)) for each in (sql.COUNT_STATES, sql.COUNT_REST))
-        found = alike.counted(states, rest)
+            states, sums = (self._db.rows(each, (no,)) for each in (sql.COUNT_STATES, sql.COUNT_REST))
+        result = alike.counted(states, sums)
         if group is not None:
-            return {group: next(iter(found.values()))}
-        found.pop(kinds.OWN, None)
-        return found
+            return {group: next(iter(result.values()))}
+        result.pop(kinds.OWN, None)
+        return result
 
 
 class RowWriter(Transaction[KnownGroup]):
-    """An open transaction. new: a group that never was gets its row where something is written to it."""
+    """An open transaction. new: a group that never existed gets its row at the first write."""
 
     def __init__(
         self, db: Database, connection: apsw.Connection, groups: Iterable[str], *, new: bool = False
     ) -> None:
         self.connection = connection
-        found = {name: db.group(connection, name) for name in set(groups)}
-        super().__init__({n: g or KnownGroup(asked=n) for n, g in found.items() if g is not None or new})
+        existing = {name: db.group(connection, name) for name in set(groups)}
+        super().__init__({n: g or KnownGroup(asked=n) for n, g in existing.items() if g is not None or new})
 
     def rows(self, read: Read[R], group: str, values: Sequence[Any] = ()) -> list[R]:
-        known = self.groups.get(group)
-        if known is None or known.no is None:
+        row = self.groups.get(group)
+        if row is None or row.no is None:
             return []
-        return list(read_rows(partial(many, self.connection), read, known.no, values))
+        return list(read_rows(partial(fetch_all, self.connection), read, row.no, values))
 
     def states(self, entries: Sequence[tuple[str, int]]) -> States:
-        found: States = {}
+        result: States = {}
         for group, sequence in entries:
             if group in self.groups:
                 values = (self.groups[group].no, sequence)
-                for ledger, state, ended_at in many(self.connection, sql.STATES, values):
-                    found[kinds.BY_NAME[ledger], group, sequence] = state, ended_at
-        return found
+                for ledger, state, ended_at in fetch_all(self.connection, sql.STATES, values):
+                    result[kinds.BY_NAME[ledger], group, sequence] = state, ended_at
+        return result
 
     def write(
         self, batch: FoldedBatch, *, counters: Sequence[KnownGroup] = (), settled: Sequence[str] = ()
@@ -298,8 +297,8 @@ class RowWriter(Transaction[KnownGroup]):
         for kind, names in batch.drops.items():
             self.connection.executemany(sql.DROP[kind], [(self._no(group), *key) for group, key in names])
         for kind, patches in batch.patches.items():
-            for columns, same in groupby(patches.items(), lambda item: tuple(item[1])):
-                bound = [(*new.values(), self._no(group), *key) for (group, key), new in same]
+            for columns, rows_of_columns in groupby(patches.items(), lambda item: tuple(item[1])):
+                bound = [(*new.values(), self._no(group), *key) for (group, key), new in rows_of_columns]
                 self.connection.executemany(sql.patch(kind, columns), bound)
         for kind, rows in batch.puts.items():
             bound = [(self._no(group), *row) for (group, _), row in rows.items()]
@@ -315,8 +314,8 @@ class RowWriter(Transaction[KnownGroup]):
         connection, no = self.connection, group.no
         for statement in sql.CLEAR.values():
             connection.execute(statement, {"no": no, "sequence": sequence})
-        pending = many(connection, sql.SEQUENCES_PENDING, (no, 0, 2))
-        group.named = group.named and any(found != sequence for found, _ in pending)
+        pending = fetch_all(connection, sql.SEQUENCES_PENDING, (no, 0, 2))
+        group.named = group.named and any(number != sequence for number, _ in pending)
         connection.execute(sql.COUNT_ERASURE)
 
     def keep(self, group: KnownGroup) -> None:
@@ -328,7 +327,7 @@ class RowWriter(Transaction[KnownGroup]):
             self.connection.execute(sql.NOTE_WAITING, (times.now(), group.no))
 
     def _no(self, name: str) -> int:
-        """Return a held group's number; one that is new is numbered now."""
+        """Return the number of a group of this transaction; create the row of a new group."""
         group = self.groups[name]
         if group.no is None:
             self.connection.execute(sql.NEW_GROUP, (digest(name), slot_of(name)))

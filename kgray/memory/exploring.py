@@ -1,0 +1,186 @@
+"""Reads for exploring a group: names to complete, why a fact is known, communities as one graph."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import islice
+
+from kgray import reads, rows
+from kgray.communities.reading import list_of, owners_of
+from kgray.derivation.stored import view_now
+from kgray.errors import InputError, NotFound
+from kgray.garbage import garbage_not_collected
+from kgray.kinds import ENTITIES
+from kgray.ledger import episodes_at, sequences_of
+from kgray.memory import answers
+from kgray.memory.reads import GroupReads, Row, When, check_limit, of_one_moment
+from kgray.record_rows import UnpackedRecords, judgements
+from kgray.rows import folded
+from kgray.search import spans_of
+from kgray.times import given, show
+
+_NEAR = 12  # log entries on each side among which the conversation around a message is looked for
+_NAME_LISTS = 4  # groups whose names are held for completion
+Names = list[tuple[str, str, str, str, int]]  # folded name, name, entity id, the entity's name, its facts
+
+
+class Exploration(GroupReads):
+    """Further reads of one store."""
+
+    @of_one_moment
+    def complete(self, /, query: str, *, group: str, limit: int = 10) -> list[Row]:
+        """Return entities of which a name, or a word of it, begins with the query; most facts first.
+
+        The names of a group are read once after each commit, then held.
+        """
+        check_limit(limit)
+        wanted = folded(query)
+        chosen: dict[str, Row] = {}
+        for begins in (True, False):
+            for key, name, id_, shown, facts in self._names_of(group):
+                if id_ not in chosen and (key.startswith(wanted) if begins else f" {wanted}" in key):
+                    chosen[id_] = {"id": id_, "name": shown, "matched": name, "facts": facts}
+                    if len(chosen) == limit:
+                        return [*chosen.values()]
+        return [*chosen.values()]
+
+    def _names_of(self, group: str) -> Names:
+        """Return the names of a group; those of the entities with most facts stand first."""
+        last = self.store.heads([group])[group].last_recorded
+        held: dict[str, tuple[int, Names]] = self.__dict__.setdefault("_names", {})
+        at, names = held.pop(group, (-1, []))
+        if at != last:
+            counts: Counter[str] = Counter()
+            with garbage_not_collected():
+                for ends in self.store.rows(reads.FACT_ENDS, group):
+                    counts.update({end for end in (ends.source, ends.target) if end is not None})
+                names = [
+                    (folded(name), name, one.id, one.name, counts[one.id])
+                    for one in map(rows.entity, self.store.rows(ENTITIES.all, group))
+                    for name in (one.name, *one.aliases)
+                ]
+            names.sort(key=lambda row: (-row[4], row[3], row[2], row[1] != row[3]))
+        held[group] = last, names
+        for old in list(held)[:-_NAME_LISTS]:
+            held.pop(old, None)
+        return names
+
+    @of_one_moment
+    def provenance(self, /, identifier: str, *, group: str, around: int = 2, limit: int = 50) -> Row:
+        """Return why a fact is known: its spans, evidence, messages, what ended it, and the models' part.
+
+        identifier  of a fact or statement, or its beginning
+        around      messages of the same source before and after each message of the evidence
+        limit       of the evidence, and of the messages that support it or ended a span
+        "messages" have "marks", [start, end, statement], and "role": evidence, end or around.
+        Raises NotFound where this names no fact.
+        """
+        check_limit(limit)
+        if not 0 <= around <= _NEAR:
+            raise InputError(f"around is {around}: use 0 to {_NEAR}", field="around")
+        id_, view = answers.id_called(self.store, group, identifier), view_now(self.store, group)
+        facts = view.facts([id_]) or view.facts_of([id_], None)
+        if not facts:
+            raise NotFound(f"group {group} has no fact {identifier!r}: it names something else")
+        statement = facts[0].statement
+        facts = sorted(view.facts_of([statement], None), key=lambda f: (f.valid_at or 0, f.id))
+        spans, _ = spans_of(view, facts)
+        ends = [fact.ended_by for fact in facts if fact.ended_by is not None][:limit]
+        supporters = sorted({id_ for fact in facts for id_ in fact.episodes})
+        support = sequences_of(self.store, group, supporters)
+        evidence = self._evidence(group, support, statement)
+        total, evidence = len(evidence), evidence[:limit]
+        ending = sequences_of(self.store, group, sorted({id_ for id_, _ in ends}))
+        marked = {(row["episode"], row["ordinal"]) for row in evidence} | set(ends)
+        chosen = dict.fromkeys(self._around([*support, *ending][:limit], group, around), "around")
+        chosen |= dict.fromkeys(ending, "end") | dict.fromkeys(support, "evidence")
+        told = answers.told_episodes(self.store, group, sorted(chosen), marked)
+        return {
+            "statement": statement,
+            "facts": [
+                {"id": f.id, "text": f.text, "statement": statement} | spans[f.id].as_dict()
+                | {"ended_by": list(f.ended_by) if f.ended_by else None}
+                for f in facts
+            ],
+            "evidence": evidence,
+            "verdicts": self._verdicts(group, {statement, *(row["recorded"] for row in evidence)})[:limit],
+            "messages": [
+                one.as_dict() | {"marks": [list(mark) for mark in one.marks], "role": chosen[one.sequence]}
+                for one in told
+            ],
+            "models": self._models(group, support),
+            "truncated": total > limit,
+        }  # fmt: skip
+
+    def _evidence(self, group: str, sequences: list[int], statement: str) -> list[Row]:
+        """Return the evidence of these episodes about a statement as it shows, as rows of the dump."""
+        records = UnpackedRecords()
+        records.take(self.store.rows(reads.PACKED_AT, group, sequences), {})
+        moved = self.store.rows(reads.SHOWN_BY_EVIDENCE, group, sequences)
+        shown = {(row.sequence, row.ordinal): row.shown for row in moved}
+        ids = {one.sequence: one.id for one in episodes_at(self.store, group, sequences)}
+        names = ("ordinal", "kind", "text", "from_precision", "to_precision", "inferred")
+        return [
+            Row(type="evidence", episode=ids[one.sequence], statement=statement)
+            | {"recorded": one.statement, "valid_from": show(one.valid_from), "valid_to": show(one.valid_to)}
+            | {name: getattr(one, name) for name in names}
+            for one in records.evidence
+            if shown.get((one.sequence, one.ordinal), one.statement) == statement
+        ]
+
+    def _verdicts(self, group: str, statements: set[str]) -> list[Row]:
+        """Return the judgements that one of these statements excludes another; a pass over the group's."""
+        return [
+            {"a": one.a, "b": one.b, "judge": one.judge, "reason": one.reason}
+            for row in self.store.rows(reads.JUDGED, group)
+            for one, _ in judgements(row.judged).verdicts
+            if one.exclusive and statements & {one.a, one.b}
+        ]
+
+    def _around(self, sequences: list[int], group: str, around: int) -> list[int]:
+        """Return the sequences of the nearest live episodes of the same source, on both sides of each."""
+        found: list[int] = []
+        for sequence in sequences if around else ():
+            after = max(0, sequence - _NEAR - 1)
+            near = islice(self.store.rows(reads.EPISODE_HEADS, group, [after]), 2 * _NEAR + 1)
+            heads = [row for row in near if row.retired_at is None and abs(row.sequence - sequence) <= _NEAR]
+            source = next((row.source for row in heads if row.sequence == sequence), None)
+            same = [row.sequence for row in heads if row.source == source]
+            found += [s for s in same if s < sequence][-around:] + [s for s in same if s > sequence][:around]
+        return found
+
+    def _models(self, group: str, sequences: list[int]) -> list[Row]:
+        """Return what models answered about these episodes: facts, costs, and what was left out."""
+        told = []
+        for row in self.store.rows(reads.EXTRACTIONS_AT, group, sequences):
+            said, costs = rows.extraction(row), ("calls", "prompt_tokens", "completion_tokens")
+            answer: Row = {"sequence": row.sequence, "model": said.model, "dropped": list(said.dropped)}
+            answer |= {name: getattr(row, name) for name in costs} | {"reply": json.loads(row.body)}
+            told.append(answer)
+        return told
+
+    @of_one_moment
+    def overview(
+        self, /, *, group: str, level: int = 0, limit: int = 200, known_at: When | None = None
+    ) -> Row:
+        """Return a level's communities, largest first, and how many facts connect each two of them.
+
+        "links" are [community id, community id, facts], those with most facts first. As of now, facts of any
+        time; known_at chooses the run of the communities alone.
+        """
+        check_limit(limit)
+        known = None if known_at is None else given(known_at, "known_at")[0]
+        every = list_of(self.store, group, level, known)
+        shown = {one.id for one in every[:limit]}
+        owner, links = owners_of(self.store, group, level, known), Counter[tuple[str, str]]()
+        for ends in self.store.rows(reads.FACT_ENDS, group):
+            pair = sorted({owner.get(end or "", "") for end in (ends.source, ends.target)} & shown)
+            if len(pair) == 2:
+                links[pair[0], pair[1]] += 1
+        return {
+            "communities": [one.as_dict() | {"summary": one.summary} for one in every[:limit]],
+            "links": [[*pair, count] for pair, count in links.most_common(4 * limit)],
+            "truncated": len(every) > limit,
+            "total": {"communities": len(every), "links": len(links)},
+        }

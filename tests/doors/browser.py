@@ -1,0 +1,71 @@
+"""A Chromium, a server with the examples, and what tests of the page share."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kgray.http.page_files import BUILT
+from tests.waiting import wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+AXE = ROOT / "build" / "page" / "node_modules" / "axe-core" / "axe.min.js"
+LAUNCH = ["--no-sandbox", "--disable-dev-shm-usage", "--enable-unsafe-swiftshader"]
+NO_WEBGL = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-software-rasterizer"]
+ENDS_MS = 15_000  # after which what is waited for will not come
+
+
+def missing() -> str:
+    """Return why the page cannot be tested here; "" where it can."""
+    if importlib.util.find_spec("playwright") is None:
+        return "playwright is not installed"
+    if shutil.which("chromium") is None:
+        return "there is no Chromium: apt-get install chromium"
+    return "" if (BUILT / "index.html").exists() else "the page is not built: make page"
+
+
+class Tab:
+    """A page in the browser, and what it has complained about."""
+
+    def __init__(self, context, url):
+        self.url, self.page, self.faults, self.away = url, context.new_page(), [], False
+        self.page.set_default_timeout(ENDS_MS)
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("console", self._listen)
+        self.page.on("request", self._check)
+
+    def _listen(self, message):
+        expected = self.away or "status of 401" in message.text
+        if message.type == "error" and not expected:
+            self.faults.append(message.text)
+
+    def _check(self, request):
+        if not request.url.startswith((self.url, "blob:", "data:")):
+            self.faults.append(f"asked another host: {request.url}")
+
+    def open(self, state="", wait=None):
+        """Open a state of the page anew, and wait for what must show."""
+        self.page.goto("about:blank")
+        self.page.goto(f"{self.url}/#{state}")
+        if wait:
+            self.page.wait_for_selector(wait)
+        return self.page
+
+    def until(self, expression):
+        """Wait until an expression is true; Playwright's own way would need `unsafe-eval` in the page."""
+        wait_for(lambda: self.page.evaluate(expression))
+
+    def violations(self):
+        """Return what axe-core has against what shows."""
+        self.page.evaluate(AXE.read_text(encoding="utf-8"))
+        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+        return [(one["id"], [node["html"][:120] for node in one["nodes"][:3]]) for one in found]
+
+
+def skip_where_missing():
+    """Skip a module where the page cannot be tested."""
+    if why := missing():
+        pytest.skip(why, allow_module_level=True)

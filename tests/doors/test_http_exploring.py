@@ -1,0 +1,238 @@
+"""Routes for exploring, previews, uploads and boards: what they answer, to whom, and within which bounds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra `serve`")
+
+import kgray
+from kgray.http import page_files
+from tests.doors.served import serving
+
+TEAM = "/v1/groups/team"
+ROWS = [
+    {"text": "I work at Acme.", "speaker": "Alice Nguyen", "id": "a1", "at": "2026-01-01"},
+    {"text": "What a day.", "speaker": "Ben", "id": "b1", "at": "2026-01-02"},
+    {"text": "I work at Beta Labs.", "speaker": "Alice Nguyen", "id": "a2", "at": "2026-03-01"},
+]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """Serve a group that no test changes."""
+    with serving(tmp_path_factory.mktemp("exploring") / "data") as server:
+        answer = server.client().post(f"{TEAM}/episodes", json=ROWS, headers={"prefer": "wait=30"})
+        assert answer.status_code == 200, answer.text
+        yield server
+
+
+@pytest.fixture
+def client(served):
+    return served.client()
+
+
+def fact(client, target):
+    facts = client.get(f"{TEAM}/graph").json()["facts"]
+    return next(one for one in facts if one["target"] == target)
+
+
+def test_a_fact_is_known_for_words_of_a_message_and_ended_by_others(client):
+    acme = fact(client, "Acme")
+
+    found = client.get(f"{TEAM}/facts/{acme['id']}").json()
+
+    assert [one["text"] for one in found["facts"]] == ["Alice Nguyen works at Acme"]
+    told = {one["client_id"]: one for one in found["messages"]}
+    assert {name: one["role"] for name, one in told.items()} == {
+        "a1": "evidence",
+        "b1": "around",
+        "a2": "end",
+    }
+    start, end, statement = told["a1"]["marks"][0]
+    assert told["a1"]["text"][start:end] == "Acme"
+    assert statement == found["statement"]
+    assert [row["kind"] for row in found["evidence"]] == ["holds"]
+    assert found["models"][0]["calls"] == 0
+    assert client.get(f"{TEAM}/facts/{acme['id']}", params={"around": 0}).json()["messages"].__len__() == 2
+
+
+def test_what_is_no_fact_has_no_reasons(client):
+    alice = fact(client, "Acme")["source_id"]
+    assert client.get(f"{TEAM}/facts/{alice}").status_code == 404
+    assert client.get(f"{TEAM}/facts/nothing").status_code == 404
+    assert client.get(f"{TEAM}/facts/x", params={"around": 13}).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [("ali", ["Alice Nguyen"]), ("NGU", ["Alice Nguyen"]), ("lab", ["Beta Labs"]), ("zzz", [])],
+)
+def test_a_name_is_completed_by_the_beginning_of_its_words(client, query, names):
+    found = client.get(f"{TEAM}/complete", params={"q": query}).json()["entities"]
+    assert [one["name"] for one in found] == names
+
+
+def test_names_of_a_later_commit_are_completed(tmp_path):
+    with serving(tmp_path / "data") as server:
+        client = server.client()
+        for row in ROWS[0], {"text": "I work at Gamma.", "speaker": "Zora", "at": "2026-04-01"}:
+            client.post(f"{TEAM}/episodes", json=row, headers={"prefer": "wait=30"})
+            names = client.get(f"{TEAM}/complete", params={"q": "z"}).json()["entities"]
+        assert [one["name"] for one in names] == ["Zora"]
+
+
+def test_a_neighbourhood_has_bounds_of_its_own_for_facts(client):
+    found = client.get(f"{TEAM}/graph", params={"limit": 2000, "most_facts": 1}).json()
+    assert (len(found["facts"]), found["truncated"], found["total"]["facts"]) == (1, True, 2)
+    assert client.get(f"{TEAM}/graph", params={"limit": 2001}).status_code == 422
+
+
+def test_communities_are_one_graph_and_colour_a_neighbourhood(tmp_path):
+    triples = [
+        {"source": f"{side}{i}", "relation": "KNOWS", "target": f"{side}{j}"}
+        for side in "AB" for i in range(5) for j in range(i)
+    ] + [{"source": "A0", "relation": "KNOWS", "target": "B0"}]  # fmt: skip
+    with kgray.open(tmp_path / "data") as memory:
+        memory.add(triples, group="team", kind="triples")
+        memory.refresh_communities(["team"])
+    with serving(tmp_path / "data") as server:
+        client = server.client()
+        found = client.get(f"{TEAM}/overview").json()
+        first, second = (one["id"] for one in found["communities"])
+        assert [[*sorted(link[:2]), link[2]] for link in found["links"]] == [[*sorted((first, second)), 1]]
+        inside = client.get(f"{TEAM}/graph", params={"community": first, "level": 0}).json()
+        assert {one["community"] for one in inside["entities"]} == {first}
+        assert len(inside["entities"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("body", "changes"),
+    [
+        pytest.param({"retract": ["a1"]}, {("fact", "remove", "Alice Nguyen works at Acme")}, id="retract"),
+        pytest.param(
+            {"episode": {"text": "I live in Oslo.", "speaker": "Alice Nguyen", "at": "2026-05-01"}},
+            {("fact", "add", "Alice Nguyen lives in Oslo")},
+            id="episode",
+        ),
+        pytest.param(
+            {"episode": {"kind": "triples", "source": "page", "triples": [{
+                "source": "Alice Nguyen", "relation": "WORKS_AT", "target": "Beta Labs", "denied": True}]}},
+            {("fact", "remove", "Alice Nguyen works at Beta Labs")},
+            id="denial",
+        ),
+    ],
+)  # fmt: skip
+def test_a_change_is_looked_at_before_it_is_made(client, body, changes):
+    before = client.get(f"{TEAM}/dump").text
+
+    found = client.post(f"{TEAM}/preview", json=body).json()["changes"]
+
+    told = {(row["type"], row["op"], row.get("text")) for row in found}
+    assert changes <= told
+    assert client.get(f"{TEAM}/dump").text == before
+
+
+def test_a_merge_is_looked_at_before_it_is_made(client):
+    found = client.post(f"{TEAM}/preview", json={"merge": ["Acme", "Beta Labs"]}).json()["changes"]
+    entities = [(row["op"], row["name"]) for row in found if row["type"] == "entity"]
+    assert ("remove", "Beta Labs") in entities
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"retract": ["a1"], "undo": 1},
+        {"merge": ["Acme"]},
+        {"episode": {"text": 7}},
+        {"merge": ["Acme", "Nobody"]},
+    ],
+)
+def test_a_preview_of_no_change_is_refused(client, body):
+    assert client.post(f"{TEAM}/preview", json=body).status_code in (404, 422)
+
+
+def test_a_file_is_taken_row_by_row(tmp_path):
+    lines = b'{"text": "I work at Gamma.", "speaker": "Ida"}\n{"text": 7}\n{"text": "x", "group": "other"}\n'
+    with serving(tmp_path / "data") as server:
+        client = server.client()
+        found = client.post(f"{TEAM}/files", params={"name": "a.jsonl"}, content=lines).json()
+        assert (found["accepted"], found["refused"]) == (1, 2)
+        assert {(row["line"], row["field"]) for row in found["refusals"]} == {(2, "text"), (3, "group")}
+        csv = client.post(
+            f"{TEAM}/files", params={"name": "b.csv"}, content=b"speaker,text\nIda,I like tea.\n"
+        )
+        assert csv.json()["accepted"] == 1
+        assert client.post(f"{TEAM}/files", params={"name": "a.exe"}, content=b"x").status_code == 422
+
+
+def test_the_board_shows_the_groups_of_the_key_as_a_stream_too(tmp_path):
+    with serving(tmp_path / "data", runtime=lambda: {"backend": "local"}) as server:
+        for group in ("team", "secret"):
+            server.client().post(f"/v1/groups/{group}/episodes", json=ROWS[0])
+        client = server.client(server.key("team", "read"))
+        board = client.get("/v1/status").json()
+        assert set(board["groups"]) == {"team"}
+        assert board["runtime"] == {"backend": "local"}
+        with client.stream("GET", "/v1/status/events") as stream:
+            lines = stream.iter_lines()
+            assert next(lines) == "event: status"
+            assert set(json.loads(next(lines).removeprefix("data: "))["groups"]) == {"team"}
+
+
+def test_schedules_are_those_of_groups_that_the_key_reaches(tmp_path):
+    with serving(tmp_path / "data") as server:
+        now = 1_700_000_000_000_000
+        for name, groups in (("all", ()), ("ours", ("team",)), ("theirs", ("secret",))):
+            server.memory.schedules.add(name, "0 3 * * *", "UTC", now, groups=groups)
+        clients = {key: server.client(server.key(key, "read")) for key in ("team", "*")}
+        found = {key: client.get("/v1/schedules").json()["schedules"] for key, client in clients.items()}
+        shown = {key: [one["name"] for one in rows] for key, rows in found.items()}
+        assert {key: sorted(names) for key, names in shown.items()} == {
+            "team": ["ours"], "*": ["all", "ours", "theirs"],
+        }  # fmt: skip
+
+
+def test_a_key_learns_its_own_rights(tmp_path):
+    with serving(tmp_path / "data") as server:
+        assert server.client().get("/v1/key").json()["groups"] == ["*"]
+        client = server.client(server.key("team", "add"))
+        assert {name: client.get("/v1/key").json()[name] for name in ("groups", "scopes")} == {
+            "groups": ["team"], "scopes": ["add"],
+        }  # fmt: skip
+        assert server.client().get("/v1/key").status_code == 401
+
+
+@pytest.mark.parametrize("path", ["facts/x", "complete?q=a", "overview", "graph"])
+def test_another_group_is_not_read(tmp_path, path):
+    with serving(tmp_path / "data") as server:
+        client = server.client(server.key("other", "read"))
+        assert client.get(f"{TEAM}/{path}").status_code == 403
+
+
+def test_without_a_built_page_a_line_says_how_to_get_it(client, monkeypatch, tmp_path):
+    monkeypatch.setattr(page_files, "BUILT", tmp_path)
+    answer = client.get("/")
+    assert (answer.status_code, answer.text.count("\n")) == (404, 1)
+    assert "make page" in answer.text
+    assert client.get(f"{TEAM}/graph").status_code == 200
+
+
+def test_the_page_needs_no_key_and_no_other_file_is_served(tmp_path, monkeypatch):
+    built = tmp_path / "built"
+    built.mkdir()
+    (built / "index.html").write_text("<!doctype html>")
+    (tmp_path / "secret.js").write_text("1")
+    monkeypatch.setattr(page_files, "BUILT", built)
+    with serving(tmp_path / "data") as server:
+        server.key("team", "read")
+        client = server.client()
+        answer = client.get("/")
+        assert answer.text == "<!doctype html>"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert client.get("/", headers={"if-none-match": answer.headers["etag"]}).status_code == 304
+        for path in ("/page/..%2Fsecret.js", "/page/../secret.js", "/page/nothing.js"):
+            assert client.get(path).status_code in (401, 404)

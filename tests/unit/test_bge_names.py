@@ -1,0 +1,50 @@
+"""The identity of a BGE model, and a folder that this machine lacks; the models themselves: tests/models."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.util import find_spec
+
+import pytest
+
+from kgray.backends.bge import BgeEmbedder, BgeReranker
+from kgray.errors import SettingsError
+from kgray.settings import load
+from kgray.wiring import build_embedder
+
+
+@pytest.mark.parametrize("kind", [BgeEmbedder, BgeReranker])
+def test_the_identity_is_the_same_on_machines_with_and_without_the_folder(kind, tmp_path):
+    folder = tmp_path / "bge-m3"
+    without = kind(str(folder)).identity
+    folder.mkdir()
+    assert without == kind(str(folder)).identity == "bge:bge-m3"
+
+
+def test_a_name_on_the_hub_is_whole_even_where_a_folder_has_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "BAAI/bge-m3").mkdir(parents=True)
+    assert BgeEmbedder("BAAI/bge-m3").identity == "bge:BAAI/bge-m3"
+    assert BgeEmbedder("./BAAI/bge-m3/").identity == "bge:bge-m3"
+
+
+def test_a_folder_that_is_not_here_is_one_line_that_names_the_remedy(tmp_path):
+    embedder = BgeEmbedder(str(tmp_path / "bge-m3"))
+    with pytest.raises(
+        SettingsError, match=r"embedder\.name = .*bge-m3.* no such folder .*: mount it"
+    ) as said:
+        asyncio.run(embedder.embed(["a text"]))
+    assert "\n" not in str(said.value)
+
+
+@pytest.mark.skipif(find_spec("FlagEmbedding") is not None, reason="FlagEmbedding is installed")
+def test_without_the_package_a_process_of_rays_knows_the_model_and_a_local_one_is_refused(tmp_path):
+    overrides = {"embedder_backend": "bge", "embedder_name": str(tmp_path), "embedder_sparse": False}
+    there = build_embedder(load(environ={}, overrides=overrides | {"runtime_backend": "ray"}))
+    assert there.identity == f"bge:{tmp_path.name}"
+    for ask in (
+        lambda: asyncio.run(there.embed(["a text"])),
+        lambda: build_embedder(load(environ={}, overrides=overrides)),
+    ):
+        with pytest.raises(SettingsError, match=r"needs FlagEmbedding, which is not installed: run `pip"):
+            ask()
