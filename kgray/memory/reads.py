@@ -441,6 +441,7 @@ class GroupReads:
 
 
 def instant_of(value: When | None, field: str) -> Instant | None:
+    """Return the instant of an argument. Raises InputError with the argument's name."""
     return None if value is None else times.given(value, field)[0]
 
 
