@@ -71,5 +71,8 @@ def format_called(name: str, part: str) -> Format:
     """Return the format with a name that can be written or read. Raises InputError with all names."""
     able = [one.name for one in FORMATS.values() if getattr(one, part)]
     if name not in able:
-        raise InputError(f"there is no format {name[:40]!r}: use {', '.join(able)}", field="to")
+        raise InputError(
+            f"there is no format {name[:40]!r}: use {', '.join(able)}",
+            field="to" if part == "writer" else "form",
+        )
     return FORMATS[name]

@@ -179,7 +179,8 @@ def with_facts(
         for text in dict.fromkeys(homes.get(id_, ())):
             by_text[text].append(id_)
     for unit in sorted(texts, key=lambda unit: (unit.at is None, unit.at or 0)):
-        unit.facts = [(id_, facts[id_]) for id_ in by_text.get(unit.id, ())]
+        ids = sorted(by_text.get(unit.id, ()), key=lambda id_: facts[id_].get("valid_at") or "")
+        unit.facts = [(id_, facts[id_]) for id_ in ids]  # a later state of one subject ends an earlier state
         for id_, _ in unit.facts:
             orphans.pop(id_, None)
         yield unit

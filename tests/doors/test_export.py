@@ -13,10 +13,11 @@ import pytest
 import yaml
 
 import kgray
-from kgray.interchange.formats import FORMATS
+from kgray.interchange import formats
 from kgray.kinds import BY_NAME
 from tests.doors.shell import told, triple
 
+FORMATS = {name: form for name, form in formats.FORMATS.items() if form.writer}
 HOSTILE = "A\x01\x0b\ufffe<b>&\"'[[x]](y.md) #tag 😀 \u202eעברית\r\n---\n\u2028^ %%"
 
 ODD = '\u202eעברית <b>&"[x](y.md)#😀'

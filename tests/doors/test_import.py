@@ -92,8 +92,8 @@ async def test_lightrags_graph_by_hand_has_no_dates_and_says_so(memory: Memory, 
     graph = {
         "chunks": [{"content": "Alice and Acme", "source_id": "c1"}],
         "relationships": [
-            {"src_id": "Alice", "tgt_id": "Acme", "description": "works<SEP>there", "keywords": "works at, job",
-             "source_id": "c1"},
+            {"src_id": "Alice", "tgt_id": "Acme", "description": "works<SEP>there", "source_id": "c1",
+             "keywords": "works at, job"},
             {"src_id": "Alice", "tgt_id": "Alice", "description": "-", "keywords": "", "source_id": "c1"},
         ],
     }  # fmt: skip
@@ -158,10 +158,10 @@ async def test_graphrags_nulls_and_columns(memory: Memory, tmp_path: Path) -> No
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
 
     table("entities", [{"title": "Alice"}, {"title": "Acme"}, {"title": "Lonely"}])
-    table("relationships", [
-        {"id": "r", "source": "Alice", "target": "Acme", "description": "knows", "text_unit_ids": ["t"]}])  # fmt: skip
-    claim = {"id": "c", "type": "WORKS_AT", "subject_id": "Alice", "object_id": "Acme", "status": "TRUE",
-             "start_date": "NONE", "end_date": "nan", "description": "works", "text_unit_id": "t"}  # fmt: skip
+    pair = {"id": "r", "source": "Alice", "target": "Acme", "description": "knows", "text_unit_ids": ["t"]}
+    table("relationships", [pair])
+    claim = {"id": "c", "type": "WORKS_AT", "subject_id": "Alice", "object_id": "Acme", "status": "TRUE"}
+    claim |= {"start_date": "NONE", "end_date": "nan", "description": "works", "text_unit_id": "t"}
     table(
         "covariates",
         [claim, claim | {"id": "d", "status": "SUSPECTED"}, claim | {"id": "e", "object_id": "NONE"}],
