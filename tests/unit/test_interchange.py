@@ -74,4 +74,7 @@ def test_a_packed_folder_unpacks_to_the_same_files(tmp_path):
 def test_an_unknown_format_is_refused_with_those_that_there_are():
     with pytest.raises(InputError, match=r"there is no format 'word': use jsonl, parquet, .*, okf"):
         format_called("word", "writer")
-    assert all(one.code("writer").write for one in FORMATS.values())
+    with pytest.raises(InputError, match=r"there is no format 'okf': use graphrag, .*, mem0"):
+        format_called("okf", "reader")
+    assert all(form.code("writer").write for form in FORMATS.values() if form.writer)
+    assert all(form.code("reader").units for form in FORMATS.values() if form.reader)
