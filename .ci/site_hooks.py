@@ -1,0 +1,44 @@
+"""Hooks of mkdocs: pages that lie outside `docs` join the site, and links between all pages are rewritten."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+# A file of the repository -> its path in the site.
+OUTER_PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+    "k8s/README.md": "kubernetes.md",
+    "LICENSE": "LICENSE.txt",
+}
+LINK = re.compile(r"\]\((?!https?:|#|/)([^)#\s]+)((?:#[^)\s]*)?)\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that lie outside `docs`."""
+    for source, target in OUTER_PAGES.items():
+        files.append(File.generated(config, target, abs_src_path=str(ROOT / source)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """Rewrite links from paths of the repository to paths of the site."""
+    sources = {target: source for source, target in OUTER_PAGES.items()}
+    uri = page.file.src_uri
+    folder = posixpath.dirname(sources.get(uri, f"docs/{uri}"))
+
+    def rewritten(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(folder, match[1]))
+        in_site = OUTER_PAGES.get(target, target.removeprefix("docs/"))
+        return f"]({posixpath.relpath(in_site, posixpath.dirname(uri) or '.')}{match[2]})"
+
+    return LINK.sub(rewritten, markdown)
