@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: pages that lie outside `docs` join the site, and links between all pages are rewritten."""
+"""Hooks of mkdocs: add pages from outside `docs`, rewrite links, refuse pages that load from other hosts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -21,6 +22,7 @@ OUTER_PAGES = {
     "LICENSE": "LICENSE.txt",
 }
 LINK = re.compile(r"\]\((?!https?:|#|/)([^)#\s]+)((?:#[^)\s]*)?)\)")
+LOADED = re.compile(r"<(?:script|img|iframe|link)[^>]*(?:src|href)=[\"']?(?:https?:)?//[^\"'>\s]+")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -30,7 +32,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Rewrite links from paths of the repository to paths of the site."""
     sources = {target: source for source, target in OUTER_PAGES.items()}
     uri = page.file.src_uri
@@ -42,3 +44,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"]({posixpath.relpath(in_site, posixpath.dirname(uri) or '.')}{match[2]})"
 
     return LINK.sub(rewritten, markdown)
+
+
+def on_post_page(output: str, page: Page, **_: object) -> str:
+    """Raise PluginError if a page would load anything from another host."""
+    if loaded := LOADED.search(output):
+        raise PluginError(f"{page.file.src_uri} loads from another host: {loaded[0]}. Ship the file instead.")
+    return output

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # A block of commands, its mark if the test must not run it, and its expected output if the page shows any.
 BLOCK = re.compile(
-    r"^(<!-- not run: .* -->\n)?```sh\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL
+    r"^(<!-- not run: [^\n]* -->\n)?```sh\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL
 )
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\dZ")  # record times: the time of the run
 
@@ -32,7 +32,7 @@ def run(commands: str, folder: Path) -> str:
         "PYTHONPATH": str(ROOT),  # the package of this checkout
     }
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", commands],
+        ["/bin/bash", "-euo", "pipefail", "-c", commands],
         cwd=folder,
         env=environment,
         capture_output=True,
