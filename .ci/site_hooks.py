@@ -47,7 +47,17 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
 
 def on_post_page(output: str, page: Page, **_: object) -> str:
-    """Raise PluginError if a page would load anything from another host."""
+    """Return the page; raise PluginError if it would load anything from another host."""
+    return checked(output, page.file.src_uri)
+
+
+def on_post_template(output_content: str, template_name: str, **_: object) -> str:
+    """Return the output of a template, such as 404.html, under the same check."""
+    return checked(output_content, template_name)
+
+
+def checked(output: str, name: str) -> str:
+    """Return a page that loads nothing from another host; raise PluginError otherwise."""
     if loaded := LOADED.search(output):
-        raise PluginError(f"{page.file.src_uri} loads from another host: {loaded[0]}. Ship the file instead.")
+        raise PluginError(f"{name} loads from another host: {loaded[0]}. Ship the file instead.")
     return output

@@ -151,6 +151,14 @@ def test_links_of_the_pages_lead_somewhere():
     assert broken == []
 
 
+def test_the_site_has_every_page():
+    """The other checks of the site, such as its links, need mkdocs: `make docs`."""
+    listed = set(re.findall(r"^ +- ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+
+    assert listed - {"index.md", "contributing.md", "changelog.md", "security.md", "kubernetes.md"} == pages
+
+
 def test_no_file_holds_a_path_of_somebodys_machine():
     homes = re.compile(rb"/(?:home|Users|root)" + rb"/[a-z]|" + re.escape(f"{ROOT}".encode()))
     found = []
