@@ -159,6 +159,28 @@ def test_the_site_has_every_page():
     assert listed - {"index.md", "contributing.md", "changelog.md", "security.md", "kubernetes.md"} == pages
 
 
+# Sentences that a reader must decode: relative clauses without a noun, archaic words, a bare "one".
+RIDDLES = re.compile(
+    r"\b(?:[Rr]eturn|[Gg]ive|[Ss]how|[Tt]ell|for|of|by|with|from|in|is|are)"
+    r" (?:what|who|whom|those (?:that|who|of))\b"
+    r"|\b(?:of|in|by|from|to) (?:which|whom|whose)\b"
+    r"|\b(?:anew|thereby|whoever|so many|told of|tells? of|as of when)\b"
+    r"|\b(?:a|the|this|each|every|such|another|no) ones?\b"
+)
+
+
+def test_pages_use_plain_sentences():
+    """A pattern is not a verdict, so a few matches in a hundred lines of prose are allowed."""
+    dense = {}
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        matches = [match[0] for match in RIDDLES.finditer(prose)]
+        if len(matches) > 1 + 0.01 * len(prose) / 100:
+            dense[shown(page)] = matches
+
+    assert dense == {}
+
+
 def test_no_file_holds_a_path_of_somebodys_machine():
     homes = re.compile(rb"/(?:home|Users|root)" + rb"/[a-z]|" + re.escape(f"{ROOT}".encode()))
     found = []
