@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from kgray.cli.waiting import WaitTeller
+from kgray.cli.waiting import WaitReporter
 from kgray.outages import OUTAGES, Outage, OutageBoard
 
 NOWHERE = Path("/nowhere")  # so that nothing is noted
@@ -13,7 +13,7 @@ NOWHERE = Path("/nowhere")  # so that nothing is noted
 
 def test_an_outage_is_told_of_at_growing_intervals_and_when_it_is_over() -> None:
     said: list[str] = []
-    teller = WaitTeller(NOWHERE, said.append)
+    teller = WaitReporter(NOWHERE, said.append)
     OUTAGES.failed("the model", "is down", since=1000.0, patience_s=600.0)
 
     heard = []
@@ -32,7 +32,7 @@ def test_an_outage_is_told_of_at_growing_intervals_and_when_it_is_over() -> None
 
 def test_an_outage_of_a_moment_is_not_told_of() -> None:
     said: list[str] = []
-    teller = WaitTeller(NOWHERE, said.append)
+    teller = WaitReporter(NOWHERE, said.append)
     OUTAGES.failed("the model", "answers 429", since=1000.0, patience_s=600.0)
 
     teller.look(1000.9)
