@@ -1,7 +1,7 @@
 """kgray: long-term memory for AI agents as a temporal knowledge graph.
 
-`kgray.open` is the entry, `kgray.connect` that to a server; the other names are what their methods return
-and raise.
+`kgray.open` opens a memory, `kgray.connect` connects to a server; the other names are results and errors of
+their methods.
 """
 
 from __future__ import annotations

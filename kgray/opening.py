@@ -28,9 +28,9 @@ def open(  # noqa: A001 - the verb a user expects: kgray.open(...)
 
     data      default: KGRAY_DATA, else ./kgray-data
     config    default: KGRAY_CONFIG, else kgray.toml in the data folder, then in the current one
-    create    make the folder and its store where there are none
-    settings  keys with an underscore for the dot (model_backend="scripted"); these win. An embedder that is
-              not the store's is refused by the methods that need one: status, dump, history, ... do not
+    create    make a missing folder and its store
+    settings  keys with an underscore for the dot (model_backend="scripted"); these win. If the embedder is
+              not the store's, the methods that need an embedder raise; status, dump, history, ... do not
 
     Raises SettingsError, NotBuilt, StoreError.
     """
@@ -39,13 +39,13 @@ def open(  # noqa: A001 - the verb a user expects: kgray.open(...)
 
 
 def open_with(settings: Settings, folder: Path, *, create: bool) -> Memory:
-    """Open a memory with exactly these settings; arguments and errors are those of `open`."""
+    """Open a memory with exactly these settings; arguments and errors: see `open`."""
     on_ray = settings.runtime.backend != "local"
     if on_ray:
         from kgray.runtime.spec import load_profile
 
         load_profile(settings.runtime.profile)  # report an error in it before anything is created or accepted
-    # So is a fault in the models' settings; those of the rules are the ontology's, and they load slowly.
+    # Report faults in the models' settings too. The rules use only the ontology's settings, and load slowly.
     require_built(settings)
     ontology = wiring.build_ontology(settings)
     if settings.model.backend != "rules":

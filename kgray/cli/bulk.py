@@ -175,7 +175,7 @@ def copy(call: Call, group: str, to_data: str | None, to_config: Path | None) ->
         try:
             with closing(open_reader(settings, folder, create=True)) as target:
                 copied = copy_group(source, target, group, on_row=lambda: progress.step("row"))
-                target_name = target.shown
+                target_name = target.location
         except KgrayError:
             if not was_there:  # no partial copy stays behind
                 rmtree(folder, ignore_errors=True)

@@ -123,7 +123,7 @@ def _exported(source: OpenStore, groups: Sequence[str], folder: Root, on_row: On
             stack.enter_context(store.reading())  # one moment for all
         present = names_of(store)
         if missing := sorted(set(groups) - set(present)):
-            raise NotFound(f"there is no group {missing[0]!r} in {source.shown}")
+            raise NotFound(f"there is no group {missing[0]!r} in {source.location}")
         for number, group in enumerate(sorted(set(groups)) or present, 1):
             name = f"rows-{number:06}.jsonl.gz"
             entry = at_one_moment(store, partial(_export, store, group, folder, name, on_row))

@@ -54,7 +54,7 @@ def copy_group(source: OpenStore, target: OpenStore, group: str, *, on_row: OnRo
     with _held(source, target):
         head = source.store.heads([group])[group]
         if not head.named:
-            raise NotFound(f"there is no group {group!r} in {source.shown}")
+            raise NotFound(f"there is no group {group!r} in {source.location}")
         already, moments = target.store.heads([group])[group].named, 0
 
         def verify(ours: Sum, theirs: Sum) -> None:
@@ -90,7 +90,7 @@ def take_over(
 def conflict_error(target: OpenStore, group: str, how: str) -> StoreError:
     """Return the refusal of a group that the target has with other rows."""
     return StoreError(
-        f"group {group!r} is in {target.shown} already, and not the same ({how}): nothing was changed; a "
+        f"group {group!r} is in {target.location} already, and not the same ({how}): nothing was changed; a "
         f"copy needs a store that never had the group"
     )
 
@@ -109,7 +109,7 @@ def _held(source: OpenStore, target: OpenStore) -> Iterator[None]:
     one_folder = source.folder.resolve() == target.folder.resolve()
     same_database = (ours.uri, ours.database) == (theirs.uri, theirs.database)
     if ours.backend == theirs.backend and (one_folder if ours.backend == "sqlite" else same_database):
-        raise InputError(f"the source and the target are one store, {source.shown}: name another target")
+        raise InputError(f"the source and the target are one store, {source.location}: name another target")
     with ExitStack() as stack:
         for side in (source, target):
             stack.enter_context(single_writer(side, shared=one_folder and side.store.remote))
@@ -123,7 +123,7 @@ def single_writer(side: OpenStore, *, shared: bool = False) -> Iterator[None]:
         try:
             stack.enter_context(side.store.writing(shared=shared))
         except Locked as error:
-            raise Locked(f"{side.shown} is in use: {error}; run the command when that has ended") from None
+            raise Locked(f"{side.location} is in use: {error}; run the command when that has ended") from None
         yield
 
 

@@ -107,7 +107,7 @@ def restore(
         if (store.embedder, store.dimensions) != (manifest.embedder, manifest.dimensions):
             raise InputError(
                 f"the backup at {root} was embedded with {manifest.embedder!r} ({manifest.dimensions} "
-                f"numbers a text), and {target.shown} was built with {store.embedder!r} "
+                f"numbers a text), and {target.location} was built with {store.embedder!r} "
                 f"({store.dimensions}): restore it into a new store"
             )
         stack.enter_context(single_writer(target))

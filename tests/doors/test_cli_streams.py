@@ -78,7 +78,7 @@ def test_a_path_that_cannot_be_looked_for_is_said(kgray):
         for command in ("init", "status"):
             answer = kgray(command, *argument)
             assert (answer.code, answer.out) == (2, "")
-            assert answer.err.endswith("cannot be looked for: File name too long.\n")
+            assert answer.err.endswith("cannot be opened: File name too long.\n")
             assert answer.err.count("\n") == 1
             assert len(answer.err) < 300
 

@@ -189,9 +189,9 @@ def test_settings_add_a_relation_and_override_one_key():
         ),
         pytest.param(
             {"OWNS": {"cardinality": "one"}},
-            'use one of "single" (one object at a time, as WORKS_AT), "single_object" (one subject at a '
-            'time: a ship has one captain), "many" (any number, as LIKES), '
-            '"depends" (asked of each pair of objects).',
+            'use one of "single" (one object at a time, like WORKS_AT), "single_object" (one subject at a '
+            'time: a ship has one captain), "many" (any number, like LIKES), '
+            '"depends" (a question for each pair of objects).',
             id="a-wrong-cardinality",
         ),
         pytest.param({"OWNS": {"object": "thing"}}, 'use one of "entity", "value".', id="a-wrong-object"),
