@@ -180,11 +180,11 @@ def copy(call: Call, group: str, to_data: str | None, to_config: Path | None) ->
             if not was_there:  # no partial copy stays behind
                 rmtree(folder, ignore_errors=True)
             raise
-    if not copied.already:
+    if not copied.existed:
         printing.note(f"the source is as it was; `kgray remove --group {group} --all` takes it away")
-    document = {"group": group, "to": target_name, "already": copied.already, "rows": dict(copied.rows)}
+    document = {"group": group, "to": target_name, "already": copied.existed, "rows": dict(copied.rows)}
     if not call.emitted(document | {"moments": copied.moments}):
-        did = "was there already" if copied.already else "is copied"
+        did = "was there already" if copied.existed else "is copied"
         summary = f"{group} {did}, in {printing.plain(target_name)}"
         click.echo(f"{summary}: the same in every row, and the same graph")
         printing.pairs((name, f"{count:,}") for name, count in copied.rows.items() if name != "group")
