@@ -102,7 +102,8 @@ def _both_locked(source: OpenStore, target: OpenStore) -> Iterator[None]:
     if (first.embedder, first.dimensions) != (second.embedder, second.dimensions):
         raise InputError(
             f"the source was embedded with {first.embedder!r} ({first.dimensions} numbers a text) and the "
-            f"target is for {second.embedder!r} ({second.dimensions}): vectors of two embedders cannot be compared; "
+            f"target is for {second.embedder!r} ({second.dimensions}): vectors of two "
+            "embedders cannot be compared; "
             "set the same embedder for both"
         )
     ours, theirs = source.settings.store, target.settings.store
