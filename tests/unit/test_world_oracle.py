@@ -240,6 +240,6 @@ def test_the_ceiling_is_streams_by_the_time_of_an_answer():
 def test_dice_depend_on_their_keys_alone():
     assert chance(1, "a") == chance(1, "a") != chance(1, "b")
     dice = Dice("x")
-    thrown = [dice.below(6) for _ in range(600)]
+    thrown = [dice.number_below(6) for _ in range(600)]
     assert set(thrown) == {0, 1, 2, 3, 4, 5}
     assert {Dice("w", n).weighted({"a": 0.0, "b": 1.0}) for n in range(20)} == {"b"}

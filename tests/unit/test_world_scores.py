@@ -226,4 +226,4 @@ def _told(surfaces: list[tuple[str, str, str]]) -> Truth:
     for n, (surface, _, entity) in enumerate(surfaces, start=1):
         draft = Draft(group="g", source="s", kind="text", text=surface, reference_time=n, client_id=f"e{n}")
         readings.append((WorldEpisode(draft=draft, said=(), mentions=((surface, entity, "Person"),)), ()))
-    return Truth.of([], readings)
+    return Truth.of_readings([], readings)

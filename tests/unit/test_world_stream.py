@@ -84,7 +84,7 @@ def test_no_text_is_told_twice():
 
 
 def test_the_rates_are_those_of_the_plan():
-    names = {t.id: t.name for t in WORLD.things("world-0")}
+    names = {t.id: t.name for t in WORLD.entities("world-0")}
     mentions = [(surface, entity) for e in EPISODES for surface, entity, _ in e.mentions]
     why = Counter(fact.why for e in EPISODES for fact in e.said)
     kinds = Counter(e.draft.kind for e in EPISODES)
@@ -99,7 +99,7 @@ def test_the_rates_are_those_of_the_plan():
 
 
 def test_every_way_of_naming_is_used():
-    forms = {t.id: {surface: how for how, surface in t.aliases} for t in WORLD.things("world-0")}
+    forms = {t.id: {surface: how for how, surface in t.aliases} for t in WORLD.entities("world-0")}
     used = {forms[entity].get(surface, "full") for e in EPISODES for surface, entity, _ in e.mentions}
 
     assert used == {"full", "initial", "first", "inverted", "case", "nickname", "legal", "acronym", "turned"}
@@ -187,7 +187,7 @@ def test_names_stand_in_the_text_or_speak():
 
 
 def test_a_first_name_alone_means_one_person_of_its_conversation():
-    people = {t.id: t.name.split()[0] for t in WORLD.things("world-0") if t.kind == "Person"}
+    people = {t.id: t.name.split()[0] for t in WORLD.entities("world-0") if t.kind == "Person"}
     for told in EPISODES:
         firsts = [(surface, entity) for surface, entity, _ in told.mentions if surface == people.get(entity)]
         for surface, entity in firsts:
@@ -197,7 +197,7 @@ def test_a_first_name_alone_means_one_person_of_its_conversation():
 
 def test_no_two_persons_share_a_name_unless_asked_for():
     def shared(**parameters: float) -> int:
-        names = [t.name for t in World(seed=5, **parameters).things("world-0") if t.kind == "Person"]
+        names = [t.name for t in World(seed=5, **parameters).entities("world-0") if t.kind == "Person"]
         return len(names) - len(set(names))
 
     assert shared() == 0
@@ -206,7 +206,7 @@ def test_no_two_persons_share_a_name_unless_asked_for():
 
 def test_groups_know_nothing_of_each_other():
     world = World(seed=1, episodes=200, groups=3)
-    ids = {group: {t.id for t in world.things(group)} for group in world.groups}
+    ids = {group: {t.id for t in world.entities(group)} for group in world.groups}
     told = list(world)
 
     assert Counter(e.draft.group for e in told) == {"world-0": 67, "world-1": 67, "world-2": 66}

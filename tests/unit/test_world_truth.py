@@ -44,7 +44,7 @@ def told(
 
 
 def spans(*readings: tuple[WorldEpisode, tuple[ToldFact, ...]], known_at: int | None = None) -> set[tuple]:
-    facts = Truth.of([], readings).facts(known_at)
+    facts = Truth.of_readings([], readings).facts(known_at)
     return {(f.key[2], _number(f.valid_at), _number(f.invalid_at)) for f in facts}
 
 
@@ -87,7 +87,7 @@ def test_an_end_without_a_start_begins_nobody_knows_when():
 def test_an_end_of_its_own_name_is_an_end_of_the_state():
     left = (replace(told(90, "acme", "ended", until=iso(31))[1][0], name="LEFT", reported_as="happened"),)
     episode = told(90, "acme")[0]
-    truth = Truth.of([], (told(0, "acme"), (episode, left)))
+    truth = Truth.of_readings([], (told(0, "acme"), (episode, left)))
 
     assert [(f.key, _number(f.invalid_at)) for f in truth.facts()] == [(("alice", "WORKS_AT", "acme"), 31)]
     assert truth.named_ends == {(("alice", "WORKS_AT", "acme"), day(31))}
