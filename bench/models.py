@@ -34,7 +34,7 @@ from kgray.runtime.fit import config_of, parameters
 PARTS = ("embed", "rerank", "extract", "ingest")
 Figures = dict[str, Any]
 _AT = times.parse("2026-01-01T09:00:00Z")[0]
-# Peak of a card in bf16 without sparsity, in 10^12 operations a second, from the makers' data sheets.
+# Of a card in bf16 without sparsity, in 10^12 operations a second, from the makers' data sheets.
 _PEAKS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0, "A10": 125.0}
 # vLLM's build for processors: how much cache, and no binding of threads, which starves a busy machine.
 PROCESSOR = {
@@ -99,36 +99,36 @@ def measure(
     """Return the figures of each part. folder: for weights and the store, new or empty."""
     if shape == "tiny":  # before torch is imported: threads that share a busy processor wait for each other
         os.environ["OMP_NUM_THREADS"] = "1"
-    figures: Figures = {"device": device(), "shape": shape}
+    found: Figures = {"device": device(), "shape": shape}
     if "embed" in parts:
-        figures["embed"] = asyncio.run(embed(folder, shape))
+        found["embed"] = asyncio.run(embed(folder, shape))
     if "rerank" in parts:
-        figures["rerank"] = asyncio.run(rerank(folder, shape))
+        found["rerank"] = asyncio.run(rerank(folder, shape))
     if "extract" in parts:
-        figures["extract"] = asyncio.run(extract(folder, shape))
+        found["extract"] = asyncio.run(extract(folder, shape))
     if "ingest" in parts:
-        figures["ingest"] = ingest(folder, shape, episodes=episodes, profile=profile)
-    return figures
+        found["ingest"] = ingest(folder, shape, episodes=episodes, profile=profile)
+    return found
 
 
 def models(folder: Path, shape: Shape) -> dict[str, Path]:
-    """Make the missing random models; return their folders."""
-    folders = {name: folder / f"{name}-{shape}" for name in ("bge", "reranker", "qwen")}
-    for name, path in folders.items():
+    """Make the random models, unless they are there; return their folders."""
+    made = {name: folder / f"{name}-{shape}" for name in ("bge", "reranker", "qwen")}
+    for name, path in made.items():
         if path.exists():
             continue
         if name == "qwen":
             random_models.qwen(path, shape)
         else:
             random_models.bge(path, shape, reranker=name == "reranker")
-    return folders
+    return made
 
 
 def texts_of(count: int, words: int, seed: int = 3) -> list[str]:
-    """Return distinct texts, most of about `length` words."""
-    rng, vocabulary = random.Random(seed), random_models.WORDS.split()  # noqa: S311 - data of a measurement
+    """Return distinct texts, most of about so many words."""
+    rng, known = random.Random(seed), random_models.WORDS.split()  # noqa: S311 - data of a measurement
     lengths = [max(3, round(rng.gauss(words, words / 4))) for _ in range(count)]
-    return [f"{n} " + " ".join(rng.choices(vocabulary, k=length)) for n, length in enumerate(lengths)]
+    return [f"{n} " + " ".join(rng.choices(known, k=length)) for n, length in enumerate(lengths)]
 
 
 async def embed(folder: Path, shape: Shape) -> Figures:
@@ -142,15 +142,15 @@ async def embed(folder: Path, shape: Shape) -> Figures:
     await embedder.embed(texts_of(20, 20))  # loads it
     peak = next((peak for name, peak in _PEAKS.items() if name in device()), None)
     layers, _ = parameters(config_of(str(model)))
-    figures: Figures = {}
+    found: Figures = {}
     for kind in ("chat", "documents"):
         texts = texts_of(*_SIZES[shape][kind])
-        count = sum(len(encoding.ids) for encoding in tokenizer.encode_batch(texts))
+        count = sum(len(one.ids) for one in tokenizer.encode_batch(texts))
         seconds = await _seconds(embedder.embed(texts))
         rate = count / seconds
         row = {"texts": len(texts), "tokens_a_text": count / len(texts), "tokens_per_s": rate}
-        figures[kind] = row | ({"share_of_peak": 2 * layers * rate / (peak * 1e12)} if peak else {})
-    return figures
+        found[kind] = row | ({"share_of_peak": 2 * layers * rate / (peak * 1e12)} if peak else {})
+    return found
 
 
 async def rerank(folder: Path, shape: Shape) -> Figures:
@@ -191,10 +191,10 @@ async def extract(folder: Path, shape: Shape) -> Figures:
     try:
         spent = TokensSpent()
         firsts = [await _seconds(engine.chat(body(text, 1), spent)) for text in texts_of(8, 12, seed=5)]
-        counts_before = dict(engine.counts)
+        before = dict(engine.counts)
         bodies = [body(text, sizes["room"]) for text in texts_of(sizes["requests"], 12)]
-        seconds = await _seconds(asyncio.gather(*(engine.chat(request, spent) for request in bodies)))
-        counts = {name: count - counts_before[name] for name, count in engine.counts.items()}
+        seconds = await _seconds(asyncio.gather(*(engine.chat(one, spent) for one in bodies)))
+        counts = {name: count - before[name] for name, count in engine.counts.items()}
         head = await engine.chat(Dialect().chat(prompt.head, "", room=1, temperature=0.0), spent)
     finally:
         await engine.stop()
@@ -214,7 +214,7 @@ def ingest(folder: Path, shape: Shape, *, episodes: int, profile: Path | None = 
 
     done: how many requests each of the actors with a model has answered
     """
-    folders = models(folder, shape)
+    made = models(folder, shape)
     lines = [
         {"id": f"m{n}", "group": "bench", "speaker": "Alice", "at": "2026-01-01T09:00:00Z",
          "text": text}
@@ -227,18 +227,18 @@ def ingest(folder: Path, shape: Shape, *, episodes: int, profile: Path | None = 
         chosen.write_text(_PROFILE.format(env="{ " + ", ".join(pairs) + " }"), encoding="utf-8")
     data = folder / "data"
     environ = os.environ | PROCESSOR | {
-        "KGRAY_MODEL_BACKEND": "vllm", "KGRAY_MODEL_NAME": str(folders["qwen"]), "KGRAY_MODEL_TIMEOUT_S":
-        "600", "KGRAY_EMBEDDER_BACKEND": "bge", "KGRAY_EMBEDDER_NAME": str(folders["bge"]),
-        "KGRAY_RERANKER_BACKEND": "bge", "KGRAY_RERANKER_NAME": str(folders["reranker"]),
+        "KGRAY_MODEL_BACKEND": "vllm", "KGRAY_MODEL_NAME": str(made["qwen"]), "KGRAY_MODEL_TIMEOUT_S": "600",
+        "KGRAY_EMBEDDER_BACKEND": "bge", "KGRAY_EMBEDDER_NAME": str(made["bge"]),
+        "KGRAY_RERANKER_BACKEND": "bge", "KGRAY_RERANKER_NAME": str(made["reranker"]),
         "KGRAY_RUNTIME_BACKEND": "ray", "KGRAY_RUNTIME_PROFILE": str(chosen),
     }  # fmt: skip
 
     def kgray(*arguments: str, ends: Sequence[int] = (0,)) -> Any:  # noqa: ANN401 - JSON
         command = [sys.executable, "-m", "kgray", *arguments, "--data", str(data), "--json"]
-        result = subprocess.run(command, env=environ, check=False, capture_output=True, text=True)  # noqa: S603
-        if result.returncode not in ends:
-            raise InputError(f"{' '.join(arguments)} ended with {result.returncode}: {result.stderr[-2000:]}")
-        return json.loads(result.stdout)
+        done = subprocess.run(command, env=environ, check=False, capture_output=True, text=True)  # noqa: S603
+        if done.returncode not in ends:
+            raise InputError(f"{' '.join(arguments)} ended with {done.returncode}: {done.stderr[-2000:]}")
+        return json.loads(done.stdout)
 
     kgray("up")
     try:
@@ -251,14 +251,14 @@ def ingest(folder: Path, shape: Shape, *, episodes: int, profile: Path | None = 
         actors = kgray("status")["runtime"]["actors"]
     finally:
         kgray("down")
-    result = {name: row["done"] for name, row in actors.items() if "done" in row}
-    return {"report": report, "seconds": seconds, "failures": failures, "hits": hits, "done": result}
+    done = {name: row["done"] for name, row in actors.items() if "done" in row}
+    return {"report": report, "seconds": seconds, "failures": failures, "hits": hits, "done": done}
 
 
 async def _seconds(work: Any) -> float:  # noqa: ANN401 - an awaitable
-    started = time.perf_counter()
+    since = time.perf_counter()
     await work
-    return time.perf_counter() - started
+    return time.perf_counter() - since
 
 
 def _episode(text: str) -> Episode:
@@ -271,14 +271,14 @@ def _episode(text: str) -> Episode:
     )  # fmt: skip
 
 
-def faults(figures: Figures) -> list[str]:
+def faults(found: Figures) -> list[str]:
     """Return a line for each figure that is a failure."""
     lines = []
-    if (row := figures.get("extract")) and row["cached_share"] < row["head_share"] / 2:
+    if (row := found.get("extract")) and row["cached_share"] < row["head_share"] / 2:
         lines.append(
             f"of the prompts {row['cached_share']:.2f} were cached; their head is {row['head_share']:.2f}"
         )
-    if row := figures.get("ingest"):
+    if row := found.get("ingest"):
         report = row["report"]
         if (
             report["accepted"] != report["committed"] + report["failed"]
@@ -288,28 +288,28 @@ def faults(figures: Figures) -> list[str]:
     return lines
 
 
-def table(figures: Figures) -> str:
+def table(found: Figures) -> str:
     """Return the figures as lines of text."""
-    lines = [f"device: {figures['device']}; random weights at the {figures['shape']} shape"]
-    for kind, row in (figures.get("embed") or {}).items():
+    lines = [f"device: {found['device']}; random weights at the {found['shape']} shape"]
+    for kind, row in (found.get("embed") or {}).items():
         peak = row.get("share_of_peak")
         share = f", {peak:.0%} of the card's bf16 peak" if peak else ""
         lines.append(
             f"embed {kind}: {row['tokens_per_s']:.0f} tokens/s, {row['tokens_a_text']:.0f} a text{share}"
         )
-    if row := figures.get("rerank"):
+    if row := found.get("rerank"):
         lines.append(f"rerank: {row['pairs_per_s']:.0f} pairs/s")
-    if row := figures.get("extract"):
+    if row := found.get("extract"):
         lines.append(
             f"extract: {row['requests_per_s']:.1f} requests/s, {row['reply_tokens_per_s']:.0f} tokens/s; "
             f"{row['cached_share']:.2f} of the prompts cached (their head is {row['head_share']:.2f}); "
             f"first token after {row['first_token_s']:.2f} s"
         )
-    if row := figures.get("ingest"):
+    if row := found.get("ingest"):
         report = row["report"]
         lines.append(
             f"ingest: {report['accepted']} episodes in {row['seconds']:.0f} s, "
             f"{report['committed']} committed, {report['failed']} failed with a reason; "
             f"{len(row['hits'])} hits reranked"
         )
-    return "\n".join([*lines, *faults(figures)])
+    return "\n".join([*lines, *faults(found)])

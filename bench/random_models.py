@@ -17,7 +17,7 @@ WORDS = (
     "Alice works at Acme in Berlin and likes tea. Bob moved to Paris last May. The quick brown fox jumps "
     "over the lazy dog while Dana sails to Oslo. "
 ) * 20
-_PLACES = 514  # positions of the tiny encoder; two are not for tokens
+_PLACES = 514  # of the tiny encoder, of which two are for no token
 _BGE = config_of("BAAI/bge-m3")
 _QWEN = config_of("Qwen/Qwen3-8B-FP8")
 _ENCODER: Mapping[Shape, dict[str, Any]] = {
@@ -38,27 +38,27 @@ def tokenizer(folder: Path, *, unigram: bool, length: int) -> int:
 
     if unigram:
         special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-        built = Tokenizer(models.Unigram())
-        built.pre_tokenizer = pre_tokenizers.Metaspace()
-        built.decoder = decoders.Metaspace()
+        made = Tokenizer(models.Unigram())
+        made.pre_tokenizer = pre_tokenizers.Metaspace()
+        made.decoder = decoders.Metaspace()
         trainer: Any = trainers.UnigramTrainer(vocab_size=300, special_tokens=special, unk_token=special[3])
         names = {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>", "sep_token": "</s>"}
         names |= {"pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>"}
     else:
         special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-        built = Tokenizer(models.BPE())
-        built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        built.decoder = decoders.ByteLevel()
+        made = Tokenizer(models.BPE())
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        made.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(vocab_size=344, special_tokens=special, initial_alphabet=alphabet)
         names = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
-    built.train_from_iterator([WORDS], trainer)
+    made.train_from_iterator([WORDS], trainer)
     if unigram:
-        ids = [(token, built.token_to_id(token)) for token in ("<s>", "</s>")]
-        built.post_processor = processors.TemplateProcessing(
+        ids = [(one, made.token_to_id(one)) for one in ("<s>", "</s>")]
+        made.post_processor = processors.TemplateProcessing(
             single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=ids
         )
-    built.save(str(folder / "tokenizer.json"))
+    made.save(str(folder / "tokenizer.json"))
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": ["input_ids", "attention_mask"],
@@ -71,7 +71,7 @@ def tokenizer(folder: Path, *, unigram: bool, length: int) -> int:
             "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
         )
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return int(built.get_vocab_size())
+    return int(made.get_vocab_size())
 
 
 def bge(folder: Path, shape: Shape = "tiny", *, reranker: bool = False) -> Path:
@@ -83,10 +83,10 @@ def bge(folder: Path, shape: Shape = "tiny", *, reranker: bool = False) -> Path:
     torch.manual_seed(7)
     sizes = _ENCODER[shape]
     places = sizes["max_position_embeddings"]
-    vocabulary_size = tokenizer(folder, unigram=True, length=places - 2)
+    known = tokenizer(folder, unigram=True, length=places - 2)
     config = XLMRobertaConfig(
-        **{"vocab_size": vocabulary_size, **sizes}, type_vocab_size=1, bos_token_id=0, pad_token_id=1,
-        eos_token_id=2, num_labels=1, initializer_range=0.5 if shape == "tiny" else 0.02,
+        **{"vocab_size": known, **sizes}, type_vocab_size=1, bos_token_id=0, pad_token_id=1, eos_token_id=2,
+        num_labels=1, initializer_range=0.5 if shape == "tiny" else 0.02,
     )  # fmt: skip
     if reranker:
         XLMRobertaForSequenceClassification(config).save_pretrained(folder)
@@ -104,9 +104,9 @@ def qwen(folder: Path, shape: Shape = "tiny") -> Path:
 
     folder.mkdir(parents=True)
     torch.manual_seed(7)
-    vocabulary_size = tokenizer(folder, unigram=False, length=8192)
+    known = tokenizer(folder, unigram=False, length=8192)
     config = Qwen3Config(
-        **{"vocab_size": vocabulary_size, **_ENGINE[shape]},
+        **{"vocab_size": known, **_ENGINE[shape]},
         max_position_embeddings=8192,
         eos_token_id=2,
         pad_token_id=0,

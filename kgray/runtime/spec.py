@@ -26,11 +26,11 @@ from kgray.settings.checks import (
     CLOSED,
     FilledText,
     Secret,
-    bounded_number,
     error_line,
     fault,
     places,
     read_toml,
+    within,
 )
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ _USED = {
 }
 _UNUSED = (".workers", ".start_deadline_s")  # keys that the workers themselves do not read
 _MAX_COUNT = 100_000
-_Count = Annotated[int, bounded_number(1, _MAX_COUNT)]
-_Share = Annotated[float, bounded_number(0.0, _MAX_COUNT)]
-_Seconds = Annotated[float, bounded_number(0.001, _MAX_COUNT)]
+_Count = Annotated[int, within(1, _MAX_COUNT)]
+_Share = Annotated[float, within(0.0, _MAX_COUNT)]
+_Seconds = Annotated[float, within(0.001, _MAX_COUNT)]
 
 
 def _workers(value: Any) -> Any:  # noqa: ANN401 - raw user input
@@ -92,7 +92,7 @@ class SequencerProfile:
 
     shards: _Count = 1  # each has a sequencer and a writer; an embedded store has one writer for all
     cpus: _Share = 0.0  # of each; more than 0 keeps them off a head without CPUs
-    memory_mb: Annotated[int, bounded_number(0, _MAX_COUNT)] = 0  # of each
+    memory_mb: Annotated[int, within(0, _MAX_COUNT)] = 0  # of each
     labels: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of the nodes they may run on
 
 
@@ -107,7 +107,7 @@ class WorkersProfile:
     workers: Annotated[int | Mapping[str, int], BeforeValidator(_workers)] = 1  # or {min, max}
     cpus: _Share = 0.5  # of each
     gpus: _Share = 0.0  # a fraction is a claim in Ray's books: the memory of the card is not divided by it
-    memory_mb: Annotated[int, bounded_number(0, 100_000_000)] = 0  # of the machine, as a claim; 0 = none
+    memory_mb: Annotated[int, within(0, 100_000_000)] = 0  # of the machine, as a claim; 0 = none
     concurrency: _Count = 64  # chunks that a worker takes at a time
     start_deadline_s: _Seconds = 120.0  # to load its model
     labels: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of the nodes it may run on
@@ -133,7 +133,7 @@ class TasksProfile:
     linger_ms: _Share = 20.0  # how long a chunk of steps waits for more of its kind
     # The number of tasks of each sequencer with group and sequence in their names; later tasks have neither:
     # Ray keeps a metric of 46 KB for each name while the process lives. The log of each task has both.
-    names: Annotated[int, bounded_number(0, _MAX_COUNT)] = 1000
+    names: Annotated[int, within(0, _MAX_COUNT)] = 1000
     labels: Mapping[FilledText, FilledText] = field(default_factory=dict)  # of the nodes they may run on
 
 

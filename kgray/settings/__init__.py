@@ -25,15 +25,15 @@ from kgray.settings.checks import (
     Uri,
     Url,
     WholeNumber,
-    bounded_number,
     error_line,
     places,
     read_toml,
     unknown_key,
+    within,
 )
 
 Table = Mapping[str, Any]
-_Count = Annotated[int, bounded_number(1, 100_000)]
+_Count = Annotated[int, within(1, 100_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)
@@ -71,8 +71,8 @@ class EngineLimits:
 
     max_num_seqs: _Count = 256  # requests that run at once
     max_num_batched_tokens: _Count = 8192  # of a step
-    max_model_len: Annotated[int, bounded_number(256, 10_000_000)] = 8192  # tokens of a prompt and its reply
-    memory_share: Annotated[float, bounded_number(0.01, 1.0)] = 0.85  # of the card, for weights and KV cache
+    max_model_len: Annotated[int, within(256, 10_000_000)] = 8192  # tokens of a prompt and its reply
+    memory_share: Annotated[float, within(0.01, 1.0)] = 0.85  # of the card, for weights and KV cache
     tensor_parallel: _Count = 1  # cards of an engine: its pool needs the same number of `gpus`
     # Where these cards are: on a single node, or, if no node has enough, on few nodes, or on many.
     placement: Literal["STRICT_PACK", "PACK", "SPREAD"] = "STRICT_PACK"
@@ -87,9 +87,7 @@ class EmbedderSettings:
     base_url: Url | None = None
     name: FilledText | None = None
     api_key: ApiKey | None = None
-    dimensions: Annotated[int, bounded_number(16, 65_536)] | None = (
-        None  # None = the backend's or the server's
-    )
+    dimensions: Annotated[int, within(16, 65_536)] | None = None  # None = the backend's or the server's
     sparse: bool = True  # `bge` also weighs a text's tokens; other backends cannot
 
 
@@ -114,10 +112,10 @@ class PipelineSettings:
 
     extraction: Literal["combined", "separate"] = "combined"
     resolution: Literal["batched", "per_node"] = "batched"
-    reflect_rounds: Annotated[int, bounded_number(0, 10)] = 0
-    previous_episodes: Annotated[int, bounded_number(0, 1000)] = 4
-    unit_tokens: Annotated[int, bounded_number(0)] = 1200
-    unit_overlap: Annotated[int, bounded_number(0)] = 100
+    reflect_rounds: Annotated[int, within(0, 10)] = 0
+    previous_episodes: Annotated[int, within(0, 1000)] = 4
+    unit_tokens: Annotated[int, within(0)] = 1200
+    unit_overlap: Annotated[int, within(0)] = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=CLOSED)

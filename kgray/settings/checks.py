@@ -41,7 +41,7 @@ def fault(words: str, *, secret: bool = False) -> PydanticCustomError:
     return PydanticCustomError(_HIDDEN if secret else "fault", words)
 
 
-def bounded_number(minimum: float, maximum: float = 1_000_000) -> BeforeValidator:
+def within(minimum: float, maximum: float = 1_000_000) -> BeforeValidator:
     """Return a validator that bounds a number; if `minimum` is an int, the number must be an int."""
     kinds = int if isinstance(minimum, int) else int | float
     number = int if isinstance(minimum, int) else float
@@ -111,8 +111,8 @@ FilledText = Annotated[str, Field(pattern=r"^[^\x00]+$")]
 File = Annotated[Path, BeforeValidator(_path)]
 Password = Annotated[Secret, BeforeValidator(_secret)]
 ApiKey = Annotated[Password, AfterValidator(_key)]
-WholeNumber = Annotated[int, bounded_number(1)]
-Seconds = Annotated[float, bounded_number(1.0)]
+WholeNumber = Annotated[int, within(1)]
+Seconds = Annotated[float, within(1.0)]
 Url = Annotated[FilledText, _address(("http", "https"), "http://localhost:8000/v1", "the api_key is")]
 Uri = Annotated[
     FilledText, _address(NEO4J_SCHEMES, "bolt://localhost:7687", "store.user and store.password are")
