@@ -39,7 +39,7 @@ def world(
     seed: int,
     out: Path,
     truth: Path | None,
-    questions_file: Path | None,
+    asked: Path | None,
     **parameters: Any,  # noqa: ANN401
 ) -> None:
     """Write a generated world: episodes in the input format, and apart from them what is true.
@@ -48,7 +48,7 @@ def world(
     """
     from bench.world.files import write
 
-    written = write(plan_of(seed, parameters), out, truth, questions_file)
+    written = write(plan_of(seed, parameters), out, truth, asked)
     if call.as_json:
         printing.emit_json(written)
     else:
