@@ -101,12 +101,9 @@ def hold_out(seed: int, messages: int) -> ChangedWorld:
             relation = dice.pick(sorted(reader.multiple))
             subject = dice.pick(names[relations[relation]["subject"]])
         row = relations[relation]
-        objects_so_far = spans.setdefault((relation, subject), [])
-        excluded = (
-            {subject, *(candidate for _, candidate in objects_so_far[-1:])}
-            if relation not in reader.multiple
-            else {subject}
-        )
+        states = spans.setdefault((relation, subject), [])
+        is_multiple = relation in reader.multiple
+        excluded = {subject} if is_multiple else {subject, *(state[1] for state in states[-1:])}
         target = dice.pick([candidate for candidate in names[row["object"]] if candidate not in excluded])
         text = dice.pick(row["told"]).format(s=subject, o=target)
         if dice.flip(0.4):
@@ -114,8 +111,8 @@ def hold_out(seed: int, messages: int) -> ChangedWorld:
         text = f"{text[0].upper()}{text[1:]}"
         if text in reader.replies:
             continue
-        if relation not in reader.multiple:
-            objects_so_far.append((at, target))
+        if not is_multiple:
+            states.append((at, target))
         sentence = row["text"].format(s=subject, o=target)
         reader.keys[sentence] = (subject, relation, target)
         reader.replies[text] = _reply(relation, row, subject, target, sentence)

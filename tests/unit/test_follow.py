@@ -1,4 +1,4 @@
-"""What a run hears of the sequencers that it follows: its own steps once, its own reasons, its own totals."""
+"""Reports of the sequencers to a run: its own steps once, its own reasons, its own totals."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Told:
 def follow(told: Told, own: range) -> tuple[Follower, list[int]]:
     heard: list[int] = []
     deployment: Any = told
-    found = Follower(deployment, lambda _, n: n in own, lambda _, n, __: heard.append(n), lambda _: None)
-    return found, heard
+    result = Follower(deployment, lambda _, n: n in own, lambda _, n, __: heard.append(n), lambda _: None)
+    return result, heard
 
 
 async def test_of_what_stays_up_only_ones_own_earlier_steps_are_told() -> None:

@@ -13,7 +13,7 @@ from tests.waiting import HANGS_S
 
 
 async def order_of(gate: Gate, wanting: Sequence[Urgency]) -> list[int]:
-    """Return in which order these came in, each staying for one turn of the loop."""
+    """Return the order of admission, each staying for one turn of the loop."""
     entered: list[int] = []
 
     async def one(number: int, urgency: Urgency) -> None:
@@ -27,7 +27,7 @@ async def order_of(gate: Gate, wanting: Sequence[Urgency]) -> list[int]:
 
 async def test_waiters_go_by_lane_then_episode_then_step_then_length():
     wanting = [
-        Urgency(False, 0, 1),  # takes the one place at once
+        Urgency(False, 0, 1),  # takes the only place at once
         Urgency(True, 1, 1),
         Urgency(False, 9, 1),
         Urgency(False, 9, 0),

@@ -1,4 +1,4 @@
-"""A model's text to JSON: what a cut reply still says, and what a text of brackets costs (R24)."""
+"""A model's text as JSON: the content of a cut reply, and the cost of a text of brackets (R24)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def ends_of(items: list[dict]) -> list[int]:
 )
 def test_a_reply_cut_anywhere_keeps_exactly_its_complete_items(around):
     """Brackets inside a text are no brackets, wherever the cut is."""
-    before = len(around.format(""))
+    earlier_value = len(around.format(""))
     for cut in range(len(REPLY)):
         entities = [item for item, end in zip(ENTITIES, ends_of(ENTITIES), strict=True) if end <= cut]
         facts = [item for item, end in zip(FACTS, ends_of(FACTS), strict=True) if end <= cut]
 
-        found = salvage(around.format(REPLY)[: before + cut], WANTED)
+        result = salvage(around.format(REPLY)[: earlier_value + cut], WANTED)
 
-        assert found == ({"entities": entities, "facts": facts} if entities else None), REPLY[:cut]
+        assert result == ({"entities": entities, "facts": facts} if entities else None), REPLY[:cut]
 
 
 def test_a_reply_breaks_off_where_its_object_does_not_end():

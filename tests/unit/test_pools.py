@@ -1,4 +1,4 @@
-"""The router over workers: who gets what, what a lost worker's parts become, when a caller is told."""
+"""The router over workers: distribution of parts, parts of a lost worker, reports to callers."""
 
 from __future__ import annotations
 
@@ -52,15 +52,17 @@ class Hands:
         self.numbers += [number for number, _ in chunk]
         tasks = {asyncio.ensure_future(self._one(request)): number for number, request in chunk}
         gone = asyncio.ensure_future(self.lost.wait())
-        left: set[Any] = {*tasks, gone}
+        remaining_items: set[Any] = {*tasks, gone}
         try:
-            while left != {gone}:
-                ended, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            while remaining_items != {gone}:
+                ended, remaining_items = await asyncio.wait(
+                    remaining_items, return_when=asyncio.FIRST_COMPLETED
+                )
                 if gone in ended:
                     raise Lost(f"{self.name} died")
                 yield [(tasks[task], task.result()) for task in ended]
         finally:
-            for task in left:
+            for task in remaining_items:
                 task.cancel()
 
     async def _one(self, request: Any) -> Any:
@@ -224,7 +226,7 @@ async def test_an_outage_is_told_of_until_an_answer_comes():
     class Waiting(Hands):
         async def work(self, chunk: Sequence[Numbered]) -> AsyncIterator[Sequence[Numbered]]:
             yield [(OUTAGES_CHANGED, (down,))]
-            assert [one.what for one in OUTAGES.current()] == ["a server", "the workers"]
+            assert [item.what for item in OUTAGES.current()] == ["a server", "the workers"]
             yield [(OUTAGES_CHANGED, ())]
             async for ended in super().work(chunk):
                 yield ended
@@ -280,7 +282,7 @@ async def test_a_worker_that_leaves_gives_its_calls_to_another_and_gets_no_more(
 
 
 class Bad(Hands):
-    """A worker whose start has failed: it says so at once, until it is started anew."""
+    """A worker with a failed start: it reports that at once, until it is restarted."""
 
     fault: Exception | None = SettingsError("no memory on the card")
 
@@ -303,10 +305,10 @@ async def test_one_worker_whose_start_failed_of_many_gets_no_work(workers: int, 
     bad = Bad("bad", echo)
     pool = pool_of(*(Hands(f"good {n}", echo) for n in range(workers - 1)), bad)
     chunks = Chunker(pool, size=4, linger_s=0.0)
-    left = iter(range(calls))
+    remaining_items = iter(range(calls))
 
     async def ask() -> None:
-        for n in left:
+        for n in remaining_items:
             assert await chunks.ask(n) == f"<{n}>"
 
     await asyncio.gather(*(ask() for _ in range(4 * workers)))
@@ -326,28 +328,28 @@ async def test_one_worker_whose_start_failed_of_many_gets_no_work(workers: int, 
 
 @pytest.mark.parametrize("among", [(), ("good",)], ids=["all are bad", "one has no node"])
 async def test_an_error_of_settings_counts_once_every_worker_reports_it(among: tuple[str, ...]) -> None:
-    """Where one has not come up, it may still do better: it is waited for."""
+    """A worker that has not started yet may still succeed: callers wait for it."""
     bad = [Bad(f"bad {n}", echo) for n in range(4)]
     late = [Hands(name, echo) for name in among]
-    for one in late:
-        one.lost.set()
+    for item in late:
+        item.lost.set()
     pool = pool_of(*bad, *late)
     calls = Chunker(pool, size=1, linger_s=0.0)
 
     asked = [asyncio.create_task(calls.ask(n)) for n in range(20)]
     if late:
         await asyncio.sleep(0.05)
-        assert not any(one.done() for one in asked)
+        assert not any(item.done() for item in asked)
         late[0].lost.clear()
         assert await asyncio.gather(*asked) == [f"<{n}>" for n in range(20)]
     else:
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
-        assert {str(one) for one in outcomes} == {"no memory on the card"}
+        assert {str(item) for item in outcomes} == {"no memory on the card"}
         assert OUTAGES.current() == []
-        for one in bad:  # whoever asks again is answered anew
-            one.fault = None
+        for item in bad:  # a repeated request gets a new answer
+            item.fault = None
         assert await calls.ask("a") == "<a>"
-    assert all(len(one.chunks) <= 6 for one in bad), "not each call asks each of them"
+    assert all(len(item.chunks) <= 6 for item in bad), "not each call asks each of them"
     await pool.close()
 
 
@@ -504,7 +506,7 @@ async def test_a_worker_beyond_the_least_gets_work_while_it_is_there_and_is_miss
     assert further.chunks == [[4], [5]]
     assert len(pool.stats()) == 2
 
-    further.lost.set()  # it was ended, or its node went away: what it had goes to who is left
+    further.lost.set()  # it was ended, or its node is lost: its parts go to the other workers
     await until(lambda: len(up(pool)) == 1)
     busy.set()
     assert await asyncio.gather(*asked) == list(range(6))

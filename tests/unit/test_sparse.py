@@ -1,4 +1,4 @@
-"""The weights of tokens: how they are stored, and what they say of a question, by hand."""
+"""The weights of tokens: their storage, and their scores for a question, by hand."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def test_of_each_token_the_largest_weight_is_kept_in_six_bytes(pairs):
     largest: dict[int, float] = {}
     for token, weight in pairs:
         largest[token] = max(weight, largest.get(token, 0.0))
-    wanted = {token: weight for token, weight in sorted(largest.items()) if weight > 0}
+    expectation = {token: weight for token, weight in sorted(largest.items()) if weight > 0}
     tokens, weights = ([*of] for of in zip(*pairs, strict=True)) if pairs else ([], [])
 
     kept = weight_bytes(np.array(tokens, np.uint32), np.array(weights, np.float32))
 
-    assert len(kept) == 6 * len(wanted)
-    found = as_weights(kept)
-    assert dict(zip(*(of.tolist() for of in found), strict=True)) == wanted
-    assert found[0].tolist() == [*wanted]
+    assert len(kept) == 6 * len(expectation)
+    result = as_weights(kept)
+    assert dict(zip(*(of.tolist() for of in result), strict=True)) == expectation
+    assert result[0].tolist() == [*expectation]
 
 
 def test_what_half_precision_has_as_nothing_is_left_out():
@@ -56,26 +56,26 @@ def test_a_row_scores_what_it_shares_of_the_questions_own_weight_above_what_all_
     topic = Embedding(np.eye(4, dtype=np.float32)[1], weighed(a=0.5, b=0.25))
 
     question = read("what?", speakers=Speakers(), clock=NOW)
-    found = FirstStage(index, question, ALONE, topic).messages(lambda _: [])
+    result = FirstStage(index, question, ALONE, topic).messages(lambda _: [])
 
     # 0.3125, 0.125 and 0.015625 of 0.3125; the last is less than what all share
-    wanted = [1.0, (0.4 - SHARED) / (1 - SHARED), 0.0, 0.0, 0.0]
-    assert found.signals["sparse"].tolist() == pytest.approx(wanted)
-    assert found.score.tolist() == pytest.approx(wanted)
-    assert found.best(9).tolist() == [0, 1]
+    expectation = [1.0, (0.4 - SHARED) / (1 - SHARED), 0.0, 0.0, 0.0]
+    assert result.signals["sparse"].tolist() == pytest.approx(expectation)
+    assert result.score.tolist() == pytest.approx(expectation)
+    assert result.best(9).tolist() == [0, 1]
     both = Weights(words=0.5, vectors=0.0, sparse=1.0, neighbours=(), session=0.0, tail=0.0, floor=0.0)
     question = read("two", speakers=Speakers(), clock=NOW)
-    found = FirstStage(index, question, both, topic).messages(lambda _: [])
-    assert found.score.tolist() == pytest.approx([1 / 1.5, (0.5 + wanted[1]) / 1.5, 0, 0, 0])
+    result = FirstStage(index, question, both, topic).messages(lambda _: [])
+    assert result.score.tolist() == pytest.approx([1 / 1.5, (0.5 + expectation[1]) / 1.5, 0, 0, 0])
 
 
 def test_without_weights_the_signal_is_not_there():
     index = index_of("one", "two", vectors=np.eye(4)[:2])
     topic = Embedding(np.eye(4, dtype=np.float32)[1])
-    found = FirstStage(index, read("one", speakers=Speakers(), clock=NOW), Weights(), topic).messages(
+    result = FirstStage(index, read("one", speakers=Speakers(), clock=NOW), Weights(), topic).messages(
         lambda _: []
     )
-    assert "sparse" not in found.signals
+    assert "sparse" not in result.signals
 
 
 @given(

@@ -14,7 +14,7 @@ from kgray.timeline import Claim, Span, Sweep, timeline
 from tests.tries import tries
 
 NAMES = "ABCD"
-EVENT = "E"  # what took place: it has no rivals and no end (R18)
+EVENT = "E"  # an event: it has no rivals and no end (R18)
 KINDS = ["present", "present", "since", "since", "always", "ended", "ended", "denied", "happened"]
 DAYS = st.integers(0, 8)  # few, so that ties are frequent
 Timelines = Mapping[str, tuple[Span, ...]]
@@ -22,7 +22,7 @@ Timelines = Mapping[str, tuple[Span, ...]]
 
 @dataclass(frozen=True)
 class Group:
-    """Who rivals whom: slots by statement, and pairs."""
+    """The rivals of statements: slots by statement, and pairs."""
 
     slots: tuple[tuple[str, ...], ...]  # of each name
     exclusive: frozenset[frozenset[str]]
@@ -78,13 +78,13 @@ def of_all_variants(
 
     variants: the statements that are variants of one another; general: sequences of such ends and denials
     """
-    found = []
+    result = []
     for claim in claims:
-        found.append(claim)
+        result.append(claim)
         if claim.kind in {"ended", "denied"} and claim.statement in variants and claim.said[2] in general:
             others = sorted(set(variants) - {claim.statement})
-            found += [claim._replace(statement=other, other_variant=True) for other in others]
-    return found
+            result += [claim._replace(statement=other, other_variant=True) for other in others]
+    return result
 
 
 @st.composite
@@ -114,7 +114,7 @@ def shown(timelines: Timelines) -> set[tuple[object, ...]]:
 
 
 def meet(a: Span, b: Span) -> bool:
-    """Whether two spans share a moment."""
+    """Tell whether two spans share a moment."""
     start = max(-math.inf if span.start is None else span.start for span in (a, b))
     return start < min(math.inf if span.end is None else span.end for span in (a, b))
 
@@ -129,7 +129,7 @@ def test_the_sweep_gives_what_the_rules_give_word_by_word(claims, group):
 @given(histories(), GROUPS, st.data())
 @settings(max_examples=tries(150))
 def test_any_order_in_any_batches_gives_the_same_spans(claims, group, data):
-    """R13: after each batch the kept sweep is the pure function of what it holds, and tells what changed."""
+    """R13: after each batch the sweep equals the pure function of its claims, and reports the changes."""
     given_order = data.draw(st.permutations(claims))
     sweep, told = Sweep(group), dict.fromkeys((*NAMES, EVENT), ())
     held = 0
@@ -137,14 +137,14 @@ def test_any_order_in_any_batches_gives_the_same_spans(claims, group, data):
         size = data.draw(st.integers(1, 4))
         changes = sweep.add(given_order[held : held + size])
         held = min(held + size, len(claims))
-        for statement, (before, after) in changes.items():
-            assert before == told[statement] != after
-            told[statement] = after
-        anew = timeline(given_order[:held], group)
-        assert {name: sweep.spans(name) for name in anew} == anew
-        assert {name: told[name] for name in anew} == anew
+        for statement, (earlier_value, later_value) in changes.items():
+            assert earlier_value == told[statement] != later_value
+            told[statement] = later_value
+        fresh_result = timeline(given_order[:held], group)
+        assert {name: sweep.spans(name) for name in fresh_result} == fresh_result
+        assert {name: told[name] for name in fresh_result} == fresh_result
         assert len(sweep) == held
-    assert anew == timeline(claims, group)
+    assert fresh_result == timeline(claims, group)
 
 
 @given(
@@ -162,15 +162,15 @@ def test_a_slot_of_present_tense_follows_the_same_rules(present, other, group, d
     order = data.draw(st.permutations(claims))
     for held, claim in enumerate(order, 1):
         sweep.add([claim])
-        found = {name: sweep.spans(name) for name in (*NAMES, EVENT)}
-        assert shown(found) == Oracle(order[:held], group.rivals).rows()
+        result = {name: sweep.spans(name) for name in (*NAMES, EVENT)}
+        assert shown(result) == Oracle(order[:held], group.rivals).rows()
 
 
 @given(histories(), GROUPS)
 @settings(max_examples=tries(150))
 def test_no_span_meets_another_of_its_statement_or_of_a_rival(claims, group):
-    """R11; no span ends before it starts, a statement's spans stand in order, its own claims open them."""
-    spans = [span for found in timeline(claims, group).values() for span in found]
+    """R11; no span ends before it starts, a statement's spans are in order, its own claims open them."""
+    spans = [span for result in timeline(claims, group).values() for span in result]
     for place, a in enumerate(spans):
         assert a.start is None or a.end is None or a.start <= a.end
         assert (a.end is None) == (a.ended is None)
@@ -187,10 +187,12 @@ def test_no_span_meets_another_of_its_statement_or_of_a_rival(claims, group):
 @given(histories(), GROUPS)
 @settings(max_examples=tries(100))
 def test_evidence_that_was_set_aside_leaves_no_trace(claims, group):
-    """R6: the spans are those of the evidence that no later denial of its statement sets aside."""
+    """R6: the spans come from the evidence that no later denial of its statement sets aside."""
     denials = [claim for claim in claims if claim.kind == "denied"]
-    left = [c for c in claims if not any(d.statement == c.statement and c.said < d.said for d in denials)]
-    assert shown(timeline(claims, group)) == shown(timeline(left, group))
+    remaining_items = [
+        c for c in claims if not any(d.statement == c.statement and c.said < d.said for d in denials)
+    ]
+    assert shown(timeline(claims, group)) == shown(timeline(remaining_items, group))
 
 
 @given(histories(told_apart=True), GROUPS, st.data())

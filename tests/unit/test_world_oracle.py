@@ -27,8 +27,8 @@ ORACLE = Oracle(WORLD)
 def cards_of(number: int) -> list[tuple[str, str]]:
     """Return (card, entity) for each name of an episode, as resolution makes them."""
     told = EPISODES[number]
-    found = parse_extraction(told.extraction_reply, as_episode(told.draft)).entities
-    cards = [card(e.name, e.type, sentence_of(told.draft.text, e.span)) for e in found]
+    result = parse_extraction(told.extraction_reply, as_episode(told.draft)).entities
+    cards = [card(e.name, e.type, sentence_of(told.draft.text, e.span)) for e in result]
     return list(zip(cards, [entity for _, entity, _ in told.mentions], strict=True))
 
 
@@ -47,25 +47,25 @@ def test_a_text_of_no_episode_says_nothing_and_is_counted():
 
 @pytest.mark.parametrize("number", range(0, 300, 10))
 def test_a_card_is_recognised_by_its_sentence(number):
-    for shown, entity in cards_of(number):
-        assert ORACLE.identify(shown) == entity
+    for output, entity in cards_of(number):
+        assert ORACLE.identify(output) == entity
 
 
 def test_an_entity_is_chosen_by_who_is_meant_not_by_the_name():
-    known = {entity: shown for number in range(50) for shown, entity in cards_of(number)}
+    known = {entity: output for number in range(50) for output, entity in cards_of(number)}
     for number in range(200, 230):
-        for shown, entity in cards_of(number):
+        for output, entity in cards_of(number):
             others = [other for other in list(known)[:6] if other != entity]
             candidates = [known[other] for other in others]
-            assert ORACLE.entity(shown, candidates) is None
+            assert ORACLE.entity(output, candidates) is None
             if entity in known:
-                assert ORACLE.entity(shown, [*candidates, known[entity]]) == len(candidates)
+                assert ORACLE.entity(output, [*candidates, known[entity]]) == len(candidates)
 
 
 def test_a_sentence_is_related_to_others_by_what_it_says_of_the_world():
     told = [s for e in EPISODES for s in e.said]
     job = next(s for s in told if s.relation == "WORKS_AT" and s.kind == "holds")
-    again = replace(job, text=f"{job.text[:-1]} now.")
+    second_result = replace(job, text=f"{job.text[:-1]} now.")
     rival = next(
         s
         for s in told
@@ -76,11 +76,11 @@ def test_a_sentence_is_related_to_others_by_what_it_says_of_the_world():
     ended = next(s for s in told if s.kind == "ended" and key_of(s) in states)
     state = states[key_of(ended)]
     oracle = Oracle(WORLD)
-    oracle.learn(replace(EPISODES[0], draft=replace(EPISODES[0].draft, text="one more")), [again])
+    oracle.learn(replace(EPISODES[0], draft=replace(EPISODES[0].draft, text="one more")), [second_result])
 
     known = [rival.text, like.text, job.text]
-    assert oracle.compare(again.text, known) == ["contradicts", "independent", "same"]
-    assert oracle.compare(job.text, [again.text, job.text]) == ["same", "independent"]
+    assert oracle.compare(second_result.text, known) == ["contradicts", "independent", "same"]
+    assert oracle.compare(job.text, [second_result.text, job.text]) == ["same", "independent"]
     assert oracle.compare(ended.text, [like.text, state.text])[1] == "ends"
     assert oracle.compare("Nobody said this.", known) == ["independent"] * 3
     assert oracle.counts.unrecognised == 1
@@ -123,7 +123,7 @@ def test_an_end_of_its_own_name_ends_its_state_alone():
 
 def test_a_wrong_comparison_is_wrong_about_one_pair_and_always_the_same():
     right, wrong = Oracle(FREE), Oracle(FREE, Errors(wrong_comparison=0.3, seed=5))
-    again = Oracle(FREE, Errors(wrong_comparison=0.3, seed=5))
+    second_result = Oracle(FREE, Errors(wrong_comparison=0.3, seed=5))
     facts = TOLD_FREELY[:600]
     differing, words = 0, Counter()
     for place in range(10, len(facts)):
@@ -131,7 +131,7 @@ def test_a_wrong_comparison_is_wrong_about_one_pair_and_always_the_same():
         true, said = right.compare(*asked), wrong.compare(*asked)
         changed = [word for word, expected in zip(said, true, strict=True) if word != expected]
         assert len(changed) <= 1
-        assert said == again.compare(*asked)
+        assert said == second_result.compare(*asked)
         assert said.count("same") <= 1
         differing += len(changed)
         words.update(changed)
@@ -151,13 +151,13 @@ def test_a_pair_of_other_ends_is_never_said_to_be_the_same_or_over():
 
 def test_errors_are_those_of_the_question_whoever_asks_and_when():
     errors = Errors.of_meaning(0.1, answers=0.1, seed=7)
-    one, other = Oracle(WORLD, errors), Oracle(WORLD, errors)
+    item, other = Oracle(WORLD, errors), Oracle(WORLD, errors)
     texts = [e.draft.text for e in EPISODES]
 
-    assert [one.extraction(t) for t in texts] == [other.extraction(t) for t in reversed(texts)][::-1]
-    assert [one.extraction(t) for t in texts] != [ORACLE.extraction(t) for t in texts]
-    assert one.identity == other.identity
-    assert one.identity != ORACLE.identity
+    assert [item.extraction(t) for t in texts] == [other.extraction(t) for t in reversed(texts)][::-1]
+    assert [item.extraction(t) for t in texts] != [ORACLE.extraction(t) for t in texts]
+    assert item.identity == other.identity
+    assert item.identity != ORACLE.identity
 
 
 def test_errors_come_at_their_rates():
@@ -181,19 +181,19 @@ async def test_the_ports_of_this_process_give_the_answers_of_the_oracle():
     told = EPISODES[6]
     model = WorldModel(ORACLE)
     episode = as_episode(told.draft)
-    shown, _ = cards_of(5)[0]
-    question = Question(kind="entity", item="x", candidates=("y",), cards=(shown, shown))
+    output, _ = cards_of(5)[0]
+    question = Question(kind="entity", item="x", candidates=("y",), cards=(output, output))
     sentence = told.said[0].text
     compared = Question(kind="compare", item=sentence, candidates=("Nothing.", sentence))
     request = QuestionRequest(episode=episode, questions=(question, compared))
 
-    found = await model.extract(ExtractionRequest(episode=episode))
+    result = await model.extract(ExtractionRequest(episode=episode))
     judged = await model.judge(request)
 
-    assert replace(found, model="", calls=0, prompt_tokens=0, completion_tokens=0) == parse_extraction(
+    assert replace(result, model="", calls=0, prompt_tokens=0, completion_tokens=0) == parse_extraction(
         told.extraction_reply, episode
     )
-    assert (found.calls, judged.calls, found.model) == (1, 1, model.identity)
+    assert (result.calls, judged.calls, result.model) == (1, 1, model.identity)
     assert judged.answers == ({"duplicate_of": 0}, {"answers": ["independent", "same"]})
 
 
@@ -206,11 +206,11 @@ async def test_a_wild_judge_says_what_fits_and_the_same_to_the_same_request():
         Question(kind="compare", item="b", candidates=tuple("cdefghijklmn")),
     )
     judge = WorldModel(ORACLE, wild=True)
-    whole = QuestionRequest(episode=episode, questions=questions)
+    complete_result = QuestionRequest(episode=episode, questions=questions)
 
-    first, again = await judge.judge(whole), await judge.judge(whole)
+    first, second_result = await judge.judge(complete_result), await judge.judge(complete_result)
 
-    assert first == again
+    assert first == second_result
     for question, answer in zip(questions, first.answers, strict=True):
         assert parse_answer(question, answer) == answer
     asked_alone = [await judge.judge(QuestionRequest(episode=episode, questions=(q,))) for q in questions * 5]
