@@ -22,7 +22,7 @@ from kgray.errors import InputError, KgrayError
 from kgray.graph import Hit
 from kgray.intake.drafts import Defaults, draft_from
 from kgray.ledger import Acceptance, accept, sequences_of
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.memory.background import Background
 from kgray.records import Draft, check_group
 from kgray.search import Method, Reranker, Template
@@ -42,7 +42,7 @@ class Seat:
     id of the caller's key, "" = none
     """
 
-    memory: Memory
+    memory: AsyncMemory
     group: str
     read: Runs
     change: Runs
@@ -308,7 +308,7 @@ class _Tools:
             existing = [id_ for id_ in ids if await seat.call(sequences_of, store, seat.group, [id_])]
             absent = [id_ for id_ in ids if id_ not in existing]
             return Forgotten(messages=len(existing), facts_closed=0, facts_reopened=0, absent=absent)
-        await seat.call(seat.memory.access.note, seat.key, mode, seat.group, {"episodes": ids})
+        await seat.call(seat.memory.admin.access.note, seat.key, mode, seat.group, {"episodes": ids})
         verb = seat.memory.remove if mode == "remove" else seat.memory.retract
         counts = await seat.change(verb, group=seat.group, episodes=ids)
         return Forgotten.model_validate(counts | {"messages": counts["episodes"]})
@@ -357,7 +357,7 @@ def _day(moment: Any) -> str | None:  # noqa: ANN401 - a datetime, or None
     return None if moment is None else moment.strftime("%Y-%m-%dT%H:%M:%SZ").replace("T00:00:00Z", "")
 
 
-async def serve_stdio(memory: Memory, group: str, *, read_only: bool = False) -> None:
+async def serve_stdio(memory: AsyncMemory, group: str, *, read_only: bool = False) -> None:
     """Serve a group until standard input ends, and ingest added messages. Raises InputError."""
     background = Background(memory)
 

@@ -27,7 +27,7 @@ from kgray.cli.frame import (
 from kgray.errors import STOPPED, InputError
 
 if TYPE_CHECKING:
-    from kgray.memory import Memory
+    from kgray.memory import AsyncMemory
     from kgray.settings import Settings
 
 _COUNTS = "run levels communities kept written offline calls prompt_tokens completion_tokens".split()
@@ -71,7 +71,7 @@ def refresh(
         raise InputError("--job-server is for --submit")
     with call.memory() as memory, printing.Progress() as progress:
         progress.total = len(groups or memory.store.heads())
-        reports = finished(memory.refresh_communities(groups, **options, on_group=progress.step))
+        reports = finished(memory.communities.refresh(groups, **options, on_group=progress.step))
     rows_by_group = {group: asdict(report) for group, report in reports.items()}
     rows = [[group, *(row[name] for name in _COUNTS)] for group, row in rows_by_group.items()]
     call.listed("groups", rows_by_group, rows, head=("group", *_COUNTS), nothing="No groups.")
@@ -155,7 +155,7 @@ def list_(call: Call, group: str, **options: Any) -> None:  # noqa: ANN401
     kgray communities list --group team --level 0
     """
     with call.reader(group) as memory:
-        items = finished(memory.communities(group=group, **options))
+        items = finished(memory.communities.list(group=group, **options))
     rows = [
         [printing.short(item.id), item.level, item.size, "stale" * item.stale, item.name] for item in items
     ]
@@ -176,7 +176,7 @@ def show(call: Call, identifier: str, group: str, **options: Any) -> None:  # no
       kgray communities show 6550e080 --group team
     """
     with call.reader(group) as memory:
-        detail = finished(memory.community(identifier, group=group, **options))
+        detail = finished(memory.communities.get(identifier, group=group, **options))
     if call.emitted(detail.as_dict()):
         return
     community = detail.community
@@ -227,7 +227,9 @@ def add(
         raise InputError("--full and --due exclude each other: add two schedules")
     clock = times.now()
     with call.memory(create=True) as memory:
-        document = memory.schedules.add(name, cron, zone, clock, full=full, groups=groups).as_dict(clock)
+        document = memory.admin.schedules.add(name, cron, zone, clock, full=full, groups=groups).as_dict(
+            clock
+        )
     if not call.emitted(document | {"schedules": [document]}):
         click.echo(f"{name}: the next time is {document['next']}.")
 
@@ -244,12 +246,12 @@ def list_schedules(call: Call) -> None:
     call.listed("schedules", schedules, rows, head=_SCHEDULED, nothing="No schedules.")
 
 
-def schedule_rows(call: Call, memory: Memory) -> list[dict[str, Any]]:
+def schedule_rows(call: Call, memory: AsyncMemory) -> list[dict[str, Any]]:
     """Return the schedules of a store as JSON rows; job: the submission id in Ray of the latest run."""
     from kgray.runtime.spec import namespace_of, store_identity
 
     clock, store = times.now(), namespace_of(store_identity(call.settings(), call.folder))
-    rows = [schedule.as_dict(clock) for schedule in memory.schedules.every()]
+    rows = [schedule.as_dict(clock) for schedule in memory.admin.schedules.every()]
     return [row | {"job": row["job"] and f"{store}-{row['job']}"} for row in rows]
 
 
@@ -268,6 +270,6 @@ def remove(call: Call, name: str) -> None:
     kgray schedule remove nightly
     """
     with call.memory() as memory:
-        memory.schedules.remove(name)
+        memory.admin.schedules.remove(name)
     if not call.emitted({"name": name, "removed": True}):
         click.echo(f"{name} is removed.")

@@ -29,7 +29,7 @@ from kgray.interchange.formats import FORMATS
 
 if TYPE_CHECKING:
     from kgray.graph import Entity, FactSpan, Hit
-    from kgray.memory import Memory
+    from kgray.memory import AsyncMemory
     from kgray.memory.answers import History, Shown, ToldEpisode
     from kgray.search import Filters
 
@@ -149,7 +149,7 @@ def search(call: Call, query: str, group: str, explain: bool, **options: Any) ->
     printing.note(f"{printing.counted(len(result.hits), 'hit')} in {took_ms:.0f} ms")
 
 
-def _note_unused_filters(memory: Memory, group: str, filters: Filters, hits: Sequence[Hit]) -> None:
+def _note_unused_filters(memory: AsyncMemory, group: str, filters: Filters, hits: Sequence[Hit]) -> None:
     """Print a note on each filter value that occurs nowhere in the group, if there are no hits."""
     from kgray.memory.answers import unmet
 

@@ -54,7 +54,7 @@ async def own_key(door: At, request: Request) -> Response:
 async def schedules(door: At, request: Request) -> Response:
     """Return the schedules of refreshes, with their last outcomes, for groups that the key reaches."""
     key, clock = holder_of(request), times.now()
-    rows = [row.as_dict(clock) for row in await door.call(door.memory.schedules.every)]
+    rows = [row.as_dict(clock) for row in await door.call(door.memory.admin.schedules.every)]
     if key is not None:
         bounds = [({*row["groups"]} or {"*"}, row) for row in rows]
         rows = [row for groups, row in bounds if key.covers([*groups])]
@@ -113,7 +113,7 @@ async def preview(door: At, group: Group, body: models.Preview) -> Response:
         draft = draft_from(subject, Defaults(group=check_group(group)))
         if draft.group != group:
             raise InputError("an episode's group must be the group of the address", field="episode/group")
-        previews = await door.call(partial(door.memory.preview, again=body.again))
+        previews = await door.call(partial(door.memory.admin.preview, again=body.again))
         rows = await door.read(previews.rows, draft)
     else:
         rows = await door.read(door.memory.foresee, kind, group=group, **subject)

@@ -52,7 +52,7 @@ class Decider:
     running: list[tuple[float, int]] = field(default_factory=list)  # ends of calls, with their lanes
     width: int = 1
     waited: list[float] = field(default_factory=list)  # seconds that live calls waited
-    outcome: int = 0
+    ended: int = 0
 
     @property
     def used(self) -> int:
@@ -73,7 +73,7 @@ class Decider:
     def work(self, now: float, takes: random.Random) -> None:
         while self.running and self.running[0][0] <= now:
             heapq.heappop(self.running)
-            self.done += 1
+            self.ended += 1
         for lane in (LIVE, BULK):
             while self.waiting[lane] and self.used < self.width:
                 start_time = self.waiting[lane].popleft()

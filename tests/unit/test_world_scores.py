@@ -194,7 +194,7 @@ def test_an_answer_counts_as_a_whole():
 
 
 def test_mentions_are_counted_in_pairs_and_by_mention():
-    """Three mentions of alice, one of them split off, and two of bob: 4 pairs are true, 2 are in the graph."""
+    """Three mentions of alice, one of them split off, and two of bob: 4 pairs are true, 2 in the graph."""
     surfaces = [
         ("Alice", "E1", "alice"),
         ("A.", "E1", "alice"),
