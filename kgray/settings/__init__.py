@@ -74,7 +74,7 @@ class EngineLimits:
     max_model_len: Annotated[int, within(256, 10_000_000)] = 8192  # tokens of a prompt and its reply
     memory_share: Annotated[float, within(0.01, 1.0)] = 0.85  # of the card, for weights and KV cache
     tensor_parallel: _Count = 1  # cards of an engine: its pool needs the same number of `gpus`
-    # Where these cards are: on a single node, or, if no node has enough, on few nodes, or on many.
+    # Where these cards are: on a single node, on few nodes if no node has enough, or on many.
     placement: Literal["STRICT_PACK", "PACK", "SPREAD"] = "STRICT_PACK"
     eager: StrictBool = False  # no compiled graphs: starts sooner, runs slower
 
