@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @command("Serve HTTP and MCP from one port.")
 @click.option("--host", default="127.0.0.1", metavar="HOST", help="Address. All but loopback require keys.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8321, help="Default: 8321; 0: any free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8321, help="Default: 8321; 0: any free port.")
 @several("--name", "names", metavar="NAME", help="Another host name of this server; repeatable.")
 @click.option("--accept-only", is_flag=True, help="Do not ingest: another process does.")
 @number("--max-pending", default=100_000, help="Pending episodes; more get 503.")

@@ -58,7 +58,7 @@ class LocalIngest:
         before: Mapping[str, int] | None = None, more: Stop = never, stop: Stop = never,
         room: Room = boundless, on_step: OnStep = ignore, on_wait: OnWait = ignore,
     ) -> IngestOutcome:  # fmt: skip
-        """Carry out all pending entries; see `Ingest`. If the other process ends first, this one continues."""
+        """Carry out all pending entries; see `Ingest`. If the other process ends first, continue here."""
         store, announced = self._store, False
         counted = last_sequences(store) if before is None else before
         wait, ended = Awaited(store, {} if queued is None else queued), Counter[str]()
