@@ -38,8 +38,8 @@ def read(
     text: str, reply: dict[str, Any], *, speaker: str | None = None, before: tuple[Episode, ...] = ()
 ) -> Extraction:
     """Return a reply, grounded in a text."""
-    said = episode(text, speaker)
-    return ground(parse_extraction(reply, said), ExtractionRequest(episode=said, previous=before))
+    message = episode(text, speaker)
+    return ground(parse_extraction(reply, message), ExtractionRequest(episode=message, previous=before))
 
 
 def names_in(
@@ -217,7 +217,7 @@ def test_an_end_at_a_date_that_nothing_leads_to_is_one_at_the_reference_time() -
 
 def test_records_are_read_as_any_text_is() -> None:
     """The names and numbers of a JSON episode are words of its text."""
-    said = episode('{"account":"Nordglas","arr":12500,"owner":{"name":"Ann Lee"}}', kind="json")
+    message = episode('{"account":"Nordglas","arr":12500,"owner":{"name":"Ann Lee"}}', kind="json")
     reply = {
         "entities": [{"name": "Nordglas"}, {"name": "Ann Lee"}, {"name": "Mia"}],
         "facts": [
@@ -225,7 +225,7 @@ def test_records_are_read_as_any_text_is() -> None:
             {"source": 0, "target": 1, "relation": "OWNED_BY", "fact": "Owner"},
         ],
     }
-    result = ground(parse_extraction(reply, said), ExtractionRequest(episode=said))
+    result = ground(parse_extraction(reply, message), ExtractionRequest(episode=message))
     assert ([e.name for e in result.entities], len(result.facts)) == (["Nordglas", "Ann Lee"], 2)
 
 

@@ -43,9 +43,11 @@ class End:
 
 HEAD = End({"ray.io/cluster": "kgray", "ray.io/node-type": "head"})
 NODES = {
-    name: End({"ray.io/cluster": "kgray", "ray.io/node-type": "worker", "ray.io/group": name} | more)
+    name: End(
+        {"ray.io/cluster": "kgray", "ray.io/node-type": "worker", "ray.io/group": name} | labels_of_group
+    )
     for name in GROUPS
-    for more in [GROUPS[name]["template"].get("metadata", {}).get("labels", {})]
+    for labels_of_group in [GROUPS[name]["template"].get("metadata", {}).get("labels", {})]
 }
 OPERATOR = End(namespace={"kubernetes.io/metadata.name": "kuberay-system"})
 PROMETHEUS = End(namespace={"kgray/monitors": "yes"})
@@ -99,14 +101,14 @@ REFUSED = [
 
 def selects(selector: dict[str, Any], labels: Labels) -> bool:
     """Whether Kubernetes' label selector takes these labels."""
-    known = {
+    operators = {
         "In": lambda item: labels.get(item["key"]) in item["values"],
         "NotIn": lambda item: labels.get(item["key"]) not in item["values"],
         "Exists": lambda item: item["key"] in labels,
         "DoesNotExist": lambda item: item["key"] not in labels,
     }
     return selector.get("matchLabels", {}).items() <= labels.items() and all(
-        known[item["operator"]](item) for item in selector.get("matchExpressions", [])
+        operators[item["operator"]](item) for item in selector.get("matchExpressions", [])
     )
 
 
@@ -115,10 +117,10 @@ def comes_from(peer: dict[str, Any], source: End) -> bool:
         existing_items = (
             {"kubernetes.io/metadata.name": "kgray"} if source.namespace is None else source.namespace
         )
-        inside = selects(peer["namespaceSelector"], existing_items)
+        is_inside = selects(peer["namespaceSelector"], existing_items)
     else:
-        inside = source.namespace is None
-    return inside and selects(peer.get("podSelector", {}), source.labels)
+        is_inside = source.namespace is None
+    return is_inside and selects(peer.get("podSelector", {}), source.labels)
 
 
 def admitted(source: End, target: End, port: int) -> bool:
@@ -168,7 +170,7 @@ SECRETS = {  # of each pod template, by its file and containers: the secrets tha
 }
 
 
-def seen(template: dict[str, Any]) -> set[str]:
+def secrets_of(template: dict[str, Any]) -> set[str]:
     """Return the secrets that a pod mounts or has in its environment."""
     names = {item["secret"]["secretName"] for item in template["spec"].get("volumes", []) if "secret" in item}
     for container in template["spec"]["containers"]:
@@ -182,7 +184,7 @@ def test_each_pod_sees_its_own_secrets_alone():
     for path, document in documents():
         for template in [document] if document["kind"] == "Pod" else templates(document):
             name = " ".join(item["name"] for item in template["spec"]["containers"])
-            assert seen(template) == SECRETS[name], (path.name, name)
+            assert secrets_of(template) == SECRETS[name], (path.name, name)
             for volume in template["spec"].get("volumes", []):
                 assert "secret" not in volume or volume["secret"]["items"], "keys are named one by one"
 
@@ -206,11 +208,11 @@ def test_the_page_makes_each_secret_that_must_be_there():
 
 # docker-neo4j, coredb/docker-entrypoint.sh: variables that it reads itself; every other NEO4J_* becomes a
 # setting.
-OWN = {
+ENTRYPOINT_VARIABLES = {
     "NEO4J_ACCEPT_LICENSE_AGREEMENT", "NEO4J_AUTH", "NEO4J_AUTH_PATH", "NEO4J_DEBUG", "NEO4J_EDITION",
     "NEO4J_HOME", "NEO4J_PLUGINS", "NEO4J_SHA256", "NEO4J_TARBALL", "NEO4J_DEPRECATION_WARNING",
 }  # fmt: skip
-KNOWN = {
+KNOWN_SETTINGS = {
     "server.memory.heap.initial_size", "server.memory.heap.max_size", "server.memory.pagecache.size",
 }  # fmt: skip
 
@@ -221,7 +223,9 @@ def settings_of(names: list[str]) -> list[str]:
     made = [
         item
         for item in result
-        if f"NEO4J_{item}" not in OWN and not item.endswith("_FILE") and not item[0].isdigit()
+        if f"NEO4J_{item}" not in ENTRYPOINT_VARIABLES
+        and not item.endswith("_FILE")
+        and not item[0].isdigit()
     ]
     return [item.replace("__", "\0").replace("_", ".").replace("\0", "_") for item in made]
 
@@ -243,7 +247,7 @@ def test_neo4js_variables_become_settings_that_it_knows():
         assert template["spec"]["enableServiceLinks"] is False, "NEO4J_SERVICE_HOST would be a setting"
         for container in template["spec"]["containers"]:
             assert "envFrom" not in container
-            assert set(settings_of([item["name"] for item in container.get("env", [])])) <= KNOWN
+            assert set(settings_of([item["name"] for item in container.get("env", [])])) <= KNOWN_SETTINGS
 
 
 def test_neo4js_password_is_a_variable_before_the_one_that_names_it():
@@ -280,13 +284,13 @@ def gibibytes(quantity: str) -> float:
 
 def test_the_object_store_has_its_room_in_shared_memory():
     """Our volume replaces KubeRay's; it is as large as the memory, and Ray needs 30 % of it."""
-    own = []
+    names = []
     for name, group in GROUPS.items():
         spec = group["template"]["spec"]
         mounts = {mount["mountPath"]: mount["name"] for mount in spec["containers"][0]["volumeMounts"]}
         if "/dev/shm" not in mounts:  # noqa: S108 - in the pod
             continue
-        own.append(name)
+        names.append(name)
         (volume,) = [item for item in spec["volumes"] if item["name"] == mounts["/dev/shm"]]  # noqa: S108
         store = int(group["rayStartParams"]["object-store-memory"]) / 2**30
         assert volume["emptyDir"]["medium"] == "Memory"
@@ -295,7 +299,7 @@ def test_the_object_store_has_its_room_in_shared_memory():
         assert gibibytes(volume["emptyDir"]["sizeLimit"]) <= memory / 2, (
             "what lies there counts to the memory"
         )
-    assert own == ["llm", "search"]
+    assert names == ["llm", "search"]
 
 
 def test_ray_ends_a_node_within_the_grace_of_its_pod():
@@ -356,16 +360,16 @@ def test_an_alert_asks_for_what_is_exported_and_names_a_remedy(rule):
     assert re.fullmatch(r"\d+m", rule["for"])
     assert rule["labels"]["severity"] in {"warning", "critical"}
     assert rule["annotations"].keys() == {"summary", "description"}
-    known = exported()
-    asked = re.findall(r"((?:ray_)?kgray_\w+)(?:{([^}]*)})?", rule["expr"])
-    assert asked
-    for name, chosen in asked:
-        assert set(re.findall(r"(\w+)[=!]", chosen)) <= known[name], name
-    by = {
+    exported_metrics = exported()
+    requested_metrics = re.findall(r"((?:ray_)?kgray_\w+)(?:{([^}]*)})?", rule["expr"])
+    assert requested_metrics
+    for name, chosen in requested_metrics:
+        assert set(re.findall(r"(\w+)[=!]", chosen)) <= exported_metrics[name], name
+    grouping = {
         label for group in re.findall(r"by \(([^)]*)\)", rule["expr"]) for label in re.findall(r"\w+", group)
     }
-    assert by <= {label for name, _ in asked for label in known[name]}
-    assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= by
+    assert grouping <= {label for name, _ in requested_metrics for label in exported_metrics[name]}
+    assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= grouping
     assert rule["expr"].count("(") == rule["expr"].count(")")
 
 

@@ -34,8 +34,8 @@ def index_of(*texts, times=None, speakers=None, vectors=None, sources=None):
     result = GroupIndex("g", 4, 0)
     count = len(texts)
     times = times or [NOW + n * 60_000_000 for n in range(count)]
-    told = zip(sources or ["s"] * count, speakers or [None] * count, times, texts, strict=True)
-    rows = [MessageRow(n, s, who, at, COMMITTED) for n, (s, who, at, _) in enumerate(told, 1)]
+    columns = zip(sources or ["s"] * count, speakers or [None] * count, times, texts, strict=True)
+    rows = [MessageRow(n, s, speaker, at, COMMITTED) for n, (s, speaker, at, _) in enumerate(columns, 1)]
     result.messages.add(rows, list(map(packed, texts)))
     if vectors is not None:
         names = list(range(1, count + 1))
@@ -162,14 +162,14 @@ def test_who_when_and_phrases_are_factors_of_what_fits_already(text, signal, mea
     times = [NOW - 2 * DAY, NOW, NOW]
     index = index_of("apple", "apple green", "green apple", times=times, speakers=["Ann", "Bob", "Ann"])
     plain = Weights(words=1.0, vectors=0.0, neighbours=(), session=0.0, speaker=1, dates=1, phrase=1)
-    own = scores(index, text, plain)
+    plain_scores = scores(index, text, plain)
     result = scores(index, text, Weights(words=1.0, vectors=0.0, neighbours=(), session=0.0, **{signal: 2.0}))
     factors = np.where(meant, 2.0, 1.0)
     assert result.signals[signal].tolist() == factors.tolist()
-    others = np.prod(
+    other_factors = np.prod(
         [result.signals.get(s, np.ones(3)) for s in {"speaker", "dates", "phrase"} - {signal}], 0
     )
-    assert result.score == pytest.approx(own.score * factors * others)
+    assert result.score == pytest.approx(plain_scores.score * factors * other_factors)
 
 
 def test_three_messages_are_found_by_meaning_and_nonsense_finds_nothing():
@@ -177,8 +177,8 @@ def test_three_messages_are_found_by_meaning_and_nonsense_finds_nothing():
     wide = np.zeros((3, 1024), np.float32)
     wide[[0, 1, 2], [0, 1, 2]] = 1.0
     index = GroupIndex("g", 1024, 0)
-    told = [MessageRow(n, "s", None, NOW + n, COMMITTED) for n in (1, 2, 3)]
-    index.messages.add(told, [packed("tea")] * 3)
+    rows = [MessageRow(n, "s", None, NOW + n, COMMITTED) for n in (1, 2, 3)]
+    index.messages.add(rows, [packed("tea")] * 3)
     numbers = index.messages.numbers
     places = [(n, 0) for n in (1, 2, 3)]
     index.messages.vectors.add([1, 2, 3], [row.tobytes() for row in wide], numbers, places, signs=False)
@@ -285,7 +285,9 @@ def test_mmr_picks_what_a_naive_loop_picks():
     remaining_items, picked = list(range(12)), []
 
     def value(index):
-        like = max((max(0.0, float(items[index] @ items[other])) for other in picked), default=0.0)
+        like = max(
+            (max(0.0, float(items[index] @ items[picked_index])) for picked_index in picked), default=0.0
+        )
         return 0.5 * max(0.0, float(items[index] @ query)) - 0.5 * like
 
     while remaining_items:
@@ -311,8 +313,8 @@ def test_one_list_goes_by_score_and_ties_fall_fact_entity_episode():
         "entity": scored(entity, ("e", 0.02)),
         "fact": scored(fact, ("g", 0.03), ("f", 0.02)),
     }
-    chosen, said = one_list(scoped, 10, {}, once=True)
-    assert ([scope for scope, _ in chosen], ids(chosen), said) == (
+    chosen, omitted = one_list(scoped, 10, {}, once=True)
+    assert ([scope for scope, _ in chosen], ids(chosen), omitted) == (
         ["fact", "fact", "entity", "episode"],
         ["g", "f", "e", "p"],
         [],
@@ -327,19 +329,19 @@ def told_once(facts, messages, limit=9, places=None, **how):
 
 
 def test_a_message_goes_with_the_first_of_its_facts_and_a_fact_with_all_its_messages():
-    chosen, said = told_once([("f", 0.9, ("p",)), ("g", 0.8, ("p",)), ("h", 0.2, ("q", "r"))],
+    chosen, omitted = told_once([("f", 0.9, ("p",)), ("g", 0.8, ("p",)), ("h", 0.2, ("q", "r"))],
                              [("p", 0.7), ("q", 0.6), ("r", 0.1)])  # fmt: skip
-    assert (ids(chosen), ids(said)) == (["f", "g", "q", "h"], ["p", "r"]), "two facts of p say two things"
-    chosen, said = told_once([("f", 0.3, ("p",)), ("g", 0.2, ("p", "q"))], [("p", 0.9), ("q", 0.5)])
-    assert (ids(chosen), ids(said)) == (["p", "q"], ["f", "g"])
+    assert (ids(chosen), ids(omitted)) == (["f", "g", "q", "h"], ["p", "r"]), "two facts of p say two things"
+    chosen, omitted = told_once([("f", 0.3, ("p",)), ("g", 0.2, ("p", "q"))], [("p", 0.9), ("q", 0.5)])
+    assert (ids(chosen), ids(omitted)) == (["p", "q"], ["f", "g"])
 
 
 def test_of_one_moment_a_fact_stands_for_the_messages_that_support_it():
     facts, messages = [("f", 0.3, ("p", "q")), ("g", 0.2, ("p",))], [("p", 0.9), ("r", 0.6), ("q", 0.5)]
-    chosen, said = told_once(facts, messages, facts_first=True)
-    assert (ids(chosen), ids(said)) == (["f", "r", "g"], ["p", "q"])
+    chosen, omitted = told_once(facts, messages, facts_first=True)
+    assert (ids(chosen), ids(omitted)) == (["f", "r", "g"], ["p", "q"])
     assert [each.score for _, each in chosen] == [0.9, 0.6, 0.2], "the list stays in the order of its scores"
-    chosen, said = told_once(facts, messages, 3, facts_first=True)
+    chosen, omitted = told_once(facts, messages, 3, facts_first=True)
     assert ids(chosen) == ["p", "r", "q"], "the fact is not among the hits"
-    chosen, said = told_once(facts, messages, places={"fact": 0}, facts_first=True)
-    assert (ids(chosen), ids(said)) == (["p", "r", "q"], ["f", "g"])
+    chosen, omitted = told_once(facts, messages, places={"fact": 0}, facts_first=True)
+    assert (ids(chosen), ids(omitted)) == (["p", "r", "q"], ["f", "g"])

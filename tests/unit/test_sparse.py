@@ -19,9 +19,9 @@ from tests.unit.test_search_rank import NOW, index_of
 ALONE = Weights(words=0.0, vectors=0.0, sparse=1.0, neighbours=(), session=0.0, tail=0.0, floor=0.0)
 
 
-def weighed(**of: float) -> bytes:
+def weighed(**weights: float) -> bytes:
     """Return the weights of tokens that are named by a letter."""
-    return weight_bytes(np.array([*map(ord, of)], np.uint32), np.array([*of.values()], np.float32))
+    return weight_bytes(np.array([*map(ord, weights)], np.uint32), np.array([*weights.values()], np.float32))
 
 
 @given(st.lists(st.tuples(st.integers(0, 250_001), st.floats(0, 4, width=16)), max_size=40))
@@ -30,13 +30,13 @@ def test_of_each_token_the_largest_weight_is_kept_in_six_bytes(pairs):
     for token, weight in pairs:
         largest[token] = max(weight, largest.get(token, 0.0))
     expectation = {token: weight for token, weight in sorted(largest.items()) if weight > 0}
-    tokens, weights = ([*of] for of in zip(*pairs, strict=True)) if pairs else ([], [])
+    tokens, weights = ([*column] for column in zip(*pairs, strict=True)) if pairs else ([], [])
 
-    kept = weight_bytes(np.array(tokens, np.uint32), np.array(weights, np.float32))
+    stored = weight_bytes(np.array(tokens, np.uint32), np.array(weights, np.float32))
 
-    assert len(kept) == 6 * len(expectation)
-    result = as_weights(kept)
-    assert dict(zip(*(of.tolist() for of in result), strict=True)) == expectation
+    assert len(stored) == 6 * len(expectation)
+    result = as_weights(stored)
+    assert dict(zip(*(column.tolist() for column in result), strict=True)) == expectation
     assert result[0].tolist() == [*expectation]
 
 
@@ -83,12 +83,19 @@ def test_without_weights_the_signal_is_not_there():
     st.integers(1, 5),
 )
 def test_postings_that_grow_are_those_that_are_read_at_once(texts, step):
-    kept = [weight_bytes(np.array([*of], np.uint32), np.array([*of.values()], np.float32)) for of in texts]
+    rows_of_texts = [
+        weight_bytes(
+            np.array([*weights_of_text], np.uint32), np.array([*weights_of_text.values()], np.float32)
+        )
+        for weights_of_text in texts
+    ]
     grown = Tokens()
-    for first in range(0, len(kept), step):
-        grown.add(first, kept[first : first + step])
+    for first in range(0, len(rows_of_texts), step):
+        grown.add(first, rows_of_texts[first : first + step])
     for token in range(10):
-        rows, much = grown.having(token)
-        assert [*zip(rows.tolist(), much.tolist(), strict=True)] == [
-            (row, of[token]) for row, of in enumerate(texts) if token in of
+        rows, values = grown.having(token)
+        assert [*zip(rows.tolist(), values.tolist(), strict=True)] == [
+            (row, weights_of_text[token])
+            for row, weights_of_text in enumerate(texts)
+            if token in weights_of_text
         ]
