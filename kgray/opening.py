@@ -50,13 +50,13 @@ def open_async(
 
 
 def open_with(settings: Settings, folder: Path, *, create: bool) -> AsyncMemory:
-    """Open a memory with exactly these settings; arguments and errors are those of `open`."""
+    """Open a memory with exactly these settings; arguments and errors: see `open`."""
     on_ray = settings.runtime.backend != "local"
     if on_ray:
         from kgray.runtime.spec import load_profile
 
         load_profile(settings.runtime.profile)  # report an error in it before anything is created or accepted
-    # So is a fault in the models' settings; those of the rules are the ontology's, and they load slowly.
+    # Report faults in the models' settings too. The rules use only the ontology's settings, and load slowly.
     require_built(settings)
     ontology = wiring.build_ontology(settings)
     if settings.model.backend != "rules":

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 @store_option
 @out_option
 def groups(call: Call, groups: int, deep: int, store: StoreKind, out: Path | None) -> int:
-    """Measure a look for what is pending, the counts, the failures, and how often a group's state is loaded.
+    """Measure the read of pending work, the counts, the failures, and the number of loads of a group's state.
 
     python -m bench groups --groups 1000 --deep 50
     """
     from bench import groups as measured
 
-    found = measured.run(store, groups, deep, progress)
-    show(call, asdict(found), out, lambda: measured.table(found))
+    figures = measured.run(store, groups, deep, progress)
+    show(call, asdict(figures), out, lambda: measured.table(figures))
     return 0
 
 
@@ -45,8 +45,8 @@ def lag(call: Call, facts: int, episodes: int, store: StoreKind, ray: bool, out:
     """
     from bench import lag as measured
 
-    found = (measured.through_ray if ray else measured.run)(store, facts, episodes, progress)
-    show(call, asdict(found), out, lambda: measured.table(found))
+    figures = (measured.through_ray if ray else measured.run)(store, facts, episodes, progress)
+    show(call, asdict(figures), out, lambda: measured.table(figures))
     return 0
 
 

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from kgray.ingest.parts import Parts
     from kgray.ingest.runner import Runner
 _PAUSE_S = 0.1  # between two looks at what another process has done
-_LOOK_S = 0.02  # between two looks for what is appended meanwhile
+_LOOK_S = 0.02  # between two reads of newly appended entries
 _PAGE = 10_000  # sequences read at once
 
 
 class LocalIngest:
-    """Ingests in this process; if another process holds the folder, waits until that one is done."""
+    """Ingests in this process; if another process has locked the folder, waits for its end."""
 
     def __init__(self, store: Store, parts: Callable[[], Parts]) -> None:
         self._store, self._parts = store, parts
@@ -58,7 +58,7 @@ class LocalIngest:
         before: Mapping[str, int] | None = None, more: Stop = never, stop: Stop = never,
         room: Room = boundless, on_step: OnStep = ignore, on_wait: OnWait = ignore,
     ) -> IngestOutcome:  # fmt: skip
-        """Carry out all that is pending; see `Ingest`. If the other process ends first, this one goes on."""
+        """Carry out all pending entries; see `Ingest`. If the other process ends first, continue here."""
         store, announced = self._store, False
         counted = last_sequences(store) if before is None else before
         wait, ended = Awaited(store, {} if queued is None else queued), Counter[str]()
@@ -78,9 +78,9 @@ class LocalIngest:
                 if not announced and queued is None:
                     wait = Awaited(store, {name: pending_now(store, name) for name in pending_groups(store)})
                 coming = more()  # asked first, as below
-                left = wait.left()
-                if stop() or not (left or coming):
-                    return replace(wait.done(), stopped=left or coming)
+                is_waiting = wait.has_pending()
+                if stop() or not (is_waiting or coming):
+                    return replace(wait.outcome(), stopped=is_waiting or coming)
                 if not announced:
                     on_wait(f"waiting: {error}")
                     announced = True
@@ -99,9 +99,9 @@ class LocalIngest:
         self, step: OnStep, ended: Mapping[str, int], groups: Collection[str] | None,
         more: Stop, stop: Stop, room: Room,
     ) -> IngestOutcome:  # fmt: skip
-        """Run until nothing is pending. ended: how many have ended how, which `step` counts."""
+        """Run until nothing is pending. ended: counts by outcome, updated by `step`."""
         reason, totals = "", Totals()
-        held: dict[str, str] = {}
+        pending_holds: dict[str, str] = {}
         try:
             while True:
                 coming = more()  # asked first: the run below sees all that was queued before a "no"
@@ -116,54 +116,59 @@ class LocalIngest:
             waits = [group for group in pending if groups is None or group in groups]
             stopped = stop() and (more() or any(group not in self._runner.holds for group in waits))
             reason = OUTAGES.why() if stopped else ""  # a run that waits is often stopped for that
-            held = {name: one.reason for name, one in self._runner.holds.items() if name in waits}
+            pending_holds = {name: hold.reason for name, hold in self._runner.holds.items() if name in waits}
         except (Unavailable, NoSpace) as error:
             stopped, reason = True, str(error)
-        how: dict[str, Any] = {"stopped": stopped, "reason": reason, "held": held, "totals": totals}
-        return IngestOutcome(committed=ended["committed"], failed=ended["failed"], **how)
+        outcome: dict[str, Any] = {
+            "stopped": stopped,
+            "reason": reason,
+            "held": pending_holds,
+            "totals": totals,
+        }
+        return IngestOutcome(committed=ended["committed"], failed=ended["failed"], **outcome)
 
 
 class Awaited:
-    """What a run waits for, asked of the store, whichever process carries it out."""
+    """The entries that a run waits for, read from the store, for any process that carries them out."""
 
     def __init__(self, store: Store, *queues: Mapping[str, Queued]) -> None:
         """queues: by group; they may still grow."""
         self._store, self._queues = store, queues
 
-    def left(self) -> bool:
-        """Whether anything has not ended, and its group is not held until later."""
+    def has_pending(self) -> bool:
+        """Tell whether an entry has not ended, in a group that is not held until later."""
         if next(self._waiting(), None) is None:
             return False
-        now = times.now()
-        paused = {group for group, one in ledger.held(self._store).items() if one.again_at > now}
+        clock = times.now()
+        paused = {group for group, hold in ledger.held(self._store).items() if hold.again_at > clock}
         return any(group not in paused for group in self._waiting())
 
     def has(self, group: str, sequence: int) -> bool:
-        """Whether this run waits for the episode."""
+        """Tell whether this run waits for the episode."""
         return any(sequence in queued[group].sequences for queued in self._queues if group in queued)
 
     def ended(self) -> Counter[str]:
         """Return how many entries were committed and failed."""
-        found = Counter[str]()
+        counts = Counter[str]()
         for group, queue in self._each():
             first = _first_pending(self._store, group)
             if ended := queue.sequences.before(first):
                 bad = (row.episode.sequence for row in failures(self._store, group))
                 failed = sum(n in queue.sequences and (first is None or n < first) for n in bad)
-                found += Counter(committed=ended - failed, failed=failed)
-        return found
+                counts += Counter(committed=ended - failed, failed=failed)
+        return counts
 
-    def done(self) -> IngestOutcome:
-        """Return what has ended, and why groups are held in which something waits."""
-        ended, held = self.ended(), ledger.held(self._store)
-        why = {group: held[group].reason for group in self._waiting(held)}
+    def outcome(self) -> IngestOutcome:
+        """Return the ended entries, and the reasons of holds of groups with waiting entries."""
+        ended, holds = self.ended(), ledger.held(self._store)
+        why = {group: holds[group].reason for group in self._waiting(holds)}
         return IngestOutcome(committed=ended["committed"], failed=ended["failed"], held=why)
 
     def _each(self) -> Iterator[tuple[str, Queued]]:
         return (pair for queued in self._queues for pair in queued.items())
 
     def _waiting(self, among: Container[str] | None = None) -> Iterator[str]:
-        """Yield the groups (among some) in which something has not ended."""
+        """Yield the groups (among some) with entries that have not ended."""
         for group, queue in self._each():
             first = None if among is not None and group not in among else _first_pending(self._store, group)
             if first is not None and first <= queue.last:
@@ -171,7 +176,7 @@ class Awaited:
 
 
 def last_sequences(store: Store) -> dict[str, int]:
-    """Return the last sequence of each group with anything pending: what was pending before a run."""
+    """Return the last sequence of each group with pending entries: the state before a run."""
     heads = store.heads(list(pending_groups(store)))
     return {group: head.last for group, head in heads.items()}
 
@@ -181,17 +186,17 @@ def _first_pending(store: Store, group: str) -> int | None:
 
 
 def pending_now(
-    store: Store, group: str, *, last: int | None = None, without: Sequences | None = None
+    store: Store, group: str, *, last: int | None = None, excluded: Sequences | None = None
 ) -> Queued:
-    """Return a queue of what is pending in a group, up to sequence `last` (None: all), except `without`."""
-    queue, after = Queued(), 0
+    """Return the pending entries of a group, up to sequence `last` (None: all), except `excluded`."""
+    queue, last_sequence = Queued(), 0
     # A page at a time and no texts: a backlog may be larger than memory.
-    while page := store.pending_sequences(group, after, _PAGE):
-        after = page[-1][0]
+    while page := store.pending_sequences(group, last_sequence, _PAGE):
+        last_sequence = page[-1][0]
         for sequence, is_episode in page:
             if last is not None and sequence > last:
                 return queue
-            if without is None or sequence not in without:
+            if excluded is None or sequence not in excluded:
                 queue.last = sequence
                 if is_episode:
                     queue.sequences.append(sequence)

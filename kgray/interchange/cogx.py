@@ -14,7 +14,7 @@ from kgray.times import show
 
 
 def write(snapshot: Snapshot, path: Path) -> Rows:
-    """Write a folder. Of a statement the fact that holds stands first, because cognee keeps the first."""
+    """Write a folder. The current fact of a statement comes first, because cognee keeps the first."""
     about = snapshot.about()
     names = {entity.id: entity.name for entity in snapshot.entities}
     found = {

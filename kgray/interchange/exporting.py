@@ -1,4 +1,4 @@
-"""Writes a group to a file or a folder that is not there yet; one that is not complete is never there."""
+"""Writes a group to a new file or folder, which appears only when it is complete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def export(
     """Write a group in a format; the same graph gives the same bytes.
 
     path    a file that does not exist, or for a format of several files a folder that is new or empty
-    as_of, known_at     as of `Snapshot`
+    as_of, known_at     see `Snapshot`
     Raises InputError, StoreError, NoSpace.
     """
     chosen = format_called(to, "writer")
@@ -34,7 +34,7 @@ def export(
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
     def work() -> Rows:
-        _drop(part)  # of a pass that was overtaken by a writer
+        _drop(part)  # of a pass during which the group changed
         if chosen.is_folder:
             part.mkdir(mode=locks.OWNER_FOLDER)
         rows: Rows = writer.write(Snapshot(store, group, as_of, known_at), part)
@@ -55,7 +55,7 @@ def export(
 
 
 def check_free(chosen: Format, path: Path) -> None:
-    """Raise InputError where something is at the path already."""
+    """Raise InputError if the path exists already."""
     if chosen.is_folder and path.is_dir() and not path.is_symlink():
         if any(path.iterdir()):
             raise InputError(f"{path} is not empty: {chosen.name} needs a new folder", field="path")
@@ -66,7 +66,7 @@ def check_free(chosen: Format, path: Path) -> None:
 
 
 def pack(folder: Path, tar: Path, at: Instant) -> None:
-    """Write the files of a folder as a .tar whose bytes follow from them alone. at: the time of all."""
+    """Write the files of a folder as a .tar that depends only on their content. at: the time of all."""
     with (
         open(tar, "wb", opener=locks.for_owner) as raw,
         tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as out,
@@ -88,5 +88,5 @@ def _drop(path: Path) -> None:
     if path.is_dir():
         rmtree(path, ignore_errors=True)
     else:
-        with suppress(OSError):  # it may not be there, nor its folder
+        with suppress(OSError):  # it may be missing, or its folder
             path.unlink()

@@ -1,7 +1,7 @@
 """Turns the rows of another program into episodes: one episode of triples for each of its texts.
 
 A reader yields units, each a text with the facts that it supports. No model reads them. A text without facts
-is omitted, because nobody has read it; `kgray add` has it read. Ids are those of the source, so that a second
+is omitted, because no model has read it; `kgray add` reads it. Ids are from the source, so that a second
 import adds only new rows, and a stopped import continues.
 """
 
@@ -20,7 +20,7 @@ from kgray.interchange.formats import format_called
 from kgray.records import MAX_CLIENT_ID, Draft, canonical
 from kgray.times import Instant
 
-# The metadata of the first triple of an episode, in which a search of episodes finds its text.
+# The key for an episode's text in the metadata of its first triple, where a search of episodes finds it.
 EPISODE_TEXT = "episode_text"
 # The field of a refused triple -> the reason why the fact is omitted.
 REASONS = {

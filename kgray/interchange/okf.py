@@ -15,9 +15,9 @@ from kgray.interchange.snapshot import ExportedCommunity, ExportedEpisode, Snaps
 from kgray.times import from_datetime, show
 
 _SLUG = 60  # characters of a name in the name of a file
-_TITLE = 80  # of a text that stands for a title
+_TITLE = 80  # characters of a text that serves as a title
 _BEGINNING = 8  # digits of an id
-# What Markdown, Obsidian or HTML would take for a mark.
+# Characters that Markdown, Obsidian or HTML would interpret.
 _MARK = re.compile(r"[\\`*_\[\]<>#|$%&~^=]")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _NO_TAG = re.compile(r"[^\w-]+")
@@ -200,7 +200,7 @@ def _line(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text on one line in which nothing is a mark: no link, tag, footnote or HTML."""
+    """Return a text on one line without markup: no link, tag, footnote or HTML."""
     marked = _MARK.sub(r"\\\g<0>", _line(text))
     return _LIST_MARK.sub(lambda m: f"{m[1]}{m[2][:-1]}\\{m[2][-1]}", marked)
 

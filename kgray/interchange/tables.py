@@ -22,7 +22,7 @@ TEXTS = pa.list_(pa.string())
 def write_table(path: Path, schema: Any, found: Iterable[Sequence[Any]], about: Mapping[str, Any]) -> int:  # noqa: ANN401 - pyarrow has no types
     """Write rows, tuples in the order of the schema, as one Parquet file; return how many.
 
-    about: what the file says of itself, in its metadata under the key "kgray"
+    about: stored in the file's metadata under the key "kgray"
     """
     schema = schema.with_metadata({"kgray": canonical(about)})
     count, size, held = 0, 0, list[Sequence[Any]]()

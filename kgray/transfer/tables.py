@@ -1,4 +1,4 @@
-"""Restores a group from kgray's own Parquet tables: every row as it was, record times included."""
+"""Restores a group from kgray's own Parquet tables: every row unchanged, record times included."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kgray.transfer.copying import Sum, take_over
 
 
 def restore(path: Path, store: Store, group: str) -> dict[str, int]:
-    """Put the group of a folder into a store that never had it; return the number of rows by kind.
+    """Restore the group of a folder into a store that never had it; return the number of rows by kind.
 
-    Raises InputError for a folder that is no export, or of another embedder; StoreError where the store has
-    the group, or a table lacks rows; Locked while another process ingests. Nothing was changed then.
+    Raises InputError if the folder is no export, or has another embedder; StoreError if the store has the
+    group, or a table lacks rows; Locked while another process ingests. Nothing is changed then.
     """
     manifest = read_json(path / MANIFEST)
     if not isinstance(manifest, dict) or manifest.get("format") != VERSION:
