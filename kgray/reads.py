@@ -210,6 +210,30 @@ class FactEndsRow(NamedTuple):
     target: str | None
 
 
+class FactOutlineRow(NamedTuple):
+    """The ends, the span and the wording of a fact."""
+
+    id: str
+    source: str
+    target: str | None
+    relation: str
+    text: str
+    created_at: int
+    valid_at: int | None
+    invalid_at: int | None
+
+
+class EntityOutlineRow(NamedTuple):
+    """The birth and the name of an entity."""
+
+    id: str
+    name: str
+    born_sequence: int
+    born_ordinal: int
+
+
+FACT_OUTLINES = Read("outlines of facts", FACTS, FactOutlineRow)
+ENTITY_OUTLINES = Read("outlines of entities", ENTITIES, EntityOutlineRow)
 FACTS_OF = Read("facts by id", FACTS, FactRow, by="id")
 FACTS_OF_STATEMENTS = Read("facts of statements", FACTS, FactRow, by="statement")
 FACT_ENDS = Read("ends of facts", FACTS, FactEndsRow)
