@@ -266,8 +266,8 @@ def fact(row: FactRow) -> Fact:
     """Read a row of `kinds.FACTS`."""
     ended_by = None if row.ended_episode is None else (row.ended_episode, row.ended_ordinal)
     value: Any = row.value_type and Value(row.value_type, row.value, row.unit)  # type: ignore[arg-type]
-    named = dict(zip(_FACT_NAMES, (*row[:7], *row[10:15]), strict=True))
-    return Fact(value=value, ended_by=ended_by, **named)
+    named: dict[str, Any] = dict(zip(_FACT_NAMES, (*row[:7], *row[10:15]), strict=True))
+    return Fact(value=value, ended_by=ended_by, **named)  # type: ignore[arg-type]
 
 
 def community_row(item: Community) -> CommunityRow:

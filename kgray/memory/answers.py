@@ -419,7 +419,7 @@ _moments_of = attrgetter("valid_at", "invalid_at", "created_at", "expired_at")
 
 
 def fact_rows(store: Store, view: GraphView, facts: Sequence[Fact]) -> list[dict[str, Any]]:
-    """Return facts in the form of `History.as_dict`, in the order given, with their ids, statements and texts.
+    """Return facts as `History.as_dict` does, in the order given, with their ids, statements and texts.
 
     It makes no `FactSpan` of each: an answer has up to 20,000 facts.
     """

@@ -1,7 +1,7 @@
 """The outline of a graph: the ends, spans and wordings of all its facts as arrays.
 
-A read that chooses among all facts of a group (those of the most connected entities, those that differ between
-two moments) chooses in the arrays, and reads the rows of its answer alone.
+A read that chooses among all facts of a group (those of the most connected entities, those that differ
+between two moments) chooses in the arrays, and reads the rows of its answer alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Outline:
     """Entities by birth, facts by start and id; an entity's number is its position.
 
     sources, targets    numbers of entities; targets: -1 where the object is a value
-    wordings, names     hashes of relation and text, and of the names of entities, for comparisons in one process
+    wordings, names     hashes of relation and text, and of the names of entities, of this process
     """
 
     entities: Ids
@@ -89,6 +89,24 @@ class Outline:
         marked = np.append(entities, [False, False])
         return np.asarray(marked[self.sources] | marked[self.targets])
 
+    def links(self, owners: Mapping[str, str], communities: Sequence[str]) -> list[tuple[str, str, int]]:
+        """Return how many facts connect each two of these communities, most first: (id, id, facts).
+
+        owners      entity -> its community
+        """
+        count, numbers = len(communities), {id_: number for number, id_ in enumerate(sorted(communities))}
+        of_entity = [numbers.get(owners.get(id_, ""), -1) for id_ in texts(self.entities)]
+        community = np.array([*of_entity, -1, -1])  # of an unknown end, and of a value
+        pair = np.sort(np.stack((community[self.sources], community[self.targets])), axis=0)
+        low, high = pair[:, (pair[0] >= 0) & (pair[0] != pair[1])]
+        pairs, facts = np.unique(low * count + high, return_counts=True)
+        ids = [*numbers]
+        order = np.argsort(-facts, kind="stable")
+        return [
+            (ids[p // count], ids[p % count], n)
+            for p, n in zip(*(each[order].tolist() for each in (pairs, facts)), strict=True)
+        ]
+
     def by_creation(self, chosen: Mask) -> Ints:
         """Return the positions of the chosen facts, by creation and id."""
         at = np.flatnonzero(chosen)
@@ -124,7 +142,9 @@ class Differences:
     entities_renamed: Ids
 
 
-def differences(earlier: tuple[Outline, Instant | None], later: tuple[Outline, Instant | None]) -> Differences:
+def differences(
+    earlier: tuple[Outline, Instant | None], later: tuple[Outline, Instant | None]
+) -> Differences:
     """Return what holds at the second moment and not at the first, and the reverse; None = at any moment."""
     (old, first), (new, second) = earlier, later
     was, now = old.holding(first), new.holding(second)

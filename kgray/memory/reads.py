@@ -7,8 +7,8 @@ group; likely duplicates a look-up for each of its names; changes, and a page of
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial, wraps
