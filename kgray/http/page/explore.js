@@ -151,11 +151,21 @@ function GraphBox({ picture, now, relations }) {
     const dark = matchMedia("(prefers-color-scheme: dark)");
     dark.addEventListener("change", restyle);
     addEventListener("kgray-theme", restyle);
-    const forget = clock.follow(({ at }) => (box.current.dataset.step = made.show({ at }).toFixed(1)));
+    let frame = 0; // several moves within one frame are one step
+    const step = () => {
+      frame = 0;
+      const began = performance.now();
+      made.move(clock.value.at);
+      box.current.dataset.step = (performance.now() - began).toFixed(1);
+    };
+    const forget = clock.follow(({ at }) => {
+      if (made.picture && at !== made.look.at) frame ||= requestAnimationFrame(step);
+    });
     return () => {
       dark.removeEventListener("change", restyle);
       removeEventListener("kgray-theme", restyle);
       forget();
+      cancelAnimationFrame(frame);
       made.end();
       shownNow.drawing = null;
     };
