@@ -66,6 +66,13 @@ class SupporterRow(NamedTuple):
     client_id: str | None
 
 
+class ReferenceTimeRow(NamedTuple):
+    """The reference time of an episode."""
+
+    id: str
+    reference_time: int
+
+
 class MessageRow(NamedTuple):
     """The speaker, source and time of a message, for the index of a search."""
 
@@ -87,6 +94,7 @@ TAKEN_IDS = Read("taken ids", EPISODES, TakenRow, by="id")
 TAKEN_CLIENT_IDS = Read("taken client ids", EPISODES, TakenRow, by="client_id")
 TAKEN_IN_SOURCES = Read("taken in sources", EPISODES, TakenRow, by="source")
 SUPPORTERS = Read("supporters", EPISODES, SupporterRow, by="id")
+REFERENCE_TIMES = Read("reference times", EPISODES, ReferenceTimeRow, by="id")
 OPERATIONS_AT = Read("operations at sequences", OPERATIONS, OperationRow, by="sequence")
 OPERATIONS_IN_STATE = Read("operations in states", OPERATIONS, OperationRow, by="state")
 EXTRACTIONS_AT = Read("extractions at sequences", EXTRACTIONS, ExtractionRow, by="sequence")

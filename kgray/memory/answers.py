@@ -27,6 +27,7 @@ from kgray.errors import Ambiguous, InputError, NotFound
 from kgray.graph import Entity, Fact, FactSpan, named
 from kgray.kinds import ENTITIES, EPISODES, FACTS
 from kgray.ledger import Bearers, Failure, dumped_episodes, episodes_at, failures, find, stated_at
+from kgray.memory.inferred import inferred_dates
 from kgray.ports import GraphView, Store
 from kgray.record_rows import UnpackedRecords
 from kgray.records import Episode, Evidence, GroupRecords, Mention, Place, is_storable
@@ -153,6 +154,7 @@ class History:
     profile_sources: tuple[tuple[str, str | None], ...] = ()
     facts: tuple[FactSpan, ...] = ()
     clients: Mapping[str, str | None] = field(default_factory=dict)
+    inferred: Mapping[str, Sequence[str]] = field(default_factory=dict)  # fact -> of `inferred_dates`
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray history --json` prints."""
@@ -160,6 +162,7 @@ class History:
             {"scope": "fact", "id": fact.id, "text": fact.text, "group": self.group}
             | fact.as_dict()
             | {"statement": fact.statement, "ended_by": list(fact.ended_by) if fact.ended_by else None}
+            | {"inferred": list(self.inferred.get(fact.id, ()))}
             for fact in self.facts
         ]
         known = {"summary": self.entity.summary, "profile": self.profile}
@@ -204,6 +207,7 @@ def history_of(
         profile_sources=profile.sources if profile else (),
         facts=tuple(spans.values()),
         clients=clients,
+        inferred=inferred_dates(store, view.group, facts),
     )
 
 
@@ -426,6 +430,7 @@ def fact_rows(store: Store, view: GraphView, facts: Sequence[Fact]) -> list[dict
     ends = list(dict.fromkeys(end for fact in facts for end in fact.ends))
     names = {entity.id: entity.name for entity in entities_of(store, view, ends)}
     clients = view.supporters(sorted({episode for fact in facts for episode in fact.episodes}))
+    inferred = inferred_dates(store, view.group, facts)
     instants = {at for fact in facts for at in _moments_of(fact)}
     moments = {at: show(at) for at in instants}
     return [
@@ -444,6 +449,7 @@ def fact_rows(store: Store, view: GraphView, facts: Sequence[Fact]) -> list[dict
             "created_at": moments[fact.created_at],
             "expired_at": moments[fact.expired_at],
             "episodes": [{"id": id_, "client_id": clients.get(id_)} for id_ in fact.episodes],
+            "inferred": inferred.get(fact.id, []),
         }
         for fact in facts
     ]

@@ -12,6 +12,7 @@ from kgray.errors import InputError, NotFound
 from kgray.garbage import garbage_not_collected
 from kgray.ledger import episodes_at, sequences_of
 from kgray.memory import answers
+from kgray.memory.inferred import inferred_dates
 from kgray.memory.outline import texts
 from kgray.memory.reads import GroupReads, Row, When, check_limit, of_one_moment
 from kgray.record_rows import UnpackedRecords, judgements
@@ -86,6 +87,7 @@ class Exploration(GroupReads):
         statement = facts[0].statement
         facts = sorted(view.facts_of([statement], None), key=lambda f: (f.valid_at or 0, f.id))
         spans, _ = spans_of(view, facts)
+        inferred = inferred_dates(self.store, group, facts)
         ends = [fact.ended_by for fact in facts if fact.ended_by is not None][:limit]
         supporters = sorted({id_ for fact in facts for id_ in fact.episodes})
         support = sequences_of(self.store, group, supporters)
@@ -100,7 +102,7 @@ class Exploration(GroupReads):
             "statement": statement,
             "facts": [
                 {"id": f.id, "text": f.text, "statement": statement} | spans[f.id].as_dict()
-                | {"ended_by": list(f.ended_by) if f.ended_by else None}
+                | {"ended_by": list(f.ended_by) if f.ended_by else None, "inferred": inferred.get(f.id, [])}
                 for f in facts
             ],
             "evidence": evidence,

@@ -5,7 +5,7 @@ import { ask, inGroup, may, session } from "./api.js";
 import { proposeCorrection } from "./actions.js";
 import { Busy, Empty, EntityLink, Fault } from "./parts.js";
 import { clock } from "./timebar.js";
-import { DAY, moment, shown, span, words } from "./times.js";
+import { DAY, isInferred, moment, shown, span, words } from "./times.js";
 
 export function Entity({ group, id, brief = false }) {
   const { known_at } = useStore(address);
@@ -64,7 +64,8 @@ function Bars({ facts, own }) {
           <a href=${linkTo({ fact: fact.id, view: "explore" })} title=${fact.text}><span dir="auto">${fact.source_id === own ? "" : "← "}${other}</span>
             <span class="dates">${span(fact)}</span></a>
           <svg viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true">
-            <rect x=${from} y="1" width=${Math.max(0.8, to - from)} height="4" rx="0.6" />${!fact.invalid_at && !fact.event && html`<path class="open" d="M98.6 0 100 3l-1.4 3z" />`}<path d=${`M${share(now)} 0v6`} />
+            <rect x=${from} y="1" width=${Math.max(0.8, to - from)} height="4" rx="0.6" />
+            ${[["valid_at", from], ["invalid_at", to]].map(([name, x]) => isInferred(fact, name) && html`<path class="inferred" d=${`M${x} 0v6`} />`)}${!fact.invalid_at && !fact.event && html`<path class="open" d="M98.6 0 100 3l-1.4 3z" />`}<path d=${`M${share(now)} 0v6`} />
           </svg>
           ${fact.ended_by && html`<a class="ended" href=${linkTo({ view: "episode", episode: fact.ended_by[0] })}>ended by this message</a>`}
         </li>`;

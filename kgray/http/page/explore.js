@@ -186,7 +186,7 @@ function GraphBox({ picture, now, relations }) {
   return html`<div class="canvas">
     <div class="graph" ref=${box} role="img" aria-label=${`A graph of ${picture.nodes.size} nodes; the table has the same facts`}></div>
     ${now.colour !== "community" && html`<ul class="legend" aria-label="Types">${types.map(([name, count]) => html`<li><svg viewBox="0 0 10 10" aria-hidden="true"><circle cx="5" cy="5" r="5" fill=${colourOfType(name === "other" ? null : name)} /></svg>${name} <small>${count}</small></li>`)}
-      <li class="line"><svg viewBox="0 0 24 6" aria-hidden="true"><path d="M0 3h24" stroke-dasharray="5 4" /></svg>ended</li></ul>`}
+      <li class="line"><svg viewBox="0 0 24 6" aria-hidden="true"><path d="M0 3h24" stroke-dasharray="5 4" /></svg>ended</li><li>≈ inferred date</li></ul>`}
     <div class="zoom"><button class="icon" aria-label="Closer" onClick=${zoom(0.66)}>+</button><button class="icon" aria-label="Farther" onClick=${zoom(1.5)}>−</button><button class="icon" aria-label="Show all" onClick=${zoom(null)}>⤢</button></div>
   </div>`;
 }
