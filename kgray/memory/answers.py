@@ -154,7 +154,6 @@ class History:
     profile_sources: tuple[tuple[str, str | None], ...] = ()
     facts: tuple[FactSpan, ...] = ()
     clients: Mapping[str, str | None] = field(default_factory=dict)
-    inferred: Mapping[str, Sequence[str]] = field(default_factory=dict)  # fact -> of `inferred_dates`
 
     def as_dict(self) -> dict[str, Any]:
         """Return the form that `kgray history --json` prints."""
@@ -162,7 +161,6 @@ class History:
             {"scope": "fact", "id": fact.id, "text": fact.text, "group": self.group}
             | fact.as_dict()
             | {"statement": fact.statement, "ended_by": list(fact.ended_by) if fact.ended_by else None}
-            | {"inferred": list(self.inferred.get(fact.id, ()))}
             for fact in self.facts
         ]
         known = {"summary": self.entity.summary, "profile": self.profile}
@@ -207,7 +205,6 @@ def history_of(
         profile_sources=profile.sources if profile else (),
         facts=tuple(spans.values()),
         clients=clients,
-        inferred=inferred_dates(store, view.group, facts),
     )
 
 
@@ -423,7 +420,7 @@ _moments_of = attrgetter("valid_at", "invalid_at", "created_at", "expired_at")
 
 
 def fact_rows(store: Store, view: GraphView, facts: Sequence[Fact]) -> list[dict[str, Any]]:
-    """Return facts as `History.as_dict` does, in the order given, with their ids, statements and texts.
+    """Return facts as `History.as_dict` does, with statements and `inferred_dates`, in the order given.
 
     It makes no `FactSpan` of each: an answer has up to 20,000 facts.
     """

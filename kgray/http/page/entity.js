@@ -7,11 +7,22 @@ import { Busy, Empty, EntityLink, Fault } from "./parts.js";
 import { clock } from "./timebar.js";
 import { DAY, isInferred, moment, shown, span, words } from "./times.js";
 
+/** An entity with its facts; which of their dates are inferred, its neighbourhood says. */
+async function loadEntity(group, id, known_at, signal) {
+  const around = { centre: id, known_at, limit: 2000, most_facts: 20_000 };
+  const [found, { facts }] = await Promise.all([
+    ask(inGroup(group, `entities/${encodeURIComponent(id)}/history`, { known_at }), { signal }),
+    ask(inGroup(group, "graph", around), { signal }),
+  ]);
+  const inferred = new Map(facts.map((fact) => [fact.id, fact.inferred]));
+  return { ...found, facts: found.facts.map((fact) => ({ ...fact, inferred: inferred.get(fact.id) })) };
+}
+
 export function Entity({ group, id, brief = false }) {
   const { known_at } = useStore(address);
   const { epoch } = useStore(session);
   const { data, fault, busy } = useLoaded(
-    (signal) => ask(inGroup(group, `entities/${encodeURIComponent(id)}/history`, { known_at }), { signal }),
+    (signal) => loadEntity(group, id, known_at, signal),
     [group, id, known_at, epoch],
   );
   const one = data?.entity;
