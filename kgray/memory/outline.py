@@ -75,10 +75,6 @@ class Outline:
         ends = np.concatenate((self.sources[chosen], self.targets[chosen]))
         return np.bincount(ends[ends >= 0], minlength=len(self.entities) + 1)[: len(self.entities)]
 
-    def among(self, ids: Iterable[str]) -> Mask:
-        """Return which entities have these ids."""
-        return np.isin(self.entities, _packed(list(ids)))
-
     def inside(self, entities: Mask) -> Mask:
         """Return which facts connect these entities alone."""
         marked = np.append(entities, [False, True])  # an unknown end; the last, of number -1: a value
@@ -111,6 +107,24 @@ class Outline:
         """Return the positions of the chosen facts, by creation and id."""
         at = np.flatnonzero(chosen)
         return at[np.lexsort((self.facts[at], self.created[at]))]
+
+    def most_connected(
+        self, as_of: Instant | None, limit: int, members: Sequence[str] | None
+    ) -> tuple[Ids, Ids, dict[str, int]]:
+        """Return the entities with most facts at a moment, the facts among them, and the total of both.
+
+        members     choose among these entities, and count the facts at them; None = all
+        """
+        chosen = self.holding(as_of)
+        ordered = np.argsort(-self.degrees(chosen), kind="stable")
+        if members is not None:
+            inside = np.isin(self.entities, _packed(members))
+            ordered = ordered[inside[ordered]]
+            chosen &= self.touching(inside)
+        kept = np.zeros(len(self.entities), bool)
+        kept[ordered[:limit]] = True
+        total = {"entities": len(ordered), "facts": int(chosen.sum())}
+        return self.entities[ordered[:limit]], self.facts[chosen & self.inside(kept)], total
 
     def facts_in(self, other: Outline) -> tuple[Ints, Mask]:
         """Return the position of each fact in another outline, -1 = none, and which facts differ there."""
@@ -180,6 +194,13 @@ def positions(ids: Ids, others: Ids) -> Ints:
 def texts(ids: Ids) -> list[str]:
     """Return ids of an outline as texts."""
     return [id_.decode() for id_ in ids.tolist()]
+
+
+def facts_of(view: GraphView, ids: Ids) -> list[Fact]:
+    """Return the facts with these ids of an outline, in the order given."""
+    wanted = texts(ids)
+    by_id = {fact.id: fact for fact in view.facts(wanted)}
+    return [by_id[id_] for id_ in wanted]
 
 
 def _columns(facts: Iterable[FactOutlineRow | Fact], numbers: Mapping[str, int]) -> tuple[Any, ...]:

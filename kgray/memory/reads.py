@@ -15,8 +15,6 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import numpy as np
-
 from kgray import kinds, ledger, reads, rows
 from kgray.communities.reading import members_of, owners_of
 from kgray.derivation import dump as dumping
@@ -25,14 +23,14 @@ from kgray.derivation.names import digits as digits_of
 from kgray.derivation.stored import View, in_pieces, stored_names, stored_records, view_now
 from kgray.errors import InputError, NotFound
 from kgray.garbage import garbage_not_collected
-from kgray.graph import Fact
+from kgray.graph import Entity, Fact
 from kgray.ingest.candidates import Likeness, code_match, likeness
 from kgray.ingest.resolve import NAME_FLOOR
 from kgray.ingest.state import GroupState
 from kgray.ledger import Failure, failures, result, sequences_of
 from kgray.memory import answers
 from kgray.memory.moments import Row, When, check_limit, instant_of
-from kgray.memory.outline import Ids, Outline, differences, texts
+from kgray.memory.outline import Outline, differences, facts_of, texts
 from kgray.ports import GraphView, GroupCounts, Store, at_one_moment
 from kgray.reads import EndedEpisodeRow, EndedOperationRow
 from kgray.records import check_group
@@ -56,6 +54,7 @@ _COUNTS: dict[Likeness, tuple[float, str]] = {
     "acronym": (0.6, "one name is a code for the other"),
     "surname": (0.5, "the same last name"),
 }
+_Neighbourhood = tuple[list[Entity], list[Fact], dict[str, int]]  # the last: how many there are of both
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 _Reads = TypeVar("_Reads", bound="GroupReads")
@@ -270,33 +269,10 @@ class GroupReads:
             raise InputError(f"depth is {depth}: use 0 to {MAX_DEPTH}", field="depth")
         view = self.view_at(group, known)
         if centre is None:
-            outline = self._outline_of(view, known)
-            chosen = outline.holding(moment)
-            ordered_numbers = np.argsort(-outline.degrees(chosen), kind="stable")
-            if community is not None:
-                inside = outline.among(members_of(self.store, group, community, known))
-                ordered_numbers = ordered_numbers[inside[ordered_numbers]]
-                chosen &= outline.touching(inside)
-            kept = np.zeros(len(outline.entities), bool)
-            kept[ordered_numbers[:limit]] = True
-            between = np.flatnonzero(chosen & outline.inside(kept))
-            entities = answers.entities_of(self.store, view, texts(outline.entities[ordered_numbers[:limit]]))
-            facts = _facts_of(view, outline.facts[between[:most_facts]])
-            total = {"entities": len(ordered_numbers), "facts": int(chosen.sum())}
+            entities, facts, total = self._most_connected(view, moment, known, limit, most_facts, community)
         else:
-            edge = [answers.entity_called(self.store, view, centre).id]
-            steps, walked = dict.fromkeys(edge, 0), dict[str, Fact]()
-            for step in range(1, depth + 1):
-                met = view.facts_at(edge, moment, None) if edge else []
-                walked.update((fact.id, fact) for fact in met)
-                edge = [e for e in dict.fromkeys(end for fact in met for end in fact.ends) if e not in steps]
-                steps.update(dict.fromkeys(edge, step))
-            ordered = sorted(view.entities(list(steps)), key=lambda one: (steps[one.id], one.born, one.id))
-            entities = ordered[:limit]
-            shown = {one.id for one in entities}
-            facts = [fact for fact in walked.values() if shown.issuperset(fact.ends)]
-            facts = sorted(facts, key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.id))[:most_facts]
-            total = {"entities": len(ordered), "facts": len(walked)}
+            entities, facts, total = self._around_one(view, centre, moment, depth, limit)
+            facts = facts[:most_facts]
         owner = {} if level is None else owners_of(self.store, group, level, known)
         told = {} if level is None else {one.id: {"community": owner.get(one.id)} for one in entities}
         return {
@@ -305,6 +281,34 @@ class GroupReads:
             "truncated": len(entities) < total["entities"] or len(facts) < total["facts"],
             "total": total,
         }
+
+    def _most_connected(
+        self, view: GraphView, moment: Instant | None, known: Instant | None, limit: int, most_facts: int,
+        community: str | None,
+    ) -> _Neighbourhood:  # fmt: skip
+        """Return the entities with most facts, of a group or a community."""
+        outline = self._outline_of(view, known)
+        inside = None if community is None else members_of(self.store, view.group, community, known)
+        ids, between, total = outline.most_connected(moment, limit, inside)
+        entities = answers.entities_of(self.store, view, texts(ids))
+        return entities, facts_of(view, between[:most_facts]), total
+
+    def _around_one(
+        self, view: GraphView, centre: str, moment: Instant | None, depth: int, limit: int
+    ) -> _Neighbourhood:
+        """Return the entities around one, nearest first."""
+        edge = [answers.entity_called(self.store, view, centre).id]
+        steps, walked = dict.fromkeys(edge, 0), dict[str, Fact]()
+        for step in range(1, depth + 1):
+            met = view.facts_at(edge, moment, None) if edge else []
+            walked.update((fact.id, fact) for fact in met)
+            edge = [e for e in dict.fromkeys(end for fact in met for end in fact.ends) if e not in steps]
+            steps.update(dict.fromkeys(edge, step))
+        ordered = sorted(view.entities(list(steps)), key=lambda one: (steps[one.id], one.born, one.id))
+        shown = {one.id for one in ordered[:limit]}
+        facts = [fact for fact in walked.values() if shown.issuperset(fact.ends)]
+        facts.sort(key=lambda f: (f.valid_at is not None, f.valid_at or 0, f.id))
+        return ordered[:limit], facts, {"entities": len(ordered), "facts": len(walked)}
 
     @of_one_moment
     def diff(
@@ -326,7 +330,7 @@ class GroupReads:
             (self._outline_of(old, known[0]), moments[0]), (self._outline_of(new, known[1]), moments[1])
         )
         facts = {
-            name: answers.fact_rows(self.store, view, _facts_of(view, getattr(found, name)[:limit]))
+            name: answers.fact_rows(self.store, view, facts_of(view, getattr(found, name)[:limit]))
             for name, view in (("opened", new), ("ended", old), ("before", old), ("after", new))
         }
         entities = {
@@ -461,13 +465,6 @@ class GroupReads:
         for old in list(self._outlines)[:-_OUTLINES]:
             self._outlines.pop(old, None)
         return outline
-
-
-def _facts_of(view: GraphView, ids: Ids) -> list[Fact]:
-    """Return the facts with these ids of an outline, in the order given."""
-    wanted = texts(ids)
-    by_id = {fact.id: fact for fact in view.facts(wanted)}
-    return [by_id[id_] for id_ in wanted]
 
 
 def _alike(
