@@ -84,50 +84,58 @@ class Preview:
 
 
 def correction_rows(store: Store, operation: Operation) -> list[dump.DumpRow]:
-    """Return what a correction or retraction would change. Raises NotFound or InputError."""
+    """Return the changes that a correction or retraction would make. Raises NotFound or InputError."""
     if operation.withdraws:
         return _retraction_rows(store, operation)
     operation = replace(operation, sequence=store.heads([operation.group])[operation.group].last + 1)
     correction = carried_out(store, operation, times.now())
-    was = View(correction.before, lambda _: [], correction.graph)
-    return difference(dump.rows(was, []), dump.rows(View(correction.after, lambda _: []), []))
+    old_view = View(correction.before, lambda _: [], correction.graph)
+    return difference(dump.rows(old_view, []), dump.rows(View(correction.after, lambda _: []), []))
 
 
 def _retraction_rows(store: Store, operation: Operation) -> list[dump.DumpRow]:
-    """Return what a retraction would change, derived from the records that it touches.
+    """Return the changes that a retraction would make, derived from the records that it touches.
 
     Entities follow from all their mentions, statements from all evidence about their subjects. An entity has
     more mentions than the retracted statements have evidence, so entities are derived without evidence.
     """
-    group, gone = operation.group, {row.sequence for row in named(store, operation)}
-    withdrawn = records_of(store, group, within=sorted(gone))
+    group, withdrawn_sequences = operation.group, {row.sequence for row in named(store, operation)}
+    withdrawn = records_of(store, group, within=sorted(withdrawn_sequences))
     heads = [
         EpisodeHead(row.sequence, row.id, row.reference_time, row.ended_at or 0)
         for row in store.rows(reads.EPISODE_HEADS, group)
         if row.state == kinds.COMMITTED and row.retired_at is None
     ]
     entities = sorted(connected(withdrawn.operations, {mention.entity for mention in withdrawn.mentions}))
-    mentioned = {row.sequence for row in store.rows(reads.MENTIONS_OF, group, entities)} | gone
-    mentions = replace(records_of(store, group, within=sorted(mentioned)), evidence=[], heads=heads)
-    was, now = (_entities(records) for records in (mentions, retracted(mentions, gone).records))
-    renamed = {id_ for id_, entity in was.items() if id_ in now and now[id_].name != entity.name}
+    mentioning = {
+        row.sequence for row in store.rows(reads.MENTIONS_OF, group, entities)
+    } | withdrawn_sequences
+    mentions = replace(records_of(store, group, within=sorted(mentioning)), evidence=[], heads=heads)
+    old_entities, new_entities = (
+        _entities(records) for records in (mentions, retracted(mentions, withdrawn_sequences).records)
+    )
+    renamed = {
+        id_
+        for id_, entity in old_entities.items()
+        if id_ in new_entities and new_entities[id_].name != entity.name
+    }
 
     def choose(graph: GroupGraph) -> list[str]:
         places = graph.places()
-        chosen = {statement for place, statement in places.items() if place[0] in gone}
+        chosen = {statement for place, statement in places.items() if place[0] in withdrawn_sequences}
         about = (s.id for s in graph.statements.values() if not renamed.isdisjoint((s.subject, s.object)))
         return [*chosen.union(about)]
 
-    around = records_around(store, group, choose, episodes=gone, entities=renamed)
-    views = _before_and_after(store, replace(around, heads=heads), withdrawn, gone)
+    around = records_around(store, group, choose, episodes=withdrawn_sequences, entities=renamed)
+    views = _before_and_after(store, replace(around, heads=heads), withdrawn, withdrawn_sequences)
     old, new = (
         [
             *(row for row in dump.rows(view, []) if row["type"] != "entity"),
             *map(dump.entity_row, shown.values()),
         ]
-        for view, shown in zip(views, (was, now), strict=True)
+        for view, shown in zip(views, (old_entities, new_entities), strict=True)
     )
-    old += map(dump.episode_row, dumped_episodes(store, group, sequences=sorted(gone)))
+    old += map(dump.episode_row, dumped_episodes(store, group, sequences=sorted(withdrawn_sequences)))
     return difference(old, new)
 
 
@@ -137,17 +145,19 @@ def _entities(records: GroupRecords) -> dict[str, Entity]:
 
 
 def _before_and_after(
-    store: Store, before: GroupRecords, withdrawn: GroupRecords, gone: Set[int]
+    store: Store, before: GroupRecords, withdrawn: GroupRecords, withdrawn_sequences: Set[int]
 ) -> tuple[View, View]:
     """Return views of the records around retracted episodes, before and after the retraction."""
     statements = {evidence.statement for evidence in withdrawn.evidence}
-    # Only a verdict on these statements or of these episodes can go: of others the evidence is not read.
-    concerned, others = list[Verdict](), list[Verdict]()
+    # Only a verdict on these statements or of these episodes can go: of unaffected the evidence is not read.
+    affected, unaffected = list[Verdict](), list[Verdict]()
     for verdict in before.verdicts:
-        is_concerned = verdict.sequence in gone or not statements.isdisjoint((verdict.a, verdict.b))
-        (concerned if is_concerned else others).append(verdict)
-    after = retracted(replace(before, verdicts=concerned), gone).records
-    verdicts = sorted([*after.verdicts, *others], key=lambda verdict: (verdict.sequence, verdict.ordinal))
+        is_affected = verdict.sequence in withdrawn_sequences or not statements.isdisjoint(
+            (verdict.a, verdict.b)
+        )
+        (affected if is_affected else unaffected).append(verdict)
+    after = retracted(replace(before, verdicts=affected), withdrawn_sequences).records
+    verdicts = sorted([*after.verdicts, *unaffected], key=lambda verdict: (verdict.sequence, verdict.ordinal))
     after = replace(after, verdicts=verdicts)
     relations = {evidence.relation for evidence in withdrawn.evidence}
     unused = relations - {evidence.relation for evidence in after.evidence}
@@ -158,11 +168,11 @@ def _before_and_after(
             break
     if unused:  # no other fact has the name of the relation: all evidence tells whether it goes
         before = records_of(store, before.group)
-        after = retracted(before, gone).records
-    was, now = (View(records, lambda _: []) for records in (before, after))
+        after = retracted(before, withdrawn_sequences).records
+    old_view, new_view = (View(records, lambda _: []) for records in (before, after))
     for relation in relations - unused:
-        now.graph.relations.use(relation)
-    return was, now
+        new_view.graph.relations.use(relation)
+    return old_view, new_view
 
 
 # The types of dump rows in the order of the pipeline, with the fields that identify a row.

@@ -1,4 +1,4 @@
-"""Which dates of facts no message states: those that are the time of the message itself (R3)."""
+"""The dates of facts that no message states: a date equal to the time of the message itself (R3)."""
 
 from __future__ import annotations
 

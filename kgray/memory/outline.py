@@ -81,7 +81,7 @@ class Outline:
         return np.asarray(marked[self.sources] & marked[self.targets])
 
     def touching(self, entities: Mask) -> Mask:
-        """Return which facts have one of these entities as an end."""
+        """Return which facts have at least one of these entities as an end."""
         marked = np.append(entities, [False, False])
         return np.asarray(marked[self.sources] | marked[self.targets])
 
@@ -121,10 +121,10 @@ class Outline:
             inside = np.isin(self.entities, _packed(members))
             ordered = ordered[inside[ordered]]
             chosen &= self.touching(inside)
-        kept = np.zeros(len(self.entities), bool)
-        kept[ordered[:limit]] = True
+        chosen_entities = np.zeros(len(self.entities), bool)
+        chosen_entities[ordered[:limit]] = True
         total = {"entities": len(ordered), "facts": int(chosen.sum())}
-        return self.entities[ordered[:limit]], self.facts[chosen & self.inside(kept)], total
+        return self.entities[ordered[:limit]], self.facts[chosen & self.inside(chosen_entities)], total
 
     def facts_in(self, other: Outline) -> tuple[Ints, Mask]:
         """Return the position of each fact in another outline, -1 = none, and which facts differ there."""
@@ -159,24 +159,24 @@ class Differences:
 def differences(
     earlier: tuple[Outline, Instant | None], later: tuple[Outline, Instant | None]
 ) -> Differences:
-    """Return what holds at the second moment and not at the first, and the reverse; None = at any moment."""
+    """Return the facts that hold at one moment and not at the other; None = at any moment."""
     (old, first), (new, second) = earlier, later
-    was, now = old.holding(first), new.holding(second)
-    at, differ = new.facts_in(old)
-    both = now & (at >= 0)
-    both[both] = was[at[both]]
-    ended = was.copy()
-    ended[at[both]] = False
+    holding_first, holding_second = old.holding(first), new.holding(second)
+    old_positions, differ = new.facts_in(old)
+    both = holding_second & (old_positions >= 0)
+    both[both] = holding_first[old_positions[both]]
+    ended = holding_first.copy()
+    ended[old_positions[both]] = False
     changed = new.by_creation(both & differ)
-    there = positions(new.entities, old.entities)
-    renamed = there >= 0
-    renamed[renamed] = new.names[renamed] != old.names[there[renamed]]
+    old_entities = positions(new.entities, old.entities)
+    renamed = old_entities >= 0
+    renamed[renamed] = new.names[renamed] != old.names[old_entities[renamed]]
     return Differences(
-        opened=new.facts[new.by_creation(now & ~both)],
+        opened=new.facts[new.by_creation(holding_second & ~both)],
         ended=old.facts[old.by_creation(ended)],
-        before=old.facts[at[changed]],
+        before=old.facts[old_positions[changed]],
         after=new.facts[changed],
-        entities_new=new.entities[there < 0],
+        entities_new=new.entities[old_entities < 0],
         entities_gone=old.entities[positions(old.entities, new.entities) < 0],
         entities_renamed=new.entities[renamed],
     )
