@@ -223,16 +223,6 @@ def test_the_site_has_every_page():
     assert listed - {"index.md", "contributing.md", "changelog.md", "security.md", "kubernetes.md"} == pages
 
 
-# Sentences that a reader must decode: relative clauses without a noun, archaic words, a bare "one".
-RIDDLES = re.compile(
-    r"\b(?:[Rr]eturn|[Gg]ive|[Ss]how|[Tt]ell|for|of|by|with|from|in|is|are)"
-    r" (?:what|who|whom|those (?:that|who|of))\b"
-    r"|\b(?:of|in|by|from|to) (?:which|whom|whose)\b"
-    r"|\b(?:anew|thereby|whoever|so many|told of|tells? of|as of when)\b"
-    r"|\b(?:a|the|this|each|every|such|another|no) ones?\b"
-)
-
-
 def test_pages_use_plain_sentences():
     """A pattern is not a verdict, so a few matches in a hundred lines of prose are allowed."""
     dense = {}
