@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -174,12 +174,3 @@ def _xml_value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str) else canonical(value)
-
-
-def once(name_of: Callable[[int], str], taken: set[str]) -> str:
-    """Return the first name that is not taken, and take it; case does not tell names of files apart."""
-    number = 0
-    while (name := name_of(number)).casefold() in taken:
-        number += 1
-    taken.add(name.casefold())
-    return name

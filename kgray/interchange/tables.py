@@ -40,13 +40,19 @@ def write_table(path: Path, schema: Any, found: Iterable[Sequence[Any]], about: 
         for row in found:
             held.append(row)
             count += 1
-            size += sum(len(value) for value in row if isinstance(value, str | bytes))
+            size += sum(_size(value) for value in row)
             if len(held) == _PORTION or size > _PORTION_BYTES:
                 flush()
                 size = 0
         if held:
             flush()
     return count
+
+
+def _size(value: object) -> int:
+    if isinstance(value, str | bytes):
+        return len(value)
+    return sum(map(_size, value)) if isinstance(value, list | tuple) else 8
 
 
 def read_table(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
