@@ -9,15 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from kgray.errors import InputError
-from kgray.interchange.importing import (
-    Import,
-    Unit,
-    known_moment,
-    text_of,
-    time_text,
-    with_facts,
-    without_facts,
-)
+from kgray.interchange.gathering import Gathered, Unit
+from kgray.interchange.importing import REPEATED, Import, known_moment, text_of, time_text
 from kgray.interchange.lines import read_json, read_lines
 
 _MEMBERS, _MEMBER_BYTES, _BYTES = 100_000, 512 << 20, 2 << 30  # the limits of cognee's reader
@@ -55,19 +48,21 @@ def _unpack(path: Path, folder: Path) -> None:
 
 def _units(path: Path, importing: Import) -> Iterator[Unit]:
     _check(path)
-    names = {
-        _id(row, number, "entities"): text_of(row.get("name")) for number, row in _rows(path, "entities")
-    }
-    facts, homes = dict[str, dict[str, Any]](), dict[str, list[str]]()
+    gathered = importing.gathered
+    for number, row in _rows(path, "entities"):
+        gathered.add_name(_id(row, number, "entities"), text_of(row.get("name")))
     for number, row in _rows(path, "facts"):
         id_, episodes = _id(row, number, "facts"), row.get("provenance") or []
         if not isinstance(episodes, list):
             raise InputError(f"{path}/facts.jsonl, line {number}: provenance is not a list")
-        facts[id_], homes[id_] = _fact(row, names), [text_of(episode) for episode in episodes]
-    yield from with_facts(_texts(path), facts, homes)
-    importing.omitted["entities in no fact"] += without_facts(names.values(), facts)
+        is_new = gathered.add_fact(id_, _fact(row, gathered), map(text_of, episodes))
+        importing.omitted[REPEATED] += not is_new
+    for unit in _texts(path):
+        gathered.add_text(unit)
     for name in _UNREAD:
         importing.omitted[name.replace("_", " ")] += sum(1 for _ in _rows(path, name))
+    importing.omitted["entities in no fact"] += gathered.without_facts()
+    yield from gathered.units()
 
 
 def _check(path: Path) -> None:
@@ -111,7 +106,7 @@ def _said(turn: dict[str, Any]) -> str:
     return f"{role}: {content}" if role not in ("", "user") else content
 
 
-def _fact(row: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+def _fact(row: dict[str, Any], gathered: Gathered) -> dict[str, Any]:
     """Return the triple of a fact. A reference that is no id of an entity is a plain name.
 
     kgray's export has the object's value in the metadata.
@@ -120,10 +115,15 @@ def _fact(row: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     subject, target = text_of(row.get("subject_ref")), text_of(row.get("object_ref"))
     value = told.get("value") if told else None
     return {
-        "source": names.get(subject, subject),
+        "source": _named(gathered, subject),
         "relation": text_of(row.get("predicate")),
-        **({"value": value} if isinstance(value, dict) else {"target": names.get(target, target)}),
+        **({"value": value} if isinstance(value, dict) else {"target": _named(gathered, target)}),
         "text": text_of(row.get("fact_text")),
         "valid_at": time_text(row.get("valid_at")),
         "invalid_at": time_text(row.get("invalid_at")),
     }
+
+
+def _named(gathered: Gathered, reference: str) -> str:
+    name = gathered.name(reference)
+    return reference if name is None else name

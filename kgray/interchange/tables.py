@@ -14,8 +14,9 @@ from kgray.locks import for_owner
 from kgray.records import canonical
 
 _PORTION = 5_000  # rows that are held and make a row group
-_BATCH = 1_000  # rows that are read at once
-_PORTION_BYTES = 4 << 20  # about as much text at most
+_BATCH = 1_000  # rows that are read at once, at most
+_PORTION_BYTES = 4 << 20  # about as much text at most, of rows that are written or read at once
+_BUFFER = 1 << 20  # bytes of a column that are read at once
 TEXTS = pa.list_(pa.string())
 
 
@@ -61,13 +62,17 @@ def read_table(path: Path, columns: Sequence[str], optional: Sequence[str] = ())
     Raises InputError, with the path, where the file is missing or damaged, or lacks a column.
     """
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, buffer_size=_BUFFER) as file:
             present = set(file.schema_arrow.names)
             if missing := [name for name in columns if name not in present]:
                 raise InputError(f"{path} has no column {', '.join(missing)}: is it another program's table?")
             wanted = [name for name in (*columns, *optional) if name in present]
             blank = dict.fromkeys(optional)
-            for batch in file.iter_batches(batch_size=_BATCH, columns=wanted):
+            about = file.metadata
+            groups = map(about.row_group, range(about.num_row_groups))
+            widest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
+            rows = max(1, min(_BATCH, _PORTION_BYTES // max(1, widest)))
+            for batch in file.iter_batches(batch_size=rows, columns=wanted):
                 for row in batch.to_pylist():
                     yield blank | row
     except FileNotFoundError:
