@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-import resource
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,6 +20,7 @@ from kgray.interchange.formats import FORMATS
 from kgray.transfer.tables import restore
 
 GROUP = "g"
+_LOOK_S = 0.02  # between two looks at the memory
 _TRIPLES = 100  # of an episode
 _RELATIONS = ("WORKED_WITH", "VISITED", "SUPPLIES", "MENTIONED")
 _SETTINGS: dict[str, Any] = {"model_backend": "rules", "embedder_dimensions": 64}
@@ -34,7 +35,8 @@ class Figures:
     """The cost of one command, in a process of its own.
 
     cpu_s    of the process, from the opened store on
-    peak_mb  the largest resident memory of the process, the interpreter and its libraries included
+    peak_mb  the largest private memory of the process, the interpreter included; pages of the store's file,
+             which the system takes back when it needs them, are not counted
     mb       of the files that were written; None: of a command that writes none
     """
 
@@ -110,11 +112,18 @@ def _triple(place: int, objects: int) -> dict[str, Any]:
 class _Clock:
     def __init__(self) -> None:
         gc.collect()
+        self._peak, self._end = 0, threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
         self._start = time.process_time()
 
+    def _watch(self) -> None:
+        while not self._end.wait(_LOOK_S):
+            self._peak = max(self._peak, _private_kb())
+
     def figures(self, work: str, form: str, facts: int, written: Path | None = None) -> Figures:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         spent = time.process_time() - self._start
+        self._end.set()
+        peak = max(self._peak, _private_kb()) / 1024
         mb = None if written is None else _size(written) / 1e6
         return Figures(work=work, form=form, facts=facts, cpu_s=spent, peak_mb=peak, mb=mb)
 
@@ -146,6 +155,11 @@ def _import(store: Path, form: str, facts: int, source: Path, is_dry: bool) -> F
             if report.ingestion is not None and report.ingestion.exit_code:
                 raise RuntimeError(f"the episodes were not ingested: {report.as_dict()}")
         return clock.figures("read" if is_dry else "import", form, facts)
+
+
+def _private_kb() -> int:
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("RssAnon:")[2].split(maxsplit=1)[0])
 
 
 def _size(path: Path) -> int:

@@ -13,7 +13,7 @@ from kgray.errors import NoSpace
 from kgray.kinds import Row
 
 _CACHE_KB = 16 << 10  # also the memory of a sort; more lies in temporary files
-_PORTION = 2_000  # rows of one transaction
+_PORTION = 2_000  # rows that wait in memory
 
 
 class Scratch:
@@ -24,7 +24,7 @@ class Scratch:
         self._connection = apsw.Connection("")
         for name, value in (("journal_mode", "OFF"), ("synchronous", "OFF"), ("cache_size", -_CACHE_KB)):
             self._connection.pragma(name, value)
-        self._connection.execute(schema)
+        self._connection.execute(f"BEGIN; {schema}")  # without an end: a commit of each row costs 30 us
 
     def pour(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         """Execute a statement with each row of values. The rows may come from this database."""
