@@ -239,8 +239,10 @@ def graphiti(
     call.code = report.exit_code or int(importing.lost > 0)
     read = {"episodes": importing.episodes, "facts": importing.facts}
     unmapped = dict(sorted(importing.unmapped.items()))
-    print_counts(call, report.as_dict() | read | {"unmapped": unmapped}, report.refusals)
+    document = report.as_dict() | read | {"unmapped": unmapped} | (counts := importing.as_dict())
+    print_counts(call, document, report.refusals)
     if not call.as_json:
+        click.echo("{taken} taken, {changed} changed, {omitted} omitted".format(**counts))
         click.echo(f"read: {importing.episodes} episodes, {importing.facts} facts")
         if unmapped:
             click.echo("not mapped:")

@@ -7,10 +7,11 @@ import adds only new rows, and a stopped import continues.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,6 +43,8 @@ MARKS = {
     "parquet": "kgray.json",
 }
 REPEATED = "facts with the id of another fact: the first is taken"
+_REPLACED = "texts with characters that cannot be stored: U+FFFD stands for each"
+_NOT_STORABLE = re.compile("[\0\ud800-\udfff]")
 _UNKNOWN = frozenset({"", "none", "nan", "nat", "null", "unknown"})
 
 
@@ -75,7 +78,7 @@ class Import:
         for unit in units:
             if isinstance(unit, Draft):
                 self.taken["texts"] += 1
-                yield unit
+                yield self._storable(unit)
                 continue
             checked = (self._checked(fact, is_new=is_new) for is_new, fact in unit.facts)
             rows = [row for row in checked if row is not None]
@@ -92,7 +95,7 @@ class Import:
                 rows[0] = rows[0] | {EPISODE_TEXT: unit.text.replace("\0", "\ufffd")}
             for part, start in enumerate(range(0, len(rows), triples.MAX_TRIPLES)):
                 portion = rows[start : start + triples.MAX_TRIPLES]
-                yield Draft(
+                draft = Draft(
                     group=self.group,
                     source=unit.source or self.format,
                     kind="triples",
@@ -101,12 +104,24 @@ class Import:
                     client_id=(f"{unit.id}#{part + 1}" if part else unit.id)[:MAX_CLIENT_ID],
                     metadata=canonical({self.format: dict(unit.about)}),
                 )
+                yield self._storable(draft)
+
+    def _storable(self, draft: Draft) -> Draft:
+        """Return a draft whose texts the store can hold."""
+        names = ("text", "source", "client_id", "metadata")
+        found = {name: _NOT_STORABLE.subn("\ufffd", getattr(draft, name) or "") for name in names}
+        changed: dict[str, Any] = {name: text for name, (text, count) in found.items() if count}
+        self.changed[_REPLACED] += bool(changed)
+        return replace(draft, **changed)
 
     def _checked(self, fact: dict[str, Any], *, is_new: bool) -> dict[str, Any] | None:
         """Return a usable triple; None if the fact is omitted. is_new: it counts, no earlier text has it."""
         row = {key: value for key, value in fact.items() if value is not None or key == "valid_at"}
         try:
-            triples.normalise([row], None)
+            triples.normalise([row], None).encode()
+        except UnicodeEncodeError:
+            self.omitted[REASONS["text"]] += is_new
+            return None
         except InputError as error:
             reason = REASONS.get((error.field or "").rpartition(".")[2], "facts that cannot be stored")
             if "the same name" in str(error):

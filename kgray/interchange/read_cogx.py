@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,35 +48,48 @@ def _unpack(path: Path, folder: Path) -> None:
 
 
 def _units(path: Path, importing: Import) -> Iterator[Unit]:
-    _check(path)
-    gathered = importing.gathered
+    stated = _check(path)
+    gathered, counts = importing.gathered, Counter[str]()
     for number, row in _rows(path, "entities"):
+        counts["entity"] += 1
         gathered.add_name(_id(row, number, "entities"), text_of(row.get("name")))
     for number, row in _rows(path, "facts"):
+        counts["fact"] += 1
         id_, episodes = _id(row, number, "facts"), row.get("provenance") or []
         if not isinstance(episodes, list):
             raise InputError(f"{path}/facts.jsonl, line {number}: provenance is not a list")
         is_new = gathered.add_fact(id_, _fact(row, gathered), map(text_of, episodes))
         importing.omitted[REPEATED] += not is_new
     for unit in _texts(path):
+        counts["episode"] += 1
         gathered.add_text(unit)
+    for kind, count in counts.items():
+        if count < (number := stated.get(kind) or 0):
+            raise InputError(
+                f"{path} has {count} rows of kind {kind}, and its manifest says {number}: it may be truncated"
+            )
     for name in _UNREAD:
         importing.omitted[name.replace("_", " ")] += sum(1 for _ in _rows(path, name))
     importing.omitted["entities in no fact"] += gathered.without_facts()
     yield from gathered.units()
 
 
-def _check(path: Path) -> None:
-    """Raise InputError where a folder is no archive that can be read."""
+def _check(path: Path) -> dict[str, int]:
+    """Return the numbers of rows by the manifest. Raises InputError for a folder that is no archive."""
     if (path / "permissions.json").exists():
         raise InputError(f"{path} has permissions.json, with hashes of passwords: delete that file first")
     if (path / "manifest.json").exists():
         manifest = read_json(path / "manifest.json")
-        version = text_of(manifest.get("cogx_version")) if isinstance(manifest, dict) else "?"
+        if not isinstance(manifest, dict):
+            raise InputError(f"{path}/manifest.json is not an object")
+        version, counts = text_of(manifest.get("cogx_version")), manifest.get("counts")
         if version.partition(".")[0] not in ("", "0"):
             raise InputError(f"{path} is of COGX {version}: this version of kgray reads 0.x")
-    elif not (path / "facts.jsonl").exists():
+        known = counts.items() if isinstance(counts, dict) else ()
+        return {kind: count for kind, count in known if isinstance(count, int)}
+    if not (path / "facts.jsonl").exists():
         raise InputError(f"{path} has neither manifest.json nor facts.jsonl: name the folder of an archive")
+    return {}
 
 
 def _texts(path: Path) -> Iterator[Unit]:

@@ -60,7 +60,7 @@ def _gather_claims(path: Path, importing: Import) -> None:
 def _gather_relationships(path: Path, importing: Import) -> None:
     """Add the relationships without a claim; kgray's own export has a claim of the same id for each."""
     pairs = ("id", "source", "target", "description", "text_unit_ids")
-    for row in read_table(path, pairs, ("relation", "valid_at", "invalid_at")):
+    for row in read_table(path, pairs, ("relation", "valid_at", "invalid_at"), lists=("text_unit_ids",)):
         id_, homes = text_of(row["id"]), list(map(text_of, row["text_unit_ids"] or ()))
         if importing.gathered.has_fact(id_):
             importing.gathered.support(id_, homes)

@@ -56,10 +56,31 @@ def _size(value: object) -> int:
     return sum(map(_size, value)) if isinstance(value, list | tuple) else 8
 
 
-def read_table(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+def _check_type(path: Path, field: Any, is_list: bool, exact: Any) -> None:  # noqa: ANN401 - pyarrow has no types
+    """Raise InputError where a column has another type than its reader expects."""
+    type_ = field.type
+    has_list = pa.types.is_list(type_) or pa.types.is_large_list(type_)
+    is_as_expected = (
+        type_ == exact
+        if exact is not None
+        else pa.types.is_null(type_) or (has_list if is_list else not pa.types.is_nested(type_))
+    )
+    if not is_as_expected:
+        expected = exact or ("a list" if is_list else "a text, number or time")
+        raise InputError(f"{path}: column {field.name} is {type_}, not {expected}")
+
+
+def read_table(
+    path: Path, columns: Sequence[str], optional: Sequence[str] = (), *,
+    lists: Sequence[str] = (), types: Mapping[str, Any] | None = None,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
     """Yield the rows of a Parquet file; an optional column that is missing is None in each row.
 
-    Raises InputError, with the path, where the file is missing or damaged, or lacks a column.
+    lists   the columns that hold lists; the others hold neither lists nor structures
+    types   the exact types of columns, by name
+
+    Raises InputError, with the path, where the file is missing or damaged, or lacks a column, or has one of
+    another type.
     """
     try:
         with pq.ParquetFile(path, buffer_size=_BUFFER) as file:
@@ -67,6 +88,8 @@ def read_table(path: Path, columns: Sequence[str], optional: Sequence[str] = ())
             if missing := [name for name in columns if name not in present]:
                 raise InputError(f"{path} has no column {', '.join(missing)}: is it another program's table?")
             wanted = [name for name in (*columns, *optional) if name in present]
+            for name in wanted:
+                _check_type(path, file.schema_arrow.field(name), name in lists, (types or {}).get(name))
             blank = dict.fromkeys(optional)
             about = file.metadata
             groups = map(about.row_group, range(about.num_row_groups))

@@ -143,6 +143,7 @@ class Import:
     facts: int = 0
     lost: int = 0  # facts that were not mapped
     unmapped: Counter[str] = field(default_factory=Counter)  # reason -> how many things were not mapped
+    changed: Counter[str] = field(default_factory=Counter)  # reason -> how many were mapped with a change
 
     def drafts(self) -> Iterator[Draft]:
         """Yield the episodes, oldest first; then those of facts whose episodes are gone."""
@@ -168,6 +169,18 @@ class Import:
         ((besides,),) = database.rows(BESIDES, group=group, known=_ENTITY, known_facts=_FACT)
         self.unmapped.update({name: count for name, count in besides.items() if count})
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the keys that every `kgray import --json` has (`ImportReport.as_dict`)."""
+        taken = self.episodes - self.unmapped["episodes without facts"] + self.facts - self.lost
+        omitted = {reason: count for reason, count in self.unmapped.items() if count}
+        return {
+            "format": "graphiti",
+            "taken": taken,
+            "changed": self.changed.total(),
+            "omitted": sum(omitted.values()),
+            "reasons": dict(sorted((omitted | dict(self.changed)).items())),
+        }
+
     def _facts(self, there: set[str]) -> tuple[dict[str, list[_FactTriple]], list[_FactTriple]]:
         """Return the usable facts by episode, and those whose episodes are not in the database."""
         by_episode: dict[str, list[_FactTriple]] = defaultdict(list)
@@ -190,6 +203,8 @@ class Import:
     def _of_episode(self, episode: Theirs, found: list[_FactTriple]) -> Iterator[Draft]:
         """Yield one draft; more where the episode has more facts than a draft takes."""
         at = episode["created_at"] if episode["valid_at"] is None else episode["valid_at"]
+        if episode["valid_at"] is None:
+            self.changed["texts without a time: they get the time of their record"] += 1
         text = episode["content"].replace("\0", "\ufffd")
         about = {name: episode[name] for name in ("name", "source", "source_description")}
         about |= {"text": text, "created_at": times.show(episode["created_at"])}

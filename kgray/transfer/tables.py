@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from kgray.errors import InputError, StoreError
+from kgray.interchange.importing import check_folder
 from kgray.interchange.lines import read_json
-from kgray.interchange.parquet import MANIFEST, VERSION
+from kgray.interchange.parquet import MANIFEST, TYPES, VERSION
 from kgray.interchange.tables import read_table
-from kgray.kinds import BY_NAME, KINDS, Kind, Row
+from kgray.kinds import BY_NAME, COMMUNITIES, KINDS, Kind, Row
 from kgray.ports import GroupHead, Store
 from kgray.transfer.copying import Sum, take_over
 
@@ -21,6 +22,7 @@ def restore(path: Path, store: Store, group: str) -> dict[str, int]:
     Raises InputError for a folder that is no export, or of another embedder; StoreError where the store has
     the group, or a table lacks rows; Locked while another process ingests. Nothing was changed then.
     """
+    check_folder(path, "parquet")
     manifest = read_json(path / MANIFEST)
     if not isinstance(manifest, dict) or manifest.get("format") != VERSION:
         raise InputError(
@@ -41,6 +43,8 @@ def restore(path: Path, store: Store, group: str) -> dict[str, int]:
     if store.heads([group])[group].named:
         raise StoreError(f"the store has group {group!r} already: its own tables need a store without it")
 
+    _check_parents(path)
+
     def verify(written: Sum, stored: Sum) -> None:
         if different := written.differing(stored):
             raise StoreError(f"the import of group {group!r} differs ({'; '.join(different[:3])})")
@@ -56,12 +60,31 @@ def restore(path: Path, store: Store, group: str) -> dict[str, int]:
     return counts
 
 
+def _check_parents(path: Path) -> None:
+    """Raise InputError where a community is inside itself: a reader of it would not end."""
+    columns = ("run", "id", "parent")
+    parents = {
+        (row["run"], row["id"]): (row["run"], row["parent"])
+        for row in read_table(path / f"{COMMUNITIES.name}.parquet", columns)
+    }
+    ended = set[object]()  # communities above which there is an end
+    for start in parents:
+        chain, place = set[object](), start
+        while place in parents and place not in ended:
+            if place in chain:
+                raise InputError(f"{path / COMMUNITIES.name}.parquet: community {place[1]} is inside itself")
+            chain.add(place)
+            place = parents[place]
+        ended |= chain
+
+
 def _rows(path: Path, counts: dict[str, int]) -> Generator[tuple[Kind[Any], Row], None, None]:
     for kind in KINDS:
         if kind.name not in counts:
             continue
         number = 0
-        for row in read_table(path / f"{kind.name}.parquet", kind.names):
+        types = {column.name: TYPES[column.type] for column in kind.columns}
+        for row in read_table(path / f"{kind.name}.parquet", kind.names, types=types):
             texts = {column.name for column in kind.columns if column.type == "texts"}
             number += 1
             yield kind, kind.row(*(tuple(row[n] or ()) if n in texts else row[n] for n in kind.names))

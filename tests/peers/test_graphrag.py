@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-reason = "not installed: graphrag; run by `make test-interchange`"
-pytest.importorskip("graphrag", reason=reason)
+pytest.importorskip("graphrag", reason="not installed: graphrag; run by `make test-interchange`")
 
 from graphrag import api
 from graphrag.config.models.graph_rag_config import GraphRagConfig
