@@ -296,15 +296,16 @@ for _form, _source, _example in (
 @command("kgray's own Parquet tables, whole.", of=import_from)
 @click.argument("path", type=TEXT, metavar="SOURCE")
 @group_option
-def parquet(call: Call, path: str, group: str) -> None:
+@click.option("--dry-run", is_flag=True, help="Read and count; accept nothing.")
+def parquet(call: Call, path: str, group: str, dry_run: bool) -> None:
     """Restore a group that `kgray export --to parquet` wrote: each row as it was, record times included.
 
     kgray import parquet export/ --group team
     """
     from kgray.transfer.tables import restore
 
-    with call.memory(create=True) as memory:
-        rows = restore(Path(path), memory.store, group)
+    with call.trial() if dry_run else call.memory(create=True) as memory:
+        rows = restore(Path(path), memory.store, group, dry_run=dry_run)
     taken = sum(rows.values())
     if not call.emitted({"format": "parquet", "taken": taken, "changed": 0, "omitted": 0, "reasons": {}}):
         click.echo(f"{taken} taken, 0 changed, 0 omitted")

@@ -92,7 +92,7 @@ class Import:
                 self.changed["texts without a time: they get the time of the import"] += 1
             self.taken["texts"] += bool(unit.text.strip())
             if unit.text.strip():
-                rows[0] = rows[0] | {EPISODE_TEXT: unit.text.replace("\0", "\ufffd")}
+                rows[0] = rows[0] | {EPISODE_TEXT: storable(unit.text)}
             for part, start in enumerate(range(0, len(rows), triples.MAX_TRIPLES)):
                 portion = rows[start : start + triples.MAX_TRIPLES]
                 draft = Draft(
@@ -109,8 +109,8 @@ class Import:
     def _storable(self, draft: Draft) -> Draft:
         """Return a draft whose texts the store can hold."""
         names = ("text", "source", "client_id", "metadata")
-        found = {name: _NOT_STORABLE.subn("\ufffd", getattr(draft, name) or "") for name in names}
-        changed: dict[str, Any] = {name: text for name, (text, count) in found.items() if count}
+        found = {name: storable(text) for name in names if (text := getattr(draft, name))}
+        changed: dict[str, Any] = {n: text for n, text in found.items() if text != getattr(draft, n)}
         self.changed[_REPLACED] += bool(changed)
         return replace(draft, **changed)
 
@@ -212,6 +212,16 @@ def time_text(value: object) -> str | None:
     except (ValueError, OverflowError):
         return str(value)
     return times.show(instant)
+
+
+def storable(text: str) -> str:
+    """Return a text with U+FFFD for each character that the store cannot hold."""
+    return _NOT_STORABLE.sub("\ufffd", text)
+
+
+def object_of(value: object) -> Mapping[str, Any]:
+    """Return an object of JSON; an empty one for any other value."""
+    return value if isinstance(value, dict) else {}
 
 
 def text_of(value: object) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from kgray.errors import InputError
 from kgray.interchange.gathering import Gathered, Unit
-from kgray.interchange.importing import REPEATED, Import, known_moment, text_of, time_text
+from kgray.interchange.importing import REPEATED, Import, known_moment, object_of, text_of, time_text
 from kgray.interchange.lines import read_json, read_lines
 
 _MEMBERS, _MEMBER_BYTES, _BYTES = 100_000, 512 << 20, 2 << 30  # the limits of cognee's reader
@@ -94,13 +94,14 @@ def _check(path: Path) -> dict[str, int]:
 
 def _texts(path: Path) -> Iterator[Unit]:
     for number, row in _rows(path, "episodes"):
-        turns = [turn for turn in row.get("turns") or () if isinstance(turn, dict)]
+        listed = row.get("turns")
+        turns = [turn for turn in listed if isinstance(turn, dict)] if isinstance(listed, list) else []
         times = (known_moment(turn.get("occurred_at")) for turn in turns)
         yield Unit(
             id=_id(row, number, "episodes"),
             at=next((at for at in times if at is not None), None),
             text="\n".join(map(_said, turns)),
-            source=text_of((row.get("scope") or {}).get("session_id"))[:256],
+            source=text_of(object_of(row.get("scope")).get("session_id"))[:256],
             about={"title": text_of(row.get("title"))},
         )
 
@@ -125,9 +126,8 @@ def _fact(row: dict[str, Any], gathered: Gathered) -> dict[str, Any]:
 
     kgray's export has the object's value in the metadata.
     """
-    told = row.get("metadata") if isinstance(row.get("metadata"), dict) else {}
     subject, target = text_of(row.get("subject_ref")), text_of(row.get("object_ref"))
-    value = told.get("value") if told else None
+    value = object_of(row.get("metadata")).get("value")
     return {
         "source": _named(gathered, subject),
         "relation": text_of(row.get("predicate")),

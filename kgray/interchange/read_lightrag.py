@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 
 from kgray.errors import InputError
 from kgray.interchange.gathering import Unit
-from kgray.interchange.importing import REPEATED, Import, known_moment, text_of
+from kgray.interchange.importing import REPEATED, Import, known_moment, object_of, storable, text_of
 from kgray.interchange.lines import read_members
 from kgray.interchange.read_graphrag import UNNAMED
 from kgray.records import clean_relation, make_id
@@ -34,8 +34,8 @@ def units(path: Path, importing: Import) -> Iterator[Unit]:
         return
     for source, target, row in _graph(path / GRAPH):
         if target is None:
-            kept = _kept(row["kgray"]) if "kgray" in row else None
-            gathered.add_name(kept["id"] if kept else source, source)
+            kept = object_of(_kept(row.get("kgray", "")))
+            gathered.add_name(text_of(kept.get("id")) or source, source)
             continue
         chunks = [chunk for chunk in row.get("source_id", "").split(_JOIN) if chunk]
         for id_, fact in _facts(source, target, row, importing):
@@ -43,7 +43,7 @@ def units(path: Path, importing: Import) -> Iterator[Unit]:
     if (status := path / "kv_store_doc_status.json").exists():
         for id_, document, _ in read_members(status):
             _check_object(document, status, id_)
-            said = (document.get("metadata") or {}).get("reference_time")
+            said = object_of(document.get("metadata")).get("reference_time")
             gathered.add_note(id_, known_moment(said), known_moment(document.get("created_at")))
     for id_, chunk, _ in read_members(texts := path / "kv_store_text_chunks.json"):
         _check_object(chunk, texts, id_)
@@ -70,12 +70,14 @@ def _facts(
     source: str, target: str, row: Mapping[str, str], importing: Import
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the facts of an edge: those that kgray wrote, or one in the order of the file."""
-    for kept in _kept(row["kgray"]) or () if "kgray" in row else ():
-        first = importing.gathered.name(kept["source"])
+    listed = _kept(row.get("kgray", ""))
+    for kept in filter(object_of, listed if isinstance(listed, list) else ()):
+        first = importing.gathered.name(text_of(kept.get("source")))
         ends = (source, target) if first in (None, source) else (target, source)
         names = ("relation", "text", "valid_at", "invalid_at")
-        yield kept["id"], {"source": ends[0], "target": ends[1], **{name: kept.get(name) for name in names}}
-    if "kgray" not in row:
+        fact = {"source": ends[0], "target": ends[1], **{name: kept.get(name) for name in names}}
+        yield text_of(kept.get("id")), fact | {"relation": text_of(kept.get("relation"))}
+    if not isinstance(listed, list):
         yield _foreign(source, target, row, importing)
 
 
@@ -93,7 +95,7 @@ def _foreign(
     importing.changed["facts without dates"] += 1
     text = " ".join(text_of(row.get("description")).split(_JOIN))
     fact = {"source": source, "relation": relation, "target": target, "text": text, "valid_at": None}
-    return make_id("lightrag", source, target), fact
+    return make_id("lightrag", storable(source), storable(target)), fact
 
 
 def _gather_custom(path: Path, importing: Import) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kgray.errors import InputError
-from kgray.interchange.importing import Import, known_moment, text_of
+from kgray.interchange.importing import Import, known_moment, storable, text_of
 from kgray.interchange.lines import read_members
 from kgray.records import MAX_CLIENT_ID, Draft, canonical, make_id
 
@@ -37,7 +37,9 @@ def units(path: Path, importing: Import) -> Iterator[Draft]:
             importing.changed["texts without a time: they get the time of the import"] += 1
         owner = next((text_of(row[name]) for name in ("user_id", "agent_id", "run_id") if row.get(name)), "")
         about = {name: value for name, value in row.items() if name not in _TEXTS}
-        id_ = text_of(row.get("id")) or make_id("mem0", text, text_of(row.get("created_at")))
+        id_ = text_of(row.get("id")) or make_id(
+            "mem0", storable(text), storable(text_of(row.get("created_at")))
+        )
         yield Draft(
             group=importing.group, source=owner[:256] or "mem0", kind="text", text=text, reference_time=at,
             client_id=id_[:MAX_CLIENT_ID], metadata=canonical({"mem0": about}),

@@ -64,7 +64,7 @@ def _chosen(path: Path) -> dict[str, str]:
     for key, row, is_item in read_members(path):
         if not key:
             raise InputError(f"{path} is not a JSON object with lists of episodes, nodes and edges")
-        if any(key in names for names in _LISTS.values()) and row != []:
+        if any(key in names for names in _LISTS.values()) and (is_item or row != []):
             if not is_item or not isinstance(row, dict):
                 raise InputError(f"{path}: {key} is not a list of objects")
             filled.add(key)

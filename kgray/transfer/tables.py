@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from kgray.ports import GroupHead, Store
 from kgray.transfer.copying import Sum, take_over
 
 
-def restore(path: Path, store: Store, group: str) -> dict[str, int]:
+def restore(path: Path, store: Store, group: str, *, dry_run: bool = False) -> dict[str, int]:
     """Put the group of a folder into a store that never had it; return the number of rows by kind.
+
+    dry_run     read and check every row, and change nothing
 
     Raises InputError for a folder that is no export, or of another embedder; StoreError where the store has
     the group, or a table lacks rows; Locked while another process ingests. Nothing was changed then.
@@ -38,8 +41,12 @@ def restore(path: Path, store: Store, group: str) -> dict[str, int]:
         raise InputError(
             f"{path} has the group {manifest.get('group')!r}: its rows keep their ids, so name that group"
         )
-    tables = manifest.get("tables") or {}
-    counts = {name: int(table.get("rows", -1)) for name, table in tables.items() if name in BY_NAME}
+    try:
+        tables = manifest["tables"]
+        counts = {name: int(table["rows"]) for name, table in tables.items() if name in BY_NAME}
+        last, recorded, removals = (int(manifest[name]) for name in ("last", "last_recorded", "removals"))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path / MANIFEST} lacks numbers of the group ({error})") from None
     if store.heads([group])[group].named:
         raise StoreError(f"the store has group {group!r} already: its own tables need a store without it")
 
@@ -49,12 +56,10 @@ def restore(path: Path, store: Store, group: str) -> dict[str, int]:
         if different := written.differing(stored):
             raise StoreError(f"the import of group {group!r} differs ({'; '.join(different[:3])})")
 
-    head = GroupHead(
-        named=True,
-        last=manifest["last"],
-        last_recorded=manifest["last_recorded"],
-        removals=manifest.get("removals", 0),
-    )
+    head = GroupHead(named=True, last=last, last_recorded=recorded, removals=removals)
+    if dry_run:
+        deque(_rows(path, counts), maxlen=0)
+        return counts
     with store.writing():
         take_over(store, group, head, _rows(path, counts), verify, lambda: None)
     return counts

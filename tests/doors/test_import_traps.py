@@ -483,3 +483,68 @@ async def test_a_cycle_of_graphrags_communities_is_omitted(memory: Memory, tmp_p
 
     assert report.reasons["communities: `kgray communities refresh` makes them"] == 2
     assert len(await facts_of(memory, "g")) == 1
+
+
+ODD: tuple[Any, ...] = (None, True, 7, 1e300, "odd", "", [], [1], {}, {"a": 1}, [["x"]], "\ud800", -(10**40))
+
+
+def changed(document: Any) -> list[Any]:
+    """Return copies of a document, each with one value anywhere in it replaced by a value of another type."""
+    if isinstance(document, dict):
+        return [*ODD, *({**document, key: new} for key, value in document.items() for new in changed(value))]
+    if isinstance(document, list):
+        return [
+            *ODD,
+            *(
+                [*document[:n], new, *document[n + 1 :]]
+                for n, value in enumerate(document)
+                for new in changed(value)
+            ),
+        ]
+    return list(ODD)
+
+
+EPISODE = {"uuid": "e", "content": "words", "source_description": "s", "valid_at": "2026-01-01"}
+COGX_FACT = {
+    "external_id": "f", "subject_ref": "a", "predicate": "WORKS_AT", "object_ref": "Acme", "fact_text": "-",
+    "valid_at": "2026-01-01", "invalid_at": None, "provenance": ["e"], "metadata": {"value": {"value": 1}},
+}  # fmt: skip
+COGX_EPISODE = {
+    "external_id": "e", "scope": {"session_id": "s"}, "title": "t",
+    "turns": [{"role": "user", "content": "words", "occurred_at": "2026-01-01"}],
+}  # fmt: skip
+PAIR = {"src_id": "Alice", "tgt_id": "Acme", "description": "-", "keywords": "works at", "source_id": "c"}
+DOCUMENTS = {
+    "zep": ("in", zep(episodes=["e"], valid_at="2026-01-01") | {"episodes": [EPISODE]}),
+    "mem0 without ids": ("in", {"results": [{"memory": "words", "created_at": "2026-01-01"}]}),
+    "mem0": ("in", {"results": [{"id": "1", "memory": "words", "created_at": "2026-01-01", "user_id": "u"}]}),
+    "lightrag": ("in", {"chunks": [{"content": "words", "source_id": "c"}], "relationships": [PAIR]}),
+    "cogx facts": ("in/facts.jsonl", COGX_FACT),
+    "cogx episodes": ("in/episodes.jsonl", COGX_EPISODE),
+    "cogx manifest": ("in/manifest.json", {"cogx_version": "0.1", "counts": {"fact": 1}}),
+    "lightrag chunks": ("out/kv_store_text_chunks.json", {"c": {"content": "words", "full_doc_id": "d"}}),
+    "lightrag status": ("out/kv_store_doc_status.json", {"d": {"created_at": "2026", "metadata": {}}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+async def test_a_value_of_another_type_is_taken_or_refused_in_one_line(
+    memory: Memory, tmp_path: Path, name: str
+) -> None:
+    file, document = DOCUMENTS[name]
+    form, source = name.partition(" ")[0], tmp_path / file.partition("/")[0]
+    if form == "cogx":
+        cogx(source)
+    elif "/" in file:
+        await memory.add_many(ROWS, group="g")
+        await memory.export(source, to=form, group="g")
+    taken = 0
+    for faulty in changed(document):
+        written(tmp_path / file, faulty)
+        try:
+            report = await memory.import_from(source, form=form, group="new", dry_run=True)
+        except InputError as error:
+            assert "\n" not in str(error)  # noqa: PT017 - it may be refused
+        else:
+            taken += report.taken
+    assert taken
