@@ -35,7 +35,7 @@ help:
 	@echo "make test-vllm   the engine through vLLM's build for processors, in an environment of its own (7 GB)"
 	@echo "make test-small  a small real model reads a conversation: minutes, an hour on a slow machine"
 	@echo "make test-k8s    the manifests on a real API server with KubeRay's operator: needs Go and KGRAY_TEST_RAY_CRDS, builds 25 minutes once"
-	@echo "make lint        ruff, mypy, import-linter"
+	@echo "make lint        ruff, mypy, basedpyright, import-linter"
 	@echo "make clean       remove .venv and the demo's folder"
 
 # The page is an extra: where npm's registry is out of reach, all else is installed.
@@ -145,6 +145,7 @@ lint: $(DEV)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
+	@$(BIN)/basedpyright --pythonpath $(BIN)/python --level error tests/typing
 	@$(BIN)/lint-imports --no-cache
 
 clean:

@@ -23,7 +23,7 @@ from bench.world import Oracle, World, WorldPlan
 from bench.world.models import WorldModel
 from kgray.errors import KgrayError
 from kgray.ingest.runner import Runner
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.records import Draft
 
 
@@ -70,7 +70,7 @@ def run(
     return figures
 
 
-def _round(memory: Memory, place: EmptyStore, plan: WorldPlan, number: int) -> AddFigures:
+def _round(memory: AsyncMemory, place: EmptyStore, plan: WorldPlan, number: int) -> AddFigures:
     oracle = Oracle(World(plan=plan))
     model = WorldModel(oracle)
     drafts: list[Draft] = [

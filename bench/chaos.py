@@ -146,7 +146,7 @@ def _judge(backfill: KilledBackfill, outcome: ChaosOutcome) -> None:
         found = sequences(store, group)
         if found != sorted(set(found)):
             faults.append(f"group {group}: an episode ended more than once")
-        faults += [f"group {group}: {line}" for line in asyncio.run(backfill.reader.verify(group))[:3]]
+        faults += [f"group {group}: {line}" for line in asyncio.run(backfill.reader.admin.verify(group))[:3]]
     outcome.ledger = ledger(store)
     if outcome.ledger != {"accepted": 0, "extracted": 0, "committed": schedule.plan.episodes, "failed": 0}:
         faults.append(f"the ledger is {json.dumps(outcome.ledger)}, of {schedule.plan.episodes} episodes")

@@ -303,7 +303,7 @@ def many_groups(folder: Path, groups: int, entities: int, seed: int) -> ManyGrou
     from kgray.runtime.spec import Profile
 
     dice = np.random.default_rng(seed)
-    with kgray.open(folder) as memory:
+    with kgray.open(folder, create=True) as memory:
         rows = []
         for group in range(groups):
             ends = dice.integers(0, 10, (entities, 3)) + 10 * (np.arange(entities)[:, None] // 10)
@@ -313,13 +313,13 @@ def many_groups(folder: Path, groups: int, entities: int, seed: int) -> ManyGrou
         memory.add_many(rows)
     ray = session.start(Settings(), Profile())
     try:
-        opened = kgray.open(folder, runtime_backend="ray", runtime_address=ray.address)
-        opened._summarizer = _AtOnce  # noqa: SLF001 - a model that costs nothing
+        opened = kgray.open(folder, runtime_backend="ray", runtime_address=ray.address, create=True)
+        opened.asynchronous._summarizer = _AtOnce  # noqa: SLF001 - a model that costs nothing
         with opened as blocking:
             spent, done = [], []
             for _ in range(2):
                 started = time.monotonic()
-                done.append(blocking.refresh_communities())
+                done.append(blocking.communities.refresh())
                 spent.append(time.monotonic() - started)
     finally:
         ray.close()

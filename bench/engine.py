@@ -26,7 +26,7 @@ from kgray import times
 from kgray.errors import KgrayError
 from kgray.ingest.parts import Parts
 from kgray.ledger import accept as ledger_accept
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.ontology import shipped
 from kgray.opening import open_with
 from kgray.ports import Embedder, Extractor, Judge, Store
@@ -116,17 +116,17 @@ def environ_of(given: Mapping[str, Any]) -> dict[str, str]:
     return kept | {f"KGRAY_{name.upper()}": str(value) for name, value in given.items()}
 
 
-def opened(settings: Settings, data: Path) -> Memory:
+def opened(settings: Settings, data: Path) -> AsyncMemory:
     """Open a memory with exactly these settings; its store is made where it is missing."""
     return open_with(settings, data, create=True)
 
 
-def carry_out(way: Way, memory: Memory, drafts: Sequence[Draft], *, on_step: OnStep = ignore) -> WayRun:
+def carry_out(way: Way, memory: AsyncMemory, drafts: Sequence[Draft], *, on_step: OnStep = ignore) -> WayRun:
     """Ingest drafts in this way; the memory stays open. Raises KgrayError where the run stops early."""
     return asyncio.run(_carry_out(way, memory, drafts, on_step))
 
 
-async def _carry_out(way: Way, memory: Memory, drafts: Sequence[Draft], on_step: OnStep) -> WayRun:
+async def _carry_out(way: Way, memory: AsyncMemory, drafts: Sequence[Draft], on_step: OnStep) -> WayRun:
     run = WayRun(way)
     first = len(drafts) // 3 if way.mixed else len(drafts)
     accept(memory.store, drafts[:first], mixed=way.mixed)
@@ -153,7 +153,7 @@ async def _carry_out(way: Way, memory: Memory, drafts: Sequence[Draft], on_step:
     return run
 
 
-async def _feed(memory: Memory, drafts: Sequence[Draft]) -> None:
+async def _feed(memory: AsyncMemory, drafts: Sequence[Draft]) -> None:
     for at in range(0, len(drafts), _FED):
         await asyncio.sleep(_FED_EVERY_S)
         accept(memory.store, drafts[at : at + _FED], mixed=True)

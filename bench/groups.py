@@ -50,7 +50,7 @@ class GroupFigures:
 def run(kind: StoreKind, groups: int, deep: int, progress: Callable[[str], None]) -> GroupFigures:
     """Accept an episode in each group and measure; then ingest 20 in each of `deep` others."""
     with TemporaryDirectory() as folder, empty_store(kind, Path(folder) / "s") as place:
-        memory = kgray.open(place.data, **dict[str, Any](place.settings))
+        memory = kgray.open(place.data, create=True, **dict[str, Any](place.settings))
         store, names = memory.store, [f"g{n:06}" for n in range(groups)]
         said = [_said(name, 0) for name in names]
         for start in range(0, groups, _AT_ONCE):
@@ -73,10 +73,10 @@ def run(kind: StoreKind, groups: int, deep: int, progress: Callable[[str], None]
         for start in range(0, len(drafts), _AT_ONCE):
             accept(store, drafts[start : start + _AT_ONCE], now=times.now(), bulk=True)
         progress(f"{deep} groups have 20 episodes each")
-        beside = _pace_beside_failing(memory.parts)
+        beside = _pace_beside_failing(memory.asynchronous.parts)
         progress("40 groups were ingested alone, and 40 beside one that always fails")
         fits = deep // 10 * 20 * (BYTES_A_STATEMENT + 2 * BYTES_A_NAME)
-        runner = Runner(replace(memory.parts, state_bytes=fits))
+        runner = Runner(replace(memory.asynchronous.parts, state_bytes=fits))
         loads = _counted_loads(runner.committer)
         began = time.monotonic()
         with store.writing():

@@ -27,7 +27,7 @@ from bench.reading import extraction_tokens, model_use
 from bench.tables import Column, aligned
 from bench.world import Latency, Oracle, World, WorldPlan
 from kgray.errors import InputError
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.ports.ingest import Totals, joined
 from kgray.settings import Settings
 
@@ -128,9 +128,9 @@ import sys, time, threading, kgray
 stop = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
 done = 0
-with kgray.open(sys.argv[1]) as memory:
+with kgray.open(sys.argv[1], create=True) as memory:
     while not stop.wait(2.0):
-        done += sum(one.news for one in memory.refresh_communities().values())
+        done += sum(one.news for one in memory.communities.refresh().values())
 print(done)
 """
 
@@ -201,7 +201,9 @@ def _note_run(result: Throughput, ran: WayRun, totals: Totals, steps: Sequence[f
         result.cpu_late_s = (steps[-1] - steps[-1 - _LATE]) / _LATE
 
 
-def _note_models(result: Throughput, memory: Memory, served: Mapping[str, Any], latency: Latency) -> None:
+def _note_models(
+    result: Throughput, memory: AsyncMemory, served: Mapping[str, Any], latency: Latency
+) -> None:
     used = model_use(memory.store)
     result.calls = used.calls / result.episodes
     result.prompt_tokens = used.prompt_tokens / result.episodes

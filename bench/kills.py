@@ -19,7 +19,7 @@ from bench.world import Latency, Oracle, World, WorldPlan
 from bench.world.files import write
 from kgray.errors import STOPPED, Unavailable
 from kgray.ledger import failures
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 
 if TYPE_CHECKING:
     from bench.simulated import SimulatedCluster
@@ -112,7 +112,7 @@ class KilledBackfill:
         server = ends.enter_context(ServerProcess(flags))
         # The reader must see the store and never start anything: it is a local one.
         local = given_of(Way(), place, server.base_url)
-        self.reader: Memory = opened(settings_of(local), place.data)
+        self.reader: AsyncMemory = opened(settings_of(local), place.data)
         ends.callback(self.reader.close)
         cluster = ends.enter_context(_cluster(schedule, folder))
         address = schedule.address or cluster.address  # type: ignore[union-attr]

@@ -26,7 +26,7 @@ from kgray.ingest.parts import tell_lag
 from kgray.ingest.runner import Runner
 from kgray.ingest.state import GroupState
 from kgray.ledger import accept, request
-from kgray.memory.face import Blocking
+from kgray.memory import Memory
 from kgray.records import Draft, Operation
 
 LARGE = "large"
@@ -86,7 +86,7 @@ Ended = list[tuple[float, str, str]]  # when, group, what
 def run(kind: StoreKind, facts: int, episodes: int, progress: Callable[[str], None]) -> LagFigures:
     """Grow a group; then let a runner load it and remove an episode of it beside `episodes` of others."""
     with _grown(kind, facts, progress) as (place, memory, counted):
-        store, embedder = memory.store, memory.parts.embedder
+        store, embedder = memory.store, memory.asynchronous.parts.embedder
         with store.writing():
             began, cpu = time.perf_counter(), time.process_time()
             holds = _lock_holds(lambda: GroupState.load(store, LARGE, embedder.dimensions))
@@ -97,7 +97,7 @@ def run(kind: StoreKind, facts: int, episodes: int, progress: Callable[[str], No
 
         async def watched() -> None:
             probing = asyncio.create_task(tell_lag(lags.append))
-            runner = Runner(memory.parts)
+            runner = Runner(memory.asynchronous.parts)
             await runner.run(on_step=lambda group, _, what: ended.append((time.monotonic(), group, what)))
             probing.cancel()
 
@@ -117,9 +117,11 @@ def through_ray(kind: StoreKind, facts: int, episodes: int, progress: Callable[[
         _ask(memory, episodes)
         ended: Ended = []
         since = time.monotonic()
-        with kgray.open(place.data, runtime_backend="ray", **dict[str, Any](place.settings)) as deployed:
+        with kgray.open(
+            place.data, runtime_backend="ray", create=True, **dict[str, Any](place.settings)
+        ) as deployed:
             done = asyncio.run(
-                deployed.runtime.carry_out(
+                deployed.asynchronous.runtime.carry_out(
                     None, on_step=lambda group, _, what: ended.append((time.monotonic(), group, what))
                 )
             )
@@ -139,22 +141,22 @@ def through_ray(kind: StoreKind, facts: int, episodes: int, progress: Callable[[
 @contextmanager
 def _grown(
     kind: StoreKind, facts: int, progress: Callable[[str], None]
-) -> Iterator[tuple[EmptyStore, Blocking, int]]:
+) -> Iterator[tuple[EmptyStore, Memory, int]]:
     """Yield a store with a large group, open, and how many facts that has."""
     with (
         TemporaryDirectory() as folder,
         empty_store(kind, Path(folder) / "s") as place,
-        kgray.open(place.data, **dict[str, Any](place.settings)) as memory,
+        kgray.open(place.data, create=True, **dict[str, Any](place.settings)) as memory,
     ):
         with memory.store.writing():
-            grown = GrowingStore(memory.store, memory.parts.embedder)
+            grown = GrowingStore(memory.store, memory.asynchronous.parts.embedder)
             grown.grow(growing(LARGE), round(facts / FACTS_AN_EPISODE), gather=grown.together)
         counted = memory.store.counts(LARGE)[LARGE].facts
         progress(f"a group of {counted:,} facts")
         yield place, memory, counted
 
 
-def _ask(memory: Blocking, episodes: int) -> None:
+def _ask(memory: Memory, episodes: int) -> None:
     """Append an episode of the large group, the removal of its first, and episodes of the others."""
     first = next(iter(growing(LARGE))).draft.client_id or ""
     request(memory.store, Operation(group=LARGE, kind="remove", episodes=(first,)))

@@ -10,14 +10,14 @@ from kgray.derivation.stored import View, records_of
 from kgray.graph import Fact
 from kgray.kinds import EXTRACTIONS
 from kgray.ledger import dumped_episodes
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.ports import Store
 from kgray.rows import extraction
 
 STATES = ("accepted", "extracted", "committed", "failed")
 
 
-async def digest(memory: Memory) -> str:
+async def digest(memory: AsyncMemory) -> str:
     """Return one hash over the dumps of all groups."""
     whole = hashlib.sha256()
     for group in memory.store.heads():

@@ -35,7 +35,7 @@ from kgray.evals.retrieval import (
     read_dataset,
     report,
 )
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.prompting.tokens import count_tokens
 
 HANDMADE = Path(__file__).parent / "data" / "conversation.jsonl"
@@ -160,7 +160,7 @@ def _part(given: tuple[RetrievalPlan, Path, int]) -> list[Row]:
         memory.close()
 
 
-async def _asked(memory: Memory, talks: Sequence[Conversation], budgets: Sequence[int]) -> list[Row]:
+async def _asked(memory: AsyncMemory, talks: Sequence[Conversation], budgets: Sequence[int]) -> list[Row]:
     rows: list[Row] = []
     for talk in talks:
         rows += [*await _plain(memory, talk), *await _together(memory, talk, budgets)]
@@ -171,7 +171,7 @@ async def _asked(memory: Memory, talks: Sequence[Conversation], budgets: Sequenc
     return rows
 
 
-async def _plain(memory: Memory, talk: Conversation) -> list[Row]:
+async def _plain(memory: AsyncMemory, talk: Conversation) -> list[Row]:
     """Ask what knows only the messages."""
     texts = [message.text for message in talk.messages]
     named = [f"{message.speaker}: {message.text}" for message in talk.messages]
@@ -193,7 +193,7 @@ async def _plain(memory: Memory, talk: Conversation) -> list[Row]:
     return rows
 
 
-async def _together(memory: Memory, talk: Conversation, budgets: Sequence[int]) -> list[Row]:
+async def _together(memory: AsyncMemory, talk: Conversation, budgets: Sequence[int]) -> list[Row]:
     """Ask the plain search with all signals; its context is its best messages, as long as they fit."""
     vectors = await memory.embedder.embed([message.text for message in talk.messages])
     plain, rows = Together(talk.messages, np.asarray(vectors)), list[Row]()

@@ -22,7 +22,7 @@ from kgray.errors import InputError, KgrayError
 from kgray.graph import Hit
 from kgray.intake.drafts import Defaults, draft_from
 from kgray.ledger import Acceptance, accept, sequences_of
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.memory.background import Background
 from kgray.records import Draft, check_group
 from kgray.search import Method, Reranker, Template
@@ -42,7 +42,7 @@ class Seat:
     id of the caller's key, "" = none
     """
 
-    memory: Memory
+    memory: AsyncMemory
     group: str
     read: Runs
     change: Runs
@@ -303,7 +303,7 @@ class _Tools:
             there = [id_ for id_ in ids if await seat.call(sequences_of, store, seat.group, [id_])]
             absent = [id_ for id_ in ids if id_ not in there]
             return Forgotten(messages=len(there), facts_closed=0, facts_reopened=0, absent=absent)
-        await seat.call(seat.memory.access.note, seat.key, mode, seat.group, {"episodes": ids})
+        await seat.call(seat.memory.admin.access.note, seat.key, mode, seat.group, {"episodes": ids})
         verb = seat.memory.remove if mode == "remove" else seat.memory.retract
         done = await seat.change(verb, group=seat.group, episodes=ids)
         return Forgotten.model_validate(done | {"messages": done["episodes"]})
@@ -352,7 +352,7 @@ def _day(moment: Any) -> str | None:  # noqa: ANN401 - a datetime, or None
     return None if moment is None else moment.strftime("%Y-%m-%dT%H:%M:%SZ").replace("T00:00:00Z", "")
 
 
-async def serve_stdio(memory: Memory, group: str, *, read_only: bool = False) -> None:
+async def serve_stdio(memory: AsyncMemory, group: str, *, read_only: bool = False) -> None:
     """Serve one group until standard input ends; what is added is ingested meanwhile. Raises InputError."""
     background = Background(memory)
 

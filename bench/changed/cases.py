@@ -14,7 +14,7 @@ from typing import Any
 from bench.engine import accept, plain_loop, plain_parts
 from bench.world import Oracle, TrueFact, World, WorldModel, WorldPlan
 from bench.world.schema import RELATIONS
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.ports import Embedder, Extractor, Judge
 from kgray.records import Draft, Value
 from kgray.settings import PipelineSettings
@@ -108,7 +108,7 @@ def _changed(facts: Sequence[TrueFact], end: Instant) -> tuple[TrueFact, TrueFac
 
 
 @contextmanager
-def new_memory(world: ChangedWorld, embedder: Embedder) -> Iterator[Memory]:
+def new_memory(world: ChangedWorld, embedder: Embedder) -> Iterator[AsyncMemory]:
     """Ingest a world by the plain loop, and yield its memory."""
     with (
         tempfile.TemporaryDirectory(prefix="kgray-questions-") as folder,
@@ -116,4 +116,4 @@ def new_memory(world: ChangedWorld, embedder: Embedder) -> Iterator[Memory]:
     ):
         accept(parts.store, world.drafts)
         plain_loop(parts)
-        yield Memory(parts.store, lambda: embedder, lambda: parts)
+        yield AsyncMemory(parts.store, lambda: embedder, lambda: parts)

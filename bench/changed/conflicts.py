@@ -20,7 +20,7 @@ from bench.changed.scores import TOKENS, is_right
 from bench.plain_search import PlainBM25, nearest
 from bench.world.dice import Dice
 from kgray import times
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.prompting.tokens import count_tokens
 from kgray.records import Draft
 from kgray.times import SECOND
@@ -174,7 +174,7 @@ def run(plan: ConflictPlan, *, progress: Callable[[str], None] = lambda _: None)
         return asyncio.run(_measured(memory, found))
 
 
-async def _measured(memory: Memory, found: Conflicts) -> dict[str, Any]:
+async def _measured(memory: AsyncMemory, found: Conflicts) -> dict[str, Any]:
     texts = [draft.text for draft in found.world.drafts]
     bm25, vectors = PlainBM25(texts), np.asarray(await memory.embedder.embed(texts))
     marks: dict[str, dict[str, list[bool]]] = {
@@ -212,7 +212,7 @@ async def _measured(memory: Memory, found: Conflicts) -> dict[str, Any]:
     return {"systems": figures, "questions": questions, "missed": missed}
 
 
-async def _plain(memory: Memory, text: str, bm25: PlainBM25, vectors: Any) -> dict[str, list[int]]:  # noqa: ANN401
+async def _plain(memory: AsyncMemory, text: str, bm25: PlainBM25, vectors: Any) -> dict[str, list[int]]:  # noqa: ANN401
     (asked,) = np.asarray(await memory.embedder.embed([text]))
     return {"BM25": bm25.best(text, 60), "vectors": [*nearest(asked, vectors, 60)]}
 

@@ -11,7 +11,7 @@ from bench.changed.cases import ChangedWorld, generated, new_memory
 from bench.changed.hold_out import hold_out
 from bench.changed.scores import CaseResult, answer, by_relation, figures
 from kgray.backends.hashing import HashingEmbedder
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.ports import Embedder
 
 _WORLDS: dict[str, Callable[[int, int], ChangedWorld]] = {"world": generated, "hold-out": hold_out}
@@ -57,7 +57,7 @@ def run(plan: QuestionPlan, *, progress: Callable[[str], None] = lambda _: None)
     return document
 
 
-async def _asked(memory: Memory, world: ChangedWorld) -> list[CaseResult]:
+async def _asked(memory: AsyncMemory, world: ChangedWorld) -> list[CaseResult]:
     return [await answer(memory, case) for case in world.cases]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.changed.cases import Case
 from kgray.graph import Hit
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.times import to_datetime
 
 TOKENS = 300
@@ -38,7 +38,7 @@ def is_right(case: Case, hit: Hit) -> bool:
     return bool(ends & right) and bool(ends & subject)
 
 
-async def answer(memory: Memory, case: Case) -> CaseResult:
+async def answer(memory: AsyncMemory, case: Case) -> CaseResult:
     """Search and build a context for one question."""
     given: dict[str, Any] = {
         "group": case.group,

@@ -29,7 +29,7 @@ from kgray.errors import InputError, KgrayError
 
 if TYPE_CHECKING:
     from kgray.backfill.run import RunRequest
-    from kgray.memory import Memory
+    from kgray.memory import AsyncMemory
     from kgray.settings import Settings
 
 _ORDER = "reference-time: sort the rows of all files by it first. Default: file."
@@ -79,7 +79,7 @@ def backfill(call: Call, paths: tuple[str, ...], **options: Any) -> int:  # noqa
         return _in_place(call, memory, request)
 
 
-def _in_place(call: Call, memory: Memory, request: RunRequest) -> int:
+def _in_place(call: Call, memory: AsyncMemory, request: RunRequest) -> int:
     from kgray.backfill.manifest import RunFolder
     from kgray.backfill.run import backfill as carried_out
 
@@ -121,7 +121,7 @@ def _show(report: dict[str, Any]) -> None:
         click.echo(printing.plain(f"  {row['group']} {name}: {row['class']}: {row['message']}"))
 
 
-def _dry_run(call: Call, settings: Settings, memory: Memory, request: RunRequest) -> int:
+def _dry_run(call: Call, settings: Settings, memory: AsyncMemory, request: RunRequest) -> int:
     from kgray.backfill.run import forecast
     from kgray.prompting.estimate import estimate_work
     from kgray.wiring import build_ontology, build_prompts

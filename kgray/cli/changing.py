@@ -75,9 +75,9 @@ def add(call: Call, files: tuple[str, ...], **options: Any) -> int:  # noqa: ANN
         memory = stack.enter_context(call.trial() if options["dry_run"] else call.memory(create=True))
         how = {name: options[name] for name in ("replace", "again")}
         if options["dry_run"]:
-            return finished(_preview(call, memory.preview(**how), _read(paths, defaults)))
+            return finished(_preview(call, memory.admin.preview(**how), _read(paths, defaults)))
         if options["on_error"] == "stop":
-            checked = memory.check(_read(paths, defaults), replace=options["replace"])
+            checked = memory.admin.check(_read(paths, defaults), replace=options["replace"])
             if checked.refusals:
                 return nothing_accepted(call, checked.as_dict(), checked.refusals)
         with Signals.gentle(), printing.Progress(memory.store.pending_count) as progress:

@@ -41,7 +41,7 @@ def suggest(call: Call, group: str, limit: int) -> None:
     from kgray.memory.ontology_suggest import settings_of
 
     with call.reader(group) as memory:
-        suggestions = finished(memory.relation_suggestions(group=group, limit=limit))
+        suggestions = finished(memory.admin.relation_suggestions(group=group, limit=limit))
     if call.emitted({"pairs": [suggestion.as_dict() for suggestion in suggestions]}):
         return
     if not suggestions:

@@ -17,7 +17,7 @@ from kgray.errors import SettingsError, Stopped
 if TYPE_CHECKING:
     from kgray.evals.answers import Way
     from kgray.evals.retrieval import Conversation, Dataset
-    from kgray.memory import Memory
+    from kgray.memory import AsyncMemory
 
 _SHOWN = {  # measures; the first with its interval and a bar
     "retrieval": (
@@ -108,7 +108,7 @@ def _answers(
     return as_asked(rows), rows
 
 
-def _ingested(memory: Memory, dataset: Dataset, place: Path) -> list[tuple[str, Conversation]]:
+def _ingested(memory: AsyncMemory, dataset: Dataset, place: Path) -> list[tuple[str, Conversation]]:
     """Ingest what is not there yet; return the conversations with their groups."""
     talks = []
     for number, talk in enumerate(dataset.conversations, 1):

@@ -23,7 +23,7 @@ from kgray.cli.waiting import last_outage
 from kgray.errors import DONE, FAULTY, INCOMPLETE, KgrayError
 
 if TYPE_CHECKING:
-    from kgray.memory import Memory
+    from kgray.memory import AsyncMemory
     from kgray.settings import Settings
 
 
@@ -62,7 +62,7 @@ def up(call: Call, profile: Path | None) -> None:
     with call.memory(create=True) as memory:
         memory.check_embedder()  # make the folder, and report a fault in it, before Ray is started
         profile_in_use = session.profile_for(settings, session.read_head(call.folder))
-        added = memory.schedules.add_first(**asdict(profile_in_use.refresh), now=times.now())
+        added = memory.admin.schedules.add_first(**asdict(profile_in_use.refresh), now=times.now())
     with lifecycle.one_at_a_time(call.folder, printing.note):
         found = lifecycle.up(settings, call.folder, printing.note) | {"schedules": added}
 
@@ -135,7 +135,7 @@ def status(call: Call, group: str | None) -> None:
     from kgray.runtime import lifecycle
 
     with call.reader(group, says_pending=False) as memory:
-        counts, vectors = finished(memory.status(group=group)), memory.vectors()
+        counts, vectors = finished(memory.status(group=group)), memory.admin.vectors()
         schedules, shards = schedule_rows(call, memory), memory.store.shard_map()
     runtime = lifecycle.status(call.settings(), call.folder)
     if runtime.get("state") == "up":
@@ -221,10 +221,8 @@ def groups(call: Call) -> None:
 
     kgray groups
     """
-    from kgray.memory.ingesting import group_rows
-
     with call.memory() as memory:
-        rows = group_rows(finished(memory.groups()))
+        rows = [size.as_dict() for size in finished(memory.groups())]
     head = ("group", "episodes", "entities", "facts")
     call.listed("groups", rows, [[*row.values()] for row in rows], head=head, nothing="No groups.")
 
@@ -284,8 +282,8 @@ def doctor(call: Call, repair: bool, group: str | None, profile: Path | None) ->
     repaired: dict[str, list[str]] = {}
     if repair:
         with call.memory() as memory:
-            groups = finished(memory.groups()) if group is None else [group]
-            repaired = {name: finished(memory.repair(name)) for name in groups}
+            groups = [size.group for size in finished(memory.groups())] if group is None else [group]
+            repaired = {name: finished(memory.admin.repair(name)) for name in groups}
     found = list(_checks(call) if profile is None else _fit(call, profile))
     rows = [{"name": name, "ok": good, "detail": detail} for name, good, detail in found]
 
@@ -419,11 +417,11 @@ def _data(call: Call, settings: Settings) -> Iterator[Check]:
         yield "store", False, f"{error} ({_took(began)})"
 
 
-def _store(memory: Memory, file: Path | None, began: float) -> Iterator[Check]:
+def _store(memory: AsyncMemory, file: Path | None, began: float) -> Iterator[Check]:
     """Yield the checks of a store and its graphs. file: the embedded one's; began: when it was asked for."""
     store: Any = memory.store  # None: a Neo4jStore, which can say more
-    embedder, counts = memory.embedder, finished(memory.groups())
-    held = f"schema {store.schema_version}, {printing.counted(len(counts), 'group')}"
+    embedder, sizes = memory.embedder, finished(memory.groups())
+    held = f"schema {store.schema_version}, {printing.counted(len(sizes), 'group')}"
     built = f"built with {embedder.identity} ({embedder.dimensions} numbers a text) ({_took(began)})"
     if file is not None:
         yield "store", True, f"{file} ({file.stat().st_size / 1e6:.1f} MB, {held}), {built}"
@@ -434,7 +432,8 @@ def _store(memory: Memory, file: Path | None, began: float) -> Iterator[Check]:
         yield "store indexes", not missing, detail if missing else "all constraints and indexes are online"
         store.check_writable()
         yield "store writable", True, "a transaction could write"
-    for group in counts:
-        wrong = finished(memory.verify(group))
+    for size in sizes:
+        group = size.group
+        wrong = finished(memory.admin.verify(group))
         detail = "; ".join(wrong[:3]) or "the stored graph is what its records derive"
         yield f"graph of {group}", not wrong, detail

@@ -25,7 +25,7 @@ from kgray.cli import printing
 from kgray.errors import BUG, FAULTY, STOPPED, InputError, KgrayError, NoStore
 
 if TYPE_CHECKING:
-    from kgray.memory import Memory
+    from kgray.memory import AsyncMemory
     from kgray.settings import Settings
 
 _T = TypeVar("_T")
@@ -78,16 +78,16 @@ class Call:
             printing.table(rows, **look)
 
     @contextmanager
-    def memory(self, *, create: bool = False) -> Iterator[Memory]:
+    def memory(self, *, create: bool = False) -> Iterator[AsyncMemory]:
         """Open the memory; closed at the end."""
-        from kgray.opening import open as open_memory
+        from kgray.opening import open_async as open_memory
 
         with closing(open_memory(self.data, config=self.config, create=create)) as memory:
             memory.on_wait = printing.note
             yield memory
 
     @contextmanager
-    def trial(self) -> Iterator[Memory]:
+    def trial(self) -> Iterator[AsyncMemory]:
         """Open the memory for a dry run; where there is no store yet, an empty one that is deleted after."""
         from tempfile import TemporaryDirectory
 
@@ -104,7 +104,7 @@ class Call:
             yield memory
 
     @contextmanager
-    def reader(self, group: str | None, *, says_pending: bool = True) -> Iterator[Memory]:
+    def reader(self, group: str | None, *, says_pending: bool = True) -> Iterator[AsyncMemory]:
         """Open the memory to read a group; then say whether the group is not there, or has more to come."""
         from kgray.memory.answers import no_group
 

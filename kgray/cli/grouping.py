@@ -27,7 +27,7 @@ from kgray.cli.frame import (
 from kgray.errors import STOPPED, InputError
 
 if TYPE_CHECKING:
-    from kgray.memory import Memory
+    from kgray.memory import AsyncMemory
     from kgray.settings import Settings
 
 _COUNTS = "run levels communities kept written offline calls prompt_tokens completion_tokens".split()
@@ -71,7 +71,7 @@ def refresh(
         raise InputError("--job-server is for --submit")
     with call.memory() as memory, printing.Progress() as progress:
         progress.total = len(groups or memory.store.heads())
-        found = finished(memory.refresh_communities(groups, **how, on_group=progress.step))
+        found = finished(memory.communities.refresh(groups, **how, on_group=progress.step))
     done = {group: asdict(one) for group, one in found.items()}
     rows = [[group, *(row[name] for name in _COUNTS)] for group, row in done.items()]
     call.listed("groups", done, rows, head=("group", *_COUNTS), nothing="No groups.")
@@ -151,7 +151,7 @@ def list_(call: Call, group: str, **how: Any) -> None:  # noqa: ANN401
     kgray communities list --group team --level 0
     """
     with call.reader(group) as memory:
-        found = finished(memory.communities(group=group, **how))
+        found = finished(memory.communities.list(group=group, **how))
     rows = [[printing.short(one.id), one.level, one.size, "stale" * one.stale, one.name] for one in found]
     listed, head = [one.as_dict() for one in found], ("id", "level", "members", "", "name")
     nothing = "No communities: `kgray communities refresh` finds them."
@@ -170,7 +170,7 @@ def show(call: Call, identifier: str, group: str, **how: Any) -> None:  # noqa: 
       kgray communities show 6550e080 --group team
     """
     with call.reader(group) as memory:
-        found = finished(memory.community(identifier, group=group, **how))
+        found = finished(memory.communities.get(identifier, group=group, **how))
     if call.emitted(found.as_dict()):
         return
     one = found.community
@@ -217,7 +217,7 @@ def add(
         raise InputError("--full and --due exclude each other: add two schedules")
     now = times.now()
     with call.memory(create=True) as memory:
-        made = memory.schedules.add(name, cron, zone, now, full=full, groups=groups).as_dict(now)
+        made = memory.admin.schedules.add(name, cron, zone, now, full=full, groups=groups).as_dict(now)
     if not call.emitted(made | {"schedules": [made]}):
         click.echo(f"{name}: the next time is {made['next']}.")
 
@@ -234,12 +234,12 @@ def list_schedules(call: Call) -> None:
     call.listed("schedules", found, rows, head=_SCHEDULED, nothing="No schedules.")
 
 
-def schedule_rows(call: Call, memory: Memory) -> list[dict[str, Any]]:
+def schedule_rows(call: Call, memory: AsyncMemory) -> list[dict[str, Any]]:
     """Return the schedules of a store as JSON rows; job: the submission id in Ray of the latest run."""
     from kgray.runtime.spec import namespace_of, store_identity
 
     now, store = times.now(), namespace_of(store_identity(call.settings(), call.folder))
-    rows = [schedule.as_dict(now) for schedule in memory.schedules.every()]
+    rows = [schedule.as_dict(now) for schedule in memory.admin.schedules.every()]
     return [row | {"job": row["job"] and f"{store}-{row['job']}"} for row in rows]
 
 
@@ -258,6 +258,6 @@ def remove(call: Call, name: str) -> None:
     kgray schedule remove nightly
     """
     with call.memory() as memory:
-        memory.schedules.remove(name)
+        memory.admin.schedules.remove(name)
     if not call.emitted({"name": name, "removed": True}):
         click.echo(f"{name} is removed.")

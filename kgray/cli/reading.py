@@ -29,7 +29,7 @@ from kgray.interchange.formats import FORMATS
 
 if TYPE_CHECKING:
     from kgray.graph import Entity, FactSpan, Hit
-    from kgray.memory import Memory
+    from kgray.memory import AsyncMemory
     from kgray.memory.answers import History, Shown, ToldEpisode
     from kgray.search import Filters
 
@@ -146,7 +146,7 @@ def search(call: Call, query: str, group: str, explain: bool, **given: Any) -> N
     printing.note(f"{printing.counted(len(found.hits), 'hit')} in {took_ms:.0f} ms")
 
 
-def _say_unmet(memory: Memory, group: str, filters: Filters, hits: Sequence[Hit]) -> None:
+def _say_unmet(memory: AsyncMemory, group: str, filters: Filters, hits: Sequence[Hit]) -> None:
     """Where nothing was found, say which values of the filters nothing in the group has."""
     from kgray.memory.answers import unmet
 

@@ -14,7 +14,7 @@ from kgray.cli import printing
 from kgray.cli.frame import MOMENT, Call, Signals, command, finished, group_of, group_option, number, several
 
 if TYPE_CHECKING:
-    from kgray.memory import Memory
+    from kgray.memory import AsyncMemory
 
 
 @command("Serve HTTP and MCP from one port.")
@@ -94,8 +94,8 @@ def mcp(call: Call, group: str, read_only: bool) -> None:
         finished(serve_stdio(memory, group, read_only=read_only))
 
 
-def _say_fault(memory: Memory) -> None:
-    if fault := memory.vectors()["fault"]:
+def _say_fault(memory: AsyncMemory) -> None:
+    if fault := memory.admin.vectors()["fault"]:
         printing.note(f"only what needs no embedder is served: {fault}")
 
 
@@ -119,7 +119,7 @@ def add(call: Call, groups: str, scopes: str, expires: datetime | None, rate: in
     """
     with call.memory(create=True) as memory:
         until = None if expires is None else times.from_datetime(expires)
-        id_, key = memory.access.add(_listed(groups), _listed(scopes), expires=until, rate=rate)
+        id_, key = memory.admin.access.add(_listed(groups), _listed(scopes), expires=until, rate=rate)
 
     if not call.emitted({"id": id_, "key": key}):
         click.echo(key)
@@ -133,7 +133,7 @@ def list_keys(call: Call) -> None:
     kgray keys list
     """
     with call.memory() as memory:
-        found = [key.as_dict() for key in memory.access.every()]
+        found = [key.as_dict() for key in memory.admin.access.every()]
     rows = [
         [key["id"], ",".join(key["groups"]), ",".join(key["scopes"]), key["rate"] or "", end]
         for key in found
@@ -151,7 +151,7 @@ def revoke(call: Call, identifier: str) -> None:
     kgray keys revoke 0f3a9c21b7de
     """
     with call.memory() as memory:
-        memory.access.revoke(identifier)
+        memory.admin.access.revoke(identifier)
     if not call.emitted({"id": identifier, "revoked": True}):
         click.echo(f"{identifier} is revoked.")
 

@@ -27,7 +27,7 @@ from kgray.http import asking, board, exports, handlers, managing, models, page_
 from kgray.http.door import OPEN, Door, needs
 from kgray.http.handlers import CORRECTIONS, TAGGED, append, corrects, reads
 from kgray.http.problems import ON_ERROR, TooLarge, answer, id_of
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 
 _ROOT = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/mcp", "/", "/page/{name}"})
 _BODY_S = 60.0  # for a whole body to arrive; of a backfill, between two pieces
@@ -118,7 +118,7 @@ ROUTES = (
 )
 
 
-def create_app(memory: Memory, **how: Any) -> FastAPI:  # noqa: ANN401 - of `Door`
+def create_app(memory: AsyncMemory, **how: Any) -> FastAPI:  # noqa: ANN401 - of `Door`
     """Return the ASGI app of a memory, which its owner closes after the app has shut down.
 
     how     of `Door`: host, names, bounds, ingests, webhook_key, private_webhooks

@@ -54,7 +54,7 @@ async def own_key(door: At, request: Request) -> Response:
 async def schedules(door: At, request: Request) -> Response:
     """Return when communities are refreshed, and how the last runs ended; of groups that the key reaches."""
     key, now = holder_of(request), times.now()
-    found = [one.as_dict(now) for one in await door.call(door.memory.schedules.every)]
+    found = [one.as_dict(now) for one in await door.call(door.memory.admin.schedules.every)]
     if key is not None:
         bounds = [({*one["groups"]} or {"*"}, one) for one in found]
         found = [one for groups, one in bounds if key.covers([*groups])]
@@ -113,7 +113,7 @@ async def preview(door: At, group: Group, body: models.Preview) -> Response:
         draft = draft_from(what, Defaults(group=check_group(group)))
         if draft.group != group:
             raise InputError("an episode's group must be the one of the address", field="episode/group")
-        previews = await door.call(partial(door.memory.preview, again=body.again))
+        previews = await door.call(partial(door.memory.admin.preview, again=body.again))
         rows = await door.read(previews.rows, draft)
     else:
         rows = await door.read(door.memory.foresee, kind, group=group, **what)

@@ -25,7 +25,7 @@ from kgray.errors import Cost, Denied
 from kgray.http.problems import Forbidden, Malformed, Misdirected, Overloaded, TooMany
 from kgray.http.webhooks import Posts
 from kgray.ledger import Acceptance, accept
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.memory.access import Access, AccessKey, presented
 from kgray.memory.background import Background
 from kgray.ports import GroupHead, Store
@@ -277,7 +277,7 @@ class Door:
     """The parts of one server; `opened` starts and ends them."""
 
     def __init__(
-        self, memory: Memory, *, host: str = "127.0.0.1", names: Collection[str] = (),
+        self, memory: AsyncMemory, *, host: str = "127.0.0.1", names: Collection[str] = (),
         bounds: Bounds | None = None, ingests: bool = True, webhook_key: bytes | None = None,
         private_webhooks: bool = False, runtime: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:  # fmt: skip
@@ -292,7 +292,7 @@ class Door:
         self.metrics = Metrics()
         memory.on_stage, memory.on_call = self.metrics.stage, self.metrics.called
         memory.on_view = self.metrics.views.inc
-        self.access = memory.access  # the keys and the audit log
+        self.access = memory.admin.access  # the keys and the audit log
         self.guard = Guard(self.access, host=host, names=names)
         self.appends = Appends(memory.store, self.metrics)
         self.ingesting = Background(memory, self._ended)

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import Parameter, Signature, signature
 from itertools import islice
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 from anyio import to_thread
@@ -20,6 +21,7 @@ from pydantic import ValidationError
 from starlette.responses import JSONResponse, StreamingResponse
 
 from kgray import kinds, times
+from kgray.client import original
 from kgray.errors import InputError, KgrayError
 from kgray.http import models
 from kgray.http.door import LONGEST_S, At, Door, check_known, check_scope, holder_of, noted
@@ -30,8 +32,7 @@ from kgray.intake.files import Submitted
 from kgray.intake.formats import MAX_LINE, json_lines
 from kgray.ledger import Acceptance, Foresight, NoneAccepted
 from kgray.ledger import retry as retried
-from kgray.memory import Memory
-from kgray.memory.ingesting import group_rows, ledger_of
+from kgray.memory.ingesting import ledger_of
 from kgray.reads import EPISODE_HEADS_AT
 from kgray.records import OperationKind, check_group
 
@@ -100,18 +101,18 @@ def reads(verb: str, *, gives: str = "") -> Callable[..., Any]:
         same, headers = await door.known(request, asked["group"]) if verb in TAGGED else (None, None)
         if same is not None:
             return same
-        found = _plain(await door.read(getattr(door.memory, verb), **asked))
+        found = _plain(await door.read(attrgetter(verb)(door.memory), **asked))
         return JSONResponse({gives: found} if gives else found, headers=headers)
 
     given = [Parameter("door", Parameter.KEYWORD_ONLY, annotation=At)]
     given.append(Parameter("request", Parameter.KEYWORD_ONLY, annotation=Request))
-    for name, one in signature(getattr(Memory, verb)).parameters.items():
+    for name, one in signature(original(verb)).parameters.items():
         if name in _TYPES or "When" in str(one.annotation):
             default = Parameter.empty if name == "group" else one.default
             kind = Nodes if verb == "neighbourhood" and name == "limit" else _TYPES.get(name, MomentOf)
             given.append(one.replace(kind=Parameter.KEYWORD_ONLY, annotation=kind, default=default))
     handle.__signature__ = Signature(given)  # type: ignore[attr-defined]
-    handle.__name__, handle.__doc__ = verb, getattr(Memory, verb).__doc__
+    handle.__name__, handle.__doc__ = verb.replace(".", "_"), original(verb).__doc__
     return handle
 
 
@@ -125,13 +126,13 @@ async def status(door: At, group: Group) -> Response:
     """Return the ledger: episodes by state, what models have cost."""
     counts = await door.read(door.memory.status, group=group)
     ingesting = {"fault": door.ingesting.fault or None}
-    return JSONResponse(ledger_of(counts) | {"ingesting": ingesting, "embedder": door.memory.vectors()})
+    return JSONResponse(ledger_of(counts) | {"ingesting": ingesting, "embedder": door.memory.admin.vectors()})
 
 
 async def groups(door: At, request: Request) -> Response:
     """Return the groups that the key reaches, with counts."""
-    counts, key = await door.read(door.memory.groups), holder_of(request)
-    rows = group_rows({name: one for name, one in counts.items() if key is None or key.reaches(name)})
+    sizes, key = await door.read(door.memory.groups), holder_of(request)
+    rows = [size.as_dict() for size in sizes if key is None or key.reaches(size.group)]
     return JSONResponse({"groups": rows})
 
 

@@ -14,7 +14,8 @@ from kgray.garbage import garbage_not_collected
 from kgray.kinds import ENTITIES
 from kgray.ledger import episodes_at, sequences_of
 from kgray.memory import answers
-from kgray.memory.reads import GroupReads, Row, When, check_limit, of_one_moment
+from kgray.memory.moments import Row, When, check_limit
+from kgray.memory.reads import GroupReads, of_one_moment
 from kgray.record_rows import UnpackedRecords, judgements
 from kgray.rows import folded
 from kgray.search import spans_of

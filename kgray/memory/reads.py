@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from functools import partial, wraps
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from kgray import kinds, ledger, reads, rows, times
-from kgray.communities.reading import ShownCommunity, list_of, members_of, one_of, owners_of
+from kgray import kinds, ledger, reads, rows
+from kgray.communities.reading import members_of, owners_of
 from kgray.derivation import dump as dumping
 from kgray.derivation.names import EntityNote
 from kgray.derivation.names import digits as digits_of
 from kgray.derivation.stored import View, in_pieces, stored_names, stored_records, view_now
 from kgray.errors import InputError, NotFound
 from kgray.garbage import garbage_not_collected
-from kgray.graph import Community, Fact
+from kgray.graph import Fact
 from kgray.ingest.candidates import Likeness, code_match, likeness
 from kgray.ingest.resolve import NAME_FLOOR
 from kgray.ingest.state import GroupState
 from kgray.ledger import Failure, failures, result, sequences_of
 from kgray.memory import answers
+from kgray.memory.moments import Row, When, check_limit, instant_of
 from kgray.ports import GraphView, GroupCounts, Store, at_one_moment
 from kgray.reads import EndedEpisodeRow, EndedOperationRow
 from kgray.records import check_group
@@ -38,7 +38,6 @@ from kgray.search.context import profile_of
 from kgray.times import Instant, show
 
 MAX_DEPTH = 4
-MAX_ROWS = 1000
 MAX_NODES, MAX_FACTS = 2000, 20_000  # of a neighbourhood
 _LOOKED = 20_000  # episodes that one page of the log looks at
 _TOLD = ("text", "valid_at", "invalid_at", "source", "relation", "target")
@@ -54,8 +53,6 @@ _COUNTS: dict[Likeness, tuple[float, str]] = {
     "acronym": (0.6, "one name is a code for the other"),
     "surname": (0.5, "the same last name"),
 }
-Row = dict[str, Any]
-When = str | int | float | datetime  # ISO 8601, epoch seconds, or a datetime
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 _Reads = TypeVar("_Reads", bound="GroupReads")
@@ -74,6 +71,29 @@ class LikelyPair:
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
         return asdict(self) | {"names": list(self.names), "score": round(self.score, 3)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSize:
+    """The name of a group and the numbers of its episodes, entities and facts."""
+
+    group: str
+    episodes: int
+    entities: int
+    facts: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a row of `kgray groups --json`."""
+        return asdict(self)
+
+
+def group_sizes(counts: Mapping[str, GroupCounts]) -> list[GroupSize]:
+    """Return the sizes of groups from their counts."""
+    return [
+        GroupSize(group=name, episodes=episodes, entities=row.entities, facts=row.facts)
+        for name, row in counts.items()
+        for episodes in [row.accepted + row.extracted + row.committed + row.failed]
+    ]
 
 
 def of_one_moment(
@@ -103,9 +123,9 @@ class GroupReads:
         """Return the ledger's counts by group."""
         return ledger.counts(self.store, None if group is None else check_group(group))
 
-    async def groups(self) -> dict[str, GroupCounts]:
-        """Return the groups with their counts."""
-        return ledger.counts(self.store)
+    async def groups(self) -> list[GroupSize]:
+        """Return the groups with their sizes."""
+        return group_sizes(ledger.counts(self.store))
 
     async def failures(self, *, group: str | None = None) -> list[answers.ToldFailure]:
         """Return the failed episodes with their reasons, and where a group is held, that."""
@@ -140,7 +160,7 @@ class GroupReads:
         Raises NotFound, and Ambiguous where several entities have the name.
         """
         moment, known = instant_of(as_of, "as_of"), instant_of(known_at, "known_at")
-        return answers.history_of(self.store, self._view_at(group, known), name_or_id, moment, known)
+        return answers.history_of(self.store, self.view_at(group, known), name_or_id, moment, known)
 
     async def show(self, identifier: str, *, group: str) -> list[dict[str, Any]]:
         """Return the dump rows of one episode, entity, statement or fact and of all that belongs to it.
@@ -244,7 +264,7 @@ class GroupReads:
         check_limit(most_facts, MAX_FACTS)
         if not 0 <= depth <= MAX_DEPTH:
             raise InputError(f"depth is {depth}: use 0 to {MAX_DEPTH}", field="depth")
-        view = self._view_at(group, known)
+        view = self.view_at(group, known)
         if centre is None:
             facts = _facts_at(self.store, view, moment)
             degrees = Counter(end for fact in facts for end in fact.ends)
@@ -291,7 +311,7 @@ class GroupReads:
         known = instant_of(from_known_at, "from_known_at"), instant_of(to_known_at, "to_known_at")
         moments = instant_of(from_as_of, "from_as_of"), instant_of(to_as_of, "to_as_of")
         check_limit(limit)
-        old_view, new_view = views = [self._view_at(group, at) for at in known]
+        old_view, new_view = views = [self.view_at(group, at) for at in known]
         before, after = (
             {f.id: f for f in sorted(_facts_at(self.store, *at), key=lambda f: (f.created_at, f.id))}
             for at in zip(views, moments, strict=True)
@@ -412,19 +432,7 @@ class GroupReads:
             return {"sequence": sequence, "kind": row.kind, "state": state, "result": answer}
         raise NotFound(f"group {group} has no operation {sequence}")
 
-    async def communities(
-        self, *, group: str, level: int | None = None, known_at: When | None = None
-    ) -> list[Community]:
-        """Return the communities, by level, the largest first; none where no run was known then."""
-        return list_of(self.store, check_group(group), level, instant_of(known_at, "known_at"))
-
-    async def community(self, identifier: str, *, group: str, known_at: When | None = None) -> ShownCommunity:
-        """Return a community with its members, by its id or its beginning. Raises NotFound, Ambiguous."""
-        known = instant_of(known_at, "known_at")
-        view = None if known is None else self._view_at(check_group(group), known)
-        return one_of(self.store, check_group(group), identifier, known, view)
-
-    def _view_at(self, group: str, known_at: Instant | None) -> GraphView:
+    def view_at(self, group: str, known_at: Instant | None) -> GraphView:
         """Return the graph as known then (None: now); to be called within the snapshot that reads it."""
         last = self.store.heads([group])[group].last_recorded if known_at is not None else 0
         if known_at is None or known_at >= last:  # nothing was recorded since: the store holds what was known
@@ -438,17 +446,6 @@ class GroupReads:
         for old in list(self._views)[:-_VIEWS]:
             self._views.pop(old, None)  # another thread may read too
         return view
-
-
-def instant_of(value: When | None, field: str) -> Instant | None:
-    """Return the instant of an argument. Raises InputError with the argument's name."""
-    return None if value is None else times.given(value, field)[0]
-
-
-def check_limit(limit: int, most: int = MAX_ROWS) -> None:
-    """Raise InputError for a limit that is not 1 to `most`."""
-    if not 1 <= limit <= most:
-        raise InputError(f"limit is {limit}: use 1 to {most}", field="limit")
 
 
 def _fact_rows(view: GraphView, facts: Sequence[Fact]) -> list[Row]:

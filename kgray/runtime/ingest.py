@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 from kgray.communities.found import Problem, clustered
 from kgray.communities.partition import Levels
 from kgray.errors import KgrayError, SettingsError, Unavailable
-from kgray.memory import ingesting
-from kgray.memory.ingesting import Awaited
+from kgray.ingest.local import Awaited, last_sequences, pending_now
 from kgray.outages import OUTAGES, Outage
 from kgray.ports import Answerer, Embedder, Reranker, Store, Summarizer
 from kgray.ports import ingest as port
@@ -73,7 +72,7 @@ class RayIngest:
         on_wait: port.OnWait = port.ignore,
     ) -> port.IngestOutcome:
         """Have the actors carry out all pending entries; detached actors stay up."""
-        before = ingesting.last_sequences(self._store) if before is None else before
+        before = last_sequences(self._store) if before is None else before
         queue = {} if queued is None else queued  # not a copy: the caller may still add to it
         wait = Awaited(self._store, queue, _earlier_entries(self._store, before, queue, groups))
         if not wait.left() and not more():
@@ -372,7 +371,7 @@ def _earlier_entries(
     for group, last in last_sequences.items():
         if groups is None or group in groups:
             own_sequences = queued[group].sequences if group in queued else None
-            queue = ingesting.pending_now(store, group, last=last, without=own_sequences)
+            queue = pending_now(store, group, last=last, without=own_sequences)
             if queue.last:
                 queues[group] = queue
     return queues

@@ -32,7 +32,7 @@ def test_every_line_says_who_when_and_where(name):
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory):
     """Return a memory that has read all examples."""
-    with kgray.open(tmp_path_factory.mktemp("examples")) as opened:
+    with kgray.open(tmp_path_factory.mktemp("examples"), create=True) as opened:
         for name in FILES:
             rows = [json.loads(line) for line in (EXAMPLES / name).read_text(encoding="utf-8").splitlines()]
             report = opened.add_many(rows)
@@ -41,7 +41,7 @@ def memory(tmp_path_factory):
 
 
 def test_nothing_of_the_examples_failed(memory):
-    assert {group: counts.failed for group, counts in memory.groups().items()} == {
+    assert {group: counts.failed for group, counts in memory.status().items()} == {
         "catalogue": 0,
         "support": 0,
         "team": 0,

@@ -66,13 +66,13 @@ def rows(start, count, nodes):
 
 def filled(folder):
     """Make a folder with the team's chat, hostile messages, and 200 nodes."""
-    with kgray.open(folder) as memory:
+    with kgray.open(folder, create=True) as memory:
         lines = (ROOT / "examples" / "team.jsonl").read_text(encoding="utf-8").splitlines()
         memory.add_many([json.loads(line) for line in lines])
         hostile = [*HOSTILE, {"id": "h5", "kind": "triples", "triples": TRIPLES, "at": "2026-01-05"}]
         memory.add_many([{**row, "group": "hostile"} for row in hostile])
         memory.add_many([{"group": "many", "kind": "triples", "triples": list(rows(0, 400, 200))}])
-        memory.refresh_communities(["team"])
+        memory.communities.refresh(["team"])
 
 
 @pytest.fixture(scope="module")
@@ -323,7 +323,7 @@ def test_no_key_expired_key_and_a_key_that_only_reads(chromium, folder, tmp_path
         page.evaluate(f"location.hash = '#group=team&fact={fact}'")
         page.wait_for_selector(".why .talk")
         assert page.locator("text=Retract…").count() == page.locator("text=It was never so…").count() == 0
-        server.memory.access.revoke(reader.split("_")[1])
+        server.memory.admin.access.revoke(reader.split("_")[1])
         server.door.guard.refresh()
         page.evaluate("location.hash = '#group=team&view=communities'")
         page.wait_for_selector("dialog .fault")
@@ -427,7 +427,7 @@ def test_200_nodes_are_drawn_and_a_step_of_the_slider_is_quick(tab):
 @pytest.mark.slow
 def test_2000_nodes_are_drawn_and_say_that_there_are_more(chromium, tmp_path):
     def fill():
-        with kgray.open(tmp_path / "data") as memory:
+        with kgray.open(tmp_path / "data", create=True) as memory:
             every = [list(rows(start, 100, 2200)) for start in range(0, 4400, 100)]
             memory.add_many([{"group": "many", "kind": "triples", "triples": some} for some in every])
 

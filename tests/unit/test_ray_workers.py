@@ -284,7 +284,7 @@ def test_actors_that_several_threads_ask_for_are_started_once(tmp_path: Path, mo
 
     monkeypatch.setattr(deploy, "ensure", ensure)
     monkeypatch.setattr(RayIngest, "_join", lambda *_, **__: Profile())
-    with kgray.open(tmp_path) as memory, ThreadPoolExecutor(4) as threads:
+    with kgray.open(tmp_path, create=True) as memory, ThreadPoolExecutor(4) as threads:
         ingest = RayIngest(Settings(), tmp_path, memory.store)
         found = list(threads.map(ingest._up, [print] * 4))
     assert found == started * 4
@@ -301,7 +301,7 @@ def test_actors_that_are_looked_up_again_stay_those_of_who_started_them(
 
     monkeypatch.setattr(deploy, "ensure", lambda *_, **__: SimpleNamespace(ours=False))
     monkeypatch.setattr(RayIngest, "_join", lambda *_, **__: Profile())
-    with kgray.open(tmp_path) as memory:
+    with kgray.open(tmp_path, create=True) as memory:
         ingest = RayIngest(Settings(), tmp_path, memory.store)
         ingest._deployment = SimpleNamespace(ours=ours)  # type: ignore[assignment]
         assert ingest._looked_up_again(print).ours is ours
@@ -314,7 +314,7 @@ def test_a_search_needs_no_ray(tmp_path: Path, address: str) -> None:
     from kgray.runtime.ingest import RayIngest
 
     chosen = load(None, environ={}, overrides={"runtime.backend": "ray", "runtime.address": address})
-    with kgray.open(tmp_path) as memory:
+    with kgray.open(tmp_path, create=True) as memory:
         assert RayIngest(chosen, tmp_path, memory.store).pool("embedder") is None
 
 
@@ -345,7 +345,7 @@ async def test_a_batch_whose_answer_is_lost_is_sent_until_it_is_durable_and_writ
     from kgray.runtime.spec import spec_of
     from kgray.runtime.writer import GraphWriter, RemoteWriter
 
-    memory = kgray.open(tmp_path)
+    memory = kgray.open(tmp_path, create=True)
     asked = Operation(group="g", kind="undo", target=1)
     batch = [refused(replace(asked, sequence=request(memory.store, asked)), "no such merge", 5)]
     graph_writer = GraphWriter(spec_of(Settings(), tmp_path, {}), "writer-0")
@@ -378,7 +378,7 @@ def test_a_shards_epoch_writes_nothing_of_a_group_of_another(tmp_path: Path) -> 
     from kgray.runtime.spec import spec_of
     from kgray.runtime.writer import GraphWriter
 
-    memory = kgray.open(tmp_path)
+    memory = kgray.open(tmp_path, create=True)
     asked = Operation(group="g", kind="undo", target=1)
     batch = [refused(replace(asked, sequence=request(memory.store, asked)), "no such merge", 5)]
     writer = GraphWriter(spec_of(Settings(), tmp_path, {"sequencer": {"shards": 2}}), "writer-0")
@@ -659,7 +659,7 @@ def test_a_ray_is_not_left_under_who_starts_actors_in_it(tmp_path: Path, monkeyp
 
     left: list[str] = []
     monkeypatch.setattr(ingest, "_WATCH_S", 0.01)
-    with kgray.open(tmp_path) as memory:
+    with kgray.open(tmp_path, create=True) as memory:
         for is_up in (True, False):
             looked = threading.Event()
             session: Any = SimpleNamespace(
