@@ -16,7 +16,7 @@ import pytest
 
 import kgray
 from kgray.errors import InputError
-from kgray.memory import Memory
+from kgray.memory import AsyncMemory
 from kgray.transfer.tables import restore
 from tests.doors.test_import import ROWS, facts_of, written
 
@@ -25,8 +25,8 @@ START = "2026-01-01T00:00:00.000000Z"
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> Memory:
-    return kgray.open(tmp_path / "data")
+def memory(tmp_path: Path) -> AsyncMemory:
+    return kgray.open_async(tmp_path / "data", create=True)
 
 
 def table(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -73,7 +73,7 @@ def zep(**changed: Any) -> dict[str, Any]:
 
 
 async def test_a_denied_claim_is_a_denial_and_a_parallel_pair_stays_two_facts(
-    memory: Memory, tmp_path: Path
+    memory: AsyncMemory, tmp_path: Path
 ) -> None:
     folder = graphrag(tmp_path / "in")
     pair = {"source": "Alice", "target": "Acme", "text_unit_ids": None}
@@ -89,7 +89,7 @@ async def test_a_denied_claim_is_a_denial_and_a_parallel_pair_stays_two_facts(
     assert report.reasons["texts without facts: `kgray add` has them read"] == 1
 
 
-async def test_a_null_is_no_word(memory: Memory, tmp_path: Path) -> None:
+async def test_a_null_is_no_word(memory: AsyncMemory, tmp_path: Path) -> None:
     """A null of pandas is the text "nan" for GraphRAG; here it is no text, no source and no date."""
     folder = graphrag(tmp_path / "in", valid_at=float("nan"), description=None)
     table(folder / "text_units.parquet", [{"id": "t", "text": "words", "document_id": None}])
@@ -101,7 +101,7 @@ async def test_a_null_is_no_word(memory: Memory, tmp_path: Path) -> None:
     assert [row["valid_at"] for row in rows if row["type"] == "fact"] == [None]
 
 
-async def test_levels_run_the_other_way(memory: Memory, tmp_path: Path) -> None:
+async def test_levels_run_the_other_way(memory: AsyncMemory, tmp_path: Path) -> None:
     """Level 0 of kgray is the finest, of GraphRAG the coarsest: a root has level 0, a child its level + 1."""
     rows = [
         {"id": f"{a}{b}", "at": "2026-01-01", "kind": "triples", "triples": [
@@ -122,7 +122,7 @@ async def test_levels_run_the_other_way(memory: Memory, tmp_path: Path) -> None:
 
 
 async def test_a_long_source_becomes_several_documents(
-    memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory: AsyncMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kgray.interchange.graphrag._DOCUMENT", 100)
     await memory.add_many(ROWS, group="g")
@@ -142,7 +142,7 @@ async def test_a_long_source_becomes_several_documents(
 
 
 async def test_a_folder_of_lightrags_own_has_joined_sources_and_no_clock(
-    memory: Memory, tmp_path: Path
+    memory: AsyncMemory, tmp_path: Path
 ) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
@@ -185,7 +185,7 @@ async def test_a_folder_of_lightrags_own_has_joined_sources_and_no_clock(
     }
 
 
-async def test_equal_pairs_of_a_custom_graph_all_stay(memory: Memory, tmp_path: Path) -> None:
+async def test_equal_pairs_of_a_custom_graph_all_stay(memory: AsyncMemory, tmp_path: Path) -> None:
     """LightRAG keeps the last relationship of a pair, in either direction."""
     pairs = (("Alice", "Acme", "WORKS_AT"), ("Acme", "Alice", "ADMIRES"), ("Alice", "Acme", "OWNS"))
     rows = [{"src_id": a, "tgt_id": b, "keywords": word, "description": "-"} for a, b, word in pairs]
@@ -211,14 +211,14 @@ async def test_equal_pairs_of_a_custom_graph_all_stay(memory: Memory, tmp_path: 
     ],
 )
 async def test_cogx_has_world_times_and_names_as_references(
-    memory: Memory, tmp_path: Path, changed: dict[str, Any], span: tuple[str | None, str | None]
+    memory: AsyncMemory, tmp_path: Path, changed: dict[str, Any], span: tuple[str | None, str | None]
 ) -> None:
     await memory.import_from(cogx(tmp_path / "in", **changed), form="cogx", group="g")
 
     assert await facts_of(memory, "g") == {("Alice", "WORKS_AT", "Acme", *span)}
 
 
-async def test_a_second_span_is_a_fact_of_its_own(memory: Memory, tmp_path: Path) -> None:
+async def test_a_second_span_is_a_fact_of_its_own(memory: AsyncMemory, tmp_path: Path) -> None:
     """Cognee drops the second span of a statement, and a second line of one id silently."""
     fact = {"subject_ref": "Alice", "predicate": "VISITED", "object_ref": "Acme"}
     spans = (("1", "2026-01-01", "2026-02-01"), ("2", "2026-05-01", None), ("2", "2026-06-01", None))
@@ -233,7 +233,7 @@ async def test_a_second_span_is_a_fact_of_its_own(memory: Memory, tmp_path: Path
     assert report.reasons["facts with the id of another fact: the first is taken"] == 1
 
 
-async def test_documents_and_memories_of_cognee_are_counted(memory: Memory, tmp_path: Path) -> None:
+async def test_documents_and_memories_of_cognee_are_counted(memory: AsyncMemory, tmp_path: Path) -> None:
     folder = cogx(tmp_path / "in")
     lines(folder / "memories.jsonl", {"external_id": "m", "content": "a memory"})
     lines(folder / "documents.jsonl", {"external_id": "d", "content": "a document"})
@@ -253,7 +253,7 @@ def archive(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
 
 
 async def test_an_archive_with_links_or_paths_outside_writes_nothing_there(
-    memory: Memory, tmp_path: Path
+    memory: AsyncMemory, tmp_path: Path
 ) -> None:
     """Links that point at each other are skipped; a path out of the archive is refused."""
     loop = [tarfile.TarInfo(name) for name in ("a", "b")]
@@ -274,7 +274,7 @@ async def test_an_archive_with_links_or_paths_outside_writes_nothing_there(
     assert not [*tmp_path.parent.rglob("escaped")]
 
 
-async def test_an_archive_that_lacks_lines_is_refused(memory: Memory, tmp_path: Path) -> None:
+async def test_an_archive_that_lacks_lines_is_refused(memory: AsyncMemory, tmp_path: Path) -> None:
     await memory.add_many(ROWS, group="g")
     await memory.export(tmp_path / "out", to="cogx", group="g")
     facts = tmp_path / "out" / "facts.jsonl"
@@ -287,7 +287,9 @@ async def test_an_archive_that_lacks_lines_is_refused(memory: Memory, tmp_path: 
 # Zep and Mem0
 
 
-async def test_zep_cloud_and_graphiti_name_their_lists_differently(memory: Memory, tmp_path: Path) -> None:
+async def test_zep_cloud_and_graphiti_name_their_lists_differently(
+    memory: AsyncMemory, tmp_path: Path
+) -> None:
     graph = zep(episode_uuids=["e"], valid_at="2026-01-01T00:00:00Z")
     graph = {"edges": [], "facts": graph["edges"], "entity_nodes": graph["nodes"]}
     graph["episodic_nodes"] = [{"uuid": "e", "content": "words", "reference_time": "2026-01-01T00:00:00Z"}]
@@ -306,14 +308,14 @@ async def test_zep_cloud_and_graphiti_name_their_lists_differently(memory: Memor
         {"count": 1, "next": None, "results": [{"id": "1", "memory": "Alice Nguyen works at Acme."}]},
     ],
 )
-async def test_mem0_has_several_shapes(memory: Memory, tmp_path: Path, rows: object) -> None:
+async def test_mem0_has_several_shapes(memory: AsyncMemory, tmp_path: Path, rows: object) -> None:
     report = await memory.import_from(written(tmp_path / "in.json", rows), form="mem0", group="g")
 
     assert [fact[:3:2] for fact in await facts_of(memory, "g")] == [("Alice Nguyen", "Acme")]
     assert report.taken == 1
 
 
-async def test_mem0s_plug_in_writes_front_matter(memory: Memory, tmp_path: Path) -> None:
+async def test_mem0s_plug_in_writes_front_matter(memory: AsyncMemory, tmp_path: Path) -> None:
     text = "---\nid: 7\ncreated_at: 2026-03-01T00:00:00Z\n---\nAlice Nguyen works at Acme."
     (tmp_path / "mem0-export-1.md").write_text(text, encoding="utf-8")
 
@@ -343,7 +345,7 @@ READ = {
 
 @pytest.mark.parametrize("form", ["graphrag", "lightrag", "cogx", "parquet"])
 async def test_each_file_of_an_export_that_is_truncated_gets_one_line(
-    memory: Memory, tmp_path: Path, form: str
+    memory: AsyncMemory, tmp_path: Path, form: str
 ) -> None:
     await memory.add_many(ROWS, group="g")
     await memory.export(tmp_path / "out", to=form, group="g")
@@ -363,9 +365,9 @@ async def test_each_file_of_an_export_that_is_truncated_gets_one_line(
     assert read >= 3
 
 
-async def imported(memory: Memory, path: Path, form: str) -> None:
+async def imported(memory: AsyncMemory, path: Path, form: str) -> None:
     if form == "parquet":
-        other = kgray.open(path.parent / "other")
+        other = kgray.open_async(path.parent / "other", create=True)
         try:
             restore(path, other.store, "g")
         finally:
@@ -392,7 +394,7 @@ async def imported(memory: Memory, path: Path, form: str) -> None:
     ],
 )  # fmt: skip
 async def test_wrong_columns_get_one_line(
-    memory: Memory, tmp_path: Path, form: str, write: Callable[[Path], Any], message: str
+    memory: AsyncMemory, tmp_path: Path, form: str, write: Callable[[Path], Any], message: str
 ) -> None:
     write(tmp_path / "in")
     with pytest.raises(InputError, match=message) as caught:
@@ -416,7 +418,7 @@ async def test_wrong_columns_get_one_line(
     ],
 )  # fmt: skip
 async def test_a_cell_that_cannot_be_stored_is_one_omitted_row(
-    memory: Memory, tmp_path: Path, form: str, write: Callable[[Path], Any], reason: str
+    memory: AsyncMemory, tmp_path: Path, form: str, write: Callable[[Path], Any], reason: str
 ) -> None:
     write(tmp_path / "in")
     report = await memory.import_from(tmp_path / "in", form=form, group="g")
@@ -425,7 +427,7 @@ async def test_a_cell_that_cannot_be_stored_is_one_omitted_row(
     assert not memory.store.heads(["g"])["g"].named
 
 
-async def test_a_text_of_a_million_characters_is_kept(memory: Memory, tmp_path: Path) -> None:
+async def test_a_text_of_a_million_characters_is_kept(memory: AsyncMemory, tmp_path: Path) -> None:
     folder = graphrag(tmp_path / "in")
     table(folder / "text_units.parquet", [{"id": "t", "text": LONG}])
     graph = zep(episodes=["e"]) | {"episodes": [{"uuid": "e", "content": LONG, "valid_at": "2026-01-01"}]}
@@ -436,7 +438,9 @@ async def test_a_text_of_a_million_characters_is_kept(memory: Memory, tmp_path: 
         assert len(await facts_of(memory, form)) == 1
 
 
-async def test_half_a_character_in_a_text_is_replaced_and_counted(memory: Memory, tmp_path: Path) -> None:
+async def test_half_a_character_in_a_text_is_replaced_and_counted(
+    memory: AsyncMemory, tmp_path: Path
+) -> None:
     rows = [{"id": "\ud800", "memory": "Alice Nguyen works at Acme\ud800.", "note": "a\0"}]
 
     report = await memory.import_from(written(tmp_path / "in.json", rows), form="mem0", group="g")
@@ -446,7 +450,7 @@ async def test_half_a_character_in_a_text_is_replaced_and_counted(memory: Memory
     assert episode["client_id"] == "\ufffd"
 
 
-async def test_two_formats_in_one_folder_are_refused(memory: Memory, tmp_path: Path) -> None:
+async def test_two_formats_in_one_folder_are_refused(memory: AsyncMemory, tmp_path: Path) -> None:
     folder = cogx(graphrag(tmp_path / "in"))
     for form in ("graphrag", "cogx"):
         with pytest.raises(InputError, match=r"has files of two formats, .* of cogx"):
@@ -458,7 +462,7 @@ async def test_two_formats_in_one_folder_are_refused(memory: Memory, tmp_path: P
         await imported(memory, tmp_path / "own", "parquet")
 
 
-async def test_communities_inside_each_other_are_refused(memory: Memory, tmp_path: Path) -> None:
+async def test_communities_inside_each_other_are_refused(memory: AsyncMemory, tmp_path: Path) -> None:
     """A reader that goes from a community to the one around it would not end."""
     await memory.add_many(ROWS, group="g")
     await memory.refresh_communities(["g"])
@@ -474,7 +478,7 @@ async def test_communities_inside_each_other_are_refused(memory: Memory, tmp_pat
         await imported(memory, tmp_path / "out", "parquet")
 
 
-async def test_a_cycle_of_graphrags_communities_is_omitted(memory: Memory, tmp_path: Path) -> None:
+async def test_a_cycle_of_graphrags_communities_is_omitted(memory: AsyncMemory, tmp_path: Path) -> None:
     folder = graphrag(tmp_path / "in")
     cycle = [{"id": "1", "community": 1, "parent": 2}, {"id": "2", "community": 2, "parent": 1}]
     table(folder / "communities.parquet", cycle)
@@ -529,7 +533,7 @@ DOCUMENTS = {
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 async def test_a_value_of_another_type_is_taken_or_refused_in_one_line(
-    memory: Memory, tmp_path: Path, name: str
+    memory: AsyncMemory, tmp_path: Path, name: str
 ) -> None:
     file, document = DOCUMENTS[name]
     form, source = name.partition(" ")[0], tmp_path / file.partition("/")[0]
