@@ -109,7 +109,7 @@ async def test_levels_run_the_other_way(memory: AsyncMemory, tmp_path: Path) -> 
         for part in range(8) for a in range(part * 9, part * 9 + 9) for b in range(a + 1, part * 9 + 9)
     ]  # fmt: skip
     await memory.add_many(rows, group="g")
-    await memory.refresh_communities(["g"])
+    await memory.communities.refresh(["g"])
     await memory.export(tmp_path / "out", to="graphrag", group="g")
 
     communities = {r["community"]: r for r in pq.read_table(tmp_path / "out/communities.parquet").to_pylist()}
@@ -287,9 +287,7 @@ async def test_an_archive_that_lacks_lines_is_refused(memory: AsyncMemory, tmp_p
 # Zep and Mem0
 
 
-async def test_zep_cloud_and_graphiti_name_their_lists_differently(
-    memory: AsyncMemory, tmp_path: Path
-) -> None:
+async def test_zep_cloud_and_graphiti_name_lists_differently(memory: AsyncMemory, tmp_path: Path) -> None:
     graph = zep(episode_uuids=["e"], valid_at="2026-01-01T00:00:00Z")
     graph = {"edges": [], "facts": graph["edges"], "entity_nodes": graph["nodes"]}
     graph["episodic_nodes"] = [{"uuid": "e", "content": "words", "reference_time": "2026-01-01T00:00:00Z"}]
@@ -438,9 +436,7 @@ async def test_a_text_of_a_million_characters_is_kept(memory: AsyncMemory, tmp_p
         assert len(await facts_of(memory, form)) == 1
 
 
-async def test_half_a_character_in_a_text_is_replaced_and_counted(
-    memory: AsyncMemory, tmp_path: Path
-) -> None:
+async def test_half_a_character_of_a_text_is_replaced(memory: AsyncMemory, tmp_path: Path) -> None:
     rows = [{"id": "\ud800", "memory": "Alice Nguyen works at Acme\ud800.", "note": "a\0"}]
 
     report = await memory.import_from(written(tmp_path / "in.json", rows), form="mem0", group="g")
@@ -465,7 +461,7 @@ async def test_two_formats_in_one_folder_are_refused(memory: AsyncMemory, tmp_pa
 async def test_communities_inside_each_other_are_refused(memory: AsyncMemory, tmp_path: Path) -> None:
     """A reader that goes from a community to the one around it would not end."""
     await memory.add_many(ROWS, group="g")
-    await memory.refresh_communities(["g"])
+    await memory.communities.refresh(["g"])
     await memory.export(tmp_path / "out", to="parquet", group="g")
     file = tmp_path / "out" / "communities.parquet"
     rows = pq.read_table(file)

@@ -25,6 +25,6 @@ def exported(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """Return the folder of an export in the format that the test's parameter names."""
     with kgray.open(tmp_path / "data", create=True, model_backend="rules") as memory:
         assert memory.add_many(ROWS, group="g").exit_code == 0
-        memory.refresh_communities(["g"])
+        memory.communities.refresh(["g"])
         memory.export(tmp_path / "out", to=request.param, group="g")
     return tmp_path / "out"
