@@ -178,8 +178,8 @@ class Snapshot:
     def _entity_rows(self) -> Scratch:
         """The database, with entities and their unique names."""
         stored: Iterable[EntityRow] = self.store.rows(kinds.ENTITIES.all, self.group)
-        found = stored if self._is_stored else map(rows.entity_row, self.view.all_entities())
-        added = ((r.id, r.born_sequence, r.born_ordinal, r.name, _packed(r)) for r in found)
+        entity_rows = stored if self._is_stored else map(rows.entity_row, self.view.all_entities())
+        added = ((r.id, r.born_sequence, r.born_ordinal, r.name, _packed(r)) for r in entity_rows)
         self.scratch.pour(_ADD_ENTITY, added)
         for (row,) in self.scratch.rows(_BORN):
             entity = rows.entity(_unpacked(EntityRow, row))
@@ -192,11 +192,11 @@ class Snapshot:
     def fact_rows(self) -> Scratch:
         """The database, with facts."""
         stored: Iterable[FactRow] = self.store.rows(kinds.FACTS.all, self.group)
-        found = stored
+        facts = stored
         if not self._is_stored:
-            found = map(rows.fact_row, sorted(self.view.all_facts(), key=lambda fact: fact.id))
+            facts = map(rows.fact_row, sorted(self.view.all_facts(), key=lambda fact: fact.id))
         self.scratch.pour(
-            _ADD_FACT, (_fact_values(n, row) for n, row in enumerate(found) if self._holds(row))
+            _ADD_FACT, (_fact_values(n, row) for n, row in enumerate(facts) if self._holds(row))
         )
         for end in ("source", "target"):
             self.scratch.execute(f"CREATE INDEX facts_{end} ON facts ({end})")
@@ -243,8 +243,8 @@ class Snapshot:
 
     def pairs(self) -> Iterator[tuple[tuple[str, str], list[Fact]]]:
         """Yield each pair of ids of entities, with the facts that connect them, by time."""
-        for ends, found in groupby(self.fact_rows.rows(_OF_PAIRS), key=itemgetter(0, 1)):
-            yield ends, [_fact(row[2:]) for row in found]
+        for ends, fact_rows in groupby(self.fact_rows.rows(_OF_PAIRS), key=itemgetter(0, 1)):
+            yield ends, [_fact(row[2:]) for row in fact_rows]
 
     def facts_in(self, episode: str) -> Iterator[Fact]:
         """Yield the facts that an episode supports, by id."""
@@ -280,12 +280,12 @@ class Snapshot:
     @cached_property
     def _episode_rows(self) -> Scratch:
         every = (one.episode for one in self.episodes())
-        found = ((e.sequence, e.id, e.client_id, e.source, e.reference_time) for e in every)
-        self.scratch.pour("INSERT INTO episodes VALUES (?, ?, ?, ?, ?)", found)
+        episode_rows = ((e.sequence, e.id, e.client_id, e.source, e.reference_time) for e in every)
+        self.scratch.pour("INSERT INTO episodes VALUES (?, ?, ?, ?, ?)", episode_rows)
         return self.scratch
 
     def cited(self, episode: str) -> CitedEpisode | None:
-        """Return what a citation needs of an episode; None: there is no such episode."""
+        """Return the fields that a citation shows of an episode; None: there is no such episode."""
         row = self._episode_rows.first(
             "SELECT sequence, client_id, source, at FROM episodes WHERE id = ?", (episode,)
         )
