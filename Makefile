@@ -3,7 +3,7 @@
 # `make demo STORE=neo4j RAY=no` the store and whether a Ray ingests, `make test-neo4j NEO4J_VERSION=2026.09.0`
 # the server's version.
 
-.PHONY: help install page demo docs test test-neo4j test-adapters test-embed test-vllm test-small test-k8s lint clean
+.PHONY: help install page demo docs test test-neo4j test-adapters test-interchange test-embed test-vllm test-small test-k8s lint clean
 .DELETE_ON_ERROR:
 SHELL := /bin/bash
 
@@ -30,6 +30,7 @@ help:
 	@echo "make test        all tests but the slow ones"
 	@echo "make test-neo4j  those on a Neo4j server; NEO4J_VERSION=2026.09.0: on that one"
 	@echo "make test-adapters  LangGraph, OpenAI's Agents SDK and LlamaIndex, in an environment of their own (0.5 GB)"
+	@echo "make test-interchange  GraphRAG and LightRAG read our exports, in an environment of their own (1.5 GB)"
 	@echo "make test-embed  BGE models through FlagEmbedding, in an environment of their own (6 GB)"
 	@echo "make test-vllm   the engine through vLLM's build for processors, in an environment of its own (7 GB)"
 	@echo "make test-small  a small real model reads a conversation: minutes, an hour on a slow machine"
@@ -120,6 +121,10 @@ test-neo4j: $(DEV)
 test-adapters: $(VENV)/adapters/.stamp
 	@$(VENV)/adapters/bin/python -m pytest -rs tests/adapters
 
+# The programs whose files an export writes.
+test-interchange: $(VENV)/interchange/.stamp
+	@$(VENV)/interchange/bin/python -m pytest -rs tests/peers
+
 # Tiny random models through the real libraries. Each target makes its environment, inside $(VENV).
 test-embed: $(VENV)/embed/.stamp
 	@OMP_NUM_THREADS=1 $(VENV)/embed/bin/python -m pytest tests/models/test_embed.py -rs -m 'models and not slow'
@@ -130,7 +135,7 @@ test-vllm: $(VENV)/vllm/.stamp
 test-small: $(DEV) $(SMALL)
 	@$(BIN)/python -m pytest tests/models/test_small.py tests/models/test_reading.py -rs -s -m small
 
-$(VENV)/adapters/.stamp $(VENV)/docs/.stamp $(VENV)/embed/.stamp $(VENV)/vllm/.stamp: $(VENV)/%/.stamp: pyproject.toml constraints.txt cluster/constraints-gpu.txt .ci/models-env
+$(VENV)/adapters/.stamp $(VENV)/docs/.stamp $(VENV)/embed/.stamp $(VENV)/interchange/.stamp $(VENV)/vllm/.stamp: $(VENV)/%/.stamp: pyproject.toml constraints.txt cluster/constraints-gpu.txt .ci/models-env
 	@./.ci/models-env $* $(VENV)/$* "$$(./.ci/find-python "$(PYTHON)")"
 	@touch $@
 

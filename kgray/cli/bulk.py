@@ -243,8 +243,10 @@ def graphiti(
     call.code = report.exit_code or int(importing.lost > 0)
     read = {"episodes": importing.episodes, "facts": importing.facts}
     unmapped = dict(sorted(importing.unmapped.items()))
-    print_counts(call, report.as_dict() | read | {"unmapped": unmapped}, report.refusals)
+    document = report.as_dict() | read | {"unmapped": unmapped} | (counts := importing.as_dict())
+    print_counts(call, document, report.refusals)
     if not call.as_json:
+        click.echo("{taken} taken, {changed} changed, {omitted} omitted".format(**counts))
         click.echo(f"read: {importing.episodes} episodes, {importing.facts} facts")
         if unmapped:
             click.echo("not mapped:")
@@ -302,18 +304,19 @@ for _form, _source, _example in (
 @command("kgray's own Parquet tables, whole.", parent=import_from)
 @click.argument("path", type=TEXT, metavar="SOURCE")
 @group_option
-def parquet(call: Call, path: str, group: str) -> None:
+@click.option("--dry-run", is_flag=True, help="Read and count; accept nothing.")
+def parquet(call: Call, path: str, group: str, dry_run: bool) -> None:
     """Restore a group that `kgray export --to parquet` wrote: each row unchanged, record times included.
 
     kgray import parquet export/ --group team
     """
     from kgray.transfer.tables import restore
 
-    with call.memory(create=True) as memory:
-        rows = restore(Path(path), memory.store, group)
-    row_count = sum(rows.values())
-    if not call.emitted({"format": "parquet", "taken": row_count, "changed": 0, "omitted": 0, "reasons": {}}):
-        click.echo(f"{row_count} taken, 0 changed, 0 omitted")
+    with call.trial() if dry_run else call.memory(create=True) as memory:
+        rows = restore(Path(path), memory.store, group, dry_run=dry_run)
+    taken = sum(rows.values())
+    if not call.emitted({"format": "parquet", "taken": taken, "changed": 0, "omitted": 0, "reasons": {}}):
+        click.echo(f"{taken} taken, 0 changed, 0 omitted")
 
 
 def _password(file: str | None) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import tarfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from shutil import rmtree
 
@@ -37,21 +38,22 @@ def export(
         _drop(part)  # of a pass during which the group changed
         if chosen.is_folder:
             part.mkdir(mode=locks.OWNER_FOLDER)
-        rows: Rows = writer.write(Snapshot(store, group, as_of, known_at), part)
+        with closing(Snapshot(store, group, as_of, known_at)) as snapshot:
+            rows: Rows = writer.write(snapshot, part)
         return rows
 
     try:
         with locks.explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             rows = at_one_moment(store, work)
-            files = sorted(one for one in part.rglob("*") if one.is_file()) if chosen.is_folder else [part]
-            for file in files:
+            files = 0
+            for files, file in enumerate(_files(part), 1):  # noqa: B007 - the last is the count
                 locks.sync(file)
             part.replace(path)
             locks.sync(path.parent)
     finally:
         _drop(part)
-    return Report(format=to, files=len(files), rows=rows)
+    return Report(format=to, files=files, rows=rows)
 
 
 def check_free(chosen: Format, path: Path) -> None:
@@ -82,6 +84,14 @@ def unpack(tar: Path, folder: Path) -> None:
     """Write the files of a .tar into a folder. Raises tarfile.TarError, OSError."""
     with tarfile.open(tar) as packed:
         packed.extractall(folder, filter="data")
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """Yield the files of a folder, or the file itself."""
+    if not path.is_dir():
+        yield path
+    for folder, _, names in os.walk(path):
+        yield from (Path(folder, name) for name in names)
 
 
 def _drop(path: Path) -> None:

@@ -41,6 +41,7 @@ def write(snapshot: Snapshot, path: Path) -> Rows:
             counts[kind.name] = write_table(path / f"{kind.name}.parquet", schema_of(kind), rows, about)
     head, store = snapshot.head, snapshot.store
     manifest = {"format": VERSION, **about, "last": head.last, "last_recorded": head.last_recorded}
+    manifest["removals"] = head.removals
     manifest |= {"embedder": store.embedder, "dimensions": store.dimensions}
     manifest["tables"] = {
         name: {"rows": count, "columns": [f"{c.name} {c.type}" for c in BY_NAME[name].columns]}

@@ -143,6 +143,7 @@ class Import:
     facts: int = 0
     lost: int = 0  # facts that were not mapped
     unmapped: Counter[str] = field(default_factory=Counter)  # reason -> how many things were not mapped
+    changed: Counter[str] = field(default_factory=Counter)  # reason -> how many were mapped with a change
 
     def drafts(self) -> Iterator[Draft]:
         """Yield the episodes, oldest first; then an episode for each fact without its episodes."""
@@ -167,6 +168,18 @@ class Import:
             yield self._draft(fact["uuid"], at, [row], {"facts": [_stored_metadata(fact)]})
         ((unmapped,),) = database.rows(UNMAPPED, group=group, known=_ENTITY, known_facts=_FACT)
         self.unmapped.update({name: count for name, count in unmapped.items() if count})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the keys that every `kgray import --json` has (`ImportReport.as_dict`)."""
+        taken = self.episodes - self.unmapped["episodes without facts"] + self.facts - self.lost
+        omitted = {reason: count for reason, count in self.unmapped.items() if count}
+        return {
+            "format": "graphiti",
+            "taken": taken,
+            "changed": self.changed.total(),
+            "omitted": sum(omitted.values()),
+            "reasons": dict(sorted((omitted | dict(self.changed)).items())),
+        }
 
     def _facts(self, known_episodes: set[str]) -> tuple[dict[str, list[_FactTriple]], list[_FactTriple]]:
         """Return the usable facts by episode, and the facts without episodes in the database."""
@@ -194,6 +207,8 @@ class Import:
     def _of_episode(self, episode: Theirs, fact_triples: list[_FactTriple]) -> Iterator[Draft]:
         """Yield the draft of an episode, or several drafts if it has too many facts for a draft."""
         at = episode["created_at"] if episode["valid_at"] is None else episode["valid_at"]
+        if episode["valid_at"] is None:
+            self.changed["texts without a time: they get the time of their record"] += 1
         text = episode["content"].replace("\0", "\ufffd")
         about = {name: episode[name] for name in ("name", "source", "source_description")}
         about |= {"text": text, "created_at": times.show(episode["created_at"])}
