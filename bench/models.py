@@ -170,7 +170,7 @@ async def extract(folder: Path, shape: Shape) -> Figures:
     The prompts are ours: `head_share` of their tokens is the fixed head.
     """
     from kgray.backends.vllm_engine import EngineClient
-    from kgray.settings import EngineLimits
+    from kgray.settings.engine import EngineLimits
 
     os.environ.update(PROCESSOR if device() == "processor" else {"VLLM_NO_USAGE_STATS": "1"})
     prompt, sizes = Prompts(shipped())["combined"], _SIZES[shape]

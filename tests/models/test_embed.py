@@ -92,7 +92,9 @@ async def test_weights_of_tokens_are_those_of_flag_embedding_itself(folders, wei
     passes = weighing._model.rows
     asked = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weighing._model, "rows", lambda inputs: asked.append(len(inputs)) or passes(inputs))
+        patch.setattr(
+            weighing._model, "rows", lambda inputs, **how: asked.append(len(inputs)) or passes(inputs, **how)
+        )
         vectors, found = await weighing.embed_both(texts)
 
     assert asked == [32]
@@ -126,11 +128,75 @@ async def test_texts_that_fill_a_whole_pass_have_the_bits_they_have_alone(embedd
     await embedder.start()
     by_length: dict[int, list[str]] = {}
     for text in texts_of(4000, seed=5):
-        by_length.setdefault(len(embedder._model.tokens([text])[0]) + 2, []).append(text)
+        by_length.setdefault(len(embedder._model._ids([text])[0]) + 2, []).append(text)
     for length in (16, 20, 32):
         texts = by_length[length][: TOKENS // length]
         together = await embedder.embed(texts)
         assert np.array_equal((await embedder.embed(texts[:1]))[0], together[0])
+
+
+async def test_calls_that_run_together_share_passes_and_change_no_bit(folders):
+    """32 calls of 8 texts each: a call alone fills few passes; together most of them are full."""
+    from kgray.backends.bge import BgeEmbedder
+
+    texts = texts_of(256, seed=11)
+    calls = [texts[at : at + 8] for at in range(0, 256, 8)]
+    shares, vectors = [], []
+    for at_once in (False, True):
+        embedder = BgeEmbedder(str(folders["bge"]))
+        await embedder.start()
+        if at_once:
+            found = await asyncio.gather(*map(embedder.embed, calls))
+        else:
+            found = [await embedder.embed(call) for call in calls]
+        shares.append(1 - embedder.counts["tokens"] / embedder.counts["slots"])
+        vectors.append(np.concatenate(found))
+    sys.stderr.write(f"padding: {shares[0]:.2f} one after another, {shares[1]:.2f} together\n")
+    assert np.array_equal(*vectors)
+    assert shares[1] < 0.6 * shares[0]
+    query = await embedder.embed_query(texts[0])
+    assert np.array_equal(query.vector, vectors[0][0])
+
+
+async def test_a_card_that_is_promised_and_missing_is_an_error(folders, tmp_path):
+    import torch
+
+    from kgray.backends.bge import BgeEmbedder, Placement
+    from kgray.runtime.spec import spec_of
+    from kgray.runtime.workers import EmbedWorker, RerankWorker
+    from kgray.settings import load
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a card")
+    with pytest.raises(
+        SettingsError, match=r'embedder\.device = "cuda" promises a card, and torch sees none'
+    ):
+        await BgeEmbedder(str(folders["bge"]), placement=Placement(device="cuda")).start()
+    settings = load(None, environ={}, overrides={
+        "embedder_backend": "bge", "embedder_name": str(folders["bge"]), "runtime_backend": "ray",
+        "reranker_backend": "bge", "reranker_name": str(folders["reranker"]),
+    })  # fmt: skip
+    profile = {"embedding": {"gpus": 0.1}, "reranking": {"gpus": 0.2}}
+    spec = spec_of(settings, tmp_path, profile)
+    for worker, words in (
+        (EmbedWorker, r"embedding\.gpus = 0\.1"),
+        (RerankWorker, r"reranking\.gpus = 0\.2"),
+    ):
+        fault = await worker(spec, "worker-0").ready()
+        with pytest.raises(SettingsError, match=words):
+            raise fault
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+async def test_a_precision_is_part_of_the_identity_and_changes_the_last_digits(folders, embedder, precision):
+    from kgray.backends.bge import BgeEmbedder, Placement
+
+    half = BgeEmbedder(str(folders["bge"]), sparse=True, placement=Placement(precision=precision))
+    assert half.identity == f"bge:bge-tiny+{precision}+sparse"
+    texts = texts_of(20)
+    found, full = await half.embed(texts), await embedder.embed(texts)
+    assert np.abs(found - full).max() > 0
+    assert (found * full).sum(axis=1).min() > 0.95  # the weights of this model are wild
 
 
 async def test_a_long_text_is_read_to_its_end(embedder):
@@ -236,7 +302,7 @@ def test_a_search_asks_the_workers_that_are_up_and_finds_what_this_process_finds
         rows = kept(memory)
         reranker = memory._searcher.reranker
         here = (memory.embedder._calls._local._model, reranker._calls._local._model)
-        assert [model._forward for model in here] == [None, None]
+        assert [model._passes for model in here] == [None, None]
         assert memory.runtime._deployment.status()["reranker-0"]["done"] == 1
     with kgray.open(tmp_path / "d", **how) as memory:
         assert [(hit.id, hit.score) for hit in memory.search("tea in Berlin", **asked)] == [
@@ -258,7 +324,7 @@ def bare_loops(folder: str, texts: list[str]) -> Any:
     import torch
     from FlagEmbedding import BGEM3FlagModel
 
-    from kgray.backends.bge import _batches, _rows
+    from kgray.backends.passes import PassQueue, rows_of
 
     wrapper = BGEM3FlagModel(folder, use_fp16=False, devices="cpu")
     model = wrapper.model.float().eval()
@@ -285,9 +351,10 @@ def bare_loops(folder: str, texts: list[str]) -> Any:
         return time.process_time() - since
 
     def fixed() -> float:
-        since, found = time.process_time(), ids()
-        batches = _batches(found, TOKENS)
-        run([(length, _rows(length, TOKENS), [found[at] for at in places]) for length, places in batches])
+        since, queue = time.process_time(), PassQueue(TOKENS)
+        queue.put(ids(), is_query=False)
+        batches = iter(queue.take, None)
+        run([(length, rows_of(length, TOKENS), [row.ids for row in rows]) for length, rows in batches])
         return time.process_time() - since
 
     return wrapper, padded, fixed

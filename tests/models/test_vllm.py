@@ -30,7 +30,7 @@ from kgray.errors import Unavailable
 from kgray.ontology import shipped
 from kgray.prompting.prompts import Prompts
 from kgray.prompting.reply_schemas import answers_schema, extraction_schemas
-from kgray.settings import EngineLimits
+from kgray.settings.engine import EngineLimits
 
 if find_spec("vllm") is None:
     pytest.skip("vLLM is not installed: make test-vllm", allow_module_level=True)

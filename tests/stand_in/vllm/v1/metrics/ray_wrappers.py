@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from typing import Any
+
+from vllm import note
+
+
+class RayPrometheusStatLogger:
+    """Stands for the logger that exports vLLM's metrics through Ray."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        note("metrics")
+
+    def record(self, *_: Any, **__: Any) -> None: ...
+
+    def log_engine_initialized(self) -> None: ...
