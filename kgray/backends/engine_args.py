@@ -49,7 +49,7 @@ def parsed(model: str, limits: EngineLimits) -> Any:  # noqa: ANN401 - vLLM's As
         """Raises in place of ending the process."""
 
         def error(self, message: str) -> NoReturn:
-            line = " ".join(message.split())[:300]
+            line = " ".join(message.split())[:300].rstrip(".")
             raise SettingsError(f"engine.args is refused by vLLM: {line}.")
 
     values = {name: value for name, (value, _) in arguments_of(model, limits).items()}

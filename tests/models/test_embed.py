@@ -254,11 +254,9 @@ def test_a_memory_searches_and_reranks_with_both(folders, tmp_path, capfd):
         first, *_ = memory.search("Where does Alice work?", group="g", methods=("sparse",))
         assert first.signals["sparse"] > 0
     assert "it/s" not in capfd.readouterr().err
-    with (
-        pytest.raises(StoreError, match=r"'bge:bge-tiny\+sparse'.*: set embedder"),
-        kgray.open(tmp_path / "d", **how, embedder_sparse=False),
-    ):
-        pass
+    with kgray.open(tmp_path / "d", **how, embedder_sparse=False) as memory:
+        with pytest.raises(StoreError, match=r"'bge:bge-tiny\+sparse'.*: set embedder"):
+            memory.check_embedder()
 
 
 PROFILE = """
@@ -301,7 +299,7 @@ def test_a_search_asks_the_workers_that_are_up_and_finds_what_this_process_finds
         weights = asyncio.run(memory.embedder.embed_both(["Alice likes tea."]))[1]
         rows = kept(memory)
         reranker = memory._searcher.reranker
-        here = (memory.embedder._calls._local._model, reranker._calls._local._model)
+        here = (memory.embedder._calls.local._model, reranker._calls.local._model)
         assert [model._passes for model in here] == [None, None]
         assert memory.runtime._deployment.status()["reranker-0"]["done"] == 1
     with kgray.open(tmp_path / "d", **how) as memory:
