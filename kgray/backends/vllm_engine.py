@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -68,9 +69,12 @@ def _ray_loggers() -> list[Any]:
 
     if not ray.is_initialized():
         return []
-    from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
+    from vllm.v1.metrics import ray_wrappers
 
-    return [RayPrometheusStatLogger]
+    if ray_wrappers.ray_metrics is None:
+        _LOG.warning("vLLM's own metrics are not exported: install 'ray[serve]', which its logger imports")
+        return []
+    return [ray_wrappers.RayPrometheusStatLogger]
 
 
 class EngineClient(Client):

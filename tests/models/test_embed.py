@@ -254,9 +254,11 @@ def test_a_memory_searches_and_reranks_with_both(folders, tmp_path, capfd):
         first, *_ = memory.search("Where does Alice work?", group="g", methods=("sparse",))
         assert first.signals["sparse"] > 0
     assert "it/s" not in capfd.readouterr().err
-    with kgray.open(tmp_path / "d", **how, embedder_sparse=False) as memory:
-        with pytest.raises(StoreError, match=r"'bge:bge-tiny\+sparse'.*: set embedder"):
-            memory.check_embedder()
+    with (
+        kgray.open(tmp_path / "d", **how, embedder_sparse=False) as memory,
+        pytest.raises(StoreError, match=r"'bge:bge-tiny\+sparse'.*: set embedder"),
+    ):
+        memory.check_embedder()
 
 
 PROFILE = """
