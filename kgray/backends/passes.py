@@ -161,7 +161,7 @@ class PassLoop:
         self, forward: Forward, thread: ThreadPoolExecutor, *, tokens: int, pad: int, ahead: int = 0
     ) -> None:
         """pad: the id that fills a row; ahead: passes that start before one is collected."""
-        self._forward, self._thread, self._tokens, self._pad = forward, thread, tokens, pad
+        self.forward, self._thread, self.tokens, self._pad = forward, thread, tokens, pad
         self._ahead, self._queue = ahead, PassQueue(tokens)
         self._lock, self._runs = threading.Lock(), False
         self.counts = self._queue.counts
@@ -185,7 +185,7 @@ class PassLoop:
             if batch is not None and batch[1]:
                 length, rows = batch
                 try:
-                    started.append((rows, self._forward(*self._filled(length, rows))))
+                    started.append((rows, self.forward(*self._filled(length, rows))))
                 except Exception as error:  # noqa: BLE001 - such as no memory on the card: of these calls
                     _fail(rows, error)
             while len(started) > (self._ahead if batch is not None else 0):
@@ -198,7 +198,7 @@ class PassLoop:
 
     def _filled(self, length: int, rows: list[Row]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the ids and the mask of a pass."""
-        size = rows_of(length, self._tokens)
+        size = rows_of(length, self.tokens)
         ids = np.full((size, length), self._pad)
         mask = np.zeros((size, length), dtype=np.int64)
         mask[:, 0] = 1  # rows that only fill

@@ -25,9 +25,9 @@ from kgray.settings.engine import EngineLimits
 
 HOW_TO_GET_IT = "run `pip install 'kgray[vllm]'` where Ray's actors run"
 ADDRESS = "this process"  # in place of a server's
-_ANSWER_FIRST = (
-    -1
-)  # priority of an answer that a user waits for; vLLM takes the lowest first, ingestion has 0
+_LOG = logging.getLogger("kgray.runtime")
+# The priority of an answer that a user waits for: vLLM takes the lowest first, and ingestion has 0.
+_ANSWER_FIRST = -1
 
 
 class AbsentEngine(Client):

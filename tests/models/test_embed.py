@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -385,6 +386,30 @@ def in_an_actor(folder: Path, data: Path, texts: list[str]) -> Iterator[tuple[ps
         yield psutil.Process(ray.get(worker.describe.remote())["pid"]), work
     finally:
         ray.shutdown()
+
+
+def test_the_bench_of_a_card_measures_bge_and_goes_on_where_it_was(tmp_path):
+    """At tiny shapes on a processor: a first run begins no part after its time, a second one ends the step."""
+    file = tmp_path / "card.json"
+    how = ["--shape", "tiny", "--folder", str(tmp_path / "w"), "--file", str(file), "--json"]
+    command = [sys.executable, "-m", "bench", "card", "bge", *how]
+    first = subprocess.run([*command, "--seconds", "1"], capture_output=True, text=True, check=False)
+    assert first.returncode == 1, first.stderr
+    begun = json.loads(file.read_text())["steps"]["bge"]
+    assert (len(begun["parts"]), begun["complete"]) == (1, False)
+    second = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert second.returncode == 0, second.stderr
+    parts = json.loads(second.stdout)["steps"]["bge"]["parts"]
+    assert parts["chat-fp16"] == begun["parts"]["chat-fp16"]
+    assert json.loads(file.read_text()) == json.loads(second.stdout)
+    assert parts["bits"]["differ_alone"] == parts["bits"]["differ_in_parts"] == 0
+    assert 0 < parts["chat-fp32"]["padding"] < 1
+    assert parts["queries"]["alone_s"] > 0
+    sys.stderr.write(json.dumps(parts, indent=1))
+    other = [*command, "--shape", "real"]
+    refused = subprocess.run(other, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "has figures of the shape tiny: name another file" in refused.stderr
 
 
 @pytest.mark.slow  # a comparison of speeds

@@ -326,7 +326,7 @@ args = {{ seed = 7, enable_chunked_prefill = true, load_format = "dummy" }}
 
 
 def test_an_engine_takes_arguments_of_the_profile_answers_and_exports_vllms_own_metrics(tmp_path):
-    """Its weights are made while it loads (`load_format`); Prometheus reads both kinds of metrics from Ray."""
+    """The weights are made by vLLM (`load_format`); Prometheus reads both kinds of metrics from Ray."""
     import ray
 
     import kgray
@@ -349,7 +349,7 @@ def test_an_engine_takes_arguments_of_the_profile_answers_and_exports_vllms_own_
 
         def metrics() -> set[str]:
             port = ray.nodes()[0]["MetricsExportPort"]
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answered:  # noqa: S310
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answered:
                 lines = answered.read().decode().splitlines()
             names = {line.split("{")[0] for line in lines if not line.startswith("#")}
             return {name for name in names if name.startswith(("ray_vllm_", "ray_kgray_engine"))}

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from ray.util import metrics as ray_metrics
+
 from vllm import note
 
 __all__ = ["RayPrometheusStatLogger", "ray_metrics"]
