@@ -64,9 +64,9 @@ def run(
         tell(f"{step}: {name}")
         row["parts"][name] = _in_a_process(step, name, shape, folder, LONGEST_S - (time.monotonic() - began))
         document["device"] = row["parts"][name].pop("device")
-        _write(file, document)
+        write(file, document)
     row["complete"] = row["parts"].keys() >= STEPS[step].keys()
-    _write(file, document)
+    write(file, document)
     return document
 
 
@@ -78,20 +78,22 @@ def read(file: Path) -> Figures:
         raise InputError(f"{file} is no file of figures ({error}): name another one with --file") from None
 
 
-def _write(file: Path, document: Figures) -> None:
+def write(file: Path, document: Figures) -> None:
+    """Write figures to a file, whole or not at all."""
     with replaced(file) as written:
         written.write(json.dumps(document, indent=1) + "\n")
 
 
 def _in_a_process(step: str, part: str, shape: Shape, folder: Path, seconds: float) -> Figures:
     command = [sys.executable, "-m", "bench", "card", step, "--part", part, "--shape", shape]
-    command += ["--folder", str(folder), "--json"]
+    answer = folder / f"{step}-{part}.json"  # a library may print to the standard output of the part
+    command += ["--folder", str(folder), "--file", str(answer)]
     began = time.monotonic()
     process = subprocess.Popen(  # noqa: S603 - this program
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        out, err = process.communicate(timeout=max(1.0, seconds))
+        _, err = process.communicate(timeout=max(1.0, seconds))
     except subprocess.TimeoutExpired:
         raise InputError(
             f"{step}: {part} has not ended within {seconds:.0f} s; it is not in the file"
@@ -101,7 +103,9 @@ def _in_a_process(step: str, part: str, shape: Shape, folder: Path, seconds: flo
     if process.returncode:
         line = (err.strip().splitlines() or ["no message"])[-1]
         raise InputError(f"{step}: {part} ended with {process.returncode}: {line[:500]}")
-    return dict(json.loads(out)) | {"wall_s": round(time.monotonic() - began, 1)}
+    figures = read(answer)
+    answer.unlink()
+    return figures | {"wall_s": round(time.monotonic() - began, 1)}
 
 
 def with_its_children_killed(process: subprocess.Popen[str]) -> None:
@@ -114,7 +118,7 @@ def with_its_children_killed(process: subprocess.Popen[str]) -> None:
 
 
 def part_of(step: str, part: str, folder: Path, shape: Shape) -> Figures:
-    """Measure one part in this process."""
+    """Return the figures of one part, measured in this process, and the device."""
     if shape == "tiny":  # before torch is imported: threads that share a busy processor wait for each other
         os.environ["OMP_NUM_THREADS"] = "1"
     figures = STEPS[step][part](folder, shape)

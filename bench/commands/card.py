@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from bench.commands.options import choice, file, number, progress
-from kgray.cli import printing
 from kgray.cli.frame import Call, command
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def card(
 
     place = folder or Path("card-weights")
     if part is not None:
-        printing.emit_json(measured.part_of(step, part, place, shape))
+        measured.write(file or Path("part.json"), measured.part_of(step, part, place, shape))
         return 0
     document = measured.run(step, shape, place, file or Path("card.json"), seconds=seconds, tell=progress)
     if not call.emitted(document):

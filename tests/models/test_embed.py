@@ -389,7 +389,7 @@ def in_an_actor(folder: Path, data: Path, texts: list[str]) -> Iterator[tuple[ps
 
 
 def test_the_bench_of_a_card_measures_bge_and_goes_on_where_it_was(tmp_path):
-    """At tiny shapes on a processor: a first run begins no part after its time, a second one ends the step."""
+    """Tiny shapes on a processor: a first run begins no part after its time, a second one ends the step."""
     file = tmp_path / "card.json"
     how = ["--shape", "tiny", "--folder", str(tmp_path / "w"), "--file", str(file), "--json"]
     command = [sys.executable, "-m", "bench", "card", "bge", *how]
